@@ -1,0 +1,2 @@
+//! Configuration.
+pub mod rules;

@@ -1,0 +1,203 @@
+//! Live rules, as they are after validation. Whoever holds a [`Rules`] holds a document that fits together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// One version of the live rules.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rules {
+    /// Grows with every change; processes report the one they run.
+    pub version: u64,
+    /// Every bonus type there is, in the document's order.
+    pub bonus_types: Vec<String>,
+    /// Physical topics by name.
+    pub topics: BTreeMap<String, Topic>,
+    /// Virtual queues by name.
+    pub queues: BTreeMap<String, Queue>,
+    /// Which queue an event takes; the first that matches.
+    pub routes: Vec<Route>,
+    /// How fast events may be granted.
+    pub limits: Limits,
+    /// What activities may give out.
+    pub budgets: Vec<Budget>,
+    /// How a consumer paces itself.
+    pub pacing: Pacing,
+}
+
+/// A stream on one broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topic {
+    /// The broker's name in the static options.
+    pub broker: String,
+    /// Partitions: 1 to 1024.
+    pub partitions: u32,
+}
+
+/// A master and a backup topic on different brokers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queue {
+    /// Name of a topic.
+    pub master: String,
+    /// Name of another topic, on another broker.
+    pub backup: String,
+    /// Users who go to the master: `user_id % 100 < ratio`.
+    pub ratio: Ratio,
+}
+
+/// Per cent, 0 to 100.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ratio(u8);
+
+impl Ratio {
+    /// All to the master.
+    pub const ALL: Self = Self(100);
+
+    /// `None` above 100.
+    pub const fn new(percent: u8) -> Option<Self> {
+        if percent <= 100 { Some(Self(percent)) } else { None }
+    }
+
+    /// Whether this user's events go to the master.
+    #[inline]
+    pub const fn takes_master(self, user_id: i64) -> bool {
+        user_id.rem_euclid(100) < self.0 as i64
+    }
+
+    /// Per cent.
+    pub const fn percent(self) -> u8 {
+        self.0
+    }
+}
+
+/// Sends events of an activity, a scene and a type to a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// What it matches.
+    pub activity: Pattern,
+    /// What it matches.
+    pub scene: Pattern,
+    /// What it matches.
+    pub bonus_type: Pattern,
+    /// The queue they take.
+    pub queue: String,
+    /// Queues that a requeued event may take, tried in order. Never empty; holds `queue` where none was named.
+    pub requeue: Vec<String>,
+}
+
+/// One name, or any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pattern {
+    /// `*`.
+    Any,
+    /// Exactly this.
+    Is(String),
+}
+
+impl Pattern {
+    /// Whether it matches.
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Is(own) => own == name,
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Is(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Limits of a fleet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Over all types.
+    pub global: Limit,
+    /// By type; every known type has one (its own, or the document's default).
+    pub types: BTreeMap<String, TypeLimit>,
+}
+
+/// A token bucket: at most `rate_per_s · Δ + burst` in any Δ seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// Events a second, 0 to 100,000,000; 0 admits nothing.
+    pub rate_per_s: u64,
+    /// Events that may pass at once after a pause: 1 to 10,000,000.
+    pub burst: u32,
+}
+
+/// The limit, fuse and rank of one bonus type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TypeLimit {
+    /// Its own bucket.
+    pub limit: Limit,
+    /// The operator's switch.
+    pub fuse: Fuse,
+    /// Who takes from the global bucket first; 0 before 1. Cash is 0 by default.
+    pub priority: u8,
+}
+
+/// An operator's switch on a bonus type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fuse {
+    /// Flowing.
+    #[default]
+    Closed,
+    /// Grant nothing of it: hold in its lane, requeue with delay before it blocks another type.
+    Pause,
+    /// Requeue with delay at once.
+    Divert,
+}
+
+/// What an activity and scene may still give out of a type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budget {
+    /// The campaign.
+    pub activity: String,
+    /// The place in it.
+    pub scene: String,
+    /// The bonus type.
+    pub bonus_type: String,
+    /// In the type's smallest unit.
+    pub total: i64,
+    /// Rows it is split over: 1 to 64.
+    pub shards: u32,
+}
+
+/// How a consumer paces itself. Ranges and defaults stand with the document's schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pacing {
+    /// A wait up to this long is held in the lane; a longer one is requeued.
+    pub hold_max_ms: u64,
+    /// The oldest unfinished record of a partition is requeued when it is this old.
+    pub deadline_ms: u64,
+    /// Delay of a requeued event; doubles with each attempt up to `requeue_delay_max_ms`.
+    pub requeue_delay_ms: u64,
+    /// The longest delay.
+    pub requeue_delay_max_ms: u64,
+    /// Failed grants after which an event is archived.
+    pub max_failures: u32,
+    /// Events in one grant call at most.
+    pub grant_batch: u32,
+    /// Events being granted at once, an instance.
+    pub in_hand_max: u32,
+    /// Events that wait in one lane at most.
+    pub lane_events_max: u32,
+    /// Bytes that wait in one lane at most.
+    pub lane_bytes_max: u64,
+}
+
+impl Rules {
+    /// The route of an event, `None` where no route matches.
+    pub fn route(&self, activity: &str, scene: &str, bonus_type: &str) -> Option<&Route> {
+        self.routes.iter().find(|route| {
+            route.activity.matches(activity)
+                && route.scene.matches(scene)
+                && route.bonus_type.matches(bonus_type)
+        })
+    }
+}

@@ -1,0 +1,1 @@
+//! Drains a topic: window, lanes, dispatch, requeue, commit

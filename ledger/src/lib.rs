@@ -1,0 +1,1 @@
+//! Double-entry accounts, transfers and orders in SQL, with reconciliation

@@ -1,0 +1,282 @@
+//! What every broker driver offers, and what callers may rely on. The conformance suite checks each sentence.
+//!
+//! Shaped for real brokers: an acknowledgement is asynchronous and comes for batches, a lost answer is
+//! [`Delivery::Unknown`], partitions move between instances, offsets have gaps.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a caller gives a record so that it knows it again when its fate is known. Opaque to drivers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(pub u64);
+
+/// A record to write. The driver copies what it keeps before `send` returns.
+#[derive(Debug, Clone, Copy)]
+pub struct OutRecord<'a> {
+    /// Picks the partition: equal keys, equal partition.
+    pub key: &'a [u8],
+    /// The bytes, up to the driver's limit (at least 1 MiB).
+    pub payload: &'a [u8],
+}
+
+/// A record was not taken. Nothing of it is stored and no delivery follows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SendRefused {
+    /// The driver's own buffer is full. Try another topic, or this one in a moment.
+    #[error("the producer's buffer is full")]
+    Full,
+    /// The payload is larger than this broker takes; it will never be taken.
+    #[error("a record of {bytes} bytes is larger than the {max} that the broker takes")]
+    TooLarge {
+        /// The record's size.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The broker says no, or cannot be reached. Try another topic.
+    #[error("the broker refuses: {0}")]
+    Unavailable(String),
+    /// `close` was called.
+    #[error("the producer is closed")]
+    Closed,
+}
+
+/// The fate of a record that `send` took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delivery {
+    /// Stored, as durably as the driver's options say.
+    Stored,
+    /// Certainly not stored.
+    Failed(String),
+    /// No answer in time: stored or not, nobody knows. A copy sent elsewhere may be a duplicate.
+    Unknown(String),
+}
+
+/// Where a producer reports. Called from the driver's own thread, so it must be quick and must not block.
+pub trait DeliverySink: Send + Sync {
+    /// The fate of the record sent with `tag`: exactly one call for each `send` that returned Ok, unless the
+    /// producer is dropped without `close`.
+    fn delivered(&self, tag: Tag, delivery: Delivery);
+}
+
+/// Writes to one topic. Any number of threads may call it.
+pub trait Producer: Send + Sync {
+    /// Takes a record for sending. Never blocks and never waits for a network.
+    ///
+    /// # Errors
+    /// [`SendRefused`]: no delivery follows.
+    fn send(&self, tag: Tag, record: OutRecord<'_>) -> Result<(), SendRefused>;
+
+    /// Takes no more records and waits until all taken ones have been reported, at most `timeout`. Those still
+    /// open then are reported as `Unknown`. Returns how many were. A second call returns 0 at once. Blocks.
+    fn close(&self, timeout: Duration) -> usize;
+}
+
+/// One assignment of a partition to this consumer. Grows with each assignment of that partition to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u32);
+
+/// A record read.
+#[derive(Debug, Clone)]
+pub struct InRecord {
+    /// Its partition.
+    pub partition: u32,
+    /// The assignment it was read under.
+    pub epoch: Epoch,
+    /// Its offset: grows within a partition, may have gaps.
+    pub offset: u64,
+    /// The partition key it was written with; empty where it had none.
+    pub key: Bytes,
+    /// The bytes.
+    pub payload: Bytes,
+}
+
+/// A partition came or goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Records of it follow, from the committed offset of the group on.
+    Assigned {
+        /// Which.
+        partition: u32,
+        /// Its epoch from now on.
+        epoch: Epoch,
+        /// The offset that is read next.
+        next_offset: u64,
+    },
+    /// It goes when `poll` is called again: until then `commit` still works for it, afterwards it is fenced.
+    Revoked {
+        /// Which.
+        partition: u32,
+        /// The epoch that ends.
+        epoch: Epoch,
+    },
+}
+
+/// What one `poll` brought. Changes come before the records: handle them first, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Polled {
+    /// Assignments and revocations.
+    pub changes: Vec<Change>,
+    /// Records, in offset order within each partition.
+    pub records: Vec<InRecord>,
+}
+
+/// How much one `poll` may bring, and how long it may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Fetch {
+    /// Records at most; 0 brings changes only.
+    pub max_records: usize,
+    /// Bytes of payload at most; the first record is brought whatever its size.
+    pub max_bytes: usize,
+    /// Returns empty after this long without a record.
+    pub wait: Duration,
+}
+
+/// Everything below `next_offset` in the partition is finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit {
+    /// Which partition.
+    pub partition: u32,
+    /// Under which assignment.
+    pub epoch: Epoch,
+    /// The offset to read next.
+    pub next_offset: u64,
+}
+
+/// Reading failed. The consumer stays usable: poll again after a pause.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PollError {
+    /// The broker cannot be reached just now.
+    #[error("the broker cannot be read: {0}")]
+    Unavailable(String),
+    /// A record is damaged in the store and cannot be delivered.
+    #[error("partition {partition} is damaged at offset {offset}: {what}")]
+    Damaged {
+        /// Which partition.
+        partition: u32,
+        /// The first offset that cannot be read.
+        offset: u64,
+        /// What is wrong there.
+        what: String,
+    },
+}
+
+/// A commit did not happen, or nobody knows whether it did. Committing again is harmless.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// The broker cannot be reached just now.
+    #[error("the broker takes no commit: {0}")]
+    Unavailable(String),
+}
+
+/// Reads one topic as a member of a group.
+#[async_trait]
+pub trait Consumer: Send {
+    /// Brings changes and records. Cancel-safe: dropped before it is ready, it has taken nothing.
+    ///
+    /// # Errors
+    /// [`PollError`]; poll again after a pause.
+    async fn poll(&mut self, fetch: Fetch) -> Result<Polled, PollError>;
+
+    /// Stores how far each partition is finished. Commits of an epoch that is over, or below what is committed,
+    /// are passed over in silence (I3): the partition's new owner decides now.
+    ///
+    /// # Errors
+    /// [`CommitError`]; none or some of them are stored.
+    async fn commit(&mut self, commits: &[Commit]) -> Result<(), CommitError>;
+
+    /// Stops (`true`) or resumes (`false`) bringing records of a partition; lasts until its epoch ends.
+    fn pause(&mut self, partition: u32, paused: bool);
+
+    /// Partitions of the topic, owned by this consumer or not.
+    fn partitions(&self) -> u32;
+
+    /// Leaves the group. Commit before it.
+    async fn close(self: Box<Self>);
+}
+
+/// How far a group is in one topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lag {
+    /// Records written so far, over all partitions.
+    pub end: u64,
+    /// Records that the group has committed, over all partitions.
+    pub committed: u64,
+}
+
+impl Lag {
+    /// Records written and not yet committed.
+    pub const fn records(self) -> u64 {
+        self.end.saturating_sub(self.committed)
+    }
+}
+
+/// A broker, a topic or a group could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The options are wrong, or name something that is not there.
+    #[error("{0}")]
+    Invalid(String),
+    /// Another process holds the data.
+    #[error("{0} is in use by another process")]
+    InUse(String),
+    /// Written by a newer version of Windfall.
+    #[error("{place} has format version {found}; this build reads up to {known}")]
+    Newer {
+        /// What was opened.
+        place: String,
+        /// The version found.
+        found: u32,
+        /// The newest that is understood.
+        known: u32,
+    },
+    /// The data cannot be read.
+    #[error("{place} is damaged: {what}")]
+    Damaged {
+        /// What was opened.
+        place: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The system said no.
+    #[error("{place}: {what}")]
+    Io {
+        /// What was opened.
+        place: String,
+        /// The system's answer.
+        what: String,
+    },
+    /// The broker cannot be reached.
+    #[error("the broker cannot be reached: {0}")]
+    Unavailable(String),
+}
+
+/// A broker: makes producers and consumers of its topics.
+#[async_trait]
+pub trait Broker: Send + Sync {
+    /// Makes sure that a topic exists with at least so many partitions. Never shrinks one.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<(), OpenError>;
+
+    /// A producer of a topic, which reports to `sink`.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the topic must exist.
+    fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError>;
+
+    /// A consumer of a topic, a new member of `group`. Its first assignment comes by `poll`.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the topic must exist.
+    async fn consumer(&self, topic: &str, group: &str) -> Result<Box<dyn Consumer>, OpenError>;
+
+    /// How far `group` is in `topic`.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    async fn lag(&self, topic: &str, group: &str) -> Result<Lag, OpenError>;
+}

@@ -1,0 +1,2 @@
+//! Queues.
+pub mod contract;

@@ -1,0 +1,113 @@
+//! What the reward service answers. In process here; the messages of `grant.proto` carry the same over a wire.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+/// The answer to one event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GrantReply {
+    /// Credited by this call, durably.
+    Credited,
+    /// Credited by an earlier call with the same user, type and amount.
+    AlreadyCredited,
+    /// The order number exists with another user, type or amount. Never credited; archived.
+    Conflict,
+    /// Final and archived, for this reason.
+    Rejected(Rejection),
+    /// Not decided. Ask again with the same bytes, not before so many milliseconds.
+    Retry {
+        /// The least wait.
+        after_ms: u64,
+        /// What it waits for.
+        reason: RetryReason,
+    },
+}
+
+impl GrantReply {
+    /// Credited now or before.
+    pub const fn is_credited(&self) -> bool {
+        matches!(self, Self::Credited | Self::AlreadyCredited)
+    }
+
+    /// Nothing more will happen to it.
+    pub const fn is_final(&self) -> bool {
+        !matches!(self, Self::Retry { .. })
+    }
+}
+
+/// Why an event will never be credited as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Rejection {
+    /// The bytes are not a valid event of this type.
+    #[error("malformed")]
+    Malformed,
+    /// The budget has no room left.
+    #[error("budget_exhausted")]
+    BudgetExhausted,
+    /// No connector takes this bonus type.
+    #[error("unknown_type")]
+    UnknownType,
+    /// The downstream refused for good.
+    #[error("downstream_refused")]
+    DownstreamRefused,
+    /// Too many failed grants; the consumer gave up. Replay it when the downstream is well.
+    #[error("max_failures")]
+    MaxFailures,
+    /// The order number exists with another user, type or amount.
+    #[error("conflict")]
+    Conflict,
+}
+
+/// Why an event was not decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum RetryReason {
+    /// The downstream asked to come again. Counts as a failed grant.
+    #[error("downstream_retry")]
+    DownstreamRetry,
+    /// The downstream did not answer: credited or not, nobody knows. Counts as a failed grant.
+    #[error("downstream_timeout")]
+    DownstreamTimeout,
+    /// Too many calls are in hand; ours to solve, so it does not count as a failed grant.
+    #[error("busy")]
+    Busy,
+    /// Our own store cannot answer; ours to solve, so it does not count as a failed grant.
+    #[error("store_unavailable")]
+    StoreUnavailable,
+}
+
+impl RetryReason {
+    /// Whether it counts towards `max_failures`. What is not the event's fault never archives it.
+    pub const fn is_failure(self) -> bool {
+        matches!(self, Self::DownstreamRetry | Self::DownstreamTimeout)
+    }
+}
+
+/// Something to keep for a person to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// The event's bytes, or a whole record's where it could not be cut into events.
+    pub payload: Bytes,
+    /// Why it failed.
+    pub rejection: Rejection,
+    /// More about it, for a person.
+    pub detail: String,
+}
+
+/// The archive did not take it. It must not be finished: keep it in flight and try again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the failure archive is unavailable: {0}")]
+pub struct ArchiveUnavailable(pub String);
+
+/// Grants rewards.
+#[async_trait]
+pub trait Rewards: Send + Sync {
+    /// Grants events of one bonus type: one reply an event, in order. Whatever fails as a whole answers `Retry`
+    /// for each. Cancelled, its outcome is unknown: ask again with the same bytes.
+    async fn grant_batch(&self, bonus_type: &str, events: &[Bytes]) -> Vec<GrantReply>;
+
+    /// Archives what finally failed, durably when it returns.
+    ///
+    /// # Errors
+    /// [`ArchiveUnavailable`]: nothing, or an unknown part, was archived. Repeating it archives nothing twice.
+    async fn archive(&self, failed: &[Failed]) -> Result<(), ArchiveUnavailable>;
+}

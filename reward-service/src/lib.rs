@@ -1,0 +1,2 @@
+//! Reward service.
+pub mod contract;

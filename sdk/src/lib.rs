@@ -1,0 +1,1 @@
+//! What an activity service links: typed helpers, tokens, fan-out

@@ -1,0 +1,1 @@
+//! The memory-mapped in-flight buffer of a sender

@@ -1,0 +1,2 @@
+//! Token store.
+pub mod contract;

@@ -1,0 +1,1 @@
+//! Bonus tokens: seal, open, key ring
