@@ -69,6 +69,12 @@ impl Ratio {
     }
 }
 
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} %", self.0)
+    }
+}
+
 /// Sends events of an activity, a scene and a type to a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
@@ -151,6 +157,16 @@ pub enum Fuse {
     Pause,
     /// Requeue with delay at once.
     Divert,
+}
+
+impl fmt::Display for Fuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "closed",
+            Self::Pause => "pause",
+            Self::Divert => "divert",
+        })
+    }
 }
 
 /// What an activity and scene may still give out of a type.

@@ -1,0 +1,65 @@
+//! Every limit and default of the rules document, in one place.
+
+use std::ops::RangeInclusive;
+
+/// Bytes of a document at most: 1 MiB, which holds some ten thousand routes and is read in a millisecond.
+pub const DOCUMENT_MAX_BYTES: usize = 1 << 20;
+/// Bytes of the name of a topic, queue, broker, activity or scene.
+pub const NAME_MAX_BYTES: usize = 64;
+/// Bytes of a bonus type's name, as the record format has it.
+pub const TYPE_MAX_BYTES: usize = 32;
+/// Bonus types at most: each costs every instance a lane.
+pub const TYPES_MAX: usize = 256;
+/// The largest version, budget total, and sum of budget totals of a type: 2^53 − 1, exact in every JSON reader.
+pub const NUMBER_MAX: u64 = (1 << 53) - 1;
+
+/// A number's range, and its default where it has one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bound {
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+    pub(crate) default: Option<u64>,
+}
+
+impl Bound {
+    const fn required(range: RangeInclusive<u64>) -> Self {
+        Self { min: *range.start(), max: *range.end(), default: None }
+    }
+
+    const fn optional(range: RangeInclusive<u64>, default: u64) -> Self {
+        Self { min: *range.start(), max: *range.end(), default: Some(default) }
+    }
+}
+
+pub(crate) const VERSION: Bound = Bound::required(1..=NUMBER_MAX);
+pub(crate) const PARTITIONS: Bound = Bound::required(1..=1024);
+pub(crate) const RATIO: Bound = Bound::optional(0..=100, 100);
+pub(crate) const RATE_PER_S: Bound = Bound::required(0..=100_000_000);
+pub(crate) const BURST: Bound = Bound::required(1..=10_000_000);
+/// Cash goes first, whatever else there is: whoever waits for money minds most.
+pub(crate) const PRIORITY_CASH: Bound = Bound::optional(0..=255, 0);
+pub(crate) const PRIORITY: Bound = Bound::optional(0..=255, 1);
+pub(crate) const BUDGET_TOTAL: Bound = Bound::required(1..=NUMBER_MAX);
+/// Eight rows take some eight times the concurrent grants of one, and rebalance rarely.
+pub(crate) const BUDGET_SHARDS: Bound = Bound::optional(1..=64, 8);
+
+/// Half a second in a lane costs less than a requeue (a write, a fetch, a window slot twice), and is far from
+/// the deadline. 0 holds nothing.
+pub(crate) const HOLD_MAX_MS: Bound = Bound::optional(0..=10_000, 500);
+/// Ten seconds: longer than a downstream's slow call with its retry, shorter than an operator's patience with
+/// a commit that stands still. Below 100 ms everything would be requeued.
+pub(crate) const DEADLINE_MS: Bound = Bound::optional(100..=600_000, 10_000);
+/// A downstream's hiccup is over in about 200 ms; at least 1, so that doubling grows.
+pub(crate) const REQUEUE_DELAY_MS: Bound = Bound::optional(1..=60_000, 200);
+/// A downstream that was away for long is asked again within half a minute of its return.
+pub(crate) const REQUEUE_DELAY_MAX_MS: Bound = Bound::optional(1..=3_600_000, 30_000);
+/// Sixteen failed grants with doubling delays are about five minutes: no hiccup, but a fault.
+pub(crate) const MAX_FAILURES: Bound = Bound::optional(1..=1000, 16);
+/// One transaction of a thousand rows shares one sync among them; ten thousand would hold locks too long.
+pub(crate) const GRANT_BATCH: Bound = Bound::optional(1..=10_000, 1000);
+/// Eight full batches: enough to hide a grant's round trip, some 4 MiB of memory.
+pub(crate) const IN_HAND_MAX: Bound = Bound::optional(1..=1_000_000, 8192);
+/// A fifth of a second at 300,000 a second. A record has 4096 events at most, and a lane must hold one.
+pub(crate) const LANE_EVENTS_MAX: Bound = Bound::optional(4096..=16_777_216, 65_536);
+/// 512 bytes an event of a full lane. At least 1 MiB, the largest record that brokers take by default.
+pub(crate) const LANE_BYTES_MAX: Bound = Bound::optional(1 << 20..=1 << 32, 32 << 20);

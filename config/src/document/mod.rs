@@ -1,0 +1,106 @@
+//! The rules document: TOML in, [`Rules`] out, and back.
+
+mod build;
+mod walk;
+mod write;
+
+use toml::de::DeTable;
+
+use crate::bounds::DOCUMENT_MAX_BYTES;
+use crate::refusal::{Fault, Problem, Refusal};
+use crate::rules::Rules;
+
+pub(crate) use walk::line_of;
+
+/// The table that ends every document, so that half of one is never taken for a whole.
+const END: &str = "end";
+
+impl Rules {
+    /// Reads a document and checks it as a whole. `samples/rules.toml` describes every key.
+    ///
+    /// `known_brokers` are the brokers of the static options; without them, any broker's name is taken.
+    ///
+    /// # Errors
+    /// [`Refusal`] with every problem that could be found (at most 50), each with its key, its line, what was
+    /// found and what is allowed.
+    pub fn parse(text: &str, known_brokers: Option<&[&str]>) -> Result<Self, Refusal> {
+        let refuse = |fault| Err(Refusal::of(Problem { key: String::new(), line: None, fault }));
+        if text.len() > DOCUMENT_MAX_BYTES {
+            return refuse(Fault::TooLarge { max: DOCUMENT_MAX_BYTES });
+        }
+        if text.lines().all(is_blank) {
+            return refuse(Fault::Empty);
+        }
+        let root = parse_toml(text)?;
+        let unfinished = check_end(text, &root);
+        match build::build(text, &root, known_brokers) {
+            Ok(rules) if unfinished.is_empty() => Ok(rules),
+            Ok(_) => Err(Refusal::new(unfinished)),
+            Err(mut problems) => {
+                problems.extend(unfinished);
+                Err(Refusal::new(problems))
+            }
+        }
+    }
+
+    /// [`Rules::parse`] of a file's bytes, which may not be text at all.
+    ///
+    /// # Errors
+    /// [`Refusal`], as [`Rules::parse`].
+    pub fn parse_bytes(bytes: &[u8], known_brokers: Option<&[&str]>) -> Result<Self, Refusal> {
+        match str::from_utf8(bytes) {
+            Ok(text) => Self::parse(text, known_brokers),
+            Err(error) => {
+                let at = error.valid_up_to();
+                let line = Some(1 + bytes.iter().take(at).filter(|byte| **byte == b'\n').count());
+                Err(Refusal::of(Problem { key: String::new(), line, fault: Fault::NotUtf8 { at } }))
+            }
+        }
+    }
+
+    /// The document that reads back as these rules, every default written out.
+    pub fn to_text(&self) -> String {
+        write::write(self)
+    }
+}
+
+/// The same document with another version; `None` where it has none that could be replaced.
+pub(crate) fn with_version(text: &str, version: u64) -> Option<String> {
+    let root = DeTable::parse(text).ok()?;
+    let span = root.get_ref().get("version")?.span();
+    let (before, after) = (text.get(..span.start)?, text.get(span.end..)?);
+    Some(format!("{before}{version}{after}"))
+}
+
+fn parse_toml(text: &str) -> Result<DeTable<'_>, Refusal> {
+    let (root, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return Ok(root.into_inner());
+    }
+    let problems = errors.into_iter().map(|error| Problem {
+        key: String::new(),
+        line: error.span().map(|span| line_of(text, span.start)),
+        fault: Fault::Syntax(error.message().to_owned()),
+    });
+    Err(Refusal::new(problems.collect()))
+}
+
+fn is_blank(line: &str) -> bool {
+    let line = line.trim();
+    line.is_empty() || line.starts_with('#')
+}
+
+// I6: a prefix of a document is TOML as often as not, and would run with defaults where the rest was.
+fn check_end(text: &str, root: &DeTable<'_>) -> Vec<Problem> {
+    let problem = |line, fault| vec![Problem { key: END.to_owned(), line, fault }];
+    let Some((key, value)) = root.get_key_value(END) else {
+        return problem(None, Fault::Unfinished);
+    };
+    let rest =
+        text.get(key.span().end..).and_then(|rest| rest.trim_start_matches([' ', '\t']).strip_prefix(']'));
+    let last = rest.is_some_and(|rest| rest.lines().all(is_blank));
+    if last && value.get_ref().as_table().is_some_and(DeTable::is_empty) {
+        return Vec::new();
+    }
+    problem(Some(line_of(text, key.span().start)), Fault::AfterEnd)
+}
