@@ -1,0 +1,240 @@
+//! Parcels on their way: a slab keyed by tag, the retries that are due, the answers that are overdue.
+
+use super::Parcel;
+use crate::contract::{Delivery, Tag};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// A parcel and where it has been.
+pub(super) struct Flight {
+    pub(super) parcel: Box<dyn Parcel>,
+    /// Topics that it may take, in the order of trying.
+    pub(super) targets: Box<[usize]>,
+    /// Which of them is next (or the one that has it).
+    pub(super) at: usize,
+    /// Rounds over all targets that failed; the backoff's exponent.
+    pub(super) rounds: u32,
+    /// When it is given up (monotonic ns).
+    pub(super) until_ns: Option<u64>,
+}
+
+enum Slot {
+    /// Next vacant slot, if any.
+    Vacant(Option<u32>),
+    /// `send` is being called with its bytes.
+    Sending,
+    /// Its fate came before `send` returned.
+    Early(Delivery),
+    /// A producer has it.
+    Sent(Flight),
+}
+
+/// All parcels of a fan-out.
+pub(super) struct Flights {
+    slots: Vec<(u32, Slot)>,
+    vacant: Option<u32>,
+    parcels_max: usize,
+    /// Parcels in it, sent or waiting.
+    pub(super) parcels: usize,
+    waiting: BinaryHeap<Reverse<Due>>,
+    overdue: VecDeque<(u64, Tag)>,
+    sequence: u64,
+}
+
+/// What `sent` found.
+pub(super) enum AfterSend {
+    /// On its way.
+    Sent,
+    /// Its fate is known already.
+    Early(Flight, Delivery),
+}
+
+impl Flights {
+    pub(super) const fn new(parcels_max: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            vacant: None,
+            parcels_max,
+            parcels: 0,
+            waiting: BinaryHeap::new(),
+            overdue: VecDeque::new(),
+            sequence: 0,
+        }
+    }
+
+    /// Counts a new parcel in, or says that there is no room.
+    pub(super) const fn enter(&mut self) -> bool {
+        if self.parcels >= self.parcels_max {
+            return false;
+        }
+        self.parcels += 1;
+        true
+    }
+
+    /// Counts a parcel out.
+    pub(super) const fn leave(&mut self) {
+        self.parcels = self.parcels.saturating_sub(1);
+    }
+
+    /// A tag for a parcel that is about to be sent.
+    pub(super) fn reserve(&mut self) -> Tag {
+        let index = match self.vacant {
+            Some(index) => {
+                let (_, slot) = &mut self.slots[index as usize];
+                if let Slot::Vacant(next) = slot {
+                    self.vacant = *next;
+                }
+                *slot = Slot::Sending;
+                index
+            }
+            None => {
+                // `enter` bounds the parcels, and the options bound `parcels_max` far below 2^32.
+                let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+                self.slots.push((0, Slot::Sending));
+                index
+            }
+        };
+        Tag(u64::from(self.slots[index as usize].0) << 32 | u64::from(index))
+    }
+
+    /// `send` took it.
+    pub(super) fn sent(&mut self, tag: Tag, flight: Flight, overdue_at_ns: u64) -> AfterSend {
+        let Some(index) = self.index(tag) else {
+            // Only the sender itself ends a `Sending` slot, so this is a tag of another fan-out. Never drop it.
+            return AfterSend::Early(flight, Delivery::Unknown("not a tag of this fan-out".into()));
+        };
+        if let Slot::Early(delivery) = &self.slots[index].1 {
+            let delivery = delivery.clone();
+            self.release(index);
+            return AfterSend::Early(flight, delivery);
+        }
+        self.slots[index].1 = Slot::Sent(flight);
+        self.overdue.push_back((overdue_at_ns, tag));
+        AfterSend::Sent
+    }
+
+    /// `send` refused it.
+    pub(super) fn refused(&mut self, tag: Tag) {
+        if let Some(index) = self.index(tag) {
+            self.release(index);
+        }
+    }
+
+    /// A report came. Gives the parcel out, unless the report is stale or early.
+    pub(super) fn reported(&mut self, tag: Tag, delivery: &Delivery) -> Option<Flight> {
+        let index = self.index(tag)?;
+        match &mut self.slots[index].1 {
+            slot @ Slot::Sending => {
+                *slot = Slot::Early(delivery.clone());
+                None
+            }
+            Slot::Sent(_) => self.release(index),
+            Slot::Vacant(_) | Slot::Early(_) => None,
+        }
+    }
+
+    /// Takes out a parcel whose answer is overdue at `now_ns`.
+    pub(super) fn take_overdue(&mut self, now_ns: u64) -> Option<Flight> {
+        while let Some(&(at_ns, tag)) = self.overdue.front() {
+            let index = self.sent_index(tag);
+            if index.is_some() && at_ns > now_ns {
+                return None;
+            }
+            self.overdue.pop_front();
+            if let Some(flight) = index.and_then(|index| self.release(index)) {
+                return Some(flight);
+            }
+        }
+        None
+    }
+
+    /// Puts a parcel aside until `due_ns`.
+    pub(super) fn wait(&mut self, due_ns: u64, flight: Flight) {
+        self.sequence += 1;
+        self.waiting.push(Reverse(Due { due_ns, sequence: self.sequence, flight }));
+    }
+
+    /// Takes out a parcel whose wait is over.
+    pub(super) fn take_due(&mut self, now_ns: u64) -> Option<Flight> {
+        if self.waiting.peek()?.0.due_ns > now_ns {
+            return None;
+        }
+        self.waiting.pop().map(|due| due.0.flight)
+    }
+
+    /// The next moment at which something is to be done.
+    pub(super) fn next_ns(&mut self) -> Option<u64> {
+        while self.overdue.front().is_some_and(|(_, tag)| self.sent_index(*tag).is_none()) {
+            self.overdue.pop_front();
+        }
+        let overdue_ns = self.overdue.front().map(|(at_ns, _)| *at_ns);
+        let due_ns = self.waiting.peek().map(|due| due.0.due_ns);
+        match (overdue_ns, due_ns) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Takes out everything but what a `send` under way holds.
+    pub(super) fn drain(&mut self) -> Vec<Flight> {
+        let mut all: Vec<Flight> = self.waiting.drain().map(|due| due.0.flight).collect();
+        for index in 0..self.slots.len() {
+            if matches!(self.slots[index].1, Slot::Sent(_)) {
+                all.extend(self.release(index));
+            }
+        }
+        all
+    }
+
+    fn index(&self, tag: Tag) -> Option<usize> {
+        let index = usize::try_from(tag.0 & u64::from(u32::MAX)).ok()?;
+        let (generation, _) = self.slots.get(index)?;
+        (u64::from(*generation) == tag.0 >> 32).then_some(index)
+    }
+
+    fn sent_index(&self, tag: Tag) -> Option<usize> {
+        self.index(tag).filter(|index| matches!(self.slots[*index].1, Slot::Sent(_)))
+    }
+
+    /// Empties a slot and gives the parcel that was in it.
+    fn release(&mut self, index: usize) -> Option<Flight> {
+        let (generation, slot) = &mut self.slots[index];
+        if matches!(slot, Slot::Vacant(_)) {
+            return None;
+        }
+        // Reports of the old tag are stale from here on.
+        *generation = generation.wrapping_add(1);
+        let vacant = Slot::Vacant(self.vacant);
+        self.vacant = u32::try_from(index).ok();
+        match std::mem::replace(slot, vacant) {
+            Slot::Sent(flight) => Some(flight),
+            Slot::Vacant(_) | Slot::Sending | Slot::Early(_) => None,
+        }
+    }
+}
+
+struct Due {
+    due_ns: u64,
+    sequence: u64,
+    flight: Flight,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        (self.due_ns, self.sequence) == (other.due_ns, other.sequence)
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due_ns, self.sequence).cmp(&(other.due_ns, other.sequence))
+    }
+}
