@@ -1,0 +1,121 @@
+//! Reading a key file, replacing it as a whole, and keeping a second writer out.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{ErrorKind, Read, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use zeroize::Zeroizing;
+
+use super::{Entry, KeyFileError, damaged, document};
+
+/// A thousand keys take a third of this.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+/// Readable and writable by its owner alone.
+const OWNER_ONLY: u32 = 0o600;
+
+/// The right to write a key file: an advisory lock (flock) on `FILE.lock`, which stays there when released.
+/// The key file itself cannot carry it, as each save puts another file in its place.
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    pub(super) fn take(path: &Path) -> Result<Self, KeyFileError> {
+        let aside = with_suffix(path, ".lock");
+        let file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .mode(OWNER_ONLY)
+            .open(&aside)
+            .map_err(|source| io("open", &aside, source))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(KeyFileError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(io("lock", &aside, source)),
+        }
+    }
+}
+
+/// Reads a key file's keys.
+pub(super) fn read(path: &Path) -> Result<Vec<Entry>, KeyFileError> {
+    let file = File::open(path).map_err(|source| missing_or_io("open", path, source))?;
+    // Asked of the open file, not of the path, which may name another one by then.
+    let metadata = file.metadata().map_err(|source| io("examine", path, source))?;
+    let mode = metadata.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(KeyFileError::Exposed { path: path.to_owned(), mode });
+    }
+    if metadata.len() > FILE_MAX_BYTES {
+        return Err(damaged(path, "longer than 1 MiB"));
+    }
+    // Room for all of it at once: growing would leave copies of secrets behind.
+    let room = usize::try_from(FILE_MAX_BYTES).map_or(0, |max| max + 1);
+    let mut text = Zeroizing::new(Vec::with_capacity(room));
+    file.take(FILE_MAX_BYTES).read_to_end(&mut text).map_err(|source| io("read", path, source))?;
+    let text = std::str::from_utf8(&text).map_err(|_| damaged(path, "not UTF-8"))?;
+    document::read(text).map_err(|refused| match refused {
+        document::Refused::Damaged(what) => damaged(path, what),
+        document::Refused::Newer(format) => KeyFileError::NewerFormat { path: path.to_owned(), format },
+    })
+}
+
+/// Writes a key file where there is none. The caller holds its lock.
+pub(super) fn write_new(path: &Path, text: &str) -> Result<(), KeyFileError> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(KeyFileError::Exists { path: path.to_owned() }),
+        Err(error) if error.kind() == ErrorKind::NotFound => replace(path, text),
+        Err(error) => Err(io("examine", path, error)),
+    }
+}
+
+/// Puts a new content in place of the old: a reader, or a crash, sees one or the other as a whole. The caller
+/// holds the file's lock.
+pub(super) fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
+    let aside = with_suffix(path, ".tmp");
+    // What a crash left; nobody else writes it under the lock.
+    match std::fs::remove_file(&aside) {
+        Err(source) if source.kind() != ErrorKind::NotFound => return Err(io("remove", &aside, source)),
+        _ => {}
+    }
+    let mut file = OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .mode(OWNER_ONLY)
+        .open(&aside)
+        .map_err(|source| io("create", &aside, source))?;
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .map_err(|source| io("write", &aside, source))?;
+    std::fs::rename(&aside, path).map_err(|source| io("replace", path, source))?;
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|source| io("sync", folder, source))
+}
+
+/// The file behind any links.
+pub(super) fn real_path(path: &Path) -> Result<PathBuf, KeyFileError> {
+    path.canonicalize().map_err(|source| missing_or_io("open", path, source))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn io(doing: &'static str, path: &Path, source: std::io::Error) -> KeyFileError {
+    KeyFileError::Io { doing, path: path.to_owned(), source }
+}
+
+fn missing_or_io(doing: &'static str, path: &Path, source: std::io::Error) -> KeyFileError {
+    match source.kind() {
+        ErrorKind::NotFound => KeyFileError::Missing { path: path.to_owned() },
+        _ => io(doing, path, source),
+    }
+}
