@@ -1,0 +1,108 @@
+//! What can go wrong, and what to do then.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a spool could not be opened. Every event that lay there still does.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// An option is out of its range. Final: change the configuration.
+    #[error("spool option {option} = {value}: must be {range}")]
+    Option {
+        /// Its name in [`SpoolOptions`](crate::SpoolOptions).
+        option: &'static str,
+        /// As given.
+        value: u64,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// No room to preallocate. Retry after freeing disk space, or with a smaller spool.
+    #[error(
+        "no room for the spool: {path} needs {needed_bytes} bytes; free disk space, raise the quota or file size limit, or lower total_bytes"
+    )]
+    DiskFull {
+        /// The file that could not be allocated.
+        path: PathBuf,
+        /// Its size.
+        needed_bytes: u64,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// This user may not write there. Final: change the owner, the mode or the directory.
+    #[error("cannot write to the spool directory {path}: {source}; make it writable or choose another")]
+    ReadOnly {
+        /// What could not be written.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The file system cannot reserve space, so a full disk could kill the process later. Final: choose a
+    /// directory on ext4, XFS or tmpfs, or `spool = "memory"`.
+    #[error("the file system of {path} cannot preallocate: {source}; put the spool on ext4, XFS or tmpfs")]
+    CannotPreallocate {
+        /// The file.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// A newer version of this program left events there. Final: start that version once so that it sends them,
+    /// or choose another directory.
+    #[error(
+        "{path} was written by a newer version (format {found}, this one knows {known}); let that version drain it, or choose another directory"
+    )]
+    NewerVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its format version.
+        found: u32,
+        /// The newest this program reads.
+        known: u32,
+    },
+    /// Anything else the system refuses.
+    #[error("spool: cannot {doing} {path}: {source}")]
+    Io {
+        /// A verb.
+        doing: &'static str,
+        /// Its object.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn io(doing: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        let path = path.into();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Self::ReadOnly { path, source }
+            }
+            _ => Self::Io { doing, path, source },
+        }
+    }
+
+    pub(crate) fn allocating(path: impl Into<PathBuf>, needed_bytes: u64, source: io::Error) -> Self {
+        let path = path.into();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                Self::DiskFull { path, needed_bytes, source }
+            }
+            io::ErrorKind::Unsupported => Self::CannotPreallocate { path, source },
+            _ => Self::io("preallocate", path, source),
+        }
+    }
+}
+
+/// Every slot holds events that no broker has acknowledged, or the disk failed to sync a slot
+/// ([`Usage::sync_failed`](crate::Usage::sync_failed)). Refuse the event, say so to the caller, and let it come
+/// again once packs were freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the spool is full: every slot waits for a broker")]
+pub struct SpoolFull;
+
+/// This pack takes no more: it has its number of events, or the event is larger than what is left. Nothing was
+/// changed. Seal it and append to a new one; if an empty pack has no room, the event is larger than `slot_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the pack has no room for this event")]
+pub struct NoRoom;
