@@ -1,1 +1,66 @@
-//! Double-entry accounts, transfers and orders in SQL, with reconciliation
+//! Double entry in SQL: orders, transfers and accounts, budgets, the failure archive, and reconciliation.
+//!
+//! An order number credits at most once, ever (I1): its row, the transfer, both balances and the budget's shard
+//! change in one transaction, and [`Ledger::apply`] returns when that is durable. Amounts are integers in the
+//! asset's smallest unit; every transfer goes from an activity's funding account to a user's account, so all
+//! balances of an asset sum to 0. Budgets are sharded rows that never go over (I4).
+//!
+//! - [`Ledger`] is the one writer of a file; [`Tx`] groups steps into one transaction.
+//! - [`LedgerReader`] reads with a connection of its own, for checks that must not trust the writer.
+//! - [`Reconciliation`] says what does not fit together.
+//!
+//! Not here: decoding events, downstream systems, threads, clocks; the reward service has those. SQLite is the
+//! default; what is its own stays in one module, the rest is plain SQL.
+//!
+//! ```
+//! use windfall_ledger::{Ledger, LedgerOptions, Order, OrderOutcome};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! let mut ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default())?;
+//! let order = Order {
+//!     trade_no: "spring-2027/rain/000001/42",
+//!     user_id: 42,
+//!     activity: "spring-2027",
+//!     scene: "red-packet-rain",
+//!     bonus_type: "cash",
+//!     amount: 888,
+//!     time_ms: 1_800_000_000_000,
+//! };
+//! assert_eq!(ledger.apply(&[order])?, [OrderOutcome::Credited]);
+//! assert_eq!(ledger.apply(&[order])?, [OrderOutcome::AlreadyCredited]);
+//! assert_eq!(ledger.apply(&[Order { amount: 889, ..order }])?, [OrderOutcome::Conflict]);
+//! assert_eq!(ledger.balance(42, "cash")?, 888);
+//! assert!(ledger.reconcile()?.is_clean());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod archive;
+mod budget;
+mod budgets;
+mod credit;
+mod error;
+mod ledger;
+mod model;
+mod moves;
+mod orders;
+mod programs;
+mod query;
+mod reader;
+mod reconcile;
+mod rows;
+#[cfg(feature = "sabotage")]
+pub mod sabotage;
+mod schema;
+mod tx;
+
+pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+pub use error::{LedgerError, OpenError};
+pub use ledger::Ledger;
+pub use model::{
+    Attempt, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, Finish, FlowLine, Order, OrderOutcome, Reason,
+    SHARDS_MAX, Status, StoredOrder,
+};
+pub use reader::{LedgerReader, OrderLine, OrderLines};
+pub use reconcile::Reconciliation;
+pub use schema::{LedgerOptions, Unbudgeted};
+pub use tx::Tx;

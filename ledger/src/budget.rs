@@ -1,0 +1,156 @@
+//! Budget arithmetic over the shards of one program, apart from SQL. It keeps I4.
+
+/// One shard of a budget. Always `used + reserved <= total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Shard {
+    pub total: i64,
+    pub used: i64,
+    pub reserved: i64,
+}
+
+impl Shard {
+    const fn room(&self) -> i64 {
+        self.total - self.used - self.reserved
+    }
+}
+
+/// The shards of one program while a transaction works on them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shards {
+    shards: Vec<Shard>,
+    changed: Vec<bool>,
+}
+
+/// What is taken from the room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Take {
+    Used,
+    Reserved,
+}
+
+impl Shards {
+    pub fn new(shards: Vec<Shard>) -> Self {
+        let changed = vec![false; shards.len()];
+        Self { shards, changed }
+    }
+
+    /// Shards that differ from what was loaded, by number.
+    pub fn changed(&self) -> impl Iterator<Item = (usize, Shard)> + '_ {
+        self.shards.iter().copied().enumerate().filter(|(at, _)| self.changed[*at])
+    }
+
+    /// Sum over all shards.
+    pub fn sum(&self) -> Shard {
+        self.shards.iter().fold(Shard::default(), |sum, shard| Shard {
+            total: sum.total.saturating_add(shard.total),
+            used: sum.used.saturating_add(shard.used),
+            reserved: sum.reserved.saturating_add(shard.reserved),
+        })
+    }
+
+    fn pick(&self, hash: u64) -> usize {
+        let count = self.shards.len().max(1) as u64;
+        usize::try_from(hash % count).unwrap_or(0)
+    }
+
+    /// Takes `amount` from the shard of this hash. When that one is short, room of the others moves to it; only
+    /// when all of them together are short it is refused (I4).
+    pub fn take(&mut self, hash: u64, amount: i64, what: Take) -> bool {
+        let own = self.pick(hash);
+        if self.shards.is_empty() || !self.gather(own, amount) {
+            return false;
+        }
+        self.count(own, amount, what);
+        true
+    }
+
+    /// Counts without looking at the room.
+    #[cfg(feature = "sabotage")]
+    pub fn take_unchecked(&mut self, hash: u64, amount: i64, what: Take) {
+        let own = self.pick(hash);
+        self.count(own, amount, what);
+    }
+
+    fn count(&mut self, own: usize, amount: i64, what: Take) {
+        match what {
+            Take::Used => self.shards[own].used += amount,
+            Take::Reserved => self.shards[own].reserved += amount,
+        }
+        self.changed[own] = true;
+    }
+
+    /// Moves room of the other shards to `own` until it has `amount`. Moves nothing when all together are short.
+    fn gather(&mut self, own: usize, amount: i64) -> bool {
+        let mut short = amount - self.shards[own].room();
+        if short <= 0 {
+            return true;
+        }
+        let others: i128 = self.shards.iter().map(|shard| i128::from(shard.room())).sum();
+        if others < i128::from(amount) {
+            return false;
+        }
+        for at in (0..self.shards.len()).filter(|at| *at != own) {
+            let moved = self.shards[at].room().min(short);
+            if moved > 0 {
+                self.shards[at].total -= moved;
+                self.shards[own].total += moved;
+                self.changed[at] = true;
+                self.changed[own] = true;
+                short -= moved;
+            }
+        }
+        short <= 0
+    }
+
+    /// Turns a reservation into use, or gives it back. The reservation may lie on other shards than its hash
+    /// says, since the number of shards may have changed. False where less than `amount` is reserved at all.
+    pub fn settle(&mut self, hash: u64, amount: i64, credited: bool) -> bool {
+        let reserved: i128 = self.shards.iter().map(|shard| i128::from(shard.reserved)).sum();
+        if reserved < i128::from(amount) {
+            return false;
+        }
+        let own = self.pick(hash);
+        let mut left = amount;
+        for at in std::iter::once(own).chain((0..self.shards.len()).filter(|at| *at != own)) {
+            let part = self.shards[at].reserved.min(left);
+            if part > 0 {
+                self.shards[at].reserved -= part;
+                self.shards[at].used += if credited { part } else { 0 };
+                self.changed[at] = true;
+                left -= part;
+            }
+        }
+        left == 0
+    }
+
+    /// Spreads a new total evenly over `count` shards; what is used and reserved fills them from the first. The
+    /// total never falls below that (I4); answers the one that holds.
+    pub fn reset(&mut self, total: i64, count: usize) -> i64 {
+        let sum = self.sum();
+        let taken = sum.used.saturating_add(sum.reserved);
+        let total = total.max(taken);
+        let count = count.max(1);
+        let parts = i64::try_from(count).unwrap_or(i64::MAX);
+        let (mut used, mut reserved) = (sum.used, sum.reserved);
+        self.shards = (0..parts)
+            .map(|at| {
+                let total = total / parts + i64::from(at < total % parts);
+                let own_used = used.min(total);
+                let own_reserved = reserved.min(total - own_used);
+                used -= own_used;
+                reserved -= own_reserved;
+                Shard { total, used: own_used, reserved: own_reserved }
+            })
+            .collect();
+        self.changed = vec![true; count];
+        total
+    }
+}
+
+/// Picks an order's shard: FNV-1a 64 (<http://www.isthe.com/chongo/tech/comp/fnv/>), the same on every machine
+/// and version.
+pub(crate) fn hash(trade_no: &str) -> u64 {
+    trade_no.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

@@ -1,0 +1,224 @@
+//! Decisions: what becomes of an order, given what is stored and what its budget holds.
+
+use crate::budget::{Take, hash};
+use crate::error::LedgerError;
+use crate::model::{Attempt, Finish, Order, OrderOutcome, Reason, Status};
+use crate::moves::Moves;
+use crate::orders::{self, Row};
+use crate::programs::Program;
+use crate::schema::Unbudgeted;
+use crate::tx::Tx;
+
+impl Tx<'_> {
+    pub(crate) fn credit(
+        &mut self,
+        batch: &[Order<'_>],
+        attempt: Attempt,
+    ) -> Result<Vec<OrderOutcome>, LedgerError> {
+        let programs = batch.iter().map(|order| self.program(order)).collect::<Result<Vec<_>, _>>()?;
+        let ids: Vec<i64> = programs.iter().map(|program| program.id).collect();
+        let firsts = orders::first_of_each(batch);
+        let base = self.next_transfer;
+        let found = orders::insert_credited(&self.ledger.db, batch, &ids, &firsts, base)?;
+        let mut plans = vec![None; batch.len()];
+        for (at, row) in firsts.iter().zip(found) {
+            plans[*at] = Some((self.next_transfer, row));
+            self.next_transfer += 1;
+        }
+        let mut moves = Moves::with_capacity(firsts.len());
+        let mut outcomes = Vec::with_capacity(batch.len());
+        // In the caller's order, so that a short budget goes to those who came first.
+        for ((order, program), plan) in batch.iter().zip(&programs).zip(&plans) {
+            outcomes.push(match plan {
+                Some((transfer, row)) => {
+                    Some(self.credit_one(order, *program, *row, *transfer, attempt, &mut moves)?)
+                }
+                None => None,
+            });
+        }
+        moves.write(&self.ledger.db)?;
+        let mut answers = Vec::with_capacity(batch.len());
+        for ((order, program), outcome) in batch.iter().zip(&programs).zip(outcomes) {
+            answers.push(match outcome {
+                Some(outcome) => outcome,
+                // A repeat within the batch: its order is stored by now.
+                None => self.repeated(order, *program)?,
+            });
+        }
+        Ok(answers)
+    }
+
+    fn program(&mut self, order: &Order<'_>) -> Result<Program, LedgerError> {
+        if order.amount < 1 || order.trade_no.is_empty() {
+            return Err(LedgerError::Invalid(format!(
+                "order {:?} of {}: the order number must not be empty, the amount at least 1",
+                order.trade_no, order.amount
+            )));
+        }
+        let Order { activity, scene, bonus_type, .. } = order;
+        self.ledger.programs.intern(&self.ledger.db, activity, scene, bonus_type)
+    }
+
+    fn credit_one<'a>(
+        &mut self,
+        order: &Order<'a>,
+        program: Program,
+        stored: Option<Row>,
+        transfer: i64,
+        attempt: Attempt,
+        moves: &mut Moves<'a>,
+    ) -> Result<OrderOutcome, LedgerError> {
+        if let Some(row) = stored {
+            match self.compare(order, program, row)? {
+                OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
+                #[cfg(feature = "sabotage")]
+                OrderOutcome::AlreadyCredited if crate::sabotage::dedupe_is_off() => {
+                    moves.push(
+                        transfer,
+                        order.trade_no,
+                        order.user_id,
+                        program,
+                        order.amount,
+                        order.time_ms,
+                    )?;
+                    return Ok(OrderOutcome::Credited);
+                }
+                decided => return Ok(decided),
+            }
+        }
+        if self.take(order, stored.map_or(program.id, |row| row.program), Take::Used)? {
+            if let Some(row) = stored {
+                let took_ms = order.time_ms.saturating_sub(row.created_ms);
+                orders::set_status(&self.ledger.db, order.trade_no, Status::Credited, transfer, took_ms)?;
+            }
+            moves.push(transfer, order.trade_no, order.user_id, program, order.amount, order.time_ms)?;
+            return Ok(OrderOutcome::Credited);
+        }
+        if stored.is_none() {
+            let status = Status::Rejected(Reason::BudgetExhausted);
+            orders::set_status(&self.ledger.db, order.trade_no, status, 0, 0)?;
+        }
+        Ok(OrderOutcome::Rejected(Reason::BudgetExhausted))
+    }
+
+    /// The answer to an order that is stored (I1).
+    fn compare(
+        &mut self,
+        order: &Order<'_>,
+        program: Program,
+        row: Row,
+    ) -> Result<OrderOutcome, LedgerError> {
+        let stored = self.ledger.programs.of_id(&self.ledger.db, row.program)?;
+        if (row.user_id, row.amount, stored.asset) != (order.user_id, order.amount, program.asset) {
+            return Ok(OrderOutcome::Conflict);
+        }
+        Ok(match row.status {
+            Status::Reserved => OrderOutcome::Reserved,
+            Status::Credited => OrderOutcome::AlreadyCredited,
+            Status::Rejected(reason) => OrderOutcome::Rejected(reason),
+        })
+    }
+
+    fn repeated(&mut self, order: &Order<'_>, program: Program) -> Result<OrderOutcome, LedgerError> {
+        match orders::find(&self.ledger.db, order.trade_no)? {
+            Some(row) => self.compare(order, program, row),
+            None => Err(LedgerError::Damaged(format!("order {} has vanished", order.trade_no))),
+        }
+    }
+
+    fn take(&mut self, order: &Order<'_>, program: i64, what: Take) -> Result<bool, LedgerError> {
+        let program = self.ledger.programs.of_id(&self.ledger.db, program)?;
+        if !program.budgeted && self.ledger.options.unbudgeted == Unbudgeted::Refuse {
+            return Ok(false);
+        }
+        let shards = self.shards_of(program.id)?;
+        #[cfg(feature = "sabotage")]
+        if crate::sabotage::budget_check_is_off() {
+            shards.take_unchecked(hash(order.trade_no), order.amount, what);
+            return Ok(true);
+        }
+        Ok(shards.take(hash(order.trade_no), order.amount, what))
+    }
+
+    pub(crate) fn reserve_one(
+        &mut self,
+        order: &Order<'_>,
+        attempt: Attempt,
+    ) -> Result<OrderOutcome, LedgerError> {
+        let program = self.program(order)?;
+        let stored = orders::find(&self.ledger.db, order.trade_no)?;
+        if let Some(row) = stored {
+            match self.compare(order, program, row)? {
+                OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
+                decided => return Ok(decided),
+            }
+        }
+        let (status, outcome) =
+            if self.take(order, stored.map_or(program.id, |row| row.program), Take::Reserved)? {
+                (Status::Reserved, OrderOutcome::Reserved)
+            } else {
+                let reason = Reason::BudgetExhausted;
+                (Status::Rejected(reason), OrderOutcome::Rejected(reason))
+            };
+        let db = &self.ledger.db;
+        match stored {
+            None => orders::insert_open(db, order, program.id, status)?,
+            Some(row) => {
+                let took_ms = order.time_ms.saturating_sub(row.created_ms);
+                orders::set_status(db, order.trade_no, status, 0, took_ms)?;
+            }
+        }
+        Ok(outcome)
+    }
+
+    pub(crate) fn post_one<'a>(
+        &mut self,
+        trade_no: &'a str,
+        time_ms: i64,
+        moves: &mut Moves<'a>,
+    ) -> Result<Finish, LedgerError> {
+        let Some(row) = orders::find(&self.ledger.db, trade_no)? else {
+            return Ok(Finish::NotReserved);
+        };
+        match row.status {
+            Status::Credited => return Ok(Finish::Done),
+            Status::Rejected(_) => return Ok(Finish::NotReserved),
+            Status::Reserved => {}
+        }
+        self.settle(trade_no, row, true)?;
+        let program = self.ledger.programs.of_id(&self.ledger.db, row.program)?;
+        let transfer = self.next_transfer;
+        self.next_transfer += 1;
+        let took_ms = time_ms.saturating_sub(row.created_ms);
+        orders::set_status(&self.ledger.db, trade_no, Status::Credited, transfer, took_ms)?;
+        moves.push(transfer, trade_no, row.user_id, program, row.amount, time_ms)?;
+        Ok(Finish::Done)
+    }
+
+    pub(crate) fn release_one(
+        &mut self,
+        trade_no: &str,
+        reason: Reason,
+        time_ms: i64,
+    ) -> Result<Finish, LedgerError> {
+        let Some(row) = orders::find(&self.ledger.db, trade_no)? else {
+            return Ok(Finish::NotReserved);
+        };
+        match row.status {
+            Status::Credited => return Ok(Finish::NotReserved),
+            Status::Rejected(_) => return Ok(Finish::Done),
+            Status::Reserved => {}
+        }
+        self.settle(trade_no, row, false)?;
+        let took_ms = time_ms.saturating_sub(row.created_ms);
+        orders::set_status(&self.ledger.db, trade_no, Status::Rejected(reason), 0, took_ms)?;
+        Ok(Finish::Done)
+    }
+
+    fn settle(&mut self, trade_no: &str, row: Row, credited: bool) -> Result<(), LedgerError> {
+        if self.shards_of(row.program)?.settle(hash(trade_no), row.amount, credited) {
+            return Ok(());
+        }
+        Err(LedgerError::Damaged(format!("order {trade_no} is reserved, but its budget holds less")))
+    }
+}

@@ -1,0 +1,201 @@
+//! What goes into the ledger and what it answers.
+
+/// One bonus to give. The caller has checked it: `trade_no` and names not empty, `amount` at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order<'a> {
+    /// The order number, the idempotency key.
+    pub trade_no: &'a str,
+    /// Who gets it.
+    pub user_id: i64,
+    /// The campaign that pays.
+    pub activity: &'a str,
+    /// The place in it.
+    pub scene: &'a str,
+    /// The bonus type; also the asset that moves.
+    pub bonus_type: &'a str,
+    /// In the asset's smallest unit, at least 1.
+    pub amount: i64,
+    /// Now; Unix milliseconds.
+    pub time_ms: i64,
+}
+
+/// What became of an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrderOutcome {
+    /// Credited by this transaction.
+    Credited,
+    /// Credited by an earlier one, with the same user, type and amount.
+    AlreadyCredited,
+    /// Its budget is held, now or since before; a downstream decides. Ends by `post` or `release`.
+    Reserved,
+    /// The order number exists with another user, type or amount. Nothing moved.
+    Conflict,
+    /// Decided, now or before: it is not credited, for this reason.
+    Rejected(Reason),
+}
+
+/// Why an order was rejected. Stored as a number: never renumber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The budget had no room.
+    BudgetExhausted,
+    /// The downstream refused for good.
+    DownstreamRefused,
+}
+
+impl Reason {
+    pub(crate) const fn code(self) -> i64 {
+        match self {
+            Self::BudgetExhausted => 1,
+            Self::DownstreamRefused => 2,
+        }
+    }
+
+    pub(crate) const fn of_code(code: i64) -> Option<Self> {
+        match code {
+            1 => Some(Self::BudgetExhausted),
+            2 => Some(Self::DownstreamRefused),
+            _ => None,
+        }
+    }
+}
+
+/// Where an order stands. Stored as a number: never renumber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Its budget is held; a downstream decides.
+    Reserved,
+    /// Paid.
+    Credited,
+    /// Not paid, for this reason. A replay may still credit it.
+    Rejected(Reason),
+}
+
+impl Status {
+    pub(crate) const RESERVED: i64 = 0;
+    pub(crate) const CREDITED: i64 = 1;
+    pub(crate) const REJECTED: i64 = 2;
+
+    pub(crate) fn of_columns(status: i64, reason: i64) -> Option<Self> {
+        match status {
+            Self::RESERVED => Some(Self::Reserved),
+            Self::CREDITED => Some(Self::Credited),
+            Self::REJECTED => Reason::of_code(reason).map(Self::Rejected),
+            _ => None,
+        }
+    }
+}
+
+/// An order as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredOrder {
+    /// The order number.
+    pub trade_no: String,
+    /// Whose.
+    pub user_id: i64,
+    /// The campaign.
+    pub activity: String,
+    /// The place in it.
+    pub scene: String,
+    /// The bonus type.
+    pub bonus_type: String,
+    /// In the smallest unit.
+    pub amount: i64,
+    /// Where it stands.
+    pub status: Status,
+    /// When the ledger first saw it; Unix milliseconds.
+    pub created_ms: i64,
+    /// When it was credited or rejected; `None` while reserved.
+    pub decided_ms: Option<i64>,
+}
+
+/// Whether an order that was rejected before may be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Attempt {
+    /// A rejection is final: the same answer again.
+    #[default]
+    Normal,
+    /// An operator's replay: a rejected order is decided anew.
+    Replay,
+}
+
+/// How a reserved order ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// It is credited now, or was before.
+    Done,
+    /// There is no such order, or it ended the other way before. Nothing moved.
+    NotReserved,
+}
+
+/// One line of a user's account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowLine {
+    /// Number of the transfer; grows with time.
+    pub transfer: i64,
+    /// The order that it paid.
+    pub trade_no: String,
+    /// The asset, a bonus type.
+    pub asset: String,
+    /// Who paid: the campaign.
+    pub activity: String,
+    /// In the smallest unit.
+    pub amount: i64,
+    /// When; Unix milliseconds.
+    pub time_ms: i64,
+}
+
+/// A budget to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetSet<'a> {
+    /// The campaign.
+    pub activity: &'a str,
+    /// The place in it.
+    pub scene: &'a str,
+    /// The bonus type.
+    pub bonus_type: &'a str,
+    /// In the smallest unit, 0 to [`BUDGET_MAX`].
+    pub total: i64,
+    /// Rows it is split over: 1 to [`SHARDS_MAX`].
+    pub shards: u32,
+}
+
+/// The largest total of a budget: 2^58, so that no sum of a few of them leaves 64 bits. What has no budget is
+/// held to it as well.
+pub const BUDGET_MAX: i64 = 1 << 58;
+/// The most shards of a budget.
+pub const SHARDS_MAX: u32 = 64;
+
+/// A budget as it stands, summed over its shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetState {
+    /// The campaign.
+    pub activity: String,
+    /// The place in it.
+    pub scene: String,
+    /// The bonus type.
+    pub bonus_type: String,
+    /// May be given out, ever. `None`: no budget was set.
+    pub total: Option<i64>,
+    /// Credited.
+    pub used: i64,
+    /// Held for orders that a downstream decides.
+    pub reserved: i64,
+    /// Rows it is split over.
+    pub shards: u32,
+}
+
+/// A total that could not be lowered as far as asked: that much is given out or held already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetRaised {
+    /// The campaign.
+    pub activity: String,
+    /// The place in it.
+    pub scene: String,
+    /// The bonus type.
+    pub bonus_type: String,
+    /// The total that was asked for.
+    pub asked: i64,
+    /// The total that holds: used + reserved.
+    pub total: i64,
+}

@@ -1,0 +1,147 @@
+//! Order rows: insert on conflict do nothing, read back what was there, compare.
+
+use crate::error::LedgerError;
+use crate::model::{Order, Status};
+use crate::rows::insert_rows;
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// What a decision needs of a stored order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub user_id: i64,
+    pub program: i64,
+    pub amount: i64,
+    pub status: Status,
+    pub created_ms: i64,
+    pub transfer: i64,
+}
+
+/// Rows that one insert statement writes at most.
+const CHUNK: usize = 64;
+const COLUMNS: usize = 9;
+
+/// Indices of the first occurrence of each order number, in the order of the numbers: neighbours in the batch
+/// are then neighbours in the tree.
+pub(crate) fn first_of_each(batch: &[Order<'_>]) -> Vec<usize> {
+    let mut firsts: Vec<usize> = (0..batch.len()).collect();
+    // Stable, so that the first of equals comes first. Already sorted input costs one pass.
+    firsts.sort_by(|a, b| batch[*a].trade_no.cmp(batch[*b].trade_no));
+    firsts.dedup_by(|later, first| batch[*later].trade_no == batch[*first].trade_no);
+    firsts
+}
+
+/// Inserts orders as credited, the n-th with transfer `first_transfer + n`. Answers `None` for each that is new
+/// and the stored row for each that was there (I1).
+pub(crate) fn insert_credited(
+    db: &Connection,
+    batch: &[Order<'_>],
+    programs: &[i64],
+    firsts: &[usize],
+    first_transfer: i64,
+) -> Result<Vec<Option<Row>>, LedgerError> {
+    let mut found = Vec::with_capacity(firsts.len());
+    let mut transfer = first_transfer;
+    let head = "INSERT INTO orders \
+        (trade_no, user_id, program, amount, status, reason, transfer, created_ms, took_ms) VALUES ";
+    for chunk in firsts.chunks(CHUNK) {
+        let new = insert_rows(
+            db,
+            head,
+            COLUMNS,
+            " ON CONFLICT (trade_no) DO NOTHING",
+            chunk.len(),
+            |row, bind| {
+                let (at, order) = (chunk[row], &batch[chunk[row]]);
+                bind.text(order.trade_no)?;
+                bind.int(order.user_id)?;
+                bind.int(programs[at])?;
+                bind.int(order.amount)?;
+                bind.int(Status::CREDITED)?;
+                bind.int(0)?;
+                bind.int(transfer + i64::try_from(row).unwrap_or(0))?;
+                bind.int(order.time_ms)?;
+                bind.int(0)
+            },
+        )?;
+        if new == chunk.len() {
+            found.extend(std::iter::repeat_n(None, chunk.len()));
+        } else {
+            for at in chunk {
+                let row = find(db, batch[*at].trade_no)?;
+                // A transfer of this very statement: it was inserted by it.
+                found.push(row.filter(|row| row.transfer < first_transfer));
+            }
+        }
+        transfer += i64::try_from(chunk.len()).unwrap_or(0);
+    }
+    Ok(found)
+}
+
+/// Reads one order.
+pub(crate) fn find(db: &Connection, trade_no: &str) -> Result<Option<Row>, LedgerError> {
+    let read = db
+        .prepare_cached(
+            "SELECT user_id, program, amount, status, reason, transfer, created_ms FROM orders WHERE trade_no = ?1",
+        )?
+        .query_row([trade_no], |row| {
+            let status = Status::of_columns(row.get(3)?, row.get(4)?);
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, status, row.get(5)?, row.get(6)?))
+        })
+        .optional()?;
+    let Some((user_id, program, amount, status, transfer, created_ms)) = read else {
+        return Ok(None);
+    };
+    let status =
+        status.ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
+    Ok(Some(Row { user_id, program, amount, status, created_ms, transfer }))
+}
+
+/// Inserts one order that is not credited.
+pub(crate) fn insert_open(
+    db: &Connection,
+    order: &Order<'_>,
+    program: i64,
+    status: Status,
+) -> Result<(), LedgerError> {
+    let (status, reason, took_ms) = columns(status, Some(0));
+    db.prepare_cached(
+        "INSERT INTO orders (trade_no, user_id, program, amount, status, reason, transfer, created_ms, took_ms) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8)",
+    )?
+    .execute(params![
+        order.trade_no,
+        order.user_id,
+        program,
+        order.amount,
+        status,
+        reason,
+        order.time_ms,
+        took_ms
+    ])?;
+    Ok(())
+}
+
+/// Moves an order to another status. `transfer` is the number of the one that paid it, 0 for none.
+pub(crate) fn set_status(
+    db: &Connection,
+    trade_no: &str,
+    status: Status,
+    transfer: i64,
+    took_ms: i64,
+) -> Result<(), LedgerError> {
+    let (status, reason, took_ms) = columns(status, Some(took_ms));
+    let changed = db
+        .prepare_cached(
+            "UPDATE orders SET status = ?2, reason = ?3, transfer = ?4, took_ms = ?5 WHERE trade_no = ?1",
+        )?
+        .execute(params![trade_no, status, reason, transfer, took_ms])?;
+    if changed == 1 { Ok(()) } else { Err(LedgerError::Damaged(format!("order {trade_no} has vanished"))) }
+}
+
+fn columns(status: Status, took_ms: Option<i64>) -> (i64, i64, Option<i64>) {
+    match status {
+        Status::Reserved => (Status::RESERVED, 0, None),
+        Status::Credited => (Status::CREDITED, 0, took_ms),
+        Status::Rejected(reason) => (Status::REJECTED, reason.code(), took_ms),
+    }
+}

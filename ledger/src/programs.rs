@@ -1,0 +1,108 @@
+//! Names and programs as numbers: an order row holds one small integer in place of three strings.
+//!
+//! A program is what a budget is for: an activity, a scene and a bonus type.
+
+use crate::error::LedgerError;
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::HashMap;
+
+/// Programs kept in memory; when there are more, the cache starts anew.
+const CACHE_MAX: usize = 65_536;
+
+/// A program's parts, by name id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub id: i64,
+    pub activity: i64,
+    pub asset: i64,
+    /// A budget was set for it.
+    pub budgeted: bool,
+}
+
+/// Finds programs by name and by number.
+#[derive(Debug, Default)]
+pub(crate) struct Programs {
+    by_name: HashMap<String, i64>,
+    by_id: HashMap<i64, Program>,
+    key: String,
+}
+
+impl Programs {
+    /// Forgets everything: a rolled back transaction may have made some of it.
+    pub fn clear(&mut self) {
+        self.by_name.clear();
+        self.by_id.clear();
+    }
+
+    /// Finds a program, or makes it with one shard that has room for anything.
+    pub fn intern(
+        &mut self,
+        db: &Connection,
+        activity: &str,
+        scene: &str,
+        asset: &str,
+    ) -> Result<Program, LedgerError> {
+        self.key.clear();
+        // Lengths in front, so that no two triples share a key.
+        for part in [activity, scene, asset] {
+            self.key.push_str(&part.len().to_string());
+            self.key.push(':');
+            self.key.push_str(part);
+        }
+        if let Some(program) = self.by_name.get(&self.key).and_then(|id| self.by_id.get(id)) {
+            return Ok(*program);
+        }
+        let (activity, scene, asset) = (name_id(db, activity)?, name_id(db, scene)?, name_id(db, asset)?);
+        let found = db
+            .prepare_cached("SELECT id FROM programs WHERE activity = ?1 AND scene = ?2 AND asset = ?3")?
+            .query_row(params![activity, scene, asset], |row| row.get::<_, i64>(0))
+            .optional()?;
+        let id = match found {
+            Some(id) => id,
+            None => create(db, activity, scene, asset)?,
+        };
+        let program = self.of_id(db, id)?;
+        self.by_name.insert(self.key.clone(), id);
+        Ok(program)
+    }
+
+    /// The program of this number.
+    pub fn of_id(&mut self, db: &Connection, id: i64) -> Result<Program, LedgerError> {
+        if let Some(program) = self.by_id.get(&id) {
+            return Ok(*program);
+        }
+        let program = db
+            .prepare_cached("SELECT activity, asset, budgeted FROM programs WHERE id = ?1")?
+            .query_row([id], |row| {
+                Ok(Program { id, activity: row.get(0)?, asset: row.get(1)?, budgeted: row.get(2)? })
+            })
+            .optional()?
+            .ok_or_else(|| {
+                LedgerError::Damaged(format!("an order names program {id}, which is not there"))
+            })?;
+        if self.by_id.len() >= CACHE_MAX {
+            self.clear();
+        }
+        self.by_id.insert(id, program);
+        Ok(program)
+    }
+}
+
+fn create(db: &Connection, activity: i64, scene: i64, asset: i64) -> Result<i64, LedgerError> {
+    let id = db
+        .prepare_cached(
+            "INSERT INTO programs (activity, scene, asset, budgeted) VALUES (?1, ?2, ?3, 0) RETURNING id",
+        )?
+        .query_row(params![activity, scene, asset], |row| row.get(0))?;
+    db.prepare_cached(
+        "INSERT INTO budget_shards (program, shard, total, used, reserved) VALUES (?1, 0, ?2, 0, 0)",
+    )?
+    .execute(params![id, crate::model::BUDGET_MAX])?;
+    Ok(id)
+}
+
+fn name_id(db: &Connection, name: &str) -> Result<i64, LedgerError> {
+    db.prepare_cached("INSERT INTO names (name) VALUES (?1) ON CONFLICT (name) DO NOTHING")?
+        .execute([name])?;
+    Ok(db.prepare_cached("SELECT id FROM names WHERE name = ?1")?.query_row([name], |row| row.get(0))?)
+}

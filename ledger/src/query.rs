@@ -1,0 +1,131 @@
+//! Reading what is stored.
+
+use crate::error::LedgerError;
+use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
+use crate::moves::USER;
+use rusqlite::{Connection, OptionalExtension, params};
+
+pub(crate) fn balance(db: &Connection, user_id: i64, asset: &str) -> Result<i64, LedgerError> {
+    let found = db
+        .prepare_cached(
+            "SELECT a.balance FROM names n JOIN accounts a ON a.asset = n.id \
+             WHERE n.name = ?1 AND a.kind = ?2 AND a.holder = ?3",
+        )?
+        .query_row(params![asset, USER, user_id], |row| row.get(0))
+        .optional()?;
+    Ok(found.unwrap_or(0))
+}
+
+/// A user's accounts: asset, balance, number of the last transfer.
+fn accounts(db: &Connection, user_id: i64) -> Result<Vec<(String, i64, i64)>, LedgerError> {
+    // The key starts with kind and asset: one look-up an asset, of which there are few.
+    let mut statement = db.prepare_cached(
+        "SELECT n.name, a.balance, a.last FROM (SELECT DISTINCT asset FROM programs) p \
+         JOIN accounts a ON a.kind = ?1 AND a.asset = p.asset AND a.holder = ?2 \
+         JOIN names n ON n.id = a.asset ORDER BY n.name",
+    )?;
+    let rows = statement.query_map([USER, user_id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(crate) fn balances(db: &Connection, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {
+    Ok(accounts(db, user_id)?.into_iter().map(|(asset, balance, _)| (asset, balance)).collect())
+}
+
+/// Walks the chains of a user's accounts together, always from the newest.
+pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
+    let mut heads: Vec<(String, i64)> =
+        accounts(db, user_id)?.into_iter().map(|(asset, _, last)| (asset, last)).collect();
+    let mut statement = db.prepare_cached(
+        "SELECT t.trade_no, n.name, t.amount, t.time_ms, t.prev FROM transfers t \
+         JOIN programs p ON p.id = t.program JOIN names n ON n.id = p.activity WHERE t.id = ?1",
+    )?;
+    let mut lines = Vec::new();
+    while lines.len() < limit {
+        let Some(head) = heads.iter_mut().max_by_key(|(_, last)| *last).filter(|(_, last)| *last != 0) else {
+            break;
+        };
+        let (line, prev) = statement
+            .query_row([head.1], |row| {
+                let line = FlowLine {
+                    transfer: head.1,
+                    trade_no: row.get(0)?,
+                    asset: head.0.clone(),
+                    activity: row.get(1)?,
+                    amount: row.get(2)?,
+                    time_ms: row.get(3)?,
+                };
+                Ok((line, row.get::<_, i64>(4)?))
+            })
+            .optional()?
+            .ok_or_else(|| {
+                LedgerError::Damaged(format!("transfer {} of user {user_id} is missing", head.1))
+            })?;
+        if prev >= head.1 {
+            return Err(LedgerError::Damaged(format!("transfer {} follows itself", head.1)));
+        }
+        head.1 = prev;
+        lines.push(line);
+    }
+    Ok(lines)
+}
+
+pub(crate) fn order(db: &Connection, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
+    let read = db
+        .prepare_cached(
+            "SELECT o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, o.took_ms \
+             FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
+             JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.trade_no = ?1",
+        )?
+        .query_row([trade_no], |row| {
+            let status = Status::of_columns(row.get(5)?, row.get(6)?);
+            let created_ms: i64 = row.get(7)?;
+            let took_ms: Option<i64> = row.get(8)?;
+            let order = StoredOrder {
+                trade_no: trade_no.to_owned(),
+                user_id: row.get(0)?,
+                activity: row.get(1)?,
+                scene: row.get(2)?,
+                bonus_type: row.get(3)?,
+                amount: row.get(4)?,
+                status: status.unwrap_or(Status::Reserved),
+                created_ms,
+                decided_ms: took_ms.map(|took_ms| created_ms.saturating_add(took_ms)),
+            };
+            Ok((order, status.is_some()))
+        })
+        .optional()?;
+    match read {
+        Some((_, false)) => Err(LedgerError::Damaged(format!("order {trade_no} has an unknown status"))),
+        Some((order, true)) => Ok(Some(order)),
+        None => Ok(None),
+    }
+}
+
+pub(crate) fn budgets(db: &Connection) -> Result<Vec<BudgetState>, LedgerError> {
+    let mut statement = db.prepare_cached(
+        "SELECT a.name, s.name, b.name, p.budgeted, sum(h.total), sum(h.used), sum(h.reserved), count(*) \
+         FROM programs p JOIN budget_shards h ON h.program = p.id JOIN names a ON a.id = p.activity \
+         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
+         GROUP BY p.id, a.name, s.name, b.name, p.budgeted ORDER BY a.name, s.name, b.name",
+    )?;
+    let rows = statement.query_map([], |row| {
+        let budgeted: bool = row.get(3)?;
+        let total: i64 = row.get(4)?;
+        Ok(BudgetState {
+            activity: row.get(0)?,
+            scene: row.get(1)?,
+            bonus_type: row.get(2)?,
+            total: budgeted.then_some(total),
+            used: row.get(5)?,
+            reserved: row.get(6)?,
+            shards: row.get(7)?,
+        })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(crate) fn quick_check(db: &Connection) -> Result<(), LedgerError> {
+    let answer: String = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if answer == "ok" { Ok(()) } else { Err(LedgerError::Damaged(answer)) }
+}

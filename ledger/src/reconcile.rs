@@ -1,0 +1,110 @@
+//! Reconciliation as SQL: orders, transfers, accounts and budgets must tell the same story.
+
+use crate::error::LedgerError;
+use crate::moves::{FUNDING, USER};
+use rusqlite::Connection;
+
+/// What does not fit together; all zero in a sound ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reconciliation {
+    /// Orders looked at.
+    pub orders: u64,
+    /// Transfers looked at.
+    pub transfers: u64,
+    /// Credited orders without their transfer.
+    pub orders_without_transfer: u64,
+    /// Transfers of an order that does not exist or is not credited.
+    pub transfers_without_order: u64,
+    /// Credited orders with more than one transfer (I1).
+    pub double_credits: u64,
+    /// Transfers whose user, amount or program is not their order's.
+    pub mismatched_transfers: u64,
+    /// Accounts whose balance is not the sum of their transfers, transfers of no account among them.
+    pub wrong_balances: u64,
+    /// Assets whose balances do not sum to 0.
+    pub unbalanced_assets: u64,
+    /// Budgets with used + reserved above their total (I4).
+    pub budgets_over: u64,
+    /// Budgets whose `used` is not the sum of their credited orders.
+    pub wrong_used: u64,
+    /// Budgets whose `reserved` is not the sum of their reserved orders.
+    pub wrong_reserved: u64,
+}
+
+impl Reconciliation {
+    /// Nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        *self == Self { orders: self.orders, transfers: self.transfers, ..Self::default() }
+    }
+}
+
+const ORDERS_WITHOUT_TRANSFER: &str = "
+SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.transfer AND t.trade_no = o.trade_no
+WHERE o.status = 1 AND t.id IS NULL";
+
+const TRANSFERS_WITHOUT_ORDER: &str = "
+SELECT count(*) FROM transfers t LEFT JOIN orders o ON o.trade_no = t.trade_no
+WHERE o.trade_no IS NULL OR o.status <> 1";
+
+/// An order names one transfer; any other transfer of it is a second credit.
+const DOUBLE_CREDITS: &str = "
+SELECT count(DISTINCT t.trade_no) FROM transfers t JOIN orders o ON o.trade_no = t.trade_no
+WHERE o.status = 1 AND o.transfer <> t.id";
+
+const MISMATCHED_TRANSFERS: &str = "
+SELECT count(*) FROM transfers t JOIN orders o ON o.trade_no = t.trade_no
+WHERE t.user_id <> o.user_id OR t.amount <> o.amount OR t.program <> o.program";
+
+const UNBALANCED_ASSETS: &str = "
+SELECT count(*) FROM (SELECT asset FROM accounts GROUP BY asset HAVING sum(balance) <> 0) AS unbalanced";
+
+const BUDGETS_OVER: &str = "
+SELECT count(*) FROM (SELECT program FROM budget_shards GROUP BY program
+HAVING sum(used) + sum(reserved) > sum(total)
+    OR max(used + reserved - total) > 0 OR min(used) < 0 OR min(reserved) < 0) AS over_total";
+
+/// Both sides stacked with opposite signs: whatever does not cancel out is wrong, on whichever side it is
+/// missing.
+fn wrong_balances() -> String {
+    format!(
+        "SELECT count(*) FROM (SELECT kind, asset, holder FROM (
+             SELECT kind, asset, holder, balance FROM accounts
+             UNION ALL
+             SELECT {USER}, p.asset, t.user_id, -t.amount
+             FROM transfers t JOIN programs p ON p.id = t.program
+             UNION ALL
+             SELECT {FUNDING}, p.asset, p.activity, sum(t.amount)
+             FROM transfers t JOIN programs p ON p.id = t.program GROUP BY p.asset, p.activity
+         ) AS sides GROUP BY kind, asset, holder HAVING sum(balance) <> 0) AS wrong"
+    )
+}
+
+fn wrong_budgets(column: &str, status: i64) -> String {
+    format!(
+        "SELECT count(*) FROM (SELECT program FROM (
+             SELECT program, {column} AS amount FROM budget_shards
+             UNION ALL
+             SELECT program, -sum(amount) FROM orders WHERE status = {status} GROUP BY program
+         ) AS sides GROUP BY program HAVING sum(amount) <> 0) AS wrong"
+    )
+}
+
+pub(crate) fn reconcile(db: &Connection) -> Result<Reconciliation, LedgerError> {
+    let count = |sql: &str| -> Result<u64, LedgerError> {
+        let found: i64 = db.query_row(sql, [], |row| row.get(0))?;
+        Ok(u64::try_from(found).unwrap_or(0))
+    };
+    Ok(Reconciliation {
+        orders: count("SELECT count(*) FROM orders")?,
+        transfers: count("SELECT count(*) FROM transfers")?,
+        orders_without_transfer: count(ORDERS_WITHOUT_TRANSFER)?,
+        transfers_without_order: count(TRANSFERS_WITHOUT_ORDER)?,
+        double_credits: count(DOUBLE_CREDITS)?,
+        mismatched_transfers: count(MISMATCHED_TRANSFERS)?,
+        wrong_balances: count(&wrong_balances())?,
+        unbalanced_assets: count(UNBALANCED_ASSETS)?,
+        budgets_over: count(BUDGETS_OVER)?,
+        wrong_used: count(&wrong_budgets("used", crate::model::Status::CREDITED))?,
+        wrong_reserved: count(&wrong_budgets("reserved", crate::model::Status::RESERVED))?,
+    })
+}

@@ -1,0 +1,236 @@
+//! Tables, and everything that is SQLite's own: pragmas, the version, the writer's lock.
+//!
+//! Statements elsewhere are plain SQL that PostgreSQL takes too; what differs there stays in this file.
+
+use crate::error::OpenError;
+use rusqlite::{Connection, OpenFlags};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::Path;
+use std::time::Duration;
+
+/// The schema's version, in `user_version`.
+pub(crate) const VERSION: i64 = 1;
+/// "Wfal", in `application_id`: tells a ledger from another SQLite file.
+const APPLICATION_ID: i64 = 0x5766_616c;
+/// 8 KiB pages: a batch touches most pages of `accounts` once, so fewer, larger ones cost less to find.
+const PAGE_BYTES: u64 = 4096;
+
+/// `orders.transfer` is the number of the transfer that paid it, 0 for none. `transfers.prev` is the transfer
+/// before it on the user's account, `accounts.last` the newest: a user's flow is a walk along these, so the
+/// hottest insert needs no second index.
+const TABLES: &str = "
+CREATE TABLE names (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE
+) STRICT;
+CREATE TABLE programs (
+    id INTEGER PRIMARY KEY,
+    activity INTEGER NOT NULL REFERENCES names (id),
+    scene INTEGER NOT NULL REFERENCES names (id),
+    asset INTEGER NOT NULL REFERENCES names (id),
+    budgeted INTEGER NOT NULL,
+    UNIQUE (activity, scene, asset)
+) STRICT;
+CREATE TABLE budget_shards (
+    program INTEGER NOT NULL REFERENCES programs (id),
+    shard INTEGER NOT NULL,
+    total INTEGER NOT NULL,
+    used INTEGER NOT NULL CHECK (used >= 0),
+    reserved INTEGER NOT NULL CHECK (reserved >= 0),
+    PRIMARY KEY (program, shard)
+    BUDGET_CHECK
+) STRICT, WITHOUT ROWID;
+CREATE TABLE orders (
+    trade_no TEXT NOT NULL PRIMARY KEY,
+    user_id INTEGER NOT NULL,
+    program INTEGER NOT NULL,
+    amount INTEGER NOT NULL CHECK (amount > 0),
+    status INTEGER NOT NULL,
+    reason INTEGER NOT NULL,
+    transfer INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL,
+    took_ms INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE TABLE transfers (
+    id INTEGER PRIMARY KEY,
+    trade_no TEXT NOT NULL,
+    user_id INTEGER NOT NULL,
+    program INTEGER NOT NULL,
+    amount INTEGER NOT NULL,
+    prev INTEGER NOT NULL,
+    time_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE accounts (
+    kind INTEGER NOT NULL,
+    asset INTEGER NOT NULL,
+    holder INTEGER NOT NULL,
+    balance INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    PRIMARY KEY (kind, asset, holder)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE archive (
+    id INTEGER PRIMARY KEY,
+    hash BLOB NOT NULL,
+    reason TEXT NOT NULL,
+    trade_no TEXT,
+    payload BLOB NOT NULL,
+    detail TEXT NOT NULL,
+    time_ms INTEGER NOT NULL,
+    replayed_ms INTEGER,
+    actor TEXT,
+    outcome TEXT,
+    UNIQUE (hash, reason)
+) STRICT;
+CREATE TABLE replays (
+    id INTEGER PRIMARY KEY,
+    archive_id INTEGER NOT NULL REFERENCES archive (id),
+    actor TEXT NOT NULL,
+    time_ms INTEGER NOT NULL,
+    outcome TEXT NOT NULL
+) STRICT;
+";
+
+/// How a ledger is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerOptions {
+    /// What happens to orders of an activity, scene and type for which no budget was set.
+    pub unbudgeted: Unbudgeted,
+    /// How long a statement waits for another connection's lock, 0 to 60,000 ms. Default 5,000.
+    pub busy_timeout_ms: u64,
+    /// Page cache, 1 to 1,024 MiB. Default 32.
+    pub cache_mib: u32,
+    /// The write-ahead log is copied into the file when it has grown to so much, 1 to 4,096 MiB. Default 64:
+    /// a page that many transactions touch is then written back once.
+    pub checkpoint_mib: u32,
+    /// The file refuses to grow beyond this; `None` leaves it to the disk.
+    pub max_bytes: Option<u64>,
+}
+
+impl Default for LedgerOptions {
+    fn default() -> Self {
+        Self {
+            unbudgeted: Unbudgeted::Allow,
+            busy_timeout_ms: 5_000,
+            cache_mib: 32,
+            checkpoint_mib: 64,
+            max_bytes: None,
+        }
+    }
+}
+
+/// What happens to orders of an activity, scene and type for which no budget was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unbudgeted {
+    /// They are credited, and counted, so that a budget set later counts what was given out before.
+    #[default]
+    Allow,
+    /// They are rejected as `BudgetExhausted`.
+    Refuse,
+}
+
+/// Held while the ledger is open; the system lets go of it when the process dies.
+#[derive(Debug)]
+pub(crate) struct WriterLock {
+    _file: File,
+}
+
+fn lock(path: &Path) -> Result<WriterLock, OpenError> {
+    let shown = || path.display().to_string();
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).open(name).map_err(
+            |error| match error.kind() {
+                std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+                    OpenError::ReadOnly { path: shown() }
+                }
+                _ => OpenError::Io { path: shown(), what: error.to_string() },
+            },
+        )?;
+    match file.try_lock() {
+        Ok(()) => Ok(WriterLock { _file: file }),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: shown() }),
+        Err(TryLockError::Error(error)) => Err(OpenError::Io { path: shown(), what: error.to_string() }),
+    }
+}
+
+/// Opens a ledger for writing, and makes it where there is none.
+pub(crate) fn open_writer(
+    path: &Path,
+    options: &LedgerOptions,
+) -> Result<(Connection, WriterLock), OpenError> {
+    let lock = lock(path)?;
+    let sql = |error: rusqlite::Error| OpenError::of_sql(path, &error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_PRIVATE_CACHE;
+    let db = Connection::open_with_flags(path, flags).map_err(sql)?;
+    if db.is_readonly("main").map_err(sql)? {
+        return Err(OpenError::ReadOnly { path: path.display().to_string() });
+    }
+    db.busy_timeout(Duration::from_millis(options.busy_timeout_ms)).map_err(sql)?;
+    db.set_prepared_statement_cache_capacity(64);
+    let fresh = check_version(&db, path)?;
+    // page_size counts only before the first page is written.
+    db.execute_batch(&format!("PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL;")).map_err(sql)?;
+    let checkpoint_pages = u64::from(options.checkpoint_mib) * 1024 * 1024 / PAGE_BYTES;
+    db.execute_batch(&format!(
+        "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0;
+         PRAGMA cache_size = -{}; PRAGMA wal_autocheckpoint = {checkpoint_pages};",
+        u64::from(options.cache_mib) * 1024,
+    ))
+    .map_err(sql)?;
+    if let Some(bytes) = options.max_bytes {
+        db.execute_batch(&format!("PRAGMA max_page_count = {};", (bytes / PAGE_BYTES).max(1)))
+            .map_err(sql)?;
+    }
+    if fresh {
+        create(&db).map_err(sql)?;
+    }
+    Ok((db, lock))
+}
+
+fn create(db: &Connection) -> Result<(), rusqlite::Error> {
+    // I4 is checked by the database as well, whatever the code above it does.
+    let check = if cfg!(feature = "sabotage") { "" } else { ", CHECK (used + reserved <= total)" };
+    let tables = TABLES.replace("BUDGET_CHECK", check);
+    db.execute_batch(&format!(
+        "BEGIN IMMEDIATE; {tables} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; \
+         COMMIT;"
+    ))
+}
+
+/// Opens a ledger for reading alone; nothing is created.
+pub(crate) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
+    let sql = |error: rusqlite::Error| OpenError::of_sql(path, &error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags).map_err(sql)?;
+    db.busy_timeout(Duration::from_secs(5)).map_err(sql)?;
+    if check_version(&db, path)? {
+        return Err(OpenError::Damaged { path: path.display().to_string(), what: "it is empty".into() });
+    }
+    Ok(db)
+}
+
+/// Whether the file is empty. Refuses what is no ledger or a newer one, before anything is written.
+fn check_version(db: &Connection, path: &Path) -> Result<bool, OpenError> {
+    let sql = |error: rusqlite::Error| OpenError::of_sql(path, &error);
+    let pragma = |name| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(sql);
+    let (id, version) = (pragma("application_id")?, pragma("user_version")?);
+    let shown = path.display().to_string();
+    if id == 0 && version == 0 {
+        let tables: i64 =
+            db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sql)?;
+        if tables == 0 {
+            return Ok(true);
+        }
+    }
+    if id != APPLICATION_ID {
+        return Err(OpenError::Damaged { path: shown, what: "it is another program's database".into() });
+    }
+    if version > VERSION {
+        return Err(OpenError::Newer { path: shown, found: version, known: VERSION });
+    }
+    Ok(false)
+}
