@@ -1,0 +1,59 @@
+//! The kinds of brokers that this build knows. A new driver is a folder and one line in [`DRIVERS`].
+
+use crate::contract::{Broker, OpenError};
+use crate::embedded::{EmbeddedBroker, EmbeddedOptions};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a driver is opened with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BrokerOptions {
+    /// Where the broker is: a directory for `embedded`.
+    pub place: String,
+    /// For `embedded` alone.
+    pub embedded: EmbeddedOptions,
+}
+
+/// One kind of broker.
+#[derive(Debug, Clone, Copy)]
+pub struct Driver {
+    /// As the configuration names it.
+    pub name: &'static str,
+    /// Opens a broker of this kind. May block.
+    pub open: fn(&BrokerOptions) -> Result<Arc<dyn Broker>, OpenError>,
+}
+
+/// All kinds of brokers.
+pub const DRIVERS: &[Driver] = &[Driver { name: "embedded", open: open_embedded }];
+
+/// Opens a broker of the kind `kind`. May block.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use windfall_queue::drivers::{self, BrokerOptions};
+///
+/// let options = BrokerOptions { place: dir.path().display().to_string(), ..BrokerOptions::default() };
+/// let broker = drivers::open("embedded", &options)?;
+/// broker.ensure_topic("rewards", 4)?;
+///
+/// let refused = drivers::open("embeded", &options).err().map(|error| error.to_string());
+/// assert_eq!(refused.as_deref(), Some("there is no broker kind \"embeded\"; known: embedded"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`OpenError::Invalid`] for an unknown kind, else what the driver says.
+pub fn open(kind: &str, options: &BrokerOptions) -> Result<Arc<dyn Broker>, OpenError> {
+    match DRIVERS.iter().find(|driver| driver.name == kind) {
+        Some(driver) => (driver.open)(options),
+        None => {
+            let known: Vec<_> = DRIVERS.iter().map(|driver| driver.name).collect();
+            let known = known.join(", ");
+            Err(OpenError::Invalid(format!("there is no broker kind {kind:?}; known: {known}")))
+        }
+    }
+}
+
+fn open_embedded(options: &BrokerOptions) -> Result<Arc<dyn Broker>, OpenError> {
+    Ok(EmbeddedBroker::open(Path::new(&options.place), &options.embedded)?)
+}

@@ -1,0 +1,101 @@
+//! A member of a group: changes from the group, records from the read-ahead.
+
+use super::Alive;
+use super::group::{Group, MemberId};
+use super::reader::{self, Prefetch};
+use super::topic::Topic;
+use crate::contract::{Change, Commit, CommitError, Consumer, Fetch, OpenError, PollError, Polled};
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// A consumer as callers hold it. Dropping it leaves the group.
+pub(super) struct EmbeddedConsumer {
+    alive: Arc<Alive>,
+    topic: Arc<Topic>,
+    group: Arc<Group>,
+    member: MemberId,
+    prefetch: Arc<Prefetch>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl EmbeddedConsumer {
+    pub(super) fn join(alive: Arc<Alive>, topic: Arc<Topic>, group: Arc<Group>) -> Result<Self, OpenError> {
+        let inner = &alive.inner;
+        let prefetch = Arc::new(Prefetch::new(inner.options.prefetch_bytes));
+        let reader = reader::start(inner.clone(), topic.clone(), prefetch.clone()).map_err(|error| {
+            OpenError::Io { place: inner.place.clone(), what: format!("no reader thread: {error}") }
+        })?;
+        let member = group.join(prefetch.clone());
+        Ok(Self { alive, topic, group, member, prefetch, reader: Some(reader) })
+    }
+
+    /// What is there now, without waiting. Nothing is lost if the caller's future is dropped: it returns at once.
+    fn gather(&self, fetch: Fetch) -> Result<Option<Polled>, PollError> {
+        let changes = self.group.take_changes(self.member);
+        for change in &changes {
+            match *change {
+                Change::Assigned { partition, epoch, next_offset } => {
+                    self.prefetch.add(partition, epoch, next_offset);
+                }
+                Change::Revoked { partition, .. } => self.prefetch.remove(partition),
+            }
+        }
+        if !changes.is_empty() {
+            // Nothing was read yet of what is new, and a failure can wait for the next poll.
+            return Ok(Some(Polled { changes, records: Vec::new() }));
+        }
+        let records = self.prefetch.take(fetch)?;
+        Ok((!records.is_empty()).then_some(Polled { changes, records }))
+    }
+}
+
+#[async_trait]
+impl Consumer for EmbeddedConsumer {
+    async fn poll(&mut self, fetch: Fetch) -> Result<Polled, PollError> {
+        self.group.release(self.member);
+        let wait = tokio::time::sleep(fetch.wait);
+        tokio::pin!(wait);
+        loop {
+            let notified = self.prefetch.ready.notified();
+            if let Some(polled) = self.gather(fetch)? {
+                return Ok(polled);
+            }
+            tokio::select! {
+                () = notified => {}
+                () = &mut wait => return Ok(self.gather(fetch)?.unwrap_or_default()),
+            }
+        }
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<(), CommitError> {
+        // I3
+        let moved = self.group.commit(self.member, commits, &self.topic.ends());
+        let signals = &self.alive.inner.signals;
+        signals.commit(self.topic.id, self.group.name(), &moved).await.map_err(CommitError::Unavailable)
+    }
+
+    fn pause(&mut self, partition: u32, paused: bool) {
+        self.prefetch.pause(partition, paused);
+    }
+
+    fn partitions(&self) -> u32 {
+        u32::try_from(self.topic.count()).unwrap_or(u32::MAX)
+    }
+
+    async fn close(self: Box<Self>) {
+        drop(self);
+    }
+}
+
+impl Drop for EmbeddedConsumer {
+    fn drop(&mut self) {
+        self.group.leave(self.member);
+        self.prefetch.close();
+        if let Some(reader) = self.reader.take()
+            && reader.join().is_err()
+        {
+            tracing::error!("a queue reader thread panicked");
+        }
+    }
+}

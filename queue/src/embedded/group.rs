@@ -1,0 +1,239 @@
+//! Who reads which partition: the cooperative assignment of one group in one topic. No I/O, no clock.
+
+use super::reader::Prefetch;
+use crate::contract::{Change, Commit, Epoch};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A consumer of the group, for as long as it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct MemberId(u64);
+
+/// Where a partition is in its way from one member to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    Nobody,
+    /// Meant for a member that has not heard of it, so it may still be taken back without a word.
+    Promised(MemberId),
+    Held(MemberId),
+    /// Will be announced as revoked by the member's next poll.
+    Leaving(MemberId),
+    /// Announced; goes with the member's next poll.
+    Announced(MemberId),
+}
+
+#[derive(Debug)]
+struct Partition {
+    committed: u64,
+    epoch: u32,
+    holder: Holder,
+}
+
+#[derive(Debug)]
+struct Member {
+    id: MemberId,
+    prefetch: Arc<Prefetch>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    members: Vec<Member>,
+    partitions: Vec<Partition>,
+    next_member: u64,
+}
+
+/// One group of one topic.
+#[derive(Debug)]
+pub(super) struct Group {
+    name: Box<str>,
+    state: Mutex<State>,
+}
+
+impl Group {
+    pub(super) fn new(name: &str, committed: Vec<u64>) -> Self {
+        let partitions =
+            committed.into_iter().map(|committed| Partition { committed, epoch: 0, holder: Holder::Nobody });
+        let state = State { members: Vec::new(), partitions: partitions.collect(), next_member: 0 };
+        Self { name: name.into(), state: Mutex::new(state) }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn committed(&self) -> Vec<u64> {
+        self.state.lock().partitions.iter().map(|partition| partition.committed).collect()
+    }
+
+    /// The topic has grown to `partitions`; the new ones start at 0.
+    pub(super) fn grow(&self, partitions: usize) {
+        let mut state = self.state.lock();
+        while state.partitions.len() < partitions {
+            state.partitions.push(Partition { committed: 0, epoch: 0, holder: Holder::Nobody });
+        }
+        state.rebalance();
+    }
+
+    pub(super) fn join(&self, prefetch: Arc<Prefetch>) -> MemberId {
+        let mut state = self.state.lock();
+        let id = MemberId(state.next_member);
+        state.next_member += 1;
+        state.members.push(Member { id, prefetch });
+        state.rebalance();
+        id
+    }
+
+    pub(super) fn leave(&self, member: MemberId) {
+        let mut state = self.state.lock();
+        state.members.retain(|other| other.id != member);
+        for partition in &mut state.partitions {
+            if partition.holder.member() == Some(member) {
+                partition.holder = Holder::Nobody;
+            }
+        }
+        state.rebalance();
+    }
+
+    /// Lets go what `member` has been told to give up; its poll has begun.
+    pub(super) fn release(&self, member: MemberId) {
+        let mut state = self.state.lock();
+        let mut released = false;
+        for partition in &mut state.partitions {
+            if partition.holder == Holder::Announced(member) {
+                partition.holder = Holder::Nobody;
+                released = true;
+            }
+        }
+        if released {
+            state.rebalance();
+        }
+    }
+
+    /// What `member` has to be told, revocations first. Told once: the caller delivers it.
+    pub(super) fn take_changes(&self, member: MemberId) -> Vec<Change> {
+        let mut state = self.state.lock();
+        let mut revoked = Vec::new();
+        let mut assigned = Vec::new();
+        for (partition, index) in state.partitions.iter_mut().zip(0u32..) {
+            if partition.holder == Holder::Leaving(member) {
+                partition.holder = Holder::Announced(member);
+                revoked.push(Change::Revoked { partition: index, epoch: Epoch(partition.epoch) });
+            } else if partition.holder == Holder::Promised(member) {
+                partition.holder = Holder::Held(member);
+                partition.epoch = partition.epoch.wrapping_add(1);
+                let (epoch, next_offset) = (Epoch(partition.epoch), partition.committed);
+                assigned.push(Change::Assigned { partition: index, epoch, next_offset });
+            }
+        }
+        revoked.append(&mut assigned);
+        revoked
+    }
+
+    /// Takes commits that are still `member`'s to make and move forward; `ends` bounds them. Returns what has
+    /// changed. The others are fenced in silence (I3).
+    pub(super) fn commit(&self, member: MemberId, commits: &[Commit], ends: &[u64]) -> Vec<(u32, u64)> {
+        let mut state = self.state.lock();
+        let mut moved = Vec::new();
+        for commit in commits {
+            let Ok(index) = usize::try_from(commit.partition) else { continue };
+            let (Some(partition), Some(end)) = (state.partitions.get_mut(index), ends.get(index)) else {
+                continue;
+            };
+            let owned = partition.holder.reads_as(member) && partition.epoch == commit.epoch.0;
+            let next_offset = commit.next_offset.min(*end);
+            if owned && next_offset > partition.committed {
+                partition.committed = next_offset;
+                moved.push((commit.partition, next_offset));
+            }
+        }
+        moved
+    }
+
+    /// Calls `f` with each member's read-ahead, so that it looks for new records.
+    pub(super) fn wake_readers(&self) {
+        for member in &self.state.lock().members {
+            member.prefetch.look();
+        }
+    }
+}
+
+impl Holder {
+    fn member(self) -> Option<MemberId> {
+        match self {
+            Self::Nobody => None,
+            Self::Promised(id) | Self::Held(id) | Self::Leaving(id) | Self::Announced(id) => Some(id),
+        }
+    }
+
+    /// Whether the member has been told of the partition and has not lost it yet.
+    fn reads_as(self, member: MemberId) -> bool {
+        matches!(self, Self::Held(id) | Self::Leaving(id) | Self::Announced(id) if id == member)
+    }
+
+    /// Whether the partition counts for the member's share from now on.
+    fn stays_with(self, member: MemberId) -> bool {
+        matches!(self, Self::Promised(id) | Self::Held(id) if id == member)
+    }
+}
+
+impl State {
+    /// Moves as few partitions as give each member its share: a member above it gives up the surplus when it has
+    /// heard so, free partitions go to members below it.
+    fn rebalance(&mut self) {
+        if self.members.is_empty() {
+            return;
+        }
+        let shares = self.shares();
+        for (member, share) in &shares {
+            self.shed(*member, *share);
+        }
+        for (member, share) in &shares {
+            self.fill(*member, *share);
+        }
+        for member in &self.members {
+            member.prefetch.announce();
+        }
+    }
+
+    /// Each member's share: all equal, the remainder to those who hold most now (so that least moves).
+    fn shares(&self) -> Vec<(MemberId, usize)> {
+        let mut order: Vec<(usize, MemberId)> =
+            self.members.iter().map(|member| (self.count(member.id), member.id)).collect();
+        order.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        let (each, extra) =
+            (self.partitions.len() / self.members.len(), self.partitions.len() % self.members.len());
+        order.iter().enumerate().map(|(rank, (_, id))| (*id, each + usize::from(rank < extra))).collect()
+    }
+
+    fn count(&self, member: MemberId) -> usize {
+        self.partitions.iter().filter(|partition| partition.holder.stays_with(member)).count()
+    }
+
+    fn shed(&mut self, member: MemberId, share: usize) {
+        let mut surplus = self.count(member).saturating_sub(share);
+        for (from, to) in
+            [(Holder::Promised(member), Holder::Nobody), (Holder::Held(member), Holder::Leaving(member))]
+        {
+            for partition in self.partitions.iter_mut().rev() {
+                if surplus > 0 && partition.holder == from {
+                    partition.holder = to;
+                    surplus -= 1;
+                }
+            }
+        }
+    }
+
+    fn fill(&mut self, member: MemberId, share: usize) {
+        let mut missing = share.saturating_sub(self.count(member));
+        for (from, to) in
+            [(Holder::Leaving(member), Holder::Held(member)), (Holder::Nobody, Holder::Promised(member))]
+        {
+            for partition in &mut self.partitions {
+                if missing > 0 && partition.holder == from {
+                    partition.holder = to;
+                    missing -= 1;
+                }
+            }
+        }
+    }
+}
