@@ -105,11 +105,16 @@ impl Bucket {
     /// Whole events there are, at most `wanted`.
     #[inline]
     pub(crate) fn whole(&self, wanted: u32, scale: &Scale) -> u32 {
-        if self.level >= u128::from(wanted) * u128::from(scale.event) {
+        let event = u128::from(scale.event);
+        if self.level >= u128::from(wanted) * event {
             return wanted;
         }
+        // A dry bucket is asked most often, and a division of 128 bits costs more than all the rest.
+        if self.level < event {
+            return 0;
+        }
         // Less than `wanted`, so it fits.
-        u32::try_from(self.level / u128::from(scale.event)).unwrap_or(wanted)
+        u32::try_from(self.level / event).unwrap_or(wanted)
     }
 
     /// Takes `events`, which [`whole`](Self::whole) has found.
@@ -122,13 +127,10 @@ impl Bucket {
     /// shut.
     #[inline]
     pub(crate) fn wait_ns(&self, scale: &Scale) -> u64 {
-        let event = u128::from(scale.event);
-        if self.level >= event {
-            return 0;
+        match u64::try_from(self.level) {
+            Ok(level) if level < scale.event => (scale.event - level).div_ceil(self.gain),
+            _ => 0,
         }
-        let missing = event - self.level;
-        // At most 2^32 · 10^9 grains at one a nanosecond, so it fits.
-        u64::try_from(missing.div_ceil(u128::from(self.gain))).unwrap_or(u64::MAX)
     }
 }
 
