@@ -101,3 +101,159 @@ fn gather(region: &Region, geometry: Geometry, slot: u32, found: &[Range<usize>]
     });
     Events::Copied(events.copied().collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instance::Instance;
+    use crate::options::{Durability, SpoolOptions};
+    use crate::pack::OpenPack;
+    use std::sync::Arc;
+
+    /// One slot in memory, read as a start would read it from a file.
+    struct OneSlot(Arc<Instance>);
+
+    impl OneSlot {
+        fn new() -> Self {
+            let options = SpoolOptions { slot_bytes: 1024, slot_events: 4, ..SpoolOptions::default() };
+            let geometry = Geometry { slots: 1, ..options.clamped_geometry() };
+            let region = Region::heap(usize::try_from(geometry.file_bytes()).unwrap());
+            Self(Arc::new(Instance::home(region, geometry, Durability::Process, None, &[])))
+        }
+
+        fn claim(&self) -> OpenPack {
+            OpenPack::new(self.0.claim(b"label").unwrap())
+        }
+
+        fn store_word(&self, at_in_slot: usize, word: u64) {
+            self.0
+                .region
+                .word(self.0.geometry.slot_at(0) + at_in_slot)
+                .store(word.to_le(), Ordering::Relaxed);
+        }
+
+        fn word(&self, at_in_slot: usize) -> u64 {
+            u64::from_le(self.0.region.word(self.0.geometry.slot_at(0) + at_in_slot).load(Ordering::Relaxed))
+        }
+
+        /// Label, events and torn entries.
+        fn read(&self) -> (Vec<u8>, Vec<u8>, u64) {
+            match read_slot(&self.0.region, self.0.geometry, 0) {
+                Contents::Nothing { torn_entries } => (vec![], vec![], torn_entries),
+                Contents::Unreadable => panic!("readable"),
+                Contents::Pack { label, events, torn_entries, .. } => {
+                    let data_at = self.0.geometry.slot_at(0) + self.0.geometry.data_at();
+                    let events = match events {
+                        Events::InPlace { end } => self.bytes(data_at..data_at + end),
+                        Events::Copied(bytes) => bytes.into_vec(),
+                    };
+                    (self.bytes(label), events, torn_entries)
+                }
+            }
+        }
+
+        fn bytes(&self, range: Range<usize>) -> Vec<u8> {
+            // SAFETY: this test has one thread, and no pack writes meanwhile.
+            unsafe { self.0.region.bytes(range) }.to_vec()
+        }
+    }
+
+    const NOTHING: (Vec<u8>, Vec<u8>, u64) = (vec![], vec![], 0);
+
+    fn holds(events: &[u8], torn_entries: u64) -> (Vec<u8>, Vec<u8>, u64) {
+        (b"label".to_vec(), events.to_vec(), torn_entries)
+    }
+
+    const fn entry_at(index: usize) -> usize {
+        DIRECTORY_AT + index * ENTRY_BYTES
+    }
+
+    #[test]
+    fn killed_between_any_two_stores_of_an_append_nothing_is_lost_or_made_up() {
+        let slot = OneSlot::new();
+        assert_eq!(slot.read(), NOTHING, "never used");
+        let mut pack = slot.claim();
+        assert_eq!(slot.read(), NOTHING, "claimed");
+        pack.append(b"one").unwrap();
+        assert_eq!(slot.read(), holds(b"one", 0));
+        // The next append, undone store by store.
+        pack.append(b"two").unwrap();
+        slot.store_word(entry_at(1), Entry::END);
+        assert_eq!(slot.read(), holds(b"one", 0), "bytes copied, not published");
+        pack.seal(b"head").free();
+        assert_eq!(slot.read(), NOTHING, "freed");
+    }
+
+    #[test]
+    fn killed_between_any_two_stores_of_a_claim_the_slot_stays_free() {
+        let slot = OneSlot::new();
+        let mut pack = slot.claim();
+        pack.append(b"sent").unwrap();
+        pack.seal(&[]).free();
+        let (free, first) = (slot.word(0), slot.word(entry_at(0)));
+        let pack = slot.claim();
+        let used = slot.word(0);
+        for (state, word) in [(free, first), (free, Entry::END), (used, Entry::END)] {
+            slot.store_word(0, state);
+            slot.store_word(entry_at(0), word);
+            assert_eq!(slot.read(), NOTHING);
+        }
+        drop(pack);
+    }
+
+    #[test]
+    fn no_word_of_an_earlier_use_is_ever_read_also_when_the_ten_bits_wrap() {
+        let slot = OneSlot::new();
+        let mut pack = slot.claim();
+        for event in [b"a", b"b", b"c", b"d"] {
+            pack.append(event).unwrap();
+        }
+        pack.seal(&[]).free();
+        for _ in 0..1023 {
+            drop(slot.claim());
+        }
+        let mut pack = slot.claim();
+        pack.append(b"a").unwrap();
+        let (now, stale) = (Entry::from_word(slot.word(entry_at(0))), slot.word(entry_at(2)));
+        assert_eq!(now.word() >> 53, stale >> 53, "the generations match in their ten bits");
+        assert_eq!(slot.read(), holds(b"a", 0));
+        // Even with the terminator damaged: the seed holds all of the generation.
+        slot.store_word(entry_at(1), 1);
+        assert_eq!(slot.read(), holds(b"a", 3));
+    }
+
+    #[test]
+    fn one_damaged_entry_costs_one_event() {
+        let slot = OneSlot::new();
+        let mut pack = slot.claim();
+        for event in [&b"one"[..], b"two", b"three", b"four"] {
+            pack.append(event).unwrap();
+        }
+        let good = slot.word(entry_at(1));
+        for (bit, expected) in [
+            (0, holds(b"onethreefour", 1)),  // its checksum
+            (32, holds(b"onefour", 2)),      // its end, where the next one begins
+            (53, holds(b"onethreefour", 1)), // its generation
+            (63, holds(b"onethreefour", 1)), // its flag
+        ] {
+            slot.store_word(entry_at(1), good ^ (1 << bit));
+            assert_eq!(slot.read(), expected, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_slot_of_which_neither_state_nor_claim_is_left_is_reported_not_reused() {
+        let slot = OneSlot::new();
+        let mut pack = slot.claim();
+        pack.append(b"one").unwrap();
+        let good = slot.word(0);
+        slot.store_word(0, good ^ 1);
+        assert_eq!(slot.read(), holds(b"one", 0), "the claim record says its generation");
+        for claim_at in CLAIMS_AT {
+            slot.store_word(claim_at, 0);
+        }
+        assert!(matches!(read_slot(&slot.0.region, slot.0.geometry, 0), Contents::Unreadable));
+        slot.store_word(0, good);
+        assert_eq!(slot.read(), (vec![], b"one".to_vec(), 0), "without its label");
+    }
+}
