@@ -1,0 +1,91 @@
+//! How the service is started.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Unix milliseconds. Injected, so that tests own the time.
+pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
+
+/// The system's clock.
+pub fn system_clock() -> Clock {
+    Arc::new(|| {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    })
+}
+
+/// Called with (user id, order number) of what has just been credited, or turned out to have been, after it is
+/// durable. Called on the path of every grant: it must not block.
+pub type GrantObserver = Arc<dyn Fn(&[(i64, &str)]) + Send + Sync>;
+
+/// Options of the reward service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RewardOptions {
+    /// Events that one transaction takes at most, 1 to 65,536. Default 8,192: the cost of a commit and of the
+    /// accounts' pages is shared by so many.
+    pub batch_events_max: usize,
+    /// Events that wait for the writer at most, 1 to 1,000,000. Default 65,536. When full, calls answer `Busy`.
+    pub queue_events_max: usize,
+    /// Bytes of events that wait for the writer at most. Default 32 MiB. When full, calls answer `Busy`.
+    pub queue_bytes_max: usize,
+    /// The least wait that `Busy` and `StoreUnavailable` ask for, in ms. Default 20.
+    pub busy_retry_ms: u64,
+    /// Who pays a type that `pays` does not name. Default: the ledger.
+    pub default_pays: Payer,
+    /// Who pays a type.
+    pub pays: BTreeMap<String, Payer>,
+    /// Options of connectors by name; those not named have the defaults.
+    pub connectors: BTreeMap<String, ConnectorOptions>,
+}
+
+impl Default for RewardOptions {
+    fn default() -> Self {
+        Self {
+            batch_events_max: 8_192,
+            queue_events_max: 65_536,
+            queue_bytes_max: 32 << 20,
+            busy_retry_ms: 20,
+            default_pays: Payer::Ledger,
+            pays: BTreeMap::new(),
+            connectors: BTreeMap::new(),
+        }
+    }
+}
+
+/// Who pays a bonus type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Payer {
+    /// The ledger itself: credited in the transaction that records the order.
+    Ledger,
+    /// The connector of this name.
+    Connector(String),
+    /// Nobody: its events are rejected as `UnknownType`.
+    Nobody,
+}
+
+/// Options of one connector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectorOptions {
+    /// Calls at once, 1 to 10,000. Default 64.
+    pub concurrency: usize,
+    /// A call without an answer after so long is unknown, in ms, 1 to 600,000. Default 1,000.
+    pub timeout_ms: u64,
+    /// The least wait that a time-out asks for, in ms. Default 50.
+    pub timeout_retry_ms: u64,
+    /// Unknown answers in a row that open the breaker, at least 1. Default 16.
+    pub breaker_failures: u32,
+    /// An open breaker lets one call through after so long, in ms. Default 500.
+    pub breaker_open_ms: u64,
+}
+
+impl Default for ConnectorOptions {
+    fn default() -> Self {
+        Self {
+            concurrency: 64,
+            timeout_ms: 1_000,
+            timeout_retry_ms: 50,
+            breaker_failures: 16,
+            breaker_open_ms: 500,
+        }
+    }
+}

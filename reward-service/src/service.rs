@@ -1,0 +1,290 @@
+//! The service and its handle.
+
+use crate::connector::{Connector, Downstream};
+use crate::contract::{ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards};
+use crate::external::InFlight;
+use crate::inbox::{Inbox, NotTaken, Weight};
+use crate::options::{Clock, GrantObserver, Payer, RewardOptions};
+use crate::stats::{Counters, RewardStats};
+use crate::writer::{Decision, Grant, Job, Writer};
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+use windfall_config::rules::Budget;
+use windfall_ledger::{Attempt, BudgetRaised, BudgetSet, Ledger, LedgerError};
+
+/// The service could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A type names a connector that is not there: correct the options.
+    #[error("type {bonus_type} is paid by connector {connector}, which is not there")]
+    UnknownConnector {
+        /// The type.
+        bonus_type: String,
+        /// The name that was not found.
+        connector: String,
+    },
+    /// The system gave no thread.
+    #[error("the writer's thread could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The ledger could not be asked or did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// Too much waits for the writer: try again.
+    #[error("too many calls wait for the ledger; try again")]
+    Busy,
+    /// The service is closed.
+    #[error("the reward service is closed")]
+    Closed,
+    /// The ledger failed.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+/// Starts reward services.
+#[derive(Debug)]
+pub struct RewardService;
+
+impl RewardService {
+    /// Starts the writer's thread, which owns the ledger until the handle is closed. `observer` hears of every
+    /// credit.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(
+        options: RewardOptions,
+        ledger: Ledger,
+        connectors: Vec<Arc<dyn Connector>>,
+        observer: Option<GrantObserver>,
+        clock: Clock,
+    ) -> Result<RewardHandle, StartError> {
+        let downstreams: BTreeMap<String, Arc<Downstream>> = connectors
+            .into_iter()
+            .map(|connector| {
+                let name = connector.name().to_owned();
+                let own = options.connectors.get(&name).copied().unwrap_or_default();
+                (name, Arc::new(Downstream::new(connector, own, Arc::clone(&clock))))
+            })
+            .collect();
+        let named = options.pays.iter().map(|(name, payer)| (name.as_str(), payer));
+        for (bonus_type, payer) in named.chain([("(default)", &options.default_pays)]) {
+            if let Payer::Connector(connector) = payer
+                && !downstreams.contains_key(connector)
+            {
+                let (bonus_type, connector) = (bonus_type.to_owned(), connector.clone());
+                return Err(StartError::UnknownConnector { bonus_type, connector });
+            }
+        }
+        let max = Weight { events: options.queue_events_max, bytes: options.queue_bytes_max };
+        let inbox = Arc::new(Inbox::new(max));
+        let counters = Arc::new(Counters::default());
+        let writer = Writer {
+            ledger,
+            inbox: Arc::clone(&inbox),
+            batch_events_max: options.batch_events_max.clamp(1, 65_536),
+            busy_retry_ms: options.busy_retry_ms,
+            observer,
+            counters: Arc::clone(&counters),
+            clock: Arc::clone(&clock),
+        };
+        let thread = std::thread::Builder::new().name("ledger-writer".into()).spawn(move || writer.run())?;
+        let thread = Mutex::new(Some(thread));
+        let in_flight = InFlight::default();
+        Ok(RewardHandle {
+            inner: Arc::new(Inner { options, inbox, downstreams, counters, in_flight, clock, thread }),
+        })
+    }
+}
+
+/// A handle to a running service; clones share it. The last one dropped closes it.
+#[derive(Clone)]
+pub struct RewardHandle {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    options: RewardOptions,
+    inbox: Arc<Inbox<Job>>,
+    downstreams: BTreeMap<String, Arc<Downstream>>,
+    counters: Arc<Counters>,
+    pub(crate) in_flight: InFlight,
+    pub(crate) clock: Clock,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl RewardHandle {
+    /// Grants like [`Rewards::grant_batch`]; a replay may also credit what was rejected before.
+    pub(crate) async fn grant(
+        &self,
+        bonus_type: &str,
+        events: &[Bytes],
+        attempt: Attempt,
+    ) -> Vec<GrantReply> {
+        if events.is_empty() {
+            return Vec::new();
+        }
+        let options = &self.inner.options;
+        let replies = match options.pays.get(bonus_type).unwrap_or(&options.default_pays) {
+            Payer::Ledger => self
+                .decide(bonus_type, events.to_vec(), attempt, false)
+                .await
+                .into_iter()
+                .map(|decision| match decision {
+                    Decision::Reply(reply) => reply,
+                    Decision::Ask => self.inner.later(RetryReason::StoreUnavailable),
+                })
+                .collect(),
+            Payer::Connector(name) => match self.inner.downstreams.get(name) {
+                Some(downstream) => self.grant_external(downstream, bonus_type, events, attempt).await,
+                None => self.reject_unknown(events).await,
+            },
+            Payer::Nobody => self.reject_unknown(events).await,
+        };
+        self.inner.counters.count(bonus_type, &replies);
+        replies
+    }
+
+    /// Asks the ledger for a decision on each event.
+    pub(crate) async fn decide(
+        &self,
+        bonus_type: &str,
+        events: Vec<Bytes>,
+        attempt: Attempt,
+        reserve: bool,
+    ) -> Vec<Decision> {
+        let count = events.len();
+        let (reply, answer) = oneshot::channel();
+        let retry = |reason| vec![Decision::Reply(self.inner.later(reason)); count];
+        let job = Job::Grant(Grant { bonus_type: bonus_type.into(), events, attempt, reserve, reply });
+        match self.inner.push(job) {
+            Ok(()) => {}
+            Err(NotTaken::Full) => return retry(RetryReason::Busy),
+            Err(NotTaken::Closed) => return retry(RetryReason::StoreUnavailable),
+        }
+        match answer.await {
+            Ok(decisions) if decisions.len() == count => decisions,
+            _ => retry(RetryReason::StoreUnavailable),
+        }
+    }
+
+    async fn reject_unknown(&self, events: &[Bytes]) -> Vec<GrantReply> {
+        let failed: Vec<Failed> = events
+            .iter()
+            .map(|event| Failed {
+                payload: event.clone(),
+                rejection: Rejection::UnknownType,
+                detail: "no connector takes this bonus type".into(),
+            })
+            .collect();
+        let reply = match self.archive(&failed).await {
+            Ok(()) => GrantReply::Rejected(Rejection::UnknownType),
+            Err(_) => self.inner.later(RetryReason::StoreUnavailable),
+        };
+        vec![reply; events.len()]
+    }
+
+    /// Runs something on the ledger, between two transactions of the writer.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn call<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut Ledger) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<T, CallError> {
+        let (reply, answer) = oneshot::channel();
+        // A caller that has gone does not want the answer.
+        let job = Job::Call(Box::new(move |ledger| drop(reply.send(run(ledger)))));
+        match self.inner.push(job) {
+            Ok(()) => {}
+            Err(NotTaken::Full) => return Err(CallError::Busy),
+            Err(NotTaken::Closed) => return Err(CallError::Closed),
+        }
+        Ok(answer.await.map_err(|_| CallError::Closed)??)
+    }
+
+    /// Sets the budgets of the live rules; those not named stay as they are. Answers with totals that could not
+    /// be lowered as far as asked.
+    ///
+    /// # Errors
+    /// [`CallError`]: none was changed, or nobody knows; set them again.
+    pub async fn apply_budgets(&self, budgets: &[Budget]) -> Result<Vec<BudgetRaised>, CallError> {
+        let budgets = budgets.to_vec();
+        self.call(move |ledger| {
+            let sets: Vec<BudgetSet<'_>> = budgets
+                .iter()
+                .map(|budget| BudgetSet {
+                    activity: &budget.activity,
+                    scene: &budget.scene,
+                    bonus_type: &budget.bonus_type,
+                    total: budget.total,
+                    shards: budget.shards,
+                })
+                .collect();
+            ledger.set_budgets(&sets)
+        })
+        .await
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> RewardStats {
+        self.inner.counters.snapshot(self.inner.inbox.events())
+    }
+
+    /// Takes no more calls, lets the writer finish those that it has, and closes the ledger. Blocks; a second
+    /// call returns at once.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+}
+
+impl Inner {
+    pub(crate) fn push(&self, job: Job) -> Result<(), NotTaken> {
+        self.inbox.push(job.weight(), job)
+    }
+
+    /// Come again; ours to solve.
+    pub(crate) fn later(&self, reason: RetryReason) -> GrantReply {
+        GrantReply::Retry { after_ms: self.options.busy_retry_ms, reason }
+    }
+
+    fn close(&self) {
+        self.inbox.close();
+        let thread = self.thread.lock().take();
+        if let Some(Err(_)) = thread.map(JoinHandle::join) {
+            tracing::error!("the ledger's writer had panicked; its callers were told to ask again");
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[async_trait]
+impl Rewards for RewardHandle {
+    async fn grant_batch(&self, bonus_type: &str, events: &[Bytes]) -> Vec<GrantReply> {
+        self.grant(bonus_type, events, Attempt::Normal).await
+    }
+
+    async fn archive(&self, failed: &[Failed]) -> Result<(), ArchiveUnavailable> {
+        let (reply, answer) = oneshot::channel();
+        let job = Job::Archive { failed: failed.to_vec(), reply };
+        match self.inner.push(job) {
+            Ok(()) => {}
+            Err(NotTaken::Full) => return Err(ArchiveUnavailable("too many calls wait; try again".into())),
+            Err(NotTaken::Closed) => return Err(ArchiveUnavailable("the reward service is closed".into())),
+        }
+        match answer.await {
+            Ok(done) => done.map_err(ArchiveUnavailable),
+            Err(_) => Err(ArchiveUnavailable("the reward service was closed".into())),
+        }
+    }
+}

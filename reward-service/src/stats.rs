@@ -1,0 +1,97 @@
+//! Counters for metrics.
+
+use crate::contract::{GrantReply, Rejection, RetryReason};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Answers given since the start, for one bonus type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TypeStats {
+    /// Credited by the call.
+    pub credited: u64,
+    /// Credited before.
+    pub already_credited: u64,
+    /// Another user, type or amount.
+    pub conflict: u64,
+    /// Rejected as malformed.
+    pub malformed: u64,
+    /// Rejected for want of budget.
+    pub budget_exhausted: u64,
+    /// Rejected for any other reason.
+    pub rejected: u64,
+    /// To be asked again because of a downstream.
+    pub retry_downstream: u64,
+    /// To be asked again because of ourselves.
+    pub retry_own: u64,
+}
+
+impl TypeStats {
+    fn count(&mut self, reply: &GrantReply) {
+        let counter = match reply {
+            GrantReply::Credited => &mut self.credited,
+            GrantReply::AlreadyCredited => &mut self.already_credited,
+            GrantReply::Conflict | GrantReply::Rejected(Rejection::Conflict) => &mut self.conflict,
+            GrantReply::Rejected(Rejection::Malformed) => &mut self.malformed,
+            GrantReply::Rejected(Rejection::BudgetExhausted) => &mut self.budget_exhausted,
+            GrantReply::Rejected(_) => &mut self.rejected,
+            GrantReply::Retry {
+                reason: RetryReason::DownstreamRetry | RetryReason::DownstreamTimeout,
+                ..
+            } => &mut self.retry_downstream,
+            GrantReply::Retry { .. } => &mut self.retry_own,
+        };
+        *counter += 1;
+    }
+}
+
+/// A snapshot of the counters.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RewardStats {
+    /// By bonus type, as the calls named it.
+    pub types: BTreeMap<String, TypeStats>,
+    /// Transactions committed.
+    pub commits: u64,
+    /// Transactions that failed; their calls were answered `StoreUnavailable`.
+    pub failed_commits: u64,
+    /// Entries that are new in the failure archive.
+    pub archived: u64,
+    /// Events that wait for the writer.
+    pub queued_events: usize,
+}
+
+/// Types counted one by one; those beyond are counted under [`OTHER`], so that nonsense cannot fill memory.
+const TYPES_MAX: usize = 256;
+/// The name of all types beyond the first 256.
+pub const OTHER: &str = "(other)";
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    types: Mutex<BTreeMap<String, TypeStats>>,
+    pub commits: AtomicU64,
+    pub failed_commits: AtomicU64,
+    pub archived: AtomicU64,
+}
+
+impl Counters {
+    pub fn count(&self, bonus_type: &str, replies: &[GrantReply]) {
+        let mut types = self.types.lock();
+        let name = if types.contains_key(bonus_type) || types.len() < TYPES_MAX { bonus_type } else { OTHER };
+        if !types.contains_key(name) {
+            types.insert(name.to_owned(), TypeStats::default());
+        }
+        if let Some(stats) = types.get_mut(name) {
+            replies.iter().for_each(|reply| stats.count(reply));
+        }
+    }
+
+    pub fn snapshot(&self, queued_events: usize) -> RewardStats {
+        RewardStats {
+            types: self.types.lock().clone(),
+            commits: self.commits.load(Ordering::Relaxed),
+            failed_commits: self.failed_commits.load(Ordering::Relaxed),
+            archived: self.archived.load(Ordering::Relaxed),
+            queued_events,
+        }
+    }
+}
