@@ -1,0 +1,182 @@
+//! Lanes: where events of one queue, side and type gather into packs.
+
+use crate::error::SendError;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use windfall_proto::record::Head;
+use windfall_queue::virtual_queue::{QueueId, Side};
+use windfall_spool::{OpenPack, RecoveredPack, SealedPack, Spool};
+
+/// What the packs of a lane have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LaneKey {
+    pub(crate) queue_name: String,
+    pub(crate) queue: QueueId,
+    pub(crate) side: Side,
+    pub(crate) bonus_type: String,
+}
+
+/// One lane. Never goes away while the SDK lives, so that no event can be left in a lane that rules dropped.
+pub(crate) struct Lane {
+    pub(crate) key: LaneKey,
+    label: Vec<u8>,
+    pack_events_max: u32,
+    shards: Box<[Mutex<Shard>]>,
+    /// Packs that are sealed and not yet freed.
+    pub(crate) packs_in_flight: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Shard {
+    open: Option<Gathering>,
+    events: u64,
+}
+
+struct Gathering {
+    pack: OpenPack,
+    /// The first event's order number: the record's partition key.
+    trade_no: Box<str>,
+    opened_ns: u64,
+}
+
+/// A pack that gathers no more.
+pub(crate) struct ClosedPack {
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) pack: SealedPack,
+    pub(crate) trade_no: Box<str>,
+}
+
+/// What an append needs to know of the world.
+pub(crate) struct Desk<'a> {
+    pub(crate) spool: &'a Spool,
+    pub(crate) ready: &'a Ready,
+    pub(crate) closed: &'a AtomicBool,
+    pub(crate) shard: usize,
+}
+
+/// Sealed packs on their way to the pump. Never longer than the spool has slots.
+#[derive(Default)]
+pub(crate) struct Ready {
+    packs: Mutex<VecDeque<ClosedPack>>,
+    wake: Condvar,
+}
+
+impl Ready {
+    pub(crate) fn push(&self, pack: ClosedPack) {
+        self.packs.lock().push_back(pack);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn pop(&self) -> Option<ClosedPack> {
+        self.packs.lock().pop_front()
+    }
+
+    /// Waits for a pack, at most `wait`.
+    pub(crate) fn wait(&self, wait: Duration) {
+        let mut packs = self.packs.lock();
+        if packs.is_empty() {
+            self.wake.wait_for(&mut packs, wait);
+        }
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(key: LaneKey, shards: usize, pack_events_max: u32) -> Self {
+        let side = match key.side {
+            Side::Master => "m",
+            Side::Backup => "b",
+        };
+        let label = format!("{}\0{side}\0{}", key.queue_name, key.bonus_type).into_bytes();
+        let shards = (0..shards.max(1)).map(|_| Mutex::default()).collect();
+        Self { key, label, pack_events_max, shards, packs_in_flight: AtomicUsize::new(0) }
+    }
+
+    /// Stores a framed event in the open pack; when this returns Ok it survives the process (I2). Packs that are
+    /// full go to `desk.ready`.
+    #[inline]
+    pub(crate) fn append(
+        self: &Arc<Self>,
+        desk: &Desk<'_>,
+        framed: &[u8],
+        trade_no: &str,
+        now_ns: impl Fn() -> u64,
+    ) -> Result<(), SendError> {
+        let mut shard = self.shards[desk.shard % self.shards.len()].lock();
+        // Under the lock: once `close` has passed this shard, nothing comes in behind it.
+        if desk.closed.load(Relaxed) {
+            return Err(SendError::Closed);
+        }
+        let stored = shard.open.as_mut().is_some_and(|open| open.pack.append(framed).is_ok());
+        if !stored {
+            self.seal(&mut shard, |full| desk.ready.push(full));
+            let gathering = self.open(desk.spool, framed, trade_no, now_ns)?;
+            shard.open = Some(gathering);
+        }
+        shard.events += 1;
+        if shard.open.as_ref().is_some_and(|open| open.pack.count() >= self.pack_events_max) {
+            self.seal(&mut shard, |full| desk.ready.push(full));
+        }
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        spool: &Spool,
+        framed: &[u8],
+        trade_no: &str,
+        now_ns: impl Fn() -> u64,
+    ) -> Result<Gathering, SendError> {
+        let mut pack = spool.claim(&self.label).map_err(|_| SendError::SpoolFull)?;
+        if pack.append(framed).is_err() {
+            // Not even an empty pack takes it. Its slot goes back unsent.
+            let max = pack.bytes();
+            pack.seal(&[]).free();
+            return Err(SendError::TooLarge { bytes: framed.len(), max });
+        }
+        Ok(Gathering { pack, trade_no: trade_no.into(), opened_ns: now_ns() })
+    }
+
+    /// Seals the open pack of a shard if it is `linger_ns` old.
+    pub(crate) fn seal_due(self: &Arc<Self>, now_ns: u64, linger_ns: u64, ready: &Ready) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            if shard.open.as_ref().is_some_and(|open| now_ns.saturating_sub(open.opened_ns) >= linger_ns) {
+                self.seal(&mut shard, |closed| ready.push(closed));
+            }
+        }
+    }
+
+    /// Events that this lane has taken.
+    pub(crate) fn events(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().events).sum()
+    }
+
+    /// Makes a pack of an earlier process one of this lane's.
+    pub(crate) fn readopt(self: &Arc<Self>, recovered: RecoveredPack, trade_no: Box<str>) -> ClosedPack {
+        let head = encode_head(&self.key.bonus_type, recovered.count());
+        self.packs_in_flight.fetch_add(1, Relaxed);
+        ClosedPack { lane: Arc::clone(self), pack: recovered.seal(&head), trade_no }
+    }
+
+    fn seal(self: &Arc<Self>, shard: &mut Shard, closed: impl FnOnce(ClosedPack)) {
+        if let Some(open) = shard.open.take() {
+            let head = encode_head(&self.key.bonus_type, open.pack.count());
+            self.packs_in_flight.fetch_add(1, Relaxed);
+            closed(ClosedPack {
+                lane: Arc::clone(self),
+                pack: open.pack.seal(&head),
+                trade_no: open.trade_no,
+            });
+        }
+    }
+}
+
+fn encode_head(bonus_type: &str, count: u32) -> Vec<u8> {
+    let head = Head { bonus_type, attempt: 0, failures: 0, not_before_ms: 0, count };
+    let mut bytes = Vec::with_capacity(head.encoded_len());
+    head.encode(&mut bytes);
+    bytes
+}

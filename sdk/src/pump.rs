@@ -1,0 +1,105 @@
+//! The pump: seals packs whose linger is over, hands packs to the fan-out, follows the rules.
+
+use crate::lane::{ClosedPack, Lane};
+use crate::sdk::Shared;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use windfall_queue::virtual_queue::{Parcel, Undelivered};
+use windfall_spool::SealedPack;
+
+/// Between two looks at the lanes.
+const TICK_MS: u64 = 1;
+/// Between two looks at the rules, and at packs that no queue took.
+const SLOW_TICK_MS: u64 = 50;
+/// With so many packs of a lane on their way, the next one gathers longer: brokers are behind, and few full
+/// packs use the spool better than many small ones.
+const LANE_PACKS_IN_FLIGHT: usize = 8;
+/// How much longer.
+const STRETCHED_LINGER_MS: u64 = 250;
+
+/// Packs that the fan-out gave back, to be offered again.
+pub(crate) type Returned = Mutex<VecDeque<ClosedPack>>;
+
+/// Runs until the SDK is closed and all lanes are empty.
+pub(crate) fn run(shared: &Arc<Shared>) {
+    let mut slow_tick_ns = 0;
+    loop {
+        // Read first: after `close` has set it, one more pass finds every event that got Ok.
+        let closing = shared.closed.load(Relaxed);
+        let now_ns = shared.clock.monotonic_ns();
+        if now_ns.saturating_sub(slow_tick_ns) >= SLOW_TICK_MS * 1_000_000 {
+            slow_tick_ns = now_ns;
+            shared.follow_rules();
+            let returned = std::mem::take(&mut *shared.returned.lock());
+            for pack in returned {
+                submit(shared, pack);
+            }
+        }
+        for lane in shared.lanes.all() {
+            let linger_ns = if closing { 0 } else { linger_ns(shared, &lane) };
+            lane.seal_due(now_ns, linger_ns, &shared.ready);
+        }
+        while let Some(pack) = shared.ready.pop() {
+            submit(shared, pack);
+        }
+        if closing {
+            let done = shared.packs_in_flight() == 0 || shared.give_up.load(Relaxed);
+            if done {
+                return;
+            }
+        }
+        shared.ready.wait(Duration::from_millis(TICK_MS));
+    }
+}
+
+fn linger_ns(shared: &Shared, lane: &Lane) -> u64 {
+    let stretched = lane.packs_in_flight.load(Relaxed) >= LANE_PACKS_IN_FLIGHT;
+    let linger_ms = shared.options.linger_ms;
+    (if stretched { linger_ms.max(STRETCHED_LINGER_MS) } else { linger_ms }) * 1_000_000
+}
+
+/// Hands a pack to the fan-out.
+pub(crate) fn submit(shared: &Arc<Shared>, closed: ClosedPack) {
+    let ClosedPack { lane, pack, trade_no } = closed;
+    let candidates = [(lane.key.queue, lane.key.side)];
+    let parcel = PackParcel { lane, pack, trade_no, shared: Arc::clone(shared) };
+    shared.fanout.submit(&candidates, Box::new(parcel));
+}
+
+/// A pack on its way. Its bytes stay in the spool until a broker has it.
+struct PackParcel {
+    lane: Arc<Lane>,
+    pack: SealedPack,
+    trade_no: Box<str>,
+    shared: Arc<Shared>,
+}
+
+impl Parcel for PackParcel {
+    fn key(&self) -> &[u8] {
+        self.trade_no.as_bytes()
+    }
+
+    fn payload(&self) -> &[u8] {
+        self.pack.payload()
+    }
+
+    fn delivered(self: Box<Self>) {
+        // I2: only now. A pack that dies before this line is sent again, which is harmless (I1).
+        self.pack.free();
+        self.lane.packs_in_flight.fetch_sub(1, Relaxed);
+    }
+
+    fn undelivered(self: Box<Self>, why: Undelivered) {
+        let Self { lane, pack, trade_no, shared } = *self;
+        shared.returns.fetch_add(1, Relaxed);
+        if why != Undelivered::Closed {
+            tracing::warn!(%why, queue = lane.key.queue_name, trade_no = &*trade_no, "a pack came back; it stays in the spool");
+        }
+        // Kept whatever the reason: rules may bring the queue back, brokers may recover. A closed fan-out takes
+        // nothing more, and the pack's slot waits for the next start.
+        shared.returned.lock().push_back(ClosedPack { lane, pack, trade_no });
+    }
+}

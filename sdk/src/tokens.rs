@@ -1,0 +1,132 @@
+//! Tokens on their way to the token store: a bounded buffer and the thread that empties it in batches.
+//!
+//! The store is a weak dependency (I8). While it is down the buffer fills, then the newest tokens are dropped and
+//! counted; their users still hold them, and their rewards arrive all the same.
+
+use crate::options::SdkOptions;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use windfall_store::contract::{TokenPut, TokenStore};
+
+/// Between two looks at the buffer. Short enough for a wallet opened at once, long enough to gather a batch.
+const TICK_MS: u64 = 2;
+/// Between two tries while the store is down.
+const BACKOFF_MS: u64 = 50;
+
+pub(crate) struct TokenBuffer {
+    shards: Box<[Mutex<Vec<TokenPut>>]>,
+    shard_max: usize,
+    pub(crate) written: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    closing: AtomicBool,
+    asleep: Mutex<()>,
+    wake: Condvar,
+}
+
+impl TokenBuffer {
+    pub(crate) fn new(options: &SdkOptions) -> Self {
+        let shards = options.shards.max(1);
+        Self {
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shard_max: (options.tokens_waiting_max / shards).max(1),
+            written: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+            asleep: Mutex::new(()),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// Puts a token in, or drops it when there is no room.
+    #[inline]
+    pub(crate) fn push(&self, shard: usize, user_id: i64, trade_no: &str, token: &str) {
+        let mut tokens = self.shards[shard % self.shards.len()].lock();
+        if tokens.len() < self.shard_max {
+            tokens.push(TokenPut { user_id, trade_no: trade_no.into(), token: token.into() });
+        } else {
+            drop(tokens);
+            self.dropped.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}
+
+/// The thread that writes.
+pub(crate) struct TokenWriter {
+    buffer: Arc<TokenBuffer>,
+    thread: JoinHandle<()>,
+}
+
+impl TokenWriter {
+    pub(crate) fn start(
+        buffer: Arc<TokenBuffer>,
+        store: Arc<dyn TokenStore>,
+        options: &SdkOptions,
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let timeout = Duration::from_millis(options.tokens_timeout_ms);
+        let batch = options.tokens_batch;
+        let own = Arc::clone(&buffer);
+        let thread = std::thread::Builder::new()
+            .name("windfall-tokens".into())
+            .spawn(move || runtime.block_on(write(&own, &*store, batch, timeout)))?;
+        Ok(Self { buffer, thread })
+    }
+
+    /// Writes what is there if the store takes it, and ends. Takes at most a store time-out a batch.
+    pub(crate) fn close(self) {
+        self.buffer.closing.store(true, Relaxed);
+        self.buffer.wake.notify_all();
+        if self.thread.join().is_err() {
+            tracing::error!("the token writer had panicked");
+        }
+    }
+}
+
+async fn write(buffer: &TokenBuffer, store: &dyn TokenStore, batch_max: usize, timeout: Duration) {
+    loop {
+        // Read before the buffer: what was put in before `close` is seen below.
+        let closing = buffer.closing.load(Relaxed);
+        let mut wrote = false;
+        for shard in &buffer.shards {
+            let tokens = std::mem::take(&mut *shard.lock());
+            for batch in tokens.chunks(batch_max) {
+                wrote = true;
+                put(buffer, store, batch, timeout).await;
+            }
+        }
+        if closing {
+            return;
+        }
+        if !wrote {
+            let mut asleep = buffer.asleep.lock();
+            buffer.wake.wait_for(&mut asleep, Duration::from_millis(TICK_MS));
+        }
+    }
+}
+
+/// Writes one batch, again and again until the store takes it or the SDK is closed.
+async fn put(buffer: &TokenBuffer, store: &dyn TokenStore, batch: &[TokenPut], timeout: Duration) {
+    let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+    loop {
+        if matches!(tokio::time::timeout(timeout, store.put(batch)).await, Ok(Ok(()))) {
+            buffer.written.fetch_add(count, Relaxed);
+            return;
+        }
+        buffer.failures.fetch_add(1, Relaxed);
+        if buffer.closing.load(Relaxed) {
+            buffer.dropped.fetch_add(count, Relaxed);
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(BACKOFF_MS)).await;
+    }
+}
