@@ -1,11 +1,57 @@
-//! Configuration.
+//! Configuration: the static options of a process, and the live rules of a fleet.
+//!
+//! **Live rules** are one versioned document (TOML; `samples/rules.toml` describes every key): topics and
+//! queues, routes, limits and fuses, budgets, pacing.
+//! - [`Rules`] is a document that fits together; [`Rules::parse`] is the only way from text to it. A document
+//!   that does not validate as a whole changes nothing (I6): the [`Refusal`] names every problem with its key,
+//!   its line, what was found and what is allowed.
+//! - [`LiveRules`] is the handle that everybody else holds: the rules that run now, swapped as a whole, with
+//!   the version and the refusals in its [`Status`].
+//! - [`FileSource`] watches a file for it and applies a change within 1 s. If the file goes away, what runs
+//!   goes on (I8). Another source offers its candidates to an [`Applier`] in the same way.
+//! - [`RulesStore`] changes the file for an operator: checked, whole, numbered, with who and why, and any
+//!   version can be rolled back to.
+//!
+//! **Static options** are each component's own struct, in its own crate; [`load`] fills any of them from a
+//! file with the environment laid over it.
+//!
+//! Not here: what limits, routes or budgets do (`windfall-limiter`, `windfall-queue`, the reward service), and
+//! any other state: nothing is written but the rules file and its history.
+//!
+//! ```
+//! use windfall_config::{Applied, LiveRules, Rules};
+//!
+//! # fn main() -> Result<(), windfall_config::Refusal> {
+//! let text = include_str!("../samples/rules.toml");
+//! let (live, applier) = LiveRules::adjustable(Rules::parse(text, Some(&["a", "b"]))?, None);
+//! let route = live.current().route("spring-2027", "card-draw", "coin").map(|route| route.queue.clone());
+//! assert_eq!(route.as_deref(), Some("gifts"));
+//!
+//! // A change is a document with a higher version.
+//! let next = text.replace("version = 1\n", "version = 2\n").replace("ratio = 50", "ratio = 0");
+//! assert_eq!(applier.apply(next.as_bytes(), 0)?, Applied::Swapped { from: 1, to: 2 });
+//!
+//! // One mistake anywhere, and nothing changes.
+//! let bad = next.replace("version = 2\n", "version = 3\n").replace("ratio = 0", "ratio = 101");
+//! assert!(applier.apply(bad.as_bytes(), 0).is_err());
+//! assert_eq!((live.status().version, live.status().refusals), (2, 1));
+//! # Ok(())
+//! # }
+//! ```
+
 mod bounds;
 mod document;
 mod live;
 mod nearest;
+mod options;
 mod refusal;
 pub mod rules;
+mod store;
+mod watch;
 
 pub use live::{Applied, Applier, LiveRules, Noted, Status};
+pub use options::{OptionsError, Place, load};
 pub use refusal::{Fault, Problem, Refusal};
 pub use rules::Rules;
+pub use store::{Change, History, ReadError, RulesStore, SetError, Written};
+pub use watch::{FileSource, OpenError, WatchOptions};

@@ -1,12 +1,13 @@
 //! "Did you mean": the known name that a mistyped one is nearest to.
 
-/// The known name within a third of `name`'s length in edits (one at least); the first of equals.
+/// The known name within a third of `name`'s length in edits (one at least, and not every letter of it); the
+/// first of equals.
 pub(crate) fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<String> {
     let reach = (name.chars().count() / 3).max(1);
     known
         .into_iter()
         .map(|candidate| (strsim::osa_distance(name, candidate), candidate))
-        .filter(|(distance, _)| *distance <= reach)
+        .filter(|(distance, candidate)| *distance <= reach && *distance < name.len().max(candidate.len()))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate.to_owned())
 }
@@ -30,7 +31,7 @@ mod tests {
         assert_eq!(nearest("limts", known).as_deref(), Some("limits"));
         assert_eq!(nearest("qeues", known).as_deref(), Some("queues"));
         assert_eq!(nearest("zebra", known), None);
-        assert_eq!(nearest("x", ["y"]).as_deref(), Some("y"));
+        assert_eq!(nearest("b", ["a", "bb"]).as_deref(), Some("bb"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::bounds::DOCUMENT_MAX_BYTES;
 use crate::refusal::{Fault, Problem, Refusal};
 use crate::rules::Rules;
 
-pub(crate) use walk::line_of;
+pub(crate) use walk::{join, line_of};
 
 /// The table that ends every document, so that half of one is never taken for a whole.
 const END: &str = "end";
@@ -62,6 +62,13 @@ impl Rules {
     pub fn to_text(&self) -> String {
         write::write(self)
     }
+}
+
+/// The version that a document carries; `None` where it is no document.
+pub(crate) fn version_of(text: &str) -> Option<u64> {
+    let root = DeTable::parse(text).ok()?;
+    let version = root.get_ref().get("version")?.get_ref().as_integer()?;
+    u64::from_str_radix(version.as_str(), version.radix()).ok()
 }
 
 /// The same document with another version; `None` where it has none that could be replaced.

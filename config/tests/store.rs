@@ -1,0 +1,235 @@
+//! Changes to a rules file: checked, whole, numbered, kept, and rolled back.
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tempfile::TempDir;
+use windfall_config::{Rules, RulesStore, SetError, Written};
+
+const SAMPLE: &str = include_str!("../samples/rules.toml");
+
+fn bed() -> (TempDir, RulesStore) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = RulesStore::new(directory.path().join("rules.toml"), None);
+    assert_eq!(store.set(SAMPLE, "ann", "first", 1).unwrap(), Written::Changed { version: 1 });
+    (directory, store)
+}
+
+fn with_burst(text: &str, burst: u32) -> String {
+    let mut rules = Rules::parse(text, None).unwrap();
+    rules.limits.global.burst = burst;
+    rules.to_text()
+}
+
+fn burst(store: &RulesStore) -> u32 {
+    Rules::parse(&store.show().unwrap(), None).unwrap().limits.global.burst
+}
+
+#[test]
+fn a_change_gets_the_next_version_and_is_kept() {
+    let (_directory, store) = bed();
+    assert_eq!(store.show().unwrap(), SAMPLE);
+    let second = SAMPLE.replacen("ratio = 50", "ratio = 51", 1);
+    assert_eq!(store.set(&second, "bob", "try 51", 2).unwrap(), Written::Changed { version: 2 });
+    let shown = store.show().unwrap();
+    // Only the number changes; comments stay.
+    assert_eq!(shown, second.replacen("version = 1\n", "version = 2\n", 1));
+    let history = store.history().unwrap();
+    assert!(history.unreadable.is_empty());
+    let [first, change] = history.changes.as_slice() else { panic!("{history:?}") };
+    assert_eq!((first.version, first.before.as_deref(), first.after.as_str()), (1, None, SAMPLE));
+    assert_eq!((change.version, change.at_ms), (2, 2));
+    assert_eq!((change.who.as_str(), change.why.as_str()), ("bob", "try 51"));
+    assert_eq!((change.before.as_deref(), &change.after), (Some(SAMPLE), &shown));
+    assert!(change.follows(first));
+}
+
+#[test]
+fn what_does_not_validate_changes_nothing() {
+    let (directory, store) = bed();
+    let before = listing(directory.path());
+    for text in
+        ["", "version = 1", &SAMPLE.replacen("ratio = 50", "ratio = 101", 1), &SAMPLE[..SAMPLE.len() - 3]]
+    {
+        assert!(matches!(store.set(text, "bob", "why", 2), Err(SetError::Refused(_))));
+    }
+    for (who, why) in [("", "why"), ("bob", " "), (&*"b".repeat(4097), "why")] {
+        assert!(matches!(store.set(SAMPLE, who, why, 2), Err(SetError::Remark(_))));
+    }
+    assert!(matches!(store.rollback(1, "bob", "", 2), Err(SetError::Remark("why"))));
+    let known = RulesStore::new(directory.path().join("rules.toml"), Some(vec!["a".to_owned()]));
+    assert!(matches!(known.set(SAMPLE, "bob", "why", 2), Err(SetError::Refused(_))));
+    assert_eq!(store.show().unwrap(), SAMPLE);
+    assert_eq!(listing(directory.path()), before);
+}
+
+fn listing(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_same_text_again_writes_nothing() {
+    let (_directory, store) = bed();
+    assert_eq!(store.set(SAMPLE, "bob", "again", 2).unwrap(), Written::Unchanged { version: 1 });
+    assert_eq!(store.history().unwrap().changes.len(), 1);
+}
+
+/// Asked again after a lost answer, or made from a version that is no longer: neither undoes what came since.
+#[test]
+fn a_change_made_from_another_version_is_a_conflict() {
+    let (_directory, store) = bed();
+    let change = with_burst(SAMPLE, 5);
+    store.set(&change, "ann", "five", 2).unwrap();
+    let again = store.set(&change, "ann", "five", 3).unwrap_err();
+    assert!(matches!(again, SetError::Conflict { based_on: 1, current: 2 }), "{again}");
+    let ahead = store.set(&change.replacen("version = 1", "version = 3", 1), "ann", "five", 3).unwrap_err();
+    assert!(ahead.to_string().contains("leave `version = 2` in it"), "{ahead}");
+    assert_eq!(store.history().unwrap().changes.len(), 2);
+}
+
+#[test]
+fn a_rollback_is_a_new_version_with_the_old_content() {
+    let (_directory, store) = bed();
+    store.set(&with_burst(SAMPLE, 5), "ann", "five", 2).unwrap();
+    assert_eq!(store.rollback(1, "bob", "five was too few", 3).unwrap(), Written::Changed { version: 3 });
+    assert_eq!(store.show().unwrap(), SAMPLE.replacen("version = 1\n", "version = 3\n", 1));
+    assert_eq!(store.rollback(2, "bob", "or not", 4).unwrap(), Written::Changed { version: 4 });
+    assert_eq!(burst(&store), 5);
+    let history = store.history().unwrap();
+    assert_eq!(history.changes[2].why, "rollback to version 1: five was too few");
+    assert!(history.changes.windows(2).all(|pair| pair[1].follows(&pair[0])));
+    assert_eq!(store.rollback(4, "bob", "nothing", 5).unwrap(), Written::Unchanged { version: 4 });
+    assert!(matches!(store.rollback(9, "bob", "typo", 5), Err(SetError::UnknownVersion(9))));
+}
+
+/// A rules file changed by an editor is kept in the next change's `before`, and can be gone back to.
+#[test]
+fn a_change_outside_is_not_lost() {
+    let (directory, store) = bed();
+    let mut outside = Rules::parse(SAMPLE, None).unwrap();
+    outside.version = 7;
+    outside.limits.global.burst = 70;
+    fs::write(directory.path().join("rules.toml"), outside.to_text()).unwrap();
+    let made = store.set(&with_burst(&outside.to_text(), 80), "ann", "eighty", 2).unwrap();
+    assert_eq!(made, Written::Changed { version: 8 });
+    let history = store.history().unwrap();
+    assert!(!history.changes[1].follows(&history.changes[0]));
+    store.rollback(7, "ann", "as it was", 3).unwrap();
+    assert_eq!(burst(&store), 70);
+}
+
+/// A broken file must not stand in the way of the change that mends it, nor take its number back.
+#[test]
+fn a_broken_or_missing_file_can_be_mended() {
+    let (directory, store) = bed();
+    store.set(&with_burst(SAMPLE, 5), "ann", "five", 2).unwrap();
+    let path = directory.path().join("rules.toml");
+    fs::write(&path, "version = = 1").unwrap();
+    assert_eq!(store.set(SAMPLE, "ann", "mend", 3).unwrap(), Written::Changed { version: 3 });
+    fs::remove_file(&path).unwrap();
+    assert_eq!(store.rollback(2, "ann", "mend", 4).unwrap(), Written::Changed { version: 4 });
+    assert_eq!(burst(&store), 5);
+}
+
+/// Died after the history's entry and before the file: the version is passed over, not written twice.
+#[test]
+fn a_change_that_was_cut_short_is_seen_and_its_number_not_reused() {
+    let (directory, store) = bed();
+    store.set(&with_burst(SAMPLE, 5), "ann", "cut short", 2).unwrap();
+    fs::write(directory.path().join("rules.toml"), SAMPLE).unwrap();
+    let made = store.set(&with_burst(SAMPLE, 6), "bob", "six", 3).unwrap();
+    assert_eq!(made, Written::Changed { version: 3 });
+    let history = store.history().unwrap();
+    assert_eq!(history.changes.len(), 3);
+    assert!(!history.changes[2].follows(&history.changes[1]));
+    assert_eq!(burst(&store), 6);
+}
+
+#[test]
+fn a_damaged_history_file_is_named_and_stops_no_change() {
+    let (directory, store) = bed();
+    let entry = directory.path().join("rules.toml.history/00000001.toml");
+    fs::write(&entry, "version = ").unwrap();
+    assert_eq!(store.set(&with_burst(SAMPLE, 5), "ann", "five", 2).unwrap(), Written::Changed { version: 2 });
+    let history = store.history().unwrap();
+    assert_eq!((history.changes.len(), history.unreadable.len()), (1, 1));
+    assert_eq!(history.unreadable[0].0.file_name(), entry.file_name());
+}
+
+/// Four setters add 1 to the burst, each from what it read, and try again on a conflict: every addition counts,
+/// every version is there once, and a reader at the same time never sees half a file.
+#[test]
+fn setters_at_once_lose_no_change_and_a_reader_sees_whole_files() {
+    let (_directory, store) = bed();
+    store.set(&with_burst(SAMPLE, 1), "ann", "from one", 0).unwrap();
+    let done = AtomicBool::new(false);
+    let setter = |who: String| {
+        let store = store.clone();
+        let mut made = 0;
+        while made < 10 {
+            let text = store.show().unwrap();
+            let next = with_burst(&text, Rules::parse(&text, None).unwrap().limits.global.burst + 1);
+            match store.set(&next, &who, "one more", 1) {
+                Ok(written) => {
+                    assert!(matches!(written, Written::Changed { .. }));
+                    made += 1;
+                }
+                Err(SetError::Conflict { .. } | SetError::Locked(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut newest = 0;
+            while !done.load(Ordering::Acquire) {
+                let rules = Rules::parse(&store.show().unwrap(), None).unwrap();
+                assert!(rules.version >= newest);
+                newest = rules.version;
+            }
+        });
+        let setters: Vec<_> = (0..4).map(|n| scope.spawn(move || setter(format!("setter {n}")))).collect();
+        let ends: Vec<_> = setters.into_iter().map(|setter| setter.join()).collect();
+        done.store(true, Ordering::Release);
+        assert!(ends.into_iter().all(|end| end.is_ok()));
+        reader.join().unwrap();
+    });
+    assert_eq!(burst(&store), 41);
+    let history = store.history().unwrap();
+    let versions: Vec<u64> = history.changes.iter().map(|change| change.version).collect();
+    assert_eq!(versions, (1..=42).collect::<Vec<_>>());
+    assert!(history.changes.windows(2).all(|pair| pair[1].follows(&pair[0])));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_stays_a_link_and_the_mode_stays() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let (directory, store) = bed();
+    let path = directory.path().join("rules.toml");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let link = directory.path().join("link.toml");
+    symlink("rules.toml", &link).unwrap();
+    RulesStore::new(&link, None).set(&with_burst(SAMPLE, 5), "ann", "by the link", 2).unwrap();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(burst(&store), 5);
+    assert_eq!(store.history().unwrap().changes.len(), 2);
+}
+
+#[test]
+fn what_cannot_be_written_says_where() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = RulesStore::new(directory.path().join("missing/rules.toml"), None);
+    let error = store.set(SAMPLE, "ann", "first", 1).unwrap_err();
+    assert!(matches!(error, SetError::Io { .. }));
+    assert!(error.to_string().contains("missing/rules.toml.lock"), "{error}");
+    assert!(store.show().is_err());
+    assert!(store.history().unwrap().changes.is_empty());
+}
