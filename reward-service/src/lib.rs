@@ -1,22 +1,64 @@
-//! Grants rewards: each order number once, inside budgets, into the ledger or a downstream system.
+//! Grants rewards: each order number once (I1), inside budgets (I4), into the ledger or a downstream system.
 //!
-//! - [`contract`] is what callers code against.
-//! - [`RewardService::start`] runs it; [`RewardHandle`] implements [`contract::Rewards`].
-//! - [`Connector`] is what a downstream system offers.
+//! - [`contract`] is what callers code against, here or over a wire.
+//! - [`RewardService::start`] starts the one thread that owns the ledger; calls of many callers share a
+//!   transaction (group commit), and are answered after its commit. [`RewardHandle`] implements
+//!   [`contract::Rewards`].
+//! - [`Connector`] is what a downstream system offers. An order is reserved in the ledger before the downstream
+//!   is asked, and posted when it has paid; whatever gets lost in between, it is asked again with the same key.
+//! - [`fake`] is a downstream in process, for demos and tests.
+//! - What finally fails is archived in the transaction that decides it (I2); [`RewardHandle::replay`] grants
+//!   from there again, audited.
+//!
+//! Not here: limits, fuses, and when to ask again; the consumer has those. Tables and SQL; the ledger has them.
+//!
+//! ```
+//! use windfall_proto::event::EventRef;
+//! use windfall_reward_service::contract::{GrantReply, Rewards};
+//! use windfall_reward_service::ledger::{Ledger, LedgerOptions};
+//! use windfall_reward_service::{RewardOptions, RewardService, system_clock};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # let folder = tempfile::tempdir()?;
+//! let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default())?;
+//! let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, system_clock())?;
+//!
+//! let event = EventRef {
+//!     trade_no: "spring-2027/rain/000001/42",
+//!     user_id: 42,
+//!     activity: "spring-2027",
+//!     scene: "red-packet-rain",
+//!     bonus_type: "cash",
+//!     amount: 888,
+//!     ..Default::default()
+//! };
+//! let mut bytes = Vec::new();
+//! event.encode([], &mut bytes);
+//! let events = [bytes.into()];
+//! assert_eq!(rewards.grant_batch("cash", &events).await, [GrantReply::Credited]);
+//! assert_eq!(rewards.grant_batch("cash", &events).await, [GrantReply::AlreadyCredited]);
+//! rewards.close();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod breaker;
 mod connector;
 pub mod contract;
 mod decode;
 mod external;
+pub mod fake;
 mod inbox;
 mod options;
+mod replay;
 mod service;
 mod stats;
 mod writer;
 
 pub use connector::{Connector, PayAnswer, PayOrder};
 pub use options::{Clock, ConnectorOptions, GrantObserver, Payer, RewardOptions, system_clock};
+pub use replay::{ReplayError, Replayed};
 pub use service::{CallError, RewardHandle, RewardService, StartError};
 pub use stats::{OTHER, RewardStats, TypeStats};
 pub use windfall_ledger as ledger;

@@ -1,0 +1,105 @@
+//! The failure archive for operators: list it, replay from it. Every replay is audited.
+
+use crate::contract::{GrantReply, Rejection};
+use crate::decode;
+use crate::service::{CallError, RewardHandle};
+use bytes::Bytes;
+use windfall_ledger::{ArchiveFilter, Archived, Attempt, Replay};
+
+/// What a replay came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replayed {
+    /// The entry.
+    pub id: i64,
+    /// Its order number, where it has one.
+    pub trade_no: Option<String>,
+    /// The answer. `Retry`: nothing was decided; replay it again.
+    pub reply: GrantReply,
+}
+
+/// A replay did not happen, or its outcome could not be recorded: replay it again, an order credits once.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// There is no such entry.
+    #[error("the archive has no entry {0}")]
+    NotFound(i64),
+    /// Nobody is named who asks for it.
+    #[error("a replay needs the name of who asks for it")]
+    NoActor,
+    /// The ledger could not be asked.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// The word that the audit keeps.
+fn word(reply: &GrantReply) -> String {
+    match reply {
+        GrantReply::Credited => "credited".into(),
+        GrantReply::AlreadyCredited => "already_credited".into(),
+        GrantReply::Conflict => "conflict".into(),
+        GrantReply::Rejected(rejection) => rejection.to_string(),
+        GrantReply::Retry { reason, .. } => format!("retry: {reason}"),
+    }
+}
+
+impl RewardHandle {
+    /// A page of the archive, oldest first.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn archive_list(&self, filter: ArchiveFilter) -> Result<Vec<Archived>, CallError> {
+        self.call(move |ledger| ledger.archive_list(&filter)).await
+    }
+
+    /// Grants an archived event again, on behalf of `actor`. What was rejected is decided anew; what has been
+    /// credited since answers `AlreadyCredited`; a conflict stays one.
+    ///
+    /// # Errors
+    /// [`ReplayError`].
+    pub async fn replay(&self, id: i64, actor: &str) -> Result<Replayed, ReplayError> {
+        if actor.trim().is_empty() {
+            return Err(ReplayError::NoActor);
+        }
+        let entry = self.call(move |ledger| ledger.archived(id)).await?.ok_or(ReplayError::NotFound(id))?;
+        self.replay_entry(entry, actor).await
+    }
+
+    /// Replays what the filter finds, one after the other. Go on with `after` set to the last id until a page
+    /// is empty.
+    ///
+    /// # Errors
+    /// [`ReplayError`]: those before it are done.
+    pub async fn replay_all(&self, filter: ArchiveFilter, actor: &str) -> Result<Vec<Replayed>, ReplayError> {
+        if actor.trim().is_empty() {
+            return Err(ReplayError::NoActor);
+        }
+        let mut done = Vec::new();
+        for entry in self.archive_list(filter).await? {
+            done.push(self.replay_entry(entry, actor).await?);
+        }
+        Ok(done)
+    }
+
+    async fn replay_entry(&self, entry: Archived, actor: &str) -> Result<Replayed, ReplayError> {
+        let Archived { id, trade_no, payload, .. } = entry;
+        let payload = Bytes::from(payload);
+        let bonus_type =
+            decode::order(&payload, None, 0).map(|order| order.bonus_type.to_owned()).unwrap_or_default();
+        let reply = if bonus_type.is_empty() {
+            // A whole record, or broken bytes: nothing in it can be granted.
+            GrantReply::Rejected(Rejection::Malformed)
+        } else {
+            let replies = self.grant(&bonus_type, &[payload], Attempt::Replay).await;
+            replies.into_iter().next().ok_or(CallError::Closed)?
+        };
+        let replay = Replay { time_ms: (self.inner.clock)(), actor: actor.to_owned(), outcome: word(&reply) };
+        // After the grant: killed in between, the next replay finds the order credited, and says so.
+        self.call(move |ledger| {
+            let mut tx = ledger.begin()?;
+            tx.mark_replayed(id, &replay)?;
+            tx.commit()
+        })
+        .await?;
+        Ok(Replayed { id, trade_no, reply })
+    }
+}
