@@ -1,5 +1,7 @@
 //! A file that somebody or something has changed: nothing made up, nothing before the damage lost, no panic.
 
+#![allow(clippy::unwrap_used, reason = "a test, its helpers included")]
+
 mod files;
 
 use files::{instances, left, only_instance, packs, small};

@@ -1,5 +1,7 @@
 //! A pack's life, and what each kind of restart finds.
 
+#![allow(clippy::unwrap_used, reason = "a test, its helpers included")]
+
 mod files;
 
 use files::{instances, left, only_instance, packs, small, snapshot};
