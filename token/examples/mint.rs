@@ -37,7 +37,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             black_box(ring.open(text.as_bytes(), "acme", fields.user_id)?);
             Ok(())
         })?;
-        println!("{algorithm}: {} bytes of text, mint_into {into} ns, mint {mint} ns, open {open} ns", text.len());
+        println!(
+            "{algorithm}: {} bytes of text, mint_into {into} ns, mint {mint} ns, open {open} ns",
+            text.len()
+        );
     }
     Ok(())
 }

@@ -103,3 +103,93 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<v1::BonusToken, Malformed> {
     TokenFields::from(&token).encode(&mut canonical);
     if canonical == bytes { Ok(token) } else { Err(Malformed { at: 0, what: "the canonical encoding" }) }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+
+    fn any_token() -> impl Strategy<Value = v1::BonusToken> {
+        let text = || prop_oneof![Just(String::new()), "\\PC{0,40}"];
+        let number = || prop_oneof![Just(0), any::<i64>()];
+        let texts = (text(), text(), text(), text(), text(), text());
+        (texts, number(), number(), number()).prop_map(
+            |(
+                (trade_no, app_id, activity, scene, bonus_type, description),
+                user_id,
+                amount,
+                award_time_ms,
+            )| {
+                v1::BonusToken {
+                    trade_no,
+                    user_id,
+                    app_id,
+                    activity,
+                    scene,
+                    bonus_type,
+                    amount,
+                    award_time_ms,
+                    description,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn the_bytes_are_those_of_prost(token in any_token()) {
+            let fields = TokenFields::from(&token);
+            let mut bytes = Vec::new();
+            fields.encode(&mut bytes);
+            prop_assert_eq!(&bytes, &token.encode_to_vec());
+            prop_assert_eq!(bytes.len(), fields.encoded_len());
+            prop_assert_eq!(decode(&bytes), Ok(token));
+        }
+
+        /// Whatever decodes is the one encoding of what it says.
+        #[test]
+        fn nothing_else_decodes(token in any_token(), at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
+            let mut bytes = token.encode_to_vec();
+            prop_assume!(!bytes.is_empty());
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            for bytes in [&bytes[..], &bytes[..cut.index(bytes.len())]] {
+                if let Ok(other) = decode(bytes) {
+                    prop_assert_eq!(other.encode_to_vec(), bytes);
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_end_without_panic(bytes: Vec<u8>) {
+            if let Ok(token) = decode(&bytes) {
+                prop_assert_eq!(token.encode_to_vec(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_second_encoding_is_refused() {
+        let good = [&[0x0a, 1, b'x'][..], &[0x10, 42], &[0x32, 4], b"cash", &[0x38, 8]].concat();
+        assert!(decode(&good).is_ok());
+        let bad: &[(&str, &[u8])] = &[
+            ("unknown field", &[0x52, 0]),
+            ("out of order", &[0x10, 42, 0x0a, 1, b'x']),
+            ("twice", &[0x10, 41, 0x10, 42]),
+            ("zero, yet written", &[0x10, 0]),
+            ("empty, yet written", &[0x0a, 0]),
+            ("number in more bytes than needed", &[0x10, 0xaa, 0x00]),
+            ("length in more bytes than needed", &[0x0a, 0x81, 0x00, b'x']),
+            ("field number in more bytes than needed", &[0x90, 0x00, 42]),
+            ("wrong wire type", &[0x0d, 1, 2, 3, 4]),
+            ("group", &[0x13, 0x14]),
+            ("not UTF-8", &[0x0a, 1, 0xff]),
+            ("cut", &[0x0a, 9, b'x']),
+        ];
+        for (what, bytes) in bad {
+            assert!(decode(bytes).is_err(), "{what}");
+        }
+    }
+}

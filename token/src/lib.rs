@@ -20,7 +20,7 @@
 //!   thread keeps for 1 s or 2^20 tokens while it counts in the second half. Associated data:
 //!   `"bonus-token" ‖ version ‖ key id ‖ tenant`, numbers big-endian.
 //! - Signature over domain ‖ version, key id, nonce ‖ `BonusToken` bytes, where the domain is
-//!   `"windfall bonus token signature\0" ‖ length of the tenant (8) ‖ tenant`: HMAC-SHA256 cut to 128 bits
+//!   `"windfall bonus token signature\0" ‖ length of the tenant (8) ‖ tenant ‖ zeros up to a multiple of 64`: HMAC-SHA256 cut to 128 bits
 //!   (RFC 2104) or Ed25519 (RFC 8032), as the key says.
 //!
 //! ```
@@ -56,6 +56,8 @@ mod ring;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
 mod signature;
+#[cfg(test)]
+mod test_vectors;
 mod text;
 mod xaes;
 

@@ -70,3 +70,94 @@ impl NonceSource {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// What one thread drew under one prefix: the counts are `first`, `first + 1`, … in the last 64 bits.
+    struct Run {
+        prefix: [u8; PREFIX_BYTES],
+        nonces: u64,
+        ended_by_clock: bool,
+    }
+
+    fn low(nonce: &Nonce) -> u64 {
+        u64::from_be_bytes(nonce.count[4..].try_into().unwrap())
+    }
+
+    /// Draws `nonces` and checks that each run counts on by one; `clock` says what time the n-th is drawn at.
+    fn draw(nonces: u64, clock: impl Fn(u64) -> u64) -> Vec<Run> {
+        let mut source = NonceSource::new();
+        let mut runs: Vec<Run> = Vec::new();
+        let (mut high, mut last, mut born_ms) = ([0; 4], 0, 0);
+        for n in 0..nonces {
+            let now_ms = clock(n);
+            let nonce = source.next(now_ms).unwrap();
+            if nonce.renewed {
+                if let Some(run) = runs.last_mut() {
+                    run.ended_by_clock = run.nonces < u64::from(RENEW_AFTER_NONCES);
+                    assert!(!run.ended_by_clock || now_ms - born_ms >= RENEW_AFTER_MS, "renewed early");
+                }
+                runs.push(Run { prefix: nonce.prefix, nonces: 0, ended_by_clock: false });
+                born_ms = now_ms;
+            } else {
+                assert_eq!(low(&nonce), u64::wrapping_add(last, 1), "a count was repeated or left out");
+                assert_eq!(nonce.count[..4], high);
+                assert!(now_ms - born_ms < RENEW_AFTER_MS, "kept too long");
+            }
+            (high, last) = (nonce.count[..4].try_into().unwrap(), low(&nonce));
+            let run = runs.last_mut().unwrap();
+            assert_eq!(run.prefix, nonce.prefix);
+            run.nonces += 1;
+        }
+        runs
+    }
+
+    /// Within a prefix each nonce is the last one plus one, for at most 2^20 of them; no two prefixes are the
+    /// same: so no two of the 10^8 nonces are.
+    #[test]
+    fn a_hundred_million_nonces_on_four_threads_are_all_different() {
+        let each = 25_000_000;
+        let runs: Vec<Run> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|thread| match thread % 2 {
+                    // The clock stands still: the count alone renews.
+                    0 => scope.spawn(move || draw(each, |_| 1_800_000_000_000)),
+                    // 500 nonces a millisecond: the clock alone renews, every 500,000.
+                    _ => scope.spawn(move || draw(each, |n| 1_800_000_000_000 + n / 500)),
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+
+        assert_eq!(runs.iter().map(|run| run.nonces).sum::<u64>(), 100_000_000);
+        assert!(runs.iter().all(|run| run.nonces <= u64::from(RENEW_AFTER_NONCES)));
+        assert_eq!(runs.iter().filter(|run| run.nonces == u64::from(RENEW_AFTER_NONCES)).count(), 2 * 23);
+        assert_eq!(runs.iter().filter(|run| run.ended_by_clock).count(), 2 * 49);
+        let prefixes: HashSet<_> = runs.iter().map(|run| run.prefix).collect();
+        assert_eq!(prefixes.len(), runs.len(), "two sources drew the same prefix");
+    }
+
+    #[test]
+    fn a_clock_set_back_renews_and_a_jitter_does_not() {
+        let mut source = NonceSource::new();
+        assert!(source.next(10_000).unwrap().renewed);
+        assert!(!source.next(9_500).unwrap().renewed);
+        assert!(source.next(9_000).unwrap().renewed);
+        assert!(!source.next(9_999).unwrap().renewed);
+        assert!(source.next(10_000).unwrap().renewed);
+    }
+
+    #[test]
+    fn a_count_may_pass_the_end_of_its_range() {
+        let mut source = NonceSource::new();
+        source.next(0).unwrap();
+        source.low = u64::MAX;
+        let (last, first) = (source.next(0).unwrap(), source.next(0).unwrap());
+        assert_eq!((low(&last), low(&first)), (u64::MAX, 0));
+        assert_eq!((last.prefix, last.count[..4].to_vec()), (first.prefix, first.count[..4].to_vec()));
+    }
+}
