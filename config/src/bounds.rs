@@ -26,6 +26,11 @@ impl Bound {
         Self { min: *range.start(), max: *range.end(), default: None }
     }
 
+    /// The same range with a default.
+    pub(crate) const fn or(self, default: u64) -> Self {
+        Self { default: Some(default), ..self }
+    }
+
     const fn optional(range: RangeInclusive<u64>, default: u64) -> Self {
         Self { min: *range.start(), max: *range.end(), default: Some(default) }
     }
@@ -43,23 +48,17 @@ pub(crate) const BUDGET_TOTAL: Bound = Bound::required(1..=NUMBER_MAX);
 /// Eight rows take some eight times the concurrent grants of one, and rebalance rarely.
 pub(crate) const BUDGET_SHARDS: Bound = Bound::optional(1..=64, 8);
 
-/// Half a second in a lane costs less than a requeue (a write, a fetch, a window slot twice), and is far from
-/// the deadline. 0 holds nothing.
-pub(crate) const HOLD_MAX_MS: Bound = Bound::optional(0..=10_000, 500);
-/// Ten seconds: longer than a downstream's slow call with its retry, shorter than an operator's patience with
-/// a commit that stands still. Below 100 ms everything would be requeued.
-pub(crate) const DEADLINE_MS: Bound = Bound::optional(100..=600_000, 10_000);
-/// A downstream's hiccup is over in about 200 ms; at least 1, so that doubling grows.
-pub(crate) const REQUEUE_DELAY_MS: Bound = Bound::optional(1..=60_000, 200);
-/// A downstream that was away for long is asked again within half a minute of its return.
-pub(crate) const REQUEUE_DELAY_MAX_MS: Bound = Bound::optional(1..=3_600_000, 30_000);
-/// Sixteen failed grants with doubling delays are about five minutes: no hiccup, but a fault.
-pub(crate) const MAX_FAILURES: Bound = Bound::optional(1..=1000, 16);
-/// One transaction of a thousand rows shares one sync among them; ten thousand would hold locks too long.
-pub(crate) const GRANT_BATCH: Bound = Bound::optional(1..=10_000, 1000);
-/// Eight full batches: enough to hide a grant's round trip, some 4 MiB of memory.
-pub(crate) const IN_HAND_MAX: Bound = Bound::optional(1..=1_000_000, 8192);
-/// A fifth of a second at 300,000 a second. A record has 4096 events at most, and a lane must hold one.
-pub(crate) const LANE_EVENTS_MAX: Bound = Bound::optional(4096..=16_777_216, 65_536);
-/// 512 bytes an event of a full lane. At least 1 MiB, the largest record that brokers take by default.
-pub(crate) const LANE_BYTES_MAX: Bound = Bound::optional(1 << 20..=1 << 32, 32 << 20);
+/// Ranges of [`crate::rules::Pacing`], which has the defaults. 0 holds nothing.
+pub(crate) const HOLD_MAX_MS: Bound = Bound::required(0..=10_000);
+/// Below 100 ms everything would be requeued.
+pub(crate) const DEADLINE_MS: Bound = Bound::required(100..=600_000);
+/// At least 1, so that doubling grows.
+pub(crate) const REQUEUE_DELAY_MS: Bound = Bound::required(1..=60_000);
+pub(crate) const REQUEUE_DELAY_MAX_MS: Bound = Bound::required(1..=3_600_000);
+pub(crate) const MAX_FAILURES: Bound = Bound::required(1..=1000);
+pub(crate) const GRANT_BATCH: Bound = Bound::required(1..=10_000);
+pub(crate) const IN_HAND_MAX: Bound = Bound::required(1..=1_000_000);
+/// A record has 4096 events at most, and a lane must hold one.
+pub(crate) const LANE_EVENTS_MAX: Bound = Bound::required(4096..=16_777_216);
+/// At least 1 MiB, the largest record that brokers take by default.
+pub(crate) const LANE_BYTES_MAX: Bound = Bound::required(1 << 20..=1 << 32);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::nearest::{listed, nearest};
+use crate::nearest::{listed, nearest, shortened};
 
 /// At most this many problems are told at once: enough to mend a document in one go, and bounded (I9).
 pub(crate) const PROBLEMS_MAX: usize = 50;
@@ -172,7 +172,7 @@ pub enum Fault {
 impl Fault {
     pub(crate) fn unknown_key(found: &str, known: &[&str]) -> Self {
         Self::UnknownKey {
-            found: found.to_owned(),
+            found: shortened(found).into_owned(),
             nearest: nearest(found, known.iter().copied()),
             known: listed(known.iter().copied()),
         }
@@ -185,7 +185,7 @@ impl Fault {
     ) -> Self {
         Self::UnknownName {
             what,
-            found: found.to_owned(),
+            found: shortened(found).into_owned(),
             nearest: nearest(found, known.clone()),
             known: listed(known),
         }

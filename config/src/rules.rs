@@ -184,7 +184,7 @@ pub struct Budget {
     pub shards: u32,
 }
 
-/// How a consumer paces itself. Ranges and defaults stand with the document's schema.
+/// How a consumer paces itself. `samples/rules.toml` gives each range; [`Pacing::default`] the defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pacing {
     /// A wait up to this long is held in the lane; a longer one is requeued.
@@ -205,6 +205,33 @@ pub struct Pacing {
     pub lane_events_max: u32,
     /// Bytes that wait in one lane at most.
     pub lane_bytes_max: u64,
+}
+
+impl Default for Pacing {
+    /// What holds where a document says nothing.
+    fn default() -> Self {
+        Self {
+            // Half a second in a lane costs less than a requeue (a write, a fetch, a window's slot twice).
+            hold_max_ms: 500,
+            // Longer than a downstream's slow call with its retry, shorter than an operator's patience with
+            // a commit that stands still.
+            deadline_ms: 10_000,
+            // A downstream's hiccup is over in about 200 ms.
+            requeue_delay_ms: 200,
+            // A downstream that was away for long is asked again within half a minute of its return.
+            requeue_delay_max_ms: 30_000,
+            // With doubling delays some five minutes: no hiccup, but a fault.
+            max_failures: 16,
+            // One transaction's sync shared by a thousand rows; ten thousand would hold locks too long.
+            grant_batch: 1000,
+            // Eight full batches: enough to hide a grant's round trip.
+            in_hand_max: 8192,
+            // A fifth of a second at 300,000 a second.
+            lane_events_max: 65_536,
+            // 512 bytes an event of a full lane.
+            lane_bytes_max: 32 << 20,
+        }
+    }
 }
 
 impl Rules {

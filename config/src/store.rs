@@ -322,13 +322,20 @@ fn lock(path: &Path) -> Result<File, SetError> {
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // One name is enough under the lock, and what a killed writer left is overwritten.
     let draft = beside(path, ".new");
-    let mut file = File::create(&draft)?;
-    if let Ok(old) = fs::metadata(path) {
-        file.set_permissions(old.permissions())?;
+    let write = || {
+        let mut file = File::create(&draft)?;
+        if let Ok(old) = fs::metadata(path) {
+            file.set_permissions(old.permissions())?;
+        }
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    };
+    if let Err(error) = write() {
+        // Half a draft helps nobody; if it cannot go either, the next writer overwrites it.
+        fs::remove_file(&draft).ok();
+        return Err(error);
     }
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&draft, path)?;
     sync_directory_of(path)
 }
 

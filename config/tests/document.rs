@@ -49,6 +49,7 @@ fn the_defaults_are_those_of_the_sample() {
         lane_bytes_max: 32 << 20,
     };
     assert_eq!(rules.pacing, expected);
+    assert_eq!(Pacing::default(), expected);
     let fewer = SAMPLE.replacen("total = 2000000\n", "total = 3\n", 1);
     assert_eq!(Rules::parse(&fewer, None).unwrap().budgets[1].shards, 3);
 }

@@ -346,3 +346,56 @@ fn a_shorter_document_over_a_longer_one_is_refused_until_it_is_cut() {
     let moved = SAMPLE.replace("\n[end]\n", "\n").replacen("version = 1\n", "version = 1\nend = {}\n", 1);
     assert!(refused(&moved).problems().iter().any(|problem| problem.fault == Fault::AfterEnd));
 }
+
+/// The largest documents, shaped to be slow to judge: each is judged, and soon, for the watcher waits for it.
+#[test]
+fn a_hostile_document_is_judged_soon() {
+    let fill = |piece: &dyn Fn(usize) -> String| {
+        let mut text = String::new();
+        for index in 0.. {
+            let piece = piece(index);
+            if SAMPLE.len() + text.len() + piece.len() + 10 > 1 << 20 {
+                return text;
+            }
+            text += &piece;
+        }
+        text
+    };
+    let in_sample = |pieces: String| sample_with("[pacing]", &(pieces + "[pacing]"));
+    let hostile = [
+        ("unknown queues", in_sample(fill(&|n| format!("[[routes]]\ntype='cash'\nqueue='q{n}'\n")))),
+        ("topics", in_sample(fill(&|n| format!("[topics.t{n}]\nbroker='{n}'\n")))),
+        (
+            "long names",
+            in_sample(fill(&|n| {
+                format!("[queues.{n}{}]\nmaster='{n}{}'\n", "k".repeat(99_990), "m".repeat(99_990))
+            })),
+        ),
+        ("unknown keys", format!("{}{SAMPLE}", fill(&|n| format!("k{n}=1\n")))),
+        ("types", sample_with("\"cash\", ", &fill(&|n| format!("'t{n}',")))),
+        (
+            "requeue",
+            sample_with(
+                "requeue = [\"cash\"",
+                &format!("requeue=[{}\"cash\"", fill(&|n| format!("'q{n}',"))),
+            ),
+        ),
+        ("no TOML", fill(&|_| "= [\n".to_owned())),
+        ("deep", fill(&|_| "[".to_owned())),
+        ("deeper", format!("x={}", fill(&|_| "{a=".to_owned()))),
+        (
+            "budgets",
+            in_sample(fill(&|n| {
+                format!("[[budgets]]\nactivity='{n}'\nscene='s'\ntype='coin'\ntotal=9007199254740991\n")
+            })),
+        ),
+    ];
+    for (what, text) in hostile {
+        let start = std::time::Instant::now();
+        let refusal = refused(&text);
+        let took = start.elapsed();
+        assert!(took < std::time::Duration::from_secs(4), "{what}: {took:?}");
+        assert!(refusal.problems().len() <= 50 && refusal.to_string().len() < 64 << 10, "{what}: {refusal}");
+        println!("{what}: {took:?}, {} problems", refusal.problems().len());
+    }
+}

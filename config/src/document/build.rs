@@ -10,6 +10,7 @@ use toml::de::DeTable;
 use super::END;
 use super::walk::{Findings, Section, Text};
 use crate::bounds::{self, Bound, NAME_MAX_BYTES, NUMBER_MAX, TYPE_MAX_BYTES, TYPES_MAX};
+use crate::nearest::shortened;
 use crate::refusal::{Fault, Problem};
 use crate::rules::{
     Budget, Fuse, Limit, Limits, Pacing, Pattern, Queue, Ratio, Route, Rules, Topic, TypeLimit,
@@ -60,15 +61,13 @@ struct Names<'r> {
 impl Names<'_> {
     fn known_type(&self, path: &str, name: Text<'_>, findings: &mut Findings<'_>) {
         if !self.types.iter().any(|known| known == name.text) {
-            let fault = Fault::unknown_name("type", name.text, self.types.iter().map(String::as_str));
-            findings.note(path, Some(name.at), fault);
+            findings.note_unknown(path, "type", name, self.types.iter().map(String::as_str));
         }
     }
 
     fn known_queue(&self, path: &str, name: Text<'_>, findings: &mut Findings<'_>) {
         if !self.queues.contains_key(name.text) {
-            let fault = Fault::unknown_name("queue", name.text, self.queues.keys().map(String::as_str));
-            findings.note(path, Some(name.at), fault);
+            findings.note_unknown(path, "queue", name, self.queues.keys().map(String::as_str));
         }
     }
 }
@@ -81,7 +80,8 @@ fn check_name(
     findings: &mut Findings<'_>,
 ) {
     if !fits(name.text) {
-        let fault = Fault::NotAllowed { found: format!("{:?}", name.text), allowed: allowed.to_owned() };
+        let fault =
+            Fault::NotAllowed { found: format!("{:?}", shortened(name.text)), allowed: allowed.to_owned() };
         findings.note(path, Some(name.at), fault);
     }
 }
@@ -119,10 +119,10 @@ fn read_types(root: &Section<'_, '_>, findings: &mut Findings<'_>) -> Vec<String
             Fault::NotAllowed { found: format!("{} names", names.len()), allowed: TYPE_LIST.to_owned() };
         findings.note("types", root.at_value("types"), fault);
     }
-    for name in &names {
+    for name in names.iter().take(TYPES_MAX) {
         check_name("types", *name, is_type_name, TYPE_NAME, findings);
     }
-    names.iter().map(|name| name.text.to_owned()).collect()
+    names.iter().take(TYPES_MAX).map(|name| name.text.to_owned()).collect()
 }
 
 fn read_topics(
@@ -142,8 +142,7 @@ fn read_topics(
                 let path = section.path_of("broker");
                 check_name(&path, broker, is_place_name, PLACE_NAME, findings);
                 if let Some(known) = known_brokers.filter(|known| !known.contains(&broker.text)) {
-                    let fault = Fault::unknown_name("broker", broker.text, known.iter().copied());
-                    findings.note(path, Some(broker.at), fault);
+                    findings.note_unknown(&path, "broker", broker, known.iter().copied());
                 }
             }
         }
@@ -185,8 +184,7 @@ fn read_topic_of(
         return String::new();
     };
     if !topics.contains_key(topic.text) {
-        let fault = Fault::unknown_name("topic", topic.text, topics.keys().map(String::as_str));
-        findings.note(section.path_of(key), Some(topic.at), fault);
+        findings.note_unknown(&section.path_of(key), "topic", topic, topics.keys().map(String::as_str));
     }
     topic.text.to_owned()
 }
@@ -203,12 +201,16 @@ fn check_apart(
     };
     let fault = if queue.master == queue.backup {
         Fault::Clash {
-            found: format!("`{}` is the master too", queue.backup),
+            found: format!("`{}` is the master too", shortened(&queue.backup)),
             allowed: "master and backup must be two topics, on two brokers",
         }
     } else if master.broker == backup.broker && !master.broker.is_empty() {
         Fault::Clash {
-            found: format!("`{}` is on broker `{}`, as the master is", queue.backup, backup.broker),
+            found: format!(
+                "`{}` is on broker `{}`, as the master is",
+                shortened(&queue.backup),
+                shortened(&backup.broker)
+            ),
             allowed: "master and backup must be on two brokers",
         }
     } else {
@@ -262,7 +264,11 @@ fn read_pattern(section: &Section<'_, '_>, key: &str, findings: &mut Findings<'_
 fn check_reachable(root: &Section<'_, '_>, types: &[String], routes: &[Route], findings: &mut Findings<'_>) {
     for name in types {
         if !routes.iter().any(|route| route.bonus_type.matches(name)) {
-            findings.note("types", root.at_value("types"), Fault::Unreachable { found: name.clone() });
+            findings.note(
+                "types",
+                root.at_value("types"),
+                Fault::Unreachable { found: shortened(name).into_owned() },
+            );
         }
     }
 }
@@ -329,7 +335,7 @@ fn read_type_limit(
         priority = own.number("priority", priority_bound, findings);
     }
     if limit.is_none() {
-        let found = format!("the type `{name}` has no limit");
+        let found = format!("the type `{}` has no limit", shortened(name));
         let allowed = "give `rate_per_s` and `burst` under `limits.types`, or `limits.default` for all";
         findings.note(limits.path(), own.map_or(limits.at(), Section::at), Fault::Clash { found, allowed });
     }
@@ -367,7 +373,12 @@ fn read_budgets(root: &Section<'_, '_>, names: &Names<'_>, findings: &mut Findin
             continue; // noted
         };
         if !keys.insert((activity.clone(), scene.clone(), bonus_type.clone())) {
-            let found = format!("the budget of `{activity}`, `{scene}`, `{bonus_type}`");
+            let found = format!(
+                "the budget of `{}`, `{}`, `{}`",
+                shortened(&activity),
+                shortened(&scene),
+                shortened(&bonus_type)
+            );
             findings.note(section.path(), section.at(), Fault::Twice { found });
         }
         let sum = sums.entry(bonus_type.clone()).or_default();
@@ -376,7 +387,7 @@ fn read_budgets(root: &Section<'_, '_>, names: &Names<'_>, findings: &mut Findin
         *sum = sum.saturating_add(total.unwrap_or_default());
         if *sum > NUMBER_MAX && before <= NUMBER_MAX {
             let fault = Fault::Clash {
-                found: format!("the totals of the type `{bonus_type}` add up to {sum} or more"),
+                found: format!("the totals of the type `{}` add up to {sum} or more", shortened(&bonus_type)),
                 allowed: "they must add up to at most 9007199254740991 (2^53 - 1)",
             };
             findings.note(section.path_of("total"), section.at_value("total"), fault);
@@ -420,16 +431,17 @@ fn read_shards(section: &Section<'_, '_>, total: Option<u64>, findings: &mut Fin
 fn read_pacing(root: &Section<'_, '_>, findings: &mut Findings<'_>) -> Pacing {
     let empty = DeTable::new();
     let section = root.section("pacing", findings).unwrap_or_else(|| Section::root(&empty));
+    let default = Pacing::default();
     let fields = [
-        ("hold_max_ms", bounds::HOLD_MAX_MS),
-        ("deadline_ms", bounds::DEADLINE_MS),
-        ("requeue_delay_ms", bounds::REQUEUE_DELAY_MS),
-        ("requeue_delay_max_ms", bounds::REQUEUE_DELAY_MAX_MS),
-        ("max_failures", bounds::MAX_FAILURES),
-        ("grant_batch", bounds::GRANT_BATCH),
-        ("in_hand_max", bounds::IN_HAND_MAX),
-        ("lane_events_max", bounds::LANE_EVENTS_MAX),
-        ("lane_bytes_max", bounds::LANE_BYTES_MAX),
+        ("hold_max_ms", bounds::HOLD_MAX_MS.or(default.hold_max_ms)),
+        ("deadline_ms", bounds::DEADLINE_MS.or(default.deadline_ms)),
+        ("requeue_delay_ms", bounds::REQUEUE_DELAY_MS.or(default.requeue_delay_ms)),
+        ("requeue_delay_max_ms", bounds::REQUEUE_DELAY_MAX_MS.or(default.requeue_delay_max_ms)),
+        ("max_failures", bounds::MAX_FAILURES.or(default.max_failures.into())),
+        ("grant_batch", bounds::GRANT_BATCH.or(default.grant_batch.into())),
+        ("in_hand_max", bounds::IN_HAND_MAX.or(default.in_hand_max.into())),
+        ("lane_events_max", bounds::LANE_EVENTS_MAX.or(default.lane_events_max.into())),
+        ("lane_bytes_max", bounds::LANE_BYTES_MAX.or(default.lane_bytes_max)),
     ];
     section.only(&fields.map(|(key, _)| key), findings);
     let [hold, deadline, delay, delay_max, failures, batch, in_hand, lane_events, lane_bytes] =

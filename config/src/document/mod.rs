@@ -7,7 +7,7 @@ mod write;
 use toml::de::DeTable;
 
 use crate::bounds::DOCUMENT_MAX_BYTES;
-use crate::refusal::{Fault, Problem, Refusal};
+use crate::refusal::{Fault, PROBLEMS_MAX, Problem, Refusal};
 use crate::rules::Rules;
 
 pub(crate) use walk::{join, line_of};
@@ -84,7 +84,7 @@ fn parse_toml(text: &str) -> Result<DeTable<'_>, Refusal> {
     if errors.is_empty() {
         return Ok(root.into_inner());
     }
-    let problems = errors.into_iter().map(|error| Problem {
+    let problems = errors.into_iter().take(PROBLEMS_MAX).map(|error| Problem {
         key: String::new(),
         line: error.span().map(|span| line_of(text, span.start)),
         fault: Fault::Syntax(error.message().to_owned()),

@@ -1,10 +1,13 @@
 //! Reads typed values out of parsed TOML. Notes every problem with its path and line, and goes on.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::bounds::Bound;
-use crate::nearest::listed;
+use crate::nearest::{listed, shortened};
 use crate::refusal::{Fault, PROBLEMS_MAX, Problem};
 
 /// The problems found so far in a text.
@@ -27,6 +30,20 @@ impl<'d> Findings<'d> {
         }
     }
 
+    /// Notes a name that refers to nothing.
+    pub(super) fn note_unknown<'k>(
+        &mut self,
+        key: &str,
+        what: &'static str,
+        name: Text<'_>,
+        known: impl IntoIterator<Item = &'k str> + Clone,
+    ) {
+        // Looking for the nearest costs more than all the rest; not for what will not be told.
+        if self.problems.len() < PROBLEMS_MAX {
+            self.note(key, Some(name.at), Fault::unknown_name(what, name.text, known));
+        }
+    }
+
     pub(super) fn into_problems(self) -> Vec<Problem> {
         self.problems
     }
@@ -40,8 +57,8 @@ pub(crate) fn line_of(text: &str, at: usize) -> usize {
 /// `parent.key`, the key quoted as in TOML where it has to be.
 pub(crate) fn join(parent: &str, key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    let key = if bare { key.to_owned() } else { format!("{key:?}") };
-    if parent.is_empty() { key } else { format!("{parent}.{key}") }
+    let key = if bare { shortened(key) } else { Cow::Owned(format!("{:?}", shortened(key))) };
+    if parent.is_empty() { key.into_owned() } else { format!("{parent}.{key}") }
 }
 
 /// A string with the byte where it stands.
@@ -89,7 +106,7 @@ impl<'t, 'd> Section<'t, 'd> {
 
     /// Refuses every key but these.
     pub(super) fn only(&self, known: &[&str], findings: &mut Findings<'_>) {
-        for key in self.keys().filter(|key| !known.contains(&key.text)) {
+        for key in self.keys().filter(|key| !known.contains(&key.text)).take(PROBLEMS_MAX) {
             findings.note(&self.path, Some(key.at), Fault::unknown_key(key.text, known));
         }
     }
@@ -214,12 +231,13 @@ impl<'t, 'd> Section<'t, 'd> {
             findings.note(self.path_of(key), Some(value.span().start), fault);
         }
         let mut texts: Vec<Text<'t>> = Vec::with_capacity(array.len());
+        let mut seen = BTreeSet::new();
         for (index, item) in array.iter().enumerate() {
             let at = item.span().start;
             let path = format!("{}[{index}]", self.path_of(key));
             match item.get_ref().as_str() {
-                Some(text) if texts.iter().any(|earlier| earlier.text == text) => {
-                    findings.note(path, Some(at), Fault::Twice { found: format!("`{text}`") });
+                Some(text) if !seen.insert(text) => {
+                    findings.note(path, Some(at), Fault::Twice { found: format!("`{}`", shortened(text)) });
                 }
                 Some(text) => texts.push(Text { text, at }),
                 None => {
@@ -246,7 +264,7 @@ impl<'t, 'd> Section<'t, 'd> {
         match words.iter().find(|word| **word == found.text) {
             Some(word) => word,
             None => {
-                let fault = Fault::NotAllowed { found: format!("`{}`", found.text), allowed };
+                let fault = Fault::NotAllowed { found: format!("`{}`", shortened(found.text)), allowed };
                 findings.note(self.path_of(key), Some(found.at), fault);
                 first
             }
@@ -269,7 +287,7 @@ impl<'t, 'd> Section<'t, 'd> {
         let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
         let fits = number.filter(|number| (bound.min..=bound.max).contains(number));
         if fits.is_none() {
-            let fault = Fault::NotAllowed { found: integer.to_string(), allowed };
+            let fault = Fault::NotAllowed { found: shortened(&integer.to_string()).into_owned(), allowed };
             findings.note(self.path_of(key), Some(value.span().start), fault);
         }
         fits

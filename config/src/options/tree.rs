@@ -1,12 +1,12 @@
 //! The file's values and the environment's in one tree, each knowing where it was set.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::de::Failure;
-use crate::document::line_of;
 
 /// Where a value was set.
 #[derive(Debug, Clone)]
@@ -43,10 +43,11 @@ impl Node {
 
     /// The tree of a document, or the line and the message of what is not TOML in it.
     pub(super) fn parse(text: &str) -> Result<Self, (Option<usize>, String)> {
-        let root = DeTable::parse(text).map_err(|error| {
-            (error.span().map(|span| line_of(text, span.start)), error.message().to_owned())
-        })?;
-        let at = |span: std::ops::Range<usize>| Origin::Line(line_of(text, span.start));
+        let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+        let line = |span: Range<usize>| 1 + breaks.partition_point(|at| *at < span.start);
+        let root =
+            DeTable::parse(text).map_err(|error| (error.span().map(line), error.message().to_owned()))?;
+        let at = |span| Origin::Line(line(span));
         Ok(Self { origin: Origin::Nowhere, value: table(root.get_ref(), &at) })
     }
 
@@ -86,7 +87,7 @@ impl Node {
     }
 }
 
-fn table(own: &DeTable<'_>, at: &impl Fn(std::ops::Range<usize>) -> Origin) -> Value {
+fn table(own: &DeTable<'_>, at: &impl Fn(Range<usize>) -> Origin) -> Value {
     let entries = own.iter().map(|(key, value)| {
         // A key's line is where an operator looks, also for a table's header.
         (key.get_ref().to_string(), Node { origin: at(key.span()), value: inner(value.get_ref(), at) })
@@ -94,11 +95,11 @@ fn table(own: &DeTable<'_>, at: &impl Fn(std::ops::Range<usize>) -> Origin) -> V
     Value::Table(entries.collect())
 }
 
-fn node(value: &Spanned<DeValue<'_>>, at: &impl Fn(std::ops::Range<usize>) -> Origin) -> Node {
+fn node(value: &Spanned<DeValue<'_>>, at: &impl Fn(Range<usize>) -> Origin) -> Node {
     Node { origin: at(value.span()), value: inner(value.get_ref(), at) }
 }
 
-fn inner(value: &DeValue<'_>, at: &impl Fn(std::ops::Range<usize>) -> Origin) -> Value {
+fn inner(value: &DeValue<'_>, at: &impl Fn(Range<usize>) -> Origin) -> Value {
     match value {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(integer) => Value::Integer(integer.as_str().to_owned(), integer.radix()),
