@@ -70,7 +70,6 @@ impl Limiter {
     pub fn new(global: Limit, now: Now) -> Self {
         let scale = Scale::new(Share::ALL);
         let mut bucket = Bucket::shut();
-        bucket.fill(now);
         bucket.set_limit(global, &scale, now);
         let (slots, ids) = (Vec::new(), HashMap::new());
         Self { state: Mutex::new(State { latest: now, scale, global: bucket, slots, ids }) }

@@ -81,6 +81,13 @@ fn a_type_that_leaves_the_rules_and_comes_back_finds_its_own_level() {
     assert_eq!(passed(&limiter, id, at(3_600)), 0);
     assert_eq!(passed(&limiter, id, at(3_601)), 10);
     assert_eq!(limiter.type_id("cash"), id);
+
+    // What it had earned before it left is still its own, and its fuse left with its rule.
+    set(&limiter, TypeRule { fuse: Fuse::Pause, priority: 3, ..rule(10, 100) }, at(3_602));
+    limiter.apply(PLENTY, &[], at(3_605));
+    assert_eq!((limiter.fuse(id), limiter.priority(id)), (Fuse::Closed, 255));
+    set(&limiter, rule(10, 100), at(7_200));
+    assert_eq!(passed(&limiter, id, at(7_200)), 40);
 }
 
 /// A state that is carried to a limiter with another start denies for as long as the process has been up.
@@ -135,10 +142,11 @@ fn more_than_a_burst_is_granted_in_parts() {
 fn events_are_taken_from_both_buckets_or_from_none() {
     let limiter = Limiter::new(limit(1, 10), at(0));
     let (cash, coin) = (limiter.type_id("cash"), limiter.type_id("coin"));
-    let rules = [("cash".into(), rule(1, 100)), ("coin".into(), rule(1, 4))];
+    let rules = [("cash".into(), rule(2, 100)), ("coin".into(), rule(1, 4))];
     limiter.apply(limit(1, 10), &rules, at(0));
     assert_eq!(passed(&limiter, coin, at(100)), 4);
     assert_eq!(passed(&limiter, cash, at(100)), 6);
+    assert_eq!(limiter.may_pass_per_s(cash), 1.0);
     // Refused by the global bucket a hundred times; the 94 that cash has left are still there.
     (0..100).for_each(|_| assert_eq!(passed(&limiter, cash, at(100)), 0));
     limiter.apply(PLENTY, &rules, at(100));
