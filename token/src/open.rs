@@ -189,3 +189,92 @@ fn is_owner(token: &v1::BonusToken, owner_user_id: i64) -> bool {
     }
     token.user_id == owner_user_id
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Algorithm, TokenFields};
+
+    const FIELDS: TokenFields<'_> = TokenFields {
+        trade_no: "spring-2027:rain:1:42",
+        user_id: 42,
+        app_id: "app",
+        activity: "spring-2027",
+        scene: "rain",
+        bonus_type: "cash",
+        amount: 888,
+        award_time_ms: 1_800_000_000_000,
+        description: "",
+    };
+
+    /// A token whose seal is good and whose inside is `edit`'s: what somebody makes who has the sealing key and
+    /// not the signing key, or what a faulty release makes.
+    fn resealed(ring: &KeyRing, tenant: &str, edit: impl FnOnce(&mut Vec<u8>)) -> String {
+        let live = ring.key(KeyId(1)).unwrap().live.as_ref().unwrap();
+        let text = ring.minter("acme").unwrap().mint(&FIELDS, 0).unwrap();
+        let mut raw = [0; RAW_MAX_BYTES];
+        let parts = text::split(text::decode(text.as_bytes(), &mut raw).unwrap()).unwrap();
+        let subkey = live.seal.subkey(&parts.prefix);
+        subkey
+            .open(&parts.count, &text::associated_data(parts.key, "acme"), parts.sealed, &parts.tag)
+            .unwrap();
+
+        let mut inside = parts.sealed.to_vec();
+        edit(&mut inside);
+        let tag = subkey.seal(&parts.count, &text::associated_data(parts.key, tenant), &mut inside).unwrap();
+        let mut out = String::new();
+        text::append(&[&parts.header[..], &inside, &tag].concat(), &mut out);
+        out
+    }
+
+    #[test]
+    fn whoever_can_seal_and_not_sign_cannot_change_a_bit() {
+        for algorithm in [Algorithm::HmacSha256, Algorithm::Ed25519] {
+            let ring = KeyRing::ephemeral_of(algorithm).unwrap();
+            let mut len = 0;
+            let same = resealed(&ring, "acme", |inside| len = inside.len());
+            assert!(ring.diagnose(same.as_bytes(), "acme", Some(42)).is_ok());
+            for bit in 0..len * 8 {
+                let other = resealed(&ring, "acme", |inside| inside[bit / 8] ^= 1 << (bit % 8));
+                let answer = ring.diagnose(other.as_bytes(), "acme", Some(42));
+                assert_eq!(answer, Err(Reason::Signature), "{algorithm}, bit {bit}");
+            }
+            for cut in 0..len {
+                let other = resealed(&ring, "acme", |inside| inside.truncate(cut));
+                let answer = ring.diagnose(other.as_bytes(), "acme", Some(42));
+                assert_eq!(answer, Err(Reason::Signature), "{algorithm}, cut to {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_can_seal_and_not_sign_cannot_move_a_token_to_another_tenant() {
+        let ring = KeyRing::ephemeral_of(Algorithm::Ed25519).unwrap();
+        let moved = resealed(&ring, "rival", |_| {});
+        assert_eq!(ring.diagnose(moved.as_bytes(), "rival", Some(42)), Err(Reason::Signature));
+    }
+
+    #[test]
+    fn a_signed_content_that_is_not_canonical_is_refused() {
+        let ring = KeyRing::ephemeral().unwrap();
+        let live = ring.key(KeyId(1)).unwrap().live.as_ref().unwrap();
+        for payload in [&[0x52, 0][..], &[0x10, 42, 0x10, 42], &[0x10, 0], &[0x0a, 9, b'x'], b"\xff"] {
+            let text = ring.minter("acme").unwrap().mint(&FIELDS, 0).unwrap();
+            let mut raw = [0; RAW_MAX_BYTES];
+            let parts = text::split(text::decode(text.as_bytes(), &mut raw).unwrap()).unwrap();
+            let domain = text::signature_domain("acme");
+            let mut message = [&domain, &parts.header[..], payload].concat();
+            live.signing.signer(&domain).unwrap().append(&mut message, domain.len());
+            let mut inside = message.split_off(domain.len() + parts.header.len());
+            let tag = live
+                .seal
+                .subkey(&parts.prefix)
+                .seal(&parts.count, &text::associated_data(parts.key, "acme"), &mut inside)
+                .unwrap();
+            let mut out = String::new();
+            text::append(&[&parts.header[..], &inside, &tag].concat(), &mut out);
+            let answer = ring.diagnose(out.as_bytes(), "acme", Some(42));
+            assert_eq!(answer, Err(Reason::Content), "{payload:02x?}");
+        }
+    }
+}
