@@ -194,20 +194,23 @@ impl InstanceDir {
     /// `None` if it has a living owner or is just being deleted.
     fn try_lock(path: &Path) -> io::Result<Option<Self>> {
         let lock_path = path.join(LOCK);
-        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
-        let lock = match opened {
-            Ok(lock) => lock,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        match OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock_path) {
+            Ok(lock) => Self::take(path, lock),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Locks a lock file that was opened before, if it still is the one that counts: its last owner may have
+    /// deleted it meanwhile.
+    fn take(path: &Path, lock: File) -> io::Result<Option<Self>> {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        // Its last owner may have deleted it between our open and our lock.
-        let (ours, there) = (lock.metadata()?, fs::metadata(&lock_path));
-        match there {
+        let ours = lock.metadata()?;
+        match fs::metadata(path.join(LOCK)) {
             Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
                 Ok(Some(Self { path: path.to_owned(), _lock: lock }))
             }
@@ -245,5 +248,29 @@ impl InstanceDir {
         name.push(".damaged");
         fs::rename(&self.path, &name)?;
         Ok(name.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_file_that_was_replaced_before_it_was_locked_gives_no_ownership() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("instance-0123456789abcdef");
+        fs::create_dir(&path).unwrap();
+        let first = InstanceDir::try_lock(&path).unwrap().unwrap();
+        assert!(InstanceDir::try_lock(&path).unwrap().is_none(), "it has an owner");
+        let slow = || File::open(path.join(LOCK)).unwrap();
+        let (slow_one, slow_two) = (slow(), slow());
+        first.delete().unwrap();
+        drop(first);
+        assert!(InstanceDir::take(&path, slow_one).unwrap().is_none(), "it is gone");
+        fs::create_dir(&path).unwrap();
+        let second = InstanceDir::try_lock(&path).unwrap().unwrap();
+        assert!(InstanceDir::take(&path, slow_two).unwrap().is_none(), "it is another one's now");
+        drop(second);
+        assert!(InstanceDir::try_lock(&path).unwrap().is_some());
     }
 }

@@ -192,6 +192,7 @@ mod tests {
         pack.seal(&[]).free();
         let (free, first) = (slot.word(0), slot.word(entry_at(0)));
         let pack = slot.claim();
+        assert_eq!(slot.read(), NOTHING, "the earlier use's entry is out of reach");
         let used = slot.word(0);
         for (state, word) in [(free, first), (free, Entry::END), (used, Entry::END)] {
             slot.store_word(0, state);

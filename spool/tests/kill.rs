@@ -186,7 +186,7 @@ fn run_and_kill(task: &str, round: u64, root: &Path, mut seed: u64, lines_max: u
         }
     }
     child.wait().unwrap();
-    assert!(killed && !said.stored.is_empty(), "the child ended by itself");
+    assert!(killed, "the child ended by itself");
     said
 }
 
@@ -209,8 +209,10 @@ fn every_event_answered_ok_is_found_after_kill_9() {
     let mut state = seed;
     let root = tempfile::tempdir().unwrap();
     let mut waiting = BTreeSet::new();
+    let mut stored = 0;
     for round in 0..ROUNDS {
         let said = run_and_kill("send", round, root.path(), random(&mut state), 3000);
+        stored += said.stored.len();
         waiting.extend(said.stored.difference(&said.freed).cloned());
         let (_spool, recovered) = Spool::open(root.path(), &options()).unwrap();
         assert_eq!(recovered.torn_entries, 0);
@@ -228,6 +230,7 @@ fn every_event_answered_ok_is_found_after_kill_9() {
             }
         }
     }
+    assert!(stored > 1000, "{stored} events: the children came to nothing");
     only_instance(root.path());
 }
 
@@ -257,6 +260,7 @@ fn killed_while_they_adopt_and_delete_each_others_directories_nothing_is_lost() 
         let lost: Vec<_> = stored.difference(&freed).filter(|name| !found.contains(*name)).collect();
         assert!(lost.is_empty(), "round {round}, {SEED}={seed}: lost {lost:?}");
     }
+    assert!(!stored.is_empty() && !freed.is_empty(), "the children came to nothing");
     let (_spool, recovered) = Spool::open(root.path(), &options()).unwrap();
     recovered.packs.into_iter().for_each(|pack| pack.seal(&[]).free());
     only_instance(root.path());
