@@ -27,8 +27,13 @@ impl DeliverySink for Count {
 /// User and system time of this process so far.
 fn cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<u64> =
-        stat.rsplit(')').next().unwrap_or("").split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let fields: Vec<u64> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or("")
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
     // Without the name and the state, utime and stime are the 11th and 12th; a tick is 10 ms.
     Duration::from_millis(10 * (fields.get(10).unwrap_or(&0) + fields.get(11).unwrap_or(&0)))
 }

@@ -23,6 +23,8 @@ enum Mood {
     /// Stores it, then says that it does not know.
     LoseAnswer,
     Fail,
+    /// Stores it and says so long after the delivery time-out.
+    Late,
 }
 
 struct Topic {
@@ -36,6 +38,8 @@ struct Topic {
 struct Scripted {
     topics: Mutex<BTreeMap<String, Arc<Topic>>>,
     opened: AtomicU64,
+    /// While held, no topic can be opened.
+    door: Mutex<()>,
 }
 
 impl Scripted {
@@ -55,6 +59,7 @@ impl Scripted {
 #[async_trait]
 impl Broker for Scripted {
     fn ensure_topic(&self, topic: &str, _partitions: u32) -> Result<(), OpenError> {
+        drop(self.door.lock());
         self.topic(topic);
         Ok(())
     }
@@ -95,13 +100,22 @@ impl Producer for ScriptedProducer {
         let reports = self.reports.lock();
         let Some(reports) = reports.as_ref() else { return Err(SendRefused::Closed) };
         let mood = *self.topic.mood.lock();
-        if matches!(mood, Mood::Store | Mood::LoseAnswer) {
+        if matches!(mood, Mood::Store | Mood::LoseAnswer | Mood::Late) {
             self.topic.stored.lock().push(record.payload.to_vec());
         }
         let delivery = match mood {
             Mood::Refuse => return Err(SendRefused::Unavailable("scripted".into())),
             Mood::Hang => {
                 self.topic.silent.lock().push(tag);
+                return Ok(());
+            }
+            Mood::Late => {
+                let reports = reports.clone();
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(400));
+                    // The stage may be gone by then.
+                    drop(reports.send((tag, Delivery::Stored)));
+                });
                 return Ok(());
             }
             Mood::Store => Delivery::Stored,
@@ -404,4 +418,111 @@ fn random_moods_lose_nothing() {
             stage.master().stored.lock().iter().chain(stage.backup().stored.lock().iter()).cloned().collect();
         assert!(delivered.iter().all(|payload| stored.contains(payload)), "seed {seed}");
     }
+}
+
+/// Rules with one more queue, `extra`, on topics of its own.
+fn rules_with(version: u64, extra: &str) -> Rules {
+    let mut rules = rules(100);
+    rules.version = version;
+    for (name, broker) in [(format!("{extra}-m"), "a"), (format!("{extra}-s"), "b")] {
+        rules.topics.insert(name, rules::Topic { broker: broker.into(), partitions: 4 });
+    }
+    let (master, backup) = (format!("{extra}-m"), format!("{extra}-s"));
+    rules.queues.insert(extra.to_owned(), rules::Queue { master, backup, ratio: Ratio::ALL });
+    rules
+}
+
+#[test]
+fn a_broker_that_is_slow_to_open_a_topic_stops_nobody() {
+    let stage = stage(quick());
+    let door = stage.a.door.lock();
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| stage.fanout.apply(&rules_with(2, "new")));
+        std::thread::sleep(Duration::from_millis(20));
+        for number in 0..20 {
+            stage.send(number, None);
+        }
+        stage.wait_for(20);
+        assert!(!opening.is_finished());
+        drop(door);
+        opening.join().unwrap().unwrap();
+    });
+    assert!(stage.fanout.queue("new").is_some());
+}
+
+#[test]
+fn rules_that_come_late_do_not_undo_newer_ones() {
+    let stage = stage(quick());
+    stage.fanout.apply(&rules_with(7, "new")).unwrap();
+    stage.fanout.apply(&rules(30)).unwrap();
+    let queue = stage.fanout.queue("new").unwrap();
+    assert_eq!(stage.fanout.side(queue, 99), Some(Side::Master), "version 1 came after version 7");
+}
+
+#[test]
+fn parcels_for_topics_just_opened_are_retried_too() {
+    let stage = stage(quick());
+    let names: Vec<_> = (2..40_u32).map(|version| format!("q{version}")).collect();
+    for (name, version) in names.iter().zip(2..) {
+        for topic in [stage.a.topic(&format!("{name}-m")), stage.b.topic(&format!("{name}-s"))] {
+            *topic.mood.lock() = Mood::Fail;
+        }
+        stage.fanout.apply(&rules_with(version, name)).unwrap();
+        let queue = stage.fanout.queue(name).unwrap();
+        let letter = Letter { payload: name.clone().into(), patience: None, fates: Arc::clone(&stage.fates) };
+        stage.fanout.submit(&[(queue, Side::Master)], Box::new(letter));
+    }
+    for name in &names {
+        *stage.b.topic(&format!("{name}-s")).mood.lock() = Mood::Store;
+    }
+    stage.wait_for(names.len());
+    assert_eq!(stage.fates.delivered.lock().len(), names.len());
+}
+
+/// Both topics take it and then fail it, while other records keep the breakers closed: it used to go round and
+/// round as fast as the brokers answered, and its patience never ended.
+#[test]
+fn a_record_that_fails_everywhere_is_tried_with_backoff_and_given_back() {
+    let stage = stage(FanoutOptions { breaker_failures: 1_000, ..quick() });
+    for topic in [stage.master(), stage.backup()] {
+        *topic.mood.lock() = Mood::Fail;
+    }
+    stage.send(1, Some(Duration::from_millis(200)));
+    stage.wait_for(1);
+    assert_eq!(stage.fates.undelivered.lock()[0].1, Undelivered::PatienceOver);
+    let asked = stage.master().asked.load(SeqCst) + stage.backup().asked.load(SeqCst);
+    assert!(asked < 40, "{asked} tries in 200 ms");
+}
+
+/// With one time-out for ever, brokers that take longer would be sent the same record again and again.
+#[test]
+fn brokers_slower_than_the_time_out_get_there_in_the_end() {
+    let stage = stage(FanoutOptions { hang_ms: 10_000, ..quick() });
+    for topic in [stage.master(), stage.backup()] {
+        *topic.mood.lock() = Mood::Late;
+    }
+    stage.send(1, None);
+    stage.wait_for(1);
+    assert_eq!(stage.fates.delivered.lock().len(), 1);
+    let copies = stage.master().stored.lock().len() + stage.backup().stored.lock().len();
+    assert!(copies <= 4, "{copies} copies");
+}
+
+#[test]
+fn patience_ends_when_answers_stay_away_too() {
+    let stage = stage(quick());
+    for topic in [stage.master(), stage.backup()] {
+        *topic.mood.lock() = Mood::Hang;
+    }
+    stage.send(1, Some(Duration::from_millis(100)));
+    stage.wait_for(1);
+    assert_eq!(stage.fates.undelivered.lock()[0].1, Undelivered::PatienceOver);
+}
+
+#[test]
+fn options_out_of_range_are_named() {
+    let brokers: BTreeMap<String, Arc<dyn Broker>> = BTreeMap::new();
+    let options = FanoutOptions { hang_ms: 1, ..quick() };
+    let refused = Fanout::open(&rules(100), brokers, options, Clock::system()).err().unwrap();
+    assert!(refused.to_string().contains("hang_ms = 1: 50 to 60000"), "{refused}");
 }

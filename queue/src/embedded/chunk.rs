@@ -130,7 +130,8 @@ impl ChunkCursor {
 
     /// Walks the headers once, so that `next` never leaves the chunk.
     fn verify(&self) -> Result<(), Malformed> {
-        let mut walk = Self { bytes: Bytes::new(), at: self.at, offset: self.offset, remaining: self.remaining };
+        let mut walk =
+            Self { bytes: Bytes::new(), at: self.at, offset: self.offset, remaining: self.remaining };
         walk.bytes = self.bytes.clone();
         while walk.remaining > 0 {
             let (key, payload) = walk.header().ok_or(Malformed)?;

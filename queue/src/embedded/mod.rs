@@ -143,10 +143,11 @@ impl Broker for EmbeddedBroker {
         if fresh {
             // From now on nothing is deleted that this group has not committed, restarts or not.
             let start: Vec<_> = (0u32..).zip(entry.committed()).collect();
-            inner.signals.commit(topic.id, group, &start).await.map_err(|what| OpenError::Io {
-                place: inner.place.clone(),
-                what,
-            })?;
+            inner
+                .signals
+                .commit(topic.id, group, &start)
+                .await
+                .map_err(|what| OpenError::Io { place: inner.place.clone(), what })?;
         }
         Ok(Box::new(EmbeddedConsumer::join(self.alive.clone(), topic, entry)?))
     }
@@ -194,13 +195,12 @@ fn load(
             }
             partitions.push(Partition::new(extent));
         }
-        let topic =
-            Topic { id: row.id, partitions: RwLock::new(partitions), groups: Mutex::default() };
+        let topic = Topic { id: row.id, partitions: RwLock::new(partitions), groups: Mutex::default() };
         let kept: Vec<_> = topic.lows().into_iter().zip(topic.ends()).collect();
         for (group, committed) in storage.groups(row.id).map_err(read)? {
-            let committed = (0u32..).zip(&kept).map(|(index, (low, end))| {
-                committed.get(&index).copied().unwrap_or(0).clamp(*low, *end)
-            });
+            let committed = (0u32..)
+                .zip(&kept)
+                .map(|(index, (low, end))| committed.get(&index).copied().unwrap_or(0).clamp(*low, *end));
             let entry = Arc::new(Group::new(&group, committed.collect()));
             topic.groups.lock().insert(group, entry);
         }

@@ -48,8 +48,7 @@ struct State {
 
 impl EmbeddedProducer {
     pub(super) fn new(alive: Arc<Alive>, topic: Arc<Topic>, sink: Arc<dyn DeliverySink>) -> Self {
-        let shared =
-            Arc::new(ProducerShared { topic, sink, state: Mutex::default(), idle: Condvar::new() });
+        let shared = Arc::new(ProducerShared { topic, sink, state: Mutex::default(), idle: Condvar::new() });
         alive.inner.signals.register(shared.clone());
         Self { alive, shared }
     }
@@ -63,9 +62,10 @@ impl Producer for EmbeddedProducer {
             return Err(SendRefused::TooLarge { bytes: record.payload.len(), max });
         }
         let too_large = |bytes, max| move |_| SendRefused::TooLarge { bytes, max };
-        let key_len = u16::try_from(record.key.len())
-            .map_err(too_large(record.key.len(), usize::from(u16::MAX)))?;
-        let payload_len = u32::try_from(record.payload.len()).map_err(too_large(record.payload.len(), max))?;
+        let key_len =
+            u16::try_from(record.key.len()).map_err(too_large(record.key.len(), usize::from(u16::MAX)))?;
+        let payload_len =
+            u32::try_from(record.payload.len()).map_err(too_large(record.payload.len(), max))?;
         if let Some(what) = inner.signals.failed() {
             return Err(SendRefused::Unavailable(what));
         }

@@ -168,7 +168,8 @@ impl State {
     }
 
     fn absorb(&mut self, job: Job, result: Result<ChunkCursor, PollError>) {
-        let slot = self.slots.iter_mut().find(|slot| slot.partition == job.partition && slot.epoch == job.epoch);
+        let slot =
+            self.slots.iter_mut().find(|slot| slot.partition == job.partition && slot.epoch == job.epoch);
         // Revoked while it was read.
         let Some(slot) = slot else { return };
         match result {

@@ -69,7 +69,9 @@ impl Storage {
         match opened {
             Ok(Ok(storage)) => Ok(storage),
             Ok(Err(error)) => Err(open_error(&place, error)),
-            Err(_) => Err(OpenError::Damaged { place, what: "recovery stopped at an impossible value".into() }),
+            Err(_) => {
+                Err(OpenError::Damaged { place, what: "recovery stopped at an impossible value".into() })
+            }
         }
     }
 
@@ -263,7 +265,10 @@ fn check_format(dir: &Path, place: &str) -> Result<(), OpenError> {
                 Err(OpenError::Newer { place: place.into(), found, known: FORMAT })
             }
             Ok(1..) => Ok(()),
-            _ => Err(OpenError::Damaged { place: place.into(), what: format!("{FORMAT_FILE} holds no version") }),
+            _ => Err(OpenError::Damaged {
+                place: place.into(),
+                what: format!("{FORMAT_FILE} holds no version"),
+            }),
         },
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let fresh = dir.join(format!("{FORMAT_FILE}.new"));
@@ -292,7 +297,9 @@ pub(super) fn open_error(place: &str, error: fjall::Error) -> OpenError {
 pub(super) fn read_error(error: fjall::Error) -> ReadError {
     let system = match &error {
         fjall::Error::Io(system) | fjall::Error::Storage(LsmError::Io(system)) => Some(system),
-        fjall::Error::Poisoned => return ReadError::Io("an earlier write failed; open the broker again".into()),
+        fjall::Error::Poisoned => {
+            return ReadError::Io("an earlier write failed; open the broker again".into());
+        }
         _ => None,
     };
     // A file that is missing or short is damage, not the system's refusal.

@@ -104,7 +104,8 @@ impl Signals {
 
     fn raise(&self, level: u8) {
         // Sequentially consistent on both sides: either this sees the writer's reset, or the writer sees the record.
-        if self.level.load(Ordering::SeqCst) < level && self.level.fetch_max(level, Ordering::SeqCst) < level {
+        if self.level.load(Ordering::SeqCst) < level && self.level.fetch_max(level, Ordering::SeqCst) < level
+        {
             drop(self.desk.lock());
             self.wake.notify_one();
         }
@@ -269,7 +270,9 @@ impl Writer {
         match cleanup::step(&self.inner) {
             Ok(cleanup::Step::Done) => {}
             Ok(cleanup::Step::More) => self.inner.signals.nudge(),
-            Err(error) => tracing::warn!(place = %self.inner.place, %error, "finished records could not be deleted"),
+            Err(error) => {
+                tracing::warn!(place = %self.inner.place, %error, "finished records could not be deleted")
+            }
         }
     }
 }

@@ -21,17 +21,19 @@ const TICK_MS: u64 = 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FanoutOptions {
     /// An answer later than this is taken for lost and the record sent to the next topic. 100 to 120,000;
-    /// default 3,000: longer than a broker's longest ordinary pause, shorter than a user's patience.
+    /// default 3,000: longer than a broker's longest ordinary pause, shorter than a user's patience. It doubles
+    /// with each answer that a record has missed, up to 32 times: brokers that are all slower than this would
+    /// else be sent the same record for ever.
     pub delivery_timeout_ms: u64,
     /// A topic that holds records and reports nothing for so long gets no new ones. 50 to 60,000; default 500.
     pub hang_ms: u64,
     /// Wait before the second round over all topics; doubles with each round. 1 to 60,000; default 20.
     pub backoff_first_ms: u64,
-    /// The longest wait between two rounds. Default 1,000.
+    /// The longest wait between two rounds. 1 to 60,000; default 1,000.
     pub backoff_max_ms: u64,
     /// Failures in a row that open a topic's breaker. 1 to 1,000; default 3.
     pub breaker_failures: u32,
-    /// An open breaker lets one record probe this often. Default 250.
+    /// An open breaker lets one record probe this often. 1 to 60,000; default 250.
     pub breaker_probe_ms: u64,
     /// Parcels in it at most; `submit` gives back what is more. 1 to 1,048,576; default 65,536.
     pub parcels_max: usize,
@@ -48,6 +50,27 @@ impl Default for FanoutOptions {
             breaker_probe_ms: 250,
             parcels_max: 65_536,
         }
+    }
+}
+
+impl FanoutOptions {
+    fn check(&self) -> Result<(), OpenError> {
+        let parcels_max = u64::try_from(self.parcels_max).unwrap_or(u64::MAX);
+        for (name, value, low, high) in [
+            ("delivery_timeout_ms", self.delivery_timeout_ms, 100, 120_000),
+            ("hang_ms", self.hang_ms, 50, 60_000),
+            ("backoff_first_ms", self.backoff_first_ms, 1, 60_000),
+            ("backoff_max_ms", self.backoff_max_ms, 1, 60_000),
+            ("breaker_failures", self.breaker_failures.into(), 1, 1_000),
+            ("breaker_probe_ms", self.breaker_probe_ms, 1, 60_000),
+            ("parcels_max", parcels_max, 1, 1 << 20),
+        ] {
+            if value < low || value > high {
+                let what = format!("fan-out option {name} = {value}: {low} to {high} is allowed");
+                return Err(OpenError::Invalid(what));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -100,15 +123,18 @@ impl Fanout {
     /// Opens the topics of `rules` on `brokers` (by name) and starts the retry thread.
     ///
     /// # Errors
-    /// [`OpenError`] of the first topic that cannot be opened; nothing is left running.
+    /// [`OpenError`] of an option out of its range, or of the first topic that cannot be opened; nothing is left
+    /// running.
     pub fn open(
         rules: &Rules,
         brokers: BTreeMap<String, Arc<dyn Broker>>,
         options: FanoutOptions,
         clock: Clock,
     ) -> Result<Self, OpenError> {
+        options.check()?;
         let inner = Arc::new_cyclic(|own: &Weak<Inner>| Inner {
             topology: RwLock::new(Arc::new(Topology::default())),
+            applying: Mutex::default(),
             state: Mutex::new(State { flights: Flights::new(options.parcels_max), phase: Phase::Open }),
             wake: Condvar::new(),
             brokers,
@@ -128,7 +154,9 @@ impl Fanout {
         Ok(Self { inner, worker: Mutex::new(Some(worker)) })
     }
 
-    /// Takes over queues, ratios and new topics of other rules. Parcels on their way go on as they are.
+    /// Takes over queues, ratios and new topics of other rules; rules older than those in force are passed over.
+    /// Parcels on their way go on as they are. Opening a topic may wait for its broker: meanwhile everything else
+    /// goes on with the rules that were.
     ///
     /// # Errors
     /// [`OpenError`]: a new topic cannot be opened; the queues stay as they were.
@@ -191,6 +219,8 @@ struct State {
 
 struct Inner {
     topology: RwLock<Arc<Topology>>,
+    /// Held while topics are opened, so that two `apply` do not open one twice.
+    applying: Mutex<()>,
     state: Mutex<State>,
     wake: Condvar,
     brokers: BTreeMap<String, Arc<dyn Broker>>,
@@ -214,8 +244,14 @@ impl DeliverySink for Sink {
 
 impl Inner {
     fn apply(&self, rules: &Rules) -> Result<(), OpenError> {
-        let mut topology = self.topology.write();
-        *topology = Arc::new(topology.next(rules, &self.brokers, &self.sink, &self.options)?);
+        let _one_at_a_time = self.applying.lock();
+        let now = Arc::clone(&self.topology.read());
+        if rules.version < now.version {
+            return Ok(());
+        }
+        // A broker may take its time here. Neither senders nor drivers wait for it: they read the old topology.
+        let next = now.next(rules, &self.brokers, &self.sink, &self.options)?;
+        *self.topology.write() = Arc::new(next);
         Ok(())
     }
 
@@ -245,7 +281,7 @@ impl Inner {
         let now_ns = self.clock.monotonic_ns();
         let patience_ns = parcel.patience().map(|wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
         let until_ns = patience_ns.map(|patience_ns| now_ns.saturating_add(patience_ns));
-        let flight = Flight { parcel, targets: targets.into_boxed_slice(), at: 0, rounds: 0, until_ns };
+        let flight = Flight { parcel, targets: targets.into_boxed_slice(), at: 0, rounds: 0, failed: 0, overdue: 0, until_ns };
         self.dispatch(&topology, flight, now_ns);
     }
 
@@ -277,7 +313,8 @@ impl Inner {
         let record = OutRecord { key: flight.parcel.key(), payload: flight.parcel.payload() };
         match topic.producer.send(tag, record) {
             Ok(()) => {
-                let overdue_at_ns = now_ns.saturating_add(self.options.delivery_timeout_ms * 1_000_000);
+                let timeout_ms = self.options.delivery_timeout_ms << flight.overdue.min(5);
+                let overdue_at_ns = now_ns.saturating_add(timeout_ms * 1_000_000);
                 let after = self.state.lock().flights.sent(tag, flight, overdue_at_ns);
                 match after {
                     AfterSend::Sent => Sent::Away,
@@ -317,24 +354,24 @@ impl Inner {
     fn wait(&self, due_ns: u64, flight: Flight) {
         let mut state = self.state.lock();
         if state.phase == Phase::Closed {
-            state.flights.leave();
             drop(state);
-            return flight.parcel.undelivered(Undelivered::Closed);
+            return self.give_up(flight, Undelivered::Closed);
         }
         state.flights.wait(due_ns, flight);
         drop(state);
         self.wake.notify_one();
     }
 
+    // Both count the parcel out last: when `close` finds none left, every owner has heard.
     fn arrived(&self, flight: Flight) {
         self.delivered.fetch_add(1, Relaxed);
-        self.state.lock().flights.leave();
         flight.parcel.delivered();
+        self.state.lock().flights.leave();
     }
 
     fn give_up(&self, flight: Flight, why: Undelivered) {
-        self.state.lock().flights.leave();
         flight.parcel.undelivered(why);
+        self.state.lock().flights.leave();
     }
 
     fn reported(&self, tag: Tag, delivery: &Delivery) {
@@ -351,8 +388,14 @@ impl Inner {
                 tracing::debug!(topic = topic.name, why, "a record was not delivered; trying the next topic");
                 topic.health.failed(now_ns);
                 flight.at = (flight.at + 1) % flight.targets.len();
-                // The driver's thread only notes it; the retry thread sends.
-                self.wait(now_ns, flight);
+                flight.failed = flight.failed.wrapping_add(1);
+                // The driver's thread only notes it; the retry thread sends. A record that each topic takes and
+                // then fails must not go round and round while others keep the breakers closed.
+                if (flight.failed as usize).is_multiple_of(flight.targets.len()) {
+                    self.put_aside(flight, now_ns);
+                } else {
+                    self.wait(now_ns, flight);
+                }
             }
         }
     }
@@ -360,7 +403,6 @@ impl Inner {
     fn run(&self) {
         loop {
             let now_ns = self.clock.monotonic_ns();
-            let topology = Arc::clone(&self.topology.read());
             loop {
                 let (overdue, due) = {
                     let mut state = self.state.lock();
@@ -369,11 +411,18 @@ impl Inner {
                 if overdue.is_none() && due.is_none() {
                     break;
                 }
+                // Read after the parcels: one of them may be bound for a topic that was opened just now.
+                let topology = Arc::clone(&self.topology.read());
                 if let Some(mut flight) = overdue {
                     topology.topics[flight.targets[flight.at]].health.overdue(now_ns);
                     flight.at = (flight.at + 1) % flight.targets.len();
-                    self.retries.fetch_add(1, Relaxed);
-                    self.dispatch(&topology, flight, now_ns);
+                    flight.overdue = flight.overdue.saturating_add(1);
+                    if flight.until_ns.is_some_and(|until_ns| now_ns >= until_ns) {
+                        self.give_up(flight, Undelivered::PatienceOver);
+                    } else {
+                        self.retries.fetch_add(1, Relaxed);
+                        self.dispatch(&topology, flight, now_ns);
+                    }
                 }
                 if let Some(flight) = due {
                     self.retries.fetch_add(1, Relaxed);

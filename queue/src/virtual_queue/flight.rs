@@ -3,7 +3,10 @@
 use super::Parcel;
 use crate::contract::{Delivery, Tag};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
+
+/// Fewer entries than this are not worth a sweep.
+const SWEEP_FROM: usize = 1_024;
 
 /// A parcel and where it has been.
 pub(super) struct Flight {
@@ -14,6 +17,10 @@ pub(super) struct Flight {
     pub(super) at: usize,
     /// Rounds over all targets that failed; the backoff's exponent.
     pub(super) rounds: u32,
+    /// Times that a topic took it and then failed.
+    pub(super) failed: u32,
+    /// Times that an answer did not come in time.
+    pub(super) overdue: u32,
     /// When it is given up (monotonic ns).
     pub(super) until_ns: Option<u64>,
 }
@@ -37,7 +44,8 @@ pub(super) struct Flights {
     /// Parcels in it, sent or waiting.
     pub(super) parcels: usize,
     waiting: BinaryHeap<Reverse<Due>>,
-    overdue: VecDeque<(u64, Tag)>,
+    /// When answers are overdue. An answered record's entry stays until it is on top or swept out.
+    overdue: BinaryHeap<Reverse<(u64, Tag)>>,
     sequence: u64,
 }
 
@@ -57,7 +65,7 @@ impl Flights {
             parcels_max,
             parcels: 0,
             waiting: BinaryHeap::new(),
-            overdue: VecDeque::new(),
+            overdue: BinaryHeap::new(),
             sequence: 0,
         }
     }
@@ -109,7 +117,13 @@ impl Flights {
             return AfterSend::Early(flight, delivery);
         }
         self.slots[index].1 = Slot::Sent(flight);
-        self.overdue.push_back((overdue_at_ns, tag));
+        self.overdue.push(Reverse((overdue_at_ns, tag)));
+        // I9: as many entries of answered records as there are slots, not as many as come within the time-out.
+        if self.overdue.len() > 2 * self.slots.len() + SWEEP_FROM {
+            let mut overdue = std::mem::take(&mut self.overdue);
+            overdue.retain(|Reverse((_, tag))| self.sent_index(*tag).is_some());
+            self.overdue = overdue;
+        }
         AfterSend::Sent
     }
 
@@ -135,12 +149,12 @@ impl Flights {
 
     /// Takes out a parcel whose answer is overdue at `now_ns`.
     pub(super) fn take_overdue(&mut self, now_ns: u64) -> Option<Flight> {
-        while let Some(&(at_ns, tag)) = self.overdue.front() {
+        while let Some(&Reverse((at_ns, tag))) = self.overdue.peek() {
             let index = self.sent_index(tag);
             if index.is_some() && at_ns > now_ns {
                 return None;
             }
-            self.overdue.pop_front();
+            self.overdue.pop();
             if let Some(flight) = index.and_then(|index| self.release(index)) {
                 return Some(flight);
             }
@@ -164,10 +178,10 @@ impl Flights {
 
     /// The next moment at which something is to be done.
     pub(super) fn next_ns(&mut self) -> Option<u64> {
-        while self.overdue.front().is_some_and(|(_, tag)| self.sent_index(*tag).is_none()) {
-            self.overdue.pop_front();
+        while self.overdue.peek().is_some_and(|Reverse((_, tag))| self.sent_index(*tag).is_none()) {
+            self.overdue.pop();
         }
-        let overdue_ns = self.overdue.front().map(|(at_ns, _)| *at_ns);
+        let overdue_ns = self.overdue.peek().map(|Reverse((at_ns, _))| *at_ns);
         let due_ns = self.waiting.peek().map(|due| due.0.due_ns);
         match (overdue_ns, due_ns) {
             (Some(a), Some(b)) => Some(a.min(b)),

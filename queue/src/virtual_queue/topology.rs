@@ -62,6 +62,8 @@ pub(super) struct TopicNow {
 /// Queues and topics in force. Replaced as a whole; indices of topics and queues never change their meaning.
 #[derive(Clone, Default)]
 pub(super) struct Topology {
+    /// Of the rules; 0 before the first.
+    pub(super) version: u64,
     pub(super) queue_ids: HashMap<String, QueueId>,
     pub(super) queues: Vec<Option<QueueNow>>,
     pub(super) topics: Vec<Arc<TopicNow>>,
@@ -80,7 +82,7 @@ impl Topology {
         sink: &Arc<dyn DeliverySink>,
         options: &FanoutOptions,
     ) -> Result<Self, OpenError> {
-        let mut next = self.clone();
+        let mut next = Self { version: rules.version, ..self.clone() };
         for queue in &mut next.queues {
             *queue = None;
         }
