@@ -94,10 +94,9 @@ impl Tx<'_> {
             moves.push(transfer, order.trade_no, order.user_id, program, order.amount, order.time_ms)?;
             return Ok(OrderOutcome::Credited);
         }
-        if stored.is_none() {
-            let status = Status::Rejected(Reason::BudgetExhausted);
-            orders::set_status(&self.ledger.db, order.trade_no, status, 0, 0)?;
-        }
+        let status = Status::Rejected(Reason::BudgetExhausted);
+        let took_ms = stored.map_or(0, |row| order.time_ms.saturating_sub(row.created_ms));
+        orders::set_status(&self.ledger.db, order.trade_no, status, 0, took_ms)?;
         Ok(OrderOutcome::Rejected(Reason::BudgetExhausted))
     }
 

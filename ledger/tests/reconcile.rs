@@ -1,0 +1,98 @@
+//! Reconciliation finds each kind of damage, done by hand through a raw connection.
+
+use windfall_ledger::{Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation};
+
+fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+    let order = |trade_no, user_id, bonus_type| Order {
+        trade_no,
+        user_id,
+        activity: "spring",
+        scene: "rain",
+        bonus_type,
+        amount: 10,
+        time_ms: 1,
+    };
+    ledger
+        .set_budgets(&[BudgetSet {
+            activity: "spring",
+            scene: "rain",
+            bonus_type: "cash",
+            total: 100,
+            shards: 2,
+        }])
+        .unwrap();
+    ledger.apply(&[order("a", 1, "cash"), order("b", 2, "cash"), order("c", 1, "coin")]).unwrap();
+    let mut tx = ledger.begin().unwrap();
+    tx.reserve(&[order("d", 3, "cash")], Attempt::Normal).unwrap();
+    tx.commit().unwrap();
+    drop(ledger);
+    let clean = LedgerReader::open(&path).unwrap().reconcile().unwrap();
+    assert!(clean.is_clean(), "{clean:?}");
+    let raw = rusqlite::Connection::open(&path).unwrap();
+    raw.execute_batch("PRAGMA ignore_check_constraints = ON").unwrap();
+    raw.execute_batch(sql).unwrap();
+    drop(raw);
+    let reader = LedgerReader::open(&path).unwrap();
+    let credits = reader.orders().unwrap().map(|line| line.unwrap().credits).collect();
+    (reader.reconcile().unwrap(), credits)
+}
+
+#[test]
+fn each_kind_of_damage_is_found() {
+    type Field = fn(&Reconciliation) -> u64;
+    let cases: [(&str, &str, Field); 11] = [
+        ("a transfer is gone", "DELETE FROM transfers WHERE trade_no = 'a'", |found| {
+            found.orders_without_transfer
+        }),
+        ("an order is gone", "DELETE FROM orders WHERE trade_no = 'a'", |found| {
+            found.transfers_without_order
+        }),
+        (
+            "a reserved order has a transfer",
+            "INSERT INTO transfers SELECT 99, 'd', user_id, program, amount, 0, 1 FROM orders WHERE trade_no = 'd'",
+            |found| found.transfers_without_order,
+        ),
+        (
+            "a second transfer",
+            "INSERT INTO transfers SELECT 99, trade_no, user_id, program, amount, id, 1 FROM transfers \
+             WHERE trade_no = 'a'",
+            |found| found.double_credits,
+        ),
+        ("another amount", "UPDATE transfers SET amount = 11 WHERE trade_no = 'a'", |found| {
+            found.mismatched_transfers
+        }),
+        ("another user", "UPDATE orders SET user_id = 7 WHERE trade_no = 'a'", |found| {
+            found.mismatched_transfers
+        }),
+        ("a balance", "UPDATE accounts SET balance = balance + 1 WHERE kind = 0 AND holder = 1", |found| {
+            found.wrong_balances
+        }),
+        ("an account is gone", "DELETE FROM accounts WHERE kind = 0 AND holder = 2", |found| {
+            found.unbalanced_assets
+        }),
+        ("a budget over its total", "UPDATE budget_shards SET total = 0", |found| found.budgets_over),
+        ("used", "UPDATE budget_shards SET used = used + 1 WHERE shard = 0", |found| found.wrong_used),
+        ("reserved", "UPDATE budget_shards SET reserved = 0", |found| found.wrong_reserved),
+    ];
+    for (name, sql, field) in cases {
+        let (found, _) = damaged_by(sql);
+        assert!(field(&found) > 0, "{name}: {found:?}");
+        assert!(!found.is_clean(), "{name}");
+    }
+}
+
+#[test]
+fn credits_are_counted_from_the_transfers() {
+    let none = damaged_by("DELETE FROM transfers WHERE trade_no = 'a'").1;
+    assert_eq!(none, [0, 1, 1, 0]);
+    let copy = "INSERT INTO transfers SELECT 90 + id, trade_no, user_id, program, amount, 0, 1 FROM transfers \
+        WHERE trade_no IN ('a', 'b')";
+    assert_eq!(damaged_by(copy).1, [2, 2, 1, 0]);
+    let other = "UPDATE transfers SET trade_no = 'b' WHERE trade_no = 'a'";
+    assert_eq!(damaged_by(other).1, [0, 2, 1, 0]);
+    let open = "INSERT INTO transfers SELECT 99, 'd', 3, program, 10, 0, 1 FROM orders WHERE trade_no = 'd'";
+    assert_eq!(damaged_by(open).1, [1, 1, 1, 1]);
+}
