@@ -281,7 +281,15 @@ impl Inner {
         let now_ns = self.clock.monotonic_ns();
         let patience_ns = parcel.patience().map(|wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
         let until_ns = patience_ns.map(|patience_ns| now_ns.saturating_add(patience_ns));
-        let flight = Flight { parcel, targets: targets.into_boxed_slice(), at: 0, rounds: 0, failed: 0, overdue: 0, until_ns };
+        let flight = Flight {
+            parcel,
+            targets: targets.into_boxed_slice(),
+            at: 0,
+            rounds: 0,
+            failed: 0,
+            overdue: 0,
+            until_ns,
+        };
         self.dispatch(&topology, flight, now_ns);
     }
 
