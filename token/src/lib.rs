@@ -20,8 +20,8 @@
 //!   thread keeps for 1 s or 2^20 tokens while it counts in the second half. Associated data:
 //!   `"bonus-token" ‖ version ‖ key id ‖ tenant`, numbers big-endian.
 //! - Signature over domain ‖ version, key id, nonce ‖ `BonusToken` bytes, where the domain is
-//!   `"windfall bonus token signature\0" ‖ length of the tenant (8) ‖ tenant ‖ zeros up to a multiple of 64`: HMAC-SHA256 cut to 128 bits
-//!   (RFC 2104) or Ed25519 (RFC 8032), as the key says.
+//!   `"windfall bonus token signature\0" ‖ length of the tenant (8) ‖ tenant ‖ zeros up to a multiple of 64`:
+//!   HMAC-SHA256 cut to 128 bits (RFC 2104) or Ed25519 (RFC 8032), as the key says.
 //!
 //! ```
 //! use windfall_token::{Illegal, KeyRing, StoreAnswer, TokenFields, Verdict};

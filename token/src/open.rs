@@ -89,11 +89,11 @@ impl KeyRing {
         self.diagnose(text, tenant, Some(owner_user_id)).map_err(|_| Illegal)
     }
 
-    /// Opens a token and says which step failed: for operators, `windfall token open`. Without an owner, a token
-    /// of anybody opens.
+    /// Opens a token and says which step failed: for operators, `windfall token open`. Without an owner, a
+    /// token of anybody opens.
     ///
-    /// The order of steps: length → canonical base64 → version, key id → seal → signature → strict decoding →
-    /// owner.
+    /// The order of steps: length → canonical base64 → version, key id → seal → signature → strict decoding
+    /// → owner.
     ///
     /// # Errors
     /// [`Reason`].

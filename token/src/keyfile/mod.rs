@@ -33,7 +33,11 @@ pub enum KeyFileError {
         path: PathBuf,
     },
     /// Others than the owner may read or write it.
-    #[error("{} is open to others than its owner (mode {mode:03o}); run: chmod 600 '{}'", path.display(), path.display())]
+    #[error(
+        "{} is open to others than its owner (mode {mode:03o}); run: chmod 600 '{}'",
+        path.display(),
+        path.display()
+    )]
     Exposed {
         /// The key file.
         path: PathBuf,
@@ -329,4 +333,67 @@ impl std::fmt::Debug for KeyFile {
 
 fn find(entries: &mut [Entry], id: KeyId) -> Result<&mut Entry, ChangeError> {
     entries.iter_mut().find(|entry| entry.info.id == id).ok_or(ChangeError::UnknownKey(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full file still fits what is read, so that no change makes a file that cannot be opened again.
+    #[test]
+    fn a_full_file_takes_no_more_and_still_opens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.toml");
+        let key = |id| {
+            let info = KeyInfo {
+                id: KeyId(id),
+                algorithm: Algorithm::HmacSha256,
+                state: State::VerifyOnly,
+                has_minted: false,
+                created_ms: u64::MAX / 2,
+            };
+            Entry { info, secrets: Some(Secrets::random().unwrap()) }
+        };
+        let last = u32::MAX;
+        let entries: Vec<_> = (0..KEYS_MAX).rev().map(|n| key(last - u32::try_from(n).unwrap())).collect();
+        disk::write_new(&path, &document::write(&entries)).unwrap();
+
+        let mut file = KeyFile::open(&path).unwrap();
+        assert!(matches!(file.add(Algorithm::HmacSha256, 0), Err(ChangeError::Full)));
+        assert_eq!((file.list().len(), KeyRing::load(&path).unwrap().keys().count()), (KEYS_MAX, KEYS_MAX));
+    }
+
+    /// What a digest alone cannot tell: a file that is whole and makes no sense.
+    #[test]
+    fn a_ring_that_contradicts_itself_is_refused() {
+        let key = |id, state, has_minted, with_secrets| {
+            let info =
+                KeyInfo { id: KeyId(id), algorithm: Algorithm::HmacSha256, state, has_minted, created_ms: 0 };
+            Entry { info, secrets: with_secrets.then(|| Secrets::random().unwrap()) }
+        };
+        let public_hmac = |mut entry: Entry| {
+            let secrets = entry.secrets.as_mut().unwrap();
+            secrets.signing = None;
+            secrets.public = Some([1; 32]);
+            entry
+        };
+        let primary = || key(1, State::Primary, true, true);
+        assert!(document::read(&document::write(&[primary()])).is_ok());
+        let bad: [(&str, Vec<Entry>); 10] = [
+            ("no key", vec![]),
+            ("key 0", vec![key(0, State::Primary, true, true)]),
+            ("a number twice", vec![primary(), key(1, State::Pending, false, true)]),
+            ("numbers out of order", vec![key(2, State::Pending, false, true), primary()]),
+            ("two primaries", vec![primary(), key(2, State::Primary, true, true)]),
+            ("a pending key that has minted", vec![key(1, State::Pending, true, true)]),
+            ("a primary key that has not", vec![key(1, State::Primary, false, true)]),
+            ("a primary key without secrets", vec![key(1, State::Primary, true, false)]),
+            ("a destroyed key with secrets", vec![key(1, State::Destroyed, true, true)]),
+            ("a public HMAC key", vec![public_hmac(primary())]),
+        ];
+        for (what, entries) in bad {
+            let refused = document::read(&document::write(&entries));
+            assert!(matches!(refused, Err(document::Refused::Damaged(_))), "{what}");
+        }
+    }
 }
