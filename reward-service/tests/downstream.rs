@@ -1,0 +1,311 @@
+//! Grants that a downstream pays: time-outs, lost answers, refusals, restarts. It pays each order once.
+
+mod support;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use support::{assert_clean, badge, badge_options, bytes, event, ledger_path, start_with};
+use windfall_config::rules::Budget;
+use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason, Rewards};
+use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
+use windfall_reward_service::ledger::{ArchiveFilter, LedgerReader, Status};
+use windfall_reward_service::{
+    Connector, ConnectorOptions, PayAnswer, PayOrder, RewardHandle, RewardOptions, system_clock,
+};
+
+/// Answers what it is told to, then `Paid`; counts its calls.
+#[derive(Default)]
+struct Script {
+    answers: Mutex<VecDeque<PayAnswer>>,
+    calls: AtomicUsize,
+    hold: Option<Arc<tokio::sync::Semaphore>>,
+}
+
+impl Script {
+    fn of(answers: impl IntoIterator<Item = PayAnswer>) -> Arc<Self> {
+        Arc::new(Self { answers: Mutex::new(answers.into_iter().collect()), ..Self::default() })
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Connector for Script {
+    fn name(&self) -> &str {
+        "fake"
+    }
+
+    async fn pay(&self, _order: PayOrder<'_>) -> PayAnswer {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        if let Some(hold) = &self.hold {
+            hold.acquire().await.unwrap().forget();
+        }
+        let told = self.answers.lock().pop_front();
+        told.unwrap_or(PayAnswer::Paid)
+    }
+}
+
+fn budget(total: i64) -> Budget {
+    Budget {
+        activity: "spring-2027".into(),
+        scene: "rain".into(),
+        bonus_type: "badge".into(),
+        total,
+        shards: 3,
+    }
+}
+
+fn options(connector: ConnectorOptions) -> RewardOptions {
+    let mut options = badge_options();
+    options.connectors.insert("fake".into(), connector);
+    options
+}
+
+/// Asks until everything is final, as a consumer does.
+async fn until_final(rewards: &RewardHandle, events: &[Bytes]) -> Vec<GrantReply> {
+    let mut replies = vec![None; events.len()];
+    for _ in 0..500 {
+        let open: Vec<usize> = (0..events.len()).filter(|at| replies[*at].is_none()).collect();
+        if open.is_empty() {
+            break;
+        }
+        let ask: Vec<Bytes> = open.iter().map(|at| events[*at].clone()).collect();
+        for (at, reply) in open.iter().zip(rewards.grant_batch("badge", &ask).await) {
+            replies[*at] = Some(reply).filter(GrantReply::is_final);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    replies.into_iter().map(|reply| reply.expect("final within 500 rounds")).collect()
+}
+
+#[tokio::test]
+async fn each_answer_of_a_downstream_leads_where_it_should() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = Script::of([
+        PayAnswer::Unknown,
+        PayAnswer::Retry { after_ms: 9 },
+        PayAnswer::Busy { after_ms: 8 },
+        PayAnswer::AlreadyPaid,
+    ]);
+    let rewards = start_with(folder.path(), options(ConnectorOptions::default()), vec![script.clone()]);
+    rewards.apply_budgets(&[budget(1)]).await.unwrap();
+    let ask = || async { rewards.grant_batch("badge", &[badge("a")]).await.remove(0) };
+    assert!(matches!(ask().await, GrantReply::Retry { reason: RetryReason::DownstreamTimeout, .. }));
+    assert_eq!(ask().await, GrantReply::Retry { after_ms: 9, reason: RetryReason::DownstreamRetry });
+    assert_eq!(ask().await, GrantReply::Retry { after_ms: 8, reason: RetryReason::Busy });
+    // All the while its budget is held: nobody else gets it.
+    let other = rewards.grant_batch("badge", &[badge("b")]).await.remove(0);
+    assert_eq!(other, GrantReply::Rejected(Rejection::BudgetExhausted));
+    assert_eq!(ask().await, GrantReply::Credited);
+    assert_eq!(ask().await, GrantReply::AlreadyCredited);
+    assert_eq!(script.calls(), 4, "not asked for what is credited, nor for what is rejected");
+    let conflict = bytes(event("a", 8, "badge", 1));
+    assert_eq!(rewards.grant_batch("badge", &[conflict]).await, [GrantReply::Conflict]);
+    assert_eq!(script.calls(), 4);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn a_refusal_is_final_gives_the_budget_back_and_can_be_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = Script::of([PayAnswer::Refused("no such badge".into())]);
+    let rewards = start_with(folder.path(), options(ConnectorOptions::default()), vec![script.clone()]);
+    rewards.apply_budgets(&[budget(1)]).await.unwrap();
+    let refused = [GrantReply::Rejected(Rejection::DownstreamRefused)];
+    assert_eq!(rewards.grant_batch("badge", &[badge("a")]).await, refused);
+    assert_eq!(rewards.grant_batch("badge", &[badge("a")]).await, refused);
+    assert_eq!(script.calls(), 1);
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    assert!(archive.iter().any(|one| one.reason == "downstream_refused" && one.detail == "no such badge"));
+    let state = LedgerReader::open(ledger_path(folder.path())).unwrap().budgets().unwrap().remove(0);
+    assert_eq!((state.used, state.reserved), (0, 0));
+    assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, GrantReply::Credited);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn a_call_without_answer_times_out_and_a_row_of_them_opens_the_breaker() {
+    let folder = tempfile::tempdir().unwrap();
+    let script =
+        Arc::new(Script { hold: Some(Arc::new(tokio::sync::Semaphore::new(0))), ..Script::default() });
+    let hold = script.hold.clone().unwrap();
+    let connector = ConnectorOptions {
+        timeout_ms: 20,
+        concurrency: 1,
+        breaker_failures: 3,
+        breaker_open_ms: 200,
+        ..ConnectorOptions::default()
+    };
+    let rewards = start_with(folder.path(), options(connector), vec![script.clone()]);
+    let events: Vec<Bytes> = (0..6).map(|nth| badge(&format!("order/{nth}"))).collect();
+    let replies = rewards.grant_batch("badge", &events).await;
+    let of = |wanted: RetryReason| {
+        let is = |reply: &&GrantReply| matches!(reply, GrantReply::Retry { reason, .. } if *reason == wanted);
+        replies.iter().filter(is).count()
+    };
+    assert_eq!(of(RetryReason::DownstreamTimeout), 3);
+    assert_eq!(of(RetryReason::Busy), 3, "the breaker is open, which counts against no event");
+    assert_eq!(script.calls(), 3);
+    hold.add_permits(1_000);
+    assert!(until_final(&rewards, &events).await.iter().all(GrantReply::is_credited));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn an_order_that_is_being_asked_for_is_not_asked_for_again_until_the_call_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let script =
+        Arc::new(Script { hold: Some(Arc::new(tokio::sync::Semaphore::new(0))), ..Script::default() });
+    let hold = script.hold.clone().unwrap();
+    let rewards = start_with(folder.path(), options(ConnectorOptions::default()), vec![script.clone()]);
+    let first = tokio::spawn({
+        let rewards = rewards.clone();
+        async move { rewards.grant_batch("badge", &[badge("a"), badge("a")]).await }
+    });
+    while script.calls() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let reply = rewards.grant_batch("badge", &[badge("a")]).await.remove(0);
+    assert!(matches!(reply, GrantReply::Retry { reason: RetryReason::Busy, .. }), "{reply:?}");
+    // Cancelled, it frees the order.
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    hold.add_permits(10);
+    assert_eq!(rewards.grant_batch("badge", &[badge("a")]).await, [GrantReply::Credited]);
+    assert_eq!(script.calls(), 2);
+}
+
+#[tokio::test]
+async fn when_the_store_fails_after_a_payment_it_is_asked_again_and_paid_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let book = folder.path().join("book");
+    let fake_options = FakeOptions { rate_per_s: 0, latency_ms: 0, ..FakeOptions::default() };
+    let fake = Arc::new(FakeDownstream::open(&book, fake_options, system_clock()).unwrap());
+    let rewards = start_with(folder.path(), options(ConnectorOptions::default()), vec![fake.clone()]);
+    rewards.grant_batch("badge", &[badge("first")]).await;
+    rewards.close();
+    // Reserved and paid, never posted: as if killed right then.
+    let pay = PayOrder {
+        trade_no: "a",
+        user_id: 7,
+        activity: "spring-2027",
+        scene: "rain",
+        bonus_type: "badge",
+        amount: 1,
+    };
+    assert_eq!(fake.pay(pay).await, PayAnswer::Paid);
+    let rewards = start_with(folder.path(), options(ConnectorOptions::default()), vec![fake]);
+    assert_eq!(rewards.grant_batch("badge", &[badge("a")]).await, [GrantReply::Credited]);
+    rewards.close();
+    assert_eq!(FakeBook::read(&book).unwrap().len(), 2);
+    assert_clean(folder.path());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn through_retries_lost_answers_and_restarts_each_order_is_paid_and_credited_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let book = folder.path().join("book");
+    let names: Vec<String> = (0..300).map(|nth| format!("order/{nth}")).collect();
+    let events: Vec<Bytes> = names.iter().map(|name| badge(name)).collect();
+    let connector = ConnectorOptions { timeout_ms: 20, breaker_open_ms: 20, ..ConnectorOptions::default() };
+    for life in 0..3 {
+        let fake_options = FakeOptions {
+            rate_per_s: 5_000,
+            burst: 50,
+            latency_ms: 1,
+            retry_per_mille: 100,
+            paid_then_timeout_per_mille: 100,
+            hang_ms: 1_000,
+            seed: life,
+            ..FakeOptions::default()
+        };
+        let fake = Arc::new(FakeDownstream::open(&book, fake_options, system_clock()).unwrap());
+        let rewards = start_with(folder.path(), options(connector), vec![fake.clone()]);
+        // Two callers with the same orders; the first two lives are cut short.
+        let tasks: Vec<_> = (0..2)
+            .map(|_| {
+                let (rewards, events) = (rewards.clone(), events.clone());
+                tokio::spawn(async move { until_final(&rewards, &events).await })
+            })
+            .collect();
+        if life < 2 {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        }
+        for task in tasks {
+            if let Ok(replies) = task.await {
+                assert!(replies.iter().all(GrantReply::is_credited));
+            }
+        }
+        rewards.close();
+    }
+    let mut paid: Vec<String> = FakeBook::read(&book).unwrap().into_iter().map(|one| one.trade_no).collect();
+    assert_eq!(paid.len(), 300, "no payment twice");
+    paid.sort();
+    paid.dedup();
+    assert_eq!(paid.len(), 300);
+    let reader = LedgerReader::open(ledger_path(folder.path())).unwrap();
+    let lines: Vec<_> = reader.orders().unwrap().map(Result::unwrap).collect();
+    assert_eq!(lines.len(), 300);
+    assert!(lines.iter().all(|line| (line.status, line.credits) == (Status::Credited, 1)));
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn the_book_survives_a_torn_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let book = folder.path().join("book");
+    std::fs::write(&book, "a\t7\tbadge\t1\nb\t7\tba").unwrap();
+    assert_eq!(FakeBook::read(&book).unwrap().len(), 1);
+    let fake_options = FakeOptions { rate_per_s: 0, latency_ms: 0, ..FakeOptions::default() };
+    let fake = Arc::new(FakeDownstream::open(&book, fake_options, system_clock()).unwrap());
+    let rewards = start_with(folder.path(), options(ConnectorOptions::default()), vec![fake]);
+    rewards.grant_batch("badge", &[badge("a"), badge("b")]).await;
+    rewards.close();
+    let names: Vec<_> = FakeBook::read(&book).unwrap().into_iter().map(|one| one.trade_no).collect();
+    assert_eq!(names, ["a", "b"]);
+    std::fs::write(&book, "nonsense\n").unwrap();
+    assert!(FakeBook::read(&book).is_err());
+}
+
+#[tokio::test]
+async fn above_its_rate_the_fake_is_busy() {
+    let folder = tempfile::tempdir().unwrap();
+    let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(1_000_000));
+    let clock = Arc::clone(&now_ms);
+    let fake_options = FakeOptions { rate_per_s: 100, burst: 4, latency_ms: 0, ..FakeOptions::default() };
+    let fake = FakeDownstream::open(
+        folder.path().join("book"),
+        fake_options,
+        Arc::new(move || clock.load(Ordering::SeqCst)),
+    )
+    .unwrap();
+    let mut paid = 0;
+    for nth in 0..400 {
+        let name = format!("order/{nth}");
+        let order = PayOrder {
+            trade_no: &name,
+            user_id: 1,
+            activity: "a",
+            scene: "s",
+            bonus_type: "badge",
+            amount: 1,
+        };
+        match fake.pay(order).await {
+            PayAnswer::Paid => paid += 1,
+            answer => assert!(matches!(answer, PayAnswer::Busy { .. }), "{answer:?}"),
+        }
+        now_ms.fetch_add(5, Ordering::SeqCst);
+    }
+    assert!((200..=205).contains(&paid), "{paid} in 2 s at 100 a second");
+}

@@ -1,0 +1,335 @@
+//! Grants that the ledger pays, the archive, and callers that come at once.
+
+mod support;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use support::{assert_clean, bytes, cash, event, ledger_path, start, start_with};
+use windfall_config::rules::Budget;
+use windfall_reward_service::contract::{Failed, GrantReply, Rejection, RetryReason, Rewards};
+use windfall_reward_service::ledger::{ArchiveFilter, Ledger, LedgerOptions, LedgerReader};
+use windfall_reward_service::{Payer, ReplayError, RewardOptions, RewardService, StartError, system_clock};
+
+fn budget(total: i64, shards: u32) -> Budget {
+    Budget { activity: "spring-2027".into(), scene: "rain".into(), bonus_type: "cash".into(), total, shards }
+}
+
+#[tokio::test]
+async fn a_conflict_is_archived_and_an_order_credits_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let events = [cash("a", 1, 5), cash("a", 1, 5), cash("a", 2, 5), cash("b", 2, 7)];
+    let first =
+        [GrantReply::Credited, GrantReply::AlreadyCredited, GrantReply::Conflict, GrantReply::Credited];
+    assert_eq!(rewards.grant_batch("cash", &events).await, first);
+    let again = [
+        GrantReply::AlreadyCredited,
+        GrantReply::AlreadyCredited,
+        GrantReply::Conflict,
+        GrantReply::AlreadyCredited,
+    ];
+    assert_eq!(rewards.grant_batch("cash", &events).await, again);
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    assert_eq!(archive.len(), 1, "asked twice, archived once");
+    assert_eq!((archive[0].reason.as_str(), archive[0].trade_no.as_deref()), ("conflict", Some("a")));
+    assert_eq!(archive[0].payload, events[2]);
+    let stats = rewards.stats();
+    let cash = stats.types["cash"];
+    assert_eq!((cash.credited, cash.already_credited, cash.conflict, stats.archived), (2, 4, 2, 1));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_event_of_the_type_are_rejected_and_archived() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let long = "x".repeat(2048);
+    let bad = [
+        Bytes::from_static(b"\xff\xff"),
+        Bytes::new(),
+        cash("", 1, 5),
+        cash(&long, 1, 5),
+        cash("a\nb", 1, 5),
+        cash("zero", 1, 0),
+        cash("negative", 1, -5),
+        cash("too-much", 1, i64::MAX),
+        bytes(event("other-type", 1, "coin", 5)),
+        bytes(windfall_proto::event::EventRef { activity: "", ..event("no-activity", 1, "cash", 5) }),
+    ];
+    let mut events = bad.to_vec();
+    events.insert(5, cash("good", 1, 5));
+    let replies = rewards.grant_batch("cash", &events).await;
+    for (at, reply) in replies.iter().enumerate() {
+        let expected =
+            if at == 5 { GrantReply::Credited } else { GrantReply::Rejected(Rejection::Malformed) };
+        assert_eq!(*reply, expected, "{at}");
+    }
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let kept: Vec<_> = archive.iter().map(|one| Bytes::from(one.payload.clone())).collect();
+    assert_eq!(kept, bad);
+    assert!(archive[7].detail.contains("amount"), "{}", archive[7].detail);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn a_type_that_nobody_pays_is_rejected_and_archived() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = RewardOptions { default_pays: Payer::Nobody, ..RewardOptions::default() };
+    options.pays.insert("cash".into(), Payer::Ledger);
+    let rewards = start_with(folder.path(), options, vec![]);
+    let coin = bytes(event("a", 1, "coin", 5));
+    let unknown = [GrantReply::Rejected(Rejection::UnknownType)];
+    assert_eq!(rewards.grant_batch("coin", std::slice::from_ref(&coin)).await, unknown);
+    assert_eq!(rewards.grant_batch("cash", &[cash("b", 1, 5)]).await, [GrantReply::Credited]);
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    assert_eq!((archive.len(), archive[0].reason.as_str()), (1, "unknown_type"));
+}
+
+#[test]
+fn a_connector_that_is_not_there_is_an_error_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let options = support::badge_options();
+    let error = RewardService::start(options, ledger, vec![], None, system_clock()).map(|_| ());
+    assert!(matches!(error, Err(StartError::UnknownConnector { .. })), "{error:?}");
+}
+
+/// I4 at every instant: a reader looks while many callers grant, and after each change of the total.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_budget_is_never_over_while_many_grant_and_the_total_moves() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    rewards.apply_budgets(&[budget(1_000, 8)]).await.unwrap();
+    let mut tasks = Vec::new();
+    for caller in 0..8 {
+        let rewards = rewards.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut credited = 0;
+            for round in 0..20 {
+                // Half of the orders are asked by another caller as well.
+                let events: Vec<_> = (0..20)
+                    .map(|nth| {
+                        let owner = if nth % 2 == 0 { caller / 2 } else { caller + 100 };
+                        cash(&format!("{owner}/{round}/{nth}"), nth, 1 + nth % 3)
+                    })
+                    .collect();
+                for (event, reply) in events.iter().zip(rewards.grant_batch("cash", &events).await) {
+                    if reply == GrantReply::Credited {
+                        credited += windfall_proto::event::EventRef::parse(event).unwrap().amount;
+                    }
+                }
+            }
+            credited
+        }));
+    }
+    let path = ledger_path(folder.path());
+    for (total, shards) in [(1_500, 1), (900, 64), (2_000, 5), (1_200, 3)] {
+        rewards.apply_budgets(&[budget(total, shards)]).await.unwrap();
+        for _ in 0..5 {
+            let state = LedgerReader::open(&path).unwrap().budgets().unwrap().remove(0);
+            assert!(state.used + state.reserved <= state.total.unwrap(), "{state:?}");
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    }
+    let mut credited = 0;
+    for task in tasks {
+        credited += task.await.unwrap();
+    }
+    rewards.close();
+    let state = LedgerReader::open(&path).unwrap().budgets().unwrap().remove(0);
+    assert_eq!(state.used, credited, "what was answered is what is stored");
+    assert_clean(folder.path());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_order_asked_by_many_at_once_credits_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    for round in 0..20 {
+        let mut tasks = Vec::new();
+        for _ in 0..8 {
+            let (rewards, event) = (rewards.clone(), cash(&format!("order/{round}"), 1, 5));
+            tasks.push(tokio::spawn(async move { rewards.grant_batch("cash", &[event]).await.remove(0) }));
+        }
+        let mut credited = 0;
+        for task in tasks {
+            match task.await.unwrap() {
+                GrantReply::Credited => credited += 1,
+                reply => assert_eq!(reply, GrantReply::AlreadyCredited),
+            }
+        }
+        assert_eq!(credited, 1);
+    }
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn the_observer_hears_of_every_credit_after_it_is_durable() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = ledger_path(folder.path());
+    let ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&heard);
+    let observer = move |credited: &[(i64, &str)]| {
+        let reader = LedgerReader::open(&path).unwrap();
+        for (user_id, trade_no) in credited {
+            assert_eq!(reader.order(trade_no).unwrap().unwrap().user_id, *user_id);
+            sink.lock().push((*user_id, (*trade_no).to_owned()));
+        }
+    };
+    let rewards = RewardService::start(
+        RewardOptions::default(),
+        ledger,
+        vec![],
+        Some(Arc::new(observer)),
+        system_clock(),
+    )
+    .unwrap();
+    rewards.grant_batch("cash", &[cash("a", 1, 5), cash("a", 2, 5), cash("b", 2, 5)]).await;
+    rewards.grant_batch("cash", &[cash("a", 1, 5)]).await;
+    rewards.close();
+    let expected = [(1, "a".to_owned()), (2, "b".to_owned()), (1, "a".to_owned())];
+    assert_eq!(*heard.lock(), expected, "what was credited before is told again: a token may still be there");
+}
+
+#[tokio::test]
+async fn a_full_store_answers_retry_and_takes_the_same_batch_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = ledger_path(folder.path());
+    let small = LedgerOptions { max_bytes: Some(300 * 1024), ..LedgerOptions::default() };
+    let ledger = Ledger::open(&path, &small).unwrap();
+    let rewards =
+        RewardService::start(RewardOptions::default(), ledger, vec![], None, system_clock()).unwrap();
+    let batches: Vec<Vec<Bytes>> = (0..20)
+        .map(|batch| (0..200).map(|nth| cash(&format!("order/{batch:02}/{nth:03}"), nth, 1)).collect())
+        .collect();
+    let mut retried = 0;
+    for batch in &batches {
+        let replies = rewards.grant_batch("cash", batch).await;
+        let retry = |reply: &GrantReply| {
+            matches!(reply, GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. })
+        };
+        let count = replies.iter().filter(|reply| retry(reply)).count();
+        assert!(count == 0 || count == 200, "all of a batch or nothing");
+        retried += count;
+    }
+    assert!(retried > 0);
+    let failed = [Failed {
+        payload: vec![0_u8; 100_000].into(),
+        rejection: Rejection::Malformed,
+        detail: "large".into(),
+    }];
+    assert!(rewards.archive(&failed).await.is_err(), "the archive says so as well");
+    assert!(rewards.stats().failed_commits > 0);
+    rewards.close();
+    let rewards = start(folder.path());
+    for batch in &batches {
+        let replies = rewards.grant_batch("cash", batch).await;
+        assert!(replies.iter().all(GrantReply::is_credited));
+    }
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn a_full_queue_answers_busy_and_a_closed_service_asks_to_come_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = RewardOptions { queue_events_max: 4, ..RewardOptions::default() };
+    let rewards = start_with(folder.path(), options, vec![]);
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
+    let (began, begun) = tokio::sync::oneshot::channel();
+    let holder = tokio::spawn({
+        let rewards = rewards.clone();
+        async move {
+            rewards
+                .call(move |_| {
+                    began.send(()).unwrap();
+                    held.recv().unwrap();
+                    Ok(())
+                })
+                .await
+        }
+    });
+    begun.await.unwrap();
+    let waiting = tokio::spawn({
+        let rewards = rewards.clone();
+        async move { rewards.grant_batch("cash", &[cash("a", 1, 5), cash("b", 1, 5)]).await }
+    });
+    while rewards.stats().queued_events == 0 {
+        tokio::task::yield_now().await;
+    }
+    let events = [cash("c", 1, 5), cash("d", 1, 5), cash("e", 1, 5)];
+    for reply in rewards.grant_batch("cash", &events).await {
+        assert!(matches!(reply, GrantReply::Retry { reason: RetryReason::Busy, .. }), "{reply:?}");
+    }
+    release.send(()).unwrap();
+    holder.await.unwrap().unwrap();
+    assert!(waiting.await.unwrap().iter().all(GrantReply::is_credited));
+    rewards.close();
+    for reply in rewards.grant_batch("cash", &events).await {
+        assert!(matches!(reply, GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. }));
+    }
+    assert!(rewards.archive(&[]).await.is_err());
+}
+
+#[tokio::test]
+async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    rewards.apply_budgets(&[budget(5, 2)]).await.unwrap();
+    let events = [cash("a", 1, 5), cash("b", 2, 5), cash("a", 3, 5)];
+    let exhausted = GrantReply::Rejected(Rejection::BudgetExhausted);
+    let replies = rewards.grant_batch("cash", &events).await;
+    assert_eq!(replies, [GrantReply::Credited, exhausted.clone(), GrantReply::Conflict]);
+    let give_up = |payload: &Bytes| Failed {
+        payload: payload.clone(),
+        rejection: Rejection::MaxFailures,
+        detail: "gave up".into(),
+    };
+    rewards.archive(&[give_up(&events[0]), give_up(&events[0])]).await.unwrap();
+    let record = windfall_proto::record::build(
+        windfall_proto::record::Head {
+            bonus_type: "cash",
+            attempt: 0,
+            failures: 0,
+            not_before_ms: 0,
+            count: 2,
+        },
+        [b"x".as_slice(), b"y"],
+    );
+    let broken = Failed { payload: record.into(), rejection: Rejection::Malformed, detail: "torn".into() };
+    rewards.archive(&[broken]).await.unwrap();
+
+    let list = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let id = |reason: &str| list.iter().find(|one| one.reason == reason).unwrap().id;
+    assert_eq!(list.len(), 4);
+    assert_eq!(list.iter().find(|one| one.reason == "malformed").unwrap().trade_no, None);
+    assert!(matches!(rewards.replay(99, "ann").await, Err(ReplayError::NotFound(99))));
+    assert!(matches!(rewards.replay(id("conflict"), " ").await, Err(ReplayError::NoActor)));
+
+    assert_eq!(rewards.replay(id("conflict"), "ann").await.unwrap().reply, GrantReply::Conflict);
+    assert_eq!(rewards.replay(id("max_failures"), "ann").await.unwrap().reply, GrantReply::AlreadyCredited);
+    let malformed = GrantReply::Rejected(Rejection::Malformed);
+    assert_eq!(rewards.replay(id("malformed"), "ann").await.unwrap().reply, malformed);
+    assert_eq!(rewards.replay(id("budget_exhausted"), "ann").await.unwrap().reply, exhausted);
+    rewards.apply_budgets(&[budget(10, 2)]).await.unwrap();
+    assert_eq!(rewards.grant_batch("cash", &events[1..2]).await, [exhausted], "only a replay tries it anew");
+    let filter = ArchiveFilter { reason: Some("budget_exhausted".into()), ..ArchiveFilter::default() };
+    let replayed = rewards.replay_all(filter, "bob").await.unwrap();
+    assert_eq!((replayed.len(), &replayed[0].reply), (1, &GrantReply::Credited));
+    assert_eq!(rewards.grant_batch("cash", &events[1..2]).await, [GrantReply::AlreadyCredited]);
+
+    let exhausted_id = id("budget_exhausted");
+    let audit = rewards.call(move |ledger| ledger.replays(exhausted_id)).await.unwrap();
+    let audit: Vec<_> = audit.iter().map(|one| (one.actor.as_str(), one.outcome.as_str())).collect();
+    assert_eq!(audit, [("ann", "budget_exhausted"), ("bob", "credited")]);
+    let open = rewards.archive_list(ArchiveFilter { open: true, ..ArchiveFilter::default() }).await.unwrap();
+    let open: Vec<_> = open.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(open, ["conflict", "malformed"]);
+    rewards.close();
+    assert_clean(folder.path());
+}
