@@ -63,8 +63,8 @@ impl SealKey {
 
 /// AES-256-GCM under a derived key, its key schedule and GHASH key at hand.
 ///
-/// From `ring`: it interleaves AES with GHASH and seals a token in a third of the time that `aes-gcm` takes. It does
-/// not zeroize its keys, so that is done here: the key lies in memory that holds no valid value any more once wiped.
+/// From `ring`: it interleaves AES with GHASH and seals a token in a third of the time that `aes-gcm` takes.
+/// It does not zeroize its keys, so that is done here: once wiped, this memory holds no valid key any more.
 pub(crate) struct Subkey(Box<MaybeUninit<LessSafeKey>>);
 
 impl Subkey {

@@ -355,7 +355,7 @@ mod tests {
             Entry { info, secrets: Some(Secrets::random().unwrap()) }
         };
         let last = u32::MAX;
-        let entries: Vec<_> = (0..KEYS_MAX).rev().map(|n| key(last - u32::try_from(n).unwrap())).collect();
+        let entries: Vec<_> = (0..1000).rev().map(|n| key(last - n)).collect();
         disk::write_new(&path, &document::write(&entries)).unwrap();
 
         let mut file = KeyFile::open(&path).unwrap();
@@ -366,7 +366,7 @@ mod tests {
     /// What a digest alone cannot tell: a file that is whole and makes no sense.
     #[test]
     fn a_ring_that_contradicts_itself_is_refused() {
-        let key = |id, state, has_minted, with_secrets| {
+        let key = |id, state, has_minted, with_secrets: bool| {
             let info =
                 KeyInfo { id: KeyId(id), algorithm: Algorithm::HmacSha256, state, has_minted, created_ms: 0 };
             Entry { info, secrets: with_secrets.then(|| Secrets::random().unwrap()) }
