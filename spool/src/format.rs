@@ -56,6 +56,9 @@
 //!
 //! **Freeing** is one store: state `free` with the next generation. Killed before it, the pack is sent again.
 //!
+//! **Syncing.** With `Durability::Machine` one `msync` before Ok covers the slot from its state word to the end of
+//! the event: the claim, the directory and the bytes. Freeing is not synced; a pack is sent again at worst.
+//!
 //! **Damage.** Header and claim record exist twice. A state word that does not check counts as `used` if a claim
 //! record checks: a pack too many is harmless, one too few is not. Every byte is covered by a checksum, apart
 //! from zeros and the head room, which nobody reads back.

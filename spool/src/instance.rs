@@ -101,14 +101,16 @@ impl Instance {
         Ok(Slot { instance: Arc::clone(self), index, generation, label, holds_events: false })
     }
 
-    /// Waits until the slot is on disk up to `end`. After a failure nothing more is taken: the kernel forgets
-    /// what it could not write, so a second sync would lie.
+    /// Waits until the slot is on disk up to `end`. After one failure every other one fails, too: the kernel
+    /// forgets what it could not write, so a second sync would lie.
     pub fn sync(&self, slot: u32, end: usize) -> bool {
+        if self.sync_failed() {
+            return false;
+        }
         let at = self.geometry.slot_at(slot);
         let synced = self.region.sync(at..at + self.geometry.data_at() + end);
-        if let Err(error) = &synced
-            && !self.sync_failed.swap(true, Ordering::Relaxed)
-        {
+        if let Err(error) = &synced {
+            self.sync_failed.store(true, Ordering::Relaxed);
             tracing::error!(%error, "the spool cannot be synced; it takes no more events");
         }
         synced.is_ok()
@@ -166,5 +168,29 @@ impl Drop for Slot {
         if !self.holds_events {
             self.instance.release(self.index, self.generation);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::NoRoom;
+    use crate::options::SpoolOptions;
+    use crate::pack::OpenPack;
+    use memmap2::MmapMut;
+
+    #[test]
+    fn after_a_failed_sync_nothing_is_taken_and_nothing_is_answered_ok() {
+        let geometry = SpoolOptions::default().clamped_geometry();
+        let map = MmapMut::map_anon(usize::try_from(geometry.file_bytes()).unwrap()).unwrap();
+        let region = Region::mapped(map.into());
+        let instance = Arc::new(Instance::home(region, geometry, Durability::Machine, None, &[]));
+        let mut pack = OpenPack::new(instance.claim(b"").unwrap());
+        pack.append(b"stored").unwrap();
+        assert!(!instance.sync(0, 1 << 40), "nothing is mapped there");
+        assert_eq!(pack.append(b"refused"), Err(NoRoom));
+        assert_eq!(instance.claim(b"").err(), Some(SpoolFull));
+        let sealed = pack.seal(b"");
+        assert_eq!((sealed.events(), sealed.count()), (&b"stored"[..], 1));
     }
 }

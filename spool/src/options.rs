@@ -29,12 +29,13 @@ pub struct SpoolOptions {
 /// What an event that was appended survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// The death of the process, not that of the machine. An append costs well below 200 ns.
+    /// The death of the process, not that of the machine. An append of 200 bytes costs some 35 ns.
     #[default]
     Process,
     /// The death of the machine, too: each append waits for the disk (`msync`), which costs what the disk's
-    /// flush costs (0.1 to 10 ms, against 0.1 µs), and callers of one pack wait for each other. After a failed
-    /// sync the spool takes nothing more: the kernel does not say twice what it could not write.
+    /// flush costs: 0.1 ms on a virtual disk with a cache, up to 10 ms on a spinning one, thousands of times
+    /// the other. Callers of one pack wait for each other. After a failed sync the spool takes nothing more
+    /// until it is opened again: the kernel does not say twice what it could not write.
     Machine,
 }
 

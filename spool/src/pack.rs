@@ -141,6 +141,9 @@ impl SealedPack {
     }
 
     /// A broker has acknowledged it: its bytes are not needed any more. This is the only way they go away.
+    ///
+    /// One store and a short lock. Only with the last pack of a directory that another process left, that directory
+    /// is deleted, too, which takes the file system some milliseconds.
     pub fn free(mut self) {
         self.slot.holds_events = false;
     }

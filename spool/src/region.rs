@@ -42,7 +42,7 @@ impl Region {
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.len, "a word within the region");
         // SAFETY: in bounds and aligned (the base is page- or word-aligned); words are only ever accessed as
-        // atomics, apart from reads of a whole file in tests.
+        // atomics: `write` and `bytes` are not used for them.
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast::<u64>()) }
     }
 

@@ -13,7 +13,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A sender's in-flight buffer. All methods may be called from many threads.
+/// A sender's in-flight buffer. A cheap handle; all methods may be called from many threads. Its directory is its
+/// own as long as a handle or a pack lives.
+#[derive(Clone)]
 pub struct Spool {
     home: Arc<Instance>,
 }
