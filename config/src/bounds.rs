@@ -3,15 +3,15 @@
 use std::ops::RangeInclusive;
 
 /// Bytes of a document at most: 1 MiB, which holds some ten thousand routes and is read in a millisecond.
-pub const DOCUMENT_MAX_BYTES: usize = 1 << 20;
+pub(crate) const DOCUMENT_MAX_BYTES: usize = 1 << 20;
 /// Bytes of the name of a topic, queue, broker, activity or scene.
-pub const NAME_MAX_BYTES: usize = 64;
+pub(crate) const NAME_MAX_BYTES: usize = 64;
 /// Bytes of a bonus type's name, as the record format has it.
-pub const TYPE_MAX_BYTES: usize = 32;
+pub(crate) const TYPE_MAX_BYTES: usize = 32;
 /// Bonus types at most: each costs every instance a lane.
-pub const TYPES_MAX: usize = 256;
+pub(crate) const TYPES_MAX: usize = 256;
 /// The largest version, budget total, and sum of budget totals of a type: 2^53 − 1, exact in every JSON reader.
-pub const NUMBER_MAX: u64 = (1 << 53) - 1;
+pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
 
 /// A number's range, and its default where it has one.
 #[derive(Debug, Clone, Copy)]

@@ -110,8 +110,15 @@ impl FileSource {
             .map_err(|refusal| OpenError::Refused { path: path.to_owned(), refusal })?;
         let (live, applier) = LiveRules::adjustable(rules, known_brokers);
         let stop = Arc::new(AtomicBool::new(false));
-        let watch =
-            Watch { path: path.to_owned(), applier, clock, options, stop: Arc::clone(&stop), seen: bytes };
+        let watch = Watch {
+            path: path.to_owned(),
+            applier,
+            clock,
+            options,
+            stop: Arc::clone(&stop),
+            seen: bytes,
+            looked_at_ms: 0,
+        };
         let thread = thread::Builder::new()
             .name("windfall-rules".to_owned())
             .spawn(move || watch.run(&woken))
@@ -151,6 +158,18 @@ struct Watch<C> {
     stop: Arc<AtomicBool>,
     /// What was judged last, taken or not: judged once, however often it is read.
     seen: Vec<u8>,
+    /// When the file was last looked at; 0 before the first time.
+    looked_at_ms: u64,
+}
+
+impl<C> Drop for Watch<C> {
+    fn drop(&mut self) {
+        // I8: rules that no longer follow their file must show, whatever ended the watching.
+        if thread::panicking() {
+            let text = format!("{}: its watcher has died; restart the process", self.path.display());
+            self.applier.source_failed(text, self.looked_at_ms);
+        }
+    }
 }
 
 impl<C: Fn() -> u64> Watch<C> {
@@ -164,18 +183,19 @@ impl<C: Fn() -> u64> Watch<C> {
             if self.stopped() {
                 return;
             }
+            self.looked_at_ms = (self.clock)();
             match self.candidate() {
                 Ok(None) => self.applier.source_works(),
                 Ok(Some(bytes)) => {
                     self.applier.source_works();
                     // I6: a refusal is counted and told in the status; the last good rules stay.
-                    self.applier.apply(&bytes, (self.clock)()).ok();
+                    self.applier.apply(&bytes, self.looked_at_ms).ok();
                     self.seen = bytes;
                 }
                 // I8: without its source the process goes on with what it has.
                 Err(error) => {
                     let text = format!("{}: {error}", self.path.display());
-                    self.applier.source_failed(text, (self.clock)());
+                    self.applier.source_failed(text, self.looked_at_ms);
                 }
             }
         }

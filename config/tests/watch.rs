@@ -230,6 +230,25 @@ fn a_huge_file_is_refused_without_reading_it() {
     assert!(bed.live.status().last_refusal.unwrap().text.contains("1048576 bytes"));
 }
 
+/// Rules that follow nothing any more must not look as if they did.
+#[test]
+fn a_watcher_that_dies_shows() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.toml");
+    fs::write(&path, SAMPLE).unwrap();
+    let options = WatchOptions { poll_ms: 10, ..WatchOptions::default() };
+    let (live, source) = FileSource::open_with(&path, None, || panic!("a broken clock"), options).unwrap();
+    let start = Instant::now();
+    while live.status().source_failure.is_none() {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    source.close();
+    let failure = live.status().source_failure.unwrap();
+    assert!(failure.text.contains("its watcher has died"), "{}", failure.text);
+    assert_eq!(live.current().version, 1);
+}
+
 #[test]
 fn a_closed_source_ends_its_thread_and_leaves_the_rules() {
     let directory = tempfile::tempdir().unwrap();

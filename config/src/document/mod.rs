@@ -1,5 +1,6 @@
 //! The rules document: TOML in, [`Rules`] out, and back.
 
+mod amounts;
 mod build;
 mod walk;
 mod write;
