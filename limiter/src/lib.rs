@@ -16,8 +16,8 @@
 //! - Rate 0, a share of none, a fuse that is not closed, a type without a rule: nothing passes.
 //! - Nothing is ever rounded up, and rounding loses less than 10⁻⁹ of an event a change of share, so changes
 //!   every millisecond starve nobody.
-//! - A clock that stands still or steps back admits nothing extra: a bucket only counts time past the latest it
-//!   has seen.
+//! - A clock that stands still or steps back admits nothing extra: only time past the latest that was
+//!   given counts.
 //!
 //! # The fleet
 //! A limit is the fleet's. An instance that owns `o` of `p` partitions fills its buckets at `rate · o / p` up to
