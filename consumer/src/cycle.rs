@@ -1,0 +1,49 @@
+//! One turn with the broker: pause, commit, poll. The source travels through it, so that nothing is cancelled half
+//! way and the loop goes on meanwhile.
+
+use crate::clock::Clock;
+use std::sync::Arc;
+use std::time::Duration;
+use windfall_queue::contract::{Commit, CommitError, Consumer, Fetch, PollError, Polled};
+
+pub(crate) type Source = Box<dyn Consumer>;
+
+/// What to do.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub pauses: Vec<(u32, bool)>,
+    pub commits: Vec<Commit>,
+    pub fetch: Option<Fetch>,
+    pub commit_timeout: Duration,
+}
+
+/// What came of it.
+pub(crate) struct Turned {
+    pub source: Source,
+    pub commits: Vec<Commit>,
+    pub committed: Result<(), CommitError>,
+    pub polled: Option<Result<Polled, PollError>>,
+    /// When the poll began. The broker counted us as alive then, or later; never earlier.
+    pub polled_ns: u64,
+    pub polled_wall_ms: i64,
+}
+
+pub(crate) async fn turn(mut source: Source, plan: Plan, clock: Arc<dyn Clock>) -> Turned {
+    for (partition, paused) in plan.pauses {
+        source.pause(partition, paused);
+    }
+    let mut committed = Ok(());
+    if !plan.commits.is_empty() {
+        // Dropped half way none, some or all of it is stored; committing again is harmless.
+        committed = match tokio::time::timeout(plan.commit_timeout, source.commit(&plan.commits)).await {
+            Ok(done) => done,
+            Err(_) => Err(CommitError::Unavailable("no answer in time".into())),
+        };
+    }
+    let (polled_ns, polled_wall_ms) = (clock.now_ns(), clock.wall_ms());
+    let polled = match plan.fetch {
+        Some(fetch) => Some(source.poll(fetch).await),
+        None => None,
+    };
+    Turned { source, commits: plan.commits, committed, polled, polled_ns, polled_wall_ms }
+}

@@ -1,0 +1,88 @@
+//! The process's one limiter, kept in step with the live rules and with the partitions that the process owns.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use windfall_config::rules::{self, Rules};
+use windfall_limiter::{Fuse, Limit, Limiter, Now, Share, TypeRule};
+
+/// What all consumers of a process share: the limiter, the version of the rules that it runs, and the sum of the
+/// partitions owned.
+///
+/// The share of a limit is the partitions owned, over all topics of the process, ÷ the partitions of all topics
+/// that the rules name. So the shares of a fleet never sum to more than one, whichever topics an instance
+/// consumes; a topic that nobody consumes leaves its part unused.
+#[derive(Debug)]
+pub struct Gate {
+    limiter: Arc<Limiter>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    version: Option<u64>,
+    /// Partitions of the topics in the rules.
+    configured: BTreeMap<String, u32>,
+    /// Owned and all partitions of the topics consumed here.
+    consumed: BTreeMap<String, (u32, u32)>,
+}
+
+impl Gate {
+    /// Nothing passes before rules are applied and partitions are owned.
+    pub fn new(limiter: Arc<Limiter>, now: Now) -> Self {
+        limiter.set_share(Share::NONE, now);
+        Self { limiter, state: Mutex::new(State::default()) }
+    }
+
+    /// The limiter.
+    pub fn limiter(&self) -> &Arc<Limiter> {
+        &self.limiter
+    }
+
+    /// Applies rules if they are newer than those applied last.
+    pub fn apply(&self, rules: &Rules, now: Now) {
+        let mut state = self.state.lock();
+        // Two consumers may see a change in either order; the older one must not win.
+        if state.version.is_some_and(|version| version >= rules.version) {
+            return;
+        }
+        state.version = Some(rules.version);
+        let types: Vec<_> =
+            rules.limits.types.iter().map(|(name, rule)| (name.clone(), type_rule(*rule))).collect();
+        self.limiter.apply(limit(rules.limits.global), &types, now);
+        state.configured =
+            rules.topics.iter().map(|(name, topic)| (name.clone(), topic.partitions)).collect();
+        self.limiter.set_share(state.share(), now);
+    }
+
+    /// Says how many of a topic's partitions this process owns. On losing some, call it before the next owner
+    /// can take them.
+    pub fn set_owned(&self, topic: &str, owned: u32, of: u32, now: Now) {
+        let mut state = self.state.lock();
+        state.consumed.insert(topic.to_owned(), (owned, of));
+        self.limiter.set_share(state.share(), now);
+    }
+}
+
+impl State {
+    fn share(&self) -> Share {
+        let owned: u32 = self.consumed.values().map(|(owned, _)| owned).sum();
+        let unconsumed = self.configured.iter().filter(|(name, _)| !self.consumed.contains_key(*name));
+        let of = self.consumed.values().map(|(_, of)| of).sum::<u32>()
+            + unconsumed.map(|(_, partitions)| partitions).sum::<u32>();
+        Share::new(owned, of).unwrap_or(Share::NONE)
+    }
+}
+
+fn limit(limit: rules::Limit) -> Limit {
+    Limit { rate_per_s: limit.rate_per_s, burst: limit.burst }
+}
+
+fn type_rule(rule: rules::TypeLimit) -> TypeRule {
+    let fuse = match rule.fuse {
+        rules::Fuse::Closed => Fuse::Closed,
+        rules::Fuse::Pause => Fuse::Pause,
+        rules::Fuse::Divert => Fuse::Divert,
+    };
+    TypeRule { limit: limit(rule.limit), fuse, priority: rule.priority }
+}

@@ -1,0 +1,616 @@
+//! A topic, a reward service and an outlet in memory, which do what a seed says, and check I3 at each commit.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use windfall_config::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
+use windfall_consumer::{
+    Clock, ConsumerHandle, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, spawn,
+};
+use windfall_limiter::{self as limiter, Limiter, Now};
+use windfall_proto::event::{self, EventRef};
+use windfall_proto::record::{self, Head};
+use windfall_queue::contract::{
+    Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Polled,
+};
+use windfall_reward_service::contract::{
+    ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards,
+};
+
+pub const WALL_START_MS: i64 = 1_800_000_000_000;
+
+/// Tokio's clock, so that a test may pause it, plus what the test adds.
+pub struct TestClock {
+    start: tokio::time::Instant,
+    pub ahead_ms: AtomicU64,
+}
+
+impl Clock for TestClock {
+    fn now_ns(&self) -> u64 {
+        let ahead_ns = self.ahead_ms.load(Ordering::SeqCst) * 1_000_000;
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap() + ahead_ns
+    }
+
+    fn wall_ms(&self) -> i64 {
+        WALL_START_MS + i64::try_from(self.now_ns() / 1_000_000).unwrap()
+    }
+}
+
+/// SplitMix64; equal seeds, equal stories.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.draw() % end
+    }
+
+    pub fn per_cent(&mut self, chance: u64) -> bool {
+        self.below(100) < chance
+    }
+}
+
+/// How likely each trouble is, in per cent.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Troubles {
+    pub retry: u64,
+    pub timeout_after_credit: u64,
+    pub undecided: u64,
+    pub reject: u64,
+    pub hang: u64,
+    pub short_answer: u64,
+    pub refuse_requeue: u64,
+    pub lose_requeue_answer: u64,
+    pub archive_down: u64,
+    pub commit_fails: u64,
+    pub poll_fails: u64,
+}
+
+pub struct Stored {
+    pub offset: u64,
+    pub key: Bytes,
+    pub payload: Bytes,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub partitions: Vec<Vec<Stored>>,
+    next_offset: Vec<u64>,
+    pub committed: Vec<u64>,
+    checked: Vec<u64>,
+    epochs: Vec<u32>,
+    /// What the one consumer owns, with the offset that it reads next.
+    owned: BTreeMap<u32, u64>,
+    paused: BTreeSet<u32>,
+    pub pauses: u64,
+    changes: VecDeque<Change>,
+    /// Revoked; still ours until the next poll.
+    going: BTreeSet<u32>,
+    pub credited: HashMap<String, u32>,
+    pub archived: BTreeMap<String, Rejection>,
+    pub archived_raw: Vec<Bytes>,
+    /// The highest attempt of a stored copy by order.
+    copies: HashMap<String, u32>,
+    /// Highest count of failed grants, of attempts, of any stored copy.
+    pub most_failures: u32,
+    pub most_attempts: u32,
+    pub copy_records: u64,
+    pub granted_by_type: BTreeMap<String, u64>,
+    pub hanging: u64,
+    pub calls: u64,
+    pub events_in_calls: u64,
+    pub most_events_in_calls: u64,
+    pub violations: Vec<String>,
+}
+
+/// Everything outside the consumer.
+pub struct World {
+    pub state: Mutex<State>,
+    pub troubles: Mutex<Troubles>,
+    pub hanging_types: Mutex<BTreeSet<String>>,
+    pub grant_takes: Mutex<Duration>,
+    pub dead_outlet: AtomicBool,
+    pub stuck_broker: AtomicBool,
+    rng: Mutex<Rng>,
+    pub clock: Arc<TestClock>,
+    pub dir: PathBuf,
+    pub rules: Arc<Mutex<Arc<Rules>>>,
+}
+
+impl World {
+    pub fn new(partitions: usize, seed: u64, dir: &Path, rules: Rules) -> Arc<Self> {
+        let state = State {
+            partitions: (0..partitions).map(|_| Vec::new()).collect(),
+            next_offset: vec![0; partitions],
+            committed: vec![0; partitions],
+            checked: vec![0; partitions],
+            epochs: vec![0; partitions],
+            ..State::default()
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            troubles: Mutex::default(),
+            hanging_types: Mutex::default(),
+            grant_takes: Mutex::default(),
+            dead_outlet: AtomicBool::new(false),
+            stuck_broker: AtomicBool::new(false),
+            rng: Mutex::new(Rng(seed)),
+            clock: Arc::new(TestClock { start: tokio::time::Instant::now(), ahead_ms: AtomicU64::new(0) }),
+            dir: dir.to_owned(),
+            rules: Arc::new(Mutex::new(Arc::new(rules))),
+        })
+    }
+
+    fn luck(&self, chance: u64) -> bool {
+        chance > 0 && self.rng.lock().per_cent(chance)
+    }
+
+    /// Appends a record, sometimes behind a gap.
+    pub fn append(&self, partition: usize, payload: Vec<u8>) {
+        let gap = if self.luck(10) { self.rng.lock().below(5) } else { 0 };
+        let mut state = self.state.lock();
+        let offset = state.next_offset[partition] + gap;
+        state.next_offset[partition] = offset + 1;
+        state.partitions[partition].push(Stored { offset, key: Bytes::new(), payload: payload.into() });
+    }
+
+    /// Starts a consumer that owns all partitions, as a new process would after the death of the last.
+    pub fn start(self: &Arc<Self>, options: Options) -> ConsumerHandle {
+        {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            state.owned.clear();
+            state.going.clear();
+            state.changes.clear();
+            state.paused.clear();
+            for partition in 0..state.partitions.len() {
+                state.assign(u32::try_from(partition).unwrap());
+            }
+        }
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        let limit = limiter::Limit { rate_per_s: 100_000_000, burst: 10_000_000 };
+        let now = Now(clock.now_ns());
+        let rules = Arc::clone(&self.rules);
+        let parts = Parts {
+            topic: "rain-a".into(),
+            source: Box::new(FakeConsumer(Arc::clone(self))),
+            rewards: Arc::new(FakeRewards(Arc::clone(self))),
+            outlet: Arc::new(FakeOutlet(Arc::clone(self))),
+            salvage: Arc::new(Salvage::open(&self.dir, 1 << 20).unwrap()),
+            gate: Arc::new(Gate::new(Arc::new(Limiter::new(limit, now)), now)),
+            rules: Arc::new(move || Arc::clone(&rules.lock())),
+            clock,
+        };
+        spawn(parts, options)
+    }
+
+    pub fn set_rules(&self, change: impl FnOnce(&mut Rules)) {
+        let mut current = self.rules.lock();
+        let mut rules = (**current).clone();
+        change(&mut rules);
+        rules.version += 1;
+        *current = Arc::new(rules);
+    }
+
+    /// Takes a partition away, and gives it back with the next poll but one.
+    pub fn rebalance(&self, partition: u32) {
+        let mut state = self.state.lock();
+        if state.owned.remove(&partition).is_some() {
+            let epoch = Epoch(state.epochs[partition as usize]);
+            state.going.insert(partition);
+            state.changes.push_back(Change::Revoked { partition, epoch });
+        }
+    }
+
+    /// Order numbers of all events ever appended.
+    pub fn orders(&self) -> BTreeSet<String> {
+        let state = self.state.lock();
+        state.partitions.iter().flatten().flat_map(|stored| orders_of(&stored.payload)).collect()
+    }
+
+    pub fn is_settled(state: &State, order: &str) -> bool {
+        state.credited.contains_key(order) || state.archived.contains_key(order)
+    }
+
+    pub fn open_orders(&self) -> Vec<String> {
+        let orders = self.orders();
+        let state = self.state.lock();
+        orders.into_iter().filter(|order| !Self::is_settled(&state, order)).collect()
+    }
+
+    /// Whether everything is committed.
+    pub fn is_drained(&self) -> bool {
+        let state = self.state.lock();
+        (0..state.partitions.len()).all(|at| state.committed[at] == state.next_offset[at])
+    }
+
+    /// Waits until all is committed and every order is settled; panics after `patience`.
+    pub async fn settle(&self, patience: Duration) {
+        let end = tokio::time::Instant::now() + patience;
+        loop {
+            if self.is_drained() && self.open_orders().is_empty() {
+                break;
+            }
+            if tokio::time::Instant::now() >= end {
+                let open = self.open_orders();
+                let state = self.state.lock();
+                panic!(
+                    "not settled: {} open, the first {:?}; committed {:?} of {:?}",
+                    open.len(),
+                    open.first(),
+                    state.committed,
+                    state.next_offset
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.assert_promises();
+    }
+
+    pub fn assert_promises(&self) {
+        let state = self.state.lock();
+        assert!(state.violations.is_empty(), "{:#?}", state.violations);
+    }
+
+    fn check_commit(&self, state: &mut State, commit: &Commit) {
+        let at = commit.partition as usize;
+        let salvaged = std::fs::read(self.dir.join("salvage.log")).unwrap_or_default();
+        let from = state.checked[at];
+        let mut violations = Vec::new();
+        let passed = state.partitions[at].iter().skip_while(|stored| stored.offset < from);
+        for stored in passed.take_while(|stored| stored.offset < commit.next_offset) {
+            let attempt = record::split(&stored.payload).map_or(0, |(head, _)| head.attempt);
+            if record::split(&stored.payload).is_err() && !state.archived_raw.contains(&stored.payload) {
+                violations.push(format!("a malformed record at {} was lost", stored.offset));
+            }
+            for order in orders_of(&stored.payload) {
+                let copied = state.copies.get(&order).is_some_and(|copy| *copy > attempt);
+                let is_salvaged = || salvaged.windows(order.len()).any(|bytes| bytes == order.as_bytes());
+                if !Self::is_settled(state, &order) && !copied && !is_salvaged() {
+                    violations.push(format!(
+                        "I3: the commit {commit:?} passes {order} at {}, which is not finished",
+                        stored.offset
+                    ));
+                }
+            }
+        }
+        state.violations.extend(violations);
+        state.checked[at] = state.checked[at].max(commit.next_offset);
+    }
+}
+
+impl State {
+    fn assign(&mut self, partition: u32) {
+        let at = partition as usize;
+        self.epochs[at] += 1;
+        let next_offset = self.committed[at];
+        self.owned.insert(partition, next_offset);
+        let epoch = Epoch(self.epochs[at]);
+        self.changes.push_back(Change::Assigned { partition, epoch, next_offset });
+    }
+}
+
+pub fn orders_of(payload: &Bytes) -> Vec<String> {
+    let Ok((_, events)) = record::split(payload) else { return Vec::new() };
+    let ranges: Result<Vec<_>, _> = events.collect();
+    let order = |range: std::ops::Range<usize>| event::trade_no(&payload[range]).unwrap().to_owned();
+    ranges.map(|ranges| ranges.into_iter().map(order).collect()).unwrap_or_default()
+}
+
+struct FakeConsumer(Arc<World>);
+
+#[async_trait]
+impl Consumer for FakeConsumer {
+    async fn poll(&mut self, fetch: Fetch) -> Result<Polled, PollError> {
+        let world = &self.0;
+        while world.stuck_broker.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        if world.luck(world.troubles.lock().poll_fails) {
+            return Err(PollError::Unavailable("a bad moment".into()));
+        }
+        let mut polled = Polled::default();
+        let end = tokio::time::Instant::now() + fetch.wait;
+        loop {
+            {
+                let mut state = world.state.lock();
+                let state = &mut *state;
+                for partition in std::mem::take(&mut state.going) {
+                    // What was announced with the last poll is gone now, and comes back.
+                    let is_announced = !state.changes.iter().any(
+                        |change| matches!(change, Change::Revoked { partition: own, .. } if *own == partition),
+                    );
+                    if is_announced {
+                        state.assign(partition);
+                    } else {
+                        state.going.insert(partition);
+                    }
+                }
+                polled.changes.extend(state.changes.drain(..));
+                let mut bytes = 0;
+                for (&partition, next) in &mut state.owned {
+                    if state.paused.contains(&partition) {
+                        continue;
+                    }
+                    let stored = &state.partitions[partition as usize];
+                    let from = stored.partition_point(|stored| stored.offset < *next);
+                    for stored in &stored[from..] {
+                        if polled.records.len() >= fetch.max_records || bytes >= fetch.max_bytes {
+                            break;
+                        }
+                        bytes += stored.payload.len();
+                        *next = stored.offset + 1;
+                        polled.records.push(InRecord {
+                            partition,
+                            epoch: Epoch(state.epochs[partition as usize]),
+                            offset: stored.offset,
+                            key: stored.key.clone(),
+                            payload: stored.payload.clone(),
+                        });
+                    }
+                }
+            }
+            if !polled.records.is_empty() || !polled.changes.is_empty() || tokio::time::Instant::now() >= end
+            {
+                return Ok(polled);
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<(), CommitError> {
+        let world = &self.0;
+        tokio::task::yield_now().await;
+        if world.luck(world.troubles.lock().commit_fails) {
+            return Err(CommitError::Unavailable("a bad moment".into()));
+        }
+        let mut state = world.state.lock();
+        let state = &mut *state;
+        for commit in commits {
+            let at = commit.partition as usize;
+            let is_ours =
+                state.owned.contains_key(&commit.partition) || state.going.contains(&commit.partition);
+            if is_ours && commit.epoch.0 == state.epochs[at] && commit.next_offset > state.committed[at] {
+                world.check_commit(state, commit);
+                // A gap at the end of the topic is not there for the broker either.
+                state.committed[at] = commit.next_offset;
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, partition: u32, paused: bool) {
+        let mut state = self.0.state.lock();
+        if paused {
+            state.pauses += 1;
+            state.paused.insert(partition);
+        } else {
+            state.paused.remove(&partition);
+        }
+    }
+
+    fn partitions(&self) -> u32 {
+        u32::try_from(self.0.state.lock().partitions.len()).unwrap()
+    }
+
+    async fn close(self: Box<Self>) {}
+}
+
+struct FakeRewards(Arc<World>);
+
+#[async_trait]
+impl Rewards for FakeRewards {
+    async fn grant_batch(&self, bonus_type: &str, events: &[Bytes]) -> Vec<GrantReply> {
+        let world = &self.0;
+        let troubles = *world.troubles.lock();
+        {
+            let mut state = world.state.lock();
+            state.calls += 1;
+            state.events_in_calls += events.len() as u64;
+            state.most_events_in_calls = state.most_events_in_calls.max(state.events_in_calls);
+        }
+        let _count = scopeguard(world, events.len() as u64);
+        let takes = *world.grant_takes.lock();
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
+        }
+        if world.luck(troubles.hang) || world.hanging_types.lock().contains(bonus_type) {
+            world.state.lock().hanging += 1;
+            // Half of those that never answer have been credited all the same.
+            if world.luck(50) {
+                events.iter().for_each(|event| {
+                    world.credit(event);
+                });
+            }
+            std::future::pending::<()>().await;
+        }
+        let mut replies: Vec<_> = events.iter().map(|event| world.grant(event, &troubles)).collect();
+        *world.state.lock().granted_by_type.entry(bonus_type.to_owned()).or_default() += events.len() as u64;
+        if world.luck(troubles.short_answer) {
+            replies.truncate(events.len() / 2);
+        }
+        replies
+    }
+
+    async fn archive(&self, failed: &[Failed]) -> Result<(), ArchiveUnavailable> {
+        let world = &self.0;
+        if world.luck(world.troubles.lock().archive_down) {
+            return Err(ArchiveUnavailable("a bad moment".into()));
+        }
+        let mut state = world.state.lock();
+        for failed in failed {
+            if failed.rejection == Rejection::Malformed {
+                state.archived_raw.push(failed.payload.clone());
+            } else {
+                let order = event::trade_no(&failed.payload).unwrap().to_owned();
+                state.archived.insert(order, failed.rejection);
+            }
+        }
+        Ok(())
+    }
+}
+
+struct CountedOut(Arc<World>, u64);
+
+impl Drop for CountedOut {
+    fn drop(&mut self) {
+        self.0.state.lock().events_in_calls -= self.1;
+    }
+}
+
+fn scopeguard(world: &Arc<World>, events: u64) -> CountedOut {
+    CountedOut(Arc::clone(world), events)
+}
+
+impl World {
+    fn credit(&self, event: &Bytes) -> GrantReply {
+        let order = event::trade_no(event).unwrap().to_owned();
+        let mut state = self.state.lock();
+        let times = state.credited.entry(order).or_default();
+        *times += 1;
+        if *times == 1 { GrantReply::Credited } else { GrantReply::AlreadyCredited }
+    }
+
+    fn grant(&self, event: &Bytes, troubles: &Troubles) -> GrantReply {
+        let retry = |reason| GrantReply::Retry { after_ms: 5, reason };
+        if self.luck(troubles.retry) {
+            return retry(RetryReason::DownstreamRetry);
+        }
+        if self.luck(troubles.undecided) {
+            return retry(RetryReason::Busy);
+        }
+        if self.luck(troubles.timeout_after_credit) {
+            self.credit(event);
+            return retry(RetryReason::DownstreamTimeout);
+        }
+        if self.luck(troubles.reject) {
+            let order = event::trade_no(event).unwrap().to_owned();
+            let mut state = self.state.lock();
+            if !state.credited.contains_key(&order) {
+                state.archived.insert(order, Rejection::DownstreamRefused);
+                return GrantReply::Rejected(Rejection::DownstreamRefused);
+            }
+            return GrantReply::AlreadyCredited;
+        }
+        self.credit(event)
+    }
+}
+
+struct FakeOutlet(Arc<World>);
+
+impl Outlet for FakeOutlet {
+    fn requeue(&self, record: Requeued, done: Done) {
+        let world = Arc::clone(&self.0);
+        let troubles = *world.troubles.lock();
+        if world.dead_outlet.load(Ordering::SeqCst) || world.luck(troubles.refuse_requeue) {
+            return done(RequeueOutcome::Refused);
+        }
+        tokio::spawn(async move {
+            let late_ms = world.rng.lock().below(4);
+            tokio::time::sleep(Duration::from_millis(late_ms)).await;
+            world.store_copy(&record);
+            if !world.luck(troubles.lose_requeue_answer) {
+                done(RequeueOutcome::Stored);
+            }
+        });
+    }
+}
+
+impl World {
+    fn store_copy(&self, record: &Requeued) {
+        let (head, _) = record::split(&record.payload).unwrap();
+        let payload = Bytes::from(record.payload.clone());
+        let first = orders_of(&payload).first().cloned().unwrap_or_default();
+        let mut state = self.state.lock();
+        if record.key != format!("{first}{}", head.attempt).into_bytes() {
+            state.violations.push(format!("a copy of {first} has the key {:?}", record.key));
+        }
+        state.copy_records += 1;
+        state.most_failures = state.most_failures.max(head.failures);
+        state.most_attempts = state.most_attempts.max(head.attempt);
+        for order in orders_of(&payload) {
+            let copy = state.copies.entry(order).or_default();
+            *copy = (*copy).max(head.attempt);
+        }
+        let partitions = state.partitions.len();
+        drop(state);
+        let to = usize::try_from(self.rng.lock().below(partitions as u64)).unwrap();
+        self.append(to, record.payload.clone());
+    }
+}
+
+/// A record of `count` events of a type, with order numbers `prefix-n`.
+pub fn record_of(bonus_type: &str, prefix: &str, count: u32) -> Vec<u8> {
+    record_with(Head { bonus_type, attempt: 0, failures: 0, not_before_ms: 0, count }, prefix)
+}
+
+pub fn record_with(head: Head<'_>, prefix: &str) -> Vec<u8> {
+    let events: Vec<Vec<u8>> = (0..head.count)
+        .map(|n| {
+            let mut out = Vec::new();
+            let trade_no = format!("{prefix}-{n}.");
+            let event = EventRef {
+                trade_no: &trade_no,
+                user_id: i64::from(n),
+                activity: "spring",
+                scene: "rain",
+                bonus_type: head.bonus_type,
+                amount: 1,
+                ..EventRef::default()
+            };
+            event.encode([], &mut out);
+            out
+        })
+        .collect();
+    record::build(head, events.iter().map(Vec::as_slice))
+}
+
+/// Rules with limits that do not matter, unless a test changes them.
+pub fn rules(types: &[&str]) -> Rules {
+    let wide = Limit { rate_per_s: 10_000_000, burst: 1_000_000 };
+    let type_limit = |(at, _): (usize, _)| TypeLimit {
+        limit: wide,
+        fuse: Fuse::Closed,
+        priority: u8::try_from(at).unwrap(),
+    };
+    Rules {
+        version: 1,
+        bonus_types: types.iter().map(|&name| name.to_owned()).collect(),
+        topics: BTreeMap::new(),
+        queues: BTreeMap::new(),
+        routes: Vec::new(),
+        limits: Limits {
+            global: wide,
+            types: types
+                .iter()
+                .enumerate()
+                .map(|(at, &name)| (name.to_owned(), type_limit((at, name))))
+                .collect(),
+        },
+        budgets: Vec::new(),
+        pacing: Pacing {
+            hold_max_ms: 200,
+            deadline_ms: 2_000,
+            requeue_delay_ms: 20,
+            requeue_delay_max_ms: 500,
+            max_failures: 40,
+            grant_batch: 32,
+            in_hand_max: 512,
+            lane_events_max: 2_000,
+            lane_bytes_max: 1 << 20,
+        },
+    }
+}
