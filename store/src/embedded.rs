@@ -1,0 +1,291 @@
+//! A token store on files inside the process, on fjall.
+//!
+//! A token lies under `user_id ‖ order number`, the user id as eight big-endian bytes with its sign bit turned, so
+//! that a user's tokens are neighbours in the order of their order numbers. Calls return when the system has the
+//! bytes: they survive `kill -9`, not the death of the machine, which a weak dependency can afford. A directory
+//! belongs to one process.
+//!
+//! Calls run on the runtime's blocking threads, at most [`EmbeddedStoreOptions::max_calls`] at a time; beyond that
+//! they are `Unavailable` at once, so that a slow disk takes no more than that (I9).
+
+use crate::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
+use async_trait::async_trait;
+use fjall::config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
+use fjall::{Database, Error, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
+use std::io::ErrorKind;
+use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+const FORMAT: u32 = 1;
+const FORMAT_FILE: &str = "WINDFALL-STORE";
+const USER_BYTES: usize = 8;
+/// Order numbers of a key at most; longer ones are refused by those who make them.
+const MAX_TRADE_NO_BYTES: usize = 60_000;
+
+/// How an embedded store uses memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbeddedStoreOptions {
+    /// Memory for tokens before they move to table files; a few times this may be in use. 1 to 256 MiB, default
+    /// 4 MiB. A token that goes before its memory does never costs a table entry.
+    pub memtable_bytes: u64,
+    /// Cache for blocks read from table files. Default 4 MiB.
+    pub cache_bytes: u64,
+    /// Calls at work at a time. 1 to 1024, default 32.
+    pub max_calls: usize,
+}
+
+impl Default for EmbeddedStoreOptions {
+    fn default() -> Self {
+        Self { memtable_bytes: 4 << 20, cache_bytes: 4 << 20, max_calls: 32 }
+    }
+}
+
+/// The store could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenStoreError {
+    /// An option is out of its range.
+    #[error("{0}")]
+    Invalid(String),
+    /// Another process holds the directory.
+    #[error("{0} is in use by another process")]
+    InUse(String),
+    /// Written by a newer version of Windfall.
+    #[error("{place} has format version {found}; this build reads up to {FORMAT}")]
+    Newer {
+        /// What was opened.
+        place: String,
+        /// The version found.
+        found: u32,
+    },
+    /// The files cannot be read. They may be deleted: tokens are proofs, not money.
+    #[error("{place} is damaged: {what}")]
+    Damaged {
+        /// What was opened.
+        place: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The system said no.
+    #[error("{place}: {what}")]
+    Io {
+        /// What was opened.
+        place: String,
+        /// The system's answer.
+        what: String,
+    },
+}
+
+/// The embedded token store.
+pub struct EmbeddedStore {
+    files: Arc<Files>,
+    calls: Arc<Semaphore>,
+}
+
+struct Files {
+    database: Database,
+    tokens: Keyspace,
+}
+
+impl EmbeddedStore {
+    /// Opens the store in `dir`, creating it if there is none. Blocks.
+    ///
+    /// # Errors
+    /// [`OpenStoreError`].
+    pub fn open(dir: &Path, options: &EmbeddedStoreOptions) -> Result<Arc<Self>, OpenStoreError> {
+        let place = dir.display().to_string();
+        options.check()?;
+        std::fs::create_dir_all(dir)
+            .map_err(|error| OpenStoreError::Io { place: place.clone(), what: error.to_string() })?;
+        check_format(dir, &place)?;
+        // fjall asserts on some damage while it recovers.
+        let files = match catch_unwind(AssertUnwindSafe(|| open_files(dir, options))) {
+            Ok(files) => files.map_err(|error| open_error(&place, &error))?,
+            Err(_) => {
+                let what = "recovery stopped at an impossible value".into();
+                return Err(OpenStoreError::Damaged { place, what });
+            }
+        };
+        Ok(Arc::new(Self { files: Arc::new(files), calls: Arc::new(Semaphore::new(options.max_calls)) }))
+    }
+
+    /// Runs `work` on a blocking thread. If the caller goes away, it still runs to its end: calls may be repeated.
+    async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Files) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let Ok(permit) = self.calls.clone().try_acquire_owned() else {
+            return Err(Unavailable("too many calls at a time".into()));
+        };
+        let files = self.files.clone();
+        let called = tokio::task::spawn_blocking(move || {
+            let result = work(&files);
+            drop(permit);
+            result
+        });
+        called.await.map_err(|error| Unavailable(error.to_string()))?.map_err(Unavailable)
+    }
+}
+
+impl EmbeddedStoreOptions {
+    fn check(&self) -> Result<(), OpenStoreError> {
+        let within = [
+            ("memtable_bytes", self.memtable_bytes, 1 << 20, 256 << 20),
+            ("cache_bytes", self.cache_bytes, 0, 1 << 30),
+            ("max_calls", self.max_calls as u64, 1, 1024),
+        ];
+        for (name, value, low, high) in within {
+            if !(low..=high).contains(&value) {
+                return Err(OpenStoreError::Invalid(format!("{name} is {value}; it may be {low} to {high}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl TokenStore for EmbeddedStore {
+    async fn put(&self, batch: &[TokenPut]) -> Result<(), Unavailable> {
+        let entries = batch
+            .iter()
+            .map(|put| Ok((key(put.user_id, &put.trade_no)?, put.token.as_bytes().to_vec())))
+            .collect::<Result<Vec<_>, Unavailable>>()?;
+        self.call(move |files| {
+            let mut batch = files.batch(entries.len());
+            for (key, token) in entries {
+                batch.insert(&files.tokens, key, token);
+            }
+            batch.commit().map_err(|error| error.to_string())
+        })
+        .await
+    }
+
+    async fn remove(&self, batch: &[TokenKey]) -> Result<(), Unavailable> {
+        let keys = keys(batch)?;
+        self.call(move |files| {
+            let mut batch = files.batch(keys.len());
+            for key in keys {
+                batch.remove(&files.tokens, key);
+            }
+            batch.commit().map_err(|error| error.to_string())
+        })
+        .await
+    }
+
+    async fn get(&self, wanted: &[TokenKey]) -> Result<Vec<Option<Box<str>>>, Unavailable> {
+        let keys = keys(wanted)?;
+        self.call(move |files| {
+            let read = |key: Vec<u8>| match files.tokens.get(key).map_err(|error| error.to_string())? {
+                Some(value) => text(&value).map(Some),
+                None => Ok(None),
+            };
+            keys.into_iter().map(read).collect()
+        })
+        .await
+    }
+
+    async fn list(
+        &self,
+        user_id: i64,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StoredToken>, Unavailable> {
+        let first = match after {
+            Some(after) => Bound::Excluded(key(user_id, after)?),
+            None => Bound::Included(key(user_id, "")?),
+        };
+        let user = user(user_id);
+        self.call(move |files| {
+            let mut page = Vec::new();
+            for guard in files.tokens.range((first, Bound::Unbounded)).take(limit) {
+                let (key, value) = guard.into_inner().map_err(|error| error.to_string())?;
+                let Some(trade_no) = key.strip_prefix(user.as_slice()) else { break };
+                page.push(StoredToken { trade_no: text(trade_no)?, token: text(&value)? });
+            }
+            Ok(page)
+        })
+        .await
+    }
+}
+
+impl Files {
+    fn batch(&self, capacity: usize) -> OwnedWriteBatch {
+        OwnedWriteBatch::with_capacity(self.database.clone(), capacity).durability(Some(PersistMode::Buffer))
+    }
+}
+
+fn keys(keys: &[TokenKey]) -> Result<Vec<Vec<u8>>, Unavailable> {
+    keys.iter().map(|one| key(one.user_id, &one.trade_no)).collect()
+}
+
+fn key(user_id: i64, trade_no: &str) -> Result<Vec<u8>, Unavailable> {
+    if trade_no.len() > MAX_TRADE_NO_BYTES {
+        return Err(Unavailable(format!("an order number of {} bytes", trade_no.len())));
+    }
+    let mut key = Vec::with_capacity(USER_BYTES + trade_no.len());
+    key.extend_from_slice(&user(user_id));
+    key.extend_from_slice(trade_no.as_bytes());
+    Ok(key)
+}
+
+/// Sorts like the number, negative ones first.
+fn user(user_id: i64) -> [u8; USER_BYTES] {
+    (user_id ^ i64::MIN).to_be_bytes()
+}
+
+fn text(bytes: &[u8]) -> Result<Box<str>, String> {
+    std::str::from_utf8(bytes).map(Into::into).map_err(|_| "a stored token is not text".into())
+}
+
+fn open_files(dir: &Path, options: &EmbeddedStoreOptions) -> fjall::Result<Files> {
+    let database = Database::builder(dir)
+        .cache_size(options.cache_bytes)
+        .max_journaling_size(64 << 20)
+        .worker_threads(1)
+        .max_cached_files(Some(64))
+        .open()?;
+    let bits = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0));
+    let tokens = database.keyspace("tokens", || {
+        KeyspaceCreateOptions::default()
+            .max_memtable_size(options.memtable_bytes)
+            .data_block_size_policy(BlockSizePolicy::all(8 << 10))
+            .filter_policy(FilterPolicy::all(bits))
+    })?;
+    Ok(Files { database, tokens })
+}
+
+/// Reads or writes the file that names the layout, before anything else is touched.
+fn check_format(dir: &Path, place: &str) -> Result<(), OpenStoreError> {
+    let io = |error: std::io::Error| OpenStoreError::Io { place: place.into(), what: error.to_string() };
+    let path = dir.join(FORMAT_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => match text.trim().parse::<u32>() {
+            Ok(found) if found > FORMAT => Err(OpenStoreError::Newer { place: place.into(), found }),
+            Ok(1..) => Ok(()),
+            _ => {
+                let what = format!("{FORMAT_FILE} holds no version");
+                Err(OpenStoreError::Damaged { place: place.into(), what })
+            }
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let fresh = dir.join(format!("{FORMAT_FILE}.new"));
+            std::fs::write(&fresh, format!("{FORMAT}\n")).map_err(io)?;
+            std::fs::rename(&fresh, &path).map_err(io)
+        }
+        Err(error) => Err(io(error)),
+    }
+}
+
+fn open_error(place: &str, error: &Error) -> OpenStoreError {
+    let place = place.to_owned();
+    let missing = [ErrorKind::UnexpectedEof, ErrorKind::NotFound, ErrorKind::InvalidData];
+    match error {
+        Error::Locked => OpenStoreError::InUse(place),
+        Error::Io(system) if !missing.contains(&system.kind()) => {
+            OpenStoreError::Io { place, what: system.to_string() }
+        }
+        damaged => OpenStoreError::Damaged { place, what: damaged.to_string() },
+    }
+}

@@ -1,0 +1,104 @@
+//! The embedded token store: the contract, its open errors, and the switch.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::time::Duration;
+use windfall_store::conformance::{self, Fixture};
+use windfall_store::contract::{TokenKey, TokenPut, TokenStore};
+use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions, OpenStoreError};
+use windfall_store::switchable::{Down, Switchable};
+
+struct Embedded {
+    dir: tempfile::TempDir,
+    switchable: bool,
+}
+
+impl Embedded {
+    fn new(switchable: bool) -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), switchable }
+    }
+}
+
+#[async_trait]
+impl Fixture for Embedded {
+    fn name(&self) -> &str {
+        "embedded"
+    }
+
+    async fn open(&self) -> Result<Arc<dyn TokenStore>, String> {
+        let options = EmbeddedStoreOptions { memtable_bytes: 1 << 20, ..EmbeddedStoreOptions::default() };
+        let store = EmbeddedStore::open(self.dir.path(), &options).map_err(|error| error.to_string())?;
+        Ok(if self.switchable { Switchable::new(store) } else { store })
+    }
+}
+
+fn token() -> (TokenPut, TokenKey) {
+    let put = TokenPut { user_id: 7, trade_no: "a".into(), token: "t".into() };
+    (put, TokenKey { user_id: 7, trade_no: "a".into() })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_conforms() {
+    let failed = conformance::run(&Embedded::new(false)).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn switchable_that_is_up_conforms() {
+    let failed = conformance::run(&Embedded::new(true)).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_says_unavailable_and_forgets_nothing() {
+    let inner = Embedded::new(false).open().await.unwrap();
+    let store = Switchable::new(inner);
+    let (put, key) = token();
+    store.put(std::slice::from_ref(&put)).await.unwrap();
+    store.set_down(true);
+    assert!(store.get(std::slice::from_ref(&key)).await.is_err());
+    assert!(store.put(&[TokenPut { token: "other".into(), ..put }]).await.is_err());
+    assert!(store.remove(std::slice::from_ref(&key)).await.is_err());
+    assert!(store.list(7, None, 1).await.is_err());
+    store.set(Some(Down::TimesOut(Duration::from_millis(30))));
+    let started = std::time::Instant::now();
+    assert!(store.get(std::slice::from_ref(&key)).await.is_err());
+    assert!(started.elapsed() >= Duration::from_millis(25));
+    store.set_down(false);
+    assert_eq!(store.get(&[key]).await.unwrap(), vec![Some("t".into())]);
+}
+
+#[tokio::test]
+async fn too_many_calls_at_a_time_are_unavailable_not_queued() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedStoreOptions { max_calls: 1, ..EmbeddedStoreOptions::default() };
+    let store = EmbeddedStore::open(dir.path(), &options).unwrap();
+    let many = (0..50_000).map(|one| TokenPut { user_id: one, trade_no: "a".into(), token: "t".into() });
+    let many: Vec<_> = many.collect();
+    let (long, short) = tokio::join!(store.put(&many), async {
+        tokio::task::yield_now().await;
+        store.get(&[token().1]).await
+    });
+    long.unwrap();
+    assert_eq!(short.unwrap_err().0, "too many calls at a time");
+    assert_eq!(store.get(&[token().1]).await.unwrap(), vec![Some("t".into())]);
+}
+
+#[tokio::test]
+async fn open_says_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedStoreOptions::default();
+    let open = |options: &EmbeddedStoreOptions| EmbeddedStore::open(dir.path(), options).err();
+    let first = EmbeddedStore::open(dir.path(), &options).unwrap();
+    assert!(matches!(open(&options), Some(OpenStoreError::InUse(_))));
+    drop(first);
+    let wrong = EmbeddedStoreOptions { max_calls: 0, ..options.clone() };
+    assert!(matches!(open(&wrong), Some(OpenStoreError::Invalid(_))));
+    std::fs::write(dir.path().join("WINDFALL-STORE"), "2\n").unwrap();
+    assert!(matches!(open(&options), Some(OpenStoreError::Newer { found: 2, .. })));
+    std::fs::write(dir.path().join("WINDFALL-STORE"), "").unwrap();
+    assert!(matches!(open(&options), Some(OpenStoreError::Damaged { .. })));
+    let file = dir.path().join("WINDFALL-STORE");
+    assert!(matches!(EmbeddedStore::open(&file, &options).err(), Some(OpenStoreError::Io { .. })));
+}
