@@ -126,7 +126,7 @@ impl FileSource {
         Ok((live, Self { stop, wake, thread: Some(thread), _notifier: notifier }))
     }
 
-    /// Ends the watching and waits for its thread, at most about a poll's read and five settling reads.
+    /// Ends the watching and waits for its thread, at most about `settle_ms`.
     pub fn close(mut self) {
         self.end();
     }
@@ -209,10 +209,13 @@ impl<C: Fn() -> u64> Watch<C> {
     fn candidate(&self) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = read_bounded(&self.path)?;
         for _ in 0..SETTLE_READS_MAX {
-            if bytes == self.seen || self.stopped() {
+            if bytes == self.seen {
                 return Ok(None);
             }
             thread::sleep(Duration::from_millis(self.options.settle_ms));
+            if self.stopped() {
+                return Ok(None);
+            }
             let again = read_bounded(&self.path)?;
             if again == bytes {
                 break;

@@ -151,6 +151,21 @@ fn a_change_that_was_cut_short_is_seen_and_its_number_not_reused() {
     assert_eq!(burst(&store), 6);
 }
 
+/// Died while writing: the half draft lies there, and neither readers nor the next change care.
+#[test]
+fn a_draft_that_was_left_is_overwritten() {
+    let (directory, store) = bed();
+    for name in ["rules.toml.new", "rules.toml.history/00000002.toml.new"] {
+        fs::write(directory.path().join(name), "version = 9\ntyp").unwrap();
+    }
+    assert_eq!(store.history().unwrap().changes.len(), 1);
+    assert_eq!(store.set(&with_burst(SAMPLE, 5), "ann", "five", 2).unwrap(), Written::Changed { version: 2 });
+    assert_eq!(burst(&store), 5);
+    let history = store.history().unwrap();
+    assert_eq!((history.changes.len(), history.unreadable.len()), (2, 0));
+    assert_eq!(listing(directory.path()), ["rules.toml", "rules.toml.history", "rules.toml.lock"]);
+}
+
 #[test]
 fn a_damaged_history_file_is_named_and_stops_no_change() {
     let (directory, store) = bed();
