@@ -1,4 +1,5 @@
 //! The embedded broker: the contract, and what it promises beyond.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use async_trait::async_trait;
 use std::path::{Path, PathBuf};

@@ -18,9 +18,9 @@ pub(super) async fn reports_once(fixture: &dyn Fixture, topic: &str) -> Outcome 
         .map(|thread| {
             let producer = producer.clone();
             tokio::task::spawn_blocking(move || {
-                (thread * EACH..).try_for_each(|tag| {
-                    send(&*producer, tag, &tag.to_be_bytes(), &vec![7; tag as usize % 900])
-                })
+                (thread * EACH..(thread + 1) * EACH)
+                    .zip(0..)
+                    .try_for_each(|(tag, size)| send(&*producer, tag, &tag.to_be_bytes(), &vec![7; size]))
             })
         })
         .collect();

@@ -57,6 +57,9 @@ impl EndsFile {
 
     /// The log has been checked: from now on this file speaks of this start of the machine, and of these ends.
     pub(super) fn settle(&mut self, ends: impl Iterator<Item = ((u32, u32), u64)>) -> Result<()> {
+        // Entries of what is no more must not speak again. Without entries, nothing is claimed.
+        self.file.set_len(0)?;
+        self.slots.clear();
         self.raise(ends)?;
         self.file.write_all_at(&boot(), 0)
     }

@@ -180,19 +180,12 @@ fn load(
         ReadError::Io(what) => OpenError::Io { place: place.into(), what },
     };
     let mut topics = BTreeMap::new();
+    let mut missing = witness.ends.clone();
     for (name, row) in storage.topics().map_err(read)? {
         let mut partitions = Vec::new();
         for index in 0..row.partitions {
             let extent = storage.extent(row.id, index).map_err(read)?;
-            if let Some(&noted) = witness.ends.get(&(row.id, index))
-                && noted > extent.end
-            {
-                let what = format!("topic {name:?} partition {index} ends at {}, not at {noted}", extent.end);
-                if witness.same_boot || options.fsync == Fsync::EachBatch {
-                    return Err(OpenError::Damaged { place: place.into(), what });
-                }
-                tracing::warn!(place, what, "records were lost with the machine: fsync is off");
-            }
+            missing.retain(|place, end| *place != (row.id, index) || *end > extent.end);
             partitions.push(Partition::new(extent));
         }
         let topic = Topic { id: row.id, partitions: RwLock::new(partitions), groups: Mutex::default() };
@@ -205,6 +198,13 @@ fn load(
             topic.groups.lock().insert(group, entry);
         }
         topics.insert(name, Arc::new(topic));
+    }
+    if let Some(((topic, partition), end)) = missing.first_key_value() {
+        let what = format!("topic number {topic}, partition {partition} no longer reaches offset {end}");
+        if witness.same_boot || options.fsync == Fsync::EachBatch {
+            return Err(OpenError::Damaged { place: place.into(), what });
+        }
+        tracing::warn!(place, what, "records were lost with the machine: fsync is off");
     }
     Ok(topics)
 }
