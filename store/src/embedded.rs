@@ -12,24 +12,30 @@ use crate::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use async_trait::async_trait;
 use fjall::config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{Database, Error, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
+use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 const FORMAT: u32 = 1;
 const FORMAT_FILE: &str = "WINDFALL-STORE";
 const USER_BYTES: usize = 8;
+/// About what an entry takes in memory beside its key and token.
+const ENTRY_BYTES: usize = 150;
+/// How often a full store looks whether an earlier memtable has reached its file.
+const ROTATE_RETRY: Duration = Duration::from_millis(1);
 /// Order numbers of a key at most; longer ones are refused by those who make them.
 const MAX_TRADE_NO_BYTES: usize = 60_000;
 
 /// How an embedded store uses memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedStoreOptions {
-    /// Memory for tokens before they move to table files; a few times this may be in use. 1 to 256 MiB, default
-    /// 4 MiB. A token that goes before its memory does never costs a table entry.
+    /// Memory for tokens before they move to table files; up to three times this is in use. 1 to 256 MiB, default
+    /// 8 MiB. A token that goes before its memory does never costs a table entry.
     pub memtable_bytes: u64,
     /// Cache for blocks read from table files. Default 4 MiB.
     pub cache_bytes: u64,
@@ -39,7 +45,7 @@ pub struct EmbeddedStoreOptions {
 
 impl Default for EmbeddedStoreOptions {
     fn default() -> Self {
-        Self { memtable_bytes: 4 << 20, cache_bytes: 4 << 20, max_calls: 32 }
+        Self { memtable_bytes: 8 << 20, cache_bytes: 4 << 20, max_calls: 32 }
     }
 }
 
@@ -87,6 +93,9 @@ pub struct EmbeddedStore {
 struct Files {
     database: Database,
     tokens: Keyspace,
+    memtable_bytes: u64,
+    /// Written since the last rotation.
+    fresh_bytes: Mutex<u64>,
 }
 
 impl EmbeddedStore {
@@ -154,10 +163,12 @@ impl TokenStore for EmbeddedStore {
             .collect::<Result<Vec<_>, Unavailable>>()?;
         self.call(move |files| {
             let mut batch = files.batch(entries.len());
+            let mut bytes = 0;
             for (key, token) in entries {
+                bytes += ENTRY_BYTES + key.len() + token.len();
                 batch.insert(&files.tokens, key, token);
             }
-            batch.commit().map_err(|error| error.to_string())
+            files.commit(batch, bytes)
         })
         .await
     }
@@ -166,10 +177,12 @@ impl TokenStore for EmbeddedStore {
         let keys = keys(batch)?;
         self.call(move |files| {
             let mut batch = files.batch(keys.len());
+            let mut bytes = 0;
             for key in keys {
+                bytes += ENTRY_BYTES + key.len();
                 batch.remove(&files.tokens, key);
             }
-            batch.commit().map_err(|error| error.to_string())
+            files.commit(batch, bytes)
         })
         .await
     }
@@ -214,6 +227,23 @@ impl Files {
     fn batch(&self, capacity: usize) -> OwnedWriteBatch {
         OwnedWriteBatch::with_capacity(self.database.clone(), capacity).durability(Some(PersistMode::Buffer))
     }
+
+    /// Writes a batch of so many bytes, then keeps memory within bounds: fjall alone rotates when it gets to it, and
+    /// lets memory grow until then (I9). Whoever fills it up waits for the disk.
+    fn commit(&self, batch: OwnedWriteBatch, bytes: usize) -> Result<(), String> {
+        batch.commit().map_err(|error| error.to_string())?;
+        let mut fresh = self.fresh_bytes.lock();
+        *fresh += bytes as u64;
+        if *fresh < self.memtable_bytes {
+            return Ok(());
+        }
+        while self.tokens.sealed_memtable_count() >= 2 {
+            std::thread::sleep(ROTATE_RETRY);
+        }
+        self.tokens.rotate_memtable().map_err(|error| error.to_string())?;
+        *fresh = 0;
+        Ok(())
+    }
 }
 
 fn keys(keys: &[TokenKey]) -> Result<Vec<Vec<u8>>, Unavailable> {
@@ -249,11 +279,11 @@ fn open_files(dir: &Path, options: &EmbeddedStoreOptions) -> fjall::Result<Files
     let bits = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0));
     let tokens = database.keyspace("tokens", || {
         KeyspaceCreateOptions::default()
-            .max_memtable_size(options.memtable_bytes)
+            .max_memtable_size(options.memtable_bytes * 2)
             .data_block_size_policy(BlockSizePolicy::all(8 << 10))
             .filter_policy(FilterPolicy::all(bits))
     })?;
-    Ok(Files { database, tokens })
+    Ok(Files { database, tokens, memtable_bytes: options.memtable_bytes, fresh_bytes: Mutex::new(0) })
 }
 
 /// Reads or writes the file that names the layout, before anything else is touched.
