@@ -86,7 +86,12 @@ impl Tx<'_> {
                 decided => return Ok(decided),
             }
         }
-        if self.take(order, stored.map_or(program.id, |row| row.program), Take::Used)? {
+        // The activity and scene that it was first seen in pay for it.
+        let program = match stored {
+            Some(row) => self.ledger.programs.of_id(&self.ledger.db, row.program)?,
+            None => program,
+        };
+        if self.take(order, program, Take::Used)? {
             if let Some(row) = stored {
                 let took_ms = order.time_ms.saturating_sub(row.created_ms);
                 orders::set_status(&self.ledger.db, order.trade_no, Status::Credited, transfer, took_ms)?;
@@ -125,8 +130,7 @@ impl Tx<'_> {
         }
     }
 
-    fn take(&mut self, order: &Order<'_>, program: i64, what: Take) -> Result<bool, LedgerError> {
-        let program = self.ledger.programs.of_id(&self.ledger.db, program)?;
+    fn take(&mut self, order: &Order<'_>, program: Program, what: Take) -> Result<bool, LedgerError> {
         if !program.budgeted && self.ledger.options.unbudgeted == Unbudgeted::Refuse {
             return Ok(false);
         }
@@ -152,13 +156,16 @@ impl Tx<'_> {
                 decided => return Ok(decided),
             }
         }
-        let (status, outcome) =
-            if self.take(order, stored.map_or(program.id, |row| row.program), Take::Reserved)? {
-                (Status::Reserved, OrderOutcome::Reserved)
-            } else {
-                let reason = Reason::BudgetExhausted;
-                (Status::Rejected(reason), OrderOutcome::Rejected(reason))
-            };
+        let program = match stored {
+            Some(row) => self.ledger.programs.of_id(&self.ledger.db, row.program)?,
+            None => program,
+        };
+        let (status, outcome) = if self.take(order, program, Take::Reserved)? {
+            (Status::Reserved, OrderOutcome::Reserved)
+        } else {
+            let reason = Reason::BudgetExhausted;
+            (Status::Rejected(reason), OrderOutcome::Rejected(reason))
+        };
         let db = &self.ledger.db;
         match stored {
             None => orders::insert_open(db, order, program.id, status)?,

@@ -4,7 +4,7 @@
 use crate::error::LedgerError;
 use crate::programs::Program;
 use crate::rows::insert_rows;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Statement};
 use std::collections::BTreeMap;
 
 /// `accounts.kind` of a user's account; its holder is the user id.
@@ -61,11 +61,14 @@ impl<'a> Moves<'a> {
     /// Writes accounts and transfers.
     pub fn write(mut self, db: &Connection) -> Result<(), LedgerError> {
         self.moves.sort_unstable_by_key(|one| (one.asset, one.user_id, one.id));
+        let mut read =
+            db.prepare_cached("SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3")?;
+        let mut add = db.prepare_cached(ADD)?;
         for group in self.moves.chunk_by_mut(|a, b| (a.asset, a.user_id) == (b.asset, b.user_id)) {
-            move_user(db, group)?;
+            move_user(&mut read, &mut add, group)?;
         }
         for ((asset, activity), paid) in &self.funding {
-            add(db, FUNDING, *asset, *activity, -paid, 0)?;
+            add.execute([FUNDING, *asset, *activity, -paid, 0])?;
         }
         self.moves.sort_unstable_by_key(|one| one.id);
         let head = "INSERT INTO transfers (id, trade_no, user_id, program, amount, prev, time_ms) VALUES ";
@@ -85,41 +88,29 @@ impl<'a> Moves<'a> {
     }
 }
 
+/// A sum beyond 64 bits becomes a float in SQLite, which the STRICT table refuses: an error, never a wrong
+/// balance.
+const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance, last) VALUES (?1, ?2, ?3, ?4, ?5) \
+    ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + excluded.balance, \
+    last = excluded.last";
+
 /// Moves one account by all its credits, and chains them: oldest first, behind the account's last.
-fn move_user(db: &Connection, group: &mut [Move<'_>]) -> Result<(), LedgerError> {
+fn move_user(
+    read: &mut Statement<'_>,
+    add: &mut Statement<'_>,
+    group: &mut [Move<'_>],
+) -> Result<(), LedgerError> {
     let Some((asset, user_id)) = group.first().map(|one| (one.asset, one.user_id)) else {
         return Ok(());
     };
-    let mut last = db
-        .prepare_cached("SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3")?
-        .query_row(params![USER, asset, user_id], |row| row.get(0))
-        .optional()?
-        .unwrap_or(0);
+    let mut last = read.query_row([USER, asset, user_id], |row| row.get(0)).optional()?.unwrap_or(0);
     let mut sum = 0_i64;
     for one in group {
         sum = sum.checked_add(one.amount).ok_or_else(overflow)?;
         one.prev = last;
         last = one.id;
     }
-    add(db, USER, asset, user_id, sum, last)
-}
-
-fn add(
-    db: &Connection,
-    kind: i64,
-    asset: i64,
-    holder: i64,
-    amount: i64,
-    last: i64,
-) -> Result<(), LedgerError> {
-    // A sum beyond 64 bits becomes a float in SQLite, which the STRICT table refuses: an error, never a wrong
-    // balance.
-    db.prepare_cached(
-        "INSERT INTO accounts (kind, asset, holder, balance, last) VALUES (?1, ?2, ?3, ?4, ?5) \
-         ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + excluded.balance, \
-         last = excluded.last",
-    )?
-    .execute(params![kind, asset, holder, amount, last])?;
+    add.execute([USER, asset, user_id, sum, last])?;
     Ok(())
 }
 

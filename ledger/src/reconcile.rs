@@ -2,7 +2,7 @@
 
 use crate::error::LedgerError;
 use crate::moves::{FUNDING, USER};
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 
 /// What does not fit together; all zero in a sound ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,7 +15,7 @@ pub struct Reconciliation {
     pub orders_without_transfer: u64,
     /// Transfers of an order that does not exist or is not credited.
     pub transfers_without_order: u64,
-    /// Credited orders with more than one transfer (I1).
+    /// Transfers of a credited order beyond its own (I1).
     pub double_credits: u64,
     /// Transfers whose user, amount or program is not their order's.
     pub mismatched_transfers: u64,
@@ -42,18 +42,13 @@ const ORDERS_WITHOUT_TRANSFER: &str = "
 SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.transfer AND t.trade_no = o.trade_no
 WHERE o.status = 1 AND t.id IS NULL";
 
-const TRANSFERS_WITHOUT_ORDER: &str = "
-SELECT count(*) FROM transfers t LEFT JOIN orders o ON o.trade_no = t.trade_no
-WHERE o.trade_no IS NULL OR o.status <> 1";
-
-/// An order names one transfer; any other transfer of it is a second credit.
-const DOUBLE_CREDITS: &str = "
-SELECT count(DISTINCT t.trade_no) FROM transfers t JOIN orders o ON o.trade_no = t.trade_no
-WHERE o.status = 1 AND o.transfer <> t.id";
-
-const MISMATCHED_TRANSFERS: &str = "
-SELECT count(*) FROM transfers t JOIN orders o ON o.trade_no = t.trade_no
-WHERE t.user_id <> o.user_id OR t.amount <> o.amount OR t.program <> o.program";
+/// One pass over the transfers. An order names one transfer; any other of it is a second credit.
+const TRANSFERS: &str = "
+SELECT count(*),
+    count(*) FILTER (WHERE o.trade_no IS NULL OR o.status <> 1),
+    count(*) FILTER (WHERE o.status = 1 AND o.transfer <> t.id),
+    count(*) FILTER (WHERE t.user_id <> o.user_id OR t.amount <> o.amount OR t.program <> o.program)
+FROM transfers t LEFT JOIN orders o ON o.trade_no = t.trade_no";
 
 const UNBALANCED_ASSETS: &str = "
 SELECT count(*) FROM (SELECT asset FROM accounts GROUP BY asset HAVING sum(balance) <> 0) AS unbalanced";
@@ -90,17 +85,19 @@ fn wrong_budgets(column: &str, status: i64) -> String {
 }
 
 pub(crate) fn reconcile(db: &Connection) -> Result<Reconciliation, LedgerError> {
-    let count = |sql: &str| -> Result<u64, LedgerError> {
-        let found: i64 = db.query_row(sql, [], |row| row.get(0))?;
-        Ok(u64::try_from(found).unwrap_or(0))
-    };
+    let number = |row: &Row<'_>, at: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(at)?.cast_unsigned());
+    let count = |sql: &str| -> Result<u64, LedgerError> { Ok(db.query_row(sql, [], |row| number(row, 0))?) };
+    let [transfers, transfers_without_order, double_credits, mismatched_transfers] =
+        db.query_row(TRANSFERS, [], |row| {
+            Ok([number(row, 0)?, number(row, 1)?, number(row, 2)?, number(row, 3)?])
+        })?;
     Ok(Reconciliation {
         orders: count("SELECT count(*) FROM orders")?,
-        transfers: count("SELECT count(*) FROM transfers")?,
+        transfers,
         orders_without_transfer: count(ORDERS_WITHOUT_TRANSFER)?,
-        transfers_without_order: count(TRANSFERS_WITHOUT_ORDER)?,
-        double_credits: count(DOUBLE_CREDITS)?,
-        mismatched_transfers: count(MISMATCHED_TRANSFERS)?,
+        transfers_without_order,
+        double_credits,
+        mismatched_transfers,
         wrong_balances: count(&wrong_balances())?,
         unbalanced_assets: count(UNBALANCED_ASSETS)?,
         budgets_over: count(BUDGETS_OVER)?,

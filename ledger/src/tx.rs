@@ -60,7 +60,14 @@ impl<'l> Tx<'l> {
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
     pub fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.run(|tx| tx.credit(batch, attempt))
+        self.run(|tx| match attempt {
+            Attempt::Normal => tx.credit(batch, attempt),
+            // A rejected order that comes twice may be decided anew by its second occurrence: one by one.
+            Attempt::Replay => {
+                let each = batch.chunks(1).map(|one| tx.credit(one, attempt));
+                Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+            }
+        })
     }
 
     /// Holds the budget of orders that a downstream decides. [`OrderOutcome::Reserved`] says to ask it; so does

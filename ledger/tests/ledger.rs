@@ -1,6 +1,6 @@
 //! Idempotency, budgets, the archive, and what an unusable file answers.
 
-#![allow(clippy::cast_possible_wrap)]
+#![allow(clippy::unwrap_used, clippy::cast_possible_wrap)]
 
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -175,6 +175,36 @@ fn a_reservation_ends_once_and_either_way() {
     let mut tx = ledger.begin().unwrap();
     assert_eq!(tx.apply(&batch[1..2], Attempt::Replay).unwrap(), [OrderOutcome::Credited]);
     tx.commit().unwrap();
+    assert!(ledger.reconcile().unwrap().is_clean());
+}
+
+/// Found by the model: the first occurrence was a conflict, so the second was answered from the row alone.
+#[test]
+fn a_replay_behind_a_conflict_of_the_same_number_is_decided_anew() {
+    let (_folder, _, mut ledger) = fresh();
+    let mut tx = ledger.begin().unwrap();
+    tx.reserve(&[order("a", 3, 4)], Attempt::Normal).unwrap();
+    tx.release(&[("a", Reason::DownstreamRefused)], 1_000).unwrap();
+    let batch = [order("a", 1, 1), order("a", 3, 4)];
+    let outcomes = tx.apply(&batch, Attempt::Replay).unwrap();
+    tx.commit().unwrap();
+    assert_eq!(outcomes, [OrderOutcome::Conflict, OrderOutcome::Credited]);
+    assert!(ledger.reconcile().unwrap().is_clean());
+}
+
+/// Found by the model: the transfer named the replay's scene, the order and its budget that of the first call.
+#[test]
+fn a_replay_from_another_scene_is_paid_by_the_first_one() {
+    let (_folder, _, mut ledger) = fresh();
+    let mut tx = ledger.begin().unwrap();
+    tx.reserve(&[order("a", 3, 4)], Attempt::Normal).unwrap();
+    tx.release(&[("a", Reason::DownstreamRefused)], 1_000).unwrap();
+    let elsewhere = Order { scene: "cards", ..order("a", 3, 4) };
+    assert_eq!(tx.apply(&[elsewhere], Attempt::Replay).unwrap(), [OrderOutcome::Credited]);
+    tx.commit().unwrap();
+    assert_eq!(ledger.order("a").unwrap().unwrap().scene, "rain");
+    let used: Vec<_> = ledger.budgets().unwrap().into_iter().map(|one| (one.scene, one.used)).collect();
+    assert_eq!(used, [("cards".to_owned(), 0), ("rain".to_owned(), 4)]);
     assert!(ledger.reconcile().unwrap().is_clean());
 }
 

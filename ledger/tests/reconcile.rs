@@ -1,4 +1,5 @@
 //! Reconciliation finds each kind of damage, done by hand through a raw connection.
+#![allow(clippy::unwrap_used)]
 
 use windfall_ledger::{Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation};
 

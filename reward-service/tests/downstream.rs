@@ -1,4 +1,5 @@
 //! Grants that a downstream pays: time-outs, lost answers, refusals, restarts. It pays each order once.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Grants that the ledger pays, the archive, and callers that come at once.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Killed at any moment, what was answered is there, once; asked again, everything is there, once.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

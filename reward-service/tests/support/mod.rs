@@ -1,5 +1,5 @@
 //! What the tests of this crate share.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
