@@ -15,7 +15,7 @@ use windfall_reward_service::contract::Rejection;
 /// The field of a record that holds its events.
 const EVENTS_FIELD: u64 = 6;
 /// A partition's intake is paused for a full lane only when this many of its latest records in a row were for it.
-const RUN_TO_PAUSE: u32 = 32;
+const RUN_TO_PAUSE: u32 = 64;
 /// What a poll brings at least, so that a full lane does not hide what lies behind it.
 const FETCH_RECORDS_MIN: usize = 8;
 /// The first poll, when nothing is known of the records.
@@ -162,32 +162,38 @@ impl Dispatch {
         })
     }
 
-    /// Decides where a record waits.
+    /// Decides where a record waits. Whatever is to become of it, it does not happen before it is due: what was
+    /// sent back with a delay must not spin through the queue.
     fn place(&mut self, key: Key, read: &Read, bytes: usize, now_ns: u64, wall_ms: i64) {
-        let Some(at) = read.lane else {
-            return self.send_back(key, Cause::UnknownType);
-        };
         if read.failures > self.pacing().max_failures {
-            return self.archive_events(key, Rejection::MaxFailures);
+            let rejection = if read.lane.is_some() { Rejection::MaxFailures } else { Rejection::UnknownType };
+            return self.archive_events(key, rejection);
         }
-        if self.lanes.all[at].fuse() == Fuse::Divert {
-            return self.send_back(key, Cause::Fuse);
-        }
-        let early_ms = read.not_before_ms.saturating_sub(wall_ms);
-        match u64::try_from(early_ms) {
+        match u64::try_from(read.not_before_ms.saturating_sub(wall_ms)) {
             Ok(early_ms) if early_ms > 0 => self.enter_room(key, early_ms, read.count, bytes, now_ns),
-            _ => self.enter_lane(key, now_ns),
+            _ => self.is_due(key, now_ns),
         }
     }
 
-    /// Puts a record that is due into its lane, or back to the queue where the lane is full.
-    pub fn enter_lane(&mut self, key: Key, now_ns: u64) {
+    /// Puts a record that is due into its lane, or back to a queue where its lane does not take it.
+    pub fn is_due(&mut self, key: Key, now_ns: u64) {
+        let Some(held) = self.book.get_mut(key) else { return };
+        held.not_before_ms = 0;
+        // Rules may have changed while it waited.
+        let known = held.lane.filter(|&at| self.lanes.all[at].rule.is_some());
+        match known.map(|at| self.lanes.all[at].fuse()) {
+            None => self.send_back(key, Cause::UnknownType),
+            Some(Fuse::Divert) => self.send_back(key, Cause::Fuse),
+            Some(_) => self.enter_lane(key, now_ns),
+        }
+    }
+
+    fn enter_lane(&mut self, key: Key, now_ns: u64) {
         let Some(held) = self.book.get_mut(key) else { return };
         let Some(lane) = held.lane.map(|at| &mut self.lanes.all[at]) else { return };
         lane.recent_events += u64::from(held.uncut);
         if lane.has_room(held.uncut, held.payload.len()) {
             held.place = Place::Lane;
-            held.not_before_ms = 0;
             lane.push(key, held.uncut, held.payload.len());
             return;
         }
@@ -251,6 +257,8 @@ impl Dispatch {
             let lane = own.run.map(|(at, length)| (&self.lanes.all[at], length));
             let wants = match (lane, own.paused_ns) {
                 _ if spans_too_much => true,
+                // A lane that passes nothing would never let it resume.
+                (Some((lane, _)), _) if lane.fuse() != Fuse::Closed => false,
                 (Some((lane, length)), None) => {
                     length >= RUN_TO_PAUSE && lane.events * 2 >= lane.bound_events
                 }

@@ -16,7 +16,7 @@ pub struct Options {
     /// Bytes of one poll at most: 64 KiB to 64 MiB. Default 4 MiB.
     pub fetch_bytes_max: usize,
     /// Records that a full lane or a full delay room may send back to the queues a second: 1 to 100,000. Default
-    /// 2,000. Beyond it the fetch slows down: better late than a broker that is busy with our leftovers.
+    /// 1,000. Beyond it the fetch slows down: better late than a broker that is busy with our leftovers.
     pub churn_per_s: u64,
     /// Seeds the jitter of delays. Default 0; give each instance its own.
     pub jitter_seed: u64,
@@ -29,7 +29,7 @@ impl Default for Options {
             session_timeout_ms: 10_000,
             fetch_records_max: 512,
             fetch_bytes_max: 4 << 20,
-            churn_per_s: 2_000,
+            churn_per_s: 1_000,
             jitter_seed: 0,
         }
     }

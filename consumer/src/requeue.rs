@@ -286,8 +286,8 @@ mod tests {
             not_before_ms: 0,
             cause: Cause::Failed,
         };
-        for n in 0..300 {
-            outbox.push(&fate, n, keys[n as usize / 100], Bytes::from_static(b"e"));
+        for n in 0..300_u32 {
+            outbox.push(&fate, n.into(), keys[n as usize / 100], Bytes::from_static(b"e"));
         }
         outbox.push(&Fate { failures: 2, ..fate }, 0, keys[0], Bytes::from_static(b"f"));
         let copies = outbox.take(&pacing(), 1_000_000, &mut Jitter::new(1));

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use windfall_proto::wire::{self, Malformed, Reader, Value};
 
 const MAGIC: &[u8; 8] = b"WFSALV01";
-const FRAME_HEAD_BYTES: u64 = 8;
+const FRAME_HEAD_BYTES: usize = 8;
 /// A frame is a record and a few names; no broker takes one that large.
 const BODY_MAX_BYTES: u32 = 64 << 20;
 
@@ -167,7 +167,7 @@ impl Salvage {
         let waiting = log.entries.iter_mut().filter(|entry| entry.state == EntryState::Waiting);
         for entry in waiting.take(most) {
             let mut body = vec![0; entry.body_bytes as usize];
-            log.file.seek(SeekFrom::Start(entry.at + FRAME_HEAD_BYTES))?;
+            log.file.seek(SeekFrom::Start(entry.at + FRAME_HEAD_BYTES as u64))?;
             log.file.read_exact(&mut body)?;
             // It had the right checksum when it was written or scanned.
             let record = decode(&body).map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad))?;
@@ -239,7 +239,7 @@ impl Log {
             let id = self.next_id;
             self.next_id += 1;
             self.entries.push_back(Entry { id, at, body_bytes, state: EntryState::Waiting });
-            at += FRAME_HEAD_BYTES + u64::from(body_bytes);
+            at += FRAME_HEAD_BYTES as u64 + u64::from(body_bytes);
         }
         self.len = at;
         Ok(())
@@ -255,7 +255,7 @@ impl Log {
     /// Rewrites the file without what is done, if that is half of it or more.
     fn compact(&mut self, dir: &Path) -> io::Result<()> {
         let keep = |entry: &&Entry| entry.state != EntryState::Done;
-        let frame = |entry: &Entry| FRAME_HEAD_BYTES + u64::from(entry.body_bytes);
+        let frame = |entry: &Entry| FRAME_HEAD_BYTES as u64 + u64::from(entry.body_bytes);
         let kept: u64 = self.entries.iter().filter(keep).map(frame).sum();
         if kept > self.len / 2 {
             return Ok(());
@@ -268,7 +268,7 @@ impl Log {
         let mut entries = VecDeque::new();
         let mut at = MAGIC.len() as u64;
         for entry in self.entries.iter().filter(keep) {
-            let mut bytes = vec![0; FRAME_HEAD_BYTES as usize + entry.body_bytes as usize];
+            let mut bytes = vec![0; FRAME_HEAD_BYTES + entry.body_bytes as usize];
             self.file.seek(SeekFrom::Start(entry.at))?;
             self.file.read_exact(&mut bytes)?;
             new.write_all(&bytes)?;
@@ -294,17 +294,17 @@ fn scan(bytes: &[u8]) -> (VecDeque<Entry>, u64) {
     while let Some(body_bytes) = frame_at(bytes, at) {
         let id = entries.len() as u64;
         entries.push_back(Entry { id, at: at as u64, body_bytes, state: EntryState::Waiting });
-        at += FRAME_HEAD_BYTES as usize + body_bytes as usize;
+        at += FRAME_HEAD_BYTES + body_bytes as usize;
     }
     (entries, at.min(bytes.len()) as u64)
 }
 
 fn frame_at(bytes: &[u8], at: usize) -> Option<u32> {
-    let head = bytes.get(at..at + FRAME_HEAD_BYTES as usize)?;
+    let head = bytes.get(at..at + FRAME_HEAD_BYTES)?;
     let (size, sum) = head.split_at(4);
     let size = u32::from_le_bytes(size.try_into().ok()?);
     let sum = u32::from_le_bytes(sum.try_into().ok()?);
-    let body = at + FRAME_HEAD_BYTES as usize;
+    let body = at + FRAME_HEAD_BYTES;
     let body = bytes.get(body..body.checked_add(size as usize)?)?;
     (size > 0 && crc32c::crc32c(body) == sum && decode(body).is_ok()).then_some(size)
 }

@@ -22,7 +22,10 @@ impl Dispatch {
             self.write_back_older(before_ns, cause);
         }
         while let Some(key) = self.room.pop_due(&self.book, now_ns) {
-            self.leave_room(key, now_ns);
+            if let Some(held) = self.book.get_mut(key) {
+                held.place = Place::Gone;
+            }
+            self.is_due(key, now_ns);
         }
         if now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS {
             self.looked_ns = now_ns;
@@ -31,13 +34,6 @@ impl Dispatch {
             self.trim_lanes();
             self.look(now_ns);
         }
-    }
-
-    fn leave_room(&mut self, key: Key, now_ns: u64) {
-        let Some(held) = self.book.get_mut(key) else { return };
-        held.place = Place::Gone;
-        let is_diverted = held.lane.is_none_or(|at| self.lanes.all[at].fuse() == Fuse::Divert);
-        if is_diverted { self.send_back(key, Cause::Fuse) } else { self.enter_lane(key, now_ns) }
     }
 
     /// Head of line: records that arrived at `before_ns` or earlier and are not finished go back, so that a stuck

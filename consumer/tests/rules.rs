@@ -1,0 +1,474 @@
+//! The consumer's rules (design §6), one by one, in paused time.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod fake;
+
+use fake::{Troubles, WALL_START_MS, World, record_of, record_with, rules};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tempfile::TempDir;
+use windfall_config::rules::{Fuse, Limit, Rules};
+use windfall_consumer::{Cause, ConsumerHandle, Options};
+use windfall_proto::record::Head;
+use windfall_reward_service::contract::Rejection;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Scene {
+    world: Arc<World>,
+    consumer: ConsumerHandle,
+    _dir: TempDir,
+}
+
+fn options() -> Options {
+    Options { commit_every_ms: 10, session_timeout_ms: 1_000, ..Options::default() }
+}
+
+fn scene(partitions: usize, rules: Rules) -> Scene {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::new(partitions, 7, dir.path(), rules);
+    let consumer = world.start(options());
+    Scene { world, consumer, _dir: dir }
+}
+
+impl Scene {
+    async fn wait(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+        self.world.assert_promises();
+    }
+
+    fn granted(&self, bonus_type: &str) -> u64 {
+        self.world.state.lock().granted_by_type.get(bonus_type).copied().unwrap_or(0)
+    }
+
+    fn fuse(&self, bonus_type: &str, fuse: Fuse) {
+        self.world.set_rules(|rules| rules.limits.types.get_mut(bonus_type).unwrap().fuse = fuse);
+    }
+
+    fn limit(&self, bonus_type: &str, rate_per_s: u64, burst: u32) {
+        let limit = Limit { rate_per_s, burst };
+        self.world.set_rules(|rules| rules.limits.types.get_mut(bonus_type).unwrap().limit = limit);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_granted_in_batches_across_records() {
+    let scene = scene(1, rules(&["cash"]));
+    for n in 0..64 {
+        scene.world.append(0, record_of("cash", &format!("a{n}"), 3));
+    }
+    scene.world.settle(5 * SECOND).await;
+    // 192 events in batches of 32.
+    assert!(scene.world.state.lock().calls <= 8, "{} calls", scene.world.state.lock().calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_events_are_in_hand_than_allowed() {
+    let scene = scene(2, rules(&["cash", "coin"]));
+    *scene.world.grant_takes.lock() = Duration::from_millis(20);
+    for n in 0..200 {
+        scene.world.append(n % 2, record_of(["cash", "coin"][n % 2], &format!("a{n}"), 20));
+    }
+    scene.world.settle(60 * SECOND).await;
+    let most = scene.world.state.lock().most_events_in_calls;
+    assert!((256..=512).contains(&most), "{most}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_type_whose_downstream_hangs_blocks_neither_others_nor_the_commits() {
+    let scene = scene(1, rules(&["cash", "coin", "badge"]));
+    scene.world.hanging_types.lock().insert("badge".into());
+    for n in 0..300 {
+        scene.world.append(0, record_of(["badge", "coin", "cash"][n % 3], &format!("a{n}"), 10));
+    }
+    scene.wait(SECOND).await;
+    assert_eq!((scene.granted("cash"), scene.granted("coin")), (1_000, 1_000));
+    // Past the deadline (2 s) the badges are on their way again, and what was behind them is committed.
+    scene.wait(3 * SECOND).await;
+    assert!(scene.consumer.stats().requeued(Cause::Deadline) > 0);
+    assert!(scene.world.state.lock().committed[0] >= 300);
+    scene.world.hanging_types.lock().clear();
+    scene.world.settle(60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_type_does_not_block_another_even_where_it_is_most_of_the_topic() {
+    let scene = scene(2, rules(&["cash", "coin"]));
+    scene.limit("cash", 100, 10);
+    for n in 0..400 {
+        scene.world.append(n % 2, record_of(if n % 5 == 4 { "coin" } else { "cash" }, &format!("a{n}"), 10));
+    }
+    scene.wait(SECOND).await;
+    assert_eq!(scene.granted("coin"), 800);
+    let cash = scene.granted("cash");
+    assert!((50..=110).contains(&cash), "{cash} in a second at 100/s and a burst of 10");
+    scene.limit("cash", 1_000_000, 100_000);
+    scene.world.settle(60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_is_kept_and_what_fits_hold_max_is_held_not_requeued() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.limit("cash", 1_000, 50);
+    scene.world.append(0, record_of("cash", "a", 150));
+    scene.wait(Duration::from_millis(100)).await;
+    let granted = scene.granted("cash");
+    assert!((50..=150).contains(&granted), "{granted}");
+    scene.world.settle(SECOND).await;
+    assert_eq!(scene.consumer.stats().requeued_all(), 0, "150 events at 1,000/s pass within 200 ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_of_one_limited_type_is_paused_before_it_is_churned() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.limit("cash", 2_000, 200);
+    for n in 0..1_000 {
+        scene.world.append(0, record_of("cash", &format!("a{n}"), 10));
+    }
+    scene.wait(2 * SECOND).await;
+    let granted = scene.granted("cash");
+    assert!((3_600..=4_200).contains(&granted), "{granted} in 2 s at 2,000/s");
+    assert!(scene.world.state.lock().pauses > 0);
+    let requeued = scene.consumer.stats().requeued_all();
+    assert!(requeued * 5 < granted, "{requeued} requeued for {granted} granted");
+    scene.world.settle(60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_of_zero_requeues_and_never_archives() {
+    let scene = scene(1, rules(&["cash", "coin"]));
+    scene.limit("cash", 0, 1);
+    for n in 0..20 {
+        scene.world.append(0, record_of("cash", &format!("a{n}"), 5));
+        scene.world.append(0, record_of("coin", &format!("b{n}"), 5));
+    }
+    scene.wait(60 * SECOND).await;
+    assert_eq!((scene.granted("cash"), scene.granted("coin")), (0, 100));
+    {
+        let state = scene.world.state.lock();
+        assert!(state.archived.is_empty() && state.most_failures == 0);
+        assert!(state.most_attempts > 40, "far more requeues ({}) than max_failures", state.most_attempts);
+        // Delays double up to half a second: a minute of it is no spinning.
+        assert!(state.most_attempts < 300, "{} requeues of one event in a minute", state.most_attempts);
+    }
+    scene.limit("cash", 1_000, 1_000);
+    scene.world.settle(10 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_type_is_held_then_requeued_and_granted_when_the_fuse_closes() {
+    let scene = scene(1, rules(&["cash", "coin"]));
+    scene.fuse("cash", Fuse::Pause);
+    scene.world.append(0, record_of("cash", "a", 50));
+    scene.world.append(0, record_of("coin", "b", 50));
+    scene.wait(Duration::from_millis(1_500)).await;
+    assert_eq!((scene.granted("cash"), scene.granted("coin")), (0, 50));
+    assert_eq!(scene.consumer.stats().requeued_all(), 0, "held in its lane");
+    scene.wait(SECOND).await;
+    assert_eq!(scene.consumer.stats().requeued(Cause::Deadline), 50, "before it blocks the commits");
+    scene.wait(60 * SECOND).await;
+    assert_eq!(scene.granted("cash"), 0);
+    scene.fuse("cash", Fuse::Closed);
+    scene.world.settle(5 * SECOND).await;
+    assert_eq!(scene.world.state.lock().most_failures, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_type_that_fills_its_lane_lets_others_through() {
+    let scene = scene(1, rules(&["cash", "coin"]));
+    scene.fuse("cash", Fuse::Pause);
+    for n in 0..600 {
+        scene.world.append(0, record_of("cash", &format!("a{n}"), 10));
+    }
+    scene.world.append(0, record_of("coin", "b", 50));
+    scene.wait(Duration::from_millis(1_900)).await;
+    assert_eq!((scene.granted("cash"), scene.granted("coin")), (0, 50));
+    scene.fuse("cash", Fuse::Closed);
+    scene.world.settle(60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_diverted_type_is_requeued_at_once_and_comes_back() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.fuse("cash", Fuse::Pause);
+    scene.world.append(0, record_of("cash", "held", 20));
+    scene.wait(Duration::from_millis(200)).await;
+    scene.fuse("cash", Fuse::Divert);
+    scene.wait(Duration::from_millis(100)).await;
+    assert!(scene.consumer.stats().requeued(Cause::Fuse) >= 20, "what the lane held goes too");
+    scene.wait(30 * SECOND).await;
+    assert_eq!(scene.granted("cash"), 0);
+    scene.fuse("cash", Fuse::Closed);
+    scene.world.settle(5 * SECOND).await;
+    assert!(scene.world.state.lock().archived.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_grants_lead_to_the_archive_after_max_failures_and_not_before() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.world.set_rules(|rules| rules.pacing.max_failures = 3);
+    *scene.world.troubles.lock() = Troubles { retry: 100, ..Troubles::default() };
+    scene.world.append(0, record_of("cash", "a", 10));
+    scene.world.settle(60 * SECOND).await;
+    let state = scene.world.state.lock();
+    assert_eq!(state.archived.len(), 10);
+    assert!(state.archived.values().all(|rejection| *rejection == Rejection::MaxFailures));
+    assert_eq!(state.most_failures, 3);
+    assert_eq!(state.events_in_calls, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn undecided_grants_never_lead_to_the_archive() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.world.set_rules(|rules| rules.pacing.max_failures = 3);
+    *scene.world.troubles.lock() = Troubles { undecided: 100, ..Troubles::default() };
+    scene.world.append(0, record_of("cash", "a", 10));
+    scene.wait(60 * SECOND).await;
+    assert!(scene.world.state.lock().archived.is_empty());
+    *scene.world.troubles.lock() = Troubles::default();
+    scene.world.settle(10 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_part_that_failed_goes_back() {
+    let scene = scene(1, rules(&["cash"]));
+    *scene.world.troubles.lock() = Troubles { retry: 20, ..Troubles::default() };
+    for n in 0..10 {
+        scene.world.append(0, record_of("cash", &format!("a{n}"), 100));
+    }
+    scene.world.settle(60 * SECOND).await;
+    let state = scene.world.state.lock();
+    // 1,000 events, a fifth of what is asked fails: 1 / 0.8 grants an event.
+    let granted = state.granted_by_type["cash"];
+    assert!((1_150..1_350).contains(&granted), "{granted}");
+    let copies = state.copy_records;
+    assert!(copies < 60, "{copies} copies for about 250 events: they travel together");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_every_queue_refuses_copies_wait_in_the_salvage_file_across_a_crash() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.world.dead_outlet.store(true, Ordering::SeqCst);
+    *scene.world.troubles.lock() = Troubles { undecided: 100, ..Troubles::default() };
+    scene.world.append(0, record_of("cash", "a", 10));
+    scene.wait(SECOND).await;
+    assert!(scene.world.is_drained(), "committed: the file has it");
+    assert_eq!(scene.world.open_orders().len(), 10);
+    let Scene { world, consumer, _dir } = scene;
+    drop(consumer);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    *world.troubles.lock() = Troubles::default();
+    let consumer = world.start(options());
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!(world.open_orders().len(), 10, "the queues still refuse");
+    world.dead_outlet.store(false, Ordering::SeqCst);
+    world.settle(60 * SECOND).await;
+    assert!(consumer.stats().replayed.get() >= 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_neither_queue_nor_file_takes_stays_in_the_window() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.world.dead_outlet.store(true, Ordering::SeqCst);
+    *scene.world.troubles.lock() = Troubles { undecided: 100, ..Troubles::default() };
+    // More than the file's 1 MiB.
+    for n in 0..10 {
+        scene.world.append(0, record_of("cash", &format!("{n}{}", "x".repeat(1_500)), 100));
+    }
+    scene.wait(20 * SECOND).await;
+    assert!(scene.consumer.stats().salvage_failed.get() > 0);
+    assert!(!scene.world.is_drained());
+    *scene.world.troubles.lock() = Troubles::default();
+    scene.world.dead_outlet.store(false, Ordering::SeqCst);
+    scene.world.settle(60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_not_due_waits_and_does_not_spin() {
+    let scene = scene(1, rules(&["cash"]));
+    let due = |ms: i64| Head {
+        bonus_type: "cash",
+        attempt: 1,
+        failures: 0,
+        not_before_ms: WALL_START_MS + ms,
+        count: 10,
+    };
+    scene.world.append(0, record_with(due(1_000), "soon"));
+    scene.world.append(0, record_with(due(20_000), "late"));
+    scene.wait(Duration::from_millis(950)).await;
+    assert_eq!(scene.granted("cash"), 0);
+    scene.wait(Duration::from_millis(150)).await;
+    assert_eq!(scene.granted("cash"), 10);
+    scene.wait(Duration::from_millis(17_000)).await;
+    assert_eq!(scene.granted("cash"), 10);
+    // The deadline is 2 s: about nine trips in 18 s.
+    assert!(scene.world.state.lock().copy_records <= 10);
+    scene.world.settle(5 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_delayed_records_than_there_is_room_for_churn_slowly() {
+    let scene = scene(1, rules(&["cash", "coin"]));
+    for n in 0..1_000 {
+        let head = Head {
+            bonus_type: "cash",
+            attempt: 0,
+            failures: 0,
+            not_before_ms: WALL_START_MS + 7_000,
+            count: 10,
+        };
+        scene.world.append(0, record_with(head, &format!("a{n}")));
+    }
+    scene.world.append(0, record_of("coin", "b", 10));
+    scene.wait(5 * SECOND).await;
+    assert_eq!(scene.granted("coin"), 10, "behind 10,000 events that are not due");
+    let copies = scene.world.state.lock().copy_records;
+    assert!(copies < 5 * 1_100, "{copies} in 5 s, at 1,000 records a second at most");
+    assert_eq!(scene.granted("cash"), 0);
+    scene.world.settle(120 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_malformed_record_is_archived_whole_and_does_not_stop_its_partition() {
+    let scene = scene(1, rules(&["cash"]));
+    let mut cut = record_of("cash", "cut", 5);
+    cut.pop();
+    for bad in [b"".to_vec(), b"nonsense".to_vec(), cut.clone()] {
+        scene.world.append(0, bad);
+        scene.world.append(0, record_of("cash", &format!("good{}", scene.world.orders().len()), 5));
+    }
+    scene.world.settle(5 * SECOND).await;
+    assert!(scene.world.is_drained());
+    let state = scene.world.state.lock();
+    assert_eq!(state.archived_raw.len(), 3);
+    assert_eq!(state.archived_raw[2], cut);
+    assert_eq!(state.credited.len(), 15, "nothing of the cut record was granted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_type_that_the_rules_do_not_know_waits_for_them() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.world.append(0, record_of("gift", "a", 10));
+    scene.wait(SECOND).await;
+    assert!(scene.consumer.stats().requeued(Cause::UnknownType) >= 10);
+    scene.world.set_rules(|current| {
+        *current = Rules { version: current.version, ..rules(&["cash", "gift"]) };
+    });
+    scene.world.settle(10 * SECOND).await;
+    assert_eq!(scene.granted("gift"), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_type_that_stays_unknown_is_archived() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.world.set_rules(|rules| rules.pacing.max_failures = 4);
+    scene.world.append(0, record_of("gift", "a", 10));
+    scene.world.settle(30 * SECOND).await;
+    let state = scene.world.state.lock();
+    assert!(state.archived.values().all(|rejection| *rejection == Rejection::UnknownType));
+    assert_eq!(state.archived.len(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cash_takes_from_the_global_bucket_first() {
+    let scene = scene(1, rules(&["cash", "coin"]));
+    scene.world.set_rules(|rules| rules.limits.global = Limit { rate_per_s: 1_000, burst: 100 });
+    for n in 0..30 {
+        scene.world.append(0, record_of(["coin", "cash"][n % 2], &format!("a{n}"), 10));
+    }
+    scene.wait(Duration::from_millis(140)).await;
+    let (cash, coin) = (scene.granted("cash"), scene.granted("coin"));
+    assert!(cash >= 100 && coin == 0 || cash == 150, "{cash} cash, {coin} coins");
+    scene.world.settle(60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frozen_instance_admits_nothing_before_it_has_polled() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.fuse("cash", Fuse::Pause);
+    scene.world.append(0, record_of("cash", "a", 10));
+    scene.wait(Duration::from_millis(100)).await;
+    // Stopped for longer than the session time-out; when it runs again the broker does not answer at once.
+    scene.world.stuck_broker.store(true, Ordering::SeqCst);
+    scene.wait(Duration::from_millis(100)).await;
+    scene.world.clock.ahead_ms.fetch_add(1_100, Ordering::SeqCst);
+    scene.fuse("cash", Fuse::Closed);
+    scene.wait(Duration::from_millis(300)).await;
+    assert_eq!(scene.granted("cash"), 0);
+    assert_eq!(scene.consumer.stats().frozen.get(), 1);
+    scene.world.stuck_broker.store(false, Ordering::SeqCst);
+    scene.world.settle(5 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_partition_is_committed_as_far_as_it_is_finished_and_late_answers_do_nothing() {
+    let scene = scene(2, rules(&["cash"]));
+    *scene.world.grant_takes.lock() = Duration::from_millis(300);
+    scene.world.append(0, record_of("cash", "a", 10));
+    scene.wait(Duration::from_millis(50)).await;
+    scene.world.rebalance(0);
+    scene.wait(Duration::from_millis(100)).await;
+    assert_eq!(scene.world.state.lock().committed[0], 0);
+    scene.world.settle(5 * SECOND).await;
+    assert!(scene.consumer.stats().late_answers.get() > 0);
+    let state = scene.world.state.lock();
+    assert!(state.credited.values().all(|&times| times == 2), "asked twice, credited once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_finishes_what_is_in_hand() {
+    let scene = scene(1, rules(&["cash"]));
+    *scene.world.grant_takes.lock() = Duration::from_millis(100);
+    scene.world.append(0, record_of("cash", "a", 40));
+    scene.wait(Duration::from_millis(50)).await;
+    let report = scene.consumer.drain(5 * SECOND).await.unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert!(scene.world.is_drained() && scene.world.open_orders().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_writes_back_what_hangs_or_is_held() {
+    let scene = scene(1, rules(&["cash", "coin"]));
+    scene.world.hanging_types.lock().insert("cash".into());
+    scene.fuse("coin", Fuse::Pause);
+    scene.world.append(0, record_of("cash", "a", 40));
+    scene.world.append(0, record_of("coin", "b", 40));
+    scene.wait(Duration::from_millis(50)).await;
+    let began = tokio::time::Instant::now();
+    let report = scene.consumer.drain(SECOND).await.unwrap();
+    assert!(began.elapsed() < 2 * SECOND);
+    assert!(report.is_clean(), "{report:?}");
+    let state = scene.world.state.lock();
+    assert!(state.committed[0] >= 2);
+    assert!(state.violations.is_empty(), "{:?}", state.violations);
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_ends_in_time_even_if_nobody_answers() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.world.hanging_types.lock().insert("cash".into());
+    scene.world.append(0, record_of("cash", "a", 40));
+    scene.wait(Duration::from_millis(50)).await;
+    scene.world.stuck_broker.store(true, Ordering::SeqCst);
+    scene.world.dead_outlet.store(true, Ordering::SeqCst);
+    let began = tokio::time::Instant::now();
+    let report = scene.consumer.drain(SECOND).await.unwrap();
+    assert!(began.elapsed() < 4 * SECOND);
+    assert!(!report.closed);
+    scene.world.assert_promises();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_makes_no_progress_is_reported() {
+    let scene = scene(1, rules(&["cash"]));
+    *scene.world.troubles.lock() = Troubles { archive_down: 100, ..Troubles::default() };
+    scene.world.dead_outlet.store(true, Ordering::SeqCst);
+    // Nobody takes it: not the archive, not a queue, not the file.
+    scene.world.append(0, vec![0xff; 2 << 20]);
+    scene.wait(15 * SECOND).await;
+    assert_eq!(scene.consumer.stats().stuck_partitions.get(), 1);
+    *scene.world.troubles.lock() = Troubles::default();
+    scene.wait(15 * SECOND).await;
+    assert!(scene.world.state.lock().archived_raw.len() == 1 || !scene.world.is_drained());
+}
