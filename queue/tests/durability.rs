@@ -249,3 +249,28 @@ async fn what_every_group_has_committed_is_deleted_and_the_disk_freed() {
     let left = usize::try_from(lag.records()).unwrap();
     late.read(left, Duration::from_secs(20)).await.unwrap();
 }
+
+/// Owns the producer that reports to it, and through it the broker.
+#[derive(Default)]
+struct Owner(std::sync::OnceLock<Arc<dyn windfall_queue::contract::Producer>>);
+
+impl DeliverySink for Owner {
+    fn delivered(&self, _: Tag, _: Delivery) {}
+}
+
+#[test]
+fn a_sink_that_owns_its_producer_does_not_keep_a_closed_broker_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = EmbeddedBroker::open(dir.path(), &EmbeddedOptions::default()).unwrap();
+    broker.ensure_topic("t", 1).unwrap();
+    let sink = Arc::new(Owner::default());
+    let producer = broker.producer("t", sink.clone()).unwrap();
+    producer.send(Tag(1), OutRecord { key: b"k", payload: b"p" }).unwrap();
+    assert!(sink.0.set(producer.clone()).is_ok());
+    assert_eq!(producer.close(Duration::from_secs(20)), 0);
+    drop((sink, producer, broker));
+    let started = std::time::Instant::now();
+    while let Some(error) = open_error(dir.path()) {
+        assert!(started.elapsed() < Duration::from_secs(20), "{error}");
+    }
+}

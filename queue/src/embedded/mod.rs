@@ -8,6 +8,9 @@
 //! background, whole chunks at a time. A topic without a group keeps everything. A group exists from its first
 //! consumer on, for good, and starts at the oldest record kept.
 //!
+//! **Groups** live in this process: a member that never polls keeps its partitions until it is dropped, as there is
+//! no session to run out. A record read shares its memory with up to 64 KiB of its neighbours; copy what is kept.
+//!
 //! **After a failed write** (a full disk, say) the journal's state is unknown: open records are reported
 //! `Unknown`, sends are refused as `Unavailable`, and the directory must be opened again.
 //!
@@ -160,7 +163,9 @@ impl Broker for EmbeddedBroker {
 impl Drop for Alive {
     fn drop(&mut self) {
         self.inner.signals.stop();
+        // The last handle may belong to a sink, which the writer drops: it then ends by itself.
         if let Some(writer) = self.writer.lock().take()
+            && writer.thread().id() != std::thread::current().id()
             && writer.join().is_err()
         {
             tracing::error!(place = %self.inner.place, "the queue writer thread panicked");

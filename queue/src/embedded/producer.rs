@@ -18,7 +18,8 @@ pub(super) struct EmbeddedProducer {
 /// What a producer shares with the writer thread.
 pub(super) struct ProducerShared {
     pub(super) topic: Arc<Topic>,
-    sink: Arc<dyn DeliverySink>,
+    /// Gone after `close`: a sink may own its producer, and with it the broker.
+    sink: Mutex<Option<Arc<dyn DeliverySink>>>,
     state: Mutex<State>,
     /// `close` waits here until nothing is open.
     idle: Condvar,
@@ -48,7 +49,12 @@ struct State {
 
 impl EmbeddedProducer {
     pub(super) fn new(alive: Arc<Alive>, topic: Arc<Topic>, sink: Arc<dyn DeliverySink>) -> Self {
-        let shared = Arc::new(ProducerShared { topic, sink, state: Mutex::default(), idle: Condvar::new() });
+        let shared = Arc::new(ProducerShared {
+            topic,
+            sink: Mutex::new(Some(sink)),
+            state: Mutex::default(),
+            idle: Condvar::new(),
+        });
         alive.inner.signals.register(shared.clone());
         Self { alive, shared }
     }
@@ -120,8 +126,12 @@ impl Producer for EmbeddedProducer {
         state.open -= open.len();
         drop(state);
         self.alive.inner.signals.release(unwritten, bytes);
-        for tag in &open {
-            shared.sink.delivered(*tag, Delivery::Unknown("the producer closed before the answer".into()));
+        self.alive.inner.signals.nudge();
+        let sink = shared.sink.lock().take();
+        if let Some(sink) = sink {
+            for tag in &open {
+                sink.delivered(*tag, Delivery::Unknown("the producer closed before the answer".into()));
+            }
         }
         open.len()
     }
@@ -159,9 +169,13 @@ impl ProducerShared {
 
     /// Reports the records of the last `take`, unless `close` has done so meanwhile.
     pub(super) fn report(&self, delivery: &Delivery) {
+        // The sink first: once its tags are taken, `close` may let go of it.
+        let sink = self.sink.lock().clone();
         let tags = std::mem::take(&mut self.state.lock().in_flight);
-        for tag in &tags {
-            self.sink.delivered(*tag, delivery.clone());
+        if let Some(sink) = sink {
+            for tag in &tags {
+                sink.delivered(*tag, delivery.clone());
+            }
         }
         let mut state = self.state.lock();
         state.open -= tags.len();
@@ -170,10 +184,10 @@ impl ProducerShared {
         }
     }
 
-    /// Whether nobody holds the producer and nothing of it is left to write.
+    /// Whether nothing can come of it any more.
     pub(super) fn is_over(&self) -> bool {
         let state = self.state.lock();
-        state.dropped && state.waiting.is_empty()
+        (state.dropped || state.closed) && state.waiting.is_empty()
     }
 }
 

@@ -9,7 +9,7 @@ use super::topic::{Inner, Topic};
 use crate::contract::Delivery;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -103,7 +103,8 @@ impl Signals {
     }
 
     fn raise(&self, level: u8) {
-        // Sequentially consistent on both sides: either this sees the writer's reset, or the writer sees the record.
+        // Pairs with the fence in `next`: either this sees the writer's reset, or the writer sees the record.
+        fence(Ordering::SeqCst);
         if self.level.load(Ordering::SeqCst) < level && self.level.fetch_max(level, Ordering::SeqCst) < level
         {
             drop(self.desk.lock());
@@ -151,7 +152,10 @@ impl Signals {
             self.wake.wait_for(&mut desk, linger);
         }
         self.level.store(QUIET, Ordering::SeqCst);
-        desk.producers.retain(|producer| !producer.is_over());
+        fence(Ordering::SeqCst);
+        let (over, producers) =
+            std::mem::take(&mut desk.producers).into_iter().partition(|producer| producer.is_over());
+        desk.producers = producers;
         let producers = desk.producers.clone();
         let mut work = Work {
             commits: std::mem::take(&mut desk.commits),
@@ -160,6 +164,8 @@ impl Signals {
             taken: Vec::new(),
         };
         drop(desk);
+        // The last owner of a sink may own handles whose drop comes back here for the desk.
+        drop::<Vec<_>>(over);
         for producer in producers {
             if let Some(taken) = producer.take() {
                 work.taken.push((producer, taken));
@@ -175,11 +181,13 @@ pub(super) struct Writer {
     ends: EndsFile,
     /// Written to memory since the last rotation.
     memtable_bytes: u64,
+    /// The last clean-up left something that may go.
+    unclean: bool,
 }
 
 impl Writer {
     pub(super) fn new(inner: Arc<Inner>, ends: EndsFile) -> Self {
-        Self { inner, ends, memtable_bytes: 0 }
+        Self { inner, ends, memtable_bytes: 0, unclean: true }
     }
 
     /// Writes until the broker stops and everything taken is written.
@@ -196,8 +204,9 @@ impl Writer {
                 // Set once: the first failure is the one to report.
                 self.inner.signals.failure.get_or_init(|| what.clone());
             }
+            let committed = !work.commits.is_empty();
             self.report(work, &stored);
-            if stored.is_ok() {
+            if stored.is_ok() && (committed || self.unclean) {
                 self.clean();
             }
         }
@@ -268,8 +277,12 @@ impl Writer {
     /// Deletes a bounded part of what every group is done with.
     fn clean(&mut self) {
         match cleanup::step(&self.inner) {
-            Ok(cleanup::Step::Done) => {}
-            Ok(cleanup::Step::More) => self.inner.signals.nudge(),
+            Ok(step) => {
+                self.unclean = step == cleanup::Step::More;
+                if self.unclean {
+                    self.inner.signals.nudge();
+                }
+            }
             Err(error) => {
                 tracing::warn!(place = %self.inner.place, %error, "finished records could not be deleted")
             }
