@@ -17,8 +17,6 @@ pub struct Ledger {
     pub(crate) db: Connection,
     pub(crate) options: LedgerOptions,
     pub(crate) programs: Programs,
-    /// The next transfer's number; only a committed transaction moves it.
-    pub(crate) next_transfer: i64,
     _lock: WriterLock,
 }
 
@@ -28,12 +26,8 @@ impl Ledger {
     /// # Errors
     /// [`OpenError`]; nothing was changed.
     pub fn open(path: impl AsRef<Path>, options: &LedgerOptions) -> Result<Self, OpenError> {
-        let path = path.as_ref();
-        let (db, lock) = schema::open_writer(path, options)?;
-        let next_transfer = db
-            .query_row("SELECT coalesce(max(id), 0) + 1 FROM transfers", [], |row| row.get(0))
-            .map_err(|error| OpenError::of_sql(path, &error))?;
-        Ok(Self { db, options: options.clone(), programs: Programs::default(), next_transfer, _lock: lock })
+        let (db, lock) = schema::open_writer(path.as_ref(), options)?;
+        Ok(Self { db, options: options.clone(), programs: Programs::default(), _lock: lock })
     }
 
     /// Begins a transaction. Nothing of it is stored before [`Tx::commit`]; dropped, it never was.

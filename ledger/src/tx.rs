@@ -23,8 +23,15 @@ impl<'l> Tx<'l> {
     pub(crate) fn begin(ledger: &'l mut Ledger) -> Result<Self, LedgerError> {
         // The write lock at once: no later statement can find that another connection was faster.
         ledger.db.execute_batch("BEGIN IMMEDIATE")?;
-        let next_transfer = ledger.next_transfer;
-        Ok(Self { ledger, next_transfer, shards: BTreeMap::new(), failed: false, committed: false })
+        let mut tx =
+            Self { ledger, next_transfer: 0, shards: BTreeMap::new(), failed: false, committed: false };
+        // Read anew each time: nobody knows whether a commit that failed is there after all.
+        tx.next_transfer = tx
+            .ledger
+            .db
+            .prepare_cached("SELECT coalesce(max(id), 0) + 1 FROM transfers")?
+            .query_row([], |row| row.get(0))?;
+        Ok(tx)
     }
 
     /// Makes everything durable. Until it returns Ok, nothing may be answered.
@@ -36,7 +43,6 @@ impl<'l> Tx<'l> {
             tx.write_shards()?;
             Ok(tx.ledger.db.execute_batch("COMMIT")?)
         })?;
-        self.ledger.next_transfer = self.next_transfer;
         self.committed = true;
         Ok(())
     }

@@ -357,6 +357,14 @@ fn a_file_that_cannot_be_used_says_why() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_folder_that_may_not_be_written_is_named() {
+    // Not even root makes files there.
+    let refused = Ledger::open("/sys/ledger.db", &LedgerOptions::default()).map(drop);
+    assert!(matches!(refused, Err(OpenError::ReadOnly { .. })), "{refused:?}");
+}
+
+#[test]
 fn a_locked_file_is_busy_and_the_batch_can_be_repeated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");

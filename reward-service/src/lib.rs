@@ -46,6 +46,7 @@
 mod breaker;
 mod connector;
 pub mod contract;
+mod decide;
 mod decode;
 mod external;
 pub mod fake;

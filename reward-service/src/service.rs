@@ -256,7 +256,9 @@ impl Inner {
     fn close(&self) {
         self.inbox.close();
         let thread = self.thread.lock().take();
-        if let Some(Err(_)) = thread.map(JoinHandle::join) {
+        // The writer itself may drop the last handle, inside a call: it cannot wait for itself, and ends anyway.
+        let other = thread.filter(|thread| thread.thread().id() != std::thread::current().id());
+        if let Some(Err(_)) = other.map(JoinHandle::join) {
             tracing::error!("the ledger's writer had panicked; its callers were told to ask again");
         }
     }

@@ -1,8 +1,8 @@
 //! The one thread that owns the ledger. It takes all calls that wait, puts them into one transaction, and
 //! answers after its commit: group commit.
 
-use crate::contract::{Failed, GrantReply, Rejection, RetryReason};
-use crate::decode;
+use crate::contract::{Failed, GrantReply, RetryReason};
+use crate::decide::Round;
 use crate::inbox::{Inbox, Weight};
 use crate::options::{Clock, GrantObserver};
 use crate::stats::Counters;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
-use windfall_ledger::{ArchiveEntry, Attempt, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason, Tx};
+use windfall_ledger::{Attempt, Finish, Ledger, LedgerError};
 
 /// What the ledger says about one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) struct Grant {
 pub(crate) struct Settle {
     pub paid: Vec<Bytes>,
     pub refused: Vec<(Bytes, String)>,
-    /// For the paid ones: `Ok` with what became of each; `Err` when nothing is stored.
+    /// What became of each paid one; dropped when nothing is stored.
     pub reply: oneshot::Sender<Vec<Finish>>,
 }
 
@@ -70,7 +70,8 @@ impl Job {
     }
 }
 
-enum Answer {
+/// What a job's caller is told once the transaction is durable.
+pub(crate) enum Answer {
     Decisions(Vec<Decision>),
     Finished(Vec<Finish>),
     Archived,
@@ -92,6 +93,9 @@ struct CloseAtEnd(Arc<Inbox<Job>>);
 
 impl Drop for CloseAtEnd {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("the ledger's writer has panicked; every call is told to come again");
+        }
         self.0.close();
         let mut left = Vec::new();
         while self.0.take(usize::MAX, &mut left) {}
@@ -134,28 +138,24 @@ impl Writer {
     }
 
     fn commit(&mut self, jobs: &[Job], now_ms: i64) -> Result<Vec<Answer>, LedgerError> {
-        let mut credited = Vec::new();
-        let mut tx = self.ledger.begin()?;
+        let mut round = Round::begin(&mut self.ledger, now_ms)?;
         let mut answers: Vec<Answer> = jobs.iter().map(|_| Answer::None).collect();
-        let mut archived = grant_all(&mut tx, jobs, &mut answers, now_ms, &mut credited)?;
+        round.grant_all(jobs, &mut answers)?;
         for (job, answer) in jobs.iter().zip(&mut answers) {
             match job {
-                Job::Settle(settle) => {
-                    *answer = Answer::Finished(finish(&mut tx, settle, now_ms, &mut credited)?);
-                    archived += archive_refused(&mut tx, settle, now_ms)?;
-                }
+                Job::Settle(settle) => *answer = Answer::Finished(round.settle(settle)?),
                 Job::Archive { failed, .. } => {
-                    archived += archive_failed(&mut tx, failed, now_ms)?;
+                    round.archive_failed(failed)?;
                     *answer = Answer::Archived;
                 }
                 Job::Grant(_) | Job::Call(_) => {}
             }
         }
-        tx.commit()?;
+        let done = round.commit()?;
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
-        self.counters.archived.fetch_add(archived as u64, Ordering::Relaxed);
-        if let Some(observer) = self.observer.as_ref().filter(|_| !credited.is_empty()) {
-            observer(&credited);
+        self.counters.archived.fetch_add(done.archived, Ordering::Relaxed);
+        if let Some(observer) = self.observer.as_ref().filter(|_| !done.credited.is_empty()) {
+            observer(&done.credited);
         }
         Ok(answers)
     }
@@ -184,163 +184,4 @@ impl Writer {
             Job::Call(call) => call(&mut self.ledger),
         }
     }
-}
-
-/// Decides the events of all grant jobs. Those that the ledger pays go in one group.
-fn grant_all<'j>(
-    tx: &mut Tx<'_>,
-    jobs: &'j [Job],
-    answers: &mut [Answer],
-    now_ms: i64,
-    credited: &mut Vec<(i64, &'j str)>,
-) -> Result<usize, LedgerError> {
-    let mut plain: Vec<Order<'j>> = Vec::new();
-    let mut read: Vec<Vec<Result<Order<'j>, decode::NoOrder>>> = Vec::with_capacity(jobs.len());
-    for job in jobs {
-        let Job::Grant(grant) = job else {
-            read.push(Vec::new());
-            continue;
-        };
-        let orders: Vec<_> =
-            grant.events.iter().map(|event| decode::order(event, Some(&grant.bonus_type), now_ms)).collect();
-        if grant.is_plain() {
-            plain.extend(orders.iter().flatten());
-        }
-        read.push(orders);
-    }
-    let mut plain = tx.apply(&plain, Attempt::Normal)?.into_iter();
-    let mut archived = 0;
-    for ((job, orders), answer) in jobs.iter().zip(&read).zip(answers) {
-        let Job::Grant(grant) = job else { continue };
-        let mut own;
-        let outcomes: &mut dyn Iterator<Item = OrderOutcome> = if grant.is_plain() {
-            &mut plain
-        } else {
-            let valid: Vec<_> = orders.iter().flatten().copied().collect();
-            own = if grant.reserve {
-                tx.reserve(&valid, grant.attempt)
-            } else {
-                tx.apply(&valid, grant.attempt)
-            }?
-            .into_iter();
-            &mut own
-        };
-        let mut decisions = Vec::with_capacity(orders.len());
-        let mut rejected = Vec::new();
-        for (event, order) in grant.events.iter().zip(orders) {
-            let decision = match order {
-                Ok(order) => {
-                    let outcome = outcomes.next().ok_or(LedgerError::Poisoned)?;
-                    let decision = decision(outcome, grant.reserve);
-                    if matches!(&decision, Decision::Reply(reply) if reply.is_credited()) {
-                        credited.push((order.user_id, order.trade_no));
-                    }
-                    decision
-                }
-                Err(_) => Decision::Reply(GrantReply::Rejected(Rejection::Malformed)),
-            };
-            if let Some((rejection, detail)) = reason_of(&decision, order) {
-                rejected.push((event, order, rejection, detail));
-            }
-            decisions.push(decision);
-        }
-        // In the transaction of the decision: neither without the other (I2).
-        for (event, order, rejection, detail) in rejected {
-            archived += tx.archive(&[ArchiveEntry {
-                trade_no: order.as_ref().ok().map(|order| order.trade_no),
-                payload: event,
-                reason: &rejection.to_string(),
-                detail: &detail,
-                time_ms: now_ms,
-            }])?;
-        }
-        *answer = Answer::Decisions(decisions);
-    }
-    Ok(archived)
-}
-
-impl Grant {
-    fn is_plain(&self) -> bool {
-        !self.reserve && self.attempt == Attempt::Normal
-    }
-}
-
-fn decision(outcome: OrderOutcome, reserve: bool) -> Decision {
-    Decision::Reply(match outcome {
-        OrderOutcome::Credited => GrantReply::Credited,
-        OrderOutcome::AlreadyCredited => GrantReply::AlreadyCredited,
-        OrderOutcome::Conflict => GrantReply::Conflict,
-        OrderOutcome::Rejected(Reason::BudgetExhausted) => GrantReply::Rejected(Rejection::BudgetExhausted),
-        OrderOutcome::Rejected(Reason::DownstreamRefused) => {
-            GrantReply::Rejected(Rejection::DownstreamRefused)
-        }
-        OrderOutcome::Reserved if reserve => return Decision::Ask,
-        // Its type was paid by a downstream, which may have paid it. Paying here as well could pay twice (I1):
-        // a person has to look, so let it come to the archive.
-        OrderOutcome::Reserved => {
-            GrantReply::Retry { after_ms: 1_000, reason: RetryReason::DownstreamTimeout }
-        }
-    })
-}
-
-fn reason_of(decision: &Decision, order: &Result<Order<'_>, decode::NoOrder>) -> Option<(Rejection, String)> {
-    match (decision, order) {
-        (_, Err(bad)) => Some((Rejection::Malformed, bad.to_string())),
-        (Decision::Reply(GrantReply::Conflict), Ok(order)) => Some((
-            Rejection::Conflict,
-            format!("order {} is stored with another user, type or amount", order.trade_no),
-        )),
-        (Decision::Reply(GrantReply::Rejected(rejection)), Ok(order)) => Some((
-            *rejection,
-            format!("activity {}, scene {}, type {}", order.activity, order.scene, order.bonus_type),
-        )),
-        _ => None,
-    }
-}
-
-fn finish<'j>(
-    tx: &mut Tx<'_>,
-    settle: &'j Settle,
-    now_ms: i64,
-    credited: &mut Vec<(i64, &'j str)>,
-) -> Result<Vec<Finish>, LedgerError> {
-    let paid: Vec<Order<'_>> =
-        settle.paid.iter().filter_map(|event| decode::order(event, None, now_ms).ok()).collect();
-    let trade_nos: Vec<&str> = paid.iter().map(|order| order.trade_no).collect();
-    let finished = tx.post(&trade_nos, now_ms)?;
-    for (order, _) in paid.iter().zip(&finished).filter(|(_, finish)| **finish == Finish::Done) {
-        credited.push((order.user_id, order.trade_no));
-    }
-    Ok(finished)
-}
-
-fn archive_refused(tx: &mut Tx<'_>, settle: &Settle, now_ms: i64) -> Result<usize, LedgerError> {
-    let mut archived = 0;
-    for (event, detail) in &settle.refused {
-        let Ok(order) = decode::order(event, None, now_ms) else { continue };
-        tx.release(&[(order.trade_no, Reason::DownstreamRefused)], now_ms)?;
-        archived += tx.archive(&[ArchiveEntry {
-            trade_no: Some(order.trade_no),
-            payload: event,
-            reason: &Rejection::DownstreamRefused.to_string(),
-            detail,
-            time_ms: now_ms,
-        }])?;
-    }
-    Ok(archived)
-}
-
-fn archive_failed(tx: &mut Tx<'_>, failed: &[Failed], now_ms: i64) -> Result<usize, LedgerError> {
-    let mut archived = 0;
-    for one in failed {
-        archived += tx.archive(&[ArchiveEntry {
-            // A whole record is no order; only an event has a number.
-            trade_no: decode::order(&one.payload, None, now_ms).ok().map(|order| order.trade_no),
-            payload: &one.payload,
-            reason: &one.rejection.to_string(),
-            detail: &one.detail,
-            time_ms: now_ms,
-        }])?;
-    }
-    Ok(archived)
 }

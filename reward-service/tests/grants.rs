@@ -334,3 +334,45 @@ async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
     rewards.close();
     assert_clean(folder.path());
 }
+
+/// An order that a downstream may have paid is not paid by the ledger as well when its type changes hands.
+#[tokio::test]
+async fn a_type_that_changes_hands_pays_no_reserved_order_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let order = windfall_reward_service::ledger::Order {
+        trade_no: "a",
+        user_id: 1,
+        activity: "spring-2027",
+        scene: "rain",
+        bonus_type: "cash",
+        amount: 5,
+        time_ms: 1,
+    };
+    let mut tx = ledger.begin().unwrap();
+    tx.reserve(&[order], windfall_reward_service::ledger::Attempt::Normal).unwrap();
+    tx.commit().unwrap();
+    drop(ledger);
+    let rewards = start(folder.path());
+    let reply = rewards.grant_batch("cash", &[cash("a", 1, 5)]).await.remove(0);
+    assert!(matches!(reply, GrantReply::Retry { reason, .. } if reason.is_failure()), "{reply:?}");
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// A call that panics ends the writer; nobody waits for it for ever, and what was answered stays.
+#[tokio::test]
+async fn when_the_writer_dies_every_caller_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    assert_eq!(rewards.grant_batch("cash", &[cash("a", 1, 5)]).await, [GrantReply::Credited]);
+    let died = rewards.call(|_| -> Result<(), _> { panic!("on purpose") }).await;
+    assert!(died.is_err());
+    let reply = rewards.grant_batch("cash", &[cash("b", 1, 5)]).await.remove(0);
+    assert!(matches!(reply, GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. }), "{reply:?}");
+    rewards.close();
+    let rewards = start(folder.path());
+    let events = [cash("a", 1, 5), cash("b", 1, 5)];
+    let expected = [GrantReply::AlreadyCredited, GrantReply::Credited];
+    assert_eq!(rewards.grant_batch("cash", &events).await, expected);
+}

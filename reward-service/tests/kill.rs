@@ -106,7 +106,9 @@ async fn killed_at_any_moment_what_was_answered_is_there_once() {
     }
     let last = answered.iter().max().copied().expect("some batch was granted within a second");
     let rewards = service(folder.path());
-    for batch in 0..=last {
+    // Each of the three callers had one more in hand, at most the third after the last that was answered; a
+    // badge of it may be reserved still.
+    for batch in 0..=last + 3 {
         assert!(grant(&rewards, batch).await, "batch {batch}");
     }
     rewards.close();
