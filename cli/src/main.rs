@@ -1,2 +1,70 @@
-//! The one binary.
-fn main() {}
+//! The one binary `windfall`: the demo, its proof, and the commands of operators.
+//!
+//! Exit codes: 0 all is well; 1 the check found damage, or a replay decided nothing; 2 the call or its input was
+//! wrong, nothing was changed; 130 interrupted.
+
+mod admin;
+mod check;
+mod data;
+mod demo;
+mod pipeline;
+#[cfg(feature = "sabotage")]
+mod sabotage;
+
+use clap::{Parser, Subcommand};
+use demo::Outcome;
+use std::process::ExitCode;
+
+/// Reward and event fan-out at festival scale: every user holds proof at once, and the money arrives exactly once.
+#[derive(Debug, Parser)]
+#[command(name = "windfall", version, about, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make it rain rewards on this machine, break things meanwhile, and prove that nothing was lost or paid twice
+    Demo(demo::DemoArgs),
+    /// Check the files of an earlier demo: the rain's own record against ledger, archive and downstream
+    Reconcile(demo::ReconcileArgs),
+    /// The key ring of tokens
+    #[command(subcommand)]
+    Keys(admin::keys::KeysCommand),
+    /// The live rules: queues, routes, limits, fuses, budgets, pacing
+    #[command(subcommand)]
+    Rules(admin::rules::RulesCommand),
+    /// Tokens
+    #[command(subcommand)]
+    Token(admin::token::TokenCommand),
+    /// The failure archive
+    #[command(subcommand)]
+    Archive(admin::archive::ArchiveCommand),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    #[cfg(feature = "sabotage")]
+    if let Err(error) = sabotage::from_environment() {
+        eprintln!("windfall: {error:#}");
+        return ExitCode::from(2);
+    }
+    let outcome = match &cli.command {
+        Command::Demo(args) => demo::demo(args),
+        Command::Reconcile(args) => demo::reconcile(args),
+        Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),
+        Command::Rules(command) => admin::rules::run(command).map(|()| Outcome::Clean),
+        Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
+        Command::Archive(command) => admin::archive::run(command),
+    };
+    match outcome {
+        Ok(Outcome::Clean) => ExitCode::SUCCESS,
+        Ok(Outcome::Damage) => ExitCode::from(1),
+        Ok(Outcome::Interrupted) => ExitCode::from(130),
+        Err(error) => {
+            eprintln!("windfall: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

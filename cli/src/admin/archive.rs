@@ -1,0 +1,217 @@
+//! `windfall archive`: what finally failed, and another try.
+
+use super::utc;
+use crate::data::{DataDir, place};
+use crate::demo::Outcome;
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::sync::Arc;
+use windfall_proto::event::EventRef;
+use windfall_reward_service::contract::GrantReply;
+use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
+use windfall_reward_service::ledger::{ArchiveFilter, Archived, LedgerReader};
+use windfall_reward_service::{Replayed, system_clock};
+
+/// Entries of one page.
+const PAGE: u32 = 1_000;
+
+/// `windfall archive …`
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum ArchiveCommand {
+    /// List archived events, oldest first
+    List {
+        #[command(flatten)]
+        which: Which,
+        /// Only what no replay has credited
+        #[arg(long)]
+        open: bool,
+        /// At most so many
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+        /// Only entries with a larger number: the last one of the page before
+        #[arg(long, default_value_t = 0)]
+        after: i64,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Grant archived events again; each try is kept with its actor. An order credits once all the same
+    Replay {
+        #[command(flatten)]
+        which: Which,
+        /// These entries, by number
+        #[arg(long, value_delimiter = ',')]
+        id: Vec<i64>,
+        /// Who asks for it. Default: $USER
+        #[arg(long)]
+        actor: Option<String>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Which entries.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Which {
+    /// The data directory
+    #[arg(long)]
+    data: PathBuf,
+    /// Only this reason, as `list` shows it
+    #[arg(long)]
+    reason: Option<String>,
+    /// Only this order number
+    #[arg(long)]
+    trade_no: Option<String>,
+}
+
+/// Runs it.
+pub fn run(command: &ArchiveCommand) -> Result<Outcome> {
+    match command {
+        ArchiveCommand::List { which, open, limit, after, json } => {
+            let filter = ArchiveFilter {
+                reason: which.reason.clone(),
+                trade_no: which.trade_no.clone(),
+                open: *open,
+                after: *after,
+                limit: *limit,
+            };
+            list(which, &filter, *json)?;
+            Ok(Outcome::Clean)
+        }
+        ArchiveCommand::Replay { which, id, actor, json } => {
+            let actor = actor.clone().or_else(|| std::env::var("USER").ok()).unwrap_or_default();
+            if id.is_empty() && which.reason.is_none() && which.trade_no.is_none() {
+                bail!("say what to replay: --id, --reason or --trade-no");
+            }
+            replay(which, id, &actor, *json)
+        }
+    }
+}
+
+fn list(which: &Which, filter: &ArchiveFilter, json: bool) -> Result<()> {
+    let ledger = LedgerReader::open(place::ledger(&which.data)).context("the ledger cannot be read")?;
+    let entries = ledger.archive_list(filter)?;
+    if json {
+        let rows: Vec<_> = entries.iter().map(to_json).collect();
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+        return Ok(());
+    }
+    for entry in &entries {
+        let replay = entry.replay.as_ref().map_or_else(String::new, |replay| {
+            format!(
+                "  replayed {} by {}: {}",
+                utc(replay.time_ms.unsigned_abs()),
+                replay.actor,
+                replay.outcome
+            )
+        });
+        println!(
+            "{:>8}  {}  {:<18} {}  {}{replay}",
+            entry.id,
+            utc(entry.time_ms.unsigned_abs()),
+            entry.reason,
+            entry.trade_no.as_deref().unwrap_or("(no order number)"),
+            entry.detail,
+        );
+    }
+    if entries.len() == usize::try_from(filter.limit)?
+        && let Some(last) = entries.last()
+    {
+        eprintln!("more with --after {}", last.id);
+    }
+    Ok(())
+}
+
+fn to_json(entry: &Archived) -> serde_json::Value {
+    let event = EventRef::parse(&entry.payload).ok().map(|event| {
+        serde_json::json!({
+            "user_id": event.user_id, "activity": event.activity, "scene": event.scene,
+            "type": event.bonus_type, "amount": event.amount,
+        })
+    });
+    let replay = entry.replay.as_ref().map(|replay| {
+        serde_json::json!({"time_ms": replay.time_ms, "actor": replay.actor, "outcome": replay.outcome})
+    });
+    serde_json::json!({
+        "id": entry.id,
+        "trade_no": entry.trade_no,
+        "reason": entry.reason,
+        "detail": entry.detail,
+        "time_ms": entry.time_ms,
+        "payload_bytes": entry.payload.len(),
+        "event": event,
+        "replay": replay,
+    })
+}
+
+fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome> {
+    let (data, _) = DataDir::open(&which.data)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let replayed = runtime.block_on(async {
+        let badges = FakeDownstream::open(
+            place::badge_book(data.path()),
+            FakeOptions { name: "badges".into(), ..FakeOptions::default() },
+            system_clock(),
+        )
+        .context("the badge downstream's book cannot be opened")?;
+        let rewards = crate::pipeline::open_rewards(data.path(), &Arc::new(badges), Arc::new(|_| {}))?;
+        if let Ok(rules) = windfall_config::RulesStore::new(place::rules(data.path()), None).show() {
+            // A budget that was raised since is what a replay often waits for.
+            let rules = windfall_config::Rules::parse(&rules, None)?;
+            rewards.apply_budgets(&rules.budgets).await?;
+        }
+        let mut replayed = Vec::new();
+        for id in ids {
+            replayed.push(rewards.replay(*id, actor).await?);
+        }
+        if ids.is_empty() {
+            let mut filter = ArchiveFilter {
+                reason: which.reason.clone(),
+                trade_no: which.trade_no.clone(),
+                open: true,
+                after: 0,
+                limit: PAGE,
+            };
+            loop {
+                let page = rewards.replay_all(filter.clone(), actor).await?;
+                let Some(last) = page.last() else { break };
+                filter.after = last.id;
+                replayed.extend(page);
+            }
+        }
+        rewards.close();
+        anyhow::Ok(replayed)
+    })?;
+    print(&replayed, json)?;
+    let decided = replayed.iter().all(|one| one.reply.is_final());
+    Ok(if decided { Outcome::Clean } else { Outcome::Damage })
+}
+
+fn print(replayed: &[Replayed], json: bool) -> Result<()> {
+    let word = |reply: &GrantReply| match reply {
+        GrantReply::Credited => "credited".to_owned(),
+        GrantReply::AlreadyCredited => "already_credited".to_owned(),
+        GrantReply::Conflict => "conflict".to_owned(),
+        GrantReply::Rejected(why) => format!("rejected: {why}"),
+        GrantReply::Retry { reason, .. } => format!("not decided ({reason}): replay it again"),
+    };
+    if json {
+        let rows: Vec<_> = replayed
+            .iter()
+            .map(|one| serde_json::json!({"id": one.id, "trade_no": one.trade_no, "outcome": word(&one.reply)}))
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+        return Ok(());
+    }
+    for one in replayed {
+        println!(
+            "{:>8}  {}  {}",
+            one.id,
+            one.trade_no.as_deref().unwrap_or("(no order number)"),
+            word(&one.reply)
+        );
+    }
+    println!("{} replayed", replayed.len());
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! `windfall keys`: the ring that tokens are sealed and signed with.
+
+use super::{now_ms, utc};
+use anyhow::Result;
+use std::path::PathBuf;
+use windfall_token::{Algorithm, KeyFile, KeyId};
+
+/// `windfall keys …`
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum KeysCommand {
+    /// Make a key file with one key, which mints at once
+    New {
+        #[command(flatten)]
+        file: RingFile,
+        /// hmac-sha256-128 (fast; whoever verifies can mint) or ed25519 (verifiers cannot mint)
+        #[arg(long, default_value = "hmac-sha256-128")]
+        algorithm: Algorithm,
+    },
+    /// Add a pending key: give the file to every process before you promote it
+    Add {
+        #[command(flatten)]
+        file: RingFile,
+        /// hmac-sha256-128 or ed25519
+        #[arg(long, default_value = "hmac-sha256-128")]
+        algorithm: Algorithm,
+    },
+    /// Promote a key: pending to verify-only, verify-only to primary
+    Promote {
+        #[command(flatten)]
+        file: RingFile,
+        /// The key's number
+        id: u32,
+    },
+    /// Stop minting with the primary key; its tokens stay valid
+    Retire {
+        #[command(flatten)]
+        file: RingFile,
+        /// The key's number
+        id: u32,
+    },
+    /// Destroy a retired key: its tokens are illegal from then on, for good
+    Destroy {
+        #[command(flatten)]
+        file: RingFile,
+        /// The key's number
+        id: u32,
+    },
+    /// Show the keys, never their secrets
+    List {
+        #[command(flatten)]
+        file: RingFile,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a copy that verifies and cannot mint (rings of ed25519 keys alone)
+    ExportVerifier {
+        #[command(flatten)]
+        file: RingFile,
+        /// The copy
+        to: PathBuf,
+    },
+}
+
+/// The ring's file.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RingFile {
+    /// The key file
+    #[arg(long, default_value = "keys.toml")]
+    file: PathBuf,
+}
+
+/// Runs it.
+pub fn run(command: &KeysCommand) -> Result<()> {
+    match command {
+        KeysCommand::New { file, algorithm } => {
+            let ring = KeyFile::create(&file.file, *algorithm, now_ms())?;
+            println!("{}: key {} mints", file.file.display(), ring.list()[0].id);
+        }
+        KeysCommand::Add { file, algorithm } => {
+            let id = KeyFile::open(&file.file)?.add(*algorithm, now_ms())?;
+            println!("key {id} is pending; give the file to every process, then promote it");
+        }
+        KeysCommand::Promote { file, id } => {
+            let state = KeyFile::open(&file.file)?.promote(KeyId(*id))?;
+            println!("key {id} is {state}");
+        }
+        KeysCommand::Retire { file, id } => {
+            KeyFile::open(&file.file)?.retire(KeyId(*id))?;
+            println!("key {id} verifies and mints no more");
+        }
+        KeysCommand::Destroy { file, id } => {
+            KeyFile::open(&file.file)?.destroy(KeyId(*id))?;
+            println!("key {id} is destroyed");
+        }
+        KeysCommand::List { file, json } => list(file, *json)?,
+        KeysCommand::ExportVerifier { file, to } => {
+            KeyFile::open(&file.file)?.export_verifier(to)?;
+            println!("{} verifies and cannot mint", to.display());
+        }
+    }
+    Ok(())
+}
+
+fn list(file: &RingFile, json: bool) -> Result<()> {
+    let keys = KeyFile::open(&file.file)?.list();
+    if json {
+        let rows: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                serde_json::json!({
+                    "id": key.id.0,
+                    "algorithm": key.algorithm.as_str(),
+                    "state": key.state.as_str(),
+                    "created_ms": key.created_ms,
+                })
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else {
+        for key in keys {
+            println!(
+                "{:>4}  {:<16} {:<12} made {}",
+                key.id,
+                key.algorithm.as_str(),
+                key.state,
+                utc(key.created_ms)
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! `windfall token open`: what a token says, or which step refuses it.
+
+use anyhow::{Context, Result, bail};
+use std::io::Read;
+use std::path::PathBuf;
+use windfall_token::{KeyRing, TEXT_MAX_BYTES};
+
+/// `windfall token …`
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum TokenCommand {
+    /// Open a token and print its fields as JSON; for operators, who may know why one is refused
+    Open {
+        /// The token's text; - for standard input
+        token: String,
+        /// The key file
+        #[arg(long, default_value = "keys.toml")]
+        file: PathBuf,
+        /// The app that the token was minted for
+        #[arg(long, default_value = crate::pipeline::APP_ID)]
+        app_id: String,
+        /// Refuse it unless it is this user's
+        #[arg(long)]
+        user_id: Option<i64>,
+    },
+}
+
+/// Runs it.
+pub fn run(command: &TokenCommand) -> Result<()> {
+    let TokenCommand::Open { token, file, app_id, user_id } = command;
+    let ring = KeyRing::load(file)?;
+    let text = if token == "-" { read_stdin()? } else { token.clone() };
+    let text = text.trim_end();
+    let token = match ring.diagnose(text.as_bytes(), app_id, *user_id) {
+        Ok(token) => token,
+        Err(reason) => bail!("illegal token: {reason}"),
+    };
+    let object = serde_json::json!({
+        "trade_no": token.trade_no,
+        "user_id": token.user_id,
+        "app_id": token.app_id,
+        "activity": token.activity,
+        "scene": token.scene,
+        "type": token.bonus_type,
+        "amount": token.amount,
+        "award_time_ms": token.award_time_ms,
+        "description": token.description,
+    });
+    println!("{}", serde_json::to_string_pretty(&object)?);
+    Ok(())
+}
+
+fn read_stdin() -> Result<String> {
+    let mut text = String::new();
+    // A token is far shorter; what is longer is refused by its length, not read.
+    let limit = u64::try_from(TEXT_MAX_BYTES)? + 2;
+    std::io::stdin().lock().take(limit).read_to_string(&mut text).context("standard input cannot be read")?;
+    Ok(text)
+}

@@ -1,0 +1,175 @@
+//! The layout of a data directory, and who may use it.
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+
+/// The format of a data directory; a newer one is refused.
+const FORMAT: u32 = 1;
+const MANIFEST: &str = "demo.toml";
+
+/// What a demo was started with; written before anything else, so that `--resume` goes on with the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Of the directory.
+    pub format: u32,
+    /// Rewards in all.
+    pub rewards: u64,
+    /// Users that they are spread over.
+    pub users: u64,
+    /// Seed of the rain and its troubles.
+    pub seed: u64,
+    /// 0: as fast as it goes.
+    pub seconds_of_rain: u64,
+    /// Without troubles.
+    pub calm: bool,
+}
+
+/// An open data directory. While it lives, no other process may use it.
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes a new one in an empty or absent directory.
+    pub fn create(path: &Path, manifest: &Manifest) -> Result<Self> {
+        std::fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
+        let own = Self::lock(path)?;
+        let manifest = Manifest { format: FORMAT, ..manifest.clone() };
+        if own.file(MANIFEST).exists() {
+            bail!(
+                "{} holds an earlier demo: go on with it by --resume, check it by `windfall reconcile`, or delete it",
+                path.display()
+            );
+        }
+        let text = toml::to_string(&manifest).context("cannot write the manifest")?;
+        std::fs::write(own.file(MANIFEST), text)
+            .with_context(|| format!("cannot write to {}", path.display()))?;
+        Ok(own)
+    }
+
+    /// Opens the directory of an earlier demo.
+    pub fn open(path: &Path) -> Result<(Self, Manifest)> {
+        let file = path.join(MANIFEST);
+        let text = std::fs::read_to_string(&file).with_context(|| {
+            format!(
+                "{} is not the data directory of a demo ({} cannot be read)",
+                path.display(),
+                file.display()
+            )
+        })?;
+        #[derive(Deserialize)]
+        struct Versioned {
+            format: u32,
+        }
+        let Versioned { format } =
+            toml::from_str(&text).with_context(|| format!("{} is damaged", file.display()))?;
+        if format > FORMAT {
+            bail!(
+                "{} has format {format}; this build knows {FORMAT}: use the version of windfall that wrote it",
+                path.display()
+            );
+        }
+        let manifest = toml::from_str(&text).with_context(|| format!("{} is damaged", file.display()))?;
+        Ok((Self::lock(path)?, manifest))
+    }
+
+    fn lock(path: &Path) -> Result<Self> {
+        let file = path.join("LOCK");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&file)
+            .with_context(|| format!("cannot write to {}", path.display()))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => bail!("{} is in use by another process", path.display()),
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("cannot lock {}", file.display()))
+            }
+        }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+/// Where things are in a data directory.
+pub mod place {
+    use std::path::{Path, PathBuf};
+
+    /// The key ring.
+    pub fn keys(data: &Path) -> PathBuf {
+        data.join("keys.toml")
+    }
+    /// The live rules.
+    pub fn rules(data: &Path) -> PathBuf {
+        data.join("rules.toml")
+    }
+    /// The SDK's spool.
+    pub fn spool(data: &Path) -> PathBuf {
+        data.join("spool")
+    }
+    /// An embedded broker.
+    pub fn broker(data: &Path, name: &str) -> PathBuf {
+        data.join("brokers").join(name)
+    }
+    /// The token store.
+    pub fn tokens(data: &Path) -> PathBuf {
+        data.join("tokens")
+    }
+    /// The ledger.
+    pub fn ledger(data: &Path) -> PathBuf {
+        data.join("ledger.db")
+    }
+    /// What no queue would take.
+    pub fn salvage(data: &Path) -> PathBuf {
+        data.join("salvage")
+    }
+    /// The book of the badge downstream.
+    pub fn badge_book(data: &Path) -> PathBuf {
+        data.join("badge.book")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        Manifest { format: 0, rewards: 1, users: 1, seed: 1, seconds_of_rain: 0, calm: true }
+    }
+
+    #[test]
+    fn one_process_at_a_time_and_no_second_demo_on_top() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let first = DataDir::create(&path, &manifest()).unwrap();
+        let second = DataDir::open(&path).map(|_| ()).unwrap_err().to_string();
+        assert!(second.contains("in use"), "{second}");
+        drop(first);
+        assert!(DataDir::open(&path).is_ok());
+        let again = DataDir::create(&path, &manifest()).map(|_| ()).unwrap_err().to_string();
+        assert!(again.contains("--resume"), "{again}");
+    }
+
+    #[test]
+    fn a_newer_format_and_a_foreign_directory_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let foreign = DataDir::open(dir.path()).map(|_| ()).unwrap_err().to_string();
+        assert!(foreign.contains("not the data directory"), "{foreign}");
+        std::fs::write(dir.path().join(MANIFEST), "format = 99\nnew_key = 1\n").unwrap();
+        let newer = DataDir::open(dir.path()).map(|_| ()).unwrap_err().to_string();
+        assert!(newer.contains("format 99"), "{newer}");
+    }
+}

@@ -1,0 +1,73 @@
+//! Where consumers' copies go: the candidate queues of their route, through the fan-out.
+
+use std::sync::Arc;
+use std::time::Duration;
+use windfall_config::LiveRules;
+use windfall_consumer::{Done, Outlet, RequeueOutcome, Requeued};
+use windfall_queue::virtual_queue::{Fanout, Parcel, QueueId, Side, Undelivered};
+
+/// How long a copy is offered to its queues before it goes to the salvage file.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Sends copies by the routes in force.
+pub struct FanoutOutlet {
+    fanout: Arc<Fanout>,
+    rules: LiveRules,
+}
+
+impl FanoutOutlet {
+    pub fn new(fanout: Arc<Fanout>, rules: LiveRules) -> Self {
+        Self { fanout, rules }
+    }
+
+    /// The candidate queues of a copy; every queue where no route takes it, for it must stay somewhere.
+    fn candidates(&self, record: &Requeued) -> Vec<(QueueId, Side)> {
+        let rules = self.rules.current();
+        let names: Vec<&String> = match rules.route(&record.activity, &record.scene, &record.bonus_type) {
+            Some(route) => route.requeue.iter().collect(),
+            None => rules.queues.keys().collect(),
+        };
+        names
+            .into_iter()
+            .filter_map(|name| {
+                let queue = self.fanout.queue(name)?;
+                Some((queue, self.fanout.side(queue, record.first_user_id)?))
+            })
+            .collect()
+    }
+}
+
+impl Outlet for FanoutOutlet {
+    fn requeue(&self, record: Requeued, done: Done) {
+        let candidates = self.candidates(&record);
+        self.fanout.submit(&candidates, Box::new(CopyParcel { record, done }));
+    }
+}
+
+struct CopyParcel {
+    record: Requeued,
+    done: Done,
+}
+
+impl Parcel for CopyParcel {
+    fn key(&self) -> &[u8] {
+        &self.record.key
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.record.payload
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(PATIENCE)
+    }
+
+    fn delivered(self: Box<Self>) {
+        // I3: the original is finished by this call alone.
+        (self.done)(RequeueOutcome::Stored);
+    }
+
+    fn undelivered(self: Box<Self>, _why: Undelivered) {
+        (self.done)(RequeueOutcome::Refused);
+    }
+}
