@@ -35,9 +35,9 @@ const MAX_TRADE_NO_BYTES: usize = 60_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedStoreOptions {
     /// Memory for tokens before they move to table files; up to three times this is in use. 1 to 256 MiB, default
-    /// 8 MiB. A token that goes before its memory does never costs a table entry.
+    /// 4 MiB. A token that goes before its memory does never costs a table entry.
     pub memtable_bytes: u64,
-    /// Cache for blocks read from table files. Default 4 MiB.
+    /// Cache for blocks read from table files. Default 2 MiB.
     pub cache_bytes: u64,
     /// Calls at work at a time. 1 to 1024, default 32.
     pub max_calls: usize,
@@ -45,7 +45,7 @@ pub struct EmbeddedStoreOptions {
 
 impl Default for EmbeddedStoreOptions {
     fn default() -> Self {
-        Self { memtable_bytes: 8 << 20, cache_bytes: 4 << 20, max_calls: 32 }
+        Self { memtable_bytes: 4 << 20, cache_bytes: 2 << 20, max_calls: 32 }
     }
 }
 

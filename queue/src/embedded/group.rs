@@ -237,3 +237,113 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    const PARTITIONS: usize = 7;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Join,
+        Leave(usize),
+        Poll(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            1 => Just(Step::Join),
+            1 => (0usize..8).prop_map(Step::Leave),
+            6 => (0usize..8).prop_map(Step::Poll),
+        ]
+    }
+
+    /// What each member believes to own: from `Assigned` until the poll after `Revoked`.
+    #[derive(Default)]
+    struct Members {
+        owned: BTreeMap<MemberId, BTreeSet<u32>>,
+        going: BTreeMap<MemberId, BTreeSet<u32>>,
+    }
+
+    impl Members {
+        fn poll(&mut self, group: &Group, member: MemberId) -> usize {
+            self.going.remove(&member);
+            group.release(member);
+            let changes = group.take_changes(member);
+            for change in &changes {
+                let owned = self.owned.entry(member).or_default();
+                match *change {
+                    Change::Assigned { partition, .. } => assert!(owned.insert(partition), "told twice"),
+                    Change::Revoked { partition, .. } => {
+                        assert!(owned.remove(&partition), "revoked what it has not");
+                        self.going.entry(member).or_default().insert(partition);
+                    }
+                }
+            }
+            let all = self.owned.values().chain(self.going.values());
+            let mut seen = BTreeSet::new();
+            assert!(all.flatten().all(|partition| seen.insert(*partition)), "two owners: {:?}", self.owned);
+            changes.len()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_partition_has_two_owners_and_all_find_one(steps in prop::collection::vec(step(), 1..60)) {
+            let group = Group::new("g", vec![0; PARTITIONS]);
+            let mut members = Members::default();
+            let pick = |members: &Members, at: usize| {
+                members.owned.keys().nth(at % members.owned.len().max(1)).copied()
+            };
+            for step in steps {
+                match step {
+                    Step::Join => {
+                        let member = group.join(Arc::new(Prefetch::new(1)));
+                        members.owned.insert(member, BTreeSet::new());
+                    }
+                    Step::Leave(at) => if let Some(member) = pick(&members, at) {
+                        members.owned.remove(&member);
+                        members.going.remove(&member);
+                        group.leave(member);
+                    },
+                    Step::Poll(at) => if let Some(member) = pick(&members, at) {
+                        members.poll(&group, member);
+                    },
+                }
+            }
+            // Left alone, it settles: everything has an owner, evenly.
+            let ids: Vec<_> = members.owned.keys().copied().collect();
+            let mut rounds = 0;
+            while ids.iter().map(|member| members.poll(&group, *member)).sum::<usize>() > 0 {
+                rounds += 1;
+                prop_assert!(rounds < 10, "it never settles");
+            }
+            if !ids.is_empty() {
+                let shares: Vec<_> = members.owned.values().map(BTreeSet::len).collect();
+                prop_assert_eq!(shares.iter().sum::<usize>(), PARTITIONS);
+                let (least, most) = (shares.iter().min().copied(), shares.iter().max().copied());
+                prop_assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 1), "{:?}", shares);
+            }
+        }
+    }
+
+    #[test]
+    fn a_third_member_takes_only_what_must_move() {
+        let group = Group::new("g", vec![0; 6]);
+        let mut members = Members::default();
+        let ids: Vec<_> = (0..2).map(|_| group.join(Arc::new(Prefetch::new(1)))).collect();
+        while ids.iter().map(|member| members.poll(&group, *member)).sum::<usize>() > 0 {}
+        let before = members.owned.clone();
+        let third = group.join(Arc::new(Prefetch::new(1)));
+        while ids.iter().chain([&third]).map(|member| members.poll(&group, *member)).sum::<usize>() > 0 {}
+        for member in ids {
+            assert!(members.owned[&member].is_subset(&before[&member]));
+            assert_eq!(members.owned[&member].len(), 2);
+        }
+    }
+}
