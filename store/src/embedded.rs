@@ -273,7 +273,7 @@ fn open_files(dir: &Path, options: &EmbeddedStoreOptions) -> fjall::Result<Files
     let database = Database::builder(dir)
         .cache_size(options.cache_bytes)
         .max_journaling_size(64 << 20)
-        .worker_threads(1)
+        .worker_threads(2)
         .max_cached_files(Some(64))
         .open()?;
     let bits = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0));
