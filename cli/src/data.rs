@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 /// The format of a data directory; a newer one is refused.
 const FORMAT: u32 = 1;
 const MANIFEST: &str = "demo.toml";
+/// There once everything that was sent has arrived; gone while a resumed demo is at work.
+const FINISHED: &str = "finished";
 
 /// What a demo was started with; written before anything else, so that `--resume` goes on with the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +94,26 @@ impl DataDir {
                 Err(error).with_context(|| format!("cannot lock {}", file.display()))
             }
         }
+    }
+
+    /// Notes that nothing is on its way any more.
+    pub fn finish(&self) -> Result<()> {
+        std::fs::write(self.file(FINISHED), "").context("cannot note that the demo is finished")
+    }
+
+    /// Notes that something may be on its way.
+    pub fn begin(&self) -> Result<()> {
+        match std::fs::remove_file(self.file(FINISHED)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).context("cannot note that the demo goes on")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether all that was sent has arrived.
+    pub fn is_finished(&self) -> bool {
+        self.file(FINISHED).exists()
     }
 
     /// The directory.

@@ -93,7 +93,8 @@ pub fn demo(args: &DemoArgs) -> Result<Outcome> {
         );
         return Ok(Outcome::Interrupted);
     };
-    let report = runtime.block_on(check(data.path(), &manifest, Some(rain)))?;
+    data.finish()?;
+    let report = runtime.block_on(check(&data, &manifest, Some(rain)))?;
     print(&report, args.json)
 }
 
@@ -101,7 +102,7 @@ pub fn demo(args: &DemoArgs) -> Result<Outcome> {
 pub fn reconcile(args: &ReconcileArgs) -> Result<Outcome> {
     let (data, manifest) = DataDir::open(&args.data)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(check(data.path(), &manifest, None))?;
+    let report = runtime.block_on(check(&data, &manifest, None))?;
     print(&report, args.json)
 }
 
@@ -147,6 +148,7 @@ fn open_data(args: &DemoArgs) -> Result<(DataDir, Manifest)> {
 /// Opens the pipeline, makes it rain, lets things go wrong, waits for the end. `None`: interrupted.
 async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Result<Option<RainReport>> {
     let path = data.path();
+    data.begin()?;
     let intended = if resumed { intended(path)? } else { NumberSet::default() };
     if !place::rules(path).exists() {
         rules::write(&place::rules(path), manifest.rewards, manifest.calm, now_ms())?;
@@ -235,15 +237,15 @@ async fn pour(
     intended: NumberSet,
     progress: &Arc<Progress>,
 ) -> Result<(hdrhistogram::Histogram<u64>, Duration)> {
-    let left = manifest.rewards.saturating_sub(intended.len());
     #[allow(clippy::cast_precision_loss)] // far below 2^52
-    let rate_per_s = (manifest.seconds_of_rain > 0 && left > 0)
-        .then(|| manifest.rewards as f64 / manifest.seconds_of_rain as f64);
+    let rate_per_s =
+        (manifest.seconds_of_rain > 0).then(|| manifest.rewards as f64 / manifest.seconds_of_rain as f64);
     let plan = rain::Plan {
         rewards: manifest.rewards,
         users: manifest.users,
         seed: manifest.seed,
         rate_per_s,
+        done: intended.len(),
         threads: std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8)),
     };
     let sampled = sampled_users(manifest.users, manifest.seed);
@@ -309,9 +311,9 @@ fn rain_report(
 }
 
 /// The independent check, on files that nobody holds open any more.
-async fn check(data: &Path, manifest: &Manifest, rain: Option<RainReport>) -> Result<Report> {
-    let verdict = ledger_side::check(data)?;
-    let samples = check_samples(data, manifest).await?;
+async fn check(data: &DataDir, manifest: &Manifest, rain: Option<RainReport>) -> Result<Report> {
+    let verdict = ledger_side::check(data.path())?;
+    let samples = check_samples(data.path(), manifest).await?;
     Ok(Report::new(data, rain, verdict, samples))
 }
 

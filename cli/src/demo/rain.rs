@@ -37,6 +37,8 @@ pub struct Plan {
     pub seed: u64,
     /// Rewards a second, over all threads; `None`: as fast as it goes.
     pub rate_per_s: Option<f64>,
+    /// Rewards that an earlier process has asked for: the rate counts from there.
+    pub done: u64,
     /// Threads.
     pub threads: usize,
 }
@@ -216,7 +218,7 @@ impl Cloud<'_> {
     fn wait_for(&self, number: u64) {
         let Some(rate_per_s) = self.plan.rate_per_s else { return };
         #[allow(clippy::cast_precision_loss)] // a demo's rewards are far below 2^52
-        let due = Duration::from_secs_f64(number as f64 / rate_per_s);
+        let due = Duration::from_secs_f64(number.saturating_sub(self.plan.done) as f64 / rate_per_s);
         while let Some(left) = due.checked_sub(self.started.elapsed()) {
             if self.progress.stop.load(Relaxed) {
                 return;
@@ -266,7 +268,7 @@ mod tests {
 
     #[test]
     fn shares_and_users_come_out_as_said() {
-        let plan = Plan { rewards: 100_000, users: 500, seed: 7, rate_per_s: None, threads: 1 };
+        let plan = Plan { rewards: 100_000, users: 500, seed: 7, rate_per_s: None, done: 0, threads: 1 };
         let mut counts = [0_u64; SHARES.len()];
         for number in 0..plan.rewards {
             let reward = reward(&plan, number);

@@ -3,6 +3,7 @@
 use super::troubles::Happening;
 use crate::check::samples::Sample;
 use crate::check::{Figures, Verdict};
+use crate::data::DataDir;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -12,6 +13,9 @@ use std::fmt::Write as _;
 pub struct Report {
     /// Nothing lost, double, mismatched or over, and all sampled users agree.
     pub ok: bool,
+    /// Everything that was sent has arrived. Without it, what is counted as lost may still be on its way in the
+    /// spool and the queues: `windfall demo --resume` finishes it.
+    pub finished: bool,
     /// The data directory.
     pub data: String,
     /// How the rain went; `None` for a reconciliation alone.
@@ -78,16 +82,12 @@ pub struct Latencies {
 
 impl Report {
     /// Puts it together.
-    pub fn new(
-        data: &std::path::Path,
-        rain: Option<RainReport>,
-        verdict: Verdict,
-        samples: Vec<Sample>,
-    ) -> Self {
+    pub fn new(data: &DataDir, rain: Option<RainReport>, verdict: Verdict, samples: Vec<Sample>) -> Self {
         let agree = samples.iter().all(|sample| sample.disagreements.is_empty());
         Self {
             ok: verdict.is_clean() && agree,
-            data: data.display().to_string(),
+            finished: data.is_finished(),
+            data: data.path().display().to_string(),
             rain,
             total: verdict.total,
             by_type: verdict.by_type,
@@ -114,6 +114,15 @@ impl Report {
             for wrong in &sample.disagreements {
                 writeln!(text, "FOUND  user {}: {wrong}", sample.user_id).ok();
             }
+        }
+        if !self.finished {
+            writeln!(
+                text,
+                "UNFINISHED: the demo was stopped or killed; what is counted as lost may still be on its way in the \
+                 spool and the queues. Finish it with: windfall demo --resume --data {}",
+                self.data
+            )
+            .ok();
         }
         let verdict = if self.ok {
             "OK: every reward that was answered Ok is credited once or archived; nothing lost, double, mismatched or over."
