@@ -33,17 +33,12 @@ pub enum SendError {
         /// The request's bonus type.
         bonus_type: String,
     },
-    /// The spool has no room: brokers take events slower than they come. Call again in a moment.
+    /// The spool has no room: brokers take events slower than they come, or (with [`SpoolMode::Machine`]) its disk
+    /// fails. Call again in a moment.
+    ///
+    /// [`SpoolMode::Machine`]: crate::SpoolMode::Machine
     #[error("the spool is full: brokers take events slower than they come; call again in a moment")]
     SpoolFull,
-    /// The event is larger than a pack. Final: shorten its texts.
-    #[error("the event has {bytes} bytes; at most {max} fit a pack")]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-        /// What fits.
-        max: usize,
-    },
     /// No token could be made. The key ring or the system's randomness is at fault.
     #[error("no token could be minted: {0}")]
     Mint(String),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use windfall_proto::record::Head;
 use windfall_queue::virtual_queue::{QueueId, Side};
-use windfall_spool::{OpenPack, RecoveredPack, SealedPack, Spool};
+use windfall_spool::{OpenPack, SealedPack, Spool};
 
 /// What the packs of a lane have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,32 @@ pub(crate) struct LaneKey {
     pub(crate) queue: QueueId,
     pub(crate) side: Side,
     pub(crate) bonus_type: String,
+}
+
+/// What a pack's label in the spool says. It tells the next start where the pack was bound for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Label<'a> {
+    pub(crate) queue: &'a str,
+    pub(crate) side: Side,
+}
+
+impl<'a> Label<'a> {
+    fn encode(self) -> Vec<u8> {
+        let side = match self.side {
+            Side::Master => "m",
+            Side::Backup => "b",
+        };
+        format!("{side}{}", self.queue).into_bytes()
+    }
+
+    /// `None` for a damaged label.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        if let Some(queue) = text.strip_prefix('m') {
+            return Some(Self { queue, side: Side::Master });
+        }
+        text.strip_prefix('b').map(|queue| Self { queue, side: Side::Backup })
+    }
 }
 
 /// One lane. Never goes away while the SDK lives, so that no event can be left in a lane that rules dropped.
@@ -85,11 +111,7 @@ impl Ready {
 
 impl Lane {
     pub(crate) fn new(key: LaneKey, shards: usize, pack_events_max: u32) -> Self {
-        let side = match key.side {
-            Side::Master => "m",
-            Side::Backup => "b",
-        };
-        let label = format!("{}\0{side}\0{}", key.queue_name, key.bonus_type).into_bytes();
+        let label = Label { queue: &key.queue_name, side: key.side }.encode();
         let shards = (0..shards.max(1)).map(|_| Mutex::default()).collect();
         Self { key, label, pack_events_max, shards, packs_in_flight: AtomicUsize::new(0) }
     }
@@ -130,12 +152,8 @@ impl Lane {
         now_ns: impl Fn() -> u64,
     ) -> Result<Gathering, SendError> {
         let mut pack = spool.claim(&self.label).map_err(|_| SendError::SpoolFull)?;
-        if pack.append(framed).is_err() {
-            // Not even an empty pack takes it. Its slot goes back unsent.
-            let max = pack.bytes();
-            pack.seal(&[]).free();
-            return Err(SendError::TooLarge { bytes: framed.len(), max });
-        }
+        // Every checked event fits an empty pack, so only a disk that cannot be synced is left.
+        pack.append(framed).map_err(|_| SendError::SpoolFull)?;
         Ok(Gathering { pack, trade_no: trade_no.into(), opened_ns: now_ns() })
     }
 
@@ -154,27 +172,27 @@ impl Lane {
         self.shards.iter().map(|shard| shard.lock().events).sum()
     }
 
-    /// Makes a pack of an earlier process one of this lane's.
-    pub(crate) fn readopt(self: &Arc<Self>, recovered: RecoveredPack, trade_no: Box<str>) -> ClosedPack {
-        let head = encode_head(&self.key.bonus_type, recovered.count());
+    /// One of its packs is with a broker, or with another lane.
+    pub(crate) fn left(&self) {
+        self.packs_in_flight.fetch_sub(1, Relaxed);
+    }
+
+    /// Makes a sealed pack from elsewhere (an earlier process, a queue that is gone) one of this lane's.
+    pub(crate) fn adopt(self: &Arc<Self>, pack: SealedPack, trade_no: Box<str>) -> ClosedPack {
         self.packs_in_flight.fetch_add(1, Relaxed);
-        ClosedPack { lane: Arc::clone(self), pack: recovered.seal(&head), trade_no }
+        ClosedPack { lane: Arc::clone(self), pack, trade_no }
     }
 
     fn seal(self: &Arc<Self>, shard: &mut Shard, closed: impl FnOnce(ClosedPack)) {
         if let Some(open) = shard.open.take() {
             let head = encode_head(&self.key.bonus_type, open.pack.count());
-            self.packs_in_flight.fetch_add(1, Relaxed);
-            closed(ClosedPack {
-                lane: Arc::clone(self),
-                pack: open.pack.seal(&head),
-                trade_no: open.trade_no,
-            });
+            closed(self.adopt(open.pack.seal(&head), open.trade_no));
         }
     }
 }
 
-fn encode_head(bonus_type: &str, count: u32) -> Vec<u8> {
+/// The head of a record that has just been packed.
+pub(crate) fn encode_head(bonus_type: &str, count: u32) -> Vec<u8> {
     let head = Head { bonus_type, attempt: 0, failures: 0, not_before_ms: 0, count };
     let mut bytes = Vec::with_capacity(head.encoded_len());
     head.encode(&mut bytes);

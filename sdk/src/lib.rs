@@ -7,7 +7,8 @@
 //! A call checks its arguments, mints the token, copies the event into the spool and returns: microseconds, no
 //! network, no disk. From then on the event survives the death of the process (I2). The pump gathers events of one
 //! queue, side and type into packs and sends them by the virtual queue; a pack leaves the spool when a broker has
-//! acknowledged it. Tokens go to the token store on the side, which may be down (I8).
+//! acknowledged it. Where no queue takes a pack it waits there until the rules have one that does. Tokens go to the
+//! token store on the side, which may be down (I8).
 //!
 //! Not here: granting, verifying tokens, reading queues.
 //!
@@ -41,6 +42,7 @@ mod pump;
 mod reward;
 mod scenes;
 mod sdk;
+mod strays;
 mod tokens;
 
 pub use error::{InitError, SendError};

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 use std::path::PathBuf;
+use windfall_proto::order::{NAME_MAX_BYTES, TRADE_NO_MAX_BYTES};
+use windfall_proto::record::TYPE_MAX_BYTES;
 
 /// Bytes of a device id.
 pub const DEVICE_ID_MAX_BYTES: usize = 128;
@@ -13,6 +15,19 @@ pub const EXTENSION_ENTRIES_MAX: usize = 16;
 pub const EXTENSION_KEY_MAX_BYTES: usize = 64;
 /// Bytes of an extension's value.
 pub const EXTENSION_VALUE_MAX_BYTES: usize = 512;
+
+/// Bytes of events in one pack at most.
+pub(crate) const PACK_MAX_BYTES: u32 = 64 << 10;
+/// Bytes of one event at most, framed: what a pack of one has room for.
+pub(crate) const EVENT_MAX_BYTES: u32 = 11 << 10;
+
+// Every event that passes the checks fits an empty pack: all texts at their longest, and what protobuf adds.
+const _: () = {
+    let extension = EXTENSION_ENTRIES_MAX * (EXTENSION_KEY_MAX_BYTES + EXTENSION_VALUE_MAX_BYTES + 8);
+    let names = TRADE_NO_MAX_BYTES + 3 * NAME_MAX_BYTES + TYPE_MAX_BYTES;
+    let texts = names + DEVICE_ID_MAX_BYTES + DESCRIPTION_MAX_BYTES + extension;
+    assert!(texts + 256 <= EVENT_MAX_BYTES as usize);
+};
 
 /// How an SDK instance gathers, keeps and sends.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -29,9 +44,12 @@ pub struct SdkOptions {
     pub shards: usize,
     /// Where events wait until a broker has them.
     pub spool: SpoolMode,
-    /// Size of the spool. Default 64 MiB: about 300,000 events of 200 bytes.
+    /// Size of the spool. 256 KiB to 64 GiB; default 64 MiB: about 250,000 events of 200 bytes. Each open pack holds
+    /// 64 KiB of it (11 KiB where `pack_events_max` is 1), so it needs room for more packs than there are queues,
+    /// sides, types and shards in use.
     pub spool_bytes: u64,
-    /// Events that wait for the token store; the newest are dropped and counted beyond. Default 65,536.
+    /// Tokens of at most 1 KiB that wait for the token store, beside the batches being written; the newest are
+    /// dropped and counted beyond. 1 to 10,000,000; default 65,536.
     pub tokens_waiting_max: usize,
     /// Tokens in one write to the store. 1 to 10,000; default 1,000.
     pub tokens_batch: usize,
@@ -65,6 +83,7 @@ impl SdkOptions {
         wrong("linger_ms", self.linger_ms, 0, 1_000)
             .or_else(|| wrong("pack_events_max", self.pack_events_max.into(), 1, 256))
             .or_else(|| wrong("shards", number(self.shards), 1, 64))
+            .or_else(|| wrong("spool_bytes", self.spool_bytes, 256 << 10, 64 << 30))
             .or_else(|| wrong("tokens_waiting_max", number(self.tokens_waiting_max), 1, 10_000_000))
             .or_else(|| wrong("tokens_batch", number(self.tokens_batch), 1, 10_000))
             .or_else(|| wrong("tokens_timeout_ms", self.tokens_timeout_ms, 1, 60_000))

@@ -1,18 +1,17 @@
-//! The pump: seals packs whose linger is over, hands packs to the fan-out, follows the rules.
+//! The pump: seals packs whose linger is over and hands packs to the fan-out.
 
 use crate::lane::{ClosedPack, Lane};
 use crate::sdk::Shared;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use windfall_queue::virtual_queue::{Parcel, Undelivered};
 use windfall_spool::SealedPack;
 
 /// Between two looks at the lanes.
 const TICK_MS: u64 = 1;
-/// Between two looks at the rules, and at packs that no queue took.
+/// Between two looks at packs that no queue took.
 const SLOW_TICK_MS: u64 = 50;
 /// With so many packs of a lane on their way, the next one gathers longer: brokers are behind, and few full
 /// packs use the spool better than many small ones.
@@ -20,22 +19,35 @@ const LANE_PACKS_IN_FLIGHT: usize = 8;
 /// How much longer.
 const STRETCHED_LINGER_MS: u64 = 250;
 
-/// Packs that the fan-out gave back, to be offered again.
-pub(crate) type Returned = Mutex<VecDeque<ClosedPack>>;
+/// Packs that the fan-out gave back. Never more than the spool has slots.
+#[derive(Default)]
+pub(crate) struct Returned {
+    packs: Mutex<Vec<(ClosedPack, Undelivered)>>,
+    /// How many ever came.
+    pub(crate) count: AtomicU64,
+}
 
 /// Runs until the SDK is closed and all lanes are empty.
 pub(crate) fn run(shared: &Arc<Shared>) {
     let mut slow_tick_ns = 0;
+    let mut version = shared.plan.load().version;
     loop {
         // Read first: after `close` has set it, one more pass finds every event that got Ok.
         let closing = shared.closed.load(Relaxed);
         let now_ns = shared.clock.monotonic_ns();
         if now_ns.saturating_sub(slow_tick_ns) >= SLOW_TICK_MS * 1_000_000 {
             slow_tick_ns = now_ns;
-            shared.follow_rules();
-            let returned = std::mem::take(&mut *shared.returned.lock());
-            for pack in returned {
-                submit(shared, pack);
+            // Read before strays are made below: a version that comes in between is seen at the next tick.
+            let version_now = shared.plan.load().version;
+            if version_now != version {
+                version = version_now;
+                shared.place_strays();
+            }
+            let returned = std::mem::take(&mut *shared.returned.packs.lock());
+            for (pack, why) in returned {
+                if let Some(pack) = shared.take_back(pack, why) {
+                    submit(shared, pack);
+                }
             }
         }
         for lane in shared.lanes.all() {
@@ -65,7 +77,7 @@ fn linger_ns(shared: &Shared, lane: &Lane) -> u64 {
 pub(crate) fn submit(shared: &Arc<Shared>, closed: ClosedPack) {
     let ClosedPack { lane, pack, trade_no } = closed;
     let candidates = [(lane.key.queue, lane.key.side)];
-    let parcel = PackParcel { lane, pack, trade_no, shared: Arc::clone(shared) };
+    let parcel = PackParcel { lane, pack, trade_no, returned: Arc::clone(&shared.returned) };
     shared.fanout.submit(&candidates, Box::new(parcel));
 }
 
@@ -74,7 +86,8 @@ struct PackParcel {
     lane: Arc<Lane>,
     pack: SealedPack,
     trade_no: Box<str>,
-    shared: Arc<Shared>,
+    /// Not the whole SDK: that holds the fan-out, whose end must not come on a driver's thread.
+    returned: Arc<Returned>,
 }
 
 impl Parcel for PackParcel {
@@ -89,17 +102,14 @@ impl Parcel for PackParcel {
     fn delivered(self: Box<Self>) {
         // I2: only now. A pack that dies before this line is sent again, which is harmless (I1).
         self.pack.free();
-        self.lane.packs_in_flight.fetch_sub(1, Relaxed);
+        self.lane.left();
     }
 
     fn undelivered(self: Box<Self>, why: Undelivered) {
-        let Self { lane, pack, trade_no, shared } = *self;
-        shared.returns.fetch_add(1, Relaxed);
-        if why != Undelivered::Closed {
-            tracing::warn!(%why, queue = lane.key.queue_name, trade_no = &*trade_no, "a pack came back; it stays in the spool");
-        }
+        let Self { lane, pack, trade_no, returned } = *self;
+        returned.count.fetch_add(1, Relaxed);
         // Kept whatever the reason: rules may bring the queue back, brokers may recover. A closed fan-out takes
-        // nothing more, and the pack's slot waits for the next start.
-        shared.returned.lock().push_back(ClosedPack { lane, pack, trade_no });
+        // nothing more, and the pack's slot waits for the next start. // I2
+        returned.packs.lock().push((ClosedPack { lane, pack, trade_no }, why));
     }
 }

@@ -5,6 +5,7 @@ use crate::options::{
     DESCRIPTION_MAX_BYTES, DEVICE_ID_MAX_BYTES, EXTENSION_ENTRIES_MAX, EXTENSION_KEY_MAX_BYTES,
     EXTENSION_VALUE_MAX_BYTES,
 };
+use std::collections::HashMap;
 use windfall_proto::event::EventRef;
 use windfall_proto::order::{self, Invalid};
 use windfall_proto::v1::SendBonusRequest;
@@ -29,24 +30,7 @@ impl User<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Checked<'a> {
     pub(crate) event: EventRef<'a>,
-    pub(crate) extension: Extension<'a>,
-}
-
-/// The extension map, if the request has one.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Extension<'a> {
-    None,
-    Map(&'a std::collections::HashMap<String, String>),
-}
-
-impl<'a> Extension<'a> {
-    pub(crate) fn entries(self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let map = match self {
-            Self::None => None,
-            Self::Map(map) => Some(map),
-        };
-        map.into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
-    }
+    pub(crate) extension: Option<&'a HashMap<String, String>>,
 }
 
 /// Checks a request of the general call.
@@ -80,13 +64,13 @@ pub(crate) fn check<'a>(request: &'a SendBonusRequest, app_id: &'a str) -> Resul
         first_sent_ms: 0,
         trace_id: &request.trace_id,
     };
-    check_event(event, Extension::Map(&request.extension))
+    check_event(event, Some(&request.extension))
 }
 
 /// Checks what differs from call to call; activity, scene and type have been checked before.
 pub(crate) fn check_event<'a>(
     event: EventRef<'a>,
-    extension: Extension<'a>,
+    extension: Option<&'a HashMap<String, String>>,
 ) -> Result<Checked<'a>, SendError> {
     order::check_trade_no(event.trade_no).map_err(|why| SendError::invalid("trade_no", why))?;
     if event.user_id < 1 {
@@ -105,7 +89,7 @@ pub(crate) fn check_event<'a>(
     Ok(Checked { event, extension })
 }
 
-fn check_extension(extension: &std::collections::HashMap<String, String>) -> Result<(), SendError> {
+fn check_extension(extension: &HashMap<String, String>) -> Result<(), SendError> {
     if extension.len() > EXTENSION_ENTRIES_MAX {
         let why = Invalid::TooLong { len: extension.len(), max: EXTENSION_ENTRIES_MAX };
         return Err(SendError::invalid("extension", why));

@@ -1,29 +1,34 @@
 //! The SDK's handle: `send_bonus`, init and close.
 
 use crate::error::{InitError, SendError};
-use crate::lane::{ClosedPack, Desk, LaneKey, Ready};
-use crate::options::{SdkOptions, SpoolMode};
+use crate::lane::{Desk, Ready};
+use crate::options::{EVENT_MAX_BYTES, PACK_MAX_BYTES, SdkOptions, SpoolMode};
 use crate::plan::{LaneBook, Plan};
 use crate::pump::{self, Returned};
 use crate::reward::{self, Checked};
+use crate::strays::Stray;
 use crate::tokens::{TokenBuffer, TokenWriter};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use windfall_config::LiveRules;
+use windfall_config::rules::Rules;
 use windfall_proto::v1::{SendBonusReply, SendBonusRequest};
-use windfall_proto::{event, order, record};
-use windfall_queue::virtual_queue::{Clock, Fanout, Side};
-use windfall_spool::{Durability, RecoveredPack, Spool, SpoolOptions};
+use windfall_proto::{order, record};
+use windfall_queue::contract::OpenError;
+use windfall_queue::virtual_queue::{Clock, Fanout};
+use windfall_spool::{Durability, Spool, SpoolOptions};
 use windfall_store::contract::TokenStore;
 use windfall_token::{KeyRing, Minter, TokenFields};
 
-/// Bytes of events in one pack.
-const PACK_BYTES: u32 = 64 << 10;
+/// Between two looks at the rules: far below the second within which they shall be in force.
+const RULES_TICK: Duration = Duration::from_millis(50);
+/// Between two tries to take over rules whose topics cannot be opened.
+const RULES_RETRY: Duration = Duration::from_secs(1);
 
 /// What an SDK is wired to.
 pub struct SdkParts {
@@ -40,14 +45,23 @@ pub struct SdkParts {
 }
 
 /// An activity service's way in. Cheap to clone; any number of threads may call it.
+///
+/// [`close`](Self::close) it before the last handle goes: that one stops the threads, and waits for nothing.
 #[derive(Clone)]
 pub struct Sdk {
     shared: Arc<Shared>,
-    threads: Arc<Mutex<Option<Threads>>>,
+    threads: Arc<Threads>,
 }
 
+/// The threads of an SDK. Dropped with the last handle.
 struct Threads {
+    shared: Arc<Shared>,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
     pump: JoinHandle<()>,
+    rules: JoinHandle<()>,
     tokens: Option<TokenWriter>,
 }
 
@@ -56,6 +70,8 @@ struct Threads {
 pub struct Inherited {
     /// Packs that are being sent again.
     pub packs: usize,
+    /// Of these, packs that no route takes now: they are sent when the rules have one.
+    pub waiting: usize,
     /// Events in them.
     pub events: u64,
     /// Entries that were torn: their calls never returned Ok.
@@ -69,8 +85,12 @@ pub struct Inherited {
 pub struct SdkStats {
     /// Calls that returned Ok.
     pub sent: u64,
-    /// Packs that no broker has yet.
+    /// The version of the rules that calls follow.
+    pub rules_version: u64,
+    /// Packs, closed ones, that no broker has yet.
     pub packs_in_flight: usize,
+    /// Of these, packs that wait for rules that take them.
+    pub packs_waiting: usize,
     /// Slots of the spool in use, and in all.
     pub spool_slots: (u64, u64),
     /// Times that the fan-out gave a pack back.
@@ -111,8 +131,8 @@ impl Sdk {
             tokens: parts.tokens.is_some().then(|| Arc::new(TokenBuffer::new(&options))),
             spool,
             ready: Ready::default(),
-            returned: Returned::default(),
-            returns: AtomicU64::new(0),
+            returned: Arc::default(),
+            strays: Mutex::default(),
             closed: AtomicBool::new(false),
             give_up: AtomicBool::new(false),
             rules: parts.rules,
@@ -120,7 +140,10 @@ impl Sdk {
             clock: parts.clock,
             options,
         });
-        shared.follow_rules();
+        let rules_now = shared.rules.current();
+        if let Err(error) = shared.take_over(&rules_now) {
+            tracing::warn!(%error, version = rules_now.version, "rules not taken over yet");
+        }
         let mut inherited = Inherited {
             torn_entries: recovered.torn_entries,
             set_aside: recovered.unrecovered.iter().map(|left| format!("{left:?}")).collect(),
@@ -129,15 +152,12 @@ impl Sdk {
         for pack in recovered.packs {
             shared.inherit(pack, &mut inherited);
         }
-        let tokens = match (&shared.tokens, parts.tokens) {
-            (Some(buffer), Some(store)) => {
-                Some(TokenWriter::start(Arc::clone(buffer), store, &shared.options)?)
-            }
-            _ => None,
-        };
-        let own = Arc::clone(&shared);
-        let pump = std::thread::Builder::new().name("windfall-pump".into()).spawn(move || pump::run(&own))?;
-        let threads = Arc::new(Mutex::new(Some(Threads { pump, tokens })));
+        let running = Running::start(&shared, parts.tokens).inspect_err(|_| {
+            // Those that did start end.
+            shared.closed.store(true, Relaxed);
+            shared.give_up.store(true, Relaxed);
+        })?;
+        let threads = Arc::new(Threads { shared: Arc::clone(&shared), running: Mutex::new(Some(running)) });
         Ok((Self { shared, threads }, inherited))
     }
 
@@ -168,25 +188,11 @@ impl Sdk {
         self.shared.stats()
     }
 
-    /// Takes no more, sends what it has and waits for brokers, at most `timeout`. What is left stays in the spool
-    /// for the next start. A second call does nothing. Blocks.
+    /// Takes no more, sends what it has and waits for brokers, at most `timeout` (and once the token store's
+    /// time-out, if that is down). What is left stays in the spool for the next start; the fan-out goes on with it
+    /// until that is closed, too. A second call only says what is left. Blocks.
     pub fn close(&self, timeout: Duration) -> SdkCloseReport {
-        let Some(threads) = self.threads.lock().take() else { return SdkCloseReport::default() };
-        let started_ns = self.shared.clock.monotonic_ns();
-        self.shared.closed.store(true, Relaxed);
-        while !threads.pump.is_finished() {
-            let gone_ns = self.shared.clock.monotonic_ns().saturating_sub(started_ns);
-            if Duration::from_nanos(gone_ns) >= timeout {
-                self.shared.give_up.store(true, Relaxed);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if threads.pump.join().is_err() {
-            tracing::error!("the pump had panicked");
-        }
-        if let Some(tokens) = threads.tokens {
-            tokens.close();
-        }
+        self.threads.close(timeout);
         SdkCloseReport { packs_left: self.shared.packs_in_flight() }
     }
 
@@ -202,15 +208,81 @@ impl Sdk {
     }
 }
 
+impl Running {
+    fn start(shared: &Arc<Shared>, store: Option<Arc<dyn TokenStore>>) -> std::io::Result<Self> {
+        let pump = spawn("windfall-pump", shared, pump::run)?;
+        let rules = spawn("windfall-rules", shared, |shared| shared.follow_rules())?;
+        // Last: it is ended by its handle alone.
+        let tokens = match (&shared.tokens, store) {
+            (Some(buffer), Some(store)) => {
+                Some(TokenWriter::start(Arc::clone(buffer), store, &shared.options)?)
+            }
+            _ => None,
+        };
+        Ok(Self { pump, rules, tokens })
+    }
+}
+
+impl Threads {
+    fn close(&self, timeout: Duration) {
+        let Some(Running { pump, rules, tokens }) = self.running.lock().take() else { return };
+        let shared = &self.shared;
+        let started_ns = shared.clock.monotonic_ns();
+        let is_over = || {
+            let gone_ns = shared.clock.monotonic_ns().saturating_sub(started_ns);
+            Duration::from_nanos(gone_ns) >= timeout
+        };
+        shared.closed.store(true, Relaxed);
+        rules.thread().unpark();
+        while !pump.is_finished() {
+            if is_over() {
+                shared.give_up.store(true, Relaxed);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if pump.join().is_err() {
+            tracing::error!("the pump had panicked");
+        }
+        if let Some(tokens) = tokens {
+            tokens.close(is_over);
+        }
+        while !rules.is_finished() && !is_over() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if !rules.is_finished() {
+            tracing::warn!(
+                "a broker is slow to open a topic; the thread that waits for it ends when it answers"
+            );
+        } else if rules.join().is_err() {
+            tracing::error!("the thread that follows the rules had panicked");
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.close(Duration::ZERO);
+    }
+}
+
+fn spawn(
+    name: &str,
+    shared: &Arc<Shared>,
+    run: impl FnOnce(&Arc<Shared>) + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    let own = Arc::clone(shared);
+    std::thread::Builder::new().name(name.into()).spawn(move || run(&own))
+}
+
 pub(crate) struct Shared {
     minter: Minter,
     pub(crate) lanes: LaneBook,
-    plan: ArcSwap<Plan>,
+    pub(crate) plan: ArcSwap<Plan>,
     tokens: Option<Arc<TokenBuffer>>,
     spool: Spool,
     pub(crate) ready: Ready,
-    pub(crate) returned: Returned,
-    pub(crate) returns: AtomicU64,
+    pub(crate) returned: Arc<Returned>,
+    pub(crate) strays: Mutex<Vec<Stray>>,
     pub(crate) closed: AtomicBool,
     pub(crate) give_up: AtomicBool,
     rules: LiveRules,
@@ -264,7 +336,8 @@ impl Shared {
         let shard = own_shard();
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.event.clear();
-            event.encode(extension.entries(), &mut scratch.event);
+            let extension = extension.into_iter().flatten();
+            event.encode(extension.map(|(key, value)| (key.as_str(), value.as_str())), &mut scratch.event);
             scratch.framed.clear();
             record::push_event(&mut scratch.framed, &scratch.event);
             let desk = Desk { spool: &self.spool, ready: &self.ready, closed: &self.closed, shard };
@@ -276,70 +349,53 @@ impl Shared {
         Ok(SendBonusReply { token })
     }
 
-    /// Takes over rules that have changed. Where a topic cannot be opened, the old plan stays and it is tried
-    /// again at the next look.
-    pub(crate) fn follow_rules(&self) {
-        let rules = self.rules.current();
-        if self.plan.load().version == rules.version {
-            return;
+    /// Follows the rules until the SDK is closed. A thread of its own: opening a topic may wait for a broker, and
+    /// neither callers nor the pump shall wait with it. Where a topic cannot be opened the old plan stays.
+    fn follow_rules(&self) {
+        let mut refused = None;
+        while !self.closed.load(Relaxed) {
+            let rules = self.rules.current();
+            let now_ns = self.clock.monotonic_ns();
+            let wait =
+                refused.is_some_and(|(version, again_ns)| version == rules.version && now_ns < again_ns);
+            if rules.version != self.plan.load().version
+                && !wait
+                && let Err(error) = self.take_over(&rules)
+            {
+                if refused.is_none_or(|(version, _)| version != rules.version) {
+                    tracing::warn!(%error, version = rules.version, "rules not taken over yet; trying again");
+                }
+                let retry_ns = u64::try_from(RULES_RETRY.as_nanos()).unwrap_or(u64::MAX);
+                refused = Some((rules.version, now_ns.saturating_add(retry_ns)));
+            }
+            std::thread::park_timeout(RULES_TICK);
         }
-        match self.fanout.apply(&rules) {
-            Ok(()) => self.plan.store(Arc::new(self.lanes.plan(&rules, &self.fanout))),
-            Err(error) => tracing::warn!(%error, version = rules.version, "rules not taken over yet"),
-        }
+    }
+
+    fn take_over(&self, rules: &Rules) -> Result<(), OpenError> {
+        self.fanout.apply(rules)?;
+        self.plan.store(Arc::new(self.lanes.plan(rules, &self.fanout)));
+        Ok(())
     }
 
     pub(crate) fn packs_in_flight(&self) -> usize {
-        self.lanes.all().iter().map(|lane| lane.packs_in_flight.load(Relaxed)).sum()
-    }
-
-    /// Sends a pack of an earlier process again. Its label says where it belongs; if the rules no longer have
-    /// that queue, its first event is routed anew.
-    fn inherit(&self, pack: RecoveredPack, inherited: &mut Inherited) {
-        let Some((key, trade_no)) = self.place(&pack) else {
-            inherited.set_aside.push(format!(
-                "a pack of {} events, labelled {:?}: no route takes it; it stays in the spool",
-                pack.count(),
-                String::from_utf8_lossy(pack.label()),
-            ));
-            return;
-        };
-        inherited.packs += 1;
-        inherited.events += u64::from(pack.count());
-        let closed: ClosedPack = self.lanes.lane(key).readopt(pack, trade_no);
-        self.ready.push(closed);
-    }
-
-    fn place(&self, pack: &RecoveredPack) -> Option<(LaneKey, Box<str>)> {
-        let label = std::str::from_utf8(pack.label()).ok()?;
-        let mut parts = label.split('\0');
-        let (queue_name, side, bonus_type) = (parts.next()?, parts.next()?, parts.next()?);
-        let side = if side == "b" { Side::Backup } else { Side::Master };
-        let mut reader = windfall_proto::wire::Reader::new(pack.events());
-        let (_, first) = reader.field().ok()?;
-        let first = windfall_proto::wire::blob(first, 0).ok()?;
-        let first = event::EventRef::parse(first).ok()?;
-        let trade_no: Box<str> = first.trade_no.into();
-        if self.rules.current().queues.contains_key(queue_name)
-            && let Some(queue) = self.fanout.queue(queue_name)
-        {
-            let queue_name = queue_name.to_owned();
-            return Some((LaneKey { queue_name, queue, side, bonus_type: bonus_type.to_owned() }, trade_no));
-        }
-        let plan = self.plan.load();
-        let lane = plan.lane(first.activity, first.scene, bonus_type, first.user_id)?;
-        Some((lane.key.clone(), trade_no))
+        let in_lanes: usize = self.lanes.all().iter().map(|lane| lane.packs_in_flight.load(Relaxed)).sum();
+        in_lanes + self.strays.lock().len()
     }
 
     fn stats(&self) -> SdkStats {
         let usage = self.spool.usage();
         let lanes = self.lanes.all();
         let count = |pick: fn(&TokenBuffer) -> u64| self.tokens.as_deref().map_or(0, pick);
+        // Its own statement: a guard in the literal below would live until its end.
+        let packs_waiting = self.strays.lock().len();
         SdkStats {
+            rules_version: self.plan.load().version,
+            packs_waiting,
             sent: lanes.iter().map(|lane| lane.events()).sum(),
             packs_in_flight: self.packs_in_flight(),
             spool_slots: (u64::from(usage.slots_in_use), u64::from(usage.slots)),
-            packs_returned: self.returns.load(Relaxed),
+            packs_returned: self.returned.count.load(Relaxed),
             tokens_written: count(|tokens| tokens.written.load(Relaxed)),
             tokens_waiting: self.tokens.as_deref().map_or(0, TokenBuffer::waiting),
             tokens_dropped: count(|tokens| tokens.dropped.load(Relaxed)),
@@ -363,7 +419,7 @@ fn open_spool(options: &SdkOptions) -> Result<(Spool, windfall_spool::Recovered)
     let spool = |durability| SpoolOptions {
         total_bytes: options.spool_bytes,
         // A pack of one needs a slot for one.
-        slot_bytes: if options.pack_events_max == 1 { 8 << 10 } else { PACK_BYTES },
+        slot_bytes: if options.pack_events_max == 1 { EVENT_MAX_BYTES } else { PACK_MAX_BYTES },
         slot_events: options.pack_events_max,
         durability,
     };

@@ -4,28 +4,31 @@
 //! counted; their users still hold them, and their rewards arrive all the same.
 
 use crate::options::SdkOptions;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use windfall_store::contract::{TokenPut, TokenStore};
 
 /// Between two looks at the buffer. Short enough for a wallet opened at once, long enough to gather a batch.
-const TICK_MS: u64 = 2;
+const TICK: Duration = Duration::from_millis(2);
 /// Between two tries while the store is down.
-const BACKOFF_MS: u64 = 50;
+const BACKOFF: Duration = Duration::from_millis(50);
 
 pub(crate) struct TokenBuffer {
     shards: Box<[Mutex<Vec<TokenPut>>]>,
     shard_max: usize,
+    /// Taken out of the shards and not yet written or dropped.
+    in_hand: AtomicUsize,
     pub(crate) written: AtomicU64,
     pub(crate) dropped: AtomicU64,
     pub(crate) failures: AtomicU64,
+    /// Write what is there, then end.
     closing: AtomicBool,
-    asleep: Mutex<()>,
-    wake: Condvar,
+    /// Drop what is there and end.
+    give_up: AtomicBool,
 }
 
 impl TokenBuffer {
@@ -34,21 +37,22 @@ impl TokenBuffer {
         Self {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             shard_max: (options.tokens_waiting_max / shards).max(1),
+            in_hand: AtomicUsize::new(0),
             written: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             closing: AtomicBool::new(false),
-            asleep: Mutex::new(()),
-            wake: Condvar::new(),
+            give_up: AtomicBool::new(false),
         }
     }
 
     /// Puts a token in, or drops it when there is no room.
     #[inline]
     pub(crate) fn push(&self, shard: usize, user_id: i64, trade_no: &str, token: &str) {
+        let put = TokenPut { user_id, trade_no: trade_no.into(), token: token.into() };
         let mut tokens = self.shards[shard % self.shards.len()].lock();
         if tokens.len() < self.shard_max {
-            tokens.push(TokenPut { user_id, trade_no: trade_no.into(), token: token.into() });
+            tokens.push(put);
         } else {
             drop(tokens);
             self.dropped.fetch_add(1, Relaxed);
@@ -56,7 +60,7 @@ impl TokenBuffer {
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum::<usize>() + self.in_hand.load(Relaxed)
     }
 }
 
@@ -82,10 +86,16 @@ impl TokenWriter {
         Ok(Self { buffer, thread })
     }
 
-    /// Writes what is there if the store takes it, and ends. Takes at most a store time-out a batch.
-    pub(crate) fn close(self) {
+    /// Writes what is there until `is_over`, and ends. A write that is under way then is waited for, at most the
+    /// store's time-out.
+    pub(crate) fn close(self, is_over: impl Fn() -> bool) {
         self.buffer.closing.store(true, Relaxed);
-        self.buffer.wake.notify_all();
+        while !self.thread.is_finished() {
+            if is_over() {
+                self.buffer.give_up.store(true, Relaxed);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if self.thread.join().is_err() {
             tracing::error!("the token writer had panicked");
         }
@@ -93,23 +103,27 @@ impl TokenWriter {
 }
 
 async fn write(buffer: &TokenBuffer, store: &dyn TokenStore, batch_max: usize, timeout: Duration) {
+    let mut tokens = Vec::new();
     loop {
         // Read before the buffer: what was put in before `close` is seen below.
         let closing = buffer.closing.load(Relaxed);
         let mut wrote = false;
         for shard in &buffer.shards {
-            let tokens = std::mem::take(&mut *shard.lock());
+            // Swapped, so that both keep their memory.
+            std::mem::swap(&mut *shard.lock(), &mut tokens);
+            buffer.in_hand.store(tokens.len(), Relaxed);
             for batch in tokens.chunks(batch_max) {
                 wrote = true;
                 put(buffer, store, batch, timeout).await;
+                buffer.in_hand.fetch_sub(batch.len(), Relaxed);
             }
+            tokens.clear();
         }
         if closing {
             return;
         }
         if !wrote {
-            let mut asleep = buffer.asleep.lock();
-            buffer.wake.wait_for(&mut asleep, Duration::from_millis(TICK_MS));
+            tokio::time::sleep(TICK).await;
         }
     }
 }
@@ -117,16 +131,18 @@ async fn write(buffer: &TokenBuffer, store: &dyn TokenStore, batch_max: usize, t
 /// Writes one batch, again and again until the store takes it or the SDK is closed.
 async fn put(buffer: &TokenBuffer, store: &dyn TokenStore, batch: &[TokenPut], timeout: Duration) {
     let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-    loop {
+    while !buffer.give_up.load(Relaxed) {
         if matches!(tokio::time::timeout(timeout, store.put(batch)).await, Ok(Ok(()))) {
             buffer.written.fetch_add(count, Relaxed);
             return;
         }
         buffer.failures.fetch_add(1, Relaxed);
         if buffer.closing.load(Relaxed) {
-            buffer.dropped.fetch_add(count, Relaxed);
-            return;
+            // The store is down: what waits behind this batch would fare no better.
+            buffer.give_up.store(true, Relaxed);
+        } else {
+            tokio::time::sleep(BACKOFF).await;
         }
-        tokio::time::sleep(Duration::from_millis(BACKOFF_MS)).await;
     }
+    buffer.dropped.fetch_add(count, Relaxed);
 }

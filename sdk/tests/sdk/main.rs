@@ -1,0 +1,10 @@
+//! The SDK over brokers that hang, refuse and come back, with a spool that outlives the process.
+#![allow(clippy::unwrap_used)] // tests
+
+mod calls;
+mod packing;
+mod refusals;
+mod rules;
+mod spool;
+mod stage;
+mod tokens;

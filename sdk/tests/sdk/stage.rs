@@ -1,0 +1,291 @@
+//! An SDK between two scripted brokers and a scripted token store.
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use prost::Message;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use windfall_config::LiveRules;
+use windfall_config::rules::Rules;
+use windfall_proto::v1::{Bonus, BonusEvent, BonusEventBatch, SendBonusRequest, User};
+use windfall_queue::contract::{
+    Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
+};
+use windfall_queue::virtual_queue::{Clock, Fanout, FanoutOptions};
+use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SpoolMode};
+use windfall_store::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
+use windfall_token::KeyRing;
+
+/// What a broker does with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mood {
+    Store,
+    Refuse,
+    /// Takes it and says nothing.
+    Hang,
+}
+
+/// A broker: keeps what it stores, in one list for all its topics.
+pub struct Scripted {
+    pub mood: Mutex<Mood>,
+    pub records: Mutex<Vec<(String, Vec<u8>)>>,
+    /// While held, no topic can be opened.
+    pub door: Mutex<()>,
+}
+
+impl Scripted {
+    pub fn new(mood: Mood) -> Arc<Self> {
+        Arc::new(Self { mood: Mutex::new(mood), records: Mutex::default(), door: Mutex::new(()) })
+    }
+}
+
+struct Handle(Arc<Scripted>);
+
+#[async_trait]
+impl Broker for Handle {
+    fn ensure_topic(&self, _topic: &str, _partitions: u32) -> Result<(), OpenError> {
+        drop(self.0.door.lock());
+        Ok(())
+    }
+
+    fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
+        let (reports, inbox) = sync_channel::<(Tag, Delivery)>(1 << 16);
+        let reporter = std::thread::spawn(move || {
+            for (tag, delivery) in inbox {
+                sink.delivered(tag, delivery);
+            }
+        });
+        Ok(Arc::new(ScriptedProducer {
+            topic: topic.to_owned(),
+            broker: Arc::clone(&self.0),
+            state: Mutex::new(Some((reports, reporter))),
+            silent: Mutex::default(),
+        }))
+    }
+
+    async fn consumer(&self, _topic: &str, _group: &str) -> Result<Box<dyn Consumer>, OpenError> {
+        Err(OpenError::Invalid("scripted topics are not read".into()))
+    }
+
+    async fn lag(&self, _topic: &str, _group: &str) -> Result<Lag, OpenError> {
+        Ok(Lag::default())
+    }
+}
+
+type Reporting = (SyncSender<(Tag, Delivery)>, JoinHandle<()>);
+
+struct ScriptedProducer {
+    topic: String,
+    broker: Arc<Scripted>,
+    state: Mutex<Option<Reporting>>,
+    silent: Mutex<Vec<Tag>>,
+}
+
+impl Producer for ScriptedProducer {
+    fn send(&self, tag: Tag, record: OutRecord<'_>) -> Result<(), SendRefused> {
+        let state = self.state.lock();
+        let Some((reports, _)) = state.as_ref() else { return Err(SendRefused::Closed) };
+        match *self.broker.mood.lock() {
+            Mood::Refuse => Err(SendRefused::Unavailable("scripted".into())),
+            Mood::Hang => {
+                self.silent.lock().push(tag);
+                Ok(())
+            }
+            Mood::Store => {
+                self.broker.records.lock().push((self.topic.clone(), record.payload.to_vec()));
+                reports.send((tag, Delivery::Stored)).unwrap();
+                Ok(())
+            }
+        }
+    }
+
+    fn close(&self, _timeout: Duration) -> usize {
+        let Some((reports, reporter)) = self.state.lock().take() else { return 0 };
+        let silent = std::mem::take(&mut *self.silent.lock());
+        for tag in &silent {
+            reports.send((*tag, Delivery::Unknown("closed".into()))).unwrap();
+        }
+        drop(reports);
+        reporter.join().unwrap();
+        silent.len()
+    }
+}
+
+/// A token store that is up or down.
+#[derive(Default)]
+pub struct Tokens {
+    pub is_down: AtomicBool,
+    pub hangs: AtomicBool,
+    pub held: Mutex<BTreeMap<(i64, String), String>>,
+}
+
+#[async_trait]
+impl TokenStore for Tokens {
+    async fn put(&self, batch: &[TokenPut]) -> Result<(), Unavailable> {
+        if self.hangs.load(SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        if self.is_down.load(SeqCst) {
+            return Err(Unavailable("scripted".into()));
+        }
+        let mut held = self.held.lock();
+        for put in batch {
+            held.insert((put.user_id, put.trade_no.to_string()), put.token.to_string());
+        }
+        Ok(())
+    }
+    async fn remove(&self, _batch: &[TokenKey]) -> Result<(), Unavailable> {
+        Ok(())
+    }
+    async fn get(&self, keys: &[TokenKey]) -> Result<Vec<Option<Box<str>>>, Unavailable> {
+        Ok(vec![None; keys.len()])
+    }
+    async fn list(
+        &self,
+        _user_id: i64,
+        _after: Option<&str>,
+        _limit: usize,
+    ) -> Result<Vec<StoredToken>, Unavailable> {
+        Ok(vec![])
+    }
+}
+
+/// Rules with these queues (name, ratio; topics `name-a` and `name-b`) and routes (activity, queue) for all types.
+pub fn rules(version: u64, queues: &[(&str, u8)], routes: &[(&str, &str)]) -> String {
+    let mut text = format!("version = {version}\ntypes = [\"cash\", \"coin\"]\n");
+    for (name, ratio) in queues {
+        for side in ["a", "b"] {
+            text += &format!("[topics.{name}-{side}]\nbroker = \"{side}\"\npartitions = 4\n");
+        }
+        text += &format!("[queues.{name}]\nmaster = \"{name}-a\"\nbackup = \"{name}-b\"\nratio = {ratio}\n");
+    }
+    for (activity, queue) in routes {
+        text += &format!("[[routes]]\nactivity = \"{activity}\"\ntype = \"*\"\nqueue = \"{queue}\"\n");
+    }
+    text +=
+        "[limits.global]\nrate_per_s = 1\nburst = 1\n[limits.default]\nrate_per_s = 1\nburst = 1\n[end]\n";
+    text
+}
+
+/// One queue `q` that takes everything of activity `spring`.
+pub fn one_queue() -> String {
+    rules(1, &[("q", 100)], &[("spring", "q")])
+}
+
+pub struct Stage {
+    pub sdk: Sdk,
+    pub inherited: Inherited,
+    pub fanout: Arc<Fanout>,
+    pub a: Arc<Scripted>,
+    pub b: Arc<Scripted>,
+    pub tokens: Arc<Tokens>,
+    pub ring: KeyRing,
+    applier: windfall_config::Applier,
+}
+
+/// Impatient, so that tests are quick.
+pub fn quick() -> FanoutOptions {
+    FanoutOptions {
+        delivery_timeout_ms: 150,
+        hang_ms: 60,
+        backoff_first_ms: 5,
+        backoff_max_ms: 40,
+        breaker_probe_ms: 40,
+        ..FanoutOptions::default()
+    }
+}
+
+impl Stage {
+    pub fn open(options: SdkOptions, text: &str) -> Self {
+        Self::with_brokers(options, text, Mood::Store)
+    }
+
+    pub fn with_brokers(options: SdkOptions, text: &str, mood: Mood) -> Self {
+        let (a, b) = (Scripted::new(mood), Scripted::new(mood));
+        let (live, applier) = LiveRules::adjustable(Rules::parse(text, None).unwrap(), None);
+        let brokers: BTreeMap<String, Arc<dyn Broker>> = [("a", &a), ("b", &b)]
+            .map(|(name, broker)| (name.to_owned(), Arc::new(Handle(Arc::clone(broker))) as Arc<dyn Broker>))
+            .into();
+        let clock = Clock::system();
+        let fanout = Arc::new(Fanout::open(&live.current(), brokers, quick(), clock.clone()).unwrap());
+        let ring = KeyRing::ephemeral().unwrap();
+        let tokens = Arc::new(Tokens::default());
+        let parts = SdkParts {
+            keys: ring.clone(),
+            rules: live,
+            fanout: Arc::clone(&fanout),
+            tokens: Some(Arc::clone(&tokens) as Arc<dyn TokenStore>),
+            clock,
+        };
+        let (sdk, inherited) = Sdk::init(options, parts).unwrap();
+        Self { sdk, inherited, fanout, a, b, tokens, ring, applier }
+    }
+
+    pub fn change_rules(&self, text: &str) {
+        self.applier.apply(text.as_bytes(), 1).unwrap();
+        let version = Rules::parse(text, None).unwrap().version;
+        wait_until("the rules are in force", || self.sdk.stats().rules_version == version);
+    }
+
+    /// What the brokers have: topic and record.
+    pub fn records(&self) -> Vec<(String, BonusEventBatch)> {
+        let both = [&self.a, &self.b];
+        let all = both.iter().flat_map(|broker| broker.records.lock().clone());
+        all.map(|(topic, bytes)| (topic, BonusEventBatch::decode(&*bytes).unwrap())).collect()
+    }
+
+    pub fn events(&self) -> Vec<BonusEvent> {
+        self.records().into_iter().flat_map(|(_, batch)| batch.events).collect()
+    }
+
+    /// Order numbers that arrived, sorted.
+    pub fn arrived(&self) -> Vec<String> {
+        let mut all: Vec<_> = self.events().into_iter().map(|event| event.trade_no).collect();
+        all.sort();
+        all
+    }
+
+    pub fn wait_for_events(&self, count: usize) {
+        wait_until("the events have arrived", || self.events().len() >= count);
+    }
+
+    /// Ends everything, as a process does that takes its leave.
+    pub fn end(self) {
+        self.sdk.close(Duration::from_secs(10));
+        self.fanout.close(Duration::from_secs(1));
+    }
+
+    /// Ends with what it holds still in the spool.
+    pub fn break_off(self) {
+        self.sdk.close(Duration::ZERO);
+        self.fanout.close(Duration::ZERO);
+    }
+}
+
+pub fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < until, "not in 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub fn request(trade_no: &str, user_id: i64) -> SendBonusRequest {
+    SendBonusRequest {
+        trade_no: trade_no.into(),
+        user: Some(User { user_id, ..User::default() }),
+        activity: "spring".into(),
+        scene: "rain".into(),
+        bonus: Some(Bonus { r#type: "cash".into(), amount: 888, description: "压岁钱".into() }),
+        ..SendBonusRequest::default()
+    }
+}
+
+pub fn on_file(root: &Path) -> SdkOptions {
+    SdkOptions { spool: SpoolMode::Process(root.to_owned()), spool_bytes: 4 << 20, ..SdkOptions::default() }
+}
