@@ -87,7 +87,9 @@ impl Dispatch {
         }
         lane.gathering_since_ns = None;
         let admission = self.gate.limiter().admit(lane.id, wanted, Now(now_ns));
+        lane.is_limited = admission.granted < wanted;
         if admission.granted > 0 {
+            lane.passed_ns = now_ns;
             self.call(at, admission.granted);
         }
         if admission.granted < wanted {

@@ -2,6 +2,7 @@
 
 use crate::dispatch::{Dispatch, NS_PER_MS};
 use crate::held::{Held, Key, Place};
+use crate::lanes::Lane;
 use crate::partitions::Partition;
 use crate::stats::Cause;
 use crate::window::Ticket;
@@ -16,7 +17,7 @@ use windfall_reward_service::contract::Rejection;
 const EVENTS_FIELD: u64 = 6;
 /// A partition's intake is paused for a full lane only when this many of its latest records in a row were for it.
 const RUN_TO_PAUSE: u32 = 64;
-/// What a poll brings at least, so that a full lane does not hide what lies behind it.
+/// What a poll brings when a full lane must not hide what lies behind it.
 const FETCH_RECORDS_MIN: usize = 8;
 /// The first poll, when nothing is known of the records.
 const FETCH_RECORDS_FIRST: usize = 64;
@@ -46,11 +47,10 @@ impl Dispatch {
                 Change::Revoked { partition, epoch } => self.revoked(partition, epoch, now_ns),
             }
         }
-        self.recent_records -= self.recent_records / 4;
-        for lane in &mut self.lanes.all {
-            lane.recent_events -= lane.recent_events / 4;
+        if !polled.records.is_empty() {
+            self.recent_records = self.recent_records * 3 / 4 + polled.records.len() as u64;
+            self.lanes.all.iter_mut().for_each(|lane| lane.recent_events = lane.recent_events * 3 / 4);
         }
-        self.recent_records += polled.records.len() as u64;
         self.stats.records_fetched.add(polled.records.len() as u64);
         let wall_ms = self.clock.wall_ms();
         for record in polled.records {
@@ -194,7 +194,7 @@ impl Dispatch {
         lane.recent_events += u64::from(held.uncut);
         if lane.has_room(held.uncut, held.payload.len()) {
             held.place = Place::Lane;
-            lane.push(key, held.uncut, held.payload.len());
+            lane.push(key, held.uncut, held.payload.len(), now_ns);
             return;
         }
         let cause = if lane.fuse() == Fuse::Closed { Cause::Limit } else { Cause::Fuse };
@@ -225,9 +225,9 @@ impl Dispatch {
         self.churn_until_ns = self.churn_until_ns.max(now_ns) + each_ns;
     }
 
-    /// How many records the lanes can take, judged by what came lately. Room opens as fast as the lanes pass, so
-    /// the fetch follows them; a lane that is a quarter of what comes, or more, counts. At least a few, so that a
-    /// full lane cannot hide another type; what is too many goes back, at `churn_per_s` at most.
+    /// How many records the lanes can take. A lane that is a quarter of what comes, or more, counts: the fetch
+    /// waits until a quarter of it is free, and brings no more than fits even if all of it is for that lane. Room
+    /// opens as fast as the lanes pass, so the fetch follows them. What smaller lanes cannot take goes back.
     pub fn records_to_fetch(&self, now_ns: u64) -> usize {
         let is_full = self.book.len() >= RECORDS_IN_HAND_MAX || self.back.is_full(self.pacing());
         if is_full || self.churn_until_ns > now_ns + CHURN_AHEAD_NS {
@@ -238,12 +238,23 @@ impl Dispatch {
         if recent == 0 || self.recent_records == 0 {
             return FETCH_RECORDS_FIRST.min(most);
         }
-        let events = self.lanes.all.iter().filter(|lane| lane.recent_events * 4 >= recent).map(|lane| {
-            let room = lane.bound_events.saturating_sub(lane.events);
-            room.saturating_mul(recent) / lane.recent_events
+        let a_record = (recent / self.recent_records).max(1);
+        let large = self.lanes.all.iter().filter(|lane| lane.recent_events * 4 >= recent);
+        let fit = large.map(|lane| match lane.records_that_fit(a_record) {
+            0 if self.may_overflow(lane, now_ns) => FETCH_RECORDS_MIN,
+            records => usize::try_from(records).unwrap_or(most),
         });
-        let records = events.min().unwrap_or(0).saturating_mul(self.recent_records) / recent;
-        usize::try_from(records).unwrap_or(most).clamp(FETCH_RECORDS_MIN.min(most), most)
+        fit.min().unwrap_or(most).min(most)
+    }
+
+    /// Whether more may come in although a large lane is full, and go back, so that it does not block another
+    /// type: when nothing passes there, or when a limit holds it back and a type that came lately has nothing
+    /// left to do. A lane that a busy downstream holds back paces its topic.
+    fn may_overflow(&self, full: &Lane, now_ns: u64) -> bool {
+        let hold_max_ns = self.pacing().hold_max_ms.saturating_mul(NS_PER_MS);
+        let passes = now_ns.saturating_sub(full.passed_ns) <= hold_max_ns && full.bound_events > 0;
+        let starves = |lane: &Lane| lane.events == 0 && lane.recent_events > 0;
+        !passes || full.is_limited && self.lanes.all.iter().any(starves)
     }
 
     /// Pauses the intake of partitions that hold nothing but records for a lane that is half full, and resumes it

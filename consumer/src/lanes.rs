@@ -50,6 +50,10 @@ pub(crate) struct Lane {
     /// The least time between two questions to the limiter.
     pub ask_every_ns: u64,
     backoff_ns: u64,
+    /// When events last passed, or came to an empty lane.
+    pub passed_ns: u64,
+    /// The limiter has let pass less than there was, when it was asked last.
+    pub is_limited: bool,
     /// Events that came lately; a moving sum over the last polls.
     pub recent_events: u64,
 }
@@ -83,7 +87,20 @@ impl Lane {
                 && self.bytes + bytes as u64 <= self.bound_bytes
     }
 
-    pub fn push(&mut self, key: Key, events: u32, bytes: usize) {
+    /// Records of so many events that fit with an eighth to spare; 0 while less than a quarter is free.
+    pub fn records_that_fit(&self, a_record: u64) -> u64 {
+        let room = (self.bound_events - self.bound_events / 8).saturating_sub(self.events);
+        match room / a_record {
+            0 if self.events == 0 && self.bound_events > 0 => 1,
+            _ if room * 4 < self.bound_events => 0,
+            records => records,
+        }
+    }
+
+    pub fn push(&mut self, key: Key, events: u32, bytes: usize, now_ns: u64) {
+        if self.events == 0 {
+            self.passed_ns = now_ns;
+        }
         self.queue.push_back(key);
         self.events += u64::from(events);
         self.bytes += bytes as u64;
@@ -220,6 +237,8 @@ impl Lane {
             gathering_since_ns: None,
             ask_every_ns: 0,
             backoff_ns: 0,
+            passed_ns: 0,
+            is_limited: false,
             recent_events: 0,
         }
     }

@@ -21,6 +21,7 @@ async fn live(seed: u64, troubles: Troubles) {
     let world = World::new(3, seed, dir.path(), rules(&TYPES));
     *world.troubles.lock() = troubles;
     let mut consumer = Some(world.start(options()));
+    let mut malformed = 0;
     for step in 0..60 {
         match rng.below(12) {
             0..=6 => {
@@ -39,7 +40,10 @@ async fn live(seed: u64, troubles: Troubles) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 consumer = Some(world.start(options()));
             }
-            9 => world.append(0, b"\x0a\x04cash\x28\x02\x32\x01x".to_vec()),
+            9 => {
+                malformed += 1;
+                world.append(0, b"\x0a\x04cash\x28\x02\x32\x01x".to_vec());
+            }
             _ => tokio::time::sleep(Duration::from_millis(rng.below(100))).await,
         }
         tokio::time::sleep(Duration::from_millis(rng.below(10))).await;
@@ -49,7 +53,9 @@ async fn live(seed: u64, troubles: Troubles) {
     let report = consumer.unwrap().drain(Duration::from_secs(10)).await.unwrap();
     assert!(report.is_clean(), "{report:?}");
     world.assert_promises();
-    assert_eq!(world.state.lock().events_in_calls, 0);
+    let state = world.state.lock();
+    assert_eq!(state.events_in_calls, 0);
+    assert_eq!(state.archived_raw.is_empty(), malformed == 0, "malformed records are archived");
 }
 
 fn story(seeds: std::ops::Range<u64>, troubles: Troubles) {

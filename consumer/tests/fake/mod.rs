@@ -102,6 +102,8 @@ pub struct State {
     pub credited: HashMap<String, u32>,
     pub archived: BTreeMap<String, Rejection>,
     pub archived_raw: Vec<Bytes>,
+    /// Malformed records that were written back as they were.
+    raw_copies: BTreeSet<Bytes>,
     /// The highest attempt of a stored copy by order.
     copies: HashMap<String, u32>,
     /// Highest count of failed grants, of attempts, of any stored copy.
@@ -273,7 +275,9 @@ impl World {
         let passed = state.partitions[at].iter().skip_while(|stored| stored.offset < from);
         for stored in passed.take_while(|stored| stored.offset < commit.next_offset) {
             let attempt = record::split(&stored.payload).map_or(0, |(head, _)| head.attempt);
-            if record::split(&stored.payload).is_err() && !state.archived_raw.contains(&stored.payload) {
+            let is_safe =
+                state.archived_raw.contains(&stored.payload) || state.raw_copies.contains(&stored.payload);
+            if orders_of(&stored.payload).is_empty() && !is_safe {
                 violations.push(format!("a malformed record at {} was lost", stored.offset));
             }
             for order in orders_of(&stored.payload) {
@@ -422,7 +426,7 @@ impl Rewards for FakeRewards {
             state.events_in_calls += events.len() as u64;
             state.most_events_in_calls = state.most_events_in_calls.max(state.events_in_calls);
         }
-        let _count = scopeguard(world, events.len() as u64);
+        let _count = counted_in(world, events.len() as u64);
         let takes = *world.grant_takes.lock();
         if !takes.is_zero() {
             tokio::time::sleep(takes).await;
@@ -471,7 +475,7 @@ impl Drop for CountedOut {
     }
 }
 
-fn scopeguard(world: &Arc<World>, events: u64) -> CountedOut {
+fn counted_in(world: &Arc<World>, events: u64) -> CountedOut {
     CountedOut(Arc::clone(world), events)
 }
 
@@ -531,8 +535,12 @@ impl Outlet for FakeOutlet {
 
 impl World {
     fn store_copy(&self, record: &Requeued) {
-        let (head, _) = record::split(&record.payload).unwrap();
         let payload = Bytes::from(record.payload.clone());
+        if record.bonus_type.is_empty() {
+            self.state.lock().raw_copies.insert(payload);
+            return self.append(0, record.payload.clone());
+        }
+        let (head, _) = record::split(&record.payload).unwrap();
         let first = orders_of(&payload).first().cloned().unwrap_or_default();
         let mut state = self.state.lock();
         if record.key != format!("{first}{}", head.attempt).into_bytes() {
