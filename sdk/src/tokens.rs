@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(2);
 const BACKOFF: Duration = Duration::from_millis(50);
 
 pub(crate) struct TokenBuffer {
-    shards: Box<[Mutex<Vec<TokenPut>>]>,
+    shards: Box<[Mutex<Waiting>]>,
     shard_max: usize,
     /// Taken out of the shards and not yet written or dropped.
     in_hand: AtomicUsize,
@@ -29,6 +29,21 @@ pub(crate) struct TokenBuffer {
     closing: AtomicBool,
     /// Drop what is there and end.
     give_up: AtomicBool,
+}
+
+/// Tokens as they wait: their texts in one run, so that a caller allocates nothing for them, and what the store is
+/// handed is allocated by the thread that frees it.
+#[derive(Default)]
+struct Waiting {
+    tokens: Vec<Lengths>,
+    /// Order number and token text of each, one after the other.
+    texts: String,
+}
+
+struct Lengths {
+    user_id: i64,
+    trade_no_bytes: usize,
+    token_bytes: usize,
 }
 
 impl TokenBuffer {
@@ -49,18 +64,20 @@ impl TokenBuffer {
     /// Puts a token in, or drops it when there is no room.
     #[inline]
     pub(crate) fn push(&self, shard: usize, user_id: i64, trade_no: &str, token: &str) {
-        let put = TokenPut { user_id, trade_no: trade_no.into(), token: token.into() };
-        let mut tokens = self.shards[shard % self.shards.len()].lock();
-        if tokens.len() < self.shard_max {
-            tokens.push(put);
+        let mut waiting = self.shards[shard % self.shards.len()].lock();
+        if waiting.tokens.len() < self.shard_max {
+            waiting.texts.push_str(trade_no);
+            waiting.texts.push_str(token);
+            let (trade_no_bytes, token_bytes) = (trade_no.len(), token.len());
+            waiting.tokens.push(Lengths { user_id, trade_no_bytes, token_bytes });
         } else {
-            drop(tokens);
+            drop(waiting);
             self.dropped.fetch_add(1, Relaxed);
         }
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum::<usize>() + self.in_hand.load(Relaxed)
+        self.shards.iter().map(|shard| shard.lock().tokens.len()).sum::<usize>() + self.in_hand.load(Relaxed)
     }
 }
 
@@ -103,21 +120,31 @@ impl TokenWriter {
 }
 
 async fn write(buffer: &TokenBuffer, store: &dyn TokenStore, batch_max: usize, timeout: Duration) {
-    let mut tokens = Vec::new();
+    let mut waiting = Waiting::default();
+    let mut batch = Vec::with_capacity(batch_max);
     loop {
         // Read before the buffer: what was put in before `close` is seen below.
         let closing = buffer.closing.load(Relaxed);
         let mut wrote = false;
         for shard in &buffer.shards {
             // Swapped, so that both keep their memory.
-            std::mem::swap(&mut *shard.lock(), &mut tokens);
-            buffer.in_hand.store(tokens.len(), Relaxed);
-            for batch in tokens.chunks(batch_max) {
+            std::mem::swap(&mut *shard.lock(), &mut waiting);
+            buffer.in_hand.store(waiting.tokens.len(), Relaxed);
+            let mut texts = waiting.texts.as_str();
+            for tokens in waiting.tokens.chunks(batch_max) {
                 wrote = true;
-                put(buffer, store, batch, timeout).await;
-                buffer.in_hand.fetch_sub(batch.len(), Relaxed);
+                batch.extend(tokens.iter().map(|lengths| {
+                    let (trade_no, rest) = texts.split_at(lengths.trade_no_bytes);
+                    let (token, rest) = rest.split_at(lengths.token_bytes);
+                    texts = rest;
+                    TokenPut { user_id: lengths.user_id, trade_no: trade_no.into(), token: token.into() }
+                }));
+                put(buffer, store, &batch, timeout).await;
+                batch.clear();
+                buffer.in_hand.fetch_sub(tokens.len(), Relaxed);
             }
-            tokens.clear();
+            waiting.tokens.clear();
+            waiting.texts.clear();
         }
         if closing {
             return;
