@@ -1,0 +1,70 @@
+//! The binary under test: built once a test process, kept under a name of its own.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The binary as anyone gets it.
+///
+/// # Panics
+/// If it cannot be built.
+pub fn plain() -> &'static Path {
+    static PLAIN: OnceLock<PathBuf> = OnceLock::new();
+    PLAIN.get_or_init(|| build("windfall-plain", &[]))
+}
+
+/// The binary with the switches of `WINDFALL_SABOTAGE`.
+///
+/// # Panics
+/// If it cannot be built.
+pub fn sabotaged() -> &'static Path {
+    static SABOTAGED: OnceLock<PathBuf> = OnceLock::new();
+    SABOTAGED.get_or_init(|| build("windfall-sabotage", &["--features", "sabotage"]))
+}
+
+/// Builds beside the test itself (same target directory, same profile) and keeps the result as `name`: cargo gives
+/// both kinds the same name, and test processes may run side by side, hence the lock around build and copy.
+fn build(name: &str, features: &[&str]) -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    // TARGET/debug/deps/crash-0123: this test.
+    let profile = test.parent().and_then(Path::parent).expect("a directory of a profile");
+    let target = profile.parent().expect("a target directory");
+    let own = profile.join("end-to-end");
+    std::fs::create_dir_all(&own).expect("a directory for the binaries");
+    let lock = lock(&own.join("build.lock"));
+
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .arg("build")
+        .args(["-p", "windfall", "--quiet"]);
+    cargo.arg("--target-dir").arg(target).args(features);
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let status = cargo.status().expect("cargo");
+    assert!(status.success(), "the binary windfall cannot be built: {cargo:?}");
+
+    let built = profile.join(format!("windfall{}", std::env::consts::EXE_SUFFIX));
+    let kept = own.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    let fresh = own.join(format!("{name}.{}", std::process::id()));
+    // A link, not a copy: a copy's open file could reach a child of another thread, and then nobody may run it.
+    std::fs::hard_link(&built, &fresh).expect("the binary");
+    std::fs::rename(&fresh, &kept).expect("the binary");
+    // Renaming a link onto a link to the same file does nothing.
+    std::fs::remove_file(&fresh).ok();
+    drop(lock);
+    kept
+}
+
+fn lock(path: &Path) -> File {
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .expect("the lock of the build");
+    file.lock().expect("the lock of the build");
+    file
+}

@@ -1,0 +1,226 @@
+//! `windfall demo` and `windfall reconcile`, as an operator sees them: output, fields, exit codes.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use windfall_tests::{ERRORS, Run, assert_clean, figure, plain, scratch};
+
+fn demo(data: &Path) -> Run {
+    Run::new(plain()).arg("demo").arg("--data").arg(data)
+}
+
+fn reconcile(data: &Path) -> Run {
+    Run::new(plain()).arg("reconcile").arg("--data").arg(data)
+}
+
+#[test]
+fn with_all_troubles_every_reward_arrives_once() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    let ended = demo(&data).args(["--json", "--rewards", "60000", "--seconds-of-rain", "10"]).end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let report = ended.json();
+    assert_clean(&report, "the demo");
+    assert_eq!(figure(&report, "total.sent"), 60_000);
+    assert_eq!(report["by_type"].as_object().unwrap().len(), 6, "{report:#}");
+    // The troubles did bite, or the figures above prove little.
+    for figure_path in [
+        "total.archived",
+        "by_type.coupon_film.archived",
+        "rain.requeued_events",
+        "rain.duplicates_harmless",
+        "peak_memory_bytes",
+    ] {
+        assert!(figure(&report, figure_path) > 0, "{figure_path}: {report:#}");
+    }
+    let happened: Vec<&str> = report["rain"]["happenings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["what"].as_str().unwrap())
+        .collect();
+    for words in
+        ["refuses", "hangs", "cuts the limit", "divert", "token store is down", "raised", "lost answers"]
+    {
+        assert!(happened.iter().any(|what| what.contains(words)), "{words}: {happened:?}");
+        assert!(ended.stderr.contains(words), "the live view says what happens, {words}: {}", ended.stderr);
+    }
+    let samples = report["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), 20);
+    assert!(samples.iter().any(|sample| figure(sample, "credited") > 0), "{samples:?}");
+
+    let again = reconcile(&data).arg("--json").end();
+    assert_eq!(again.code, Some(0), "{again}");
+    let again = again.json();
+    assert_eq!(again["rain"], Value::Null);
+    for field in ["ok", "data", "total", "by_type", "findings", "samples"] {
+        assert_eq!(again[field], report[field], "{field}");
+    }
+}
+
+#[test]
+fn calm_weather_archives_nothing_and_prints_a_table() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    let ended = demo(&data).args(["--calm", "--rewards", "5000", "--users", "300"]).end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    for words in ["mismatched", "send_bonus", "p99.9", "peak memory", "client tokens", "OK: every reward"] {
+        assert!(ended.stdout.contains(words), "{words}: {ended}");
+    }
+    let report = reconcile(&data).arg("--json").end().json();
+    assert_clean(&report, "calm");
+    assert_eq!(figure(&report, "total.credited"), 5_000);
+    assert_eq!(figure(&report, "total.archived"), 0);
+    let text = reconcile(&data).end();
+    assert_eq!(text.code, Some(0), "{text}");
+    assert!(text.stdout.contains("OK: every reward"), "{text}");
+}
+
+#[test]
+fn a_seed_says_who_gets_what() {
+    let figures = |seed: &str| {
+        let dir = scratch();
+        let ended = demo(&dir.path().join("data"))
+            .args(["--calm", "--json", "--rewards", "2000", "--users", "50", "--seed", seed])
+            .end();
+        let report = ended.json();
+        (report["by_type"].clone(), report["samples"].clone())
+    };
+    let seven = figures("7");
+    assert_eq!(seven, figures("7"));
+    assert_ne!(seven, figures("8"));
+}
+
+/// Both ways: no field without a word in the page, and no word in the page about a field that is not there.
+#[test]
+fn docs_demo_md_names_each_field_of_the_json_object() {
+    let dir = scratch();
+    let ended =
+        demo(&dir.path().join("data")).args(["--json", "--rewards", "3000", "--seconds-of-rain", "1"]).end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let report = ended.json();
+    assert!(
+        report.is_object() && ended.stdout.starts_with("{\n") && ended.stdout.ends_with("}\n"),
+        "{ended}"
+    );
+    let mut fields = BTreeSet::new();
+    paths(&report, "", &mut fields);
+
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/demo.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let documented: BTreeSet<String> = page
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned()))
+        .filter(|name| !name.starts_with("--") && !name.contains(['/', ' ', '<']))
+        .collect();
+    let documented_fields: BTreeSet<String> =
+        documented.into_iter().filter(|name| !name.ends_with(".toml") && !name.ends_with(".db")).collect();
+    assert_eq!(fields, documented_fields);
+}
+
+/// Every path of an object; `[]` for the items of a list, `TYPE` for what is named by a bonus type.
+fn paths(value: &Value, at: &str, found: &mut BTreeSet<String>) {
+    let by_name = at == "by_type" || at.ends_with(".balances");
+    match value {
+        Value::Object(fields) => {
+            if !at.is_empty() && !by_name && !at.ends_with("TYPE") && !at.ends_with("[]") {
+                found.insert(at.to_owned());
+            }
+            for (name, field) in fields {
+                let name = if by_name { "TYPE" } else { name };
+                paths(field, &if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }, found);
+            }
+        }
+        Value::Array(items) => {
+            found.insert(at.to_owned());
+            for item in items.iter().filter(|item| item.is_object()) {
+                paths(item, &format!("{at}[]"), found);
+            }
+        }
+        _ => {
+            found.insert(at.to_owned());
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_ends_in_order_and_resume_finishes() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    let mut run = demo(&data).args(["--json", "--rewards", "20000", "--seconds-of-rain", "4"]).start();
+    assert!(run.wait_for("hangs on topic cash-a"), "{}", run.end());
+    run.interrupt();
+    let ended = run.end();
+    assert_eq!(ended.code, Some(130), "{ended}");
+    assert_eq!(ended.stdout, "", "no report of half a rain");
+    assert!(ended.stderr.contains("--resume --data"), "it says how to go on: {ended}");
+
+    let resumed = demo(&data).args(["--resume", "--json"]).end();
+    assert_eq!(resumed.code, Some(0), "{resumed}");
+    let report = resumed.json();
+    assert_clean(&report, "resumed");
+    assert_eq!(report["rain"]["resumed"], true);
+    assert_eq!(figure(&report, "rain.rewards"), 20_000);
+    assert_eq!(figure(&report, "total.sent"), 20_000, "in order: no answer is missing: {report:#}");
+    assert_eq!(figure(&report, "total.unanswered"), 0);
+
+    let once_more = demo(&data).args(["--resume", "--json", "--rewards", "9"]).end();
+    assert_eq!(once_more.code, Some(0), "what is finished stays finished: {once_more}");
+    assert_eq!(once_more.json()["total"], report["total"]);
+}
+
+#[test]
+fn a_second_ctrl_c_ends_at_once() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    let mut run = demo(&data).args(["--rewards", "20000", "--seconds-of-rain", "4"]).start();
+    assert!(run.wait_for("hangs on topic cash-a"), "{}", run.end());
+    run.interrupt();
+    if run.wait_for("once more to end at once") {
+        run.interrupt();
+    }
+    let ended = run.end();
+    assert_eq!(ended.code, Some(130), "{ended}");
+    let resumed = demo(&data).args(["--resume", "--json"]).end();
+    assert_eq!(resumed.code, Some(0), "{resumed}");
+    assert_clean(&resumed.json(), "resumed");
+}
+
+#[test]
+fn damage_ends_with_1_and_says_which() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    assert_eq!(demo(&data).args(["--calm", "--rewards", "500"]).end().code, Some(0));
+    // The rain's own record says another amount than what was paid.
+    let journal = data.join("rain/00.log");
+    let text = std::fs::read_to_string(&journal).unwrap();
+    let (intent, _) = text.split_once('\n').unwrap();
+    let words: Vec<&str> = intent.split(' ').collect();
+    let amount: i64 = words[4].parse().unwrap();
+    let changed = format!("{} {} {} {} {} {}", words[0], words[1], words[2], words[3], amount + 1, words[5]);
+    std::fs::write(&journal, text.replacen(intent, &changed, 1)).unwrap();
+
+    let ended = reconcile(&data).arg("--json").end();
+    assert_eq!(ended.code, Some(1), "{ended}");
+    let report = ended.json();
+    assert_eq!(report["ok"], false);
+    assert_eq!(ERRORS.map(|error| figure(&report, &format!("total.{error}"))), [0, 0, 1, 0], "{report:#}");
+    assert!(report["findings"][0].as_str().unwrap().contains(words[5]), "{report:#}");
+    let text = reconcile(&data).end();
+    assert_eq!(text.code, Some(1), "{text}");
+    assert!(text.stdout.contains("FOUND") && text.stdout.contains("DAMAGE"), "{text}");
+}
+
+#[test]
+fn without_data_it_keeps_its_files_in_one_place_and_makes_them_anew() {
+    let dir = scratch();
+    for rewards in ["300", "200"] {
+        let ended = Run::new(plain())
+            .args(["demo", "--calm", "--json", "--rewards", rewards])
+            .within(dir.path())
+            .end();
+        assert_eq!(ended.code, Some(0), "{ended}");
+        assert_eq!(figure(&ended.json(), "total.sent").to_string(), rewards);
+    }
+    assert!(dir.path().join(".windfall/demo/demo.toml").exists());
+}
