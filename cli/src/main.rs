@@ -17,8 +17,11 @@ use std::process::ExitCode;
 
 /// Reward and event fan-out at festival scale: every user holds proof at once, and the money arrives exactly once.
 #[derive(Debug, Parser)]
-#[command(name = "windfall", version, about, arg_required_else_help = true)]
+#[command(name = "windfall", version, arg_required_else_help = true)]
 struct Cli {
+    /// What to log on standard error: error, warn, info, debug, trace or off
+    #[arg(long, global = true, default_value = "error", env = "WINDFALL_LOG")]
+    log: tracing::level_filters::LevelFilter,
     #[command(subcommand)]
     command: Command,
 }
@@ -45,6 +48,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    tracing_subscriber::fmt().with_max_level(cli.log).with_writer(std::io::stderr).init();
     #[cfg(feature = "sabotage")]
     if let Err(error) = sabotage::from_environment() {
         eprintln!("windfall: {error:#}");

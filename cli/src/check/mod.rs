@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What one order was meant to be, and what became of it. 64 bytes, so that a million fit a small machine.
+/// What one order was meant to be, and what became of it. 48 bytes, so that a million fit a small machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// The first 128 bits of the order number's SHA-256.
@@ -24,10 +24,10 @@ pub struct Entry {
     amount: i64,
     bonus_type: u16,
     answer: Answer,
-    /// Credits found in the ledger.
-    credits: u16,
-    /// Payments found in the downstream's book.
-    payments: u16,
+    /// Credits found in the ledger; 255 stands for more, too.
+    credits: u8,
+    /// Payments found in the downstream's book; 255 stands for more, too.
+    payments: u8,
     archived: bool,
     mismatched: bool,
 }
@@ -174,7 +174,7 @@ impl Book {
         };
         let type_fits = self.types[usize::from(self.entries[at].bonus_type)] == bonus_type;
         let entry = &mut self.entries[at];
-        entry.credits = u16::try_from(credits).unwrap_or(u16::MAX);
+        entry.credits = u8::try_from(credits).unwrap_or(u8::MAX);
         if !type_fits || entry.user_id != user_id || entry.amount != amount {
             entry.mismatched = true;
             let meant = (entry.user_id, entry.amount);

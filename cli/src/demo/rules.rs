@@ -79,6 +79,10 @@ priority = 2
 
 [pacing]
 deadline_ms = 5000
+in_hand_max = 16384
+grant_batch = 2000
+lane_events_max = 32768
+lane_bytes_max = 8388608
 requeue_delay_max_ms = 5000
 "#,
         types = types.join(", "),

@@ -38,6 +38,8 @@ pub const APP_ID: &str = "windfall";
 pub const BROKERS: [&str; 2] = ["a", "b"];
 /// The connector that pays badges.
 const BADGES: &str = "badges";
+/// About 480 packs on their way, enough for a broker that hangs for some seconds.
+const SPOOL_BYTES: u64 = 32 << 20;
 /// Copies that no queue takes; beyond it they stay in the window.
 const SALVAGE_MAX_BYTES: u64 = 64 << 20;
 
@@ -60,6 +62,7 @@ impl PipelineOptions {
             sdk: SdkOptions {
                 app_id: APP_ID.into(),
                 spool: SpoolMode::Process(place::spool(data)),
+                spool_bytes: SPOOL_BYTES,
                 ..SdkOptions::default()
             },
             badges: FakeOptions { name: BADGES.into(), seed, ..FakeOptions::default() },
@@ -343,7 +346,7 @@ pub fn open_rewards(
         pays: [("badge".to_owned(), Payer::Connector(BADGES.into()))].into(),
         connectors: [(
             BADGES.to_owned(),
-            ConnectorOptions { timeout_ms: 250, ..ConnectorOptions::default() },
+            ConnectorOptions { timeout_ms: 150, ..ConnectorOptions::default() },
         )]
         .into(),
         ..RewardOptions::default()
