@@ -333,7 +333,6 @@ impl Dispatch {
             }
         }
         let mut report = DrainReport { unfinished_records: self.book.len(), committed: false, closed: false };
-        self.give_back_replays();
         let Some(mut source) = self.source.take() else { return report };
         let mut commits = std::mem::take(&mut self.owed_commits);
         commits.extend(self.partitions.commits());
@@ -345,8 +344,15 @@ impl Dispatch {
         if tokio::time::timeout(LEAVE_TIMEOUT, leave).await.is_err() {
             tracing::warn!(topic = %self.topic, "the broker did not answer the last commit or the leave-taking");
         }
-        self.gate.set_owned(&self.topic, 0, self.of, Now(self.clock.now_ns()));
         report
+    }
+}
+
+impl Drop for Dispatch {
+    /// Also when the loop is cancelled or panics: what the process no longer does it must not count on.
+    fn drop(&mut self) {
+        self.gate.set_owned(&self.topic, 0, self.of, Now(self.clock.now_ns()));
+        self.give_back_replays();
     }
 }
 

@@ -272,8 +272,10 @@ impl World {
         let salvaged = std::fs::read(self.dir.join("salvage.log")).unwrap_or_default();
         let from = state.checked[at];
         let mut violations = Vec::new();
-        let passed = state.partitions[at].iter().skip_while(|stored| stored.offset < from);
-        for stored in passed.take_while(|stored| stored.offset < commit.next_offset) {
+        let first = state.partitions[at].partition_point(|stored| stored.offset < from);
+        for stored in
+            state.partitions[at][first..].iter().take_while(|stored| stored.offset < commit.next_offset)
+        {
             let attempt = record::split(&stored.payload).map_or(0, |(head, _)| head.attempt);
             let is_safe =
                 state.archived_raw.contains(&stored.payload) || state.raw_copies.contains(&stored.payload);
