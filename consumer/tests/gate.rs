@@ -1,0 +1,73 @@
+//! The process's share of the fleet's limits.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod fake;
+
+use fake::rules;
+use std::sync::Arc;
+use windfall_config::rules::{Limit, Rules, Topic};
+use windfall_consumer::Gate;
+use windfall_limiter::{self as limiter, Limiter, Now};
+
+fn at_1000_per_s(version: u64) -> Rules {
+    let limit = Limit { rate_per_s: 1_000, burst: 100 };
+    let mut rules = rules(&["cash"]);
+    rules.version = version;
+    rules.limits.types.get_mut("cash").unwrap().limit = limit;
+    for (name, partitions) in [("a", 4), ("b", 4)] {
+        rules.topics.insert(name.into(), Topic { broker: "one".into(), partitions });
+    }
+    rules
+}
+
+fn gate() -> Gate {
+    let limiter = Limiter::new(limiter::Limit { rate_per_s: 0, burst: 1 }, Now(0));
+    Gate::new(Arc::new(limiter), Now(0))
+}
+
+fn may_pass_per_s(gate: &Gate) -> f64 {
+    gate.limiter().may_pass_per_s(gate.limiter().type_id("cash"))
+}
+
+#[test]
+fn the_share_is_what_the_process_owns_of_all_topics() {
+    let gate = gate();
+    gate.apply(&at_1000_per_s(1), Now(0));
+    assert_eq!(may_pass_per_s(&gate), 0.0, "nothing is owned yet");
+    gate.set_owned("a", 4, 4, Now(0));
+    assert_eq!(
+        may_pass_per_s(&gate),
+        500.0,
+        "half of all partitions, though this process has no other topic"
+    );
+    gate.set_owned("b", 2, 4, Now(0));
+    assert_eq!(may_pass_per_s(&gate), 750.0);
+    gate.set_owned("a", 0, 4, Now(0));
+    assert_eq!(may_pass_per_s(&gate), 250.0);
+}
+
+#[test]
+fn three_instances_with_different_topics_never_pass_more_than_the_limit() {
+    let owned = [[("a", 1), ("b", 4)], [("a", 3), ("b", 0)], [("a", 0), ("b", 0)]];
+    let passes = owned.map(|topics| {
+        let gate = gate();
+        gate.apply(&at_1000_per_s(1), Now(0));
+        for (topic, owned) in topics.into_iter().filter(|(_, owned)| *owned > 0) {
+            gate.set_owned(topic, owned, 4, Now(0));
+        }
+        may_pass_per_s(&gate)
+    });
+    assert_eq!(passes.iter().sum::<f64>(), 1_000.0);
+}
+
+#[test]
+fn of_two_consumers_the_one_that_is_behind_does_not_undo_a_change() {
+    let gate = gate();
+    gate.set_owned("a", 4, 4, Now(0));
+    gate.set_owned("b", 4, 4, Now(0));
+    let mut newer = at_1000_per_s(2);
+    newer.limits.types.get_mut("cash").unwrap().limit.rate_per_s = 10;
+    gate.apply(&newer, Now(0));
+    gate.apply(&at_1000_per_s(1), Now(0));
+    assert_eq!(may_pass_per_s(&gate), 10.0);
+}
