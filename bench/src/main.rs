@@ -1,2 +1,74 @@
-//! Benchmarks.
-fn main() {}
+//! `windfall-bench`: what each part costs and how fast the whole is, in one table.
+//!
+//! Call it by `./dev bench [NAME …] [--json]`. docs/benchmarks.md says what each row measures, what it must reach
+//! and what it reached. Not here: proof that the results are right; that is what the tests and the demo are for.
+
+mod consume_embedded;
+mod demo_calm;
+mod limiter_admit;
+mod measure;
+mod mint;
+mod send_call;
+mod window_deliver_finish;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use clap::builder::PossibleValuesParser;
+use measure::Row;
+use serde::Serialize;
+
+/// One line of the table, and how it comes to its value.
+type Measure = fn(&'static str) -> Result<Row>;
+
+const ROWS: [(&str, Measure); 7] = [
+    ("send.call", send_call::measure),
+    ("mint.hmac", mint::hmac),
+    ("mint.ed25519", mint::ed25519),
+    ("window.deliver_finish", window_deliver_finish::measure),
+    ("limiter.admit", limiter_admit::measure),
+    ("consume.embedded", consume_embedded::measure),
+    ("demo.calm", demo_calm::measure),
+];
+
+/// Measures Windfall; prints one table. What each row means stands in docs/benchmarks.md.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// Rows to measure; none: all
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(ROWS.map(|(name, _)| name)))]
+    names: Vec<String>,
+    /// Print one JSON object on standard output and nothing else there
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Table {
+    rows: Vec<Row>,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let wanted = |name: &str| args.names.is_empty() || args.names.iter().any(|wanted| wanted == name);
+    let mut table = Table { rows: Vec::new() };
+    for (name, measure) in ROWS.into_iter().filter(|(name, _)| wanted(name)) {
+        eprintln!("{name} …");
+        table.rows.push(measure(name).with_context(|| format!("{name} could not be measured"))?);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&table)?);
+    } else {
+        print_table(&table);
+    }
+    Ok(())
+}
+
+fn print_table(table: &Table) {
+    println!("{:<22} {:>12} {:<4} {:>12} {:>7}", "name", "value", "unit", "baseline", "ratio");
+    let number = |value: Option<f64>, digits| value.map_or("-".into(), |value| format!("{value:.digits$}"));
+    for row in &table.rows {
+        let (name, value, unit, baseline, ratio) = row.columns();
+        let (baseline, ratio) = (number(baseline, 1), number(ratio, 2));
+        println!("{name:<22} {value:>12.1} {:<4} {baseline:>12} {ratio:>7}", unit.name());
+    }
+}

@@ -1,0 +1,137 @@
+//! `consume.embedded`: events a second from the first poll to the last commit, by the real consumer with a grant
+//! that does nothing, on the embedded queue on disk: 256 events a record, about 200 bytes an event, limits that
+//! nothing reaches. Beside it the same at one event a record: what the way costs a reader that knows no packs.
+
+mod topic;
+
+use crate::measure::{Row, Unit, median, per, process_cpu_ns, scratch};
+use anyhow::{Context, Result, ensure};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use windfall_config::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
+use windfall_consumer::{
+    Clock, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, SystemClock,
+};
+use windfall_limiter::{Limiter, Now};
+use windfall_queue::contract::Broker;
+use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
+use windfall_reward_service::contract::{ArchiveUnavailable, Failed, GrantReply, Rewards};
+
+/// Fresh topics, filled and drained; a file system is slower on some days than on others.
+const RUNS: usize = 3;
+const GROUP: &str = "reward";
+/// How long closing may take.
+const CLOSE: Duration = Duration::from_secs(10);
+/// Without an end so long after the start, something hangs.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Events in all and events a record; enough for two seconds and more.
+struct Load {
+    events: u64,
+    pack: u32,
+}
+
+const PACKED: Load = Load { events: 10_000_000, pack: 256 };
+const SINGLE: Load = Load { events: 2_000_000, pack: 1 };
+
+pub fn measure(name: &'static str) -> Result<Row> {
+    // As `windfall demo` has it.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let (mut packed_per_s, mut single_per_s) = (Vec::new(), Vec::new());
+    for run in 1..=RUNS {
+        for (load, rates_per_s) in [(PACKED, &mut packed_per_s), (SINGLE, &mut single_per_s)] {
+            let Drained { took, cpu_ns } = runtime.block_on(fill_and_drain(&load))?;
+            let rate_per_s = per(load.events, 1) / took.as_secs_f64();
+            eprintln!(
+                "  run {run} of {RUNS}: {} events, {} a record: {rate_per_s:.0} a second, {:.0} ns of CPU an event",
+                load.events,
+                load.pack,
+                per(cpu_ns, load.events)
+            );
+            rates_per_s.push(rate_per_s);
+        }
+    }
+    Ok(Row::new(name, median(packed_per_s), Unit::PerSecond, Some(median(single_per_s))))
+}
+
+struct Drained {
+    took: Duration,
+    cpu_ns: u64,
+}
+
+async fn fill_and_drain(load: &Load) -> Result<Drained> {
+    let directory = scratch()?;
+    let broker = EmbeddedBroker::open(&directory.path().join("broker"), &EmbeddedOptions::default())?;
+    topic::fill(&broker, load.events, load.pack)?;
+    let parts = parts(&broker, &directory.path().join("salvage")).await?;
+    let (began, cpu_before_ns) = (Instant::now(), process_cpu_ns());
+    let consumer = windfall_consumer::spawn(parts, Options::default());
+    while consumer.stats().credited.get() < load.events {
+        ensure!(began.elapsed() < DEADLINE, "the consumer makes no progress: {:?}", consumer.stats());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let credited = consumer.stats().credited.get();
+    let report = consumer.drain(CLOSE).await?;
+    let drained = Drained { took: began.elapsed(), cpu_ns: process_cpu_ns() - cpu_before_ns };
+    let left = broker.lag(topic::NAME, GROUP).await?.records();
+    ensure!(report.is_clean() && left == 0, "{left} records are not committed: {report:?}");
+    ensure!(credited == load.events, "{credited} of {} events are credited", load.events);
+    Ok(drained)
+}
+
+/// Wired as `windfall` does.
+async fn parts(broker: &EmbeddedBroker, salvage: &Path) -> Result<Parts> {
+    let clock = Arc::new(SystemClock::start());
+    let rules = Arc::new(rules());
+    let now = Now(clock.now_ns());
+    let Limit { rate_per_s, burst } = rules.limits.global;
+    let limiter = Limiter::new(windfall_limiter::Limit { rate_per_s, burst }, now);
+    Ok(Parts {
+        topic: topic::NAME.into(),
+        source: broker.consumer(topic::NAME, GROUP).await?,
+        rewards: Arc::new(NoWork),
+        outlet: Arc::new(NoWork),
+        salvage: Arc::new(Salvage::open(salvage, 1 << 20).context("the salvage file")?),
+        gate: Arc::new(Gate::new(Arc::new(limiter), now)),
+        rules: Arc::new(move || Arc::clone(&rules)),
+        clock,
+    })
+}
+
+fn rules() -> Rules {
+    let limit = Limit { rate_per_s: 100_000_000, burst: 10_000_000 };
+    let of_type = |name: &str| (name.to_owned(), TypeLimit { limit, fuse: Fuse::Closed, priority: 0 });
+    Rules {
+        version: 1,
+        bonus_types: topic::TYPES.map(str::to_owned).to_vec(),
+        topics: [].into(),
+        queues: [].into(),
+        routes: Vec::new(),
+        limits: Limits { global: limit, types: topic::TYPES.map(of_type).into() },
+        budgets: Vec::new(),
+        pacing: Pacing::default(),
+    }
+}
+
+/// Credits everything at once, and takes no copy.
+struct NoWork;
+
+#[async_trait]
+impl Rewards for NoWork {
+    async fn grant_batch(&self, _bonus_type: &str, events: &[Bytes]) -> Vec<GrantReply> {
+        vec![GrantReply::Credited; events.len()]
+    }
+
+    async fn archive(&self, _failed: &[Failed]) -> Result<(), ArchiveUnavailable> {
+        Err(ArchiveUnavailable("nothing may fail here".into()))
+    }
+}
+
+impl Outlet for NoWork {
+    fn requeue(&self, _record: Requeued, done: Done) {
+        done(RequeueOutcome::Refused);
+    }
+}
