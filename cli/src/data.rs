@@ -134,9 +134,10 @@ pub mod place {
     pub fn keys(data: &Path) -> PathBuf {
         data.join("keys.toml")
     }
-    /// The live rules.
+    /// The live rules, in a directory of their own: it is watched, and the ledger next to them would wake it all
+    /// the time.
     pub fn rules(data: &Path) -> PathBuf {
-        data.join("rules.toml")
+        data.join("rules").join("rules.toml")
     }
     /// The SDK's spool.
     pub fn spool(data: &Path) -> PathBuf {

@@ -12,6 +12,9 @@ pub const SHORT_BUDGET: &str = "coupon_film";
 
 /// Writes the first version.
 pub fn write(path: &Path, rewards: u64, calm: bool, now_ms: u64) -> Result<()> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    }
     RulesStore::new(path, None)
         .set(&document(rewards, calm), "windfall demo", "first version", now_ms)
         .context("the demo's rules cannot be written")?;
@@ -83,7 +86,8 @@ in_hand_max = 16384
 grant_batch = 2000
 lane_events_max = 32768
 lane_bytes_max = 8388608
-requeue_delay_max_ms = 5000
+requeue_delay_max_ms = 1000
+hold_max_ms = 2000
 "#,
         types = types.join(", "),
     );
