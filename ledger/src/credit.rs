@@ -184,11 +184,11 @@ impl Tx<'_> {
         moves: &mut Moves<'a>,
     ) -> Result<Finish, LedgerError> {
         let Some(row) = orders::find(&self.ledger.db, trade_no)? else {
-            return Ok(Finish::NotReserved);
+            return Ok(Finish::Unknown);
         };
         match row.status {
-            Status::Credited => return Ok(Finish::Done),
-            Status::Rejected(_) => return Ok(Finish::NotReserved),
+            Status::Credited => return Ok(Finish::Before),
+            Status::Rejected(_) => return Ok(Finish::Otherwise),
             Status::Reserved => {}
         }
         self.settle(trade_no, row, true)?;
@@ -208,11 +208,11 @@ impl Tx<'_> {
         time_ms: i64,
     ) -> Result<Finish, LedgerError> {
         let Some(row) = orders::find(&self.ledger.db, trade_no)? else {
-            return Ok(Finish::NotReserved);
+            return Ok(Finish::Unknown);
         };
         match row.status {
-            Status::Credited => return Ok(Finish::NotReserved),
-            Status::Rejected(_) => return Ok(Finish::Done),
+            Status::Credited => return Ok(Finish::Otherwise),
+            Status::Rejected(_) => return Ok(Finish::Before),
             Status::Reserved => {}
         }
         self.settle(trade_no, row, false)?;

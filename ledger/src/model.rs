@@ -119,13 +119,18 @@ pub enum Attempt {
     Replay,
 }
 
-/// How a reserved order ends.
+/// What became of ending a reserved order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// It is credited now, or was before.
+    /// It ended this way now.
     Done,
-    /// There is no such order, or it ended the other way before. Nothing moved.
-    NotReserved,
+    /// It had ended this way before. Nothing moved.
+    Before,
+    /// It had ended the other way before: credited in place of rejected, or rejected in place of credited.
+    /// Nothing moved.
+    Otherwise,
+    /// There is no such order. Nothing moved.
+    Unknown,
 }
 
 /// One line of a user's account.

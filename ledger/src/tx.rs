@@ -3,8 +3,9 @@
 use crate::budget::Shards;
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
-use crate::model::{Attempt, Finish, Order, OrderOutcome, Reason};
+use crate::model::{Attempt, Finish, Order, OrderOutcome, Reason, StoredOrder};
 use crate::moves::Moves;
+use crate::query;
 use std::collections::BTreeMap;
 
 /// A transaction. Nothing is stored before [`Tx::commit`]; dropped, it never was. After any error it cannot be
@@ -87,6 +88,14 @@ impl<'l> Tx<'l> {
         attempt: Attempt,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
         self.run(|tx| batch.iter().map(|order| tx.reserve_one(order, attempt)).collect())
+    }
+
+    /// An order as this transaction sees it, `None` where it is not known.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn order(&mut self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
+        self.run(|tx| query::order(&tx.ledger.db, trade_no))
     }
 
     /// The downstream has paid: credits reserved orders. Repeating it moves nothing.

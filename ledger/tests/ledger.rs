@@ -160,12 +160,13 @@ fn a_reservation_ends_once_and_either_way() {
     tx.commit().unwrap();
     assert_eq!(ledger.apply(&batch[..1]).unwrap(), [OrderOutcome::Reserved], "not paid twice");
     let refused = [("b", Reason::DownstreamRefused)];
-    for _ in 0..2 {
+    for first in [Finish::Done, Finish::Before] {
         let mut tx = ledger.begin().unwrap();
-        assert_eq!(tx.post(&["a", "a"], 1_500).unwrap(), [Finish::Done, Finish::Done]);
-        assert_eq!(tx.release(&refused, 1_500).unwrap(), [Finish::Done]);
-        assert_eq!(tx.post(&["b", "x"], 1_500).unwrap(), [Finish::NotReserved, Finish::NotReserved]);
-        assert_eq!(tx.release(&[("a", Reason::DownstreamRefused)], 1_500).unwrap(), [Finish::NotReserved]);
+        assert_eq!(tx.post(&["a", "a"], 1_500).unwrap(), [first, Finish::Before]);
+        assert_eq!(tx.release(&refused, 1_500).unwrap(), [first]);
+        assert_eq!(tx.post(&["b", "x"], 1_500).unwrap(), [Finish::Otherwise, Finish::Unknown]);
+        assert_eq!(tx.release(&[("a", Reason::DownstreamRefused)], 1_500).unwrap(), [Finish::Otherwise]);
+        assert_eq!(tx.order("a").unwrap().map(|order| order.status), Some(Status::Credited));
         tx.commit().unwrap();
     }
     assert_eq!(ledger.balance(1, "cash").unwrap(), 5);

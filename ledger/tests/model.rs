@@ -124,16 +124,16 @@ impl Model {
 
     fn finish(&mut self, number: u8, goal: Status) -> Finish {
         match self.orders.get_mut(&number) {
-            None => Finish::NotReserved,
+            None => Finish::Unknown,
             Some(order) if order.status == Status::Reserved => {
                 order.status = goal;
                 Finish::Done
             }
             Some(order) => match (order.status, goal) {
                 (Status::Credited, Status::Credited) | (Status::Rejected(_), Status::Rejected(_)) => {
-                    Finish::Done
+                    Finish::Before
                 }
-                _ => Finish::NotReserved,
+                _ => Finish::Otherwise,
             },
         }
     }

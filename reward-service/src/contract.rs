@@ -105,7 +105,9 @@ pub trait Rewards: Send + Sync {
     /// for each. Cancelled, its outcome is unknown: ask again with the same bytes.
     async fn grant_batch(&self, bonus_type: &str, events: &[Bytes]) -> Vec<GrantReply>;
 
-    /// Archives what finally failed, durably when it returns.
+    /// Archives what finally failed, durably when it returns. What a late copy has been credited for meanwhile is
+    /// not archived: it has ended. What a downstream may have paid keeps its budget reserved until a replay has
+    /// asked it.
     ///
     /// # Errors
     /// [`ArchiveUnavailable`]: nothing, or an unknown part, was archived. Repeating it archives nothing twice.

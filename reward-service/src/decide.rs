@@ -2,9 +2,11 @@
 
 use crate::contract::{Failed, GrantReply, Rejection, RetryReason};
 use crate::decode::{self, NoOrder};
-use crate::writer::{Answer, Decision, Grant, Job, Settle};
+use crate::writer::{Answer, Decision, Grant, How, Job, Settle};
 use bytes::Bytes;
-use windfall_ledger::{ArchiveEntry, Attempt, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason, Tx};
+use windfall_ledger::{
+    ArchiveEntry, Attempt, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason, Status, Tx,
+};
 
 /// A transaction in the making, over jobs of lifetime `'j`.
 pub(crate) struct Round<'l, 'j> {
@@ -25,7 +27,7 @@ pub(crate) struct Done<'j> {
 impl Grant {
     /// Credited by the ledger itself, in the normal way.
     fn is_plain(&self) -> bool {
-        !self.reserve && self.attempt == Attempt::Normal
+        self.how == How::Credit(Attempt::Normal)
     }
 }
 
@@ -58,20 +60,33 @@ impl<'l, 'j> Round<'l, 'j> {
         }
         let mut plain = self.tx.apply(&plain, Attempt::Normal)?.into_iter();
         for (at, grant, orders) in read {
-            let valid = orders.iter().filter(|order| order.is_ok()).count();
-            let outcomes = if grant.is_plain() {
-                plain.by_ref().take(valid).collect()
-            } else {
-                let valid: Vec<_> = orders.iter().flatten().copied().collect();
-                if grant.reserve {
-                    self.tx.reserve(&valid, grant.attempt)?
-                } else {
-                    self.tx.apply(&valid, grant.attempt)?
+            let valid = || orders.iter().flatten().copied();
+            let outcomes = match grant.how {
+                How::Credit(Attempt::Normal) => plain.by_ref().take(valid().count()).collect(),
+                How::Credit(attempt) => self.tx.apply(&valid().collect::<Vec<_>>(), attempt)?,
+                How::Reserve(attempt) => self.tx.reserve(&valid().collect::<Vec<_>>(), attempt)?,
+                How::Reject => {
+                    answers[at] = Answer::Decisions(self.reject(grant, &orders)?);
+                    continue;
                 }
             };
             answers[at] = Answer::Decisions(self.decide(grant, &orders, outcomes)?);
         }
         Ok(())
+    }
+
+    /// Nobody pays this type: its events go to the archive as they are.
+    fn reject(
+        &mut self,
+        grant: &Grant,
+        orders: &[Result<Order<'j>, NoOrder>],
+    ) -> Result<Vec<Decision>, LedgerError> {
+        for (event, order) in grant.events.iter().zip(orders) {
+            let trade_no = order.as_ref().ok().map(|order| order.trade_no);
+            self.archive(trade_no, event, Rejection::UnknownType, "no connector takes this bonus type")?;
+        }
+        let reply = GrantReply::Rejected(Rejection::UnknownType);
+        Ok(vec![Decision::Reply(reply); orders.len()])
     }
 
     /// Turns outcomes into decisions, and archives what ends here: in the transaction of the decision, so that
@@ -88,7 +103,7 @@ impl<'l, 'j> Round<'l, 'j> {
             let decision = match order {
                 Ok(order) => {
                     let outcome = outcomes.next().ok_or(LedgerError::Poisoned)?;
-                    let decision = decision(outcome, grant.reserve);
+                    let decision = decision(outcome, matches!(grant.how, How::Reserve(_)));
                     match &decision {
                         Decision::Reply(reply) if reply.is_credited() => {
                             self.done.credited.push((order.user_id, order.trade_no));
@@ -141,39 +156,87 @@ impl<'l, 'j> Round<'l, 'j> {
         Ok(())
     }
 
-    /// Stores what a downstream decided. Answers for the paid ones.
-    pub fn settle(&mut self, settle: &'j Settle) -> Result<Vec<Finish>, LedgerError> {
-        let mut finished = Vec::with_capacity(settle.paid.len());
+    /// Stores what a downstream decided: one reply for each that it paid, then for each that it refused.
+    pub fn settle(&mut self, settle: &'j Settle) -> Result<Vec<GrantReply>, LedgerError> {
+        let mut replies = Vec::with_capacity(settle.paid.len() + settle.refused.len());
         for event in &settle.paid {
-            // They were orders when they were reserved.
-            let Ok(order) = decode::order(event, None, self.now_ms) else {
-                finished.push(Finish::NotReserved);
-                continue;
-            };
-            let finish = self.tx.post(&[order.trade_no], self.now_ms)?.pop().unwrap_or(Finish::NotReserved);
-            if finish == Finish::Done {
+            let order = self.asked(settle, event)?;
+            let reply = self.paid(event, &order)?;
+            if reply.is_credited() {
                 self.done.credited.push((order.user_id, order.trade_no));
             }
-            finished.push(finish);
+            replies.push(reply);
         }
-        for (event, detail) in &settle.refused {
-            if let Ok(order) = decode::order(event, None, self.now_ms) {
-                self.tx.release(&[(order.trade_no, Reason::DownstreamRefused)], self.now_ms)?;
-                self.archive(Some(order.trade_no), event, Rejection::DownstreamRefused, detail)?;
-            }
+        for (event, why) in &settle.refused {
+            let order = self.asked(settle, event)?;
+            replies.push(self.refused(event, &order, why)?);
         }
-        Ok(finished)
+        Ok(replies)
     }
 
-    /// Archives what a caller gave up.
+    /// The order of an event that was reserved, read in the same way.
+    fn asked(&self, settle: &'j Settle, event: &'j Bytes) -> Result<Order<'j>, LedgerError> {
+        decode::order(event, Some(&settle.bonus_type), self.now_ms)
+            .map_err(|bad| LedgerError::Invalid(format!("a reserved event is none: {bad}")))
+    }
+
+    fn paid(&mut self, event: &Bytes, order: &Order<'j>) -> Result<GrantReply, LedgerError> {
+        let trade_no = order.trade_no;
+        match self.tx.post(&[trade_no], self.now_ms)?.first() {
+            Some(Finish::Done) => return Ok(GrantReply::Credited),
+            Some(Finish::Before) => return Ok(GrantReply::AlreadyCredited),
+            _ => tracing::error!(trade_no, "a downstream has paid an order that it had refused before"),
+        }
+        // The money is out, so it has to stand in the books: from the budget again, or before a person's eyes (I4).
+        match self.tx.reserve(&[*order], Attempt::Replay)?.first() {
+            Some(OrderOutcome::Reserved) => {
+                self.tx.post(&[trade_no], self.now_ms)?;
+                Ok(GrantReply::Credited)
+            }
+            _ => {
+                let detail =
+                    "paid downstream after it was refused, and the budget has no room: raise it, replay";
+                self.archive(Some(trade_no), event, Rejection::BudgetExhausted, detail)?;
+                Ok(GrantReply::Rejected(Rejection::BudgetExhausted))
+            }
+        }
+    }
+
+    fn refused(&mut self, event: &Bytes, order: &Order<'j>, why: &str) -> Result<GrantReply, LedgerError> {
+        let released = self.tx.release(&[(order.trade_no, Reason::DownstreamRefused)], self.now_ms)?;
+        // Credited meanwhile, for a call that was given up: then it must not be archived as well (I2).
+        if released.first() == Some(&Finish::Otherwise) {
+            return Ok(GrantReply::AlreadyCredited);
+        }
+        self.archive(Some(order.trade_no), event, Rejection::DownstreamRefused, why)?;
+        Ok(GrantReply::Rejected(Rejection::DownstreamRefused))
+    }
+
+    /// Archives what a caller gave up, but for what a late copy has been credited for meanwhile (I2). An order
+    /// that a downstream may have paid stays reserved: a replay asks it again.
     pub fn archive_failed(&mut self, failed: &[Failed]) -> Result<(), LedgerError> {
         for one in failed {
             // A whole record is no order; only an event has a number.
             let order = decode::order(&one.payload, None, self.now_ms).ok();
-            let trade_no = order.map(|order| order.trade_no);
-            self.archive(trade_no, &one.payload, one.rejection, &one.detail)?;
+            let is_credited = match &order {
+                Some(order) => self.is_credited(order)?,
+                None => false,
+            };
+            if !is_credited {
+                let trade_no = order.map(|order| order.trade_no);
+                self.archive(trade_no, &one.payload, one.rejection, &one.detail)?;
+            }
         }
         Ok(())
+    }
+
+    fn is_credited(&mut self, order: &Order<'_>) -> Result<bool, LedgerError> {
+        let stored = self.tx.order(order.trade_no)?;
+        Ok(stored.is_some_and(|stored| {
+            stored.status == Status::Credited
+                && (stored.user_id, stored.bonus_type.as_str(), stored.amount)
+                    == (order.user_id, order.bonus_type, order.amount)
+        }))
     }
 }
 

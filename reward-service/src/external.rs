@@ -2,18 +2,26 @@
 //!
 //! The order is reserved, durably, before the downstream is asked. If we die in between, or its answer is lost,
 //! the next call finds it reserved and asks again with the same key; the downstream pays it once.
+//!
+//! Answers go to the writer as they come. A call that takes longer than its caller's patience has then still done
+//! something, and the next one asks for the rest alone.
 
 use crate::connector::{Downstream, PayAnswer, PayOrder};
-use crate::contract::{GrantReply, Rejection, RetryReason};
+use crate::contract::{GrantReply, RetryReason};
 use crate::decode;
 use crate::service::RewardHandle;
-use crate::writer::{Decision, Job, Settle};
+use crate::writer::{Decision, How, Job, Settle};
 use bytes::Bytes;
-use futures_util::stream::{self, StreamExt};
+use futures_util::stream::{self, Stream, StreamExt};
 use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::Arc;
 use tokio::sync::oneshot;
-use windfall_ledger::{Attempt, Finish};
+use windfall_ledger::Attempt;
+
+/// Answers that are settled together, at most; fewer when no more are there.
+const SETTLE_MAX: usize = 256;
 
 /// Orders that a downstream is being asked for. As large as the batches in hand.
 #[derive(Debug, Default)]
@@ -45,16 +53,27 @@ impl Drop for Claims<'_> {
     }
 }
 
+/// Answers on their way into the ledger.
+struct Settling {
+    /// Their places in the call.
+    at: Vec<usize>,
+    stored: oneshot::Receiver<Vec<GrantReply>>,
+}
+
+/// One call's events.
+struct Asked<'e> {
+    bonus_type: &'e Arc<str>,
+    events: &'e [Bytes],
+}
+
 impl RewardHandle {
     pub(crate) async fn grant_external(
         &self,
         downstream: &Downstream,
-        bonus_type: &str,
+        bonus_type: &Arc<str>,
         events: &[Bytes],
         attempt: Attempt,
     ) -> Vec<GrantReply> {
-        let busy = self.inner.later(RetryReason::Busy);
-        let mut replies = vec![busy; events.len()];
         let mut claims = Claims { in_flight: &self.inner.in_flight, own: Vec::new() };
         // Malformed ones go along: the writer answers and archives them.
         let ours: Vec<usize> = (0..events.len())
@@ -63,8 +82,10 @@ impl RewardHandle {
                     .map_or(true, |order| claims.claim(order.trade_no))
             })
             .collect();
+        let others = events.len() - ours.len();
+        let mut replies = vec![self.inner.later(bonus_type, RetryReason::Busy, others); events.len()];
         let reserve = ours.iter().map(|at| events[*at].clone()).collect();
-        let decisions = self.decide(bonus_type, reserve, attempt, true).await;
+        let decisions = self.decide(bonus_type, reserve, How::Reserve(attempt)).await;
         let mut ask = Vec::new();
         for (at, decision) in ours.into_iter().zip(decisions) {
             match decision {
@@ -72,19 +93,81 @@ impl RewardHandle {
                 Decision::Ask => ask.push(at),
             }
         }
-        let answers = self.ask_all(downstream, events, ask).await;
-        self.settle(downstream, events, answers, &mut replies).await;
+        let asked = Asked { bonus_type, events };
+        let mut settling = Vec::new();
+        let mut answers = pin!(asked.ask(downstream, ask).ready_chunks(SETTLE_MAX));
+        while let Some(answers) = answers.next().await {
+            settling.extend(self.settle(downstream, &asked, answers, &mut replies));
+        }
+        for Settling { at, stored } in settling {
+            match stored.await {
+                Ok(stored) => at.into_iter().zip(stored).for_each(|(at, reply)| replies[at] = reply),
+                Err(_) => self.not_stored(bonus_type, &at, &mut replies),
+            }
+        }
         replies
     }
 
-    async fn ask_all(
+    /// Sorts answers, and hands those that decide something to the writer.
+    fn settle(
         &self,
         downstream: &Downstream,
-        events: &[Bytes],
+        asked: &Asked<'_>,
+        answers: Vec<(usize, PayAnswer)>,
+        replies: &mut [GrantReply],
+    ) -> Option<Settling> {
+        let Asked { bonus_type, events } = *asked;
+        let (mut paid_at, mut refused_at) = (Vec::new(), Vec::new());
+        let (mut paid, mut refused) = (Vec::new(), Vec::new());
+        for (at, answer) in answers {
+            let (after_ms, reason) = match answer {
+                PayAnswer::Paid | PayAnswer::AlreadyPaid => {
+                    paid_at.push(at);
+                    paid.push(events[at].clone());
+                    continue;
+                }
+                PayAnswer::Refused(why) => {
+                    refused_at.push(at);
+                    refused.push((events[at].clone(), why));
+                    continue;
+                }
+                PayAnswer::Busy { after_ms } => (after_ms, RetryReason::Busy),
+                PayAnswer::Retry { after_ms } => (after_ms, RetryReason::DownstreamRetry),
+                PayAnswer::Unknown => (downstream.timeout_retry_ms(), RetryReason::DownstreamTimeout),
+            };
+            replies[at] = GrantReply::Retry { after_ms, reason };
+            self.inner.counters.count(bonus_type, &replies[at..=at]);
+        }
+        let mut at = paid_at;
+        at.extend(refused_at);
+        if at.is_empty() {
+            return None;
+        }
+        let (reply, stored) = oneshot::channel();
+        let job = Job::Settle(Settle { bonus_type: Arc::clone(bonus_type), paid, refused, reply });
+        if self.inner.push(job).is_err() {
+            self.not_stored(bonus_type, &at, replies);
+            return None;
+        }
+        Some(Settling { at, stored })
+    }
+
+    /// Reserved they stay, and the downstream is asked again; it pays once.
+    fn not_stored(&self, bonus_type: &str, at: &[usize], replies: &mut [GrantReply]) {
+        let later = self.inner.later(bonus_type, RetryReason::StoreUnavailable, at.len());
+        at.iter().for_each(|at| replies[*at] = later.clone());
+    }
+}
+
+impl Asked<'_> {
+    /// Asks for these, as many at once as the downstream takes.
+    fn ask<'a>(
+        &'a self,
+        downstream: &'a Downstream,
         ask: Vec<usize>,
-    ) -> Vec<(usize, PayAnswer)> {
-        let calls = ask.into_iter().filter_map(|at| {
-            let order = decode::order(&events[at], None, 0).ok()?;
+    ) -> impl Stream<Item = (usize, PayAnswer)> + 'a {
+        let calls = ask.into_iter().filter_map(move |at| {
+            let order = decode::order(&self.events[at], Some(self.bonus_type), 0).ok()?;
             let pay = PayOrder {
                 trade_no: order.trade_no,
                 user_id: order.user_id,
@@ -95,67 +178,6 @@ impl RewardHandle {
             };
             Some(async move { (at, downstream.pay(pay).await) })
         });
-        stream::iter(calls).buffer_unordered(downstream.concurrency()).collect().await
-    }
-
-    async fn settle(
-        &self,
-        downstream: &Downstream,
-        events: &[Bytes],
-        answers: Vec<(usize, PayAnswer)>,
-        replies: &mut [GrantReply],
-    ) {
-        let (mut paid, mut refused) = (Vec::new(), Vec::new());
-        for (at, answer) in answers {
-            match answer {
-                // Paid before, but credited only now: until here the order was reserved.
-                PayAnswer::Paid | PayAnswer::AlreadyPaid => paid.push((at, GrantReply::Credited)),
-                PayAnswer::Refused(why) => refused.push((at, why)),
-                PayAnswer::Busy { after_ms } => {
-                    replies[at] = GrantReply::Retry { after_ms, reason: RetryReason::Busy };
-                }
-                PayAnswer::Retry { after_ms } => {
-                    replies[at] = GrantReply::Retry { after_ms, reason: RetryReason::DownstreamRetry };
-                }
-                PayAnswer::Unknown => {
-                    let after_ms = downstream.timeout_retry_ms();
-                    replies[at] = GrantReply::Retry { after_ms, reason: RetryReason::DownstreamTimeout };
-                }
-            }
-        }
-        if paid.is_empty() && refused.is_empty() {
-            return;
-        }
-        let (reply, answer) = oneshot::channel();
-        let job = Job::Settle(Settle {
-            paid: paid.iter().map(|(at, _)| events[*at].clone()).collect(),
-            refused: refused.iter().map(|(at, why)| (events[*at].clone(), why.clone())).collect(),
-            reply,
-        });
-        let finished = match self.inner.push(job) {
-            Ok(()) => answer.await.ok(),
-            Err(_) => None,
-        };
-        // Not stored: reserved it stays, and the downstream is asked again; it pays once.
-        let Some(finished) = finished else {
-            let later = self.inner.later(RetryReason::StoreUnavailable);
-            for at in paid.iter().map(|(at, _)| *at).chain(refused.iter().map(|(at, _)| *at)) {
-                replies[at] = later.clone();
-            }
-            return;
-        };
-        for ((at, reply), finish) in paid.into_iter().zip(finished) {
-            replies[at] = match finish {
-                Finish::Done => reply,
-                Finish::NotReserved => {
-                    tracing::error!("a downstream has paid an order that the ledger rejected");
-                    let after_ms = downstream.timeout_retry_ms();
-                    GrantReply::Retry { after_ms, reason: RetryReason::DownstreamRetry }
-                }
-            };
-        }
-        for (at, _) in refused {
-            replies[at] = GrantReply::Rejected(Rejection::DownstreamRefused);
-        }
+        stream::iter(calls).buffer_unordered(downstream.concurrency())
     }
 }

@@ -86,6 +86,10 @@ impl<J> Inbox<J> {
         self.filled.notify_all();
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
     pub fn events(&self) -> usize {
         self.state.lock().waiting.events
     }

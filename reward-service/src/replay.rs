@@ -31,7 +31,7 @@ pub enum ReplayError {
     Call(#[from] CallError),
 }
 
-/// The word that the audit keeps.
+/// The word that the audit keeps. Before it stands `asked`, alone where the process died in between.
 fn word(reply: &GrantReply) -> String {
     match reply {
         GrantReply::Credited => "credited".into(),
@@ -82,6 +82,8 @@ impl RewardHandle {
 
     async fn replay_entry(&self, entry: Archived, actor: &str) -> Result<Replayed, ReplayError> {
         let Archived { id, trade_no, payload, .. } = entry;
+        // Before the grant: killed in between, the audit still says who asked for what is credited.
+        self.note(id, actor, "asked".into()).await?;
         let payload = Bytes::from(payload);
         let bonus_type =
             decode::order(&payload, None, 0).map(|order| order.bonus_type.to_owned()).unwrap_or_default();
@@ -92,14 +94,18 @@ impl RewardHandle {
             let replies = self.grant(&bonus_type, &[payload], Attempt::Replay).await;
             replies.into_iter().next().ok_or(CallError::Closed)?
         };
-        let replay = Replay { time_ms: (self.inner.clock)(), actor: actor.to_owned(), outcome: word(&reply) };
-        // After the grant: killed in between, the next replay finds the order credited, and says so.
+        self.note(id, actor, word(&reply)).await?;
+        Ok(Replayed { id, trade_no, reply })
+    }
+
+    /// A line of the audit.
+    async fn note(&self, id: i64, actor: &str, outcome: String) -> Result<(), CallError> {
+        let replay = Replay { time_ms: (self.inner.clock)(), actor: actor.to_owned(), outcome };
         self.call(move |ledger| {
             let mut tx = ledger.begin()?;
             tx.mark_replayed(id, &replay)?;
             tx.commit()
         })
-        .await?;
-        Ok(Replayed { id, trade_no, reply })
+        .await
     }
 }

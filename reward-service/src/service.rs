@@ -1,12 +1,12 @@
 //! The service and its handle.
 
 use crate::connector::{Connector, Downstream};
-use crate::contract::{ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards};
+use crate::contract::{ArchiveUnavailable, Failed, GrantReply, RetryReason, Rewards};
 use crate::external::InFlight;
 use crate::inbox::{Inbox, NotTaken, Weight};
 use crate::options::{Clock, GrantObserver, Payer, RewardOptions};
 use crate::stats::{Counters, RewardStats};
-use crate::writer::{Decision, Grant, Job, Writer};
+use crate::writer::{Decision, Grant, How, Job, Writer};
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -88,7 +88,6 @@ impl RewardService {
             ledger,
             inbox: Arc::clone(&inbox),
             batch_events_max: options.batch_events_max.clamp(1, 65_536),
-            busy_retry_ms: options.busy_retry_ms,
             observer,
             counters: Arc::clone(&counters),
             clock: Arc::clone(&clock),
@@ -112,7 +111,7 @@ pub(crate) struct Inner {
     options: RewardOptions,
     inbox: Arc<Inbox<Job>>,
     downstreams: BTreeMap<String, Arc<Downstream>>,
-    counters: Arc<Counters>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) in_flight: InFlight,
     pub(crate) clock: Clock,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -129,39 +128,30 @@ impl RewardHandle {
         if events.is_empty() {
             return Vec::new();
         }
-        let options = &self.inner.options;
-        let replies = match options.pays.get(bonus_type).unwrap_or(&options.default_pays) {
-            Payer::Ledger => self
-                .decide(bonus_type, events.to_vec(), attempt, false)
-                .await
-                .into_iter()
-                .map(|decision| match decision {
-                    Decision::Reply(reply) => reply,
-                    Decision::Ask => self.inner.later(RetryReason::StoreUnavailable),
-                })
-                .collect(),
-            Payer::Connector(name) => match self.inner.downstreams.get(name) {
-                Some(downstream) => self.grant_external(downstream, bonus_type, events, attempt).await,
-                None => self.reject_unknown(events).await,
+        let (options, name) = (&self.inner.options, Arc::from(bonus_type));
+        let how = match options.pays.get(bonus_type).unwrap_or(&options.default_pays) {
+            Payer::Ledger => How::Credit(attempt),
+            Payer::Connector(connector) => match self.inner.downstreams.get(connector) {
+                Some(downstream) => return self.grant_external(downstream, &name, events, attempt).await,
+                None => How::Reject,
             },
-            Payer::Nobody => self.reject_unknown(events).await,
+            Payer::Nobody => How::Reject,
         };
-        self.inner.counters.count(bonus_type, &replies);
-        replies
+        let decisions = self.decide(&name, events.to_vec(), how).await.into_iter();
+        decisions
+            .map(|decision| match decision {
+                Decision::Reply(reply) => reply,
+                Decision::Ask => self.inner.later(bonus_type, RetryReason::StoreUnavailable, 1),
+            })
+            .collect()
     }
 
     /// Asks the ledger for a decision on each event.
-    pub(crate) async fn decide(
-        &self,
-        bonus_type: &str,
-        events: Vec<Bytes>,
-        attempt: Attempt,
-        reserve: bool,
-    ) -> Vec<Decision> {
+    pub(crate) async fn decide(&self, bonus_type: &Arc<str>, events: Vec<Bytes>, how: How) -> Vec<Decision> {
         let count = events.len();
         let (reply, answer) = oneshot::channel();
-        let retry = |reason| vec![Decision::Reply(self.inner.later(reason)); count];
-        let job = Job::Grant(Grant { bonus_type: bonus_type.into(), events, attempt, reserve, reply });
+        let retry = |reason| vec![Decision::Reply(self.inner.later(bonus_type, reason, count)); count];
+        let job = Job::Grant(Grant { bonus_type: Arc::clone(bonus_type), events, how, reply });
         match self.inner.push(job) {
             Ok(()) => {}
             Err(NotTaken::Full) => return retry(RetryReason::Busy),
@@ -171,22 +161,6 @@ impl RewardHandle {
             Ok(decisions) if decisions.len() == count => decisions,
             _ => retry(RetryReason::StoreUnavailable),
         }
-    }
-
-    async fn reject_unknown(&self, events: &[Bytes]) -> Vec<GrantReply> {
-        let failed: Vec<Failed> = events
-            .iter()
-            .map(|event| Failed {
-                payload: event.clone(),
-                rejection: Rejection::UnknownType,
-                detail: "no connector takes this bonus type".into(),
-            })
-            .collect();
-        let reply = match self.archive(&failed).await {
-            Ok(()) => GrantReply::Rejected(Rejection::UnknownType),
-            Err(_) => self.inner.later(RetryReason::StoreUnavailable),
-        };
-        vec![reply; events.len()]
     }
 
     /// Runs something on the ledger, between two transactions of the writer.
@@ -233,7 +207,7 @@ impl RewardHandle {
 
     /// The counters.
     pub fn stats(&self) -> RewardStats {
-        self.inner.counters.snapshot(self.inner.inbox.events())
+        self.inner.counters.snapshot(self.inner.inbox.events(), self.inner.inbox.is_closed())
     }
 
     /// Takes no more calls, lets the writer finish those that it has, and closes the ledger. Blocks; a second
@@ -248,9 +222,11 @@ impl Inner {
         self.inbox.push(job.weight(), job)
     }
 
-    /// Come again; ours to solve.
-    pub(crate) fn later(&self, reason: RetryReason) -> GrantReply {
-        GrantReply::Retry { after_ms: self.options.busy_retry_ms, reason }
+    /// Come again; ours to solve. Counts for so many events.
+    pub(crate) fn later(&self, bonus_type: &str, reason: RetryReason, count: usize) -> GrantReply {
+        let reply = GrantReply::Retry { after_ms: self.options.busy_retry_ms, reason };
+        self.counters.count(bonus_type, std::iter::repeat_n(&reply, count));
+        reply
     }
 
     fn close(&self) {

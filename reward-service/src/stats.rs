@@ -5,7 +5,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Answers given since the start, for one bonus type.
+/// Decisions since the start, for one bonus type. They count when they are durable, whether their caller still
+/// waits for them or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TypeStats {
     /// Credited by the call.
@@ -58,6 +59,8 @@ pub struct RewardStats {
     pub archived: u64,
     /// Events that wait for the writer.
     pub queued_events: usize,
+    /// It takes no calls any more: it was closed, or its writer has panicked and the process must be restarted.
+    pub is_closed: bool,
 }
 
 /// Types counted one by one; those beyond are counted under [`OTHER`], so that nonsense cannot fill memory.
@@ -74,24 +77,25 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub fn count(&self, bonus_type: &str, replies: &[GrantReply]) {
+    pub fn count<'r>(&self, bonus_type: &str, replies: impl IntoIterator<Item = &'r GrantReply>) {
         let mut types = self.types.lock();
         let name = if types.contains_key(bonus_type) || types.len() < TYPES_MAX { bonus_type } else { OTHER };
         if !types.contains_key(name) {
             types.insert(name.to_owned(), TypeStats::default());
         }
         if let Some(stats) = types.get_mut(name) {
-            replies.iter().for_each(|reply| stats.count(reply));
+            replies.into_iter().for_each(|reply| stats.count(reply));
         }
     }
 
-    pub fn snapshot(&self, queued_events: usize) -> RewardStats {
+    pub fn snapshot(&self, queued_events: usize, is_closed: bool) -> RewardStats {
         RewardStats {
             types: self.types.lock().clone(),
             commits: self.commits.load(Ordering::Relaxed),
             failed_commits: self.failed_commits.load(Ordering::Relaxed),
             archived: self.archived.load(Ordering::Relaxed),
             queued_events,
+            is_closed,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The one thread that owns the ledger. It takes all calls that wait, puts them into one transaction, and
 //! answers after its commit: group commit.
 
-use crate::contract::{Failed, GrantReply, RetryReason};
+use crate::contract::{Failed, GrantReply};
 use crate::decide::Round;
 use crate::inbox::{Inbox, Weight};
 use crate::options::{Clock, GrantObserver};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
-use windfall_ledger::{Attempt, Finish, Ledger, LedgerError};
+use windfall_ledger::{Attempt, Ledger, LedgerError};
 
 /// What the ledger says about one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,24 +21,43 @@ pub(crate) enum Decision {
     Ask,
 }
 
+impl Decision {
+    const fn reply(&self) -> Option<&GrantReply> {
+        match self {
+            Self::Reply(reply) => Some(reply),
+            Self::Ask => None,
+        }
+    }
+}
+
 /// Events of one type to decide in the ledger.
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub bonus_type: Arc<str>,
     pub events: Vec<Bytes>,
-    pub attempt: Attempt,
-    /// A downstream pays: reserve in place of crediting.
-    pub reserve: bool,
+    pub how: How,
     pub reply: oneshot::Sender<Vec<Decision>>,
+}
+
+/// Who pays, and so what the ledger is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// The ledger itself.
+    Credit(Attempt),
+    /// A downstream: hold the budget meanwhile.
+    Reserve(Attempt),
+    /// Nobody.
+    Reject,
 }
 
 /// What a downstream decided.
 #[derive(Debug)]
 pub(crate) struct Settle {
+    pub bonus_type: Arc<str>,
     pub paid: Vec<Bytes>,
     pub refused: Vec<(Bytes, String)>,
-    /// What became of each paid one; dropped when nothing is stored.
-    pub reply: oneshot::Sender<Vec<Finish>>,
+    /// First the paid ones, then the refused; dropped when nothing is stored.
+    pub reply: oneshot::Sender<Vec<GrantReply>>,
 }
 
 /// Something else to do with the ledger, in a transaction of its own or none.
@@ -73,7 +92,7 @@ impl Job {
 /// What a job's caller is told once the transaction is durable.
 pub(crate) enum Answer {
     Decisions(Vec<Decision>),
-    Finished(Vec<Finish>),
+    Settled(Vec<GrantReply>),
     Archived,
     None,
 }
@@ -82,7 +101,6 @@ pub(crate) struct Writer {
     pub ledger: Ledger,
     pub inbox: Arc<Inbox<Job>>,
     pub batch_events_max: usize,
-    pub busy_retry_ms: u64,
     pub observer: Option<GrantObserver>,
     pub counters: Arc<Counters>,
     pub clock: Clock,
@@ -129,6 +147,13 @@ impl Writer {
             }
             Err(error) => {
                 self.counters.failed_commits.fetch_add(1, Ordering::Relaxed);
+                if jobs.len() > 1 && may_lie_in_one_job(&error) {
+                    tracing::warn!(%error, "a grant transaction failed; each of its calls is tried alone");
+                    for job in jobs.drain(..) {
+                        self.round(&mut vec![job]);
+                    }
+                    return;
+                }
                 tracing::error!(%error, "a grant transaction failed; its callers are told to ask again");
                 for job in jobs.drain(..) {
                     self.refuse(job, &error);
@@ -143,7 +168,7 @@ impl Writer {
         round.grant_all(jobs, &mut answers)?;
         for (job, answer) in jobs.iter().zip(&mut answers) {
             match job {
-                Job::Settle(settle) => *answer = Answer::Finished(round.settle(settle)?),
+                Job::Settle(settle) => *answer = Answer::Settled(round.settle(settle)?),
                 Job::Archive { failed, .. } => {
                     round.archive_failed(failed)?;
                     *answer = Answer::Archived;
@@ -160,11 +185,17 @@ impl Writer {
         Ok(answers)
     }
 
-    /// A caller that has gone does not want its answer; it will ask again.
+    /// A caller that has gone does not want its answer; it will ask again. What was decided counts all the same.
     fn answer(&mut self, job: Job, answer: Answer) {
         match (job, answer) {
-            (Job::Grant(grant), Answer::Decisions(decisions)) => drop(grant.reply.send(decisions)),
-            (Job::Settle(settle), Answer::Finished(finished)) => drop(settle.reply.send(finished)),
+            (Job::Grant(grant), Answer::Decisions(decisions)) => {
+                self.counters.count(&grant.bonus_type, decisions.iter().filter_map(Decision::reply));
+                drop(grant.reply.send(decisions));
+            }
+            (Job::Settle(settle), Answer::Settled(replies)) => {
+                self.counters.count(&settle.bonus_type, &replies);
+                drop(settle.reply.send(replies));
+            }
             (Job::Archive { reply, .. }, Answer::Archived) => drop(reply.send(Ok(()))),
             (Job::Call(call), _) => call(&mut self.ledger),
             (Job::Grant(_) | Job::Settle(_) | Job::Archive { .. }, _) => {}
@@ -173,15 +204,16 @@ impl Writer {
 
     fn refuse(&mut self, job: Job, error: &LedgerError) {
         match job {
-            Job::Grant(grant) => {
-                let reason = RetryReason::StoreUnavailable;
-                let retry = Decision::Reply(GrantReply::Retry { after_ms: self.busy_retry_ms, reason });
-                drop(grant.reply.send(vec![retry; grant.events.len()]));
-            }
-            // Its caller sees that the sender is gone.
-            Job::Settle(_) => {}
+            // Their callers see that the sender is gone.
+            Job::Grant(_) | Job::Settle(_) => {}
             Job::Archive { reply, .. } => drop(reply.send(Err(error.to_string()))),
             Job::Call(call) => call(&mut self.ledger),
         }
     }
+}
+
+/// Whether another transaction without the job that it lies in would go well. If so that one must not hold up all
+/// others, again and again.
+const fn may_lie_in_one_job(error: &LedgerError) -> bool {
+    !matches!(error, LedgerError::Busy | LedgerError::Full | LedgerError::ReadOnly)
 }

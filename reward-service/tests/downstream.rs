@@ -14,7 +14,7 @@ use support::{assert_clean, badge, badge_options, bytes, event, ledger_path, sta
 use windfall_config::rules::Budget;
 use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason, Rewards};
 use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::{ArchiveFilter, LedgerReader, Status};
+use windfall_reward_service::ledger::{ArchiveFilter, Ledger, LedgerReader, Status};
 use windfall_reward_service::{
     Connector, ConnectorOptions, PayAnswer, PayOrder, RewardHandle, RewardOptions, system_clock,
 };
@@ -309,4 +309,146 @@ async fn above_its_rate_the_fake_is_busy() {
         now_ms.fetch_add(5, Ordering::SeqCst);
     }
     assert!((200..=205).contains(&paid), "{paid} in 2 s at 100 a second");
+}
+
+/// A slow downstream and an impatient caller, which gives each call up: what was paid by then is credited, so
+/// that the orders come to an end.
+#[tokio::test]
+async fn what_was_paid_before_a_call_is_given_up_is_credited() {
+    let folder = tempfile::tempdir().unwrap();
+    let book = folder.path().join("book");
+    let fake_options = FakeOptions { rate_per_s: 0, latency_ms: 20, ..FakeOptions::default() };
+    let fake = Arc::new(FakeDownstream::open(&book, fake_options, system_clock()).unwrap());
+    let connector = ConnectorOptions { concurrency: 2, ..ConnectorOptions::default() };
+    let rewards = start_with(folder.path(), options(connector), vec![fake]);
+    let events: Vec<Bytes> = (0..20).map(|nth| badge(&format!("order/{nth}"))).collect();
+    let mut lives = 0;
+    while rewards.stats().types.get("badge").is_none_or(|badge| badge.credited < 20) {
+        lives += 1;
+        assert!(lives < 50, "the same orders are asked for again and again: {:?}", rewards.stats());
+        let call = rewards.grant_batch("badge", &events);
+        // The whole takes 200 ms.
+        tokio::time::timeout(Duration::from_millis(100), call).await.ok();
+    }
+    assert_eq!(rewards.grant_batch("badge", &events).await, vec![GrantReply::AlreadyCredited; 20]);
+    assert_eq!(rewards.stats().types["badge"].credited, 20);
+    rewards.close();
+    assert_eq!(FakeBook::read(&book).unwrap().len(), 20);
+    assert_clean(folder.path());
+}
+
+/// Answers with what a test holds ready for each call, so that two calls overlap as they would when the first one
+/// was given up.
+struct Gated {
+    calls: AtomicUsize,
+    open: tokio::sync::Semaphore,
+    told: [PayAnswer; 3],
+}
+
+#[async_trait]
+impl Connector for Gated {
+    fn name(&self) -> &str {
+        "fake"
+    }
+
+    async fn pay(&self, _: PayOrder<'_>) -> PayAnswer {
+        let nth = self.calls.fetch_add(1, Ordering::SeqCst);
+        self.open.acquire().await.unwrap().forget();
+        self.told[nth].clone()
+    }
+}
+
+/// Two answers about one order that contradict each other, stored one after the other. The first call is given up
+/// once its answer waits for the writer, so the second one asks again. Between the two answers the budget changes to
+/// `total`.
+async fn contradicted(
+    folder: &std::path::Path,
+    told: [PayAnswer; 3],
+    total: i64,
+) -> (RewardHandle, GrantReply) {
+    let gated = Gated { calls: AtomicUsize::new(0), open: tokio::sync::Semaphore::new(0), told };
+    let gated = Arc::new(gated);
+    let rewards = start_with(folder, options(ConnectorOptions::default()), vec![gated.clone()]);
+    rewards.apply_budgets(&[budget(1)]).await.unwrap();
+    let ask = || {
+        let rewards = rewards.clone();
+        tokio::spawn(async move { rewards.grant_batch("badge", &[badge("a")]).await.remove(0) })
+    };
+    let first = ask();
+    while gated.calls.load(Ordering::SeqCst) < 1 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
+    let (began, begun) = tokio::sync::oneshot::channel();
+    let holder = tokio::spawn({
+        let rewards = rewards.clone();
+        async move {
+            let call = move |_: &mut Ledger| {
+                began.send(()).unwrap();
+                held.recv().unwrap();
+                Ok(())
+            };
+            rewards.call(call).await.unwrap();
+        }
+    });
+    begun.await.unwrap();
+    gated.open.add_permits(1);
+    while rewards.stats().queued_events < 1 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    let second = ask();
+    while rewards.stats().queued_events < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // One transaction reserves for the second call, then stores the first one's answer.
+    release.send(()).unwrap();
+    holder.await.unwrap();
+    while gated.calls.load(Ordering::SeqCst) < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    rewards.apply_budgets(&[budget(total)]).await.unwrap();
+    gated.open.add_permits(2);
+    let reply = second.await.unwrap();
+    (rewards, reply)
+}
+
+#[tokio::test]
+async fn paid_after_a_refusal_it_is_credited_from_the_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = [PayAnswer::Refused("no".into()), PayAnswer::Paid, PayAnswer::Unknown];
+    let (rewards, reply) = contradicted(folder.path(), told, 1).await;
+    assert_eq!(reply, GrantReply::Credited, "the money is out, so the books must say it");
+    rewards.close();
+    let reader = LedgerReader::open(ledger_path(folder.path())).unwrap();
+    assert_eq!(reader.budgets().unwrap().remove(0).used, 1);
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn paid_after_a_refusal_when_nothing_is_left_it_waits_in_the_archive_for_a_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = [PayAnswer::Refused("no".into()), PayAnswer::Paid, PayAnswer::AlreadyPaid];
+    let (rewards, reply) = contradicted(folder.path(), told, 0).await;
+    assert_eq!(reply, GrantReply::Rejected(Rejection::BudgetExhausted));
+    let filter = ArchiveFilter { reason: Some("budget_exhausted".into()), ..ArchiveFilter::default() };
+    let entry = rewards.archive_list(filter).await.unwrap().remove(0);
+    assert!(entry.detail.contains("paid downstream"), "{}", entry.detail);
+    assert_clean(folder.path());
+    rewards.apply_budgets(&[budget(1)]).await.unwrap();
+    assert_eq!(rewards.replay(entry.id, "ann").await.unwrap().reply, GrantReply::Credited);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn refused_after_it_was_paid_it_stays_credited_and_is_not_archived() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = [PayAnswer::Paid, PayAnswer::Refused("no".into()), PayAnswer::Unknown];
+    let (rewards, reply) = contradicted(folder.path(), told, 1).await;
+    assert_eq!(reply, GrantReply::AlreadyCredited);
+    assert!(rewards.archive_list(ArchiveFilter::default()).await.unwrap().is_empty());
+    rewards.close();
+    assert_clean(folder.path());
 }

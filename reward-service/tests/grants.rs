@@ -10,7 +10,9 @@ use support::{assert_clean, bytes, cash, event, ledger_path, start, start_with};
 use windfall_config::rules::Budget;
 use windfall_reward_service::contract::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_reward_service::ledger::{ArchiveFilter, Ledger, LedgerOptions, LedgerReader};
-use windfall_reward_service::{Payer, ReplayError, RewardOptions, RewardService, StartError, system_clock};
+use windfall_reward_service::{
+    Payer, ReplayError, RewardHandle, RewardOptions, RewardService, StartError, system_clock,
+};
 
 fn budget(total: i64, shards: u32) -> Budget {
     Budget { activity: "spring-2027".into(), scene: "rain".into(), bonus_type: "cash".into(), total, shards }
@@ -241,21 +243,7 @@ async fn a_full_queue_answers_busy_and_a_closed_service_asks_to_come_again() {
     let folder = tempfile::tempdir().unwrap();
     let options = RewardOptions { queue_events_max: 4, ..RewardOptions::default() };
     let rewards = start_with(folder.path(), options, vec![]);
-    let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
-    let (began, begun) = tokio::sync::oneshot::channel();
-    let holder = tokio::spawn({
-        let rewards = rewards.clone();
-        async move {
-            rewards
-                .call(move |_| {
-                    began.send(()).unwrap();
-                    held.recv().unwrap();
-                    Ok(())
-                })
-                .await
-        }
-    });
-    begun.await.unwrap();
+    let (release, holder) = hold(&rewards).await;
     let waiting = tokio::spawn({
         let rewards = rewards.clone();
         async move { rewards.grant_batch("cash", &[cash("a", 1, 5), cash("b", 1, 5)]).await }
@@ -268,7 +256,7 @@ async fn a_full_queue_answers_busy_and_a_closed_service_asks_to_come_again() {
         assert!(matches!(reply, GrantReply::Retry { reason: RetryReason::Busy, .. }), "{reply:?}");
     }
     release.send(()).unwrap();
-    holder.await.unwrap().unwrap();
+    holder.await.unwrap();
     assert!(waiting.await.unwrap().iter().all(GrantReply::is_credited));
     rewards.close();
     for reply in rewards.grant_batch("cash", &events).await {
@@ -291,7 +279,8 @@ async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
         rejection: Rejection::MaxFailures,
         detail: "gave up".into(),
     };
-    rewards.archive(&[give_up(&events[0]), give_up(&events[0])]).await.unwrap();
+    let late = cash("late", 4, 1);
+    rewards.archive(&[give_up(&late), give_up(&late)]).await.unwrap();
     let record = windfall_proto::record::build(
         windfall_proto::record::Head {
             bonus_type: "cash",
@@ -313,12 +302,14 @@ async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
     assert!(matches!(rewards.replay(id("conflict"), " ").await, Err(ReplayError::NoActor)));
 
     assert_eq!(rewards.replay(id("conflict"), "ann").await.unwrap().reply, GrantReply::Conflict);
-    assert_eq!(rewards.replay(id("max_failures"), "ann").await.unwrap().reply, GrantReply::AlreadyCredited);
     let malformed = GrantReply::Rejected(Rejection::Malformed);
     assert_eq!(rewards.replay(id("malformed"), "ann").await.unwrap().reply, malformed);
     assert_eq!(rewards.replay(id("budget_exhausted"), "ann").await.unwrap().reply, exhausted);
     rewards.apply_budgets(&[budget(10, 2)]).await.unwrap();
     assert_eq!(rewards.grant_batch("cash", &events[1..2]).await, [exhausted], "only a replay tries it anew");
+    rewards.apply_budgets(&[budget(11, 2)]).await.unwrap();
+    assert_eq!(rewards.grant_batch("cash", &[late]).await, [GrantReply::Credited]);
+    assert_eq!(rewards.replay(id("max_failures"), "ann").await.unwrap().reply, GrantReply::AlreadyCredited);
     let filter = ArchiveFilter { reason: Some("budget_exhausted".into()), ..ArchiveFilter::default() };
     let replayed = rewards.replay_all(filter, "bob").await.unwrap();
     assert_eq!((replayed.len(), &replayed[0].reply), (1, &GrantReply::Credited));
@@ -327,7 +318,8 @@ async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
     let exhausted_id = id("budget_exhausted");
     let audit = rewards.call(move |ledger| ledger.replays(exhausted_id)).await.unwrap();
     let audit: Vec<_> = audit.iter().map(|one| (one.actor.as_str(), one.outcome.as_str())).collect();
-    assert_eq!(audit, [("ann", "budget_exhausted"), ("bob", "credited")]);
+    let asked = [("ann", "asked"), ("ann", "budget_exhausted"), ("bob", "asked"), ("bob", "credited")];
+    assert_eq!(audit, asked, "who asks stands there before anything is credited");
     let open = rewards.archive_list(ArchiveFilter { open: true, ..ArchiveFilter::default() }).await.unwrap();
     let open: Vec<_> = open.iter().map(|one| one.reason.as_str()).collect();
     assert_eq!(open, ["conflict", "malformed"]);
@@ -368,6 +360,9 @@ async fn when_the_writer_dies_every_caller_is_answered() {
     assert_eq!(rewards.grant_batch("cash", &[cash("a", 1, 5)]).await, [GrantReply::Credited]);
     let died = rewards.call(|_| -> Result<(), _> { panic!("on purpose") }).await;
     assert!(died.is_err());
+    while !rewards.stats().is_closed {
+        tokio::task::yield_now().await;
+    }
     let reply = rewards.grant_batch("cash", &[cash("b", 1, 5)]).await.remove(0);
     assert!(matches!(reply, GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. }), "{reply:?}");
     rewards.close();
@@ -375,4 +370,95 @@ async fn when_the_writer_dies_every_caller_is_answered() {
     let events = [cash("a", 1, 5), cash("b", 1, 5)];
     let expected = [GrantReply::AlreadyCredited, GrantReply::Credited];
     assert_eq!(rewards.grant_batch("cash", &events).await, expected);
+}
+
+/// What a late copy has been credited for is not archived as well; another event under its number is.
+#[tokio::test]
+async fn what_is_credited_is_not_archived_by_a_caller_that_gave_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    assert_eq!(rewards.grant_batch("cash", &[cash("a", 1, 5)]).await, [GrantReply::Credited]);
+    let failed = [cash("a", 1, 5), cash("a", 1, 6), cash("b", 1, 5)].map(|payload| Failed {
+        payload,
+        rejection: Rejection::MaxFailures,
+        detail: "gave up".into(),
+    });
+    rewards.archive(&failed).await.unwrap();
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let payloads: Vec<_> = archive.into_iter().map(|one| Bytes::from(one.payload)).collect();
+    assert_eq!(payloads, [cash("a", 1, 6), cash("b", 1, 5)]);
+}
+
+/// A decision counts when it is durable, not when its caller takes it: consumers give calls up at their deadline.
+#[tokio::test]
+async fn a_call_that_was_given_up_counts_as_what_it_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let (release, _holder) = hold(&rewards).await;
+    let given_up = tokio::spawn({
+        let rewards = rewards.clone();
+        async move { rewards.grant_batch("cash", &[cash("a", 1, 5), cash("b", 1, 5)]).await }
+    });
+    while rewards.stats().queued_events < 2 {
+        tokio::task::yield_now().await;
+    }
+    given_up.abort();
+    assert!(given_up.await.unwrap_err().is_cancelled());
+    release.send(()).unwrap();
+    let again = [GrantReply::AlreadyCredited, GrantReply::AlreadyCredited];
+    assert_eq!(rewards.grant_batch("cash", &[cash("a", 1, 5), cash("b", 1, 5)]).await, again);
+    let cash = rewards.stats().types["cash"];
+    assert_eq!((cash.credited, cash.already_credited), (2, 2));
+}
+
+/// Holds the writer inside a call until the sender is used.
+async fn hold(rewards: &RewardHandle) -> (std::sync::mpsc::SyncSender<()>, tokio::task::JoinHandle<()>) {
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
+    let (began, begun) = tokio::sync::oneshot::channel();
+    let rewards = rewards.clone();
+    let holder = tokio::spawn(async move {
+        let call = move |_: &mut Ledger| {
+            began.send(()).unwrap();
+            held.recv().unwrap();
+            Ok(())
+        };
+        rewards.call(call).await.unwrap();
+    });
+    begun.await.unwrap();
+    (release, holder)
+}
+
+/// An order that the ledger cannot store (here: its user's balance would leave 64 bits) harms its own call alone.
+#[tokio::test]
+async fn one_bad_order_does_not_hold_up_other_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let rich = |scene: u32, nth: u32| {
+        let (trade_no, scene) = (format!("rich/{scene}/{nth}"), format!("scene-{scene}"));
+        let amount = windfall_proto::order::AMOUNT_MAX;
+        bytes(windfall_proto::event::EventRef { scene: &scene, ..event(&trade_no, 1, "cash", amount) })
+    };
+    for scene in 0..32 {
+        let events: Vec<_> = (0..32).map(|nth| rich(scene, nth)).collect();
+        assert!(rewards.grant_batch("cash", &events).await.iter().all(GrantReply::is_credited));
+    }
+    let (release, _holder) = hold(&rewards).await;
+    let ask = |event: Bytes| {
+        let rewards = rewards.clone();
+        tokio::spawn(async move { rewards.grant_batch("cash", &[event]).await.remove(0) })
+    };
+    let other = |trade_no| {
+        bytes(windfall_proto::event::EventRef { activity: "other", ..event(trade_no, 2, "cash", 5) })
+    };
+    let (before, bad, after) = (ask(other("a")), ask(rich(32, 0)), ask(other("b")));
+    while rewards.stats().queued_events < 3 {
+        tokio::task::yield_now().await;
+    }
+    release.send(()).unwrap();
+    assert_eq!(before.await.unwrap(), GrantReply::Credited);
+    assert_eq!(after.await.unwrap(), GrantReply::Credited);
+    let bad = bad.await.unwrap();
+    assert!(matches!(bad, GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. }), "{bad:?}");
+    rewards.close();
+    assert_clean(folder.path());
 }
