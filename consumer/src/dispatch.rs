@@ -206,7 +206,7 @@ impl Dispatch {
         let stats = Arc::clone(&self.stats);
         self.lanes.apply(&self.rules, self.gate.limiter(), |name| stats.of_type(name));
         self.stats.rules_version.set(self.rules.version);
-        self.flush_lanes();
+        self.flush_lanes(now_ns);
     }
 
     pub fn pacing(&self) -> &Pacing {

@@ -190,12 +190,15 @@ impl Dispatch {
         Some((bonus_type, events))
     }
 
-    /// Writes back all that waits in a lane.
-    pub fn flush_lane(&mut self, at: usize, cause: Cause) {
+    /// Writes back all that waits in a lane. What a limit sends back counts as churn: it was fetched in vain.
+    pub fn flush_lane(&mut self, at: usize, cause: Cause, now_ns: u64) {
         let keys: Vec<Key> = self.lanes.all[at].keys().collect();
         for key in keys {
             let is_there = self.book.get(key).is_some_and(|held| held.place == crate::held::Place::Lane);
             if is_there {
+                if cause == Cause::Limit {
+                    self.churned(now_ns);
+                }
                 self.send_back(key, cause);
             }
         }

@@ -126,11 +126,11 @@ impl Dispatch {
                 let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
                 lane.ask_at_ns = now_ns + wait_ns.max(lane.ask_every_ns);
             }
-            Wait::For(_) => self.flush_lane(at, Cause::Limit),
+            Wait::For(_) => self.flush_lane(at, Cause::Limit, now_ns),
             Wait::Never => match self.gate.limiter().fuse(lane.id) {
                 limiter::Fuse::Pause => lane.ask_at_ns = now_ns + ASK_FUSE_AGAIN_NS,
-                limiter::Fuse::Divert => self.flush_lane(at, Cause::Fuse),
-                limiter::Fuse::Closed => self.flush_lane(at, Cause::Limit),
+                limiter::Fuse::Divert => self.flush_lane(at, Cause::Fuse, now_ns),
+                limiter::Fuse::Closed => self.flush_lane(at, Cause::Limit, now_ns),
             },
         }
     }

@@ -25,6 +25,8 @@ const FETCH_RECORDS_FIRST: usize = 64;
 const RECORDS_IN_HAND_MAX: usize = 1 << 18;
 /// Churn that may be owed before the fetch waits.
 const CHURN_AHEAD_NS: u64 = 50 * NS_PER_MS;
+/// The most that the fetch waits for churn.
+const CHURN_OWED_MAX_NS: u64 = 1_000 * NS_PER_MS;
 
 /// What a record's head says, once all of the record is known to be well-formed.
 struct Read {
@@ -219,10 +221,12 @@ impl Dispatch {
         }
     }
 
-    /// A record goes back because there is no place for it: counts against `churn_per_s`.
-    fn churned(&mut self, now_ns: u64) {
+    /// A record goes back because there is no place for it: counts against `churn_per_s`. A lane that is emptied
+    /// at once does not stop the fetch for longer than `CHURN_OWED_MAX_NS`.
+    pub fn churned(&mut self, now_ns: u64) {
         let each_ns = 1_000 * NS_PER_MS / self.options.churn_per_s.max(1);
-        self.churn_until_ns = self.churn_until_ns.max(now_ns) + each_ns;
+        let until_ns = self.churn_until_ns.max(now_ns) + each_ns;
+        self.churn_until_ns = until_ns.min(now_ns + CHURN_OWED_MAX_NS);
     }
 
     /// How many records the lanes can take. A lane that is a quarter of what comes, or more, counts: the fetch
@@ -268,8 +272,9 @@ impl Dispatch {
             let lane = own.run.map(|(at, length)| (&self.lanes.all[at], length));
             let wants = match (lane, own.paused_ns) {
                 _ if spans_too_much => true,
-                // A lane that passes nothing would never let it resume.
-                (Some((lane, _)), _) if lane.fuse() != Fuse::Closed => false,
+                // A lane that passes nothing would never let it resume, and one that takes nothing is full and
+                // empty at once.
+                (Some((lane, _)), _) if lane.fuse() != Fuse::Closed || lane.bound_events == 0 => false,
                 (Some((lane, length)), None) => {
                     length >= RUN_TO_PAUSE && lane.events * 2 >= lane.bound_events
                 }

@@ -62,12 +62,12 @@ impl Dispatch {
     }
 
     /// New rules: what waits in the lane of a diverted type, or of one that is no longer known, goes back.
-    pub fn flush_lanes(&mut self) {
+    pub fn flush_lanes(&mut self, now_ns: u64) {
         for at in 0..self.lanes.all.len() {
             if self.lanes.all[at].rule.is_none() {
-                self.flush_lane(at, Cause::UnknownType);
+                self.flush_lane(at, Cause::UnknownType, now_ns);
             } else if self.lanes.all[at].fuse() == Fuse::Divert {
-                self.flush_lane(at, Cause::Fuse);
+                self.flush_lane(at, Cause::Fuse, now_ns);
             }
         }
         self.trim_lanes();

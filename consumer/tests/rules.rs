@@ -157,6 +157,36 @@ async fn a_rate_of_zero_requeues_and_never_archives() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_rate_of_zero_neither_pauses_partitions_nor_spins() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.limit("cash", 0, 1);
+    // In a row, far more than may be sent back at once: the fetch waits, the partition has but this type.
+    for n in 0..2_000 {
+        scene.world.append(0, record_of("cash", &format!("a{n}"), 1));
+    }
+    scene.wait(SECOND).await;
+    // A lane that takes nothing is empty, so it would be paused and resumed with every turn of the loop.
+    assert_eq!(scene.world.state.lock().pauses, 0);
+    scene.limit("cash", 1_000_000, 1_000);
+    scene.world.settle(60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_below_hold_max_sends_back_no_more_than_the_churn_allows() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.limit("cash", 1, 1);
+    for n in 0..6_000 {
+        scene.world.append(0, record_of("cash", &format!("a{n}"), 1));
+    }
+    scene.wait(2 * SECOND).await;
+    // An event waits a second, longer than `hold_max`: what came with it goes back.
+    let back = scene.consumer.stats().requeued(Cause::Limit);
+    assert!((500..3_500).contains(&back), "{back} records sent back in 2 s, at 1,000 a second");
+    scene.limit("cash", 1_000_000, 1_000);
+    scene.world.settle(60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_paused_type_is_held_then_requeued_and_granted_when_the_fuse_closes() {
     let scene = scene(1, rules(&["cash", "coin"]));
     scene.fuse("cash", Fuse::Pause);

@@ -402,6 +402,7 @@ impl Consumer for FakeConsumer {
         let mut state = self.0.state.lock();
         if paused {
             state.pauses += 1;
+            assert!(state.pauses < 10_000, "paused and resumed without end");
             state.paused.insert(partition);
         } else {
             state.paused.remove(&partition);
