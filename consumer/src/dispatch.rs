@@ -9,7 +9,7 @@ use crate::archive::Archive;
 use crate::clock::Clock;
 use crate::consumer::{DrainReport, Parts, RulesNow};
 use crate::cycle::{self, Plan, Source, Turned};
-use crate::gate::Gate;
+use crate::gate::{Gate, Member};
 use crate::going_back::{Answer, Chore, GoingBack};
 use crate::granting::Calls;
 use crate::held::Book;
@@ -48,6 +48,7 @@ pub(crate) struct Dispatch {
     pub outlet: Arc<dyn Outlet>,
     pub salvage: Arc<Salvage>,
     pub gate: Arc<Gate>,
+    pub member: Member,
     pub clock: Arc<dyn Clock>,
     pub stats: Arc<ConsumerStats>,
     pub options: Options,
@@ -96,7 +97,8 @@ impl Dispatch {
         let Parts { topic, source, rewards, outlet, salvage, gate, rules, clock } = parts;
         let now_ns = clock.now_ns();
         let of = source.partitions();
-        gate.set_owned(&topic, 0, of, Now(now_ns));
+        let member = gate.join();
+        gate.set_owned(member, &topic, 0, of, Now(now_ns));
         let current = rules();
         let (back, answers) = GoingBack::new(options.jitter_seed);
         let mut new = Self {
@@ -105,6 +107,7 @@ impl Dispatch {
             outlet,
             salvage,
             gate,
+            member,
             clock,
             stats,
             options,
@@ -227,8 +230,28 @@ impl Dispatch {
             self.stats.frozen.add(1);
             tracing::warn!(topic = %self.topic, "not polled within the session time-out: nothing is admitted");
         }
-        self.was_frozen = is_frozen;
+        if is_frozen != self.was_frozen {
+            self.was_frozen = is_frozen;
+            // I5: another instance may have our partitions, so other topics of this process must not count them.
+            // The lanes keep their bounds meanwhile, and so what waits in them.
+            self.set_owned(now_ns);
+            if !is_frozen {
+                self.lanes.set_bounds(&self.rules.pacing, self.gate.limiter());
+            }
+        }
         is_frozen
+    }
+
+    /// Tells the gate what we own, as far as we know.
+    pub fn set_owned(&mut self, now_ns: u64) {
+        let owned = u32::try_from(self.partitions.all.len()).unwrap_or(u32::MAX);
+        self.stats.partitions.set(owned.into());
+        let owned = if self.was_frozen { 0 } else { owned };
+        self.gate.set_owned(self.member, &self.topic, owned, self.of, Now(now_ns));
+    }
+
+    fn disown(&self) {
+        self.gate.set_owned(self.member, &self.topic, 0, self.of, Now(self.clock.now_ns()));
     }
 
     /// The next turn with the broker, if there is reason for one.
@@ -320,6 +343,8 @@ impl Dispatch {
 
     /// Commits what is finished and leaves the group.
     async fn leave(mut self, mut turning: Option<Turning>) -> DrainReport {
+        // I5: before the broker gives our partitions to another.
+        self.disown();
         if turning.is_some()
             && let Ok(turned) = tokio::time::timeout(LEAVE_TIMEOUT, when_turned(&mut turning)).await
         {
@@ -351,7 +376,7 @@ impl Dispatch {
 impl Drop for Dispatch {
     /// Also when the loop is cancelled or panics: what the process no longer does it must not count on.
     fn drop(&mut self) {
-        self.gate.set_owned(&self.topic, 0, self.of, Now(self.clock.now_ns()));
+        self.disown();
         self.give_back_replays();
     }
 }

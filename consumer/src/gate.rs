@@ -23,9 +23,21 @@ struct State {
     version: Option<u64>,
     /// Partitions of the topics in the rules.
     configured: BTreeMap<String, u32>,
-    /// Owned and all partitions of the topics consumed here.
-    consumed: BTreeMap<String, (u32, u32)>,
+    consumed: BTreeMap<String, Consumed>,
+    next_member: u64,
 }
+
+/// A topic consumed here.
+#[derive(Debug, Default)]
+struct Consumed {
+    partitions: u32,
+    /// Partitions owned, by member: a consumer that goes takes nothing of another one's along.
+    owned: BTreeMap<Member, u32>,
+}
+
+/// One consumer of the process, as the gate counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Member(u64);
 
 impl Gate {
     /// Nothing passes before rules are applied and partitions are owned.
@@ -55,21 +67,35 @@ impl Gate {
         self.limiter.set_share(state.share(), now);
     }
 
-    /// Says how many of a topic's partitions this process owns. On losing some, call it before the next owner
-    /// can take them.
-    pub fn set_owned(&self, topic: &str, owned: u32, of: u32, now: Now) {
+    /// A new consumer, which owns nothing yet.
+    pub fn join(&self) -> Member {
         let mut state = self.state.lock();
-        state.consumed.insert(topic.to_owned(), (owned, of));
+        state.next_member += 1;
+        Member(state.next_member)
+    }
+
+    /// Says how many of a topic's partitions a consumer of this process owns, of how many. On losing some, call
+    /// it before the next owner can take them.
+    pub fn set_owned(&self, member: Member, topic: &str, owned: u32, of: u32, now: Now) {
+        let mut state = self.state.lock();
+        let consumed = state.consumed.entry(topic.to_owned()).or_default();
+        consumed.partitions = of;
+        if owned > 0 {
+            consumed.owned.insert(member, owned);
+        } else {
+            consumed.owned.remove(&member);
+        }
         self.limiter.set_share(state.share(), now);
     }
 }
 
 impl State {
     fn share(&self) -> Share {
-        let owned: u32 = self.consumed.values().map(|(owned, _)| owned).sum();
+        let owned = |topic: &Consumed| topic.owned.values().sum::<u32>().min(topic.partitions);
         let unconsumed = self.configured.iter().filter(|(name, _)| !self.consumed.contains_key(*name));
-        let of = self.consumed.values().map(|(_, of)| of).sum::<u32>()
+        let of = self.consumed.values().map(|topic| topic.partitions).sum::<u32>()
             + unconsumed.map(|(_, partitions)| partitions).sum::<u32>();
+        let owned = self.consumed.values().map(owned).sum();
         Share::new(owned, of).unwrap_or(Share::NONE)
     }
 }

@@ -7,7 +7,6 @@ use crate::partitions::Partition;
 use crate::stats::Cause;
 use crate::window::Ticket;
 use windfall_config::rules::Fuse;
-use windfall_limiter::Now;
 use windfall_proto::record;
 use windfall_proto::wire::{Malformed, Reader};
 use windfall_queue::contract::{Change, Epoch, InRecord, Polled};
@@ -40,7 +39,10 @@ struct Read {
 
 impl Dispatch {
     pub fn take_in(&mut self, polled: Polled, of: u32, now_ns: u64) {
-        self.of = of;
+        // I5: of a topic that has grown we own a smaller part, though nothing of ours has changed.
+        if std::mem::replace(&mut self.of, of) != of {
+            self.share_changed(now_ns);
+        }
         for change in polled.changes {
             match change {
                 Change::Assigned { partition, epoch, next_offset } => {
@@ -49,6 +51,8 @@ impl Dispatch {
                 Change::Revoked { partition, epoch } => self.revoked(partition, epoch, now_ns),
             }
         }
+        // After the changes, before the records: what we own counts again when we know what it is.
+        self.is_frozen(now_ns);
         if !polled.records.is_empty() {
             self.recent_records = self.recent_records * 3 / 4 + polled.records.len() as u64;
             self.lanes.all.iter_mut().for_each(|lane| lane.recent_events = lane.recent_events * 3 / 4);
@@ -93,9 +97,7 @@ impl Dispatch {
     }
 
     fn share_changed(&mut self, now_ns: u64) {
-        let owned = u32::try_from(self.partitions.all.len()).unwrap_or(u32::MAX);
-        self.stats.partitions.set(owned.into());
-        self.gate.set_owned(&self.topic, owned, self.of, Now(now_ns));
+        self.set_owned(now_ns);
         let Self { lanes, gate, rules, .. } = self;
         lanes.set_bounds(&rules.pacing, gate.limiter());
     }

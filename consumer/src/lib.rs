@@ -32,7 +32,8 @@
 //! - **In hand.** At most `in_hand_max` events in calls; half of it is split among the types, so a type whose
 //!   downstream hangs leaves the others theirs.
 //! - **Fleet** ([`Gate`]). The share of each limit is the partitions owned ÷ all. Lowered before a revoked
-//!   partition can go. An instance that has not polled within the session time-out admits nothing.
+//!   partition can go. An instance that has not polled within the session time-out admits nothing, and its
+//!   partitions no longer count for the other topics of its process.
 //! - **Priority across topics.** Within a topic, cash asks first. Two topics of one process share the global
 //!   bucket as they ask.
 //!
@@ -155,7 +156,7 @@ pub mod window;
 
 pub use clock::{Clock, SystemClock};
 pub use consumer::{ConsumerHandle, Crashed, DrainReport, Parts, RulesNow, spawn};
-pub use gate::Gate;
+pub use gate::{Gate, Member};
 pub use options::Options;
 pub use requeue::{Done, Outlet, RequeueOutcome, Requeued};
 pub use salvage::Salvage;

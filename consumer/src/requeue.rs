@@ -95,7 +95,7 @@ impl Outbox {
     /// Adds one event of a record. Its record stays unfinished until the copy is stored (I3).
     pub fn push(&mut self, fate: &Fate, after_ms: u64, key: Key, event: Bytes) {
         let fits = |copy: &Copy| {
-            copy.attempt == fate.attempt + 1
+            copy.attempt == fate.attempt.saturating_add(1)
                 && copy.failures == fate.failures
                 && copy.not_before_ms == fate.not_before_ms
                 && *copy.bonus_type == *fate.bonus_type
@@ -300,5 +300,19 @@ mod tests {
         let (head, events) = record::split(&built.payload).unwrap();
         assert_eq!((head.attempt, head.failures, head.count), (3, 1, 44));
         assert_eq!(events.filter(Result::is_ok).count(), 44);
+    }
+
+    #[test]
+    fn an_attempt_at_the_end_of_its_range_stays_there_and_travels_packed() {
+        let mut outbox = Outbox::default();
+        let key = crate::held::Book::default().insert(crate::held::tests::held(0));
+        let (bonus_type, attempt) = ("cash".into(), u32::MAX);
+        let fate = Fate { bonus_type, attempt, failures: 0, not_before_ms: 0, cause: Cause::Limit };
+        (0..2).for_each(|_| outbox.push(&fate, 0, key, Bytes::from_static(b"e")));
+        let copies = outbox.take(&pacing(), 0, &mut Jitter::new(1));
+        assert_eq!(
+            copies.iter().map(|copy| (copy.attempt, copy.events())).collect::<Vec<_>>(),
+            [(attempt, 2)]
+        );
     }
 }

@@ -29,9 +29,12 @@ impl Dispatch {
         }
         if now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS {
             self.looked_ns = now_ns;
-            let Self { lanes, gate, rules, .. } = self;
-            lanes.set_bounds(&rules.pacing, gate.limiter());
-            self.trim_lanes();
+            // Frozen, the share is none for now: what waits in the lanes stays there.
+            if !self.was_frozen {
+                let Self { lanes, gate, rules, .. } = self;
+                lanes.set_bounds(&rules.pacing, gate.limiter());
+                self.trim_lanes();
+            }
             self.look(now_ns);
         }
     }
@@ -118,6 +121,7 @@ impl Dispatch {
             }
         }
         self.room.compact(&self.book);
+        self.lanes.all.iter_mut().for_each(|lane| lane.compact(&self.book));
         let stats = &self.stats;
         stats.stuck_partitions.set(stuck);
         stats.window_depth.set(depth);

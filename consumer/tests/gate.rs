@@ -33,16 +33,17 @@ fn may_pass_per_s(gate: &Gate) -> f64 {
 fn the_share_is_what_the_process_owns_of_all_topics() {
     let gate = gate();
     gate.apply(&at_1000_per_s(1), Now(0));
+    let (a, b) = (gate.join(), gate.join());
     assert_eq!(may_pass_per_s(&gate), 0.0, "nothing is owned yet");
-    gate.set_owned("a", 4, 4, Now(0));
+    gate.set_owned(a, "a", 4, 4, Now(0));
     assert_eq!(
         may_pass_per_s(&gate),
         500.0,
         "half of all partitions, though this process has no other topic"
     );
-    gate.set_owned("b", 2, 4, Now(0));
+    gate.set_owned(b, "b", 2, 4, Now(0));
     assert_eq!(may_pass_per_s(&gate), 750.0);
-    gate.set_owned("a", 0, 4, Now(0));
+    gate.set_owned(a, "a", 0, 4, Now(0));
     assert_eq!(may_pass_per_s(&gate), 250.0);
 }
 
@@ -53,7 +54,7 @@ fn three_instances_with_different_topics_never_pass_more_than_the_limit() {
         let gate = gate();
         gate.apply(&at_1000_per_s(1), Now(0));
         for (topic, owned) in topics.into_iter().filter(|(_, owned)| *owned > 0) {
-            gate.set_owned(topic, owned, 4, Now(0));
+            gate.set_owned(gate.join(), topic, owned, 4, Now(0));
         }
         may_pass_per_s(&gate)
     });
@@ -63,11 +64,27 @@ fn three_instances_with_different_topics_never_pass_more_than_the_limit() {
 #[test]
 fn of_two_consumers_the_one_that_is_behind_does_not_undo_a_change() {
     let gate = gate();
-    gate.set_owned("a", 4, 4, Now(0));
-    gate.set_owned("b", 4, 4, Now(0));
+    let (a, b) = (gate.join(), gate.join());
+    gate.set_owned(a, "a", 4, 4, Now(0));
+    gate.set_owned(b, "b", 4, 4, Now(0));
     let mut newer = at_1000_per_s(2);
     newer.limits.types.get_mut("cash").unwrap().limit.rate_per_s = 10;
     gate.apply(&newer, Now(0));
     gate.apply(&at_1000_per_s(1), Now(0));
     assert_eq!(may_pass_per_s(&gate), 10.0);
+}
+
+#[test]
+fn of_two_consumers_of_a_topic_the_one_that_goes_takes_only_its_own_share_along() {
+    let gate = gate();
+    gate.apply(&at_1000_per_s(1), Now(0));
+    let (stays, goes) = (gate.join(), gate.join());
+    gate.set_owned(stays, "a", 2, 4, Now(0));
+    gate.set_owned(goes, "a", 2, 4, Now(0));
+    assert_eq!(may_pass_per_s(&gate), 500.0);
+    // The broker is quick: the other has its partitions before it has said good-bye.
+    gate.set_owned(stays, "a", 4, 4, Now(0));
+    assert_eq!(may_pass_per_s(&gate), 500.0);
+    gate.set_owned(goes, "a", 0, 4, Now(0));
+    assert_eq!(may_pass_per_s(&gate), 500.0, "or the one that stays would never pass anything again");
 }

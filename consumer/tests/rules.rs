@@ -427,8 +427,22 @@ async fn a_frozen_instance_admits_nothing_before_it_has_polled() {
     scene.wait(Duration::from_millis(300)).await;
     assert_eq!(scene.granted("cash"), 0);
     assert_eq!(scene.consumer.stats().frozen.get(), 1);
+    assert_eq!(scene.world.may_pass_per_s("cash"), 0.0, "nor do other topics of the process with its share");
+    assert_eq!(scene.consumer.stats().requeued(Cause::Limit), 0, "and what its lane held stays there");
     scene.world.stuck_broker.store(false, Ordering::SeqCst);
+    scene.wait(Duration::from_millis(200)).await;
+    assert!(scene.world.may_pass_per_s("cash") > 0.0);
     scene.world.settle(5 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_share_shrinks_when_the_topic_grows_elsewhere() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.wait(Duration::from_millis(100)).await;
+    let alone = scene.world.may_pass_per_s("cash");
+    scene.world.grow();
+    scene.wait(SECOND).await;
+    assert_eq!(scene.world.may_pass_per_s("cash"), alone / 2.0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -130,6 +130,7 @@ pub struct World {
     pub clock: Arc<TestClock>,
     pub dir: PathBuf,
     pub rules: Arc<Mutex<Arc<Rules>>>,
+    pub gate: Mutex<Option<Arc<Gate>>>,
 }
 
 impl World {
@@ -153,6 +154,7 @@ impl World {
             clock: Arc::new(TestClock { start: tokio::time::Instant::now(), ahead_ms: AtomicU64::new(0) }),
             dir: dir.to_owned(),
             rules: Arc::new(Mutex::new(Arc::new(rules))),
+            gate: Mutex::default(),
         })
     }
 
@@ -186,17 +188,35 @@ impl World {
         let limit = limiter::Limit { rate_per_s: 100_000_000, burst: 10_000_000 };
         let now = Now(clock.now_ns());
         let rules = Arc::clone(&self.rules);
+        let gate = Arc::new(Gate::new(Arc::new(Limiter::new(limit, now)), now));
+        *self.gate.lock() = Some(Arc::clone(&gate));
         let parts = Parts {
             topic: "rain-a".into(),
             source: Box::new(FakeConsumer(Arc::clone(self))),
             rewards: Arc::new(FakeRewards(Arc::clone(self))),
             outlet: Arc::new(FakeOutlet(Arc::clone(self))),
             salvage: Arc::new(Salvage::open(&self.dir, 1 << 20).unwrap()),
-            gate: Arc::new(Gate::new(Arc::new(Limiter::new(limit, now)), now)),
+            gate,
             rules: Arc::new(move || Arc::clone(&rules.lock())),
             clock,
         };
         spawn(parts, options)
+    }
+
+    /// What the process's gate lets pass of a type.
+    pub fn may_pass_per_s(&self, bonus_type: &str) -> f64 {
+        let gate = self.gate.lock().clone().unwrap();
+        gate.limiter().may_pass_per_s(gate.limiter().type_id(bonus_type))
+    }
+
+    /// The topic gets a partition that another instance owns.
+    pub fn grow(&self) {
+        let mut state = self.state.lock();
+        state.partitions.push(Vec::new());
+        state.next_offset.push(0);
+        state.committed.push(0);
+        state.checked.push(0);
+        state.epochs.push(0);
     }
 
     pub fn set_rules(&self, change: impl FnOnce(&mut Rules)) {
