@@ -52,6 +52,8 @@ pub(crate) struct Key {
 pub(crate) struct Book {
     slots: Vec<(u32, Option<Held>)>,
     free: Vec<u32>,
+    /// Bytes of the records in hand.
+    bytes: u64,
 }
 
 impl Held {
@@ -74,6 +76,7 @@ impl Held {
 
 impl Book {
     pub fn insert(&mut self, held: Held) -> Key {
+        self.bytes += held.payload.len() as u64;
         if let Some(index) = self.free.pop() {
             let (generation, slot) = &mut self.slots[index as usize];
             *slot = Some(held);
@@ -103,6 +106,7 @@ impl Book {
             return None;
         }
         let held = slot.take()?;
+        self.bytes = self.bytes.saturating_sub(held.payload.len() as u64);
         *generation = generation.wrapping_add(1);
         self.free.push(key.index);
         Some(held)
@@ -110,6 +114,11 @@ impl Book {
 
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Bytes of all that are in hand, wherever they are: lanes, room, calls, copies, archive.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Keys of all that are in hand.

@@ -235,7 +235,12 @@ impl Dispatch {
     /// waits until a quarter of it is free, and brings no more than fits even if all of it is for that lane. Room
     /// opens as fast as the lanes pass, so the fetch follows them. What smaller lanes cannot take goes back.
     pub fn records_to_fetch(&self, now_ns: u64) -> usize {
-        let is_full = self.book.len() >= RECORDS_IN_HAND_MAX || self.back.is_full(self.pacing());
+        // I9: as if every lane were full, and the room, and as much again were in calls and going back or to the
+        // archive.
+        let bytes_max = self.pacing().lane_bytes_max.saturating_mul(self.lanes.all.len() as u64 + 3);
+        let is_full = self.book.len() >= RECORDS_IN_HAND_MAX
+            || self.book.bytes() >= bytes_max
+            || self.back.is_full(self.pacing());
         if is_full || self.churn_until_ns > now_ns + CHURN_AHEAD_NS {
             return 0;
         }

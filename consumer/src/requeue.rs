@@ -15,6 +15,10 @@ pub(crate) const COPY_BYTES_MAX: usize = 64 << 10;
 /// Copies on their way at once; more wait for one of these to be answered.
 pub(crate) const COPIES_ON_THE_WAY_MAX: usize = 1024;
 
+/// Copies being made that an event is compared with, the latest: records that are not due yet may have a fate each,
+/// and a whole room of them goes back at once when the consumer closes.
+const OPEN_COMPARED: usize = 64;
+
 /// A record to write to one of the candidate queues of its first event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requeued {
@@ -100,8 +104,9 @@ impl Outbox {
                 && copy.not_before_ms == fate.not_before_ms
                 && *copy.bonus_type == *fate.bonus_type
         };
-        let at = match self.open.iter().rposition(|(copy, _)| fits(copy)) {
-            Some(at) => at,
+        let lately = self.open.len().saturating_sub(OPEN_COMPARED);
+        let at = match self.open[lately..].iter().rposition(|(copy, _)| fits(copy)) {
+            Some(at) => lately + at,
             None => {
                 self.open.push((Copy::of(fate), 0));
                 self.open.len() - 1
@@ -314,5 +319,20 @@ mod tests {
             copies.iter().map(|copy| (copy.attempt, copy.events())).collect::<Vec<_>>(),
             [(attempt, 2)]
         );
+    }
+
+    #[test]
+    fn a_room_full_of_different_fates_goes_back_at_once() {
+        let mut outbox = Outbox::default();
+        let key = crate::held::Book::default().insert(crate::held::tests::held(0));
+        let began = std::time::Instant::now();
+        for not_before_ms in 0..100_000 {
+            let bonus_type = "cash".into();
+            let fate = Fate { bonus_type, attempt: 1, failures: 0, not_before_ms, cause: Cause::Drain };
+            outbox.push(&fate, 0, key, Bytes::from_static(b"e"));
+        }
+        // Compared with each other they take 5 * 10^9 steps.
+        assert!(began.elapsed().as_secs() < 2, "{:?}", began.elapsed());
+        assert_eq!(outbox.take(&pacing(), 0, &mut Jitter::new(1)).len(), 100_000);
     }
 }

@@ -98,7 +98,7 @@ impl Salvage {
     /// Opens or creates the file in `dir`, at most `max_bytes` long. What it holds is there to be taken.
     ///
     /// A damaged end (a write that a crash cut short, which nobody was told had succeeded) is copied to
-    /// `salvage.damaged` for a person to look at, and cut off.
+    /// the end of `salvage.damaged` for a person to look at, and cut off.
     ///
     /// # Errors
     /// [`SalvageOpenError`].
@@ -217,7 +217,12 @@ impl Log {
     fn repair(&mut self, dir: &Path, bytes: &[u8]) -> io::Result<()> {
         let good = usize::try_from(self.len).unwrap_or(bytes.len());
         if good < bytes.len() {
-            std::fs::write(dir.join("salvage.damaged"), &bytes[good..])?;
+            // Behind what is there from an earlier damage, and safe before it is cut here: an entry that was
+            // acknowledged may be in it.
+            let kept = dir.join("salvage.damaged");
+            let mut kept = OpenOptions::new().append(true).create(true).open(kept)?;
+            kept.write_all(&bytes[good..])?;
+            kept.sync_all()?;
             self.file.set_len(self.len)?;
         }
         if bytes.len() < MAGIC.len() {
@@ -276,10 +281,11 @@ impl Log {
             at += frame(entry);
         }
         new.sync_all()?;
+        let dir = File::open(dir)?;
         std::fs::rename(&new_path, &path)?;
-        File::open(dir)?.sync_all()?;
+        // I2: from here on the old file has no name, so nothing may be appended to it, whatever fails next.
         (self.file, self.entries, self.len) = (new, entries, at);
-        Ok(())
+        dir.sync_all()
     }
 }
 

@@ -377,6 +377,23 @@ async fn a_malformed_record_is_archived_whole_and_does_not_stop_its_partition() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn malformed_records_that_nobody_takes_are_bounded_in_bytes() {
+    let scene = scene(1, rules(&["cash"]));
+    *scene.world.troubles.lock() = Troubles { archive_down: 100, ..Troubles::default() };
+    scene.world.dead_outlet.store(true, Ordering::SeqCst);
+    for _ in 0..400 {
+        scene.world.append(0, vec![0xff; 64 << 10]);
+    }
+    scene.wait(SECOND).await;
+    // 25 MiB in the topic; 4 MiB of lanes and what stands for them, and one fetch of 4 MiB beyond.
+    let in_hand = scene.consumer.stats().records_in_hand.get();
+    assert!((64..=130).contains(&in_hand), "{in_hand} records of 64 KiB");
+    *scene.world.troubles.lock() = Troubles::default();
+    scene.world.dead_outlet.store(false, Ordering::SeqCst);
+    scene.world.settle(60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_type_that_the_rules_do_not_know_waits_for_them() {
     let scene = scene(1, rules(&["cash"]));
     scene.world.append(0, record_of("gift", "a", 10));

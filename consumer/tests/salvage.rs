@@ -113,3 +113,18 @@ fn a_directory_in_use_and_a_foreign_file_are_named() {
     std::fs::write(log(dir.path()), b"WFSALV99 of a newer version").unwrap();
     assert!(matches!(Salvage::open(dir.path(), 1 << 20), Err(SalvageOpenError::Unknown(_))));
 }
+
+#[test]
+fn what_a_second_damage_cuts_off_does_not_replace_what_the_first_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cut = Vec::new();
+    for end in [b"first".as_slice(), b"second"] {
+        Salvage::open(dir.path(), 1 << 20).unwrap().append(&[record(1, 100)]).unwrap();
+        let mut bytes = std::fs::read(log(dir.path())).unwrap();
+        bytes.extend_from_slice(end);
+        std::fs::write(log(dir.path()), bytes).unwrap();
+        Salvage::open(dir.path(), 1 << 20).unwrap();
+        cut.extend_from_slice(end);
+    }
+    assert_eq!(std::fs::read(dir.path().join("salvage.damaged")).unwrap(), cut);
+}
