@@ -95,10 +95,58 @@ async fn open_says_what_is_wrong() {
     drop(first);
     let wrong = EmbeddedStoreOptions { max_calls: 0, ..options.clone() };
     assert!(matches!(open(&wrong), Some(OpenStoreError::Invalid(_))));
-    std::fs::write(dir.path().join("WINDFALL-STORE"), "2\n").unwrap();
-    assert!(matches!(open(&options), Some(OpenStoreError::Newer { found: 2, .. })));
+    std::fs::write(dir.path().join("WINDFALL-STORE"), "3\n").unwrap();
+    assert!(matches!(open(&options), Some(OpenStoreError::Newer { found: 3, .. })));
     std::fs::write(dir.path().join("WINDFALL-STORE"), "").unwrap();
     assert!(matches!(open(&options), Some(OpenStoreError::Damaged { .. })));
     let file = dir.path().join("WINDFALL-STORE");
     assert!(matches!(EmbeddedStore::open(&file, &options).err(), Some(OpenStoreError::Io { .. })));
+}
+
+#[tokio::test]
+async fn any_text_comes_back_to_the_byte() {
+    let store = Embedded::new(false).open().await.unwrap();
+    // Canonical base64url, and what is nearly that: padding, stray last bits, the other alphabet, blanks, no base64.
+    let texts =
+        ["AQAB", "AQ", "AR", "AQ==", "+/+/", "-_-_", "", "A", "AQ\n", "AQAB AQAB", "\u{ff}\u{fffd}", "¿"];
+    for text in texts {
+        let (put, key) = token();
+        store.put(&[TokenPut { token: text.into(), ..put }]).await.unwrap();
+        assert_eq!(store.get(&[key]).await.unwrap(), vec![Some(text.into())]);
+        assert_eq!(&*store.list(7, None, 1).await.unwrap()[0].token, text);
+    }
+}
+
+#[tokio::test]
+async fn a_kill_while_the_store_is_made_leaves_a_directory_that_opens() {
+    // What a kill leaves behind: nothing but the lock, or some of the files.
+    for left in ["", "making/0.jnl", "making/version"] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("LOCK"), "").unwrap();
+        if !left.is_empty() {
+            std::fs::create_dir(dir.path().join("making")).unwrap();
+            std::fs::write(dir.path().join(left), "").unwrap();
+        }
+        let store = EmbeddedStore::open(dir.path(), &EmbeddedStoreOptions::default()).unwrap();
+        store.put(&[token().0]).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_whose_disk_fails_says_so_and_does_not_hang() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedStoreOptions { memtable_bytes: 1 << 20, ..EmbeddedStoreOptions::default() };
+    let store = EmbeddedStore::open(dir.path(), &options).unwrap();
+    // Table files have nowhere to go any more.
+    let home = dir.path().join("db/keyspaces/1");
+    std::fs::remove_dir_all(if home.exists() { home } else { dir.path().join("keyspaces/1") }).unwrap();
+    let puts: Vec<_> = (0..2000).map(|one| TokenPut { user_id: one, ..token().0 }).collect();
+    let failing = async {
+        loop {
+            if store.put(&puts).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), failing).await.unwrap();
 }
