@@ -4,7 +4,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::process::ExitStatusExt;
+use std::io::ErrorKind;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ pub struct Run {
     env: Vec<(String, String)>,
     dir: Option<PathBuf>,
     stdin: Option<Vec<u8>>,
+    user: Option<u32>,
     time_out: Duration,
 }
 
@@ -35,6 +37,7 @@ impl Run {
             env: Vec::new(),
             dir: None,
             stdin: None,
+            user: None,
             time_out: TIME_OUT,
         }
     }
@@ -69,6 +72,12 @@ impl Run {
         self
     }
 
+    /// As this user. Only root may do so.
+    pub const fn user(mut self, id: u32) -> Self {
+        self.user = Some(id);
+        self
+    }
+
     /// Killed, and the test failed, if it takes longer. Default: 90 s.
     pub const fn time_out(mut self, time_out: Duration) -> Self {
         self.time_out = time_out;
@@ -96,7 +105,10 @@ impl Run {
             input
         });
         command.stdin(stdin.as_ref().map_or_else(Stdio::null, to));
-        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        if let Some(id) = self.user {
+            command.uid(id).gid(id);
+        }
+        let child = spawn(&mut command);
         Running {
             what: format!("{command:?}"),
             child,
@@ -271,6 +283,18 @@ impl fmt::Display for Ended {
             self.what, self.took, self.code, self.signal, self.stdout, self.stderr
         )
     }
+}
+
+/// A binary that was copied a moment ago may be open for writing still, in a child that another thread forks off.
+fn spawn(command: &mut Command) -> Child {
+    for _ in 0..200 {
+        match command.spawn() {
+            Ok(child) => return child,
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::sleep(POLL),
+            Err(error) => panic!("{command:?}: {error}"),
+        }
+    }
+    panic!("{command:?}: stays busy");
 }
 
 fn text(file: &NamedTempFile) -> String {
