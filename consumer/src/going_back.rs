@@ -244,6 +244,10 @@ impl Dispatch {
                 };
                 self.stats.replayed.add(replayed);
                 self.back.replay_pause_ns = pause_ns.min(REPLAY_PAUSE_MAX_NS);
+                if self.back.replaying == 0 && outcome == RequeueOutcome::Stored {
+                    // The queues take records again: the next ones at once, until none is left.
+                    self.back.replay_at_ns = 0;
+                }
                 self.back.replayed.push((entry, outcome));
             }
             (None, _) => {}

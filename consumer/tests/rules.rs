@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tempfile::TempDir;
 use windfall_config::rules::{Fuse, Limit, Rules};
-use windfall_consumer::{Cause, ConsumerHandle, Options};
+use windfall_consumer::{Cause, ConsumerHandle, Options, Requeued, Salvage};
 use windfall_proto::record::Head;
 use windfall_reward_service::contract::Rejection;
 
@@ -295,6 +295,31 @@ async fn when_every_queue_refuses_copies_wait_in_the_salvage_file_across_a_crash
     world.dead_outlet.store(false, Ordering::SeqCst);
     world.settle(60 * SECOND).await;
     assert!(consumer.stats().replayed.get() >= 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_the_queues_are_back_the_salvage_file_empties_without_a_pause() {
+    let dir = tempfile::tempdir().unwrap();
+    let waiting: Vec<Requeued> = (0..400)
+        .map(|n| {
+            let head = Head { bonus_type: "cash", attempt: 1, failures: 0, not_before_ms: 0, count: 1 };
+            Requeued {
+                bonus_type: "cash".into(),
+                activity: "spring".into(),
+                scene: "rain".into(),
+                first_user_id: 0,
+                key: format!("a{n}-0.1").into_bytes(),
+                payload: record_with(head, &format!("a{n}")),
+                events: 1,
+            }
+        })
+        .collect();
+    Salvage::open(dir.path(), 1 << 20).unwrap().append(&waiting).unwrap();
+    let world = World::new(1, 7, dir.path(), rules(&["cash"]));
+    let consumer = world.start(options());
+    tokio::time::sleep(3 * SECOND).await;
+    assert_eq!(consumer.stats().replayed.get(), 400);
+    world.settle(5 * SECOND).await;
 }
 
 #[tokio::test(start_paused = true)]
