@@ -14,11 +14,14 @@
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// The directory of a data directory that holds the journal.
 pub const DIR: &str = "rain";
+
+/// No line is longer: a token has at most 1 KiB.
+const LINE_MAX_BYTES: u64 = 4_096;
 
 /// Writes one thread's file.
 pub struct JournalWriter {
@@ -42,20 +45,22 @@ pub struct Intent {
 }
 
 impl JournalWriter {
-    /// Appends to a thread's file. A line that a kill cut in half is closed first, so that it stays alone.
+    /// Appends to a thread's file. A line that a kill cut in half is taken away first: its call had not begun, or
+    /// its answer counts as swallowed.
     pub fn open(data: &Path, thread: usize) -> Result<Self> {
         let dir = data.join(DIR);
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let path = dir.join(format!("{thread:02}.log"));
-        let mut file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .read(true)
-            .open(&path)
-            .with_context(|| format!("cannot open {}", path.display()))?;
-        if file.seek(SeekFrom::End(0))? > 0 {
-            file.write_all(b"\n")?;
-        }
+        let context = || format!("cannot open {}", path.display());
+        let mut file =
+            OpenOptions::new().create(true).append(true).read(true).open(&path).with_context(context)?;
+        let len = file.metadata().with_context(context)?.len();
+        let tail_at = len.saturating_sub(LINE_MAX_BYTES);
+        file.seek(SeekFrom::Start(tail_at))?;
+        let mut tail = Vec::new();
+        file.read_to_end(&mut tail).with_context(context)?;
+        let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        file.set_len(tail_at + u64::try_from(whole)?).with_context(context)?;
         Ok(Self { file, text: String::new() })
     }
 
@@ -107,23 +112,15 @@ pub fn read(data: &Path, mut each: impl FnMut(Line) -> Result<()>) -> Result<()>
                 break;
             }
             at += 1;
-            let whole = text.ends_with('\n');
-            match parse(text.trim_end_matches('\n')) {
-                Some(line) if whole => each(line)?,
-                None if text.trim().is_empty() => {}
-                // Half a line is what a kill leaves: at the file's end, or before the line that closed it.
-                _ if !whole || is_cut(&mut reader)? => {}
-                _ => bail!("{} line {at} is not a line of a journal: {text:?}", path.display()),
+            // Half a line at the end is what a kill leaves.
+            let Some(line) = text.strip_suffix('\n') else { break };
+            match parse(line) {
+                Some(line) => each(line)?,
+                None => bail!("{} line {at} is not a line of a journal: {line:?}", path.display()),
             }
         }
     }
     Ok(())
-}
-
-/// A cut line is followed by the empty rest of the line that closed it.
-fn is_cut(reader: &mut BufReader<File>) -> Result<bool> {
-    let next = reader.fill_buf()?;
-    Ok(next.is_empty() || matches!(next[0], b'\n' | b'I'))
 }
 
 fn files(data: &Path) -> Result<Vec<PathBuf>> {

@@ -1,9 +1,12 @@
 //! The other side of the check: what the ledger, the archive and the downstream's book say.
 
-use super::{Book, Figures, Verdict};
+use super::{Book, Content, Figures, Verdict};
 use crate::data::place;
 use anyhow::{Context, Result};
+use std::collections::BTreeMap;
 use std::path::Path;
+use windfall_config::{Rules, RulesStore};
+use windfall_proto::event::EventRef;
 use windfall_reward_service::fake::FakeBook;
 use windfall_reward_service::ledger::{ArchiveFilter, LedgerReader};
 
@@ -14,18 +17,22 @@ pub const BOOKED_TYPES: [&str; 1] = ["badge"];
 pub fn check(data: &Path) -> Result<Verdict> {
     let mut book = Book::read(data)?;
     let ledger = LedgerReader::open(place::ledger(data)).context("the ledger cannot be read")?;
+    ledger.check().context("the ledger is damaged")?;
     for line in ledger.orders()? {
         let line = line.context("the ledger cannot be read")?;
-        book.ledger_row(&line.trade_no, line.user_id, &line.bonus_type, line.amount, line.credits);
+        let content = Content { user_id: line.user_id, bonus_type: &line.bonus_type, amount: line.amount };
+        book.ledger_row(&line.trade_no, content, line.credits);
     }
     read_archive(&mut book, &ledger)?;
     let payments = place::badge_book(data);
     if payments.exists() {
         for payment in FakeBook::read(&payments).context("the downstream's book cannot be read")? {
-            book.paid(&payment.trade_no, payment.user_id, payment.amount);
+            let content =
+                Content { user_id: payment.user_id, bonus_type: &payment.bonus_type, amount: payment.amount };
+            book.paid(&payment.trade_no, content);
         }
     }
-    check_sums(&mut book, &ledger)?;
+    check_sums(&mut book, &ledger, data)?;
     Ok(book.verdict(&BOOKED_TYPES))
 }
 
@@ -36,16 +43,27 @@ fn read_archive(book: &mut Book, ledger: &LedgerReader) -> Result<()> {
         let Some(last) = page.last() else { return Ok(()) };
         filter.after = last.id;
         for entry in &page {
-            // A conflict is another event under a number that is taken: the number's own order is judged by itself.
-            if let Some(trade_no) = entry.trade_no.as_deref().filter(|_| entry.reason != "conflict") {
-                book.archived(trade_no);
+            let Some(trade_no) = entry.trade_no.as_deref() else { continue };
+            let event = EventRef::parse(&entry.payload).ok();
+            let content = event.as_ref().map(|event| Content {
+                user_id: event.user_id,
+                bonus_type: event.bonus_type,
+                amount: event.amount,
+            });
+            match content {
+                // The number's own order is judged by itself.
+                Some(content) if entry.reason == "conflict" => book.conflict(trade_no, content),
+                content => {
+                    let given_up = matches!(entry.reason.as_str(), "max_failures" | "unknown_type");
+                    book.archived(trade_no, content, !given_up && entry.replay.is_none());
+                }
             }
         }
     }
 }
 
 /// What no single order shows: double entry, and budgets.
-fn check_sums(book: &mut Book, ledger: &LedgerReader) -> Result<()> {
+fn check_sums(book: &mut Book, ledger: &LedgerReader, data: &Path) -> Result<()> {
     let sums = ledger.reconcile()?;
     let wrong = [
         ("credited orders without a transfer", sums.orders_without_transfer),
@@ -54,6 +72,7 @@ fn check_sums(book: &mut Book, ledger: &LedgerReader) -> Result<()> {
         ("accounts whose balance is not the sum of their transfers", sums.wrong_balances),
         ("assets that do not sum to zero", sums.unbalanced_assets),
         ("budgets whose used part is not the sum of their orders", sums.wrong_used),
+        ("budgets beyond their total", sums.budgets_over),
         ("budgets whose reserved part is not the sum of their orders", sums.wrong_reserved),
     ];
     for (what, count) in wrong {
@@ -62,15 +81,36 @@ fn check_sums(book: &mut Book, ledger: &LedgerReader) -> Result<()> {
             book.wrong("(ledger)", count, |figures: &mut Figures| &mut figures.mismatched, finding);
         }
     }
+    let allowed = budgets_ever(data)?;
     for budget in ledger.budgets()? {
-        let Some(total) = budget.total else { continue };
+        let key = (budget.activity.clone(), budget.scene.clone(), budget.bonus_type.clone());
+        // The rules' own figure, not the ledger's copy of it.
+        let Some(total) = allowed.get(&key).copied() else { continue };
         if budget.used.saturating_add(budget.reserved) > total {
             let finding = format!(
-                "budget {}/{}/{}: {} used and {} reserved of {total}",
+                "budget {}/{}/{}: {} used and {} reserved; the rules never allowed more than {total}",
                 budget.activity, budget.scene, budget.bonus_type, budget.used, budget.reserved
             );
             book.wrong(&budget.bonus_type, 1, |figures: &mut Figures| &mut figures.budget_over, finding);
         }
     }
     Ok(())
+}
+
+type BudgetKey = (String, String, String);
+
+/// The largest total that any version of the rules allowed, by activity, scene and type.
+fn budgets_ever(data: &Path) -> Result<BTreeMap<BudgetKey, i64>> {
+    let store = RulesStore::new(place::rules(data), None);
+    let documents = store.history()?.changes.into_iter().map(|change| change.after).chain([store.show()?]);
+    let mut allowed = BTreeMap::new();
+    for document in documents {
+        // A document that does not validate was never in force.
+        let Ok(rules) = Rules::parse(&document, None) else { continue };
+        for budget in rules.budgets {
+            let total = allowed.entry((budget.activity, budget.scene, budget.bonus_type)).or_insert(0);
+            *total = budget.total.max(*total);
+        }
+    }
+    Ok(allowed)
 }

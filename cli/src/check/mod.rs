@@ -7,7 +7,7 @@ pub mod journal;
 pub mod ledger_side;
 pub mod samples;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use journal::Line;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -16,20 +16,43 @@ use std::path::Path;
 
 /// What one order was meant to be, and what became of it. 48 bytes, so that a million fit a small machine.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
+struct Entry {
     /// The first 128 bits of the order number's SHA-256.
     key: u128,
-    number: u64,
     user_id: i64,
     amount: i64,
+    number: u32,
     bonus_type: u16,
     answer: Answer,
+    archived: Archived,
     /// Credits found in the ledger; 255 stands for more, too.
     credits: u8,
     /// Payments found in the downstream's book; 255 stands for more, too.
     payments: u8,
-    archived: bool,
+    /// The ledger has a row of it, credited or not.
+    in_ledger: bool,
     mismatched: bool,
+}
+
+/// What the archive says of an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Archived {
+    No,
+    /// Given up without a decision, or replayed since: it may have been paid or credited all the same.
+    Open,
+    /// Decided against it.
+    Final,
+}
+
+/// What an event says of itself, wherever it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Content<'a> {
+    /// Whose.
+    pub user_id: i64,
+    /// The bonus type.
+    pub bonus_type: &'a str,
+    /// In the smallest unit.
+    pub amount: i64,
 }
 
 /// What the activity service heard.
@@ -122,26 +145,27 @@ impl Book {
     /// Reads the journal of a data directory.
     pub fn read(data: &Path) -> Result<Self> {
         let mut book = Self { entries: Vec::new(), types: Vec::new(), verdict: Verdict::default() };
-        let mut answers: Vec<(u64, Answer)> = Vec::new();
+        let mut answers: Vec<(u32, Answer)> = Vec::new();
         journal::read(data, |line| {
             match line {
                 Line::Intent(intent) => {
                     let bonus_type = book.type_id(&intent.bonus_type)?;
                     book.entries.push(Entry {
                         key: key(&intent.trade_no),
-                        number: intent.number,
                         user_id: intent.user_id,
                         amount: intent.amount,
+                        number: small(intent.number)?,
                         bonus_type,
                         answer: Answer::None,
+                        archived: Archived::No,
                         credits: 0,
                         payments: 0,
-                        archived: false,
+                        in_ledger: false,
                         mismatched: false,
                     });
                 }
                 Line::Answer(number, answer) => {
-                    answers.push((number, if answer.is_ok() { Answer::Ok } else { Answer::Refused }));
+                    answers.push((small(number)?, if answer.is_ok() { Answer::Ok } else { Answer::Refused }));
                 }
                 Line::Token(..) => {}
             }
@@ -163,50 +187,64 @@ impl Book {
             }
         }
         book.entries.sort_unstable_by_key(|entry| entry.key);
+        if let Some(twice) = book.entries.windows(2).find(|pair| pair[0].key == pair[1].key) {
+            bail!(
+                "the journal gives rewards {} and {} the same order number",
+                twice[0].number,
+                twice[1].number
+            );
+        }
         Ok(book)
     }
 
     /// A row of the ledger: an order and the times that it was credited.
-    pub fn ledger_row(&mut self, trade_no: &str, user_id: i64, bonus_type: &str, amount: i64, credits: u32) {
-        let Some(at) = self.find(trade_no) else {
-            self.unintended(bonus_type, || format!("order {trade_no} in the ledger was never intended"));
-            return;
+    pub fn ledger_row(&mut self, trade_no: &str, content: Content<'_>, credits: u32) {
+        let Some(at) = self.compare("the ledger", trade_no, content) else { return };
+        self.entries[at].in_ledger = true;
+        self.entries[at].credits = u8::try_from(credits).unwrap_or(u8::MAX);
+    }
+
+    /// An entry of the archive; `content` where its bytes are an event. `decided`: it was rejected for good, and
+    /// nobody has replayed it.
+    pub fn archived(&mut self, trade_no: &str, content: Option<Content<'_>>, decided: bool) {
+        let at = match content {
+            Some(content) => self.compare("the archive", trade_no, content),
+            None => self.find(trade_no),
         };
-        let type_fits = self.types[usize::from(self.entries[at].bonus_type)] == bonus_type;
-        let entry = &mut self.entries[at];
-        entry.credits = u8::try_from(credits).unwrap_or(u8::MAX);
-        if !type_fits || entry.user_id != user_id || entry.amount != amount {
-            entry.mismatched = true;
-            let meant = (entry.user_id, entry.amount);
-            self.verdict.say(|| {
-                format!(
-                    "order {trade_no}: user {user_id}, {bonus_type} {amount}; meant for user {}: {}",
-                    meant.0, meant.1
-                )
-            });
+        if let Some(at) = at {
+            let archived = if decided { Archived::Final } else { Archived::Open };
+            self.entries[at].archived = self.entries[at].archived.max(archived);
         }
     }
 
-    /// An entry of the archive.
-    pub fn archived(&mut self, trade_no: &str) {
-        match self.find(trade_no) {
-            Some(at) => self.entries[at].archived = true,
-            None => self.unintended("", || format!("archived order {trade_no} was never intended")),
-        }
+    /// An event under a number that is taken by another: the rain never sends one.
+    pub fn conflict(&mut self, trade_no: &str, content: Content<'_>) {
+        self.compare("the archive, as a conflict,", trade_no, content);
     }
 
     /// A payment in the downstream's own book.
-    pub fn paid(&mut self, trade_no: &str, user_id: i64, amount: i64) {
+    pub fn paid(&mut self, trade_no: &str, content: Content<'_>) {
+        let Some(at) = self.compare("the downstream's book", trade_no, content) else { return };
+        self.entries[at].payments = self.entries[at].payments.saturating_add(1);
+    }
+
+    /// Finds the order and compares what somebody says of it with what was intended.
+    fn compare(&mut self, place: &str, trade_no: &str, content: Content<'_>) -> Option<usize> {
         let Some(at) = self.find(trade_no) else {
-            self.unintended("", || format!("the downstream paid {trade_no}, which was never intended"));
-            return;
+            let unintended = self.verdict.by_type.entry(content.bonus_type.to_owned()).or_default();
+            unintended.mismatched += 1;
+            self.verdict.say(|| format!("{place} has order {trade_no}, which was never intended"));
+            return None;
         };
         let entry = &mut self.entries[at];
-        entry.payments = entry.payments.saturating_add(1);
-        if entry.user_id != user_id || entry.amount != amount {
+        let bonus_type = self.types[usize::from(entry.bonus_type)].as_str();
+        let intended = Content { user_id: entry.user_id, bonus_type, amount: entry.amount };
+        if content != intended {
             entry.mismatched = true;
-            self.verdict.say(|| format!("the downstream paid {trade_no} to user {user_id}: {amount}"));
+            self.verdict
+                .say(|| format!("{place} has order {trade_no} as {content:?}; intended was {intended:?}"));
         }
+        Some(at)
     }
 
     /// Something that is wrong with no order in particular.
@@ -227,18 +265,28 @@ impl Book {
             let bonus_type = &self.types[usize::from(entry.bonus_type)];
             let figures = self.verdict.by_type.entry(bonus_type.clone()).or_default();
             let credited = entry.credits > 0;
+            let archived = entry.archived != Archived::No;
             match entry.answer {
                 Answer::Ok => figures.sent += 1,
                 Answer::Refused => figures.refused += 1,
                 Answer::None => figures.unanswered += 1,
             }
             figures.credited += u64::from(credited);
-            figures.archived += u64::from(entry.archived && !credited);
-            let lost = entry.answer == Answer::Ok && !credited && !entry.archived;
-            let double = entry.credits > 1 || entry.payments > 1 || (credited && entry.archived);
-            let though_refused = entry.answer == Answer::Refused && (credited || entry.payments > 0);
-            let disagree =
-                by_book.contains(&bonus_type.as_str()) && credited != (entry.payments > 0) && !entry.archived;
+            figures.archived += u64::from(archived && !credited);
+            // What the ledger has seen has arrived, whatever the kill swallowed.
+            let arrived = entry.answer == Answer::Ok || entry.in_ledger;
+            let lost = arrived && !credited && !archived;
+            let both = credited && entry.archived == Archived::Final;
+            let double = entry.credits > 1 || entry.payments > 1 || both;
+            let traces = entry.in_ledger || archived || entry.payments > 0;
+            let though_refused = entry.answer == Answer::Refused && traces;
+            let paid = entry.payments > 0;
+            let disagree = if by_book.contains(&bonus_type.as_str()) {
+                // Given up without a decision, it may have been paid; in every other case both must know.
+                credited != paid && entry.archived != Archived::Open
+            } else {
+                paid
+            };
             let mismatched = entry.mismatched || though_refused || disagree;
             figures.lost += u64::from(lost);
             figures.double += u64::from(double);
@@ -249,7 +297,7 @@ impl Book {
                 self.verdict.say(|| {
                     format!(
                         "reward {} ({bonus_type} {} for user {}): answered {:?}, credited {} times, paid {} times \
-                         downstream, archived: {}",
+                         downstream, archived: {:?}",
                         entry.number, entry.amount, entry.user_id, entry.answer, entry.credits, entry.payments,
                         entry.archived,
                     )
@@ -264,12 +312,6 @@ impl Book {
         self.verdict
     }
 
-    fn unintended(&mut self, bonus_type: &str, finding: impl FnOnce() -> String) {
-        let name = if bonus_type.is_empty() { "(unknown)" } else { bonus_type };
-        self.verdict.by_type.entry(name.to_owned()).or_default().mismatched += 1;
-        self.verdict.say(finding);
-    }
-
     fn find(&self, trade_no: &str) -> Option<usize> {
         self.entries.binary_search_by_key(&key(trade_no), |entry| entry.key).ok()
     }
@@ -281,6 +323,11 @@ impl Book {
         self.types.push(bonus_type.to_owned());
         Ok(u16::try_from(self.types.len() - 1)?)
     }
+}
+
+/// A rain has at most 100,000,000 rewards.
+fn small(number: u64) -> Result<u32> {
+    u32::try_from(number).context("a reward's number in the journal is too large")
 }
 
 fn key(trade_no: &str) -> u128 {
@@ -310,13 +357,17 @@ mod tests {
         }
     }
 
+    fn cash(user_id: i64, amount: i64) -> Content<'static> {
+        Content { user_id, bonus_type: "cash", amount }
+    }
+
     #[test]
     fn a_sound_story_is_clean_whatever_the_kill_swallowed() {
         for swallowed_arrived in [false, true] {
             let mut book = book(three);
-            book.ledger_row("o-1", 40, "cash", 5, 1);
+            book.ledger_row("o-1", cash(40, 5), 1);
             if swallowed_arrived {
-                book.ledger_row("o-3", 40, "cash", 5, 1);
+                book.ledger_row("o-3", cash(40, 5), 1);
             }
             let verdict = book.verdict(&[]);
             assert!(verdict.is_clean(), "{verdict:?}");
@@ -324,40 +375,54 @@ mod tests {
         }
     }
 
+    /// Each damage alone, on top of a sound o-1 where `sound` says so.
     #[test]
     fn every_kind_of_damage_is_reported() {
-        type Damage = (&'static str, fn(&mut Book), fn(&Figures) -> u64);
-        let ok = |book: &mut Book| book.ledger_row("o-1", 40, "cash", 5, 1);
-        let damages: [Damage; 9] = [
-            ("lost", |_| {}, |figures| figures.lost),
-            ("credited twice", |book| book.ledger_row("o-1", 40, "cash", 5, 2), |figures| figures.double),
-            ("another user", |book| book.ledger_row("o-1", 41, "cash", 5, 1), |figures| figures.mismatched),
-            ("another amount", |book| book.ledger_row("o-1", 40, "cash", 6, 1), |figures| figures.mismatched),
-            ("another type", |book| book.ledger_row("o-1", 40, "coin", 5, 1), |figures| figures.mismatched),
+        type Damage = (&'static str, bool, fn(&mut Book), fn(&Figures) -> u64);
+        let damages: [Damage; 15] = [
+            ("lost", false, |_| {}, |one| one.lost),
+            ("credited twice", false, |book| book.ledger_row("o-1", cash(40, 5), 2), |one| one.double),
+            ("another user", false, |book| book.ledger_row("o-1", cash(41, 5), 1), |one| one.mismatched),
+            ("another amount", false, |book| book.ledger_row("o-1", cash(40, 6), 1), |one| one.mismatched),
             (
-                "credited though refused",
-                |book| book.ledger_row("o-2", 40, "cash", 5, 1),
-                |figures| figures.mismatched,
+                "another type",
+                false,
+                |book| book.ledger_row("o-1", Content { bonus_type: "coin", ..cash(40, 5) }, 1),
+                |one| one.mismatched,
             ),
-            ("unintended", |book| book.ledger_row("o-9", 40, "cash", 5, 1), |figures| figures.mismatched),
+            ("credited, refused", true, |book| book.ledger_row("o-2", cash(40, 5), 1), |one| one.mismatched),
+            ("archived, refused", true, |book| book.archived("o-2", None, true), |one| one.mismatched),
+            ("unintended", true, |book| book.ledger_row("o-9", cash(40, 5), 1), |one| one.mismatched),
+            ("swallowed, twice", true, |book| book.ledger_row("o-3", cash(40, 5), 2), |one| one.double),
+            ("swallowed, seen, gone", true, |book| book.ledger_row("o-3", cash(40, 5), 0), |one| one.lost),
             (
-                "swallowed, then twice",
-                |book| book.ledger_row("o-3", 40, "cash", 5, 2),
-                |figures| figures.double,
+                "credited and rejected",
+                true,
+                |book| book.archived("o-1", Some(cash(40, 5)), true),
+                |one| one.double,
             ),
+            (
+                "archived with another amount",
+                false,
+                |book| book.archived("o-1", Some(cash(40, 6)), true),
+                |one| one.mismatched,
+            ),
+            ("conflicting event", true, |book| book.conflict("o-1", cash(41, 5)), |one| one.mismatched),
+            ("paid by a stranger", true, |book| book.paid("o-1", cash(40, 5)), |one| one.mismatched),
             (
                 "paid twice downstream",
+                true,
                 |book| {
-                    book.paid("o-1", 40, 5);
-                    book.paid("o-1", 40, 5);
+                    book.paid("o-1", cash(40, 5));
+                    book.paid("o-1", cash(40, 5));
                 },
-                |figures| figures.double,
+                |one| one.double,
             ),
         ];
-        for (what, damage, count) in damages {
+        for (what, sound, damage, count) in damages {
             let mut book = book(three);
-            if !matches!(what, "lost" | "credited twice") && !what.starts_with("another") {
-                ok(&mut book);
+            if sound {
+                book.ledger_row("o-1", cash(40, 5), 1);
             }
             damage(&mut book);
             let verdict = book.verdict(&[]);
@@ -367,20 +432,26 @@ mod tests {
     }
 
     #[test]
-    fn an_archived_order_is_not_lost_and_a_credited_one_is_not_archived() {
-        let mut sound = book(three);
-        sound.archived("o-1");
-        assert!(sound.verdict(&[]).is_clean());
-        let mut both = book(three);
-        both.ledger_row("o-1", 40, "cash", 5, 1);
-        both.archived("o-1");
-        assert_eq!(both.verdict(&[]).total.double, 1);
+    fn an_archived_order_is_not_lost_and_one_given_up_may_have_been_credited() {
+        let mut rejected = book(three);
+        rejected.archived("o-1", Some(cash(40, 5)), true);
+        assert!(rejected.verdict(&[]).is_clean());
+        let mut given_up = book(three);
+        given_up.ledger_row("o-1", cash(40, 5), 1);
+        given_up.archived("o-1", Some(cash(40, 5)), false);
+        assert!(given_up.verdict(&[]).is_clean());
     }
 
     #[test]
     fn ledger_and_downstream_must_agree() {
-        let mut book = book(three);
-        book.ledger_row("o-1", 40, "cash", 5, 1);
-        assert_eq!(book.verdict(&["cash"]).total.mismatched, 1, "credited, yet never paid");
+        let mut unpaid = book(three);
+        unpaid.ledger_row("o-1", cash(40, 5), 1);
+        assert_eq!(unpaid.verdict(&["cash"]).total.mismatched, 1, "credited, yet never paid");
+        for (decided, wrong) in [(true, 1), (false, 0)] {
+            let mut book = book(three);
+            book.paid("o-1", cash(40, 5));
+            book.archived("o-1", Some(cash(40, 5)), decided);
+            assert_eq!(book.verdict(&["cash"]).total.mismatched, wrong, "paid, then rejected: {decided}");
+        }
     }
 }

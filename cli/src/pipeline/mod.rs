@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use token_drop::TokenDrop;
+use tokio::task::{JoinHandle, JoinSet};
 use windfall_config::{FileSource, LiveRules};
 use windfall_consumer::{Clock as _, ConsumerHandle, ConsumerStats, Gate, Parts, Salvage, SystemClock};
 use windfall_limiter::{Limit, Limiter, Now};
@@ -87,6 +88,8 @@ pub struct Pipeline {
     consumers: Vec<(String, ConsumerHandle)>,
     salvage: Arc<Salvage>,
     token_drop: TokenDrop,
+    /// Carries changed budgets from the rules to the ledger.
+    budgets: JoinHandle<()>,
     rules_source: FileSource,
 }
 
@@ -118,7 +121,9 @@ pub struct Snapshot {
 impl Snapshot {
     /// Nothing is on its way any more.
     pub fn is_idle(&self) -> bool {
+        // Slots in use count packs that still gather.
         self.sdk.packs_in_flight == 0
+            && self.sdk.spool_slots.0 == 0
             && self.fanout.parcels == 0
             && self.salvaged == 0
             && self.lag.values().all(|records| *records == 0)
@@ -145,7 +150,7 @@ pub struct ClosedPipeline {
     /// Packs that wait in the spool.
     pub packs_left: usize,
     /// Records that will be delivered again.
-    pub records_left: usize,
+    pub records_left: u64,
 }
 
 impl Pipeline {
@@ -188,7 +193,9 @@ impl Pipeline {
         let (sdk, inherited) = Sdk::init(options.sdk, parts).context("the SDK cannot start")?;
         let salvage = Salvage::open(&place::salvage(data), SALVAGE_MAX_BYTES)
             .context("the salvage file cannot be opened")?;
+        let budgets = tokio::spawn(follow_budgets(rules.clone(), rewards.clone()));
         let mut own = Self {
+            budgets,
             rules,
             sdk,
             brokers,
@@ -277,7 +284,8 @@ impl Pipeline {
             let now = self.snapshot().await?;
             // Twice in a row and nothing written in between: a copy that moved from one topic to another while
             // the lags were read one by one would show in `written`.
-            let mark = (now.written, now.rewards.types.values().map(|one| one.credited).sum());
+            let credited: u64 = now.rewards.types.values().map(|one| one.credited).sum();
+            let mark = (now.written, credited + now.rewards.archived);
             if now.is_idle() && idle_before && last == Some(mark) {
                 return Ok(Drained::All { last_moved });
             }
@@ -300,19 +308,58 @@ impl Pipeline {
     pub async fn close(self, deadline: Duration) -> Result<ClosedPipeline> {
         let sdk = self.sdk.clone();
         let packs_left = tokio::task::spawn_blocking(move || sdk.close(deadline).packs_left).await?;
-        let mut records_left = 0;
+        // All at once: one that drains must not leave its topics' share to those that still fetch.
+        let mut draining = JoinSet::new();
         for (topic, consumer) in self.consumers {
-            let report =
-                consumer.drain(deadline).await.with_context(|| format!("the consumer of {topic}"))?;
-            records_left += report.unfinished_records;
+            draining.spawn(async move {
+                consumer.drain(deadline).await.with_context(|| format!("the consumer of {topic}"))
+            });
+        }
+        while let Some(drained) = draining.join_next().await {
+            drained??;
         }
         let fanout = Arc::clone(&self.fanout);
         tokio::task::spawn_blocking(move || fanout.close(deadline)).await?;
-        self.token_drop.close().await;
+        self.budgets.abort();
         let rewards = self.rewards;
         tokio::task::spawn_blocking(move || rewards.close()).await?;
+        self.token_drop.close().await;
         self.rules_source.close();
+        // Whatever was not finished, or was written back while draining.
+        let mut records_left = 0;
+        for (name, topic) in &self.rules.current().topics {
+            if let Some(broker) = self.brokers.get(&topic.broker) {
+                records_left += broker.lag(name, GROUP).await?.records();
+            }
+        }
         Ok(ClosedPipeline { packs_left, records_left })
+    }
+}
+
+/// Sets budgets anew with every version of the rules that changes them.
+async fn follow_budgets(rules: LiveRules, rewards: RewardHandle) {
+    let mut changes = rules.subscribe();
+    let mut applied = rules.current().budgets.clone();
+    loop {
+        let now = changes.borrow_and_update().budgets.clone();
+        if now != applied {
+            match rewards.apply_budgets(&now).await {
+                Ok(raised) => {
+                    for one in raised {
+                        tracing::warn!(?one, "a budget cannot go below what was given out");
+                    }
+                    applied = now;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "budgets not set yet; trying again");
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    continue;
+                }
+            }
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
     }
 }
 
