@@ -156,7 +156,8 @@ mod tokens {
         finished(data, &["--calm", "--rewards", "400", "--users", "20"]);
         let journal = fs::read_to_string(data.join("rain/00.log")).unwrap();
         let token = journal.lines().find_map(|line| line.strip_prefix("T ")).expect("a sampled user's token");
-        let (number, token) = token.split_once(' ').unwrap();
+        let mut words = token.split(' ');
+        let (number, token) = (words.next().unwrap(), words.next().unwrap());
         let intent = journal.lines().find(|line| line.starts_with(&format!("I {number} "))).unwrap();
         (token.to_owned(), intent.split(' ').nth(2).unwrap().to_owned())
     }

@@ -71,6 +71,39 @@ fn kills_in_a_row_while_it_starts_harm_nothing() {
     demo.finish(&format!("seed {}", seed.replay()));
 }
 
+/// A broker's or a store's files are made once a directory: what a kill leaves half made must open all the same.
+#[test]
+fn a_kill_while_the_files_are_made_harms_nothing() {
+    let mut seed = Seed::new("a_kill_while_the_files_are_made_harms_nothing");
+    for _ in 0..25 {
+        let dir = scratch();
+        let demo = Demo { calm: true, ..Demo::new(plain(), dir.path().join("data"), 200, 0, 1) };
+        let age_ms = 2 + seed.below(70);
+        demo.go_on().start().kill_at(Duration::from_millis(age_ms));
+        demo.finish(&format!("seed {}, killed after {age_ms} ms", seed.replay()));
+    }
+}
+
+/// The rain's own record, cut anywhere in its last line: what it says no more is an answer or a token that the kill
+/// swallowed, never a refusal and never a false token.
+#[test]
+fn a_line_of_the_record_that_a_kill_cut_is_no_line() {
+    let dir = scratch();
+    let demo = Demo { calm: true, ..Demo::new(plain(), dir.path().join("data"), 300, 0, 1) };
+    assert_eq!(demo.go_on().end().code, Some(0));
+    let record = demo.data.join("rain/00.log");
+    let whole = std::fs::read_to_string(&record).unwrap();
+    for kind in ["A ", "T "] {
+        let start = whole.rfind(&format!("\n{kind}")).unwrap() + 1;
+        let line = whole[start..].lines().next().unwrap();
+        let cuts = (1..line.len()).filter(|kept| *kept < 9 || kept % 60 == 0 || kept + 3 > line.len());
+        for kept in cuts {
+            std::fs::write(&record, &whole[..start + kept]).unwrap();
+            demo.finish(&format!("cut to {:?}", &line[..kept]));
+        }
+    }
+}
+
 /// One directory, five kills, and the end. Returns the kills that hit.
 fn story(binary: &Path, seed: &Seed, number: u64) -> u64 {
     let mut seed = seed.part(number);
@@ -101,11 +134,12 @@ struct Demo {
     rewards: u64,
     rain_s: u64,
     seed: u64,
+    calm: bool,
 }
 
 impl Demo {
     fn new(binary: &Path, data: PathBuf, rewards: u64, rain_s: u64, seed: u64) -> Self {
-        Self { binary: binary.to_owned(), data, rewards, rain_s, seed }
+        Self { binary: binary.to_owned(), data, rewards, rain_s, seed, calm: false }
     }
 
     /// The demo, or its resume once there is one.
@@ -114,7 +148,9 @@ impl Demo {
         if self.data.join("demo.toml").exists() {
             return run.arg("--resume");
         }
-        run.args(["--users", "2000", "--rewards", &self.rewards.to_string()]).args([
+        let run =
+            if self.calm { run.args(["--calm", "--users", "15"]) } else { run.args(["--users", "2000"]) };
+        run.args(["--rewards", &self.rewards.to_string()]).args([
             "--seconds-of-rain",
             &self.rain_s.to_string(),
             "--seed",
@@ -139,7 +175,7 @@ impl Demo {
 
     /// Sets the limit of badges, as an operator does while no demo runs.
     fn limit_badges(&self, rate_per_s: u64, burst: u64) {
-        let file = self.data.join("rules.toml");
+        let file = self.data.join("rules/rules.toml");
         let rules = std::fs::read_to_string(&file).unwrap();
         let mut badge = false;
         let changed: Vec<String> = rules

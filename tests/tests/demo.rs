@@ -197,8 +197,8 @@ fn damage_ends_with_1_and_says_which() {
     let (intent, _) = text.split_once('\n').unwrap();
     let words: Vec<&str> = intent.split(' ').collect();
     let amount: i64 = words[4].parse().unwrap();
-    let changed = format!("{} {} {} {} {} {}", words[0], words[1], words[2], words[3], amount + 1, words[5]);
-    std::fs::write(&journal, text.replacen(intent, &changed, 1)).unwrap();
+    let richer = intent.replacen(&format!(" {amount} "), &format!(" {} ", amount + 1), 1);
+    std::fs::write(&journal, text.replacen(intent, &richer, 1)).unwrap();
 
     let ended = reconcile(&data).arg("--json").end();
     assert_eq!(ended.code, Some(1), "{ended}");
