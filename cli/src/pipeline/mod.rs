@@ -4,16 +4,19 @@ mod outlet;
 mod token_drop;
 
 use crate::data::place;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use outlet::FanoutOutlet;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use token_drop::TokenDrop;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use windfall_config::{FileSource, LiveRules};
-use windfall_consumer::{Clock as _, ConsumerHandle, ConsumerStats, Gate, Parts, Salvage, SystemClock};
+use windfall_consumer::{
+    Clock as _, ConsumerHandle, ConsumerStats, Crashed, DrainReport, Gate, Parts, Salvage, SystemClock,
+};
 use windfall_limiter::{Limit, Limiter, Now};
 use windfall_queue::contract::Broker;
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
@@ -85,12 +88,20 @@ pub struct Pipeline {
     pub badges: Arc<FakeDownstream>,
     rewards: RewardHandle,
     fanout: Arc<Fanout>,
-    consumers: Vec<(String, ConsumerHandle)>,
+    consumers: Vec<RunningConsumer>,
     salvage: Arc<Salvage>,
     token_drop: TokenDrop,
     /// Carries changed budgets from the rules to the ledger.
     budgets: JoinHandle<()>,
     rules_source: FileSource,
+}
+
+/// A consumer under watch: one that ends by itself is noticed.
+struct RunningConsumer {
+    topic: String,
+    stats: Arc<ConsumerStats>,
+    drain: oneshot::Sender<Duration>,
+    task: JoinHandle<std::result::Result<DrainReport, Crashed>>,
 }
 
 /// What the live view and the report show of a pipeline.
@@ -240,7 +251,7 @@ impl Pipeline {
                 jitter_seed: seed.wrapping_add(self.consumers.len() as u64),
                 ..windfall_consumer::Options::default()
             };
-            self.consumers.push((name.clone(), windfall_consumer::spawn(parts, options)));
+            self.consumers.push(RunningConsumer::start(name, windfall_consumer::spawn(parts, options)));
         }
         Ok(())
     }
@@ -256,8 +267,8 @@ impl Pipeline {
                 written += now.end;
             }
         }
-        let stats = || self.consumers.iter().map(|(_, consumer)| consumer.stats());
-        let sum = |pick: fn(&ConsumerStats) -> u64| stats().map(|stats| pick(stats)).sum::<u64>();
+        let stats = || self.consumers.iter().map(|consumer| &*consumer.stats);
+        let sum = |pick: fn(&ConsumerStats) -> u64| stats().map(pick).sum::<u64>();
         Ok(Snapshot {
             sdk: self.sdk.stats(),
             fanout: self.fanout.stats(),
@@ -294,6 +305,12 @@ impl Pipeline {
                 last_moved = Instant::now();
                 last = Some(mark);
             }
+            if let Some(dead) = self.consumers.iter().find(|consumer| consumer.task.is_finished()) {
+                bail!(
+                    "the consumer of {} has ended by itself; nothing is lost, go on with --resume",
+                    dead.topic
+                );
+            }
             if stopped() {
                 return Ok(Drained::Stopped);
             }
@@ -309,14 +326,11 @@ impl Pipeline {
         let sdk = self.sdk.clone();
         let packs_left = tokio::task::spawn_blocking(move || sdk.close(deadline).packs_left).await?;
         // All at once: one that drains must not leave its topics' share to those that still fetch.
-        let mut draining = JoinSet::new();
-        for (topic, consumer) in self.consumers {
-            draining.spawn(async move {
-                consumer.drain(deadline).await.with_context(|| format!("the consumer of {topic}"))
-            });
-        }
-        while let Some(drained) = draining.join_next().await {
-            drained??;
+        let draining: Vec<_> = self.consumers.into_iter().map(|consumer| consumer.drain(deadline)).collect();
+        let mut crashed = Ok(());
+        for drained in draining {
+            // The others and the stores are closed in order all the same.
+            crashed = crashed.and(drained.await);
         }
         let fanout = Arc::clone(&self.fanout);
         tokio::task::spawn_blocking(move || fanout.close(deadline)).await?;
@@ -332,7 +346,41 @@ impl Pipeline {
                 records_left += broker.lag(name, GROUP).await?.records();
             }
         }
+        crashed?;
         Ok(ClosedPipeline { packs_left, records_left })
+    }
+}
+
+impl RunningConsumer {
+    fn start(topic: &str, mut consumer: ConsumerHandle) -> Self {
+        let stats = Arc::clone(consumer.stats());
+        let (drain, asked) = oneshot::channel();
+        let name = topic.to_owned();
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                crashed = consumer.ended() => {
+                    tracing::error!(topic = name, %crashed, "a consumer ended by itself");
+                    Err(crashed)
+                }
+                asked = asked => match asked {
+                    Ok(deadline) => consumer.drain(deadline).await,
+                    // The pipeline is gone without a close: the consumer ends as if killed.
+                    Err(_) => Err(Crashed("its pipeline is gone".into())),
+                },
+            }
+        });
+        Self { topic: topic.to_owned(), stats, drain, task }
+    }
+
+    /// Asks it to drain, at once; the future waits until it has.
+    fn drain(self, deadline: Duration) -> impl Future<Output = Result<()>> {
+        let Self { topic, drain, task, .. } = self;
+        // One that has crashed does not listen; its task says so.
+        drain.send(deadline).ok();
+        async move {
+            let drained = task.await.with_context(|| format!("the consumer of {topic}"))?;
+            drained.map(drop).with_context(|| format!("the consumer of {topic}"))
+        }
     }
 }
 
