@@ -1,5 +1,7 @@
 //! `windfall demo` and `windfall reconcile`, as an operator sees them: output, fields, exit codes.
 
+#![allow(clippy::unwrap_used)] // a test ends where its premise fails
+
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
