@@ -22,6 +22,7 @@ struct Rain {
     credited_per_s: f64,
     sent_per_s: f64,
     send_us: Latencies,
+    tokens_dropped: u64,
 }
 
 #[derive(Deserialize)]
@@ -36,12 +37,13 @@ pub fn measure(name: &'static str) -> Result<Row> {
         let Report { ok, rain, peak_memory_bytes } = demo()?;
         ensure!(ok, "the demo's check found damage");
         eprintln!(
-            "  run {run} of {RUNS}: {:.0} credited/s, {:.0} sent/s, send_bonus p50 {:.1} µs, p99 {:.1} µs, peak memory {} MB",
+            "  run {run} of {RUNS}: {:.0} credited/s, {:.0} sent/s, send_bonus p50 {:.1} µs, p99 {:.1} µs, peak memory {} MB, {} tokens not stored",
             rain.credited_per_s,
             rain.sent_per_s,
             rain.send_us.p50,
             rain.send_us.p99,
-            peak_memory_bytes / 1_000_000
+            peak_memory_bytes / 1_000_000,
+            rain.tokens_dropped
         );
         rates_per_s.push(rain.credited_per_s);
     }
