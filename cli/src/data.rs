@@ -48,7 +48,10 @@ impl DataDir {
             );
         }
         let text = toml::to_string(&manifest).context("cannot write the manifest")?;
-        std::fs::write(own.file(MANIFEST), text)
+        // Whole or not at all: a kill in between must not leave a directory that is neither new nor a demo's.
+        let draft = own.file("demo.toml.new");
+        std::fs::write(&draft, text)
+            .and_then(|()| std::fs::rename(&draft, own.file(MANIFEST)))
             .with_context(|| format!("cannot write to {}", path.display()))?;
         Ok(own)
     }

@@ -123,7 +123,7 @@ fn list(file: &RingFile, json: bool) -> Result<()> {
                 "{:>4}  {:<16} {:<12} made {}",
                 key.id,
                 key.algorithm.as_str(),
-                key.state,
+                key.state.as_str(),
                 utc(key.created_ms)
             );
         }

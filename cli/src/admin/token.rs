@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use std::io::Read;
 use std::path::PathBuf;
-use windfall_token::{KeyRing, TEXT_MAX_BYTES};
+use windfall_token::{KeyRing, Reason, TEXT_MAX_BYTES};
 
 /// `windfall token …`
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -28,10 +28,12 @@ pub enum TokenCommand {
 pub fn run(command: &TokenCommand) -> Result<()> {
     let TokenCommand::Open { token, file, app_id, user_id } = command;
     let ring = KeyRing::load(file)?;
-    let text = if token == "-" { read_stdin()? } else { token.clone() };
-    let text = text.trim_end();
-    let token = match ring.diagnose(text.as_bytes(), app_id, *user_id) {
+    let text = if token == "-" { read_stdin()? } else { token.clone().into_bytes() };
+    let token = match ring.diagnose(text.trim_ascii_end(), app_id, *user_id) {
         Ok(token) => token,
+        Err(Reason::Length { len }) if len > TEXT_MAX_BYTES => {
+            bail!("illegal token: length: more than {TEXT_MAX_BYTES} bytes; a token text has at most so many")
+        }
         Err(reason) => bail!("illegal token: {reason}"),
     };
     let object = serde_json::json!({
@@ -49,10 +51,10 @@ pub fn run(command: &TokenCommand) -> Result<()> {
     Ok(())
 }
 
-fn read_stdin() -> Result<String> {
-    let mut text = String::new();
+fn read_stdin() -> Result<Vec<u8>> {
+    let mut text = Vec::new();
     // A token is far shorter; what is longer is refused by its length, not read.
     let limit = u64::try_from(TEXT_MAX_BYTES)? + 2;
-    std::io::stdin().lock().take(limit).read_to_string(&mut text).context("standard input cannot be read")?;
+    std::io::stdin().lock().take(limit).read_to_end(&mut text).context("standard input cannot be read")?;
     Ok(text)
 }

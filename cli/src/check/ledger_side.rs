@@ -26,7 +26,9 @@ pub fn check(data: &Path) -> Result<Verdict> {
     read_archive(&mut book, &ledger)?;
     let payments = place::badge_book(data);
     if payments.exists() {
-        for payment in FakeBook::read(&payments).context("the downstream's book cannot be read")? {
+        for payment in FakeBook::read(&payments).with_context(|| {
+            format!("the downstream's book {} is damaged; restore it from a backup", payments.display())
+        })? {
             let content =
                 Content { user_id: payment.user_id, bonus_type: &payment.bonus_type, amount: payment.amount };
             book.paid(&payment.trade_no, content);

@@ -179,7 +179,9 @@ impl Book {
         }
         for (number, answer) in answers {
             let Ok(at) = book.entries.binary_search_by_key(&number, |entry| entry.number) else {
-                bail!("the journal has an answer to number {number}, which it never intended");
+                bail!(
+                    "the record of the rain is damaged: it answers reward {number}, which it never intended"
+                );
             };
             // Once Ok, always Ok.
             if book.entries[at].answer != Answer::Ok {

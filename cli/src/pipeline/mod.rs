@@ -414,6 +414,13 @@ async fn follow_budgets(rules: LiveRules, rewards: RewardHandle) {
 fn open_keys(data: &Path, clock: &Clock) -> Result<KeyRing> {
     let path = place::keys(data);
     if !path.exists() {
+        // Tokens of another ring would be worthless: only a directory where nothing was sent yet gets a new one.
+        if place::spool(data).exists() {
+            bail!(
+                "{} is missing; restore it, for the tokens that were given out open with no other",
+                path.display()
+            );
+        }
         KeyFile::create(&path, Algorithm::HmacSha256, clock.unix_ms())
             .context("the key ring cannot be made")?;
     }
