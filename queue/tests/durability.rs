@@ -274,3 +274,120 @@ fn a_sink_that_owns_its_producer_does_not_keep_a_closed_broker_open() {
         assert!(started.elapsed() < Duration::from_secs(20), "{error}");
     }
 }
+
+#[test]
+fn a_kill_while_the_broker_is_made_leaves_a_directory_that_opens() {
+    for left in ["0.jnl", "version"] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("MAKING"), "").unwrap();
+        std::fs::write(dir.path().join(left), "").unwrap();
+        assert!(open_error(dir.path()).is_none(), "{left}: {:?}", open_error(dir.path()));
+    }
+}
+
+/// Not a test of its own: the process that the next test kills.
+#[test]
+fn child_makes_a_broker() {
+    let Ok(dir) = std::env::var("WINDFALL_TEST_QUEUE_MAKE") else { return };
+    drop(EmbeddedBroker::open(Path::new(&dir), &EmbeddedOptions::default()).unwrap());
+}
+
+#[test]
+fn a_broker_killed_at_any_moment_of_its_making_opens() {
+    for moment in 0..24u64 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_makes_a_broker"])
+            .env("WINDFALL_TEST_QUEUE_MAKE", dir.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(2 + moment * 2));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = open_error(dir.path());
+        assert!(error.is_none(), "killed after {} ms: {error:?}", 2 + moment * 2);
+    }
+}
+
+/// Panics at its first report and counts the others.
+#[derive(Default)]
+struct Clumsy(std::sync::Mutex<Vec<Delivery>>, std::sync::atomic::AtomicBool);
+
+impl DeliverySink for Clumsy {
+    fn delivered(&self, _: Tag, delivery: Delivery) {
+        if !self.1.swap(true, std::sync::atomic::Ordering::SeqCst) {
+            panic!("on purpose");
+        }
+        self.0.lock().unwrap().push(delivery);
+    }
+}
+
+#[test]
+fn a_sink_that_panics_stops_nobody_elses_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = EmbeddedBroker::open(dir.path(), &EmbeddedOptions::default()).unwrap();
+    broker.ensure_topic("t", 1).unwrap();
+    let sink = Arc::new(Clumsy::default());
+    let producer = broker.producer("t", sink.clone()).unwrap();
+    for tag in 0..3 {
+        producer.send(Tag(tag), OutRecord { key: b"k", payload: b"p" }).unwrap();
+    }
+    assert_eq!(producer.close(Duration::from_secs(10)), 0);
+    assert_eq!(*sink.0.lock().unwrap(), [Delivery::Stored, Delivery::Stored]);
+}
+
+#[test]
+fn a_broker_whose_disk_fails_says_so_and_does_not_hang() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions { memtable_bytes: 1 << 20, ..EmbeddedOptions::default() };
+    let broker = EmbeddedBroker::open(dir.path(), &options).unwrap();
+    broker.ensure_topic("t", 1).unwrap();
+    let producer = broker.producer("t", Arc::new(Clumsy::default())).unwrap();
+    std::fs::remove_dir_all(dir.path().join("keyspaces/1")).unwrap();
+    let started = std::time::Instant::now();
+    let payload = vec![1; 50_000];
+    loop {
+        match producer.send(Tag(0), OutRecord { key: b"k", payload: &payload }) {
+            Err(windfall_queue::contract::SendRefused::Unavailable(_)) => break,
+            _ => assert!(started.elapsed() < Duration::from_secs(10), "nobody noticed"),
+        }
+    }
+}
+
+#[test]
+fn a_key_that_makes_a_record_too_large_is_not_full_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let most = 1 << 20;
+    let options =
+        EmbeddedOptions { max_unreported_bytes: most, max_record_bytes: most, ..EmbeddedOptions::default() };
+    let broker = EmbeddedBroker::open(dir.path(), &options).unwrap();
+    broker.ensure_topic("t", 1).unwrap();
+    let producer = broker.producer("t", Arc::new(Nowhere)).unwrap();
+    let refused = producer.send(Tag(0), OutRecord { key: b"k", payload: &vec![1; most] });
+    assert!(matches!(refused, Err(windfall_queue::contract::SendRefused::TooLarge { .. })), "{refused:?}");
+}
+
+/// `close` once held the producer's lock while it woke the writer, which asks each producer under its own lock.
+#[test]
+fn producers_that_close_while_the_writer_looks_around_do_not_lock_it_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions { linger: Duration::ZERO, ..EmbeddedOptions::default() };
+    let broker = EmbeddedBroker::open(dir.path(), &options).unwrap();
+    broker.ensure_topic("t", 1).unwrap();
+    let (done, finished) = std::sync::mpsc::channel();
+    for _ in 0..4 {
+        let (broker, done) = (broker.clone(), done.clone());
+        std::thread::spawn(move || {
+            for tag in 0..400 {
+                let producer = broker.producer("t", Arc::new(Nowhere)).unwrap();
+                producer.send(Tag(tag), OutRecord { key: b"k", payload: b"p" }).unwrap();
+                assert_eq!(producer.close(Duration::from_secs(10)), 0);
+            }
+            done.send(()).unwrap();
+        });
+    }
+    for _ in 0..4 {
+        assert!(finished.recv_timeout(Duration::from_secs(20)).is_ok(), "a close hangs");
+    }
+}

@@ -6,6 +6,7 @@ use super::topic::Topic;
 use crate::contract::{Delivery, DeliverySink, OutRecord, Producer, SendRefused, Tag};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,11 @@ impl Producer for EmbeddedProducer {
             return Err(SendRefused::Unavailable(what));
         }
         let bytes = record.key.len() + record.payload.len();
+        // It would be `Full` for ever.
+        let most = inner.options.max_unreported_bytes;
+        if bytes > most {
+            return Err(SendRefused::TooLarge { bytes, max: most });
+        }
         if !inner.signals.admit(bytes, &inner.options) {
             return Err(SendRefused::Full);
         }
@@ -103,7 +109,10 @@ impl Producer for EmbeddedProducer {
             return 0;
         }
         state.closed = true;
+        // The writer asks producers for their state under its own lock: never wake it under ours.
+        drop(state);
         self.alive.inner.signals.hurry();
+        let mut state = shared.state.lock();
         let deadline = Instant::now().checked_add(timeout);
         while state.open > 0 {
             let timed_out = match deadline {
@@ -174,7 +183,11 @@ impl ProducerShared {
         let tags = std::mem::take(&mut self.state.lock().in_flight);
         if let Some(sink) = sink {
             for tag in &tags {
-                sink.delivered(*tag, delivery.clone());
+                // One producer's owner must not stop the writer of all.
+                let told = catch_unwind(AssertUnwindSafe(|| sink.delivered(*tag, delivery.clone())));
+                if told.is_err() {
+                    tracing::error!(?tag, "a delivery sink panicked");
+                }
             }
         }
         let mut state = self.state.lock();

@@ -12,6 +12,7 @@ use fjall::{
     Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, LsmError, OwnedWriteBatch, PersistMode,
 };
 use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -19,6 +20,7 @@ use std::path::Path;
 /// The newest layout that this build reads.
 const FORMAT: u32 = 1;
 const FORMAT_FILE: &str = "WINDFALL-QUEUE";
+const MAKING_FILE: &str = "MAKING";
 const TOPIC: u8 = b't';
 const LOW: u8 = b'l';
 /// Chunks at least this big are kept beside the sorted tables, so that compaction never copies them.
@@ -63,11 +65,14 @@ impl Storage {
     pub(super) fn open(dir: &Path, options: &EmbeddedOptions) -> Result<Self, OpenError> {
         let place = dir.display().to_string();
         std::fs::create_dir_all(dir).map_err(|error| io(&place, &error))?;
-        check_format(dir, &place)?;
+        let making = if check_format(dir, &place)? { None } else { Some(Making::begin(dir, &place)?) };
         // fjall asserts on some damage while it recovers.
         let opened = catch_unwind(AssertUnwindSafe(|| open_database(dir, options)));
         match opened {
-            Ok(Ok(storage)) => Ok(storage),
+            Ok(Ok(storage)) => {
+                making.map_or(Ok(()), |making| making.finish(dir)).map_err(|error| io(&place, &error))?;
+                Ok(storage)
+            }
             Ok(Err(error)) => Err(open_error(&place, error)),
             Err(_) => {
                 Err(OpenError::Damaged { place, what: "recovery stopped at an impossible value".into() })
@@ -188,6 +193,8 @@ impl Storage {
     /// lots are still on their way, which bounds the memory (I9).
     pub(super) fn rotate(&self) -> fjall::Result<bool> {
         if self.log.sealed_memtable_count() >= 2 {
+            // Says so when a flush has failed: nobody would ever empty a memtable again.
+            self.database.persist(PersistMode::Buffer)?;
             return Ok(false);
         }
         self.log.rotate_memtable()?;
@@ -256,27 +263,71 @@ fn open_database(dir: &Path, options: &EmbeddedOptions) -> fjall::Result<Storage
     Ok(Storage { database, log, meta, groups, persist })
 }
 
-/// Reads or writes the file that names the layout, before anything else is touched.
-fn check_format(dir: &Path, place: &str) -> Result<(), OpenError> {
-    let path = dir.join(FORMAT_FILE);
-    match std::fs::read_to_string(&path) {
+/// Reads the file that names the layout, before anything else is touched; `false` if there is none.
+fn check_format(dir: &Path, place: &str) -> Result<bool, OpenError> {
+    match std::fs::read_to_string(dir.join(FORMAT_FILE)) {
         Ok(text) => match text.trim().parse::<u32>() {
             Ok(found) if found > FORMAT => {
                 Err(OpenError::Newer { place: place.into(), found, known: FORMAT })
             }
-            Ok(1..) => Ok(()),
+            Ok(1..) => Ok(true),
             _ => Err(OpenError::Damaged {
                 place: place.into(),
                 what: format!("{FORMAT_FILE} holds no version"),
             }),
         },
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let fresh = dir.join(format!("{FORMAT_FILE}.new"));
-            std::fs::write(&fresh, format!("{FORMAT}\n"))
-                .and_then(|()| std::fs::rename(&fresh, &path))
-                .map_err(|error| io(place, &error))
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(io(place, &error)),
+    }
+}
+
+/// A broker that is being made: fjall cannot open what a kill left half made, so a file says that it is ours to make
+/// again. The format is written last: before that nothing was ever reported stored.
+struct Making {
+    /// Locked while it lasts.
+    mark: Option<File>,
+}
+
+impl Making {
+    fn begin(dir: &Path, place: &str) -> Result<Self, OpenError> {
+        let path = dir.join(MAKING_FILE);
+        let said = |error: std::io::Error| io(place, &error);
+        let began = path.try_exists().map_err(said)?;
+        if !began && (dir.join("version").exists() || dir.join("0.jnl").exists()) {
+            // Files of somebody: never ours to remove.
+            return Ok(Self { mark: None });
+        }
+        let mark = File::create(&path).map_err(said)?;
+        match mark.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(place.into())),
+            Err(TryLockError::Error(error)) => return Err(said(error)),
+        }
+        // Another process may have finished since we looked.
+        if check_format(dir, place)? {
+            return Ok(Self { mark: None });
+        }
+        for (name, is_dir) in [("keyspaces", true), ("0.jnl", false), ("version", false), ("ENDS", false)] {
+            let left = dir.join(name);
+            let gone = if is_dir { std::fs::remove_dir_all(left) } else { std::fs::remove_file(left) };
+            match gone {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(said(error)),
+                _ => {}
+            }
+        }
+        Ok(Self { mark: Some(mark) })
+    }
+
+    fn finish(self, dir: &Path) -> std::io::Result<()> {
+        let fresh = dir.join(format!("{FORMAT_FILE}.new"));
+        std::fs::write(&fresh, format!("{FORMAT}\n"))?;
+        File::open(&fresh)?.sync_all()?;
+        std::fs::rename(&fresh, dir.join(FORMAT_FILE))?;
+        File::open(dir)?.sync_all()?;
+        if self.mark.is_some() {
+            std::fs::remove_file(dir.join(MAKING_FILE))?;
+        }
+        Ok(())
     }
 }
 

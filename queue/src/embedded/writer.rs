@@ -9,6 +9,7 @@ use super::topic::{Inner, Topic};
 use crate::contract::Delivery;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -120,9 +121,6 @@ impl Signals {
 
     /// Has commits written, and waits until they are.
     pub(super) async fn commit(&self, topic: u32, group: &str, moved: &[(u32, u64)]) -> Result<(), String> {
-        if moved.is_empty() {
-            return Ok(());
-        }
         let mut done = self.commits_done.subscribe();
         let asked = {
             let mut desk = self.desk.lock();
@@ -131,10 +129,15 @@ impl Signals {
                 let kept = desk.commits.entry((topic, group.clone(), *partition)).or_insert(*offset);
                 *kept = (*kept).max(*offset);
             }
-            desk.commits_asked += 1;
+            // Nothing new may still mean that an earlier, cancelled commit of the same is on its way.
+            if !moved.is_empty() {
+                desk.commits_asked += 1;
+            }
             desk.commits_asked
         };
-        self.nudge();
+        if !moved.is_empty() {
+            self.nudge();
+        }
         // The sender lives in `self`, so the wait cannot find it gone.
         if done.wait_for(|done| *done >= asked).await.is_err() {
             return Err("the broker is gone".into());
@@ -198,7 +201,14 @@ impl Writer {
             if work.stopping && idle {
                 return;
             }
-            let stored = self.inner.signals.failed().map_or_else(|| self.write(&work), Err);
+            let stored = self.inner.signals.failed().map_or_else(
+                || {
+                    // The thread must live on to answer everybody, even where fjall asserts.
+                    catch_unwind(AssertUnwindSafe(|| self.write(&work)))
+                        .unwrap_or_else(|_| Err("the write stopped at an impossible value".into()))
+                },
+                Err,
+            );
             if let Err(what) = &stored {
                 tracing::error!(place = %self.inner.place, what, "the broker cannot write any more");
                 // Set once: the first failure is the one to report.
