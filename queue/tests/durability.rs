@@ -375,7 +375,7 @@ fn producers_that_close_while_the_writer_looks_around_do_not_lock_it_up() {
     let options = EmbeddedOptions { linger: Duration::ZERO, ..EmbeddedOptions::default() };
     let broker = EmbeddedBroker::open(dir.path(), &options).unwrap();
     broker.ensure_topic("t", 1).unwrap();
-    let (done, finished) = std::sync::mpsc::channel();
+    let (done, finished) = std::sync::mpsc::sync_channel(4);
     for _ in 0..4 {
         let (broker, done) = (broker.clone(), done.clone());
         std::thread::spawn(move || {
