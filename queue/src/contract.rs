@@ -163,6 +163,30 @@ pub enum PollError {
     },
 }
 
+/// How a broker is told what is finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acks {
+    /// A position a partition, by [`Consumer::commit`]: everything below it is finished (Kafka, embedded).
+    Prefix,
+    /// Each record by itself, by [`Consumer::finish`] (RocketMQ). There is no position, and `commit` does nothing.
+    ///
+    /// The partition is a share of the topic that this consumer was given, the offset a count of its own: a record
+    /// that comes again comes with a new one. What is not finished is kept hidden from other members for as long
+    /// as `poll` is called, and is given back by `close`, by a drop, or when the polls stop.
+    Each,
+}
+
+/// Names a record that a consumer has brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Position {
+    /// Its partition.
+    pub partition: u32,
+    /// The assignment it was read under.
+    pub epoch: Epoch,
+    /// Its offset.
+    pub offset: u64,
+}
+
 /// A commit did not happen, or nobody knows whether it did. Committing again is harmless.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
@@ -186,6 +210,24 @@ pub trait Consumer: Send {
     /// # Errors
     /// [`CommitError`]; none or some of them are stored.
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), CommitError>;
+
+    /// How this broker is told what is finished: by `commit` or by `finish`. Never changes.
+    fn acks(&self) -> Acks {
+        Acks::Prefix
+    }
+
+    /// Under [`Acks::Each`]: these records are finished and must not come again. Records of an epoch that is over,
+    /// or unknown ones, are passed over in silence. May be repeated.
+    ///
+    /// # Errors
+    /// [`CommitError`]; none or some of them are stored. Finish them again; until then they stay hidden.
+    async fn finish(&mut self, records: &[Position]) -> Result<(), CommitError> {
+        debug_assert!(
+            records.is_empty() || self.acks() == Acks::Prefix,
+            "a driver with Acks::Each needs finish"
+        );
+        Ok(())
+    }
 
     /// Stops (`true`) or resumes (`false`) bringing records of a partition; lasts until its epoch ends.
     fn pause(&mut self, partition: u32, paused: bool);
@@ -256,7 +298,8 @@ pub enum OpenError {
 /// A broker: makes producers and consumers of its topics.
 #[async_trait]
 pub trait Broker: Send + Sync {
-    /// Makes sure that a topic exists with at least so many partitions. Never shrinks one.
+    /// Makes sure that a topic exists with at least so many partitions. Never shrinks one. May block, as
+    /// `producer` may: call them off async threads.
     ///
     /// # Errors
     /// [`OpenError`].

@@ -3,6 +3,7 @@
 //! - [`contract`]: what producers and consumers offer. Shaped for real brokers: acknowledgements come later and in
 //!   batches, an answer may be lost, partitions move, offsets have gaps. Read it first.
 //! - [`embedded`]: a broker inside the process, on files; survives `kill -9`.
+//! - `kafka` (feature `kafka`) and `rocketmq` (feature `rocketmq`): drivers of real brokers.
 //! - [`virtual_queue`]: a master and a backup topic as one place to send to, with a breaker and retries.
 //! - [`faulty`]: a decorator that refuses, hangs, loses answers, delivers twice, by a seed; for tests and the demo.
 //! - [`drivers`]: the list of broker kinds; a new one is a folder and one line.
@@ -62,4 +63,8 @@ pub mod contract;
 pub mod drivers;
 pub mod embedded;
 pub mod faulty;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+#[cfg(feature = "rocketmq")]
+pub mod rocketmq;
 pub mod virtual_queue;

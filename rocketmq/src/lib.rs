@@ -1,0 +1,1 @@
+//! RocketMQ gRPC v2 client.
