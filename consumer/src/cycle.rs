@@ -4,7 +4,7 @@
 use crate::clock::Clock;
 use std::sync::Arc;
 use std::time::Duration;
-use windfall_queue::contract::{Commit, CommitError, Consumer, Fetch, PollError, Polled};
+use windfall_queue::contract::{Commit, CommitError, Consumer, Fetch, PollError, Polled, Position};
 
 pub(crate) type Source = Box<dyn Consumer>;
 
@@ -13,6 +13,8 @@ pub(crate) type Source = Box<dyn Consumer>;
 pub(crate) struct Plan {
     pub pauses: Vec<(u32, bool)>,
     pub commits: Vec<Commit>,
+    /// Records to finish one by one, where the broker wants it so.
+    pub finished: Vec<Position>,
     pub fetch: Option<Fetch>,
     pub commit_timeout: Duration,
 }
@@ -21,6 +23,7 @@ pub(crate) struct Plan {
 pub(crate) struct Turned {
     pub source: Source,
     pub commits: Vec<Commit>,
+    pub finished: Vec<Position>,
     pub committed: Result<(), CommitError>,
     pub polled: Option<Result<Polled, PollError>>,
     /// When the poll began. The broker counted us as alive then, or later; never earlier.
@@ -32,18 +35,32 @@ pub(crate) async fn turn(mut source: Source, plan: Plan, clock: Arc<dyn Clock>) 
     for (partition, paused) in plan.pauses {
         source.pause(partition, paused);
     }
-    let mut committed = Ok(());
-    if !plan.commits.is_empty() {
-        // Dropped half way none, some or all of it is stored; committing again is harmless.
-        committed = match tokio::time::timeout(plan.commit_timeout, source.commit(&plan.commits)).await {
-            Ok(done) => done,
-            Err(_) => Err(CommitError::Unavailable("no answer in time".into())),
-        };
-    }
+    // Dropped half way none, some or all of it is stored; saying it again is harmless.
+    let settling = settle(&mut source, &plan.commits, &plan.finished);
+    let committed = match tokio::time::timeout(plan.commit_timeout, settling).await {
+        Ok(done) => done,
+        Err(_) => Err(CommitError::Unavailable("no answer in time".into())),
+    };
     let (polled_ns, polled_wall_ms) = (clock.now_ns(), clock.wall_ms());
     let polled = match plan.fetch {
         Some(fetch) => Some(source.poll(fetch).await),
         None => None,
     };
-    Turned { source, commits: plan.commits, committed, polled, polled_ns, polled_wall_ms }
+    let Plan { commits, finished, .. } = plan;
+    Turned { source, commits, finished, committed, polled, polled_ns, polled_wall_ms }
+}
+
+/// Tells the broker what is finished.
+pub(crate) async fn settle(
+    source: &mut Source,
+    commits: &[Commit],
+    finished: &[Position],
+) -> Result<(), CommitError> {
+    if !commits.is_empty() {
+        source.commit(commits).await?;
+    }
+    if !finished.is_empty() {
+        source.finish(finished).await?;
+    }
+    Ok(())
 }

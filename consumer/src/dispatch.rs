@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use windfall_config::rules::{Pacing, Rules};
 use windfall_limiter::Now;
-use windfall_queue::contract::{Commit, Fetch};
+use windfall_queue::contract::{Acks, Commit, Fetch};
 use windfall_reward_service::contract::Rewards;
 
 pub(crate) const NS_PER_MS: u64 = 1_000_000;
@@ -55,6 +55,8 @@ pub(crate) struct Dispatch {
     rules_now: RulesNow,
     pub rules: Arc<Rules>,
     source: Option<Source>,
+    /// How the broker is told what is finished.
+    pub acks: Acks,
     /// Partitions of the topic.
     pub of: u32,
 
@@ -97,6 +99,7 @@ impl Dispatch {
         let Parts { topic, source, rewards, outlet, salvage, gate, rules, clock } = parts;
         let now_ns = clock.now_ns();
         let of = source.partitions();
+        let acks = source.acks();
         let member = gate.join();
         gate.set_owned(member, &topic, 0, of, Now(now_ns));
         let current = rules();
@@ -114,8 +117,9 @@ impl Dispatch {
             rules_now: rules,
             rules: current,
             source: Some(source),
+            acks,
             of,
-            book: Book::default(),
+            book: Book::new(acks),
             partitions: Partitions::default(),
             lanes: Lanes::default(),
             room: Room::default(),
@@ -260,7 +264,7 @@ impl Dispatch {
         let mut commits = std::mem::take(&mut self.owed_commits);
         if due {
             self.committed_ns = now_ns;
-            commits.extend(self.partitions.commits());
+            commits.extend(self.commits());
         }
         self.decide_pauses(now_ns);
         let alive_for_ns = self.polled.map_or(u64::MAX, |(polled_ns, _)| now_ns.saturating_sub(polled_ns));
@@ -272,13 +276,23 @@ impl Dispatch {
             max_bytes: self.options.fetch_bytes_max,
             wait: if records > 0 { Duration::from_nanos(beat_ns).min(POLL_WAIT) } else { Duration::ZERO },
         });
-        let has_work = fetch.is_some() || !commits.is_empty() || !self.pauses.is_empty();
+        let has_work =
+            fetch.is_some() || !commits.is_empty() || !self.pauses.is_empty() || self.book.has_finished();
         has_work.then(|| Plan {
             pauses: std::mem::take(&mut self.pauses),
             commits,
+            finished: self.book.take_finished(),
             fetch,
             commit_timeout: Duration::from_nanos(beat_ns),
         })
+    }
+
+    /// What there is to commit, where positions are committed.
+    fn commits(&mut self) -> Vec<Commit> {
+        match self.acks {
+            Acks::Prefix => self.partitions.commits(),
+            Acks::Each => Vec::new(),
+        }
     }
 
     /// Takes in what a turn with the broker brought.
@@ -286,7 +300,7 @@ impl Dispatch {
         let of = turned.source.partitions();
         self.source = Some(turned.source);
         match turned.committed {
-            Ok(()) if turned.commits.is_empty() => {}
+            Ok(()) if turned.commits.is_empty() && turned.finished.is_empty() => {}
             Ok(()) => {
                 self.stats.commits.add(1);
                 turned.commits.iter().for_each(|commit| self.partitions.committed(commit));
@@ -294,6 +308,7 @@ impl Dispatch {
             Err(error) => {
                 // What is still ours is committed with the next turn; what has gone is read again by its owner.
                 self.stats.commits_failed.add(1);
+                self.book.tell_again(turned.finished);
                 tracing::warn!(topic = %self.topic, %error, "commit failed");
             }
         }
@@ -349,20 +364,22 @@ impl Dispatch {
             && let Ok(turned) = tokio::time::timeout(LEAVE_TIMEOUT, when_turned(&mut turning)).await
         {
             // Records that a last poll brought stay unfinished: they are delivered again.
-            let Turned { source, commits, committed, .. } = turned;
+            let Turned { source, commits, finished, committed, .. } = turned;
             self.source = Some(source);
             if committed.is_ok() {
                 commits.iter().for_each(|commit| self.partitions.committed(commit));
             } else {
                 self.owed_commits.extend(commits);
+                self.book.tell_again(finished);
             }
         }
         let mut report = DrainReport { unfinished_records: self.book.len(), committed: false, closed: false };
         let Some(mut source) = self.source.take() else { return report };
         let mut commits = std::mem::take(&mut self.owed_commits);
-        commits.extend(self.partitions.commits());
+        commits.extend(self.commits());
+        let finished = self.book.take_finished();
         let leave = async {
-            report.committed = commits.is_empty() || source.commit(&commits).await.is_ok();
+            report.committed = cycle::settle(&mut source, &commits, &finished).await.is_ok();
             source.close().await;
             report.closed = true;
         };

@@ -3,11 +3,12 @@
 use crate::window::Ticket;
 use bytes::Bytes;
 use windfall_proto::wire::{Malformed, Reader, Value};
+use windfall_queue::contract::{Acks, Position};
 
 /// A record in hand.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub partition: u32,
+    pub position: Position,
     /// `None` only under sabotage.
     pub ticket: Option<Ticket>,
     pub payload: Bytes,
@@ -54,6 +55,8 @@ pub(crate) struct Book {
     free: Vec<u32>,
     /// Bytes of the records in hand.
     bytes: u64,
+    /// Finished records that the broker has to be told of one by one; `None` where it commits positions.
+    finished: Option<Vec<Position>>,
 }
 
 impl Held {
@@ -75,6 +78,26 @@ impl Held {
 }
 
 impl Book {
+    pub fn new(acks: Acks) -> Self {
+        Self { finished: (acks == Acks::Each).then(Vec::new), ..Self::default() }
+    }
+
+    /// Finished records that the broker was not told of yet.
+    pub fn take_finished(&mut self) -> Vec<Position> {
+        self.finished.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The broker did not hear of these: it is told again.
+    pub fn tell_again(&mut self, untold: Vec<Position>) {
+        if let Some(finished) = &mut self.finished {
+            finished.extend(untold);
+        }
+    }
+
+    pub fn has_finished(&self) -> bool {
+        self.finished.as_ref().is_some_and(|finished| !finished.is_empty())
+    }
+
     pub fn insert(&mut self, held: Held) -> Key {
         self.bytes += held.payload.len() as u64;
         if let Some(index) = self.free.pop() {
@@ -136,9 +159,14 @@ impl Book {
         if held.open > 0 {
             return false;
         }
-        // I3: the only place that finishes a ticket, and every event of the record is settled.
-        if let Some(ticket) = self.remove(key).and_then(|held| held.ticket) {
-            ticket.finish();
+        // I3: the only place that finishes a record, and every event of it is settled.
+        if let Some(held) = self.remove(key) {
+            if let Some(finished) = &mut self.finished {
+                finished.push(held.position);
+            }
+            if let Some(ticket) = held.ticket {
+                ticket.finish();
+            }
         }
         true
     }
@@ -147,10 +175,11 @@ impl Book {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use windfall_queue::contract::Epoch;
 
     pub(crate) fn held(partition: u32) -> Held {
         Held {
-            partition,
+            position: Position { partition, epoch: Epoch(1), offset: 0 },
             ticket: None,
             payload: Bytes::new(),
             lane: None,

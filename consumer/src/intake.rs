@@ -9,7 +9,7 @@ use crate::window::Ticket;
 use windfall_config::rules::Fuse;
 use windfall_proto::record;
 use windfall_proto::wire::{Malformed, Reader};
-use windfall_queue::contract::{Change, Epoch, InRecord, Polled};
+use windfall_queue::contract::{Acks, Change, Epoch, InRecord, Polled, Position};
 use windfall_reward_service::contract::Rejection;
 
 /// The field of a record that holds its events.
@@ -82,12 +82,14 @@ impl Dispatch {
         }
         let Some(mut own) = self.partitions.all.remove(&partition) else { return };
         self.share_changed(now_ns);
-        self.owed_commits.extend(own.commit(partition));
+        if self.acks == Acks::Prefix {
+            self.owed_commits.extend(own.commit(partition));
+        }
         // The window first: from here on its tickets do nothing.
         drop(own);
         let keys: Vec<Key> = self.book.keys().collect();
         for key in keys {
-            if self.book.get(key).is_some_and(|held| held.partition == partition) {
+            if self.book.get(key).is_some_and(|held| held.position.partition == partition) {
                 self.leave_place(key);
                 self.book.remove(key);
             }
@@ -111,8 +113,9 @@ impl Dispatch {
         };
         let read = self.read(&record.payload);
         let ticket = mark(ticket);
+        let InRecord { partition, epoch, offset, .. } = record;
         let mut held = Held {
-            partition: record.partition,
+            position: Position { partition, epoch, offset },
             ticket,
             payload: record.payload,
             lane: None,

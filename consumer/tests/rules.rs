@@ -93,6 +93,30 @@ async fn a_type_whose_downstream_hangs_blocks_neither_others_nor_the_commits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_each_record_is_finished_one_that_hangs_holds_nothing_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::new(1, 7, dir.path(), rules(&["cash", "badge"]));
+    world.each.store(true, Ordering::SeqCst);
+    world.hanging_types.lock().insert("badge".into());
+    world.append(0, record_of("badge", "slow", 1));
+    for n in 0..99 {
+        world.append(0, record_of("cash", &format!("a{n}"), 10));
+    }
+    let consumer = world.start(options());
+    tokio::time::sleep(SECOND).await;
+    // Well before the deadline of the first record.
+    assert_eq!(world.state.lock().finished.len(), 99);
+    // A new process is given the one that was not finished, and no other.
+    drop(consumer);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    world.hanging_types.lock().clear();
+    let before = world.state.lock().granted_by_type["cash"];
+    let _consumer = world.start(options());
+    world.settle(60 * SECOND).await;
+    assert_eq!(world.state.lock().granted_by_type["cash"], before, "finished records came again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_type_does_not_block_another_even_where_it_is_most_of_the_topic() {
     let scene = scene(2, rules(&["cash", "coin"]));
     scene.limit("cash", 100, 10);

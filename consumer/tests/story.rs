@@ -5,6 +5,7 @@
 mod fake;
 
 use fake::{Rng, Troubles, World, record_of, rules};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use windfall_consumer::Options;
 
@@ -20,6 +21,8 @@ async fn live(seed: u64, troubles: Troubles) {
     let mut rng = Rng(seed);
     let world = World::new(3, seed, dir.path(), rules(&TYPES));
     *world.troubles.lock() = troubles;
+    // Every other story is told on a broker that wants to hear of each record.
+    world.each.store(seed % 2 == 1, Ordering::SeqCst);
     let mut consumer = Some(world.start(options()));
     let mut malformed = 0;
     for step in 0..60 {

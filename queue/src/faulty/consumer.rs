@@ -2,7 +2,7 @@
 
 use super::{Dice, TopicFaults};
 use crate::contract::{
-    Broker, Change, Commit, CommitError, Consumer, Epoch, Fetch, OpenError, PollError, Polled,
+    Acks, Broker, Change, Commit, CommitError, Consumer, Epoch, Fetch, OpenError, PollError, Polled, Position,
 };
 use async_trait::async_trait;
 use std::collections::BTreeMap;
@@ -24,6 +24,7 @@ pub(super) struct FaultyConsumer {
     epoch_base: u32,
     highest_epoch: u32,
     partitions: u32,
+    acks: Acks,
 }
 
 impl FaultyConsumer {
@@ -35,8 +36,9 @@ impl FaultyConsumer {
         dice: Dice,
     ) -> Result<Self, OpenError> {
         let below = broker.consumer(topic, group).await?;
-        let partitions = below.partitions();
+        let (partitions, acks) = (below.partitions(), below.acks());
         Ok(Self {
+            acks,
             broker,
             topic: topic.into(),
             group: group.into(),
@@ -114,6 +116,30 @@ impl Consumer for FaultyConsumer {
             current.map(|commit| Commit { epoch: Epoch(commit.epoch.0 - base), ..*commit }).collect();
         if let Some(below) = &mut self.below {
             below.commit(&current).await?;
+        }
+        if lose_answer {
+            return Err(CommitError::Unavailable("the answer was lost on purpose".into()));
+        }
+        Ok(())
+    }
+
+    fn acks(&self) -> Acks {
+        self.acks
+    }
+
+    async fn finish(&mut self, records: &[Position]) -> Result<(), CommitError> {
+        let faults = self.faults.faults.lock().clone();
+        if self.dice.hits(faults.commit_error_per_mille) {
+            return Err(CommitError::Unavailable("failed on purpose".into()));
+        }
+        let lose_answer = self.dice.hits(faults.lose_commit_answer_per_mille);
+        let base = self.epoch_base;
+        // An epoch of an earlier life below is over.
+        let current = records.iter().filter(|record| record.epoch.0 > base);
+        let current: Vec<_> =
+            current.map(|record| Position { epoch: Epoch(record.epoch.0 - base), ..*record }).collect();
+        if let Some(below) = &mut self.below {
+            below.finish(&current).await?;
         }
         if lose_answer {
             return Err(CommitError::Unavailable("the answer was lost on purpose".into()));
