@@ -15,7 +15,8 @@ pub struct Tag(pub u64);
 /// A record to write. The driver copies what it keeps before `send` returns.
 #[derive(Debug, Clone, Copy)]
 pub struct OutRecord<'a> {
-    /// Picks the partition: equal keys, equal partition.
+    /// Picks the partition: equal keys, equal partition, from any producer at any time, in the order of sending as
+    /// far as one producer is concerned. Under [`Acks::Each`] it travels along and promises neither.
     pub key: &'a [u8],
     /// The bytes, up to the driver's limit (at least 1 MiB).
     pub payload: &'a [u8],

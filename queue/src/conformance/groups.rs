@@ -1,86 +1,102 @@
 //! Checks of groups: where they resume, who owns what, what is fenced.
 
 use super::reader::{Reader, Seen, fetch};
-use super::{Fixture, Outcome, PATIENCE, ensure, said, write};
-use crate::contract::{Broker, Commit, Epoch};
+use super::{Outcome, Stage, ensure, said};
+use crate::contract::{Acks, Broker, Commit, Epoch, Position};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The payloads, sorted.
-fn payloads(seen: &Seen) -> BTreeSet<Vec<u8>> {
+pub(super) fn payloads(seen: &Seen) -> BTreeSet<Vec<u8>> {
     seen.values().map(|record| record.payload.to_vec()).collect()
 }
 
-fn numbers(range: std::ops::Range<u64>) -> BTreeSet<Vec<u8>> {
+pub(super) fn numbers(range: std::ops::Range<u64>) -> BTreeSet<Vec<u8>> {
     range.map(|number| number.to_be_bytes().to_vec()).collect()
 }
 
 /// A new member starts where the group has committed: what was read and not committed comes again.
-pub(super) async fn resumes(fixture: &dyn Fixture, topic: &str) -> Outcome {
-    let broker = fixture.open().await.map_err(said)?;
-    broker.ensure_topic(topic, 2).map_err(said)?;
-    write(&*broker, topic, 0..100).await?;
-    let mut first = Reader::new(broker.consumer(topic, "g").await.map_err(said)?);
-    first.read(100, PATIENCE).await?;
+pub(super) async fn resumes(stage: &Stage<'_>) -> Outcome {
+    let broker = stage.open_with(2).await?;
+    stage.write(&broker, 0..100).await?;
+    let mut first = stage.reader(&broker, "g").await?;
+    first.read(100, stage.patience()).await?;
     first.commit().await?;
-    write(&*broker, topic, 100..150).await?;
-    let uncommitted = first.read(50, PATIENCE).await?;
+    stage.write(&broker, 100..150).await?;
+    let uncommitted = first.read(50, stage.patience()).await?;
     first.close().await;
-    let mut second = Reader::new(broker.consumer(topic, "g").await.map_err(said)?);
-    let again = second.read(50, PATIENCE).await?;
+    let mut second = stage.reader(&broker, "g").await?;
+    let again = second.read(50, stage.patience()).await?;
     ensure!(payloads(&again) == payloads(&uncommitted), "other records came again");
-    ensure!(again.keys().eq(uncommitted.keys()), "the same records have other offsets");
-    Ok(())
+    let same = second.acks() == Acks::Each || again.keys().eq(uncommitted.keys());
+    ensure!(same, "the same records have other offsets");
+    second.commit().await?;
+    second.close().await;
+    let mut third = stage.settled(&broker, 2).await?;
+    stage.stays_quiet(&mut third).await
 }
 
 /// After all handles were dropped and the broker opened again, records, offsets and commits are there.
-pub(super) async fn survives_restart(fixture: &dyn Fixture, topic: &str) -> Outcome {
-    let broker = fixture.open().await.map_err(said)?;
-    broker.ensure_topic(topic, 3).map_err(said)?;
-    write(&*broker, topic, 0..300).await?;
-    let mut reader = Reader::new(broker.consumer(topic, "g").await.map_err(said)?);
-    let seen = reader.read(120, PATIENCE).await?;
+pub(super) async fn survives_restart(stage: &Stage<'_>) -> Outcome {
+    let broker = stage.open_with(3).await?;
+    stage.write(&broker, 0..300).await?;
+    let mut reader = stage.reader(&broker, "g").await?;
+    let seen = reader.read(120, stage.patience()).await?;
     reader.commit().await?;
-    let lag = broker.lag(topic, "g").await.map_err(said)?;
+    let open = 300 - u64::try_from(seen.len()).map_err(said)?;
+    stage.lags(&broker, "g", open).await?;
     drop(reader);
     drop(broker);
-    let broker = fixture.open().await.map_err(said)?;
-    let after = broker.lag(topic, "g").await.map_err(said)?;
-    ensure!(lag == after, "{lag:?} became {after:?}");
-    write(&*broker, topic, 300..310).await?;
-    let mut reader = Reader::new(broker.consumer(topic, "g").await.map_err(said)?);
-    let rest = reader.read(310 - seen.len(), PATIENCE).await?;
+    let broker = stage.open().await?;
+    stage.lags(&broker, "g", open).await?;
+    stage.write(&broker, 300..310).await?;
+    let mut reader = stage.reader(&broker, "g").await?;
+    let rest = reader.read(310 - seen.len(), stage.patience()).await?;
     let all: BTreeSet<_> = payloads(&seen).union(&payloads(&rest)).cloned().collect();
     ensure!(all == numbers(0..310), "{} of 310 records", all.len());
-    ensure!(rest.keys().all(|place| !seen.contains_key(place)), "a committed record came again");
+    ensure!(payloads(&rest).is_disjoint(&payloads(&seen)), "a committed record came again");
     Ok(())
 }
 
 /// What was stored and committed is there after the process was killed; the rest of what was read comes again.
-pub(super) async fn survives_crash(fixture: &dyn Fixture, topic: &str) -> Outcome {
-    let broker = fixture.open().await.map_err(said)?;
-    broker.ensure_topic(topic, 2).map_err(said)?;
-    write(&*broker, topic, 0..200).await?;
-    let mut reader = Reader::new(broker.consumer(topic, "g").await.map_err(said)?);
-    let committed = reader.read(80, PATIENCE).await?;
+pub(super) async fn survives_crash(stage: &Stage<'_>) -> Outcome {
+    let broker = stage.open_with(2).await?;
+    stage.write(&broker, 0..200).await?;
+    let mut reader = stage.reader(&broker, "g").await?;
+    let committed = reader.read(80, stage.patience()).await?;
     reader.commit().await?;
-    reader.read(40, PATIENCE).await?;
-    let Some(after) = fixture.crashed(&*broker).await.map_err(said)? else { return Ok(()) };
-    let mut reader = Reader::new(after.consumer(topic, "g").await.map_err(said)?);
-    let rest = reader.read(200 - committed.len(), PATIENCE).await?;
+    reader.read(40, stage.patience()).await?;
+    let Some(after) = stage.fixture.crashed(&*broker).await.map_err(said)? else { return Ok(()) };
+    let mut reader = stage.reader(&after, "g").await?;
+    let rest = reader.read(200 - committed.len(), stage.patience()).await?;
     let all: BTreeSet<_> = payloads(&committed).union(&payloads(&rest)).cloned().collect();
     ensure!(all == numbers(0..200), "{} of 200 records", all.len());
     Ok(())
 }
 
-/// Commits of another epoch, of a partition that is not owned, or backwards, change nothing and are no error.
-pub(super) async fn fences(fixture: &dyn Fixture, topic: &str) -> Outcome {
-    let broker = fixture.open().await.map_err(said)?;
-    broker.ensure_topic(topic, 2).map_err(said)?;
-    write(&*broker, topic, 0..100).await?;
-    let mut reader = Reader::new(broker.consumer(topic, "g").await.map_err(said)?);
-    let seen = reader.read(100, PATIENCE).await?;
-    let committed = || async { Ok::<_, String>(broker.lag(topic, "g").await.map_err(said)?.committed) };
+/// Commits of another epoch, of a partition that is not owned, or backwards, change nothing and are no error; nor
+/// does finishing records that were never brought.
+pub(super) async fn fences(stage: &Stage<'_>) -> Outcome {
+    let broker = stage.open_with(2).await?;
+    stage.write(&broker, 0..100).await?;
+    let mut reader = stage.reader(&broker, "g").await?;
+    let seen = reader.read(100, stage.patience()).await?;
+    let last = seen.values().next_back().ok_or("nothing was read")?;
+    if reader.acks() == Acks::Each {
+        let (epoch, offset) = (last.epoch, last.offset);
+        let strange = [
+            Position { partition: last.partition, epoch, offset: offset + 1_000_000 },
+            Position { partition: last.partition, epoch: Epoch(epoch.0 + 1), offset },
+            Position { partition: 77, epoch, offset },
+        ];
+        reader.consumer().finish(&strange).await.map_err(said)?;
+        stage.lags(&broker, "g", 100).await?;
+        reader.commit().await?;
+        return stage.lags(&broker, "g", 0).await;
+    }
+    let (topic, group) = (stage.topic(), stage.group("g"));
+    let committed = || async { Ok::<_, String>(broker.lag(&topic, &group).await.map_err(said)?.committed) };
     let epoch = seen.values().next().map_or(Epoch(0), |record| record.epoch);
     let over = [
         Commit { partition: 0, epoch: Epoch(epoch.0 + 1), next_offset: 5 },
@@ -101,15 +117,14 @@ pub(super) async fn fences(fixture: &dyn Fixture, topic: &str) -> Outcome {
 
 /// Members come and go: no partition has two owners, nothing is lost, a revoked one may be committed until the next
 /// poll and not after.
-pub(super) async fn rebalances(fixture: &dyn Fixture, topic: &str) -> Outcome {
-    let broker = fixture.open().await.map_err(said)?;
-    broker.ensure_topic(topic, 6).map_err(said)?;
+pub(super) async fn rebalances(stage: &Stage<'_>) -> Outcome {
+    let broker = stage.open_with(6).await?;
     let mut seen = BTreeSet::new();
     let mut readers = Vec::new();
     let mut written = 0;
     for members in [1usize, 2, 3, 2, 1] {
         while readers.len() < members {
-            readers.push(Reader::new(broker.consumer(topic, "g").await.map_err(said)?));
+            readers.push(stage.reader(&broker, "g").await?);
         }
         while readers.len() > members {
             // The one that joined first leaves, in turn by closing and by being dropped.
@@ -117,17 +132,24 @@ pub(super) async fn rebalances(fixture: &dyn Fixture, topic: &str) -> Outcome {
             leaver.commit().await?;
             if members == 2 { leaver.close().await } else { drop(leaver) }
         }
-        write(&*broker, topic, written..written + 120).await?;
+        stage.write(&broker, written..written + 120).await?;
         written += 120;
-        settle(&mut readers, &mut seen, written).await?;
+        settle(stage, &mut readers, &mut seen, written).await?;
     }
-    let twice_at_most = numbers(0..written);
-    ensure!(seen == twice_at_most, "{} of {written} records", seen.len());
-    late_commit(&*broker, topic, readers).await
+    ensure!(seen == numbers(0..written), "{} of {written} records", seen.len());
+    match readers.pop() {
+        Some(reader) if reader.acks() == Acks::Prefix => late_commit(stage, &broker, reader).await,
+        _ => Ok(()),
+    }
 }
 
-/// Polls all members in turn until each record was seen and partitions are shared evenly.
-async fn settle(readers: &mut [Reader], seen: &mut BTreeSet<Vec<u8>>, written: u64) -> Outcome {
+/// Polls all members in turn until each record was seen and, where partitions have owners, all are shared evenly.
+async fn settle(
+    stage: &Stage<'_>,
+    readers: &mut [Reader],
+    seen: &mut BTreeSet<Vec<u8>>,
+    written: u64,
+) -> Outcome {
     let started = Instant::now();
     let share = 6 / readers.len();
     loop {
@@ -137,29 +159,29 @@ async fn settle(readers: &mut [Reader], seen: &mut BTreeSet<Vec<u8>>, written: u
             }
             reader.commit().await?;
         }
-        let owned: Vec<_> = readers.iter().map(Reader::owned).collect();
+        let owners = readers.iter().filter(|reader| reader.acks() == Acks::Prefix);
+        let owned: Vec<_> = owners.map(Reader::owned).collect();
         let all: BTreeSet<_> = owned.iter().flatten().collect();
         let sum: usize = owned.iter().map(BTreeSet::len).sum();
         ensure!(all.len() == sum, "a partition has two owners: {owned:?}");
         if seen.len() as u64 == written && owned.iter().all(|owned| owned.len() == share) {
             return Ok(());
         }
-        let slow = started.elapsed() > PATIENCE;
+        let slow = started.elapsed() > stage.patience();
         ensure!(!slow, "{} of {written} records; owned: {owned:?}", seen.len());
     }
 }
 
 /// A member that was told of a revocation polls, and only then commits: too late.
-async fn late_commit(broker: &dyn Broker, topic: &str, readers: Vec<Reader>) -> Outcome {
-    let mut readers = readers.into_iter();
-    let mut old = readers.next().ok_or("no member is left")?;
+async fn late_commit(stage: &Stage<'_>, broker: &Arc<dyn Broker>, mut old: Reader) -> Outcome {
     let epochs = old.epochs();
-    write(broker, topic, 10_000..10_060).await?;
-    old.read(60, PATIENCE).await?;
-    let before = broker.lag(topic, "g").await.map_err(said)?.committed;
-    let mut new = Reader::new(broker.consumer(topic, "g").await.map_err(said)?);
+    stage.write(broker, 10_000..10_060).await?;
+    old.read(60, stage.patience()).await?;
+    let (topic, group) = (stage.topic(), stage.group("g"));
+    let before = broker.lag(&topic, &group).await.map_err(said)?.committed;
+    let mut new = stage.reader(broker, "g").await?;
     let started = Instant::now();
-    while new.owned().is_empty() && started.elapsed() < PATIENCE {
+    while new.owned().is_empty() && started.elapsed() < stage.patience() {
         old.poll(fetch(0, Duration::from_millis(2))).await?;
         new.poll(fetch(0, Duration::from_millis(2))).await?;
     }
@@ -172,7 +194,7 @@ async fn late_commit(broker: &dyn Broker, topic: &str, readers: Vec<Reader>) -> 
     let late: Vec<_> = late.collect();
     ensure!(late.len() == lost.len(), "the new member owns what the old one never did");
     old.consumer().commit(&late).await.map_err(said)?;
-    let after = broker.lag(topic, "g").await.map_err(said)?.committed;
+    let after = broker.lag(&topic, &group).await.map_err(said)?.committed;
     ensure!(before == after, "a commit after the partition had moved counted");
     let owners = old.owned().intersection(&new.owned()).count();
     ensure!(owners == 0, "{owners} partitions have two owners");
@@ -180,16 +202,16 @@ async fn late_commit(broker: &dyn Broker, topic: &str, readers: Vec<Reader>) -> 
 }
 
 /// A topic that grows while it is read: the new partitions are assigned too.
-pub(super) async fn grows(fixture: &dyn Fixture, topic: &str) -> Outcome {
-    let broker = fixture.open().await.map_err(said)?;
-    broker.ensure_topic(topic, 1).map_err(said)?;
-    write(&*broker, topic, 0..20).await?;
-    let mut reader = Reader::new(broker.consumer(topic, "g").await.map_err(said)?);
-    reader.read(20, PATIENCE).await?;
-    broker.ensure_topic(topic, 4).map_err(said)?;
-    write(&*broker, topic, 20..120).await?;
-    let seen = reader.read(100, PATIENCE).await?;
+pub(super) async fn grows(stage: &Stage<'_>) -> Outcome {
+    let broker = stage.open_with(1).await?;
+    stage.write(&broker, 0..20).await?;
+    let mut reader = stage.reader(&broker, "g").await?;
+    reader.read(20, stage.patience()).await?;
+    stage.ensure(&broker, 4).await?;
+    stage.write(&broker, 20..120).await?;
+    let seen = reader.read(100, stage.patience()).await?;
     ensure!(payloads(&seen) == numbers(20..120), "{} of 100 records", seen.len());
-    ensure!(reader.owned().len() == 4, "owns {:?}", reader.owned());
+    let whole = reader.acks() == Acks::Each || reader.owned().len() == 4;
+    ensure!(whole, "owns {:?}", reader.owned());
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! A consumer that checks what it is brought, as it is brought.
 
-use crate::contract::{Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError};
+use crate::contract::{
+    Acks, Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Position,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,8 @@ pub struct Reader {
     /// Announced as revoked by the last poll: still to be committed now.
     going: BTreeMap<u32, (Epoch, u64)>,
     last_epochs: BTreeMap<u32, Epoch>,
+    /// Brought and not yet finished, where records are finished one by one.
+    unfinished: Vec<Position>,
 }
 
 /// What was read: partition and offset → payload.
@@ -20,7 +24,13 @@ pub type Seen = BTreeMap<(u32, u64), InRecord>;
 impl Reader {
     /// Reads from `consumer`.
     pub fn new(consumer: Box<dyn Consumer>) -> Self {
-        Self { consumer, owned: BTreeMap::new(), going: BTreeMap::new(), last_epochs: BTreeMap::new() }
+        Self {
+            consumer,
+            owned: BTreeMap::new(),
+            going: BTreeMap::new(),
+            last_epochs: BTreeMap::new(),
+            unfinished: Vec::new(),
+        }
     }
 
     /// The partitions it owns now.
@@ -31,6 +41,11 @@ impl Reader {
     /// The epochs of the partitions it owns now.
     pub fn epochs(&self) -> BTreeMap<u32, Epoch> {
         self.owned.iter().map(|(partition, (epoch, _))| (*partition, *epoch)).collect()
+    }
+
+    /// How the broker below is told what is finished.
+    pub fn acks(&self) -> Acks {
+        self.consumer.acks()
     }
 
     /// The consumer itself.
@@ -63,6 +78,10 @@ impl Reader {
                 return Err(format!("offset {} after {}, in one partition", record.offset, *next));
             }
             *next = record.offset + 1;
+            if self.consumer.acks() == Acks::Each {
+                let (partition, epoch, offset) = (record.partition, record.epoch, record.offset);
+                self.unfinished.push(Position { partition, epoch, offset });
+            }
         }
         Ok(polled.records)
     }
@@ -90,7 +109,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Commits all that was polled, including what was just revoked; tries again where a fault forbids it.
+    /// Commits all that was polled, including what was just revoked, or finishes each record of it, as the broker
+    /// wants; tries again where a fault forbids it.
     ///
     /// # Errors
     /// After many tries.
@@ -105,8 +125,15 @@ impl Reader {
             .collect();
         let mut last = String::new();
         for _ in 0..1000 {
-            match self.consumer.commit(&commits).await {
-                Ok(()) => return Ok(()),
+            let done = match self.consumer.acks() {
+                Acks::Prefix => self.consumer.commit(&commits).await,
+                Acks::Each => self.consumer.finish(&self.unfinished).await,
+            };
+            match done {
+                Ok(()) => {
+                    self.unfinished.clear();
+                    return Ok(());
+                }
                 Err(CommitError::Unavailable(what)) => last = what,
             }
         }
