@@ -1,1 +1,54 @@
-//! Real servers on loopback.
+//! Real servers on loopback, for tests, measurements and the demo: Kafka, RocketMQ, Redis, PostgreSQL and
+//! etcd, without Docker.
+//!
+//! Redis, PostgreSQL and etcd are the machine's own packages (`./dev up` installs them); Kafka and
+//! RocketMQ are fetched once from Maven Central. Heaps are small, ports free ones, data throw-away.
+//!
+//! [`Servers`] is a set of named servers in a state folder, shared by whoever reads its state file, and
+//! alive until [`Servers::down`]. [`Private`] is one server that ends with its value: for tests that kill
+//! or freeze it. Both give [`Server`], which knows its addresses and can be frozen, killed and started
+//! again on the same ports and data.
+//!
+//! ```no_run
+//! use windfall_servers::{KafkaOptions, Private, Servers};
+//!
+//! let servers = Servers::from_env_or_start(&["kafka", "redis"])?;
+//! let bootstrap = servers.server("kafka")?.url().to_owned();
+//!
+//! let broker = Private::start(KafkaOptions::default())?;
+//! broker.freeze()?;
+//! broker.thaw()?;
+//! broker.kill()?;
+//! broker.start()?;
+//! # Ok::<(), windfall_servers::Error>(())
+//! ```
+//!
+//! It is not for production: no replicas, no passwords worth the name. Every call blocks; in async code
+//! use it before the runtime starts or in `spawn_blocking`.
+//!
+//! A process is only ever signalled when its id, start time and boot are those that were written down
+//! when it was started; see `process`.
+
+mod error;
+mod jars;
+mod kinds;
+mod lock;
+mod ports;
+mod process;
+mod ready;
+mod rocketmq_admin;
+mod server;
+mod servers;
+mod spec;
+mod state;
+
+pub use error::Error;
+pub use rocketmq_admin::TopicKind;
+pub use server::{Activity, Private, Server};
+pub use servers::{STATE_VARIABLE, Servers};
+pub use spec::{KafkaOptions, PostgresOptions, RedisOptions, RocketMqOptions, Spec};
+
+/// Progress that a person waits for; to standard error, so that `--json` stays clean.
+fn say(text: &str) {
+    eprintln!("windfall-servers: {text}");
+}

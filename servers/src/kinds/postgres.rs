@@ -1,0 +1,113 @@
+//! PostgreSQL, as a user of its own where we are root.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use super::{Entry, PASSWORD, Place, Stop, USER, lines, loopback, table};
+use crate::process::{Launch, User, find_program};
+use crate::ready::Ready;
+use crate::spec::PostgresOptions;
+use crate::{Error, Spec, ports};
+
+/// Where Debian keeps the programs that it does not put into PATH.
+const DEBIAN: &str = "/usr/lib/postgresql";
+
+pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry, Error> {
+    let initdb = find_program("initdb", "postgresql", &debian_folders())?;
+    // A link in PATH leads to the folder where its fellows are.
+    let initdb = initdb.canonicalize().map_err(Error::io(format!("follow {}", initdb.display())))?;
+    let user = own_user()?;
+    let dir = reachable(place, user)?;
+    let data = dir.join("data");
+    make_for(&data, user)?;
+    let password = dir.join("password");
+    fs::write(&password, PASSWORD).map_err(Error::io(format!("write {}", password.display())))?;
+
+    let launch = |program: PathBuf, args: &[&str]| Launch {
+        program,
+        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        env: vec![("LC_ALL".to_owned(), "C".to_owned())],
+        user,
+        folder: data.clone(),
+    };
+    let (data_arg, password_arg) = (data.display().to_string(), password.display().to_string());
+    let args = ["-D", &data_arg, "-U", USER, "--pwfile", &password_arg, "-A", "scram-sha-256"];
+    let args = [&args[..], &["-E", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"]].concat();
+    launch(initdb.clone(), &args).run("making PostgreSQL's data with initdb")?;
+
+    let chosen = ports::free(1)?;
+    let address = loopback(chosen[0]);
+    let ours = [
+        ("port", chosen[0].to_string()),
+        ("listen_addresses", "'127.0.0.1'".to_owned()),
+        ("unix_socket_directories", "''".to_owned()),
+        ("shared_buffers", "'128MB'".to_owned()),
+        ("max_wal_size", "'1GB'".to_owned()),
+        // What production needs and a throw-away server must not fake: a commit is on the disk.
+        ("fsync", "on".to_owned()),
+        ("synchronous_commit", "on".to_owned()),
+    ];
+    let config = data.join("postgresql.auto.conf");
+    fs::write(&config, lines(" = ", &ours, &options.settings))
+        .map_err(Error::io(format!("write {}", config.display())))?;
+    let ready = Ready::Postgres { address, user: USER.to_owned() };
+    let mut part =
+        place.part("postgres", launch(initdb.with_file_name("postgres"), &["-D", &data_arg]), vec![ready]);
+    part.stop = Stop::Int;
+    Ok(Entry {
+        spec: Spec::Postgres(options.clone()),
+        dir,
+        url: format!("postgres://{USER}:{PASSWORD}@{address}/postgres"),
+        addresses: table([("main", address.to_string())]),
+        settings: table([
+            ("user", USER.to_owned()),
+            ("password", PASSWORD.to_owned()),
+            ("database", "postgres".to_owned()),
+        ]),
+        ports: chosen,
+        parts: vec![part],
+    })
+}
+
+/// The newest version first.
+fn debian_folders() -> Vec<PathBuf> {
+    let mut versions: Vec<u32> = fs::read_dir(DEBIAN)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    versions.sort_unstable();
+    versions.iter().rev().map(|version| Path::new(DEBIAN).join(version.to_string()).join("bin")).collect()
+}
+
+fn own_user() -> Result<Option<User>, Error> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    User::named("postgres").map(Some).ok_or(Error::NoPostgresUser)
+}
+
+/// The server's folder, or one in the temporary folder where its user may not enter the first (a home).
+fn reachable(place: &Place<'_>, user: Option<User>) -> Result<PathBuf, Error> {
+    let enterable =
+        |folder: &Path| fs::metadata(folder).is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0);
+    if user.is_none() || place.dir.ancestors().all(enterable) {
+        return Ok(place.dir.clone());
+    }
+    tempfile::Builder::new()
+        .prefix("windfall-postgres-")
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir()
+        .map(tempfile::TempDir::keep)
+        .map_err(Error::io("make a temporary folder that the user postgres can enter"))
+}
+
+fn make_for(folder: &Path, user: Option<User>) -> Result<(), Error> {
+    let make = || {
+        fs::create_dir_all(folder)?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+        user.map_or(Ok(()), |user| chown(folder, Some(user.uid), Some(user.gid)))
+    };
+    make().map_err(Error::io(format!("make {}", folder.display())))
+}

@@ -1,0 +1,147 @@
+//! Redis: one node, or three masters in a cluster.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Entry, Part, Place, lines, loopback, table};
+use crate::process::{Launch, POLL, find_program};
+use crate::ready::{Ready, connect, redis_command};
+use crate::spec::RedisOptions;
+use crate::{Error, Spec, ports};
+
+/// Slots of a Redis Cluster, by its specification.
+const SLOTS: usize = 16_384;
+const NODES: usize = 3;
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(super) fn plan(options: &RedisOptions, place: &Place<'_>) -> Result<Entry, Error> {
+    let chosen = ports::free(1)?;
+    let address = loopback(chosen[0]);
+    let mut settings = table([]);
+    let mut url = format!("redis://{address}");
+    if let Some(password) = &options.password {
+        settings.insert("password".to_owned(), password.clone());
+        url = format!("redis://:{password}@{address}");
+    }
+    Ok(Entry {
+        spec: Spec::Redis(options.clone()),
+        dir: place.dir.clone(),
+        url,
+        addresses: table([("main", address.to_string())]),
+        settings,
+        parts: vec![node(place, "redis", chosen[0], options, &[])?],
+        ports: chosen,
+    })
+}
+
+pub(super) fn plan_cluster(place: &Place<'_>) -> Result<Entry, Error> {
+    let chosen = ports::free(2 * NODES)?;
+    let (clients, buses) = chosen.split_at(NODES);
+    let mut addresses = BTreeMap::new();
+    let mut parts = Vec::new();
+    for (index, (client, bus)) in clients.iter().zip(buses).enumerate() {
+        let name = format!("node{}", index + 1);
+        let cluster = [
+            ("cluster-enabled", "yes".to_owned()),
+            ("cluster-port", bus.to_string()),
+            // A master that is gone is noticed soon; its slots then answer with an error.
+            ("cluster-node-timeout", "2000".to_owned()),
+        ];
+        parts.push(node(place, &name, *client, &RedisOptions::default(), &cluster)?);
+        addresses.insert(name, loopback(*client).to_string());
+    }
+    let all: Vec<String> = clients.iter().map(|port| loopback(*port).to_string()).collect();
+    addresses.insert("main".to_owned(), all.join(","));
+    Ok(Entry {
+        spec: Spec::RedisCluster,
+        dir: place.dir.clone(),
+        url: all.iter().map(|address| format!("redis://{address}")).collect::<Vec<_>>().join(","),
+        addresses,
+        settings: table([]),
+        parts,
+        ports: chosen,
+    })
+}
+
+fn node(
+    place: &Place<'_>,
+    name: &str,
+    port: u16,
+    options: &RedisOptions,
+    more: &[(&str, String)],
+) -> Result<Part, Error> {
+    let data = place.make(name)?;
+    let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+    let mut ours = vec![
+        ("bind", "127.0.0.1".to_owned()),
+        ("port", port.to_string()),
+        ("dir", data.display().to_string()),
+        ("appendonly", yes_no(options.appendonly)),
+        ("appendfsync", "everysec".to_owned()),
+        ("save", "\"\"".to_owned()),
+        ("daemonize", "no".to_owned()),
+    ];
+    ours.extend(options.password.iter().map(|password| ("requirepass", password.clone())));
+    ours.extend(more.iter().cloned());
+    let config = place.write(&format!("{name}.conf"), &lines(" ", &ours, &[]))?;
+    let launch = Launch {
+        program: find_program("redis-server", "redis-server", &[])?,
+        args: vec![config.display().to_string()],
+        env: Vec::new(),
+        user: None,
+        folder: data,
+    };
+    let ready = Ready::Redis { address: loopback(port), password: options.password.clone() };
+    Ok(place.part(name, launch, vec![ready]))
+}
+
+/// Makes three fresh nodes one cluster and waits until each says so; a cluster that is one stays as it is.
+pub(crate) fn form_cluster(entry: &Entry) -> Result<(), Error> {
+    let nodes: Vec<SocketAddr> = entry.ports.iter().take(NODES).map(|port| loopback(*port)).collect();
+    if nodes.iter().try_for_each(|node| is_whole(*node)).is_ok() {
+        return Ok(());
+    }
+    let buses = entry.ports.iter().skip(NODES);
+    if command(nodes[0], &["CLUSTER", "INFO"])?.contains("cluster_known_nodes:1\r") {
+        let share = SLOTS.div_ceil(NODES);
+        for (index, node) in nodes.iter().enumerate() {
+            let first = (index * share).to_string();
+            let last = ((index + 1) * share).min(SLOTS).saturating_sub(1).to_string();
+            command(*node, &["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
+            command(*node, &["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
+        }
+        for (node, bus) in nodes.iter().zip(buses).skip(1) {
+            let (host, port) = (node.ip().to_string(), node.port().to_string());
+            command(nodes[0], &["CLUSTER", "MEET", &host, &port, &bus.to_string()])?;
+        }
+    }
+    let end = Instant::now() + CLUSTER_TIMEOUT;
+    for node in nodes {
+        while let Err(error) = is_whole(node) {
+            if Instant::now() >= end {
+                return Err(error);
+            }
+            thread::sleep(POLL);
+        }
+    }
+    Ok(())
+}
+
+fn is_whole(node: SocketAddr) -> Result<(), Error> {
+    let info = command(node, &["CLUSTER", "INFO"])?;
+    if info.contains("cluster_state:ok") && info.contains(&format!("cluster_known_nodes:{NODES}\r")) {
+        return Ok(());
+    }
+    Err(Error::Refused { address: node.to_string(), what: "a whole cluster".to_owned(), reason: info })
+}
+
+fn command(node: SocketAddr, words: &[&str]) -> Result<String, Error> {
+    let mut stream = connect(node).map_err(Error::io(format!("ask Redis at {node}")))?;
+    redis_command(&mut stream, words).map_err(|reason| Error::Refused {
+        address: node.to_string(),
+        what: words.join(" "),
+        reason,
+    })
+}

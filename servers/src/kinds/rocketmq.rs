@@ -1,0 +1,177 @@
+//! RocketMQ: name server, broker and proxy.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::{Entry, Place, lines, loopback, table};
+use crate::jars::{ROCKETMQ, java};
+use crate::process::Launch;
+use crate::ready::Ready;
+use crate::spec::RocketMqOptions;
+use crate::{Error, Spec, ports};
+
+/// The cluster's name; each broker makes a topic of this name, whose route says "I am here".
+const CLUSTER: &str = "DefaultCluster";
+
+const NAMESRV: &str = "org.apache.rocketmq.namesrv.NamesrvStartup";
+const BROKER: &str = "org.apache.rocketmq.broker.BrokerStartup";
+const PROXY: &str = "org.apache.rocketmq.proxy.ProxyStartup";
+
+const NAMESRV_MEMORY: [&str; 3] = ["-Xms16m", "-Xmx48m", "-XX:MaxDirectMemorySize=32m"];
+const STORE_MEMORY: [&str; 3] = ["-Xms96m", "-Xmx256m", "-XX:MaxDirectMemorySize=192m"];
+const PROXY_MEMORY: [&str; 3] = ["-Xms48m", "-Xmx128m", "-XX:MaxDirectMemorySize=128m"];
+
+pub(super) fn plan(options: &RocketMqOptions, place: &Place<'_>) -> Result<Entry, Error> {
+    let jvm = Jvm { java: java()?, class_path: ROCKETMQ.class_path(place.home)?, place };
+    let chosen = Ports::choose()?;
+    let namesrv = loopback(chosen.namesrv);
+    let store = place.make("store")?;
+    let names = place.write("namesrv.conf", &format!("listenPort={}\n", chosen.namesrv))?;
+    let broker =
+        place.write("broker.conf", &lines("=", &broker(&chosen, &store), &options.broker_properties))?;
+    let proxy = place.write("rmq-proxy.json", &proxy(&chosen, options).to_string())?;
+
+    let namesrv_text = namesrv.to_string();
+    let (names, broker, proxy) =
+        (names.display().to_string(), broker.display().to_string(), proxy.display().to_string());
+    let route = Ready::Route { namesrv, topic: CLUSTER.to_owned() };
+    let http2 = Ready::Http2(loopback(chosen.grpc));
+    let mut parts = vec![place.part(
+        "namesrv",
+        jvm.launch(NAMESRV, &NAMESRV_MEMORY, &["-c", &names]),
+        vec![Ready::Namesrv(namesrv)],
+    )];
+    let proxy_args = ["-n", &namesrv_text, "-pc", &proxy, "-pm"];
+    if options.separate_broker {
+        let launch = jvm.launch(BROKER, &STORE_MEMORY, &["-n", &namesrv_text, "-c", &broker]);
+        parts.push(place.part("broker", launch, vec![route.clone()]));
+        let args = [&proxy_args[..], &["cluster"]].concat();
+        parts.push(place.part("proxy", jvm.launch(PROXY, &PROXY_MEMORY, &args), vec![http2, route]));
+    } else {
+        let args = [&proxy_args[..], &["local", "-bc", &broker]].concat();
+        parts.push(place.part("proxy", jvm.launch(PROXY, &STORE_MEMORY, &args), vec![http2, route]));
+    }
+    Ok(Entry {
+        spec: Spec::RocketMq(options.clone()),
+        dir: place.dir.clone(),
+        url: loopback(chosen.grpc).to_string(),
+        addresses: table([
+            ("main", loopback(chosen.grpc).to_string()),
+            ("namesrv", namesrv_text),
+            ("broker", loopback(chosen.broker).to_string()),
+            ("remoting", loopback(chosen.remoting).to_string()),
+        ]),
+        settings: table([("cluster", CLUSTER.to_owned())]),
+        ports: chosen.all(),
+        parts,
+    })
+}
+
+struct Ports {
+    grpc: u16,
+    remoting: u16,
+    namesrv: u16,
+    broker: u16,
+    ha: u16,
+}
+
+impl Ports {
+    /// The broker takes a second port by itself, two below its own.
+    fn choose() -> Result<Self, Error> {
+        loop {
+            let free = ports::free(10)?;
+            let Some(broker) = free.iter().copied().find(|port| free.contains(&(port - 2))) else { continue };
+            let others: Vec<u16> =
+                free.into_iter().filter(|port| *port != broker && *port != broker - 2).collect();
+            if let [grpc, remoting, namesrv, ha, ..] = others[..] {
+                return Ok(Self { grpc, remoting, namesrv, broker, ha });
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<u16> {
+        vec![self.grpc, self.remoting, self.namesrv, self.broker, self.broker - 2, self.ha]
+    }
+}
+
+fn broker(ports: &Ports, store: &Path) -> Vec<(&'static str, String)> {
+    vec![
+        ("brokerClusterName", CLUSTER.to_owned()),
+        ("brokerName", "windfall".to_owned()),
+        ("brokerIP1", "127.0.0.1".to_owned()),
+        ("listenPort", ports.broker.to_string()),
+        ("haListenPort", ports.ha.to_string()),
+        ("namesrvAddr", loopback(ports.namesrv).to_string()),
+        ("storePathRootDir", store.display().to_string()),
+        ("storePathCommitLog", store.join("commitlog").display().to_string()),
+        // Small files: each is mapped whole when it is made.
+        ("mappedFileSizeCommitLog", "67108864".to_owned()),
+        ("mappedFileSizeConsumeQueue", "600000".to_owned()),
+        ("maxHashSlotNum", "10000".to_owned()),
+        ("maxIndexNum", "40000".to_owned()),
+        ("mappedFileSizeTimerLog", "1048576".to_owned()),
+        ("timerWheelEnable", "true".to_owned()),
+        ("flushDiskType", "ASYNC_FLUSH".to_owned()),
+        ("diskMaxUsedSpaceRatio", "95".to_owned()),
+        ("waitTimeMillsInSendQueue", "3000".to_owned()),
+        // Each writer thread keeps a direct buffer of four times this.
+        ("maxMessageSize", "1048576".to_owned()),
+        // Topics and groups are made on purpose: a wrong name is an error.
+        ("autoCreateTopicEnable", "false".to_owned()),
+        ("autoCreateSubscriptionGroup", "false".to_owned()),
+    ]
+}
+
+fn proxy(ports: &Ports, options: &RocketMqOptions) -> Value {
+    let ours = json!({
+        "rocketMQClusterName": CLUSTER,
+        "namesrvAddr": loopback(ports.namesrv).to_string(),
+        "grpcServerPort": ports.grpc,
+        "remotingListenPort": ports.remoting,
+        // A topic that was asked for before it existed stays absent that long; the default is 20 s.
+        "topicRouteServiceCacheRefreshSeconds": 1,
+        "topicConfigCacheRefreshSeconds": 1,
+        "subscriptionGroupConfigCacheRefreshSeconds": 1,
+        "grpcClientConsumerMinLongPollingTimeoutMillis": 500,
+        "minInvisibleTimeMillsForRecv": 1000,
+        "enableBatchAck": true,
+        // A client behind a relay is told the relay's port.
+        "useEndpointPortFromRequest": true,
+        "grpcShutdownTimeSeconds": 1,
+    });
+    let mut all: Map<String, Value> = ours.as_object().cloned().unwrap_or_default();
+    all.extend(options.proxy_properties.iter().cloned());
+    Value::Object(all)
+}
+
+struct Jvm<'a> {
+    java: PathBuf,
+    class_path: String,
+    place: &'a Place<'a>,
+}
+
+impl Jvm<'_> {
+    fn launch(&self, main: &str, memory: &[&str], args: &[&str]) -> Launch {
+        let home = self.place.dir.display();
+        // The store unmaps its files through the JDK's inside.
+        let fixed = [
+            "-XX:+UseSerialGC",
+            "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+            "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+            "--add-opens=java.base/java.nio=ALL-UNNAMED",
+            // Logs and small files go under the user's home otherwise.
+            &format!("-Duser.home={home}"),
+            "-cp",
+            &self.class_path,
+            main,
+        ];
+        Launch {
+            program: self.java.clone(),
+            args: [memory, &fixed[..], args].concat().into_iter().map(str::to_owned).collect(),
+            env: vec![("ROCKETMQ_HOME".to_owned(), home.to_string())],
+            user: None,
+            folder: self.place.dir.clone(),
+        }
+    }
+}
