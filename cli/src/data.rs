@@ -1,12 +1,13 @@
 //! The layout of a data directory, and who may use it.
 
+use crate::backends::Backends;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
 /// The format of a data directory; a newer one is refused.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const MANIFEST: &str = "demo.toml";
 /// There once everything that was sent has arrived; gone while a resumed demo is at work.
 const FINISHED: &str = "finished";
@@ -27,6 +28,36 @@ pub struct Manifest {
     pub seconds_of_rain: u64,
     /// Without troubles.
     pub calm: bool,
+    /// Real brokers and stores in place of embedded ones; format 1 had none.
+    #[serde(default)]
+    pub backends: Backends,
+}
+
+impl Manifest {
+    /// Reads the manifest of a directory, whoever uses it now.
+    pub fn read(path: &Path) -> Result<Self> {
+        let file = path.join(MANIFEST);
+        let text = std::fs::read_to_string(&file).with_context(|| {
+            format!(
+                "{} is not the data directory of a demo ({} cannot be read)",
+                path.display(),
+                file.display()
+            )
+        })?;
+        #[derive(Deserialize)]
+        struct Versioned {
+            format: u32,
+        }
+        let Versioned { format } =
+            toml::from_str(&text).with_context(|| format!("{} is damaged", file.display()))?;
+        if format > FORMAT {
+            bail!(
+                "{} has format {format}; this build knows {FORMAT}: use the version of windfall that wrote it",
+                path.display()
+            );
+        }
+        toml::from_str(&text).with_context(|| format!("{} is damaged", file.display()))
+    }
 }
 
 /// An open data directory. While it lives, no other process may use it.
@@ -58,27 +89,7 @@ impl DataDir {
 
     /// Opens the directory of an earlier demo.
     pub fn open(path: &Path) -> Result<(Self, Manifest)> {
-        let file = path.join(MANIFEST);
-        let text = std::fs::read_to_string(&file).with_context(|| {
-            format!(
-                "{} is not the data directory of a demo ({} cannot be read)",
-                path.display(),
-                file.display()
-            )
-        })?;
-        #[derive(Deserialize)]
-        struct Versioned {
-            format: u32,
-        }
-        let Versioned { format } =
-            toml::from_str(&text).with_context(|| format!("{} is damaged", file.display()))?;
-        if format > FORMAT {
-            bail!(
-                "{} has format {format}; this build knows {FORMAT}: use the version of windfall that wrote it",
-                path.display()
-            );
-        }
-        let manifest = toml::from_str(&text).with_context(|| format!("{} is damaged", file.display()))?;
+        let manifest = Manifest::read(path)?;
         Ok((Self::lock(path)?, manifest))
     }
 
@@ -173,7 +184,15 @@ mod tests {
     use super::*;
 
     fn manifest() -> Manifest {
-        Manifest { format: 0, rewards: 1, users: 1, seed: 1, seconds_of_rain: 0, calm: true }
+        Manifest {
+            format: 0,
+            rewards: 1,
+            users: 1,
+            seed: 1,
+            seconds_of_rain: 0,
+            calm: true,
+            backends: Backends::default(),
+        }
     }
 
     #[test]

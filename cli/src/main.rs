@@ -4,6 +4,7 @@
 //! wrong, nothing was changed; 130 interrupted.
 
 mod admin;
+mod backends;
 mod check;
 mod data;
 mod demo;

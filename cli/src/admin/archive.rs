@@ -1,7 +1,7 @@
 //! `windfall archive`: what finally failed, and another try.
 
 use super::utc;
-use crate::data::{DataDir, place};
+use crate::data::{DataDir, Manifest, place};
 use crate::demo::Outcome;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use windfall_proto::event::EventRef;
 use windfall_reward_service::contract::GrantReply;
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::{ArchiveFilter, Archived, LedgerReader};
+use windfall_reward_service::ledger::{ArchiveFilter, Archived};
 use windfall_reward_service::{Replayed, system_clock};
 
 /// Entries of one page.
@@ -90,7 +90,7 @@ pub fn run(command: &ArchiveCommand) -> Result<Outcome> {
 }
 
 fn list(which: &Which, filter: &ArchiveFilter, json: bool) -> Result<()> {
-    let ledger = LedgerReader::open(place::ledger(&which.data)).context("the ledger cannot be read")?;
+    let ledger = Manifest::read(&which.data)?.backends.ledger_reader(&which.data)?;
     let entries = ledger.archive_list(filter)?;
     if json {
         let rows: Vec<_> = entries.iter().map(to_json).collect();
@@ -146,7 +146,7 @@ fn to_json(entry: &Archived) -> serde_json::Value {
 }
 
 fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome> {
-    let (data, _) = DataDir::open(&which.data)?;
+    let (data, manifest) = DataDir::open(&which.data)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let replayed = runtime.block_on(async {
         let badges = FakeDownstream::open(
@@ -155,7 +155,8 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
             system_clock(),
         )
         .context("the badge downstream's book cannot be opened")?;
-        let rewards = crate::pipeline::open_rewards(data.path(), &Arc::new(badges), Arc::new(|_| {}))?;
+        let ledger = manifest.backends.ledger(data.path()).await?;
+        let rewards = crate::pipeline::start_rewards(ledger, &Arc::new(badges), Arc::new(|_| {}))?;
         if let Ok(rules) = windfall_config::RulesStore::new(place::rules(data.path()), None).show() {
             // A budget that was raised since is what a replay often waits for.
             let rules = windfall_config::Rules::parse(&rules, None)?;

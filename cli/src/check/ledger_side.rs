@@ -14,16 +14,15 @@ use windfall_reward_service::ledger::{ArchiveFilter, LedgerReader};
 pub const BOOKED_TYPES: [&str; 1] = ["badge"];
 
 /// Checks a data directory whose pipeline has closed.
-pub fn check(data: &Path) -> Result<Verdict> {
+pub fn check(data: &Path, ledger: &LedgerReader) -> Result<Verdict> {
     let mut book = Book::read(data)?;
-    let ledger = LedgerReader::open(place::ledger(data)).context("the ledger cannot be read")?;
     ledger.check().context("the ledger is damaged")?;
     for line in ledger.orders()? {
         let line = line.context("the ledger cannot be read")?;
         let content = Content { user_id: line.user_id, bonus_type: &line.bonus_type, amount: line.amount };
         book.ledger_row(&line.trade_no, content, line.credits);
     }
-    read_archive(&mut book, &ledger)?;
+    read_archive(&mut book, ledger)?;
     let payments = place::badge_book(data);
     if payments.exists() {
         for payment in FakeBook::read(&payments).with_context(|| {
@@ -34,7 +33,7 @@ pub fn check(data: &Path) -> Result<Verdict> {
             book.paid(&payment.trade_no, content);
         }
     }
-    check_sums(&mut book, &ledger, data)?;
+    check_sums(&mut book, ledger, data)?;
     Ok(book.verdict(&BOOKED_TYPES))
 }
 

@@ -6,6 +6,7 @@ mod rules;
 mod troubles;
 mod view;
 
+use crate::backends::Backends;
 use crate::check::journal::Line;
 use crate::check::samples::{self, Sample, Sources, sampled_users};
 use crate::check::{journal, ledger_side};
@@ -20,7 +21,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use view::View;
 use windfall_reward_service::ledger::LedgerReader;
-use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
 use windfall_token::KeyRing;
 
 /// Without progress for so long, the drain gives up and leaves the rest for `--resume`.
@@ -126,6 +126,7 @@ fn open_data(args: &DemoArgs) -> Result<(DataDir, Manifest)> {
         seed: args.seed,
         seconds_of_rain: args.seconds_of_rain.unwrap_or(if args.calm { 0 } else { 10 }),
         calm: args.calm,
+        backends: Backends::default(),
     };
     let path = match &args.data {
         Some(path) => path.clone(),
@@ -156,7 +157,7 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
         // The killed process may have died between cutting a limit and raising it.
         troubles::rules_as_they_were(path)?;
     }
-    let mut options = PipelineOptions::new(path, manifest.seed);
+    let mut options = PipelineOptions::new(path, manifest.backends.clone(), manifest.seed);
     if !manifest.calm {
         options.badges.retry_per_mille = 50;
         options.badges.paid_then_timeout_per_mille = 10;
@@ -312,17 +313,16 @@ fn rain_report(
 
 /// The independent check, on files that nobody holds open any more.
 async fn check(data: &DataDir, manifest: &Manifest, rain: Option<RainReport>) -> Result<Report> {
-    let verdict = ledger_side::check(data.path())?;
-    let samples = check_samples(data.path(), manifest).await?;
+    let ledger = manifest.backends.ledger_reader(data.path())?;
+    let verdict = ledger_side::check(data.path(), &ledger)?;
+    let samples = check_samples(data.path(), manifest, &ledger).await?;
     Ok(Report::new(data, rain, verdict, samples))
 }
 
-async fn check_samples(data: &Path, manifest: &Manifest) -> Result<Vec<Sample>> {
-    let ledger = LedgerReader::open(place::ledger(data)).context("the ledger cannot be read")?;
-    let tokens = EmbeddedStore::open(&place::tokens(data), &EmbeddedStoreOptions::default())
-        .context("the token store cannot be opened")?;
+async fn check_samples(data: &Path, manifest: &Manifest, ledger: &LedgerReader) -> Result<Vec<Sample>> {
+    let tokens = manifest.backends.tokens(data).await?;
     let keys = KeyRing::load(&place::keys(data)).context("the key ring cannot be read")?;
-    let sources = Sources { data, ledger: &ledger, tokens: &*tokens, keys: &keys, app_id: pipeline::APP_ID };
+    let sources = Sources { data, ledger, tokens: &*tokens, keys: &keys, app_id: pipeline::APP_ID };
     samples::check(&sources, &sampled_users(manifest.users, manifest.seed)).await
 }
 

@@ -134,7 +134,14 @@ fn lines(progress: &Progress, now: &Snapshot) -> [String; 3] {
         now.sdk.spool_slots.1,
         HumanCount(progress.waits.load(Relaxed)),
     );
-    let lag: Vec<String> = now.lag.iter().map(|(topic, records)| format!("{topic} {records}")).collect();
+    let lag: Vec<String> = now
+        .lag
+        .iter()
+        .map(|(topic, records)| match records {
+            Some(records) => format!("{topic} {records}"),
+            None => format!("{topic} ?"),
+        })
+        .collect();
     let queues = format!(
         "records queued: {}; events in hand {}, requeued {}, archived {}; rules {}",
         lag.join(", "),
