@@ -205,7 +205,6 @@ impl Launch {
 
     /// Starts it in a process group of its own, so that Ctrl-C in a terminal does not reach it.
     // Nobody here waits for the child: it is meant to outlive us, and `reap` collects it when we end it.
-    #[expect(clippy::zombie_processes)]
     pub(crate) fn spawn(&self, log: &Path) -> Result<Identity, Error> {
         let out = append(log)?;
         let err = out.try_clone().map_err(Error::io(format!("write {}", log.display())))?;

@@ -386,6 +386,9 @@ fn start_part(part: &mut Part) -> Result<bool, Error> {
         process.thaw();
         return Ok(false);
     }
+    for file in part.stale.iter().filter(|file| file.exists()) {
+        fs::remove_file(file).map_err(Error::io(format!("delete {}", file.display())))?;
+    }
     part.log_start = fs::metadata(&part.log).map_or(0, |metadata| metadata.len());
     part.process = Some(part.launch.spawn(&part.log)?);
     Ok(true)

@@ -48,6 +48,9 @@ pub(crate) struct Part {
     /// Asked in this order after a start.
     pub(crate) ready: Vec<Ready>,
     pub(crate) stop: Stop,
+    /// Deleted before a start, when its process is known to be gone.
+    #[serde(default)]
+    pub(crate) stale: Vec<PathBuf>,
     pub(crate) log: PathBuf,
     /// Where the log of the present start begins.
     pub(crate) log_start: u64,
@@ -103,6 +106,7 @@ impl Place<'_> {
             launch,
             ready,
             stop: Stop::Term,
+            stale: Vec::new(),
             log: self.logs.join(log),
             log_start: 0,
             process: None,

@@ -55,6 +55,9 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
     let mut part =
         place.part("postgres", launch(initdb.with_file_name("postgres"), &["-D", &data_arg]), vec![ready]);
     part.stop = Stop::Int;
+    // PostgreSQL takes a dead process that nobody has reaped (a container's first process may not) for
+    // one that still runs.
+    part.stale = vec![data.join("postmaster.pid")];
     Ok(Entry {
         spec: Spec::Postgres(options.clone()),
         dir,
