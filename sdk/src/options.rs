@@ -1,6 +1,7 @@
 //! Options of an SDK instance. All limits of this crate live here.
 
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use windfall_proto::order::{NAME_MAX_BYTES, TRADE_NO_MAX_BYTES};
 use windfall_proto::record::TYPE_MAX_BYTES;
@@ -55,6 +56,11 @@ pub struct SdkOptions {
     pub tokens_batch: usize,
     /// A store that takes longer is taken for down. 1 to 60,000; default 500.
     pub tokens_timeout_ms: u64,
+    /// How long the store keeps a token at least whose reward does not arrive, s. 60 to 315,360,000 (ten years);
+    /// default 2,592,000, 30 days.
+    pub tokens_ttl_s: u64,
+    /// The same by activity, where it has its own. At most 1,000.
+    pub tokens_ttl_by_activity_s: BTreeMap<String, u64>,
 }
 
 impl Default for SdkOptions {
@@ -69,6 +75,8 @@ impl Default for SdkOptions {
             tokens_waiting_max: 65_536,
             tokens_batch: 1_000,
             tokens_timeout_ms: 500,
+            tokens_ttl_s: 30 * 86_400,
+            tokens_ttl_by_activity_s: BTreeMap::new(),
         }
     }
 }
@@ -87,6 +95,23 @@ impl SdkOptions {
             .or_else(|| wrong("tokens_waiting_max", number(self.tokens_waiting_max), 1, 10_000_000))
             .or_else(|| wrong("tokens_batch", number(self.tokens_batch), 1, 10_000))
             .or_else(|| wrong("tokens_timeout_ms", self.tokens_timeout_ms, 1, 60_000))
+            .or_else(|| wrong("tokens_ttl_s", self.tokens_ttl_s, 60, 315_360_000))
+            .or_else(|| {
+                wrong("tokens_ttl_by_activity_s", number(self.tokens_ttl_by_activity_s.len()), 0, 1_000)
+            })
+            .or_else(|| {
+                let of = |(activity, ttl_s): (&String, &u64)| {
+                    wrong(&format!("tokens_ttl_by_activity_s.{activity}"), *ttl_s, 60, 315_360_000)
+                };
+                self.tokens_ttl_by_activity_s.iter().find_map(of)
+            })
+    }
+
+    /// Until when the store keeps a token of this activity at least, Unix milliseconds.
+    #[inline]
+    pub(crate) fn token_expires_at_ms(&self, activity: &str, now_ms: u64) -> u64 {
+        let own = self.tokens_ttl_by_activity_s.get(activity);
+        now_ms.saturating_add(own.unwrap_or(&self.tokens_ttl_s).saturating_mul(1_000))
     }
 }
 

@@ -344,7 +344,8 @@ impl Shared {
             lane.append(&desk, &scratch.framed, event.trade_no, || self.clock.monotonic_ns())
         })?;
         if let Some(tokens) = &self.tokens {
-            tokens.push(shard, event.user_id, event.trade_no, &token);
+            let expires_at_ms = self.options.token_expires_at_ms(event.activity, now_ms);
+            tokens.push(shard, event.user_id, event.trade_no, &token, expires_at_ms);
         }
         Ok(SendBonusReply { token })
     }

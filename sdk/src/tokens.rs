@@ -42,6 +42,7 @@ struct Waiting {
 
 struct Lengths {
     user_id: i64,
+    expires_at_ms: u64,
     trade_no_bytes: usize,
     token_bytes: usize,
 }
@@ -63,13 +64,13 @@ impl TokenBuffer {
 
     /// Puts a token in, or drops it when there is no room.
     #[inline]
-    pub(crate) fn push(&self, shard: usize, user_id: i64, trade_no: &str, token: &str) {
+    pub(crate) fn push(&self, shard: usize, user_id: i64, trade_no: &str, token: &str, expires_at_ms: u64) {
         let mut waiting = self.shards[shard % self.shards.len()].lock();
         if waiting.tokens.len() < self.shard_max {
             waiting.texts.push_str(trade_no);
             waiting.texts.push_str(token);
             let (trade_no_bytes, token_bytes) = (trade_no.len(), token.len());
-            waiting.tokens.push(Lengths { user_id, trade_no_bytes, token_bytes });
+            waiting.tokens.push(Lengths { user_id, expires_at_ms, trade_no_bytes, token_bytes });
         } else {
             drop(waiting);
             self.dropped.fetch_add(1, Relaxed);
@@ -137,7 +138,12 @@ async fn write(buffer: &TokenBuffer, store: &dyn TokenStore, batch_max: usize, t
                     let (trade_no, rest) = texts.split_at(lengths.trade_no_bytes);
                     let (token, rest) = rest.split_at(lengths.token_bytes);
                     texts = rest;
-                    TokenPut { user_id: lengths.user_id, trade_no: trade_no.into(), token: token.into() }
+                    TokenPut {
+                        user_id: lengths.user_id,
+                        trade_no: trade_no.into(),
+                        token: token.into(),
+                        expires_at_ms: lengths.expires_at_ms,
+                    }
                 }));
                 put(buffer, store, &batch, timeout).await;
                 batch.clear();

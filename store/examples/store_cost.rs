@@ -3,7 +3,7 @@
 //! `cargo run --release -p windfall-store --example store_cost -- [TOKENS] [BATCH]`
 
 use std::time::{Duration, Instant};
-use windfall_store::contract::{TokenKey, TokenPut, TokenStore};
+use windfall_store::contract::{NEVER, TokenKey, TokenPut, TokenStore};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
 
 /// User and system time of this process so far.
@@ -52,6 +52,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                         user_id: user(*one),
                         trade_no: name(*one),
                         token: token.as_str().into(),
+                        expires_at_ms: NEVER,
                     })
                     .collect();
                 store.put(&puts).await?;

@@ -1,9 +1,10 @@
 //! What every backend has to show: each sentence of [`contract`](crate::contract), as a check.
 
-use crate::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
+use crate::contract::{NEVER, StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A store under test.
 #[async_trait]
@@ -29,13 +30,14 @@ pub async fn run(fixture: &dyn Fixture) -> Vec<(&'static str, String)> {
         ("large_batches", large_batches(fixture, 6000).await),
         ("survives_restart", survives_restart(fixture, 7000).await),
         ("at_once", at_once(fixture, 8000).await),
+        ("kept_until_expiry", kept_until_expiry(fixture, 9000).await),
     ];
     let failed = results.into_iter().filter_map(|(name, result)| Some((name, result.err()?)));
     failed.map(|(name, what)| (name, format!("{}: {what}", fixture.name()))).collect()
 }
 
 fn put(user_id: i64, trade_no: &str, token: &str) -> TokenPut {
-    TokenPut { user_id, trade_no: trade_no.into(), token: token.into() }
+    TokenPut { user_id, trade_no: trade_no.into(), token: token.into(), expires_at_ms: NEVER }
 }
 
 fn key(user_id: i64, trade_no: &str) -> TokenKey {
@@ -174,4 +176,29 @@ async fn at_once(fixture: &dyn Fixture, user: i64) -> Result<(), String> {
         same("tokens left", &left, &25)?;
     }
     Ok(())
+}
+
+/// A token is there until it expires, whatever is put beside it that expires sooner.
+async fn kept_until_expiry(fixture: &dyn Fixture, user: i64) -> Result<(), String> {
+    let store = fixture.open().await?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| error.to_string())?;
+    let now_ms = u64::try_from(now.as_millis()).map_err(|error| error.to_string())?;
+    let until = |trade_no: &str, expires_at_ms| TokenPut { expires_at_ms, ..put(user, trade_no, "x") };
+    let (soon_ms, late_ms) = (now_ms + 1_000, now_ms + 3_600_000);
+    // After a longer one, in one batch with it, before it; and a batch again, as after a lost answer.
+    store.put(&[until("late-1", late_ms)]).await.map_err(said)?;
+    for _ in 0..2 {
+        store.put(&[until("soon-1", soon_ms)]).await.map_err(said)?;
+    }
+    let both = [until("late", late_ms), until("soon", soon_ms)];
+    let both = both.map(|one| TokenPut { user_id: user + 1, ..one });
+    store.put(&both).await.map_err(said)?;
+    for one in [until("soon", soon_ms), until("late", late_ms)] {
+        store.put(&[TokenPut { user_id: user + 2, ..one }]).await.map_err(said)?;
+    }
+    store.put(&[TokenPut { user_id: user + 3, ..until("never", NEVER) }]).await.map_err(said)?;
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let keys = [key(user, "late-1"), key(user + 1, "late"), key(user + 2, "late"), key(user + 3, "never")];
+    let there = store.get(&keys).await.map_err(said)?;
+    same("not expired yet", &there, &vec![Some("x".into()); 4])
 }

@@ -11,7 +11,12 @@ pub struct TokenPut {
     pub trade_no: Box<str>,
     /// The token text, as the user holds it.
     pub token: Box<str>,
+    /// Unix milliseconds until which it is kept at least; later it may go at any time. [`NEVER`] keeps it for good.
+    pub expires_at_ms: u64,
 }
+
+/// For a token that does not expire.
+pub const NEVER: u64 = u64::MAX;
 
 /// Names one token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

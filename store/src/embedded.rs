@@ -10,9 +10,8 @@
 //! they are `Unavailable` at once, so that a slow disk takes no more than that (I9).
 
 use crate::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
+use crate::packing::{packed, text, unpacked};
 use async_trait::async_trait;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fjall::compaction::Leveled;
 use fjall::config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{Database, Error, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
@@ -29,8 +28,6 @@ use tokio::sync::Semaphore;
 /// 1 kept every token as text; such entries are still read.
 const FORMAT: u32 = 2;
 const FORMAT_FILE: &str = "WINDFALL-STORE";
-/// Stands before the bytes of a token that was base64url; no text starts with it.
-const DECODED: u8 = 0xff;
 /// Table files that wait to be merged: more of them is less to write twice, and more to look into for a read. fjall
 /// slows writers down from 20 on.
 const TABLES_BEFORE_MERGE: u8 = 8;
@@ -282,10 +279,6 @@ fn user(user_id: i64) -> [u8; USER_BYTES] {
     (user_id ^ i64::MIN).to_be_bytes()
 }
 
-fn text(bytes: &[u8]) -> Result<Box<str>, String> {
-    std::str::from_utf8(bytes).map(Into::into).map_err(|_| "a stored token is not text".into())
-}
-
 /// Makes `dir` this handle's alone, before anything in it is looked at.
 fn lock(dir: &Path, place: &str) -> Result<File, OpenStoreError> {
     let io = |error: std::io::Error| OpenStoreError::Io { place: place.into(), what: error.to_string() };
@@ -340,23 +333,6 @@ fn open_database(path: &Path, options: &EmbeddedStoreOptions) -> Result<(Databas
             .compaction_strategy(Arc::new(merge))
     })?;
     Ok((database, tokens))
-}
-
-/// How a token is kept. Canonical base64url without padding is one to one with its bytes.
-fn packed(token: &str) -> Vec<u8> {
-    let mut value = Vec::with_capacity(1 + token.len() * 3 / 4);
-    value.push(DECODED);
-    match URL_SAFE_NO_PAD.decode_vec(token, &mut value) {
-        Ok(()) => value,
-        Err(_) => token.as_bytes().to_vec(),
-    }
-}
-
-fn unpacked(value: &[u8]) -> Result<Box<str>, String> {
-    match value.split_first() {
-        Some((&DECODED, bytes)) => Ok(URL_SAFE_NO_PAD.encode(bytes).into()),
-        _ => text(value),
-    }
 }
 
 /// Whether the files were never made whole: the file that names the layout is written last.

@@ -6,6 +6,7 @@
 //!
 //! - [`contract`]: what every backend offers.
 //! - [`embedded`]: a backend on files inside the process.
+//! - `redis`, with the feature of that name: a backend on Redis and Redis Cluster.
 //! - [`switchable`]: a decorator that is down on demand, for the demo and tests.
 //! - [`conformance`]: the checks that each backend passes.
 //!
@@ -13,13 +14,13 @@
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
-//! use windfall_store::contract::{TokenKey, TokenPut, TokenStore};
+//! use windfall_store::contract::{NEVER, TokenKey, TokenPut, TokenStore};
 //! use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
 //!
 //! # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
 //! # runtime.block_on(async {
 //! let store = EmbeddedStore::open(dir.path(), &EmbeddedStoreOptions::default())?;
-//! let put = TokenPut { user_id: 7, trade_no: "rain-7-1".into(), token: "AQAB".into() };
+//! let put = TokenPut { user_id: 7, trade_no: "rain-7-1".into(), token: "AQAB".into(), expires_at_ms: NEVER };
 //! store.put(&[put]).await?;
 //! assert_eq!(store.list(7, None, 10).await?.len(), 1);
 //!
@@ -35,4 +36,7 @@
 pub mod conformance;
 pub mod contract;
 pub mod embedded;
+mod packing;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod switchable;

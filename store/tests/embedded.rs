@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_store::conformance::{self, Fixture};
-use windfall_store::contract::{TokenKey, TokenPut, TokenStore};
+use windfall_store::contract::{NEVER, TokenKey, TokenPut, TokenStore};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions, OpenStoreError};
 use windfall_store::switchable::{Down, Switchable};
 
@@ -34,7 +34,7 @@ impl Fixture for Embedded {
 }
 
 fn token() -> (TokenPut, TokenKey) {
-    let put = TokenPut { user_id: 7, trade_no: "a".into(), token: "t".into() };
+    let put = TokenPut { user_id: 7, trade_no: "a".into(), token: "t".into(), expires_at_ms: NEVER };
     (put, TokenKey { user_id: 7, trade_no: "a".into() })
 }
 
@@ -74,7 +74,12 @@ async fn too_many_calls_at_a_time_are_unavailable_not_queued() {
     let dir = tempfile::tempdir().unwrap();
     let options = EmbeddedStoreOptions { max_calls: 1, ..EmbeddedStoreOptions::default() };
     let store = EmbeddedStore::open(dir.path(), &options).unwrap();
-    let many = (0..50_000).map(|one| TokenPut { user_id: one, trade_no: "a".into(), token: "t".into() });
+    let many = (0..50_000).map(|one| TokenPut {
+        user_id: one,
+        trade_no: "a".into(),
+        token: "t".into(),
+        expires_at_ms: NEVER,
+    });
     let many: Vec<_> = many.collect();
     let (long, short) = tokio::join!(store.put(&many), async {
         tokio::task::yield_now().await;

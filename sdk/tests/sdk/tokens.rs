@@ -42,6 +42,28 @@ fn sends_go_on_while_the_store_is_down_and_are_counted() {
     assert_eq!(up.tokens_written + up.tokens_dropped, 1_001, "{up:?}");
 }
 
+/// I8, I9: calls take what they take; what the store would have been given is counted.
+#[test]
+fn a_store_that_hangs_delays_no_call_and_what_it_misses_is_counted() {
+    let options = SdkOptions { tokens_waiting_max: 100, tokens_batch: 10, shards: 1, ..SdkOptions::default() };
+    let stage = Stage::open(options, &one_queue());
+    stage.tokens.hangs.store(true, SeqCst);
+    let started = Instant::now();
+    for number in 0..5_000 {
+        stage.sdk.send_bonus(&request(&format!("o-{number}"), 1)).unwrap();
+    }
+    // A call that waited for the store would take its 500 ms alone.
+    assert!(started.elapsed() < Duration::from_millis(2_500), "{:?}", started.elapsed());
+    stage.wait_for_events(5_000);
+    wait_until("a time-out was counted", || stage.sdk.stats().token_store_failures > 0);
+    let down = stage.sdk.stats();
+    assert!(down.tokens_dropped >= 4_800 && down.tokens_waiting <= 200, "{down:?}");
+    stage.tokens.hangs.store(false, SeqCst);
+    wait_until("what waited is written", || stage.sdk.stats().tokens_waiting == 0);
+    let up = stage.sdk.stats();
+    assert_eq!(up.tokens_written + up.tokens_dropped, 5_000, "{up:?}");
+}
+
 /// 66 batches and a time-out each would be half a minute.
 #[test]
 fn close_does_not_wait_for_a_store_that_hangs() {
