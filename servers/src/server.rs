@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use crate::kinds::{self, Entry, Part, Stop};
 use crate::process::{self, Identity, POLL};
 use crate::rocketmq_admin::{self, TopicKind};
+use crate::servers::remove;
 use crate::state::State;
 use crate::{Error, Servers, Spec, say};
 
@@ -246,6 +247,18 @@ impl Server {
         rocketmq_admin::create_topic(self.socket("broker")?, self.socket("namesrv")?, name, kind, queues)
     }
 
+    /// Whether RocketMQ's name server knows who has this topic.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it does not answer.
+    pub fn has_topic(&self, name: &str) -> Result<bool, Error> {
+        match rocketmq_admin::broker_of(self.socket("namesrv")?, name) {
+            Ok(_) => Ok(true),
+            Err(Error::Refused { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Makes a consumer group of RocketMQ for topics of one kind: FIFO groups receive in order.
     ///
     /// # Errors
@@ -327,7 +340,7 @@ impl Private {
             if state.owner.as_ref().is_some_and(|owner| !owner.is_alive()) {
                 say(&format!("ending what a dead process left in {}", dir.display()));
                 Servers::at(&dir).down(&[])?;
-                fs::remove_dir_all(&dir).map_err(Error::io(format!("delete {}", dir.display())))?;
+                remove(&dir)?;
             }
         }
         Ok(())
@@ -447,4 +460,91 @@ fn title(name: &str, part: &Part) -> String {
 fn tail(log: &Path) -> String {
     let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     process::last_lines(&text, LOG_LINES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Launch;
+
+    fn sleeper(dir: &Path) -> Part {
+        let launch = Launch {
+            program: PathBuf::from("/bin/sleep"),
+            args: vec!["600".to_owned()],
+            env: Vec::new(),
+            user: None,
+            folder: PathBuf::from("/"),
+        };
+        let mut part = Part {
+            name: "etcd".to_owned(),
+            launch,
+            ready: Vec::new(),
+            stop: Stop::Term,
+            stale: vec![dir.join("stale")],
+            log: dir.join("log"),
+            log_start: 0,
+            process: None,
+        };
+        assert!(start_part(&mut part).unwrap());
+        part
+    }
+
+    fn entry(dir: &Path, part: Part) -> Entry {
+        Entry {
+            spec: Spec::Etcd,
+            dir: dir.join("etcd"),
+            url: String::new(),
+            addresses: BTreeMap::new(),
+            settings: BTreeMap::new(),
+            ports: Vec::new(),
+            parts: vec![part],
+        }
+    }
+
+    #[test]
+    fn what_a_dead_process_left_is_ended_and_what_a_living_one_has_is_not() {
+        fs::create_dir_all(base()).unwrap();
+        let owned = |owner: Option<Identity>| {
+            let dir = tempfile::tempdir_in(base()).unwrap().keep();
+            let part = sleeper(&dir);
+            let process = part.process.clone().unwrap();
+            let mut state = State::new(owner);
+            state.servers.insert("etcd".to_owned(), entry(&dir, part));
+            state.save(&dir).unwrap();
+            (dir, process)
+        };
+        let gone = sleeper(tempfile::tempdir().unwrap().path()).process.unwrap();
+        gone.kill("owner").unwrap();
+        let (left, orphan) = owned(Some(gone));
+        let (kept, ours) = owned(Identity::own());
+        Private::sweep().unwrap();
+        assert!(!orphan.is_alive() && !left.exists());
+        assert!(ours.is_alive() && kept.exists());
+        Servers::at(&kept).down(&[]).unwrap();
+        assert!(!ours.is_alive());
+        remove(&kept).unwrap();
+    }
+
+    #[test]
+    fn a_server_is_steered_by_its_state_file_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let part = sleeper(dir.path());
+        let first = part.process.clone().unwrap();
+        let mut state = State::new(None);
+        state.servers.insert("etcd".to_owned(), entry(dir.path(), part));
+        state.save(dir.path()).unwrap();
+        let server = Servers::at(dir.path()).server("etcd").unwrap();
+        assert_eq!(server.activity().unwrap(), Activity::Running);
+        server.stop().unwrap();
+        assert_eq!(server.activity().unwrap(), Activity::Stopped);
+        fs::write(dir.path().join("stale"), "left").unwrap();
+        server.start().unwrap();
+        assert!(!dir.path().join("stale").exists());
+        assert_ne!(server.pids().unwrap(), [first.pid]);
+        // A second start of what runs changes nothing.
+        let pids = server.pids().unwrap();
+        server.start().unwrap();
+        assert_eq!(server.pids().unwrap(), pids);
+        server.kill().unwrap();
+    }
 }

@@ -102,7 +102,8 @@ impl Servers {
         let results: Vec<Result<(), Error>> = thread::scope(|scope| {
             let starts: Vec<_> =
                 specs.iter().map(|(name, spec)| scope.spawn(|| self.bring_up(name, spec, &shared))).collect();
-            starts.into_iter().map(|start| start.join().unwrap_or(Ok(()))).collect()
+            let joined = starts.into_iter().map(thread::ScopedJoinHandle::join);
+            joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
         results.into_iter().collect()
     }
@@ -121,7 +122,7 @@ impl Servers {
         for name in all.iter().filter(|name| names.is_empty() || names.contains(&name.as_str())) {
             let Some(entry) = state.servers.get(name) else { continue };
             server::kill_parts(name, &entry.parts)?;
-            remove(entry)?;
+            remove(&entry.dir)?;
             state.servers.remove(name);
             state.save(&self.dir)?;
         }
@@ -153,9 +154,13 @@ impl Servers {
     fn bring_up(&self, name: &str, spec: &Spec, shared: &Mutex<State>) -> Result<(), Error> {
         let state = || shared.lock().unwrap_or_else(PoisonError::into_inner);
         let known = state().servers.get(name).cloned();
-        let usable = known.filter(|entry| entry.dir.is_dir() && may_start(entry));
-        let mut entry = match usable {
-            Some(entry) => entry,
+        let mut entry = match known {
+            Some(entry) if entry.dir.is_dir() && may_start(&entry) => entry,
+            Some(useless) => {
+                server::kill_parts(name, &useless.parts)?;
+                remove(&useless.dir)?;
+                self.make(name, spec)?
+            }
             None => self.make(name, spec)?,
         };
         if server::activity_of(&entry.parts) != Activity::Running {
@@ -177,9 +182,8 @@ impl Servers {
 
     fn make(&self, name: &str, spec: &Spec) -> Result<Entry, Error> {
         let dir = self.dir.join(name);
-        if dir.exists() {
-            fs::remove_dir_all(&dir).map_err(Error::io(format!("delete {}", dir.display())))?;
-        }
+        // What a start that was cut short left behind.
+        remove(&dir)?;
         let logs = self.dir.join("logs");
         kinds::plan(spec, &Place { dir, logs: &logs, home: &home(), name })
     }
@@ -191,10 +195,11 @@ fn may_start(entry: &Entry) -> bool {
         || entry.ports.iter().all(|port| ports::is_free(*port))
 }
 
-fn remove(entry: &Entry) -> Result<(), Error> {
-    match fs::remove_dir_all(&entry.dir) {
+/// Deletes a folder; one that is gone is fine.
+pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::Io { what: format!("delete {}", entry.dir.display()), source: error })
+            Err(Error::Io { what: format!("delete {}", dir.display()), source: error })
         }
         _ => Ok(()),
     }
