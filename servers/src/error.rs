@@ -117,6 +117,14 @@ pub enum Error {
         /// Its answer.
         reason: String,
     },
+    /// RocketMQ would start and refuse every message.
+    #[error("the disk of {} is more than {used_percent} % full; RocketMQ takes no messages above 90 %: free some space, or set another state folder", .dir.display())]
+    DiskFull {
+        /// A folder on that disk.
+        dir: PathBuf,
+        /// How full it may be.
+        used_percent: u64,
+    },
     /// A file or a connection failed.
     #[error("cannot {what}: {source}")]
     Io {

@@ -26,6 +26,8 @@ const READY_VARIABLE: &str = "WINDFALL_SERVERS_READY_S";
 const READY_TIMEOUT_S: u64 = 120;
 /// RocketMQ takes 16 s to end in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long PostgreSQL may take to end in order when its data are thrown away anyhow.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 const LOG_LINES: usize = 30;
 
 /// What a server's processes do now.
@@ -435,6 +437,16 @@ pub(crate) fn kill_parts(name: &str, parts: &[Part]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Ends what nobody needs any more: at once, but PostgreSQL in order, which else leaves shared memory behind.
+pub(crate) fn end_parts(name: &str, parts: &[Part]) -> Result<(), Error> {
+    for part in parts {
+        if let (Stop::Int, Some(process)) = (part.stop, alive(part)) {
+            process.stop(&title(name, part), Signal::INT, END_TIMEOUT)?;
+        }
+    }
+    kill_parts(name, parts)
+}
+
 pub(crate) fn activity_of(parts: &[Part]) -> Activity {
     let all: Vec<_> = parts
         .iter()
@@ -493,6 +505,7 @@ mod tests {
         Entry {
             spec: Spec::Etcd,
             dir: dir.join("etcd"),
+            elsewhere: Vec::new(),
             url: String::new(),
             addresses: BTreeMap::new(),
             settings: BTreeMap::new(),

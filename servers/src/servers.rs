@@ -121,8 +121,8 @@ impl Servers {
         let all: Vec<String> = state.servers.keys().cloned().collect();
         for name in all.iter().filter(|name| names.is_empty() || names.contains(&name.as_str())) {
             let Some(entry) = state.servers.get(name) else { continue };
-            server::kill_parts(name, &entry.parts)?;
-            remove(&entry.dir)?;
+            server::end_parts(name, &entry.parts)?;
+            remove_all(entry)?;
             state.servers.remove(name);
             state.save(&self.dir)?;
         }
@@ -158,7 +158,7 @@ impl Servers {
             Some(entry) if entry.dir.is_dir() && may_start(&entry) => entry,
             Some(useless) => {
                 server::kill_parts(name, &useless.parts)?;
-                remove(&useless.dir)?;
+                remove_all(&useless)?;
                 self.make(name, spec)?
             }
             None => self.make(name, spec)?,
@@ -193,6 +193,10 @@ impl Servers {
 fn may_start(entry: &Entry) -> bool {
     entry.parts.iter().any(|part| part.process.as_ref().is_some_and(Identity::is_alive))
         || entry.ports.iter().all(|port| ports::is_free(*port))
+}
+
+fn remove_all(entry: &Entry) -> Result<(), Error> {
+    std::iter::once(&entry.dir).chain(&entry.elsewhere).try_for_each(|dir| remove(dir))
 }
 
 /// Deletes a folder; one that is gone is fine.

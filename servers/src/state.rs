@@ -70,6 +70,7 @@ mod tests {
         Entry {
             spec: Spec::Etcd,
             dir: dir.to_owned(),
+            elsewhere: Vec::new(),
             url: "http://127.0.0.1:1".to_owned(),
             addresses: BTreeMap::from([("main".to_owned(), "127.0.0.1:1".to_owned())]),
             settings: BTreeMap::new(),

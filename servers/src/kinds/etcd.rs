@@ -30,6 +30,7 @@ pub(super) fn plan(place: &Place<'_>) -> Result<Entry, Error> {
     Ok(Entry {
         spec: Spec::Etcd,
         dir: place.dir.clone(),
+        elsewhere: Vec::new(),
         url: format!("http://{client}"),
         addresses: table([("main", client.to_string()), ("peer", peer.to_string())]),
         settings: table([]),

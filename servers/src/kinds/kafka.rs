@@ -81,6 +81,7 @@ pub(super) fn plan(options: &KafkaOptions, place: &Place<'_>) -> Result<Entry, E
     Ok(Entry {
         spec: Spec::Kafka(options.clone()),
         dir: place.dir.clone(),
+        elsewhere: Vec::new(),
         url: loopback(chosen[0]).to_string(),
         addresses,
         settings,

@@ -29,6 +29,9 @@ pub(crate) struct Entry {
     pub(crate) spec: Spec,
     /// Configuration and data; gone after `down`.
     pub(crate) dir: PathBuf,
+    /// More folders of its data, elsewhere.
+    #[serde(default)]
+    pub(crate) elsewhere: Vec<PathBuf>,
     /// What clients are given.
     pub(crate) url: String,
     /// host:port by use; `main` is the one that clients want.

@@ -43,6 +43,8 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
         ("listen_addresses", "'127.0.0.1'".to_owned()),
         ("unix_socket_directories", "''".to_owned()),
         ("shared_buffers", "'128MB'".to_owned()),
+        // In the data folder, so that nothing of a killed server stays in /dev/shm.
+        ("dynamic_shared_memory_type", "'mmap'".to_owned()),
         ("max_wal_size", "'1GB'".to_owned()),
         // What production needs and a throw-away server must not fake: a commit is on the disk.
         ("fsync", "on".to_owned()),
@@ -61,6 +63,7 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
     Ok(Entry {
         spec: Spec::Postgres(options.clone()),
         dir,
+        elsewhere: Vec::new(),
         url: format!("postgres://{USER}:{PASSWORD}@{address}/postgres"),
         addresses: table([("main", address.to_string())]),
         settings: table([

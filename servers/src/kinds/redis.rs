@@ -28,6 +28,7 @@ pub(super) fn plan(options: &RedisOptions, place: &Place<'_>) -> Result<Entry, E
     Ok(Entry {
         spec: Spec::Redis(options.clone()),
         dir: place.dir.clone(),
+        elsewhere: Vec::new(),
         url,
         addresses: table([("main", address.to_string())]),
         settings,
@@ -57,6 +58,7 @@ pub(super) fn plan_cluster(place: &Place<'_>) -> Result<Entry, Error> {
     Ok(Entry {
         spec: Spec::RedisCluster,
         dir: place.dir.clone(),
+        elsewhere: Vec::new(),
         url: all.iter().map(|address| format!("redis://{address}")).collect::<Vec<_>>().join(","),
         addresses,
         settings: table([]),

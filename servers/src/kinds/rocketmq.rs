@@ -9,7 +9,7 @@ use crate::jars::{ROCKETMQ, java};
 use crate::process::Launch;
 use crate::ready::Ready;
 use crate::spec::RocketMqOptions;
-use crate::{Error, Spec, ports};
+use crate::{Error, Spec, ports, say};
 
 /// The cluster's name; each broker makes a topic of this name, whose route says "I am here".
 const CLUSTER: &str = "DefaultCluster";
@@ -22,11 +22,16 @@ const NAMESRV_MEMORY: [&str; 3] = ["-Xms16m", "-Xmx48m", "-XX:MaxDirectMemorySiz
 const STORE_MEMORY: [&str; 3] = ["-Xms96m", "-Xmx256m", "-XX:MaxDirectMemorySize=192m"];
 const PROXY_MEMORY: [&str; 3] = ["-Xms48m", "-Xmx128m", "-XX:MaxDirectMemorySize=128m"];
 
+const MEMORY: &str = "/dev/shm";
+/// Below RocketMQ's 90 with some room to fill.
+const MAX_USED_PERCENT: u64 = 88;
+const MIN_MEMORY_BYTES: u64 = 2 << 30;
+
 pub(super) fn plan(options: &RocketMqOptions, place: &Place<'_>) -> Result<Entry, Error> {
     let jvm = Jvm { java: java()?, class_path: ROCKETMQ.class_path(place.home)?, place };
     let chosen = Ports::choose()?;
     let namesrv = loopback(chosen.namesrv);
-    let store = place.make("store")?;
+    let store = roomy(place)?;
     let names = place.write("namesrv.conf", &format!("listenPort={}\n", chosen.namesrv))?;
     let broker =
         place.write("broker.conf", &lines("=", &broker(&chosen, &store), &options.broker_properties))?;
@@ -55,6 +60,7 @@ pub(super) fn plan(options: &RocketMqOptions, place: &Place<'_>) -> Result<Entry
     Ok(Entry {
         spec: Spec::RocketMq(options.clone()),
         dir: place.dir.clone(),
+        elsewhere: vec![store],
         url: loopback(chosen.grpc).to_string(),
         addresses: table([
             ("main", loopback(chosen.grpc).to_string()),
@@ -114,6 +120,8 @@ fn broker(ports: &Ports, store: &Path) -> Vec<(&'static str, String)> {
         ("timerWheelEnable", "true".to_owned()),
         ("flushDiskType", "ASYNC_FLUSH".to_owned()),
         ("diskMaxUsedSpaceRatio", "95".to_owned()),
+        // From 85 % of the disk on it would delete messages that nobody has received yet.
+        ("cleanFileForciblyEnable", "false".to_owned()),
         ("waitTimeMillsInSendQueue", "3000".to_owned()),
         // Each writer thread keeps a direct buffer of four times this.
         ("maxMessageSize", "1048576".to_owned()),
@@ -143,6 +151,45 @@ fn proxy(ports: &Ports, options: &RocketMqOptions) -> Value {
     let mut all: Map<String, Value> = ours.as_object().cloned().unwrap_or_default();
     all.extend(options.proxy_properties.iter().cloned());
     Value::Object(all)
+}
+
+/// A folder for the store where RocketMQ will take messages: it refuses them on a disk that is more than
+/// 90 % full, and no setting raises that. Memory will do then, where there is enough.
+fn roomy(place: &Place<'_>) -> Result<PathBuf, Error> {
+    let store = place.make("store")?;
+    if room(&store)?.used_percent < MAX_USED_PERCENT {
+        return Ok(store);
+    }
+    let memory = Path::new(MEMORY);
+    if memory.is_dir() {
+        let room = room(memory)?;
+        if room.used_percent < MAX_USED_PERCENT && room.free_bytes >= MIN_MEMORY_BYTES {
+            say(&format!(
+                "the disk of {} is nearly full; RocketMQ's store goes to {MEMORY}",
+                store.display()
+            ));
+            return tempfile::Builder::new()
+                .prefix("windfall-rocketmq-")
+                .tempdir_in(memory)
+                .map(tempfile::TempDir::keep)
+                .map_err(Error::io(format!("make a folder in {MEMORY}")));
+        }
+    }
+    Err(Error::DiskFull { dir: store, used_percent: MAX_USED_PERCENT })
+}
+
+struct Room {
+    used_percent: u64,
+    free_bytes: u64,
+}
+
+/// As RocketMQ reckons it: what is used of what is used or usable.
+fn room(dir: &Path) -> Result<Room, Error> {
+    let disk = rustix::fs::statvfs(dir)
+        .map_err(|error| Error::io(format!("ask how full {} is", dir.display()))(error.into()))?;
+    let used = disk.f_blocks.saturating_sub(disk.f_bfree);
+    let used_percent = (used * 100).div_ceil((used + disk.f_bavail).max(1));
+    Ok(Room { used_percent, free_bytes: disk.f_bavail.saturating_mul(disk.f_frsize) })
 }
 
 struct Jvm<'a> {
