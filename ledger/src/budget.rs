@@ -39,6 +39,24 @@ impl Shards {
         self.shards.iter().copied().enumerate().filter(|(at, _)| self.changed[*at])
     }
 
+    /// How many there are.
+    #[cfg(feature = "postgres")]
+    pub fn len(&self) -> u64 {
+        self.shards.len() as u64
+    }
+
+    /// Spreads the room that is left evenly, so that each writer's own shard lasts.
+    #[cfg(feature = "postgres")]
+    pub fn level(&mut self) {
+        let room: i64 = self.shards.iter().map(Shard::room).fold(0, i64::saturating_add);
+        let parts = i64::try_from(self.shards.len()).unwrap_or(i64::MAX).max(1);
+        for (at, (shard, changed)) in (0..).zip(self.shards.iter_mut().zip(&mut self.changed)) {
+            let total = shard.used + shard.reserved + room / parts + i64::from(at < room % parts);
+            *changed |= total != shard.total;
+            shard.total = total;
+        }
+    }
+
     /// Sum over all shards.
     pub fn sum(&self) -> Shard {
         self.shards.iter().fold(Shard::default(), |sum, shard| Shard {

@@ -8,19 +8,19 @@ pub enum OpenError {
     /// Another writer has it open: close that one, or wait for it.
     #[error("{path} is in use by another writer; close it first")]
     InUse {
-        /// The ledger's file.
+        /// The ledger's file or address.
         path: String,
     },
     /// The file or its directory may not be written: change its permissions, or open it with `LedgerReader`.
     #[error("{path} is read-only; make the file and its directory writable")]
     ReadOnly {
-        /// The ledger's file.
+        /// The ledger's file or address.
         path: String,
     },
     /// A newer version of Windfall wrote it: use that one.
     #[error("{path} has schema version {found}; this build reads up to {known}")]
     Newer {
-        /// The ledger's file.
+        /// The ledger's file or address.
         path: String,
         /// The version found.
         found: i64,
@@ -30,15 +30,40 @@ pub enum OpenError {
     /// It is no ledger, or it is damaged: restore it from a copy.
     #[error("{path} is not a ledger or is damaged: {what}")]
     Damaged {
-        /// The ledger's file.
+        /// The ledger's file or address.
         path: String,
         /// What is wrong.
         what: String,
     },
+    /// Nobody answers there in time: start the server, or correct the address.
+    #[error("{path} cannot be reached: {what}; start the server or correct the address")]
+    Unreachable {
+        /// Where the ledger should be.
+        path: String,
+        /// The system's answer.
+        what: String,
+    },
+    /// The user, the password or the rights are wrong.
+    #[error("{path} refuses: {what}")]
+    Denied {
+        /// Where the ledger should be.
+        path: String,
+        /// What was refused, and what to grant.
+        what: String,
+    },
+    /// There is no such database: create it, or correct the address.
+    #[error("{path}: there is no such database; create it, or correct the address")]
+    NoDatabase {
+        /// Where the ledger should be.
+        path: String,
+    },
+    /// The address, an option or the server's version will not do: correct it.
+    #[error("{0}")]
+    Invalid(String),
     /// The system said no.
     #[error("{path}: {what}")]
     Io {
-        /// The ledger's file.
+        /// The ledger's file or address.
         path: String,
         /// The system's answer.
         what: String,
@@ -52,6 +77,16 @@ pub enum LedgerError {
     /// Another connection holds the write lock: try again.
     #[error("the ledger is locked by another connection; try again")]
     Busy,
+    /// Another transaction was in the way (deadlock, lock time-out, serialization): repeat this one at once.
+    /// Nothing of it was stored.
+    #[error("another transaction was in the way: {0}; repeat this one")]
+    Contended(String),
+    /// The database does not answer, or answers too late: try again. Nothing was stored.
+    #[error("the ledger's database is unavailable: {0}; try again")]
+    Unavailable(String),
+    /// The answer to a commit was lost: stored or not, nobody knows. Ask again; what was credited says so.
+    #[error("nobody knows whether a commit happened: {0}; ask again")]
+    Unknown(String),
     /// No space is left, or `max_bytes` is reached: make room, then try again.
     #[error("the ledger's disk or size limit is full; make room, then try again")]
     Full,

@@ -1,33 +1,68 @@
-//! The one writer of a ledger.
+//! The one handle that writes a ledger, whatever database it lies in.
 
+use crate::archive::{ArchiveFilter, Archived, Replay};
+use crate::contract::Store;
 use crate::error::{LedgerError, OpenError};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, FlowLine, Order, OrderOutcome, StoredOrder,
 };
-use crate::programs::Programs;
-use crate::schema::{self, LedgerOptions, WriterLock};
+use crate::reconcile::Reconciliation;
+use crate::sqlite::{LedgerOptions, SqliteLedger};
 use crate::tx::Tx;
-use crate::{query, reconcile::Reconciliation};
-use rusqlite::Connection;
 use std::path::Path;
 
-/// A ledger, opened for writing. One at a time a file, over all processes.
+/// A transaction that was in the way of another is repeated so often, where a whole transaction is at hand.
+const ATTEMPTS: u32 = 8;
+
+/// A ledger, opened for writing. Calls block: use it from a thread of its own.
 #[derive(Debug)]
 pub struct Ledger {
-    pub(crate) db: Connection,
-    pub(crate) options: LedgerOptions,
-    pub(crate) programs: Programs,
-    _lock: WriterLock,
+    store: Box<dyn Store>,
+}
+
+/// How many may write a ledger at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writers {
+    /// One, over all processes: more would wait for its lock.
+    One,
+    /// Any number, each with a [`Ledger`] of its own.
+    Many,
 }
 
 impl Ledger {
-    /// Opens the ledger of this file, and makes it where there is none.
+    /// Opens the ledger of this file, and makes it where there is none. One at a time a file, over all
+    /// processes.
     ///
     /// # Errors
     /// [`OpenError`]; nothing was changed.
     pub fn open(path: impl AsRef<Path>, options: &LedgerOptions) -> Result<Self, OpenError> {
-        let (db, lock) = schema::open_writer(path.as_ref(), options)?;
-        Ok(Self { db, options: options.clone(), programs: Programs::default(), _lock: lock })
+        Ok(Self { store: Box::new(SqliteLedger::open(path.as_ref(), options)?) })
+    }
+
+    /// Connects to the ledger in a PostgreSQL database, and makes or brings up to date its schema. Any number of
+    /// processes may.
+    ///
+    /// `url` is `postgres://user:password@host:port/database`, or the same as `key=value` pairs; what is left
+    /// out has libpq's defaults. Several hosts with `target_session_attrs=read-write` follow a failover.
+    ///
+    /// # Errors
+    /// [`OpenError`] names the place and what to do.
+    #[cfg(feature = "postgres")]
+    pub fn connect(url: &str, options: &crate::PostgresOptions) -> Result<Self, OpenError> {
+        Ok(Self { store: Box::new(crate::postgres::PgLedger::connect(url, options)?) })
+    }
+
+    /// How many may write at once.
+    pub fn writers(&self) -> Writers {
+        self.store.writers()
+    }
+
+    /// One more connection to the same ledger, for one more thread that writes.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`] where there can be [`Writers::One`] only, and all others.
+    pub fn another(&self) -> Result<Self, OpenError> {
+        Ok(Self { store: self.store.another()? })
     }
 
     /// Begins a transaction. Nothing of it is stored before [`Tx::commit`]; dropped, it never was.
@@ -35,7 +70,7 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`].
     pub fn begin(&mut self) -> Result<Tx<'_>, LedgerError> {
-        Tx::begin(self)
+        Ok(Tx::new(self.store.begin()?))
     }
 
     /// Credits a batch in one transaction: one outcome an order, in order, durable when this returns.
@@ -43,10 +78,7 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`]: repeat the whole batch.
     pub fn apply(&mut self, batch: &[Order<'_>]) -> Result<Vec<OrderOutcome>, LedgerError> {
-        let mut tx = self.begin()?;
-        let outcomes = tx.apply(batch, Attempt::Normal)?;
-        tx.commit()?;
-        Ok(outcomes)
+        self.transact(|tx| tx.apply(batch, Attempt::Normal))
     }
 
     /// Sets budgets in one transaction; those not named stay as they are. A total is never set below what is
@@ -55,10 +87,31 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`]: no budget was changed, or nobody knows; set them again.
     pub fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
-        let mut tx = self.begin()?;
-        let raised = tx.set_budgets(budgets)?;
-        tx.commit()?;
-        Ok(raised)
+        self.transact(|tx| tx.set_budgets(budgets))
+    }
+
+    /// Runs `steps` in one transaction and commits it; all of it again, a few times, where another transaction
+    /// was in the way.
+    ///
+    /// # Errors
+    /// [`LedgerError`] of the last attempt.
+    pub fn transact<T>(
+        &mut self,
+        mut steps: impl FnMut(&mut Tx<'_>) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        let mut attempt = 1;
+        loop {
+            let mut once = || {
+                let mut tx = self.begin()?;
+                let done = steps(&mut tx)?;
+                tx.commit()?;
+                Ok(done)
+            };
+            match once() {
+                Err(LedgerError::Contended(_)) if attempt < ATTEMPTS => attempt += 1,
+                done => return done,
+            }
+        }
     }
 
     /// Every activity, scene and type that ever had an order or a budget, with what it gave out.
@@ -66,7 +119,7 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`].
     pub fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
-        query::budgets(&self.db)
+        self.store.read().budgets()
     }
 
     /// A user's balance of an asset, 0 where there is no such account.
@@ -74,15 +127,16 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`].
     pub fn balance(&self, user_id: i64, asset: &str) -> Result<i64, LedgerError> {
-        query::balance(&self.db, user_id, asset)
+        self.store.read().balance(user_id, asset)
     }
 
-    /// A user's newest transfers over all assets, newest first, at most `limit`.
+    /// A user's newest transfers over all assets, newest first, at most `limit`. Of two that were written by
+    /// different writers at the same moment either may come first.
     ///
     /// # Errors
     /// [`LedgerError`].
     pub fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
-        query::flow(&self.db, user_id, limit)
+        self.store.read().flow(user_id, limit)
     }
 
     /// An order, `None` where it is not known.
@@ -90,7 +144,31 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`].
     pub fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
-        query::order(&self.db, trade_no)
+        self.store.read().order(trade_no)
+    }
+
+    /// A page of the archive, oldest first.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
+        self.store.read().archive_list(filter)
+    }
+
+    /// One entry, `None` where there is no such.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn archived(&self, id: i64) -> Result<Option<Archived>, LedgerError> {
+        self.store.read().archived(id)
+    }
+
+    /// Every replay of an entry, oldest first.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError> {
+        self.store.read().replays(archive_id)
     }
 
     /// Compares orders, transfers, accounts and budgets with each other. Reads every row.
@@ -98,14 +176,14 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`].
     pub fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
-        crate::reconcile::reconcile(&self.db)
+        self.store.read().reconcile()
     }
 
-    /// Reads every page and compares it with its structure. `Ok` says that the file is sound.
+    /// Reads everything that is stored. `Ok` says that it is sound.
     ///
     /// # Errors
     /// [`LedgerError::Damaged`] with the first finding.
     pub fn check(&self) -> Result<(), LedgerError> {
-        query::quick_check(&self.db)
+        self.store.read().check()
     }
 }

@@ -5,12 +5,15 @@
 //! asset's smallest unit; every transfer goes from an activity's funding account to a user's account, so all
 //! balances of an asset sum to 0. Budgets are sharded rows that never go over (I4).
 //!
-//! - [`Ledger`] is the one writer of a file; [`Tx`] groups steps into one transaction.
+//! - [`Ledger`] writes; [`Tx`] groups steps into one transaction. The ledger lies in a file of its own (SQLite,
+//!   [`Ledger::open`]), which has one writer, or in a PostgreSQL database (`Ledger::connect`, feature
+//!   `postgres`), which has any number, over any number of processes.
 //! - [`LedgerReader`] reads with a connection of its own, for checks that must not trust the writer.
 //! - [`Reconciliation`] says what does not fit together.
 //!
-//! Not here: decoding events, downstream systems, threads, clocks; the reward service has those. SQLite is the
-//! default; what is its own stays in one module, the rest is plain SQL.
+//! - [`conformance`] is the suite that every database passes.
+//!
+//! Not here: decoding events, downstream systems, retries after an outage; the reward service has those.
 //!
 //! ```
 //! use windfall_ledger::{Ledger, LedgerOptions, Order, OrderOutcome};
@@ -36,31 +39,30 @@
 
 mod archive;
 mod budget;
-mod budgets;
-mod credit;
+pub mod conformance;
+mod contract;
 mod error;
 mod ledger;
 mod model;
-mod moves;
-mod orders;
-mod programs;
-mod query;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod reader;
 mod reconcile;
-mod rows;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
-mod schema;
+mod sqlite;
 mod tx;
 
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 pub use error::{LedgerError, OpenError};
-pub use ledger::Ledger;
+pub use ledger::{Ledger, Writers};
 pub use model::{
     Attempt, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, Finish, FlowLine, Order, OrderOutcome, Reason,
-    SHARDS_MAX, Status, StoredOrder,
+    SHARDS_MAX, Status, StoredOrder, Unbudgeted,
 };
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresOptions;
 pub use reader::{LedgerReader, OrderLine, OrderLines};
 pub use reconcile::Reconciliation;
-pub use schema::{LedgerOptions, Unbudgeted};
+pub use sqlite::LedgerOptions;
 pub use tx::Tx;

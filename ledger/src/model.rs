@@ -1,5 +1,7 @@
 //! What goes into the ledger and what it answers.
 
+use crate::error::LedgerError;
+
 /// One bonus to give. The caller has checked it: `trade_no` and names not empty, `amount` at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order<'a> {
@@ -17,6 +19,29 @@ pub struct Order<'a> {
     pub amount: i64,
     /// Now; Unix milliseconds.
     pub time_ms: i64,
+}
+
+impl Order<'_> {
+    /// Parsed at the edge, so this fails only where the code in front is wrong; the database must not find out.
+    pub(crate) fn check(&self) -> Result<(), LedgerError> {
+        if self.amount < 1 || self.trade_no.is_empty() {
+            return Err(LedgerError::Invalid(format!(
+                "order {:?} of {}: the order number must not be empty, the amount at least 1",
+                self.trade_no, self.amount
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Indices of the first occurrence of each order number, in the order of the numbers: neighbours in the batch
+/// are then neighbours in the tree.
+pub(crate) fn first_of_each(batch: &[Order<'_>]) -> Vec<usize> {
+    let mut firsts: Vec<usize> = (0..batch.len()).collect();
+    // Stable, so that the first of equals comes first. Already sorted input costs one pass.
+    firsts.sort_by(|a, b| batch[*a].trade_no.cmp(batch[*b].trade_no));
+    firsts.dedup_by(|later, first| batch[*later].trade_no == batch[*first].trade_no);
+    firsts
 }
 
 /// What became of an order.
@@ -165,6 +190,19 @@ pub struct BudgetSet<'a> {
     pub shards: u32,
 }
 
+impl BudgetSet<'_> {
+    pub(crate) fn check(&self) -> Result<(), LedgerError> {
+        let Self { activity, scene, bonus_type, total, shards } = *self;
+        if !(0..=BUDGET_MAX).contains(&total) || !(1..=SHARDS_MAX).contains(&shards) {
+            return Err(LedgerError::Invalid(format!(
+                "budget {activity}/{scene}/{bonus_type}: the total must be 0 to {BUDGET_MAX}, the shards 1 to \
+                 {SHARDS_MAX}"
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// The largest total of a budget: 2^58, so that no sum of a few of them leaves 64 bits. What has no budget is
 /// held to it as well.
 pub const BUDGET_MAX: i64 = 1 << 58;
@@ -203,4 +241,14 @@ pub struct BudgetRaised {
     pub asked: i64,
     /// The total that holds: used + reserved.
     pub total: i64,
+}
+
+/// What happens to orders of an activity, scene and type for which no budget was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unbudgeted {
+    /// They are credited, and counted, so that a budget set later counts what was given out before.
+    #[default]
+    Allow,
+    /// They are rejected as `BudgetExhausted`.
+    Refuse,
 }

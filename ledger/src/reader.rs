@@ -1,19 +1,18 @@
 //! Reading a ledger without writing it: for checks that must not trust the writer.
 
-use crate::archive::{self, ArchiveFilter, Archived};
+use crate::archive::{ArchiveFilter, Archived};
+use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
 use crate::reconcile::Reconciliation;
-use crate::{query, schema};
-use rusqlite::{Connection, params};
-use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::path::Path;
 
 /// A reader on its own connection. It sees one moment of the ledger, that of its first read; while it is open
-/// the writer's log cannot shrink, so do not keep it.
+/// old versions of rows cannot be cleaned away, so do not keep it.
 #[derive(Debug)]
 pub struct LedgerReader {
-    db: Connection,
+    read: Box<dyn Read + Send>,
 }
 
 /// An order as the independent check wants it.
@@ -35,15 +34,22 @@ pub struct OrderLine {
 }
 
 impl LedgerReader {
-    /// Opens a ledger for reading. A writer may have it open, or may have died.
+    /// Opens the ledger of this file for reading. A writer may have it open, or may have died.
     ///
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        let path = path.as_ref();
-        let db = schema::open_reader(path)?;
-        db.execute_batch("BEGIN").map_err(|error| OpenError::of_sql(path, &error))?;
-        Ok(Self { db })
+        Ok(Self { read: Box::new(crate::sqlite::open_reader(path.as_ref())?) })
+    }
+
+    /// Connects to a ledger on PostgreSQL for reading; nothing is created. See
+    /// [`Ledger::connect`](crate::Ledger::connect) for the address.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    #[cfg(feature = "postgres")]
+    pub fn connect(url: &str, options: &crate::PostgresOptions) -> Result<Self, OpenError> {
+        Ok(Self { read: Box::new(crate::postgres::open_reader(url, options)?) })
     }
 
     /// Every order, by order number, read in pages.
@@ -51,15 +57,7 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub fn orders(&self) -> Result<OrderLines<'_>, LedgerError> {
-        // Transfers that their order does not name: a second credit, or one of an order that is not credited.
-        let mut statement = self.db.prepare(
-            "SELECT t.trade_no, count(*) FROM transfers t LEFT JOIN orders o ON o.trade_no = t.trade_no \
-             WHERE o.transfer IS NULL OR o.transfer <> t.id GROUP BY t.trade_no",
-        )?;
-        let extra = statement
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<Result<HashMap<String, u32>, _>>()?;
-        Ok(OrderLines { db: &self.db, extra, page: VecDeque::new(), last: None, done: false })
+        Ok(OrderLines { lines: self.read.lines()? })
     }
 
     /// A user's balances by asset.
@@ -67,7 +65,7 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub fn balances(&self, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {
-        query::balances(&self.db, user_id)
+        self.read.balances(user_id)
     }
 
     /// A user's newest transfers, newest first, at most `limit`.
@@ -75,7 +73,7 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
-        query::flow(&self.db, user_id, limit)
+        self.read.flow(user_id, limit)
     }
 
     /// An order, `None` where it is not known.
@@ -83,7 +81,7 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
-        query::order(&self.db, trade_no)
+        self.read.order(trade_no)
     }
 
     /// Every activity, scene and type, with what it gave out.
@@ -91,7 +89,7 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
-        query::budgets(&self.db)
+        self.read.budgets()
     }
 
     /// A page of the archive, oldest first.
@@ -99,7 +97,7 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
-        archive::list(&self.db, filter)
+        self.read.archive_list(filter)
     }
 
     /// Compares orders, transfers, accounts and budgets with each other. Reads every row.
@@ -107,7 +105,7 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
-        crate::reconcile::reconcile(&self.db)
+        self.read.reconcile()
     }
 
     /// Reads every page and compares it with its structure.
@@ -115,46 +113,18 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError::Damaged`] with the first finding.
     pub fn check(&self) -> Result<(), LedgerError> {
-        query::quick_check(&self.db)
+        self.read.check()
     }
 }
 
-/// Iterates over orders. Ends after the first error.
-#[derive(Debug)]
+/// Iterates over orders, by order number. Ends after the first error.
 pub struct OrderLines<'r> {
-    db: &'r Connection,
-    extra: HashMap<String, u32>,
-    page: VecDeque<OrderLine>,
-    last: Option<String>,
-    done: bool,
+    lines: Lines<'r>,
 }
 
-const PAGE: u32 = 2048;
-
-impl OrderLines<'_> {
-    fn fill(&mut self) -> Result<(), LedgerError> {
-        let mut statement = self.db.prepare_cached(
-            "SELECT o.trade_no, o.user_id, n.name, o.amount, o.status, o.reason, \
-             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.transfer AND t.trade_no = o.trade_no) \
-             FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
-             WHERE o.trade_no > ?1 ORDER BY o.trade_no LIMIT ?2",
-        )?;
-        let after = self.last.as_deref().unwrap_or("");
-        let mut rows = statement.query(params![after, PAGE])?;
-        while let Some(row) = rows.next()? {
-            let trade_no: String = row.get(0)?;
-            let status = Status::of_columns(row.get(4)?, row.get(5)?)
-                .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
-            let own: u32 = row.get(6)?;
-            let credits = own.saturating_add(self.extra.get(&trade_no).copied().unwrap_or(0));
-            let (user_id, bonus_type, amount) = (row.get(1)?, row.get(2)?, row.get(3)?);
-            self.page.push_back(OrderLine { trade_no, user_id, bonus_type, amount, status, credits });
-        }
-        self.done = self.page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
-        if let Some(line) = self.page.back() {
-            self.last = Some(line.trade_no.clone());
-        }
-        Ok(())
+impl fmt::Debug for OrderLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OrderLines").finish_non_exhaustive()
     }
 }
 
@@ -162,14 +132,6 @@ impl Iterator for OrderLines<'_> {
     type Item = Result<OrderLine, LedgerError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.page.is_empty()
-            && !self.done
-            && let Err(error) = self.fill()
-        {
-            self.done = true;
-            self.page.clear();
-            return Some(Err(error));
-        }
-        self.page.pop_front().map(Ok)
+        self.lines.next()
     }
 }

@@ -1,8 +1,14 @@
-//! Reconciliation as SQL: orders, transfers, accounts and budgets must tell the same story.
+//! Reconciliation as SQL: orders, transfers, accounts and budgets must tell the same story. The same statements
+//! on every database.
 
 use crate::error::LedgerError;
-use crate::moves::{FUNDING, USER};
-use rusqlite::{Connection, Row};
+use crate::model::Status;
+
+/// `accounts.kind` of a user's account; its holder is the user id.
+pub(crate) const USER: i64 = 0;
+/// `accounts.kind` of an activity's funding account; its holder is the activity's name id. Where many write at
+/// once the account is spread over several rows: this kind and those above it.
+pub(crate) const FUNDING: i64 = 1;
 
 /// What does not fit together; all zero in a sound ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,7 +69,8 @@ HAVING sum(used) + sum(reserved) > sum(total)
 fn wrong_balances() -> String {
     format!(
         "SELECT count(*) FROM (SELECT kind, asset, holder FROM (
-             SELECT kind, asset, holder, balance FROM accounts
+             SELECT CASE WHEN kind = {USER} THEN {USER} ELSE {FUNDING} END AS kind, asset, holder, balance
+             FROM accounts
              UNION ALL
              SELECT {USER}, p.asset, t.user_id, -t.amount
              FROM transfers t JOIN programs p ON p.id = t.program
@@ -84,13 +91,21 @@ fn wrong_budgets(column: &str, status: i64) -> String {
     )
 }
 
-pub(crate) fn reconcile(db: &Connection) -> Result<Reconciliation, LedgerError> {
-    let number = |row: &Row<'_>, at: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(at)?.cast_unsigned());
-    let count = |sql: &str| -> Result<u64, LedgerError> { Ok(db.query_row(sql, [], |row| number(row, 0))?) };
-    let [transfers, transfers_without_order, double_credits, mismatched_transfers] =
-        db.query_row(TRANSFERS, [], |row| {
-            Ok([number(row, 0)?, number(row, 1)?, number(row, 2)?, number(row, 3)?])
-        })?;
+/// Transfers that their order does not name, by order number: a second credit, or one of an order that is not
+/// credited.
+pub(crate) const EXTRA_TRANSFERS: &str = "
+SELECT t.trade_no, count(*) FROM transfers t LEFT JOIN orders o ON o.trade_no = t.trade_no
+WHERE o.transfer IS NULL OR o.transfer <> t.id GROUP BY t.trade_no";
+
+/// Asks the database through `row`, which answers a statement's one row of so many counts.
+pub(crate) fn reconcile(
+    mut row: impl FnMut(&str, usize) -> Result<Vec<u64>, LedgerError>,
+) -> Result<Reconciliation, LedgerError> {
+    let transfers = row(TRANSFERS, 4)?;
+    let [transfers, transfers_without_order, double_credits, mismatched_transfers] = transfers[..] else {
+        return Err(LedgerError::Sql("a count is missing".into()));
+    };
+    let mut count = |sql: &str| Ok::<_, LedgerError>(row(sql, 1)?.first().copied().unwrap_or(u64::MAX));
     Ok(Reconciliation {
         orders: count("SELECT count(*) FROM orders")?,
         transfers,
@@ -101,7 +116,7 @@ pub(crate) fn reconcile(db: &Connection) -> Result<Reconciliation, LedgerError> 
         wrong_balances: count(&wrong_balances())?,
         unbalanced_assets: count(UNBALANCED_ASSETS)?,
         budgets_over: count(BUDGETS_OVER)?,
-        wrong_used: count(&wrong_budgets("used", crate::model::Status::CREDITED))?,
-        wrong_reserved: count(&wrong_budgets("reserved", crate::model::Status::RESERVED))?,
+        wrong_used: count(&wrong_budgets("used", Status::CREDITED))?,
+        wrong_reserved: count(&wrong_budgets("reserved", Status::RESERVED))?,
     })
 }

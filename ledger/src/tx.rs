@@ -1,62 +1,32 @@
 //! One transaction on the ledger: all of it is stored, or none.
 
-use crate::budget::Shards;
+use crate::archive::{ArchiveEntry, Replay};
+use crate::contract::Transaction;
 use crate::error::LedgerError;
-use crate::ledger::Ledger;
-use crate::model::{Attempt, Finish, Order, OrderOutcome, Reason, StoredOrder};
-use crate::moves::Moves;
-use crate::query;
-use std::collections::BTreeMap;
+use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, StoredOrder};
 
 /// A transaction. Nothing is stored before [`Tx::commit`]; dropped, it never was. After any error it cannot be
 /// committed: repeat all of it.
 #[derive(Debug)]
 pub struct Tx<'l> {
-    pub(crate) ledger: &'l mut Ledger,
-    pub(crate) next_transfer: i64,
-    /// Shards of the programs that this transaction touched, written once at its end.
-    pub(crate) shards: BTreeMap<i64, Shards>,
+    inner: Box<dyn Transaction + 'l>,
     failed: bool,
-    committed: bool,
 }
 
 impl<'l> Tx<'l> {
-    pub(crate) fn begin(ledger: &'l mut Ledger) -> Result<Self, LedgerError> {
-        // The write lock at once: no later statement can find that another connection was faster.
-        ledger.db.execute_batch("BEGIN IMMEDIATE")?;
-        let mut tx =
-            Self { ledger, next_transfer: 0, shards: BTreeMap::new(), failed: false, committed: false };
-        // Read anew each time: nobody knows whether a commit that failed is there after all.
-        tx.next_transfer = tx
-            .ledger
-            .db
-            .prepare_cached("SELECT coalesce(max(id), 0) + 1 FROM transfers")?
-            .query_row([], |row| row.get(0))?;
-        Ok(tx)
-    }
-
-    /// Makes everything durable. Until it returns Ok, nothing may be answered.
-    ///
-    /// # Errors
-    /// [`LedgerError`]: nothing is stored, or nobody knows. Repeat the whole transaction.
-    pub fn commit(mut self) -> Result<(), LedgerError> {
-        self.run(|tx| {
-            tx.write_shards()?;
-            Ok(tx.ledger.db.execute_batch("COMMIT")?)
-        })?;
-        self.committed = true;
-        Ok(())
+    pub(crate) fn new(inner: Box<dyn Transaction + 'l>) -> Self {
+        Self { inner, failed: false }
     }
 
     /// Runs one step. After a failed one nothing more runs, so that no half of a batch can be committed.
-    pub(crate) fn run<T>(
+    fn run<T>(
         &mut self,
-        step: impl FnOnce(&mut Self) -> Result<T, LedgerError>,
+        step: impl FnOnce(&mut (dyn Transaction + 'l)) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
         if self.failed {
             return Err(LedgerError::Poisoned);
         }
-        let done = step(self);
+        let done = step(self.inner.as_mut());
         self.failed = done.is_err();
         done
     }
@@ -67,14 +37,7 @@ impl<'l> Tx<'l> {
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
     pub fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.run(|tx| match attempt {
-            Attempt::Normal => tx.credit(batch, attempt),
-            // A rejected order that comes twice may be decided anew by its second occurrence: one by one.
-            Attempt::Replay => {
-                let each = batch.chunks(1).map(|one| tx.credit(one, attempt));
-                Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
-            }
-        })
+        self.run(|tx| tx.apply(batch, attempt))
     }
 
     /// Holds the budget of orders that a downstream decides. [`OrderOutcome::Reserved`] says to ask it; so does
@@ -87,7 +50,7 @@ impl<'l> Tx<'l> {
         batch: &[Order<'_>],
         attempt: Attempt,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.run(|tx| batch.iter().map(|order| tx.reserve_one(order, attempt)).collect())
+        self.run(|tx| tx.reserve(batch, attempt))
     }
 
     /// An order as this transaction sees it, `None` where it is not known.
@@ -95,7 +58,15 @@ impl<'l> Tx<'l> {
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
     pub fn order(&mut self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
-        self.run(|tx| query::order(&tx.ledger.db, trade_no))
+        Ok(self.orders(&[trade_no])?.pop().flatten())
+    }
+
+    /// Orders as this transaction sees them: one answer a number, in order.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        self.run(|tx| tx.orders(trade_nos))
     }
 
     /// The downstream has paid: credits reserved orders. Repeating it moves nothing.
@@ -103,15 +74,7 @@ impl<'l> Tx<'l> {
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
     pub fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        self.run(|tx| {
-            let mut moves = Moves::default();
-            let mut done = Vec::with_capacity(trade_nos.len());
-            for trade_no in trade_nos {
-                done.push(tx.post_one(trade_no, time_ms, &mut moves)?);
-            }
-            moves.write(&tx.ledger.db)?;
-            Ok(done)
-        })
+        self.run(|tx| tx.post(trade_nos, time_ms))
     }
 
     /// The downstream has refused for good: rejects reserved orders and gives their budget back. Repeating it
@@ -120,24 +83,43 @@ impl<'l> Tx<'l> {
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
     pub fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        self.run(|tx| {
-            refused.iter().map(|(trade_no, reason)| tx.release_one(trade_no, *reason, time_ms)).collect()
-        })
+        self.run(|tx| tx.release(refused, time_ms))
     }
-}
 
-impl Drop for Tx<'_> {
-    fn drop(&mut self) {
-        if self.committed {
-            return;
+    /// Sets budgets; those not named stay as they are. A total is never set below what is used and reserved
+    /// (I4); where it was asked to be, the answer says so. What the program gave out before counts.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
+        self.run(|tx| tx.set_budgets(budgets))
+    }
+
+    /// Archives entries; the same bytes for the same reason are kept once. Answers how many were new.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn archive(&mut self, entries: &[ArchiveEntry<'_>]) -> Result<usize, LedgerError> {
+        self.run(|tx| tx.archive(entries))
+    }
+
+    /// Records a replay of an entry: on the entry, and for good in the audit. False where there is no such
+    /// entry.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError> {
+        self.run(|tx| tx.mark_replayed(id, replay))
+    }
+
+    /// Makes everything durable. Until it returns Ok, nothing may be answered.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: nothing is stored, or nobody knows. Repeat the whole transaction.
+    pub fn commit(self) -> Result<(), LedgerError> {
+        if self.failed {
+            return Err(LedgerError::Poisoned);
         }
-        // Names and programs that this transaction made are gone with it.
-        self.ledger.programs.clear();
-        // A failed statement may have ended the transaction already.
-        if !self.ledger.db.is_autocommit()
-            && let Err(error) = self.ledger.db.execute_batch("ROLLBACK")
-        {
-            tracing::error!(%error, "the ledger could not roll a transaction back");
-        }
+        self.inner.commit()
     }
 }

@@ -1,8 +1,8 @@
 //! Order rows: insert on conflict do nothing, read back what was there, compare.
 
+use super::rows::insert_rows;
 use crate::error::LedgerError;
 use crate::model::{Order, Status};
-use crate::rows::insert_rows;
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// What a decision needs of a stored order.
@@ -19,16 +19,6 @@ pub(crate) struct Row {
 /// Rows that one insert statement writes at most.
 const CHUNK: usize = 64;
 const COLUMNS: usize = 9;
-
-/// Indices of the first occurrence of each order number, in the order of the numbers: neighbours in the batch
-/// are then neighbours in the tree.
-pub(crate) fn first_of_each(batch: &[Order<'_>]) -> Vec<usize> {
-    let mut firsts: Vec<usize> = (0..batch.len()).collect();
-    // Stable, so that the first of equals comes first. Already sorted input costs one pass.
-    firsts.sort_by(|a, b| batch[*a].trade_no.cmp(batch[*b].trade_no));
-    firsts.dedup_by(|later, first| batch[*later].trade_no == batch[*first].trade_no);
-    firsts
-}
 
 /// Inserts orders as credited, the n-th with transfer `first_transfer + n`. Answers `None` for each that is new
 /// and the stored row for each that was there (I1).

@@ -2,7 +2,7 @@
 
 use crate::error::LedgerError;
 use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
-use crate::moves::USER;
+use crate::reconcile::USER;
 use rusqlite::{Connection, OptionalExtension, params};
 
 pub(crate) fn balance(db: &Connection, user_id: i64, asset: &str) -> Result<i64, LedgerError> {

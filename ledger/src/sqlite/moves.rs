@@ -1,16 +1,12 @@
 //! Transfers and the balances that they move: every credit goes from the activity's funding account to the
 //! user's account of the same asset, so that all balances of an asset sum to 0.
 
+use super::programs::Program;
+use super::rows::insert_rows;
 use crate::error::LedgerError;
-use crate::programs::Program;
-use crate::rows::insert_rows;
+use crate::reconcile::{FUNDING, USER};
 use rusqlite::{Connection, OptionalExtension, Statement};
 use std::collections::BTreeMap;
-
-/// `accounts.kind` of a user's account; its holder is the user id.
-pub(crate) const USER: i64 = 0;
-/// `accounts.kind` of an activity's funding account; its holder is the activity's name id.
-pub(crate) const FUNDING: i64 = 1;
 
 const CHUNK: usize = 64;
 const COLUMNS: usize = 7;

@@ -1,12 +1,7 @@
 //! Random histories against a naive model: what the ledger answers and holds is what one would compute by hand.
-#![allow(clippy::unwrap_used)]
-
-use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
+use super::{Fixture, Outcome, open};
+use crate::{Attempt, BudgetSet, Finish, Ledger, LedgerReader, Order, OrderOutcome, Reason, Status};
 use std::collections::BTreeMap;
-use windfall_ledger::{
-    Attempt, BudgetSet, Finish, Ledger, LedgerOptions, LedgerReader, Order, OrderOutcome, Reason, Status,
-};
 
 const SCENES: [&str; 2] = ["rain", "cards"];
 const TYPES: [&str; 2] = ["cash", "badge"];
@@ -43,31 +38,60 @@ enum Op {
     Reopen,
 }
 
-fn spec() -> impl Strategy<Value = Spec> {
-    (0_u8..24, 0_i64..3, 0_usize..2, 0_usize..2, 1_i64..4).prop_map(
-        |(number, user, scene, bonus_type, amount)| {
-            // Mostly the order as it always is, sometimes another one under its number.
-            let usual = i64::from(number);
-            let (user, amount) = if user == 0 { (usual % 5, 1 + usual % 7) } else { (user, amount) };
-            let bonus_type = if amount == 3 { bonus_type } else { usize::from(number % 2) };
-            Spec { number, user, scene, bonus_type, amount }
-        },
-    )
-}
+/// splitmix64 (<https://prng.di.unimi.it/splitmix64.c>).
+struct Dice(u64);
 
-fn op() -> impl Strategy<Value = Op> {
-    let specs = || proptest::collection::vec(spec(), 0..12);
-    let numbers = || proptest::collection::vec(0_u8..24, 0..6);
-    prop_oneof![
-        4 => (specs(), proptest::bool::weighted(0.2)).prop_map(|(specs, replay)| Op::Apply { specs, replay }),
-        3 => (specs(), proptest::bool::weighted(0.2)).prop_map(|(specs, replay)| Op::Reserve { specs, replay }),
-        2 => numbers().prop_map(Op::Post),
-        2 => numbers().prop_map(Op::Release),
-        2 => (0_usize..2, 0_usize..2, 0_i64..60, 1_u32..9)
-            .prop_map(|(scene, bonus_type, total, shards)| Op::Budget { scene, bonus_type, total, shards }),
-        1 => specs().prop_map(Op::Crash),
-        1 => Just(Op::Reopen),
-    ]
+impl Dice {
+    fn below(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides.max(1)
+    }
+
+    fn small(&mut self, sides: u8) -> u8 {
+        u8::try_from(self.below(u64::from(sides))).unwrap_or(0)
+    }
+
+    fn numbers(&mut self) -> Vec<u8> {
+        (0..self.below(6)).map(|_| self.small(24)).collect()
+    }
+
+    fn specs(&mut self) -> Vec<Spec> {
+        (0..self.below(12)).map(|_| self.spec()).collect()
+    }
+
+    fn spec(&mut self) -> Spec {
+        let number = self.small(24);
+        let scene = usize::from(self.small(2));
+        // Mostly the order as it always is, sometimes another one under its number.
+        let (user, amount) = match self.small(3) {
+            0 => (i64::from(number % 5), 1 + i64::from(number % 7)),
+            other => (i64::from(other), 1 + i64::from(self.small(3))),
+        };
+        let usual = usize::from(number % 2);
+        let bonus_type = if amount == 3 { usize::from(self.small(2)) } else { usual };
+        Spec { number, user, scene, bonus_type, amount }
+    }
+
+    fn op(&mut self) -> Op {
+        let replay = self.below(5) == 0;
+        match self.below(15) {
+            0..4 => Op::Apply { specs: self.specs(), replay },
+            4..7 => Op::Reserve { specs: self.specs(), replay },
+            7..9 => Op::Post(self.numbers()),
+            9..11 => Op::Release(self.numbers()),
+            11..13 => Op::Budget {
+                scene: usize::from(self.small(2)),
+                bonus_type: usize::from(self.small(2)),
+                total: i64::from(self.small(60)),
+                shards: 1 + u32::from(self.small(8)),
+            },
+            13 => Op::Crash(self.specs()),
+            _ => Op::Reopen,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -160,47 +184,47 @@ fn orders<'a>(specs: &'a [Spec], names: &'a [String]) -> Vec<Order<'a>> {
         .collect()
 }
 
-fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Result<(), TestCaseError> {
+fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
     let names = |specs: &[Spec]| specs.iter().map(|spec| name(spec.number)).collect::<Vec<_>>();
     let attempt = |replay: bool| if replay { Attempt::Replay } else { Attempt::Normal };
     match op {
         Op::Apply { specs, replay } => {
             let names = names(specs);
-            let mut tx = ledger.begin().unwrap();
-            let got = tx.apply(&orders(specs, &names), attempt(*replay)).unwrap();
-            tx.commit().unwrap();
+            let mut tx = ledger.begin()?;
+            let got = tx.apply(&orders(specs, &names), attempt(*replay))?;
+            tx.commit()?;
             let want: Vec<_> =
                 specs.iter().map(|spec| model.decide(spec, *replay, Status::Credited)).collect();
-            prop_assert_eq!(got, want);
+            assert_eq!(got, want);
         }
         Op::Reserve { specs, replay } => {
             let names = names(specs);
-            let mut tx = ledger.begin().unwrap();
-            let got = tx.reserve(&orders(specs, &names), attempt(*replay)).unwrap();
-            tx.commit().unwrap();
+            let mut tx = ledger.begin()?;
+            let got = tx.reserve(&orders(specs, &names), attempt(*replay))?;
+            tx.commit()?;
             let want: Vec<_> =
                 specs.iter().map(|spec| model.decide(spec, *replay, Status::Reserved)).collect();
-            prop_assert_eq!(got, want);
+            assert_eq!(got, want);
         }
         Op::Post(numbers) => {
             let names: Vec<String> = numbers.iter().map(|number| name(*number)).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let mut tx = ledger.begin().unwrap();
-            let got = tx.post(&names, 2_000).unwrap();
-            tx.commit().unwrap();
+            let mut tx = ledger.begin()?;
+            let got = tx.post(&names, 2_000)?;
+            tx.commit()?;
             let want: Vec<_> = numbers.iter().map(|number| model.finish(*number, Status::Credited)).collect();
-            prop_assert_eq!(got, want);
+            assert_eq!(got, want);
         }
         Op::Release(numbers) => {
             let names: Vec<String> = numbers.iter().map(|number| name(*number)).collect();
             let reason = Reason::DownstreamRefused;
             let refused: Vec<_> = names.iter().map(|name| (name.as_str(), reason)).collect();
-            let mut tx = ledger.begin().unwrap();
-            let got = tx.release(&refused, 2_000).unwrap();
-            tx.commit().unwrap();
+            let mut tx = ledger.begin()?;
+            let got = tx.release(&refused, 2_000)?;
+            tx.commit()?;
             let goal = Status::Rejected(reason);
             let want: Vec<_> = numbers.iter().map(|number| model.finish(*number, goal)).collect();
-            prop_assert_eq!(got, want);
+            assert_eq!(got, want);
         }
         Op::Budget { scene, bonus_type, total, shards } => {
             let set = BudgetSet {
@@ -210,18 +234,18 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Result<(), TestCaseE
                 total: *total,
                 shards: *shards,
             };
-            let raised = ledger.set_budgets(&[set]).unwrap();
+            let raised = ledger.set_budgets(&[set])?;
             let holds = model.taken(*scene, *bonus_type).max(*total);
-            prop_assert_eq!(raised.first().map(|raised| raised.total), (holds > *total).then_some(holds));
+            assert_eq!(raised.first().map(|raised| raised.total), (holds > *total).then_some(holds));
             model.totals.insert((*scene, *bonus_type), holds);
         }
         Op::Crash(specs) => {
             let names = names(specs);
-            let mut tx = ledger.begin().unwrap();
+            let mut tx = ledger.begin()?;
             let batch = orders(specs, &names);
             let (one, other) = batch.split_at(batch.len() / 2);
-            tx.apply(one, Attempt::Normal).unwrap();
-            tx.reserve(other, Attempt::Normal).unwrap();
+            tx.apply(one, Attempt::Normal)?;
+            tx.reserve(other, Attempt::Normal)?;
             drop(tx);
         }
         Op::Reopen => {}
@@ -230,22 +254,22 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Result<(), TestCaseE
 }
 
 /// I4, after every step.
-fn compare_budgets(ledger: &Ledger, model: &Model) -> Result<(), TestCaseError> {
-    for budget in ledger.budgets().unwrap() {
-        let scene = SCENES.iter().position(|scene| *scene == budget.scene).unwrap();
-        let bonus_type = TYPES.iter().position(|name| *name == budget.bonus_type).unwrap();
-        prop_assert_eq!(budget.used, model.sum(scene, bonus_type, Status::Credited));
-        prop_assert_eq!(budget.reserved, model.sum(scene, bonus_type, Status::Reserved));
-        prop_assert_eq!(budget.total, model.totals.get(&(scene, bonus_type)).copied());
+fn compare_budgets(ledger: &Ledger, model: &Model) -> Outcome {
+    for budget in ledger.budgets()? {
+        let scene = SCENES.iter().position(|scene| *scene == budget.scene).ok_or("an unknown scene")?;
+        let bonus_type = TYPES.iter().position(|name| *name == budget.bonus_type).ok_or("an unknown type")?;
+        assert_eq!(budget.used, model.sum(scene, bonus_type, Status::Credited));
+        assert_eq!(budget.reserved, model.sum(scene, bonus_type, Status::Reserved));
+        assert_eq!(budget.total, model.totals.get(&(scene, bonus_type)).copied());
         if let Some(total) = budget.total {
-            prop_assert!(budget.used + budget.reserved <= total, "I4: {budget:?}");
+            assert!(budget.used + budget.reserved <= total, "I4: {budget:?}");
         }
     }
     Ok(())
 }
 
 /// Orders and balances are what the model says, and everything fits together.
-fn compare(reader: &LedgerReader, model: &Model) -> Result<(), TestCaseError> {
+fn compare(reader: &LedgerReader, model: &Model) -> Outcome {
     for user in 0..6 {
         let mut sums = BTreeMap::new();
         let of = |order: &&Known| order.user == user && order.status == Status::Credited;
@@ -253,49 +277,57 @@ fn compare(reader: &LedgerReader, model: &Model) -> Result<(), TestCaseError> {
             *sums.entry(TYPES[order.bonus_type].to_owned()).or_insert(0) += order.amount;
         }
         let credits = model.orders.values().filter(of).count();
-        let flow = reader.flow(user, 1_000).unwrap();
-        prop_assert_eq!(flow.len(), credits);
-        prop_assert!(flow.is_sorted_by(|a, b| a.transfer > b.transfer), "newest first");
-        prop_assert_eq!(reader.balances(user).unwrap(), sums.into_iter().collect::<Vec<_>>());
+        let flow = reader.flow(user, 1_000)?;
+        assert_eq!(flow.len(), credits);
+        assert!(flow.is_sorted_by(|a, b| a.transfer > b.transfer), "newest first");
+        assert_eq!(reader.balances(user)?, sums.into_iter().collect::<Vec<_>>());
     }
-    let lines: Vec<_> = reader.orders().unwrap().map(Result::unwrap).collect();
-    prop_assert!(lines.is_sorted_by(|a, b| a.trade_no < b.trade_no));
-    prop_assert_eq!(lines.len(), model.orders.len());
+    let lines: Vec<_> = reader.orders()?.collect::<Result<_, _>>()?;
+    assert!(lines.is_sorted_by(|a, b| a.trade_no < b.trade_no));
+    assert_eq!(lines.len(), model.orders.len());
     for (number, known) in &model.orders {
-        let line = lines.iter().find(|line| line.trade_no == name(*number)).unwrap();
-        prop_assert_eq!((line.user_id, line.amount), (known.user, known.amount));
-        prop_assert_eq!((line.bonus_type.as_str(), line.status), (TYPES[known.bonus_type], known.status));
-        prop_assert_eq!(line.credits, u32::from(known.status == Status::Credited), "I1");
+        let line = lines.iter().find(|line| line.trade_no == name(*number)).ok_or("an order is missing")?;
+        assert_eq!((line.user_id, line.amount), (known.user, known.amount));
+        assert_eq!((line.bonus_type.as_str(), line.status), (TYPES[known.bonus_type], known.status));
+        assert_eq!(line.credits, u32::from(known.status == Status::Credited), "I1");
     }
-    let found = reader.reconcile().unwrap();
-    prop_assert!(found.is_clean(), "{found:?}");
+    let found = reader.reconcile()?;
+    assert!(found.is_clean(), "{found:?}");
     Ok(())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(48, |cases| cases.parse().unwrap()),
-        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/model.regressions"))),
-        ..ProptestConfig::default()
-    })]
-    #[test]
-    fn the_ledger_does_what_the_model_does(ops in proptest::collection::vec(op(), 1..30)) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.db");
-        let options = LedgerOptions::default();
-        let mut ledger = Ledger::open(&path, &options).unwrap();
-        let mut model = Model::default();
-        for (nth, op) in ops.iter().enumerate() {
-            if matches!(op, Op::Reopen) {
-                drop(ledger);
-                ledger = Ledger::open(&path, &options).unwrap();
-            }
-            step(&mut ledger, &mut model, op)?;
-            compare_budgets(&ledger, &model)?;
-            if nth % 5 == 4 || nth + 1 == ops.len() {
-                compare(&LedgerReader::open(&path).unwrap(), &model)?;
-            }
-        }
-        ledger.check().unwrap();
+/// Histories, each of random steps.
+const HISTORIES: u64 = 24;
+
+/// Each history has a fresh ledger. The seed of each is printed; `WINDFALL_SEED` runs one again.
+pub(super) fn histories(fixture: &dyn Fixture) -> Outcome {
+    let fixed = std::env::var("WINDFALL_SEED").ok().and_then(|seed| seed.parse().ok());
+    let first = fixed.unwrap_or_else(|| {
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(0)
+    });
+    let count = if fixed.is_some() { 1 } else { HISTORIES };
+    for seed in first..first + count {
+        eprintln!("a random history: WINDFALL_SEED={seed}");
+        history(fixture, seed).map_err(|error| format!("WINDFALL_SEED={seed}: {error}"))?;
     }
+    Ok(())
+}
+
+fn history(fixture: &dyn Fixture, seed: u64) -> Outcome {
+    let place = fixture.fresh()?;
+    let (mut dice, mut model) = (Dice(seed), Model::default());
+    let mut ledger = open(&*place)?;
+    for nth in 0..25 {
+        let op = dice.op();
+        if matches!(op, Op::Reopen) {
+            drop(ledger);
+            ledger = open(&*place)?;
+        }
+        step(&mut ledger, &mut model, &op).map_err(|error| format!("step {nth}, {op:?}: {error}"))?;
+        compare_budgets(&ledger, &model)?;
+    }
+    compare(&place.reader()?, &model)?;
+    ledger.check()?;
+    Ok(())
 }

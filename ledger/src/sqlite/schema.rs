@@ -1,8 +1,7 @@
-//! Tables, and everything that is SQLite's own: pragmas, the version, the writer's lock.
-//!
-//! Statements elsewhere are plain SQL that PostgreSQL takes too; what differs there stays in this file.
+//! Tables, pragmas, the version, and the writer's lock.
 
 use crate::error::OpenError;
+use crate::model::Unbudgeted;
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
@@ -91,7 +90,7 @@ CREATE TABLE replays (
 ) STRICT;
 ";
 
-/// How a ledger is opened.
+/// How a ledger in a file is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerOptions {
     /// What happens to orders of an activity, scene and type for which no budget was set.
@@ -117,16 +116,6 @@ impl Default for LedgerOptions {
             max_bytes: None,
         }
     }
-}
-
-/// What happens to orders of an activity, scene and type for which no budget was set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Unbudgeted {
-    /// They are credited, and counted, so that a budget set later counts what was given out before.
-    #[default]
-    Allow,
-    /// They are rejected as `BudgetExhausted`.
-    Refuse,
 }
 
 /// Held while the ledger is open; the system lets go of it when the process dies.

@@ -1,32 +1,15 @@
 //! Budget rows: loaded once a transaction and program, written once a shard.
 
+use super::tx::SqliteTx;
 use crate::budget::{Shard, Shards};
 use crate::error::LedgerError;
-use crate::model::{BUDGET_MAX, BudgetRaised, BudgetSet, SHARDS_MAX};
-use crate::tx::Tx;
+use crate::model::{BudgetRaised, BudgetSet};
 use rusqlite::params;
 
-impl Tx<'_> {
-    /// Sets budgets; those not named stay as they are. A total is never set below what is used and reserved
-    /// (I4); where it was asked to be, the answer says so. What the program gave out before counts.
-    ///
-    /// # Errors
-    /// [`LedgerError`]; the transaction is lost.
-    pub fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
-        self.run(|tx| {
-            let set = budgets.iter().map(|budget| tx.set_budget(budget)).collect::<Result<Vec<_>, _>>()?;
-            Ok(set.into_iter().flatten().collect())
-        })
-    }
-
-    fn set_budget(&mut self, budget: &BudgetSet<'_>) -> Result<Option<BudgetRaised>, LedgerError> {
+impl SqliteTx<'_> {
+    pub(crate) fn set_budget(&mut self, budget: &BudgetSet<'_>) -> Result<Option<BudgetRaised>, LedgerError> {
         let BudgetSet { activity, scene, bonus_type, total, shards } = *budget;
-        if !(0..=BUDGET_MAX).contains(&total) || !(1..=SHARDS_MAX).contains(&shards) {
-            return Err(LedgerError::Invalid(format!(
-                "budget {activity}/{scene}/{bonus_type}: the total must be 0 to {BUDGET_MAX}, the shards 1 to \
-                 {SHARDS_MAX}"
-            )));
-        }
+        budget.check()?;
         let program = self.ledger.programs.intern(&self.ledger.db, activity, scene, bonus_type)?.id;
         let own = self.shards_of(program)?;
         let holds = own.reset(total, usize::try_from(shards).unwrap_or(1));

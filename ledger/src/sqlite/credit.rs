@@ -1,15 +1,14 @@
 //! Decisions: what becomes of an order, given what is stored and what its budget holds.
 
+use super::moves::Moves;
+use super::orders::{self, Row};
+use super::programs::Program;
+use super::tx::SqliteTx;
 use crate::budget::{Take, hash};
 use crate::error::LedgerError;
-use crate::model::{Attempt, Finish, Order, OrderOutcome, Reason, Status};
-use crate::moves::Moves;
-use crate::orders::{self, Row};
-use crate::programs::Program;
-use crate::schema::Unbudgeted;
-use crate::tx::Tx;
+use crate::model::{Attempt, Finish, Order, OrderOutcome, Reason, Status, Unbudgeted, first_of_each};
 
-impl Tx<'_> {
+impl SqliteTx<'_> {
     pub(crate) fn credit(
         &mut self,
         batch: &[Order<'_>],
@@ -17,7 +16,7 @@ impl Tx<'_> {
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
         let programs = batch.iter().map(|order| self.program(order)).collect::<Result<Vec<_>, _>>()?;
         let ids: Vec<i64> = programs.iter().map(|program| program.id).collect();
-        let firsts = orders::first_of_each(batch);
+        let firsts = first_of_each(batch);
         let base = self.next_transfer;
         let found = orders::insert_credited(&self.ledger.db, batch, &ids, &firsts, base)?;
         let mut plans = vec![None; batch.len()];
@@ -49,12 +48,7 @@ impl Tx<'_> {
     }
 
     fn program(&mut self, order: &Order<'_>) -> Result<Program, LedgerError> {
-        if order.amount < 1 || order.trade_no.is_empty() {
-            return Err(LedgerError::Invalid(format!(
-                "order {:?} of {}: the order number must not be empty, the amount at least 1",
-                order.trade_no, order.amount
-            )));
-        }
+        order.check()?;
         let Order { activity, scene, bonus_type, .. } = order;
         self.ledger.programs.intern(&self.ledger.db, activity, scene, bonus_type)
     }

@@ -1,0 +1,152 @@
+//! Many writers at once.
+
+use super::{Outcome, Place, budget, clean, names, open, order, writers};
+use crate::{Attempt, BUDGET_MAX, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const WRITERS: usize = 4;
+
+/// Runs `work` with every writer at once, and gathers what each answers.
+fn all_at_once<T: Send>(
+    place: &dyn Place,
+    work: impl Fn(usize, &mut Ledger) -> Result<T, LedgerError> + Sync,
+) -> Result<Vec<T>, Box<dyn std::error::Error>> {
+    let writers = writers(place, WRITERS)?;
+    let work = &work;
+    let done: Vec<Result<T, LedgerError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..).zip(writers).map(|(nth, mut ledger)| scope.spawn(move || work(nth, &mut ledger))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or(Err(LedgerError::Sql("a writer has panicked".into()))))
+            .collect()
+    });
+    Ok(done.into_iter().collect::<Result<_, _>>()?)
+}
+
+/// The same new orders in the hands of all, in batches that are cut and turned differently.
+pub(super) fn same_orders(place: &dyn Place) -> Outcome {
+    let names = names(1_200);
+    let credited = AtomicUsize::new(0);
+    all_at_once(place, |nth, ledger| {
+        let mut all: Vec<Order<'_>> =
+            (0_i64..).zip(&names).map(|(at, name)| order(name, at % 9, 1 + at % 5)).collect();
+        all.rotate_left(nth * 100);
+        if nth % 2 == 1 {
+            all.reverse();
+        }
+        for batch in all.chunks(70 + nth * 11) {
+            for outcome in ledger.apply(batch)? {
+                match outcome {
+                    OrderOutcome::Credited => {
+                        credited.fetch_add(1, Ordering::Relaxed);
+                    }
+                    outcome => assert_eq!(outcome, OrderOutcome::AlreadyCredited),
+                }
+            }
+        }
+        Ok(())
+    })?;
+    assert_eq!(credited.into_inner(), names.len(), "I1");
+    let reader = place.reader()?;
+    let sum: i64 = (0..9).map(|user| reader.balances(user).map(|all| all[0].1)).sum::<Result<i64, _>>()?;
+    assert_eq!(sum, (0_i64..1_200).map(|at| 1 + at % 5).sum::<i64>());
+    let flow: usize =
+        (0..9).map(|user| reader.flow(user, 10_000).map(|all| all.len())).sum::<Result<_, _>>()?;
+    assert_eq!(flow, names.len(), "every transfer hangs on its user's chain");
+    clean(place)
+}
+
+pub(super) fn one_budget(place: &dyn Place) -> Outcome {
+    for (round, shards) in [1_u32, 3, 8].into_iter().enumerate() {
+        let scene = format!("scene-{round}");
+        let total = 3_000;
+        open(place)?.set_budgets(&[crate::BudgetSet { scene: &scene, ..budget(total, shards) }])?;
+        let given: Vec<i64> = all_at_once(place, |nth, ledger| {
+            let mut given = 0;
+            for batch in 0..40 {
+                let names: Vec<String> = (0..40).map(|at| format!("{round}/{nth}/{batch}/{at}")).collect();
+                let orders: Vec<_> = (0_i64..)
+                    .zip(&names)
+                    .map(|(at, name)| Order { scene: &scene, ..order(name, at % 5, 1 + at % 3) })
+                    .collect();
+                for (outcome, order) in ledger.apply(&orders)?.into_iter().zip(&orders) {
+                    match outcome {
+                        OrderOutcome::Credited => given += order.amount,
+                        outcome => assert_eq!(outcome, OrderOutcome::Rejected(Reason::BudgetExhausted)),
+                    }
+                }
+            }
+            Ok(given)
+        })?;
+        assert_eq!(given.iter().sum::<i64>(), total, "all of it, and no more (I4); {shards} shards");
+    }
+    clean(place)
+}
+
+/// One sets the budget again and again, in other numbers of shards, while the others take from it.
+pub(super) fn split_anew(place: &dyn Place) -> Outcome {
+    let total = 4_000;
+    open(place)?.set_budgets(&[budget(total, 4)])?;
+    let given: Vec<i64> = all_at_once(place, |nth, ledger| {
+        let mut given = 0;
+        for batch in 0..60 {
+            if nth == 0 {
+                let shards = [1, 7, 3, 16][batch % 4];
+                assert!(ledger.set_budgets(&[budget(total, shards)])?.is_empty(), "nothing is over (I4)");
+            }
+            let names: Vec<String> = (0..20).map(|at| format!("{nth}/{batch}/{at}")).collect();
+            let orders: Vec<_> = names.iter().map(|name| order(name, 1, 1)).collect();
+            let outcomes = ledger.apply(&orders)?;
+            given += i64::try_from(outcomes.iter().filter(|one| **one == OrderOutcome::Credited).count())
+                .unwrap_or(BUDGET_MAX);
+        }
+        Ok(given)
+    })?;
+    let asked = i64::try_from(given.len() * 60 * 20)?;
+    assert_eq!(given.iter().sum::<i64>(), asked.min(total), "refused only when nothing was left");
+    clean(place)
+}
+
+pub(super) fn finishes(place: &dyn Place) -> Outcome {
+    let names = names(300);
+    let batch: Vec<_> = names.iter().map(|name| order(name, 1, 1)).collect();
+    open(place)?.transact(|tx| tx.reserve(&batch, Attempt::Normal))?;
+    let (paid, released) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    all_at_once(place, |nth, ledger| {
+        for part in names.chunks(30) {
+            let part: Vec<&str> = part.iter().map(String::as_str).collect();
+            let refused: Vec<_> = part.iter().map(|name| (*name, Reason::DownstreamRefused)).collect();
+            let done = ledger.transact(|tx| {
+                if nth % 2 == 0 { tx.post(&part, 2_000) } else { tx.release(&refused, 2_000) }
+            })?;
+            let count = done.iter().filter(|finish| **finish == Finish::Done).count();
+            if nth % 2 == 0 { &paid } else { &released }.fetch_add(count, Ordering::Relaxed);
+        }
+        Ok(())
+    })?;
+    let paid = paid.into_inner();
+    assert_eq!(paid + released.into_inner(), names.len(), "each ends once");
+    assert_eq!(open(place)?.balance(1, "cash")?, i64::try_from(paid)?);
+    clean(place)
+}
+
+pub(super) fn replays(place: &dyn Place) -> Outcome {
+    let names = names(60);
+    let batch: Vec<_> = names.iter().map(|name| order(name, 1, 1)).collect();
+    let mut ledger = open(place)?;
+    ledger.set_budgets(&[budget(0, 1)])?;
+    assert!(ledger.apply(&batch)?.iter().all(|outcome| matches!(outcome, OrderOutcome::Rejected(_))));
+    ledger.set_budgets(&[budget(1_000, 4)])?;
+    drop(ledger);
+    let credited: Vec<usize> = all_at_once(place, |_, ledger| {
+        let mut credited = 0;
+        for part in batch.chunks(10) {
+            let outcomes = ledger.transact(|tx| tx.apply(part, Attempt::Replay))?;
+            credited += outcomes.iter().filter(|outcome| **outcome == OrderOutcome::Credited).count();
+        }
+        Ok(credited)
+    })?;
+    assert_eq!(credited.iter().sum::<usize>(), names.len(), "I1");
+    clean(place)
+}

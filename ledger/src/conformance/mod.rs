@@ -1,0 +1,117 @@
+//! What every database has to show behind [`Ledger`]: each sentence of its contract, as a check.
+//!
+//! A database's tests make a [`Fixture`] and call [`run`]; each check has a fresh ledger. Where one writer is all
+//! there can be ([`Writers::One`]), checks of concurrency run with one.
+
+mod archive;
+mod budgets;
+mod concurrent;
+mod model;
+mod once;
+mod reserve;
+
+use crate::{Ledger, LedgerReader, OpenError, Order, Unbudgeted, Writers};
+use std::error::Error;
+
+/// What a check answers; its assertions panic.
+pub type Outcome = Result<(), Box<dyn Error>>;
+
+/// Makes ledgers of one database.
+pub trait Fixture {
+    /// A ledger that was never there before.
+    ///
+    /// # Errors
+    /// Whatever stands in the way; it fails the check.
+    fn fresh(&self) -> Result<Box<dyn Place>, Box<dyn Error>>;
+}
+
+/// Where one ledger lies.
+pub trait Place: Send + Sync {
+    /// Opens it for writing.
+    ///
+    /// # Errors
+    /// What the database says; it fails the check.
+    fn open(&self, unbudgeted: Unbudgeted) -> Result<Ledger, OpenError>;
+
+    /// Opens it for reading.
+    ///
+    /// # Errors
+    /// What the database says; it fails the check.
+    fn reader(&self) -> Result<LedgerReader, OpenError>;
+}
+
+/// One check: its name, and what it does.
+pub type Check = (&'static str, fn(&dyn Place) -> Outcome);
+
+/// All checks on one ledger.
+pub const CHECKS: &[Check] = &[
+    ("an order credits once, and another one under its number never", once::credits_once),
+    ("repeats within a batch are answered as if one after another", once::repeats_within_a_batch),
+    ("old orders among new ones, in large batches", once::large_batches),
+    ("a replay decides a rejected order anew, and its first scene pays", once::replays),
+    ("what is not committed never was", once::not_committed),
+    ("a bad order spoils its whole batch", once::bad_order),
+    ("a sum beyond 64 bits is an error", once::overflow),
+    ("a budget gives all it has and no more, whatever its shards", budgets::all_and_no_more),
+    ("an amount that no shard holds alone is gathered", budgets::gathered),
+    ("a total is never lowered below what is given and held", budgets::never_below),
+    ("without a budget, orders are refused where the option says so", budgets::unbudgeted),
+    ("a reservation ends once and either way", reserve::ends_once),
+    ("many reservations in one call", reserve::many),
+    ("the archive keeps an event once a reason, and audits replays", archive::once_a_reason),
+    ("writers at once credit an order once", concurrent::same_orders),
+    ("writers at once never overdraw a budget, and use all of it", concurrent::one_budget),
+    ("writers at once set a budget while others take from it", concurrent::split_anew),
+    ("writers at once end a reservation once", concurrent::finishes),
+    ("writers at once replay an order once", concurrent::replays),
+];
+
+/// Runs all checks, and random histories against a model.
+///
+/// # Panics
+/// A check failed; its name and the failure are printed.
+pub fn run(fixture: &dyn Fixture) {
+    for (name, check) in CHECKS {
+        let outcome = fixture.fresh().and_then(|place| check(&*place));
+        passed(name, outcome);
+    }
+    passed("random histories do what a model does", model::histories(fixture));
+}
+
+fn passed(name: &str, outcome: Outcome) {
+    if let Err(error) = outcome {
+        panic!("{name}: {error}");
+    }
+    eprintln!("passed: {name}");
+}
+
+fn order(trade_no: &str, user_id: i64, amount: i64) -> Order<'_> {
+    Order { trade_no, user_id, activity: "spring", scene: "rain", bonus_type: "cash", amount, time_ms: 1_000 }
+}
+
+fn budget(total: i64, shards: u32) -> crate::BudgetSet<'static> {
+    crate::BudgetSet { activity: "spring", scene: "rain", bonus_type: "cash", total, shards }
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|nth| format!("order/{nth:05}")).collect()
+}
+
+fn open(place: &dyn Place) -> Result<Ledger, OpenError> {
+    place.open(Unbudgeted::Allow)
+}
+
+/// So many writers, as far as the database allows.
+fn writers(place: &dyn Place, count: usize) -> Result<Vec<Ledger>, OpenError> {
+    let first = open(place)?;
+    let more = if first.writers() == Writers::One { 0 } else { count - 1 };
+    let more = (0..more).map(|_| first.another()).collect::<Result<Vec<_>, _>>()?;
+    Ok(std::iter::once(first).chain(more).collect())
+}
+
+/// Everything fits together.
+fn clean(place: &dyn Place) -> Outcome {
+    let found = place.reader()?.reconcile()?;
+    assert!(found.is_clean(), "{found:?}");
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Orders that a downstream decides: reserved, then posted or released.
+
+use super::{Outcome, Place, budget, clean, names, open, order};
+use crate::{Attempt, Finish, OrderOutcome, Reason, Status};
+
+pub(super) fn ends_once(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.set_budgets(&[budget(10, 2)])?;
+    let mut tx = ledger.begin()?;
+    let batch = [order("a", 1, 5), order("b", 1, 5), order("c", 1, 1)];
+    assert_eq!(
+        tx.reserve(&batch, Attempt::Normal)?,
+        [OrderOutcome::Reserved, OrderOutcome::Reserved, OrderOutcome::Rejected(Reason::BudgetExhausted)]
+    );
+    tx.commit()?;
+    assert_eq!(ledger.apply(&batch[..1])?, [OrderOutcome::Reserved], "not paid twice");
+    let refused = [("b", Reason::DownstreamRefused)];
+    for first in [Finish::Done, Finish::Before] {
+        let mut tx = ledger.begin()?;
+        assert_eq!(tx.post(&["a", "a"], 1_500)?, [first, Finish::Before]);
+        assert_eq!(tx.release(&refused, 1_500)?, [first]);
+        assert_eq!(tx.post(&["b", "x"], 1_500)?, [Finish::Otherwise, Finish::Unknown]);
+        assert_eq!(tx.release(&[("a", Reason::DownstreamRefused)], 1_500)?, [Finish::Otherwise]);
+        assert_eq!(tx.order("a")?.map(|order| order.status), Some(Status::Credited));
+        tx.commit()?;
+    }
+    assert_eq!(ledger.balance(1, "cash")?, 5);
+    let stored = ledger.order("a")?.ok_or("no such order")?;
+    assert_eq!((stored.status, stored.created_ms, stored.decided_ms), (Status::Credited, 1_000, Some(1_500)));
+    // Its budget came back: a replay gets it.
+    let mut tx = ledger.begin()?;
+    assert_eq!(tx.apply(&batch[1..2], Attempt::Replay)?, [OrderOutcome::Credited]);
+    tx.commit()?;
+    clean(place)
+}
+
+pub(super) fn many(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.set_budgets(&[budget(3_000, 8)])?;
+    let names = names(2_000);
+    let batch: Vec<_> = names.iter().map(|name| order(name, 1, 2)).collect();
+    let reserved = ledger.transact(|tx| tx.reserve(&batch, Attempt::Normal))?;
+    assert!(reserved[..1_500].iter().all(|outcome| *outcome == OrderOutcome::Reserved));
+    assert!(reserved[1_500..].iter().all(|outcome| matches!(outcome, OrderOutcome::Rejected(_))));
+    // Split anew meanwhile: the reservations lie in other shards than those they were taken from.
+    ledger.set_budgets(&[budget(3_000, 3)])?;
+    let paid: Vec<&str> = names[..1_000].iter().map(String::as_str).collect();
+    let refused: Vec<_> =
+        names[1_000..1_500].iter().map(|name| (name.as_str(), Reason::DownstreamRefused)).collect();
+    let (posted, released) =
+        ledger.transact(|tx| Ok((tx.post(&paid, 2_000)?, tx.release(&refused, 2_000)?)))?;
+    assert!(posted.iter().chain(&released).all(|finish| *finish == Finish::Done));
+    let state = &ledger.budgets()?[0];
+    assert_eq!((state.total, state.used, state.reserved), (Some(3_000), 2_000, 0));
+    assert_eq!(ledger.balance(1, "cash")?, 2_000);
+    let found = ledger.transact(|tx| tx.orders(&["order/00000", "none", "order/01999"]))?;
+    let found: Vec<_> = found.into_iter().map(|order| order.map(|order| order.status)).collect();
+    assert_eq!(found, [Some(Status::Credited), None, Some(Status::Rejected(Reason::BudgetExhausted))]);
+    clean(place)
+}

@@ -1,0 +1,77 @@
+//! What a database must offer to be a ledger. [`Ledger`](crate::Ledger), [`Tx`](crate::Tx) and
+//! [`LedgerReader`](crate::LedgerReader) are the front, and say what each step means; the suite in
+//! [`conformance`](crate::conformance) checks it on every database.
+
+use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+use crate::error::{LedgerError, OpenError};
+use crate::ledger::Writers;
+use crate::model::{
+    Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, FlowLine, Order, OrderOutcome, Reason, StoredOrder,
+};
+use crate::reader::OrderLine;
+use crate::reconcile::Reconciliation;
+use std::fmt::Debug;
+
+/// A connection that writes.
+pub(crate) trait Store: Debug + Send {
+    /// Begins a transaction; where the connection was lost, on a new one.
+    fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError>;
+
+    /// Reads what is committed.
+    fn read(&self) -> &dyn Read;
+
+    /// How many may write at once.
+    fn writers(&self) -> Writers;
+
+    /// One more connection to the same ledger.
+    fn another(&self) -> Result<Box<dyn Store>, OpenError>;
+}
+
+/// A transaction. The front calls nothing more after a step that failed, and drops it: rolled back.
+pub(crate) trait Transaction: Debug {
+    fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
+
+    fn reserve(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
+
+    fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError>;
+
+    fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
+
+    fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
+
+    fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError>;
+
+    fn archive(&mut self, entries: &[ArchiveEntry<'_>]) -> Result<usize, LedgerError>;
+
+    fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError>;
+
+    fn commit(self: Box<Self>) -> Result<(), LedgerError>;
+}
+
+/// Orders, one by one.
+pub(crate) type Lines<'r> = Box<dyn Iterator<Item = Result<OrderLine, LedgerError>> + 'r>;
+
+/// Reading.
+pub(crate) trait Read: Debug {
+    fn lines(&self) -> Result<Lines<'_>, LedgerError>;
+
+    fn balance(&self, user_id: i64, asset: &str) -> Result<i64, LedgerError>;
+
+    fn balances(&self, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError>;
+
+    fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError>;
+
+    fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError>;
+
+    fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError>;
+
+    fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError>;
+
+    fn archived(&self, id: i64) -> Result<Option<Archived>, LedgerError>;
+
+    fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError>;
+
+    fn reconcile(&self) -> Result<Reconciliation, LedgerError>;
+
+    fn check(&self) -> Result<(), LedgerError>;
+}

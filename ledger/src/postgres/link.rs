@@ -1,0 +1,155 @@
+//! A connection that is made again when it was lost, with pauses that grow.
+
+use super::options::PostgresOptions;
+use super::session::Session;
+use crate::error::{LedgerError, OpenError};
+use std::cell::{Cell, RefCell, RefMut};
+use std::fmt;
+use std::time::{Duration, Instant};
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+
+/// Where a ledger lies and how it is reached.
+#[derive(Clone)]
+pub(crate) struct Address {
+    pub config: Config,
+    pub options: PostgresOptions,
+    /// How errors name it: no password in it.
+    pub place: String,
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place)
+    }
+}
+
+impl Address {
+    pub fn new(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
+        options.check()?;
+        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            // The address itself may hold a password: it is not repeated.
+            OpenError::Invalid(format!(
+                "the PostgreSQL address is not understood: {why}; write postgres://user:password@host:port/database"
+            ))
+        })?;
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err(OpenError::Invalid(
+                "sslmode=require: this build speaks to PostgreSQL without TLS; use a local TLS proxy or socket"
+                    .into(),
+            ));
+        }
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(OpenError::Invalid("the PostgreSQL address names no host".into()));
+        }
+        let answer = options.answer_timeout();
+        config
+            .connect_timeout(Duration::from_millis(options.connect_timeout_ms))
+            .tcp_user_timeout(answer)
+            .keepalives(true)
+            .keepalives_idle(Duration::from_secs(15))
+            .keepalives_interval(Duration::from_secs(5))
+            .keepalives_retries(3);
+        if config.get_application_name().is_none() {
+            config.application_name("windfall-ledger");
+        }
+        let place = place(&config, &options.schema);
+        Ok(Self { config, options: options.clone(), place })
+    }
+}
+
+fn place(config: &Config, schema: &str) -> String {
+    let hosts: Vec<String> = config
+        .get_hosts()
+        .iter()
+        .enumerate()
+        .map(|(at, host)| {
+            let ports = config.get_ports();
+            let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+            match host {
+                Host::Tcp(name) => format!("{name}:{port}"),
+                #[cfg(unix)]
+                Host::Unix(path) => format!("{}:{port}", path.display()),
+            }
+        })
+        .collect();
+    let user = config.get_user().unwrap_or("(the system's user)");
+    let database = config.get_dbname().unwrap_or(user);
+    format!("PostgreSQL at {}, database {database}, schema {schema}, user {user}", hosts.join(","))
+}
+
+/// A connection, when it is there.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub address: Address,
+    session: RefCell<Option<Session>>,
+    failures: Cell<u32>,
+    failed_at: Cell<Option<Instant>>,
+    /// It reads one moment: a new connection would be another one.
+    snapshot: bool,
+}
+
+impl Link {
+    pub fn new(address: Address, session: Session, snapshot: bool) -> Self {
+        let session = RefCell::new(Some(session));
+        Self { address, session, failures: Cell::new(0), failed_at: Cell::new(None), snapshot }
+    }
+
+    pub fn is_snapshot(&self) -> bool {
+        self.snapshot
+    }
+
+    /// The connection; a new one where it was lost, after a pause where that failed before.
+    pub fn session(&self) -> Result<RefMut<'_, Session>, LedgerError> {
+        let mut own = self.session.borrow_mut();
+        if own.as_ref().is_some_and(Session::is_broken) {
+            *own = None;
+        }
+        if own.is_none() {
+            *own = Some(self.reconnect()?);
+        }
+        RefMut::filter_map(own, Option::as_mut).map_err(|_| lost("there is none"))
+    }
+
+    /// The same for a writer, which holds it for a transaction. The second value: it is new.
+    pub fn session_mut(&mut self) -> Result<(&mut Session, bool), LedgerError> {
+        let mut own = self.session.take().filter(|session| !session.is_broken());
+        let new = own.is_none();
+        if new {
+            own = Some(self.reconnect()?);
+        }
+        Ok((self.session.get_mut().insert(own.ok_or_else(|| lost("there is none"))?), new))
+    }
+
+    fn reconnect(&self) -> Result<Session, LedgerError> {
+        let Address { config, options, place } = &self.address;
+        if self.snapshot {
+            return Err(lost("a reader sees one moment, on one connection; open a new reader"));
+        }
+        if let Some(failed_at) = self.failed_at.get() {
+            let longest = Duration::from_millis(options.backoff_max_ms);
+            let pause = BACKOFF_MIN.saturating_mul(1 << self.failures.get().min(16)).min(longest);
+            std::thread::sleep(pause.saturating_sub(failed_at.elapsed()));
+        }
+        match Session::open(config, place, options, false) {
+            Ok(session) => {
+                tracing::info!("connected again: {place}");
+                self.failures.set(0);
+                self.failed_at.set(None);
+                Ok(session)
+            }
+            Err(error) => {
+                self.failures.set(self.failures.get().saturating_add(1));
+                self.failed_at.set(Some(Instant::now()));
+                Err(LedgerError::Unavailable(error.to_string()))
+            }
+        }
+    }
+}
+
+fn lost(what: &str) -> LedgerError {
+    LedgerError::Unavailable(format!("the connection was lost: {what}"))
+}

@@ -1,0 +1,132 @@
+//! Transfers and the balances that they move, gathered over a transaction and written just before its commit:
+//! accounts are then locked last, for as short as can be, and each once.
+
+use super::programs::{Program, cell};
+use super::session::Session;
+use crate::error::LedgerError;
+use crate::reconcile::{FUNDING, USER};
+use std::collections::BTreeMap;
+
+/// Rows of an activity's funding account: every credit moves it, so each writer has its own.
+const FUNDING_ROWS: u64 = 16;
+
+/// One credit.
+#[derive(Debug)]
+struct Move {
+    id: i64,
+    trade_no: String,
+    user_id: i64,
+    program: i64,
+    asset: i64,
+    amount: i64,
+    time_ms: i64,
+}
+
+/// Credits of one transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    moves: Vec<Move>,
+    funding: BTreeMap<(i64, i64), i64>,
+}
+
+/// Adds to accounts, in the order of their keys, so that writers that share several wait in one direction. The
+/// row is locked before `accounts.balance` and `accounts.last` are read, in its latest version, so no other
+/// writer's change is overwritten; `before` is the end of the chain that the own transfers hang on.
+const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance, last, before) \
+    SELECT w.*, 0 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w \
+    ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + excluded.balance, \
+    before = accounts.last, last = excluded.last RETURNING asset, holder, before";
+
+const TRANSFER: &str = "INSERT INTO transfers (id, trade_no, user_id, program, amount, prev, time_ms) \
+    SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], \
+    $7::bigint[])";
+
+impl Moves {
+    pub fn push(
+        &mut self,
+        id: i64,
+        trade_no: &str,
+        user_id: i64,
+        program: Program,
+        amount: i64,
+        time_ms: i64,
+    ) -> Result<(), LedgerError> {
+        let paid = self.funding.entry((program.asset, program.activity)).or_default();
+        *paid = paid.checked_add(amount).ok_or_else(overflow)?;
+        let (program, asset) = (program.id, program.asset);
+        self.moves.push(Move { id, trade_no: trade_no.to_owned(), user_id, program, asset, amount, time_ms });
+        Ok(())
+    }
+
+    /// Writes accounts and transfers, and commits.
+    pub fn commit(mut self, session: &Session) -> Result<(), LedgerError> {
+        if self.moves.is_empty() {
+            return session.commit(None);
+        }
+        self.moves.sort_unstable_by_key(|one| (one.asset, one.user_id, one.id));
+        let ends = self.add(session)?;
+        let mut prevs = Vec::with_capacity(self.moves.len());
+        let groups = self.moves.chunk_by(|a, b| (a.asset, a.user_id) == (b.asset, b.user_id));
+        for (group, (asset, user_id, before)) in groups.zip(ends) {
+            // Checked, since a wrong chain would hide transfers from their user.
+            if group.iter().any(|one| (one.asset, one.user_id) != (asset, user_id)) {
+                return Err(LedgerError::Damaged("accounts were answered in another order".into()));
+            }
+            prevs.push(before);
+            prevs.extend(group.iter().map(|one| one.id).take(group.len() - 1));
+        }
+        if prevs.len() != self.moves.len() {
+            return Err(LedgerError::Damaged("an account was not written".into()));
+        }
+        // In the order of the numbers: the index then grows at its end.
+        let mut chained: Vec<(&Move, i64)> = self.moves.iter().zip(prevs).collect();
+        chained.sort_unstable_by_key(|(one, _)| one.id);
+        let column = |of: fn(&Move) -> i64| chained.iter().map(|(one, _)| of(one)).collect::<Vec<i64>>();
+        let trade_nos: Vec<&str> = chained.iter().map(|(one, _)| one.trade_no.as_str()).collect();
+        let prevs: Vec<i64> = chained.iter().map(|(_, prev)| *prev).collect();
+        session.commit(Some((
+            TRANSFER,
+            &[
+                &column(|one| one.id),
+                &trade_nos,
+                &column(|one| one.user_id),
+                &column(|one| one.program),
+                &column(|one| one.amount),
+                &prevs,
+                &column(|one| one.time_ms),
+            ],
+        )))
+    }
+
+    /// Moves every account once. Answers asset, user and the transfer before ours, in the order of the moves.
+    fn add(&self, session: &Session) -> Result<Vec<(i64, i64, i64)>, LedgerError> {
+        let small = |kind: i64| i16::try_from(kind).map_err(|_| overflow());
+        let (mut kinds, mut assets, mut holders) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut balances, mut lasts) = (Vec::new(), Vec::new());
+        let mut users = 0;
+        for group in self.moves.chunk_by(|a, b| (a.asset, a.user_id) == (b.asset, b.user_id)) {
+            let Some(last) = group.last() else { continue };
+            let sum = group.iter().try_fold(0_i64, |sum, one| sum.checked_add(one.amount));
+            kinds.push(small(USER)?);
+            assets.push(last.asset);
+            holders.push(last.user_id);
+            balances.push(sum.ok_or_else(overflow)?);
+            lasts.push(last.id);
+            users += 1;
+        }
+        let row = FUNDING + i64::try_from(session.slot() % FUNDING_ROWS).unwrap_or(0);
+        for ((asset, activity), paid) in &self.funding {
+            kinds.push(small(row)?);
+            assets.push(*asset);
+            holders.push(*activity);
+            balances.push(-paid);
+            lasts.push(0);
+        }
+        let rows = session.query(ADD, &[&kinds, &assets, &holders, &balances, &lasts])?;
+        rows.iter().take(users).map(|row| Ok((cell(row, 0)?, cell(row, 1)?, cell(row, 2)?))).collect()
+    }
+}
+
+fn overflow() -> LedgerError {
+    LedgerError::Invalid("the sum of a batch is beyond 64 bits".into())
+}

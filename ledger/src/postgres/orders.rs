@@ -1,0 +1,172 @@
+//! Order rows, a batch a statement.
+
+use super::programs::{Program, cell, text};
+use super::session::Session;
+use crate::error::LedgerError;
+use crate::model::{Order, OrderOutcome, Status};
+use std::collections::HashMap;
+
+/// What a decision needs of a stored order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub user_id: i64,
+    pub amount: i64,
+    pub status: Status,
+    pub created_ms: i64,
+    /// The program that pays: of the activity and scene that it was first seen in.
+    pub program: Program,
+}
+
+impl Stored {
+    /// The answer to an order under this number (I1).
+    pub fn answer(&self, order: &Order<'_>, asset: i64) -> OrderOutcome {
+        if (self.user_id, self.amount, self.program.asset) != (order.user_id, order.amount, asset) {
+            return OrderOutcome::Conflict;
+        }
+        match self.status {
+            Status::Reserved => OrderOutcome::Reserved,
+            Status::Credited => OrderOutcome::AlreadyCredited,
+            Status::Rejected(reason) => OrderOutcome::Rejected(reason),
+        }
+    }
+}
+
+/// Status, reason and time of a decision, as columns.
+fn columns(status: Status, took_ms: i64) -> (i16, i16, Option<i64>) {
+    let small = |code: i64| i16::try_from(code).unwrap_or(i16::MAX);
+    match status {
+        Status::Reserved => (small(Status::RESERVED), 0, None),
+        Status::Credited => (small(Status::CREDITED), 0, Some(took_ms)),
+        Status::Rejected(reason) => (small(Status::REJECTED), small(reason.code()), Some(took_ms)),
+    }
+}
+
+/// Inserts the orders at `firsts`, which are sorted by order number, as if all went well: `transfers` pay them.
+/// Answers which of them are new.
+///
+/// READ COMMITTED suffices: the unique index decides. Where another transaction has the same order in hand, this
+/// statement waits for its end; if it commits, the order is not ours, and [`read`], a later statement with a later
+/// snapshot, finds it; if it rolls back, the order is ours. All writers insert in the order of the numbers, so
+/// two that share several wait for each other in one direction.
+pub(crate) fn insert(
+    session: &Session,
+    batch: &[Order<'_>],
+    programs: &[Program],
+    firsts: &[usize],
+    transfers: &[i64],
+    status: Status,
+) -> Result<Vec<bool>, LedgerError> {
+    let orders = || firsts.iter().map(|at| &batch[*at]);
+    let trade_nos: Vec<&str> = orders().map(|order| order.trade_no).collect();
+    let users: Vec<i64> = orders().map(|order| order.user_id).collect();
+    let own: Vec<i64> = firsts.iter().map(|at| programs[*at].id).collect();
+    let amounts: Vec<i64> = orders().map(|order| order.amount).collect();
+    let created: Vec<i64> = orders().map(|order| order.time_ms).collect();
+    let (status, reason, took_ms) = columns(status, 0);
+    let rows = session.query(
+        "INSERT INTO orders \
+         (trade_no, user_id, program, amount, transfer, created_ms, status, reason, took_ms) \
+         SELECT w.*, $7::smallint, $8::smallint, $9::bigint \
+         FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) AS w \
+         ON CONFLICT (trade_no) DO NOTHING RETURNING trade_no",
+        &[&trade_nos, &users, &own, &amounts, &transfers, &created, &status, &reason, &took_ms],
+    )?;
+    if rows.len() == firsts.len() {
+        return Ok(vec![true; firsts.len()]);
+    }
+    let mut new = vec![false; firsts.len()];
+    for row in &rows {
+        let trade_no = text(row, 0)?;
+        let at = trade_nos.binary_search(&trade_no).map_err(|_| {
+            LedgerError::Damaged(format!("order {trade_no} was stored, but not by this statement"))
+        })?;
+        new[at] = true;
+    }
+    Ok(new)
+}
+
+/// Reads stored orders. `lock`: another transaction that would decide on them anew has to wait, in the order of
+/// the numbers, and what is read is the latest version. Without it they are as of now: enough to answer a repeat,
+/// since what is credited stays so, and every other answer was true at that moment.
+pub(crate) fn read<'a>(
+    session: &Session,
+    trade_nos: &[&'a str],
+    lock: bool,
+) -> Result<HashMap<&'a str, Stored>, LedgerError> {
+    const READ: &str = "SELECT o.trade_no, o.user_id, o.amount, o.status, o.reason, o.created_ms, p.id, \
+        p.activity, p.asset, p.budgeted FROM orders o JOIN programs p ON p.id = o.program \
+        WHERE o.trade_no = ANY($1)";
+    const LOCK: &str = "SELECT o.trade_no, o.user_id, o.amount, o.status, o.reason, o.created_ms, p.id, \
+        p.activity, p.asset, p.budgeted FROM orders o JOIN programs p ON p.id = o.program \
+        WHERE o.trade_no = ANY($1) ORDER BY o.trade_no FOR NO KEY UPDATE OF o";
+    let mut names: HashMap<&str, &'a str> = HashMap::with_capacity(trade_nos.len());
+    names.extend(trade_nos.iter().map(|trade_no| (*trade_no, *trade_no)));
+    let rows = session.query(if lock { LOCK } else { READ }, &[&trade_nos])?;
+    let mut found = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let trade_no = text(row, 0)?;
+        let (status, reason): (i16, i16) = (cell(row, 3)?, cell(row, 4)?);
+        let status = Status::of_columns(i64::from(status), i64::from(reason))
+            .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
+        let program = Program {
+            id: cell(row, 6)?,
+            activity: cell(row, 7)?,
+            asset: cell(row, 8)?,
+            budgeted: cell(row, 9)?,
+            shards: 1,
+        };
+        let stored = Stored {
+            user_id: cell(row, 1)?,
+            amount: cell(row, 2)?,
+            status,
+            created_ms: cell(row, 5)?,
+            program,
+        };
+        if let Some(own) = names.get(trade_no) {
+            found.insert(*own, stored);
+        }
+    }
+    Ok(found)
+}
+
+/// Orders that change their status.
+#[derive(Debug, Default)]
+pub(crate) struct Changes<'a> {
+    trade_nos: Vec<&'a str>,
+    statuses: Vec<i16>,
+    reasons: Vec<i16>,
+    transfers: Vec<i64>,
+    took_ms: Vec<Option<i64>>,
+}
+
+impl<'a> Changes<'a> {
+    /// `transfer` is the number of the one that paid it, 0 for none.
+    pub fn push(&mut self, trade_no: &'a str, status: Status, transfer: i64, took_ms: i64) {
+        let (status, reason, took_ms) = columns(status, took_ms);
+        self.trade_nos.push(trade_no);
+        self.statuses.push(status);
+        self.reasons.push(reason);
+        self.transfers.push(transfer);
+        self.took_ms.push(took_ms);
+    }
+
+    /// Writes them. Each was inserted or locked by this transaction, so nobody is waited for here.
+    pub fn write(self, session: &Session) -> Result<(), LedgerError> {
+        if self.trade_nos.is_empty() {
+            return Ok(());
+        }
+        let changed = session.execute(
+            "UPDATE orders o SET status = w.status, reason = w.reason, transfer = w.transfer, took_ms = w.took_ms \
+             FROM unnest($1::text[], $2::smallint[], $3::smallint[], $4::bigint[], $5::bigint[]) \
+             AS w(trade_no, status, reason, transfer, took_ms) WHERE o.trade_no = w.trade_no",
+            &[&self.trade_nos, &self.statuses, &self.reasons, &self.transfers, &self.took_ms],
+        )?;
+        if usize::try_from(changed) == Ok(self.trade_nos.len()) {
+            return Ok(());
+        }
+        Err(LedgerError::Damaged(format!(
+            "{} orders were to change, {changed} did: some have vanished",
+            self.trade_nos.len()
+        )))
+    }
+}

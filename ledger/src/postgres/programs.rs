@@ -1,0 +1,193 @@
+//! Names and programs as numbers, made by many writers at once.
+
+use super::session::Session;
+use crate::budget::Shards;
+use crate::error::LedgerError;
+use crate::model::{BUDGET_MAX, Order};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tokio_postgres::Row;
+
+/// Programs kept in memory; when there are more, the cache starts anew.
+const CACHE_MAX: usize = 65_536;
+/// Rows that count for a program without a budget: as many writers do not queue.
+const UNBUDGETED_SHARDS: usize = 8;
+
+/// A program's parts, by name id. What a budget is for: an activity, a scene and a bonus type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub id: i64,
+    pub activity: i64,
+    pub asset: i64,
+    /// A budget was set for it. May be older than the truth where it says no.
+    pub budgeted: bool,
+    /// Rows of its budget. May be older than the truth.
+    pub shards: u64,
+}
+
+/// Activity, scene and bonus type.
+type Triple<'a> = [&'a str; 3];
+
+/// Finds programs by name.
+#[derive(Debug, Default)]
+pub(crate) struct Programs {
+    known: HashMap<String, Program>,
+}
+
+fn key(triple: Triple<'_>, into: &mut String) {
+    into.clear();
+    for part in triple {
+        into.push_str(part);
+        // PostgreSQL holds no text with it, so no two triples share a key.
+        into.push('\0');
+    }
+}
+
+impl Programs {
+    /// Forgets everything: a rolled back transaction may have made some of it.
+    pub fn clear(&mut self) {
+        self.known.clear();
+    }
+
+    /// The number of rows and whether there is a budget, as just read.
+    pub fn learn(&mut self, id: i64, budgeted: bool, shards: u64) {
+        for program in self.known.values_mut().filter(|program| program.id == id) {
+            program.budgeted = budgeted;
+            program.shards = shards;
+        }
+    }
+
+    /// The program of each order. New ones are made, in this transaction.
+    pub fn of_orders(&mut self, session: &Session, batch: &[Order<'_>]) -> Result<Vec<Program>, LedgerError> {
+        let triples = |order: &Order<'_>| [order.activity, order.scene, order.bonus_type].map(str::as_ptr);
+        let mut missing = BTreeSet::new();
+        let mut found: Vec<Option<Program>> = Vec::with_capacity(batch.len());
+        let mut name = String::new();
+        for (at, order) in batch.iter().enumerate() {
+            let triple = [order.activity, order.scene, order.bonus_type];
+            // Neighbours are mostly of one program.
+            let before = at.checked_sub(1).map(|at| &batch[at]);
+            let same = before.is_some_and(|before| {
+                triples(before) == triples(order)
+                    || [before.activity, before.scene, before.bonus_type] == triple
+            });
+            if same {
+                found.push(found.last().copied().flatten());
+                continue;
+            }
+            key(triple, &mut name);
+            let known = self.known.get(&name).copied();
+            if known.is_none() {
+                missing.insert(triple);
+            }
+            found.push(known);
+        }
+        if missing.is_empty() {
+            return Ok(found.into_iter().flatten().collect());
+        }
+        self.load(session, &missing)?;
+        batch
+            .iter()
+            .map(|order| {
+                key([order.activity, order.scene, order.bonus_type], &mut name);
+                let known = self.known.get(&name).copied();
+                known.ok_or_else(|| LedgerError::Damaged(format!("program {name:?} has vanished")))
+            })
+            .collect()
+    }
+
+    /// Reads programs into the cache, and makes those that are missing.
+    pub fn load(&mut self, session: &Session, missing: &BTreeSet<Triple<'_>>) -> Result<(), LedgerError> {
+        if self.known.len().saturating_add(missing.len()) > CACHE_MAX {
+            self.known.clear();
+        }
+        if let Some(text) = missing.iter().flatten().find(|text| text.contains('\0')) {
+            return Err(LedgerError::Invalid(format!("{text:?}: a name must not contain NUL")));
+        }
+        if self.read(session, missing)? < missing.len() {
+            make(session, missing)?;
+            self.read(session, missing)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<usize, LedgerError> {
+        let column = |at: usize| triples.iter().map(|triple| triple[at]).collect::<Vec<_>>();
+        let rows = session.query(
+            "SELECT p.id, p.activity, p.asset, p.budgeted, \
+             (SELECT count(*) FROM budget_shards h WHERE h.program = p.id), w.activity, w.scene, w.asset \
+             FROM unnest($1::text[], $2::text[], $3::text[]) AS w(activity, scene, asset) \
+             JOIN names a ON a.name = w.activity JOIN names s ON s.name = w.scene \
+             JOIN names b ON b.name = w.asset \
+             JOIN programs p ON p.activity = a.id AND p.scene = s.id AND p.asset = b.id",
+            &[&column(0), &column(1), &column(2)],
+        )?;
+        let mut name = String::new();
+        for row in &rows {
+            key([text(row, 5)?, text(row, 6)?, text(row, 7)?], &mut name);
+            let program = Program {
+                id: cell(row, 0)?,
+                activity: cell(row, 1)?,
+                asset: cell(row, 2)?,
+                budgeted: cell(row, 3)?,
+                shards: cell::<i64>(row, 4)?.unsigned_abs(),
+            };
+            self.known.insert(name.clone(), program);
+        }
+        Ok(rows.len())
+    }
+}
+
+/// Makes names, programs and their first shards where they are missing. All in the order of the names: two
+/// writers that make the same ones wait for each other in turn, and the second finds them made. It reads them
+/// with a later statement, whose snapshot is later than what it has waited for.
+fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerError> {
+    let names: BTreeSet<&str> = triples.iter().flatten().copied().collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    session.execute(
+        "INSERT INTO names (name) SELECT w.name FROM unnest($1::text[]) AS w(name) \
+         WHERE NOT EXISTS (SELECT 1 FROM names n WHERE n.name = w.name) ON CONFLICT (name) DO NOTHING",
+        &[&names],
+    )?;
+    let ids: BTreeMap<String, i64> = session
+        .query("SELECT name, id FROM names WHERE name = ANY($1)", &[&names])?
+        .iter()
+        .map(|row| Ok((text(row, 0)?.to_owned(), cell(row, 1)?)))
+        .collect::<Result<_, LedgerError>>()?;
+    let column = |at: usize| {
+        let id = |triple: &Triple<'_>| ids.get(triple[at]).copied();
+        triples.iter().filter_map(id).collect::<Vec<i64>>()
+    };
+    let new: Vec<i64> = session
+        .query(
+            "INSERT INTO programs (activity, scene, asset, budgeted) \
+             SELECT w.activity, w.scene, w.asset, false \
+             FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w(activity, scene, asset) \
+             ON CONFLICT (activity, scene, asset) DO NOTHING RETURNING id",
+            &[&column(0), &column(1), &column(2)],
+        )?
+        .iter()
+        .map(|row| cell(row, 0))
+        .collect::<Result<_, _>>()?;
+    let mut first = Shards::new(Vec::new());
+    first.reset(BUDGET_MAX, UNBUDGETED_SHARDS);
+    let totals: Vec<i64> = first.changed().map(|(_, shard)| shard.total).collect();
+    session.execute(
+        "INSERT INTO budget_shards (program, shard, total, used, reserved) \
+         SELECT p.id, t.nth - 1, t.total, 0, 0 FROM unnest($1::bigint[]) AS p(id) \
+         CROSS JOIN unnest($2::bigint[]) WITH ORDINALITY AS t(total, nth)",
+        &[&new, &totals],
+    )?;
+    Ok(())
+}
+
+/// One value of a row.
+pub(crate) fn cell<'r, T: tokio_postgres::types::FromSql<'r>>(
+    row: &'r Row,
+    at: usize,
+) -> Result<T, LedgerError> {
+    row.try_get(at).map_err(|error| LedgerError::Damaged(format!("column {at} of an answer: {error}")))
+}
+
+pub(crate) fn text(row: &Row, at: usize) -> Result<&str, LedgerError> {
+    cell(row, at)
+}

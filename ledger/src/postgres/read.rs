@@ -1,0 +1,290 @@
+//! Reading what is stored.
+
+use super::archive;
+use super::link::Link;
+use super::programs::{cell, text};
+use super::session::Session;
+use crate::archive::{ArchiveFilter, Archived, Replay};
+use crate::contract::{Lines, Read};
+use crate::error::LedgerError;
+use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
+use crate::reader::OrderLine;
+use crate::reconcile::{self, EXTRA_TRANSFERS, Reconciliation, USER};
+use std::collections::{HashMap, VecDeque};
+use tokio_postgres::Row;
+
+/// Orders as they stand: one answer a number, in order.
+pub(crate) fn orders(session: &Session, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+    let rows = session.query(
+        "SELECT o.trade_no, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
+         o.took_ms FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
+         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.trade_no = ANY($1)",
+        &[&trade_nos],
+    )?;
+    let mut found = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let order = order(row)?;
+        found.insert(order.trade_no.clone(), order);
+    }
+    Ok(trade_nos.iter().map(|trade_no| found.get(*trade_no).cloned()).collect())
+}
+
+fn order(row: &Row) -> Result<StoredOrder, LedgerError> {
+    let trade_no = text(row, 0)?.to_owned();
+    let status = status(row, 6, &trade_no)?;
+    let (created_ms, took_ms): (i64, Option<i64>) = (cell(row, 8)?, cell(row, 9)?);
+    Ok(StoredOrder {
+        trade_no,
+        user_id: cell(row, 1)?,
+        activity: cell(row, 2)?,
+        scene: cell(row, 3)?,
+        bonus_type: cell(row, 4)?,
+        amount: cell(row, 5)?,
+        status,
+        created_ms,
+        decided_ms: took_ms.map(|took_ms| created_ms.saturating_add(took_ms)),
+    })
+}
+
+fn status(row: &Row, at: usize, trade_no: &str) -> Result<Status, LedgerError> {
+    let (status, reason): (i16, i16) = (cell(row, at)?, cell(row, at + 1)?);
+    Status::of_columns(i64::from(status), i64::from(reason))
+        .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))
+}
+
+fn balances(session: &Session, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {
+    let kind = i16::try_from(USER).unwrap_or(0);
+    // The key starts with kind and asset: one look-up an asset, of which there are few.
+    let rows = session.query(
+        "SELECT n.name, a.balance FROM (SELECT DISTINCT asset FROM programs) p \
+         JOIN accounts a ON a.kind = $1 AND a.asset = p.asset AND a.holder = $2 \
+         JOIN names n ON n.id = a.asset ORDER BY n.name",
+        &[&kind, &user_id],
+    )?;
+    rows.iter().map(|row| Ok((cell(row, 0)?, cell(row, 1)?))).collect()
+}
+
+/// Walks the chains of a user's accounts, at most `limit` steps each, and merges them from the newest on.
+fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
+    let kind = i16::try_from(USER).unwrap_or(0);
+    let steps = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = session.query(
+        "WITH RECURSIVE chain AS (
+             SELECT a.asset, a.last AS id, 1::bigint AS step FROM (SELECT DISTINCT asset FROM programs) p
+             JOIN accounts a ON a.kind = $1 AND a.asset = p.asset AND a.holder = $2
+             UNION ALL
+             SELECT c.asset, t.prev, c.step + 1 FROM chain c JOIN transfers t ON t.id = c.id WHERE c.step < $3
+         )
+         SELECT b.name, c.id, t.trade_no, n.name, t.amount, t.time_ms FROM chain c
+         JOIN names b ON b.id = c.asset
+         LEFT JOIN (transfers t JOIN programs p ON p.id = t.program JOIN names n ON n.id = p.activity)
+         ON t.id = c.id WHERE c.id <> 0 ORDER BY c.asset, c.step",
+        &[&kind, &user_id, &steps],
+    )?;
+    let mut chains: Vec<VecDeque<FlowLine>> = Vec::new();
+    for row in &rows {
+        let transfer: i64 = cell(row, 1)?;
+        let trade_no: Option<String> = cell(row, 2)?;
+        let Some(trade_no) = trade_no else {
+            return Err(LedgerError::Damaged(format!("transfer {transfer} of user {user_id} is missing")));
+        };
+        let (asset, activity) = (cell(row, 0)?, cell(row, 3)?);
+        let (amount, time_ms) = (cell(row, 4)?, cell(row, 5)?);
+        let line = FlowLine { transfer, trade_no, asset, activity, amount, time_ms };
+        let own = chains.last_mut().filter(|chain| chain.back().is_some_and(|last| last.asset == line.asset));
+        match own {
+            Some(chain) => chain.push_back(line),
+            None => chains.push(VecDeque::from([line])),
+        }
+    }
+    let mut lines = Vec::new();
+    while lines.len() < limit {
+        // Within an account the chain's order holds, whatever the numbers are.
+        let newest = chains.iter_mut().max_by_key(|chain| chain.front().map(|line| line.transfer));
+        let Some(line) = newest.and_then(VecDeque::pop_front) else { break };
+        lines.push(line);
+    }
+    Ok(lines)
+}
+
+fn budgets(session: &Session) -> Result<Vec<BudgetState>, LedgerError> {
+    let rows = session.query(
+        "SELECT a.name, s.name, b.name, p.budgeted, sum(h.total)::bigint, sum(h.used)::bigint, \
+         sum(h.reserved)::bigint, count(*) \
+         FROM programs p JOIN budget_shards h ON h.program = p.id JOIN names a ON a.id = p.activity \
+         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
+         GROUP BY p.id, a.name, s.name, b.name, p.budgeted ORDER BY a.name, s.name, b.name",
+        &[],
+    )?;
+    rows.iter()
+        .map(|row| {
+            let budgeted: bool = cell(row, 3)?;
+            let total: i64 = cell(row, 4)?;
+            Ok(BudgetState {
+                activity: cell(row, 0)?,
+                scene: cell(row, 1)?,
+                bonus_type: cell(row, 2)?,
+                total: budgeted.then_some(total),
+                used: cell(row, 5)?,
+                reserved: cell(row, 6)?,
+                shards: u32::try_from(cell::<i64>(row, 7)?).unwrap_or(u32::MAX),
+            })
+        })
+        .collect()
+}
+
+/// Every table, for reading each row of it.
+const TABLES: [&str; 8] =
+    ["names", "programs", "budget_shards", "orders", "transfers", "accounts", "archive", "replays"];
+
+impl Link {
+    /// Runs reads that must see one moment and may take long.
+    fn at_one_moment<T>(
+        &self,
+        reads: impl FnOnce(&Session) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        let session = self.session()?;
+        if self.is_snapshot() {
+            return reads(&session);
+        }
+        let options = &self.address.options;
+        session.batch(&format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = {}",
+            options.read_timeout_ms
+        ))?;
+        session.set_timeout(options.read_timeout());
+        let done = reads(&session);
+        session.set_timeout(options.answer_timeout());
+        if let Err(error) = session.batch("ROLLBACK") {
+            session.give_up();
+            tracing::debug!(%error, "a reading transaction could not be ended; its connection is closed");
+        }
+        done
+    }
+}
+
+impl Read for Link {
+    fn lines(&self) -> Result<Lines<'_>, LedgerError> {
+        let mut extra = HashMap::new();
+        for row in &self.session()?.query(EXTRA_TRANSFERS, &[])? {
+            extra.insert(text(row, 0)?.to_owned(), u32::try_from(cell::<i64>(row, 1)?).unwrap_or(u32::MAX));
+        }
+        Ok(Box::new(OrderLines {
+            link: self,
+            extra,
+            page: VecDeque::new(),
+            last: String::new(),
+            done: false,
+        }))
+    }
+
+    fn balance(&self, user_id: i64, asset: &str) -> Result<i64, LedgerError> {
+        let all = balances(&*self.session()?, user_id)?;
+        Ok(all.into_iter().find(|(name, _)| name == asset).map_or(0, |(_, balance)| balance))
+    }
+
+    fn balances(&self, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {
+        balances(&*self.session()?, user_id)
+    }
+
+    fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
+        flow(&*self.session()?, user_id, limit)
+    }
+
+    fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
+        Ok(orders(&*self.session()?, &[trade_no])?.pop().flatten())
+    }
+
+    fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
+        budgets(&*self.session()?)
+    }
+
+    fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
+        archive::list(&*self.session()?, filter)
+    }
+
+    fn archived(&self, id: i64) -> Result<Option<Archived>, LedgerError> {
+        archive::one(&*self.session()?, id)
+    }
+
+    fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError> {
+        archive::replays(&*self.session()?, archive_id)
+    }
+
+    fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
+        self.at_one_moment(|session| {
+            reconcile::reconcile(|sql, columns| {
+                let rows = session.query_once(sql)?;
+                let row = rows.first().ok_or_else(|| LedgerError::Sql("a count is missing".into()))?;
+                (0..columns).map(|at| Ok(cell::<i64>(row, at)?.unsigned_abs())).collect()
+            })
+        })
+    }
+
+    fn check(&self) -> Result<(), LedgerError> {
+        self.at_one_moment(|session| {
+            for table in TABLES {
+                // As text, so that every value of every row is looked at.
+                session.query_once(&format!("SELECT sum(length(t::text)) FROM {table} t")).map_err(
+                    |error| match error {
+                        LedgerError::Sql(what) => LedgerError::Damaged(format!("{table}: {what}")),
+                        other => other,
+                    },
+                )?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Iterates over orders, a page at a time. Ends after the first error.
+struct OrderLines<'r> {
+    link: &'r Link,
+    extra: HashMap<String, u32>,
+    page: VecDeque<OrderLine>,
+    last: String,
+    done: bool,
+}
+
+const PAGE: i64 = 2_048;
+
+impl OrderLines<'_> {
+    fn fill(&mut self) -> Result<(), LedgerError> {
+        let rows = self.link.session()?.query(
+            "SELECT o.trade_no, o.user_id, n.name, o.amount, o.status, o.reason, \
+             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.transfer AND t.trade_no = o.trade_no) \
+             FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
+             WHERE o.trade_no > $1 ORDER BY o.trade_no LIMIT $2",
+            &[&self.last, &PAGE],
+        )?;
+        for row in &rows {
+            let trade_no = text(row, 0)?.to_owned();
+            let status = status(row, 4, &trade_no)?;
+            let own = u32::from(cell::<bool>(row, 6)?);
+            let credits = own.saturating_add(self.extra.get(&trade_no).copied().unwrap_or(0));
+            let (user_id, bonus_type, amount) = (cell(row, 1)?, cell(row, 2)?, cell(row, 3)?);
+            self.page.push_back(OrderLine { trade_no, user_id, bonus_type, amount, status, credits });
+        }
+        self.done = rows.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+        if let Some(line) = self.page.back() {
+            self.last.clone_from(&line.trade_no);
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for OrderLines<'_> {
+    type Item = Result<OrderLine, LedgerError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.page.is_empty()
+            && !self.done
+            && let Err(error) = self.fill()
+        {
+            self.done = true;
+            self.page.clear();
+            return Some(Err(error));
+        }
+        self.page.pop_front().map(Ok)
+    }
+}

@@ -1,0 +1,372 @@
+//! One connection: its I/O thread, its settings, its prepared statements, and what its errors mean.
+
+use super::options::PostgresOptions;
+use super::wait::wait;
+use crate::error::{LedgerError, OpenError};
+use futures_util::future::{join, try_join};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
+
+/// The oldest server that is known to work: 13.
+const SERVER_VERSION_MIN: i32 = 130_000;
+/// A closing connection says goodbye for at most so long.
+const GOODBYE: Duration = Duration::from_millis(200);
+
+pub(crate) type Params<'p> = &'p [&'p (dyn ToSql + Sync)];
+
+/// A connection. Its I/O runs on a thread of its own, which ends with it; callers block.
+pub(crate) struct Session {
+    client: Client,
+    statements: RefCell<HashMap<&'static str, Statement>>,
+    /// Tells this connection from others: picks its rows of what is spread over many.
+    slot: u64,
+    timeout: Cell<Duration>,
+    /// It was lost, or nobody knows what it is doing: it is of no more use.
+    broken: Cell<bool>,
+    _io: Io,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("slot", &self.slot)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The thread that reads and writes the socket. Dropped, it says goodbye and ends, whatever the server does.
+#[derive(Debug)]
+struct Io {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            tracing::error!("the I/O thread of a PostgreSQL connection had panicked");
+        }
+    }
+}
+
+enum NoClient {
+    Postgres(Error),
+    TimedOut,
+    Runtime(std::io::Error),
+}
+
+fn run_io(
+    config: &Config,
+    connect_timeout: Duration,
+    ready: &mpsc::SyncSender<Result<Client, NoClient>>,
+    stop: oneshot::Receiver<()>,
+) {
+    let tell = |answer| {
+        if ready.send(answer).is_err() {
+            tracing::debug!("nobody waits for a PostgreSQL connection any more");
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return tell(Err(NoClient::Runtime(error))),
+    };
+    runtime.block_on(async {
+        let mut connection = match tokio::time::timeout(connect_timeout, config.connect(NoTls)).await {
+            Ok(Ok((client, connection))) => {
+                tell(Ok(client));
+                connection
+            }
+            Ok(Err(error)) => return tell(Err(NoClient::Postgres(error))),
+            Err(_) => return tell(Err(NoClient::TimedOut)),
+        };
+        let ended = tokio::select! {
+            ended = &mut connection => ended,
+            _ = stop => tokio::time::timeout(GOODBYE, connection).await.unwrap_or(Ok(())),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%error, "a PostgreSQL connection was lost");
+        }
+    });
+    // A name look-up may still hang in the system.
+    runtime.shutdown_background();
+}
+
+impl Session {
+    /// Connects. `place` is how errors name the server; `reads` are long and few.
+    pub fn open(
+        config: &Config,
+        place: &str,
+        options: &PostgresOptions,
+        reads: bool,
+    ) -> Result<Self, OpenError> {
+        let connect_timeout = Duration::from_millis(options.connect_timeout_ms);
+        let (ready, client) = mpsc::sync_channel(1);
+        let (stop, stopped) = oneshot::channel();
+        let own = config.clone();
+        let thread = std::thread::Builder::new()
+            .name("ledger-postgres".into())
+            .spawn(move || run_io(&own, connect_timeout, &ready, stopped))
+            .map_err(|error| OpenError::Io { path: place.into(), what: error.to_string() })?;
+        let io = Io { stop: Some(stop), thread: Some(thread) };
+        let unreachable = |what: String| OpenError::Unreachable { path: place.into(), what };
+        let client = match client.recv() {
+            Ok(Ok(client)) => client,
+            Ok(Err(NoClient::Postgres(error))) => return Err(open_error(place, &error)),
+            Ok(Err(NoClient::TimedOut)) => {
+                return Err(unreachable(format!("no answer within {} ms", options.connect_timeout_ms)));
+            }
+            Ok(Err(NoClient::Runtime(error))) => return Err(unreachable(error.to_string())),
+            Err(mpsc::RecvError) => return Err(unreachable("the I/O thread has ended".into())),
+        };
+        let mut session = Self {
+            client,
+            statements: RefCell::default(),
+            slot: 0,
+            timeout: Cell::new(options.answer_timeout()),
+            broken: Cell::new(false),
+            _io: io,
+        };
+        session.settle_in(place, options, reads)?;
+        Ok(session)
+    }
+
+    fn settle_in(&mut self, place: &str, options: &PostgresOptions, reads: bool) -> Result<(), OpenError> {
+        let failed = |error: Option<Error>| no_answer(place, error);
+        let PostgresOptions { schema, lock_timeout_ms, .. } = options;
+        let (statement_ms, idle_ms) = if reads {
+            (options.read_timeout_ms, options.read_timeout_ms)
+        } else {
+            (options.statement_timeout_ms, options.idle_in_transaction_timeout_ms)
+        };
+        let settings = format!(
+            "SET search_path = \"{schema}\"; SET statement_timeout = {statement_ms}; \
+             SET lock_timeout = {lock_timeout_ms}; SET idle_in_transaction_session_timeout = {idle_ms}; \
+             SET default_transaction_isolation = 'read committed'; SET client_min_messages = 'warning'; \
+             SET jit = off; SET timezone = 'UTC'"
+        );
+        self.raw(self.client.batch_execute(&settings)).map_err(failed)?;
+        let about = "SELECT pg_backend_pid(), current_setting('server_version_num')::int, \
+                     current_setting('synchronous_commit'), current_setting('fsync')";
+        let row = self.raw(self.client.query_one(about, &[])).map_err(failed)?;
+        let read = |error: Error| open_error(place, &error);
+        let (pid, version): (i32, i32) = (row.try_get(0).map_err(read)?, row.try_get(1).map_err(read)?);
+        let (commit, fsync): (&str, &str) = (row.try_get(2).map_err(read)?, row.try_get(3).map_err(read)?);
+        if version < SERVER_VERSION_MIN {
+            return Err(OpenError::Invalid(format!(
+                "{place} runs PostgreSQL {}.{}; 13 or newer is needed",
+                version / 10_000,
+                version % 10_000
+            )));
+        }
+        if fsync != "on" && !reads {
+            tracing::warn!("{place} runs with fsync = {fsync}: a crash of its machine may lose credits");
+        }
+        // Replies say "credited" after the commit: it has to be on disk by then, whatever the server's default.
+        if commit == "off" {
+            self.raw(self.client.batch_execute("SET synchronous_commit = on")).map_err(failed)?;
+        }
+        self.slot = u64::from(pid.unsigned_abs());
+        self.timeout.set(if reads { options.read_timeout() } else { options.answer_timeout() });
+        Ok(())
+    }
+
+    pub fn slot(&self) -> u64 {
+        self.slot
+    }
+
+    /// It cannot be used any more: connect anew.
+    pub fn is_broken(&self) -> bool {
+        self.broken.get() || self.client.is_closed()
+    }
+
+    /// Uses it no more.
+    pub fn give_up(&self) {
+        self.broken.set(true);
+    }
+
+    /// Waits so long for each answer from now on.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.timeout.set(timeout);
+    }
+
+    /// `Err(None)`: no answer in time.
+    fn raw<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Option<Error>> {
+        match wait(self.timeout.get(), future) {
+            Some(done) => done.map_err(Some),
+            None => {
+                self.broken.set(true);
+                Err(None)
+            }
+        }
+    }
+
+    /// Waits for answers to what `future` asks.
+    pub fn ask<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, LedgerError> {
+        self.raw(future).map_err(|error| self.failed(error))
+    }
+
+    /// Runs a statement that answers no rows, and says how many it changed.
+    pub fn execute(&self, sql: &'static str, params: Params<'_>) -> Result<u64, LedgerError> {
+        let statement = self.prepared(sql)?;
+        self.ask(self.client.execute(&statement, params))
+    }
+
+    /// Runs a statement and collects its rows.
+    pub fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, LedgerError> {
+        let statement = self.prepared(sql)?;
+        self.ask(self.client.query(&statement, params))
+    }
+
+    /// Runs statements without parameters, not prepared.
+    pub fn batch(&self, sql: &str) -> Result<(), LedgerError> {
+        self.ask(self.client.batch_execute(sql))
+    }
+
+    /// The same while a ledger is opened.
+    pub fn open_batch(&self, sql: &str, place: &str) -> Result<(), OpenError> {
+        self.raw(self.client.batch_execute(sql)).map_err(|error| no_answer(place, error))
+    }
+
+    /// Runs a statement that is made on the spot, not prepared.
+    pub fn query_once(&self, sql: &str) -> Result<Vec<Row>, LedgerError> {
+        self.ask(self.client.query(sql, &[]))
+    }
+
+    /// `BEGIN`, and with it numbers from a sequence. Nothing that writes may be sent before `BEGIN` is answered:
+    /// if it failed, that would be a transaction of its own.
+    pub fn begin(&self, numbers: &'static str) -> Result<Vec<Row>, LedgerError> {
+        let statement = self.prepared(numbers)?;
+        let begin = self.client.batch_execute("BEGIN");
+        let numbers = self.client.query(&statement, &[]);
+        self.ask(async { Ok(try_join(begin, numbers).await?.1) })
+    }
+
+    /// One last statement and `COMMIT`, sent together. If the statement fails, `COMMIT` rolls back. Once they are
+    /// sent, an answer that does not come leaves open what happened.
+    pub fn commit(&self, last: Option<(&'static str, Params<'_>)>) -> Result<(), LedgerError> {
+        let last = match last {
+            Some((sql, params)) => Some((self.prepared(sql)?, params)),
+            None => None,
+        };
+        let done = self.raw(async {
+            let last = async {
+                match &last {
+                    Some((statement, params)) => self.client.execute(statement, params).await.map(drop),
+                    None => Ok(()),
+                }
+            };
+            let (last, commit) = join(last, self.client.batch_execute("COMMIT")).await;
+            last.and(commit)
+        });
+        done.map_err(|error| {
+            // Only an answer of the server that is about this transaction says that it is not stored.
+            match self.failed(error) {
+                LedgerError::Unavailable(what) => LedgerError::Unknown(what),
+                other => other,
+            }
+        })
+    }
+
+    fn prepared(&self, sql: &'static str) -> Result<Statement, LedgerError> {
+        if let Some(statement) = self.statements.borrow().get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.ask(self.client.prepare(sql))?;
+        self.statements.borrow_mut().insert(sql, statement.clone());
+        Ok(statement)
+    }
+
+    /// What a failure means; `None` is an answer that did not come.
+    fn failed(&self, error: Option<Error>) -> LedgerError {
+        let Some(error) = error else {
+            let timeout_ms = self.timeout.get().as_millis();
+            return LedgerError::Unavailable(format!("PostgreSQL has not answered for {timeout_ms} ms"));
+        };
+        let Some(code) = error.code() else {
+            // Not an answer of the server: the connection, or what was read from it, is of no use.
+            self.broken.set(true);
+            return LedgerError::Unavailable(said(&error));
+        };
+        let what = said(&error);
+        match code {
+            &SqlState::T_R_SERIALIZATION_FAILURE
+            | &SqlState::T_R_DEADLOCK_DETECTED
+            | &SqlState::LOCK_NOT_AVAILABLE => LedgerError::Contended(what),
+            &SqlState::QUERY_CANCELED => LedgerError::Unavailable(what),
+            &SqlState::DISK_FULL => LedgerError::Full,
+            &SqlState::READ_ONLY_SQL_TRANSACTION => {
+                // A standby, or a server that was demoted: another one of the address's hosts may be the new one.
+                self.broken.set(true);
+                LedgerError::ReadOnly
+            }
+            &SqlState::DATA_CORRUPTED | &SqlState::INDEX_CORRUPTED => LedgerError::Damaged(what),
+            code if code.code().starts_with("57P") || code.code().starts_with("08") => {
+                self.broken.set(true);
+                LedgerError::Unavailable(what)
+            }
+            code if code.code().starts_with("53") || code.code().starts_with("25P") => {
+                self.broken.set(true);
+                LedgerError::Unavailable(what)
+            }
+            _ => LedgerError::Sql(what),
+        }
+    }
+}
+
+/// What the server or the system said; the error's own text hides it.
+fn said(error: &Error) -> String {
+    match error.as_db_error() {
+        Some(db) => format!("{} ({})", db.message(), db.code().code()),
+        None => match std::error::Error::source(error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        },
+    }
+}
+
+fn no_answer(place: &str, error: Option<Error>) -> OpenError {
+    match error {
+        Some(error) => open_error(place, &error),
+        None => OpenError::Unreachable { path: place.into(), what: "it does not answer".into() },
+    }
+}
+
+/// Why a connection could not be made, and what to do.
+pub(crate) fn open_error(place: &str, error: &Error) -> OpenError {
+    let (path, what) = (place.to_owned(), said(error));
+    match error.code() {
+        Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
+            OpenError::Denied { path, what: format!("{what}; correct the user and the password") }
+        }
+        Some(&SqlState::INVALID_CATALOG_NAME) => OpenError::NoDatabase { path },
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => OpenError::Denied {
+            path,
+            what: format!(
+                "{what}; grant the user CREATE on the database, or USAGE on the schema and its tables and sequences"
+            ),
+        },
+        Some(&SqlState::DUPLICATE_TABLE) => OpenError::Damaged {
+            path,
+            what: format!("{what}; it holds another program's tables: give the ledger a schema of its own"),
+        },
+        Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => OpenError::ReadOnly { path },
+        Some(code) if ["57P", "08", "53"].iter().any(|class| code.code().starts_with(class)) => {
+            OpenError::Unreachable { path, what }
+        }
+        Some(_) => OpenError::Io { path, what },
+        None if std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>()) => {
+            OpenError::Unreachable { path, what }
+        }
+        None => OpenError::Invalid(format!("{path}: {what}")),
+    }
+}

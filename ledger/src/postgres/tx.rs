@@ -1,0 +1,371 @@
+//! One transaction, step by step. Every step is a few statements over the whole batch.
+
+use super::budgets::{self, Demand};
+use super::moves::Moves;
+use super::orders::{self, Changes, Stored};
+use super::programs::{Program, Programs, cell};
+use super::session::Session;
+use super::{archive, read};
+use crate::archive::{ArchiveEntry, Replay};
+use crate::budget::Take;
+use crate::contract::Transaction;
+use crate::error::LedgerError;
+use crate::model::{
+    Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, Status, StoredOrder, Unbudgeted,
+};
+use std::collections::{BTreeSet, HashMap};
+
+/// Numbers of transfers that a connection draws at once.
+const BLOCK: i64 = 4_096;
+const DRAW: &str = "SELECT nextval('transfer_blocks')";
+const DRAW_MORE: &str = "SELECT nextval('transfer_blocks') FROM generate_series(1, $1::bigint)";
+
+/// Numbers for transfers. A number is used at most once, whatever became of its transaction: after a commit
+/// whose answer was lost, nobody knows which ones are stored.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    next: i64,
+    end: i64,
+}
+
+impl Numbers {
+    fn refill(&mut self, block: i64) {
+        (self.next, self.end) = (block * BLOCK, (block + 1) * BLOCK);
+    }
+
+    fn left(&self) -> i64 {
+        self.end - self.next
+    }
+
+    fn take(&mut self, session: &Session, count: usize) -> Result<Vec<i64>, LedgerError> {
+        let mut numbers = Vec::with_capacity(count);
+        let want = i64::try_from(count).unwrap_or(i64::MAX);
+        let mut blocks = Vec::new();
+        if want > self.left() {
+            let more = (want - self.left() - 1) / BLOCK + 1;
+            for row in &session.query(DRAW_MORE, &[&more])? {
+                blocks.push(cell::<i64>(row, 0)?);
+            }
+        }
+        let mut blocks = blocks.into_iter();
+        while numbers.len() < count {
+            if self.left() == 0 {
+                let block = blocks.next().ok_or_else(|| LedgerError::Sql("a sequence has ended".into()))?;
+                self.refill(block);
+            }
+            numbers.push(self.next);
+            self.next += 1;
+        }
+        Ok(numbers)
+    }
+}
+
+/// A transaction at READ COMMITTED.
+#[derive(Debug)]
+pub(crate) struct PgTx<'l> {
+    session: &'l Session,
+    programs: &'l mut Programs,
+    numbers: &'l mut Numbers,
+    unbudgeted: Unbudgeted,
+    moves: Moves,
+    committed: bool,
+}
+
+/// Begins a transaction.
+pub(crate) fn begin(session: &Session, numbers: &mut Numbers) -> Result<(), LedgerError> {
+    if numbers.left() >= BLOCK / 4 {
+        return session.batch("BEGIN");
+    }
+    // Not worth a round trip of its own: it goes with the first one. What is left of the old block is wasted.
+    let rows = session.begin(DRAW)?;
+    numbers.refill(rows.first().map_or(Ok(0), |row| cell(row, 0))?);
+    Ok(())
+}
+
+impl<'l> PgTx<'l> {
+    /// Of a transaction that has begun.
+    pub fn new(
+        session: &'l Session,
+        programs: &'l mut Programs,
+        numbers: &'l mut Numbers,
+        unbudgeted: Unbudgeted,
+    ) -> Self {
+        Self { session, programs, numbers, unbudgeted, moves: Moves::default(), committed: false }
+    }
+
+    /// Credits or reserves a batch.
+    fn decide(
+        &mut self,
+        batch: &[Order<'_>],
+        attempt: Attempt,
+        take: Take,
+    ) -> Result<Vec<OrderOutcome>, LedgerError> {
+        check(batch)?;
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        let goal = match take {
+            Take::Used => Status::Credited,
+            Take::Reserved => Status::Reserved,
+        };
+        let programs = self.programs.of_orders(self.session, batch)?;
+        let firsts = crate::model::first_of_each(batch);
+        let transfers = match take {
+            Take::Used => self.numbers.take(self.session, firsts.len())?,
+            Take::Reserved => vec![0; firsts.len()],
+        };
+        let new = orders::insert(self.session, batch, &programs, &firsts, &transfers, goal)?;
+        let old: Vec<&str> =
+            firsts.iter().zip(&new).filter(|(_, new)| !**new).map(|(at, _)| batch[*at].trade_no).collect();
+        // A replay decides anew: no other may do so at the same time.
+        let mut stored = match old.as_slice() {
+            [] => HashMap::new(),
+            old => orders::read(self.session, old, attempt == Attempt::Replay)?,
+        };
+        if let Some(lost) = old.iter().find(|trade_no| !stored.contains_key(**trade_no)) {
+            return Err(LedgerError::Damaged(format!("order {lost} was there, and has vanished")));
+        }
+        let mut asking: Vec<Asking> = Vec::with_capacity(firsts.len());
+        for (at, transfer) in firsts.into_iter().zip(transfers) {
+            match stored.get(batch[at].trade_no) {
+                None => asking.push(Asking { at, transfer, program: programs[at], old: None }),
+                Some(old) => match old.answer(&batch[at], programs[at].asset) {
+                    // The activity and scene that it was first seen in pay for it.
+                    OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {
+                        asking.push(Asking { at, transfer, program: old.program, old: Some(*old) });
+                    }
+                    _ => {}
+                },
+            }
+        }
+        // In the caller's order, so that a short budget goes to those who came first.
+        asking.sort_unstable_by_key(|one| one.at);
+        let decided = self.grant(batch, &asking, goal, take)?;
+        for (one, status) in asking.iter().zip(&decided) {
+            let order = &batch[one.at];
+            let created_ms = one.old.map_or(order.time_ms, |old| old.created_ms);
+            let (user_id, amount, program) = (order.user_id, order.amount, one.program);
+            stored.insert(order.trade_no, Stored { user_id, amount, status: *status, created_ms, program });
+        }
+        Ok(answers(batch, &programs, &stored, &asking))
+    }
+
+    /// Takes the budget of those who ask, and stores what became of them: a status each.
+    fn grant(
+        &mut self,
+        batch: &[Order<'_>],
+        asking: &[Asking],
+        goal: Status,
+        take: Take,
+    ) -> Result<Vec<Status>, LedgerError> {
+        let mut demand = Demand::default();
+        for one in asking {
+            demand.push(one.at, one.program, batch[one.at].amount);
+        }
+        let taken = budgets::take(self.session, self.programs, self.unbudgeted, demand, take)?;
+        let mut changes = Changes::default();
+        let mut decided = Vec::with_capacity(asking.len());
+        for one in asking {
+            let order = &batch[one.at];
+            let took_ms = one.old.map_or(0, |old| order.time_ms.saturating_sub(old.created_ms));
+            let status =
+                if taken.contains(&one.at) { goal } else { Status::Rejected(Reason::BudgetExhausted) };
+            let transfer = if status == Status::Credited { one.transfer } else { 0 };
+            // New ones were inserted as if they got it.
+            if one.old.is_some() || status != goal {
+                changes.push(order.trade_no, status, transfer, took_ms);
+            }
+            if status == Status::Credited {
+                let Order { trade_no, user_id, amount, time_ms, .. } = *order;
+                self.moves.push(transfer, trade_no, user_id, one.program, amount, time_ms)?;
+            }
+            decided.push(status);
+        }
+        changes.write(self.session)?;
+        Ok(decided)
+    }
+
+    /// Ends reserved orders: one answer a number, repeats as if they came one after another.
+    fn finish(
+        &mut self,
+        ends: &[(&str, Status)],
+        time_ms: i64,
+        credited: bool,
+    ) -> Result<Vec<Finish>, LedgerError> {
+        if ends.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: BTreeSet<&str> = ends.iter().map(|(trade_no, _)| *trade_no).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let mut stored = orders::read(self.session, &names, true)?;
+        let (mut changes, mut demand) = (Changes::default(), Demand::default());
+        let mut done = Vec::with_capacity(ends.len());
+        for (at, (trade_no, goal)) in ends.iter().enumerate() {
+            let Some(order) = stored.get_mut(trade_no) else {
+                done.push(Finish::Unknown);
+                continue;
+            };
+            done.push(match (order.status, goal) {
+                (Status::Reserved, _) => Finish::Done,
+                (Status::Credited, Status::Credited) | (Status::Rejected(_), Status::Rejected(_)) => {
+                    Finish::Before
+                }
+                _ => Finish::Otherwise,
+            });
+            if order.status != Status::Reserved {
+                continue;
+            }
+            order.status = *goal;
+            let took_ms = time_ms.saturating_sub(order.created_ms);
+            let mut transfer = 0;
+            if credited {
+                transfer = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
+                self.moves.push(transfer, trade_no, order.user_id, order.program, order.amount, time_ms)?;
+            }
+            changes.push(trade_no, *goal, transfer, took_ms);
+            demand.push(at, order.program, order.amount);
+        }
+        changes.write(self.session)?;
+        budgets::settle(self.session, self.programs, &demand, credited)?;
+        Ok(done)
+    }
+}
+
+/// An order that asks for budget: it is new, or rejected and replayed.
+#[derive(Debug)]
+struct Asking {
+    at: usize,
+    transfer: i64,
+    program: Program,
+    old: Option<Stored>,
+}
+
+/// One answer an order. `stored` says where each number stands now; the first occurrence of those that asked was
+/// decided by this very call.
+fn answers(
+    batch: &[Order<'_>],
+    programs: &[Program],
+    stored: &HashMap<&str, Stored>,
+    asking: &[Asking],
+) -> Vec<OrderOutcome> {
+    let mut asked = asking.iter().map(|one| one.at).peekable();
+    let mut outcomes = Vec::with_capacity(batch.len());
+    for (at, (order, program)) in batch.iter().zip(programs).enumerate() {
+        let answer = stored
+            .get(order.trade_no)
+            .map_or(OrderOutcome::Conflict, |stored| stored.answer(order, program.asset));
+        let first = asked.next_if_eq(&at).is_some();
+        outcomes.push(match answer {
+            OrderOutcome::AlreadyCredited if first => OrderOutcome::Credited,
+            answer => answer,
+        });
+    }
+    outcomes
+}
+
+fn check(batch: &[Order<'_>]) -> Result<(), LedgerError> {
+    for order in batch {
+        order.check()?;
+        if order.trade_no.contains('\0') {
+            return Err(LedgerError::Invalid(format!(
+                "order {:?}: the order number must not contain NUL",
+                order.trade_no
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl Transaction for PgTx<'_> {
+    fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
+        self.each(batch, attempt, Take::Used)
+    }
+
+    fn reserve(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
+        self.each(batch, attempt, Take::Reserved)
+    }
+
+    fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        read::orders(self.session, trade_nos)
+    }
+
+    fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        let ends: Vec<_> = trade_nos.iter().map(|trade_no| (*trade_no, Status::Credited)).collect();
+        self.finish(&ends, time_ms, true)
+    }
+
+    fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        let ends: Vec<_> =
+            refused.iter().map(|(trade_no, reason)| (*trade_no, Status::Rejected(*reason))).collect();
+        self.finish(&ends, time_ms, false)
+    }
+
+    fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
+        let mut own = Vec::with_capacity(budgets.len());
+        for (at, budget) in budgets.iter().enumerate() {
+            budget.check()?;
+            let BudgetSet { activity, scene, bonus_type, .. } = *budget;
+            let order =
+                Order { trade_no: "", user_id: 0, activity, scene, bonus_type, amount: 0, time_ms: 0 };
+            let program = self.programs.of_orders(self.session, &[order])?;
+            own.extend(program.first().map(|program| (program.id, at)));
+        }
+        // Locked in the order of their numbers, as everywhere; of two for one program the later one holds.
+        own.sort_unstable();
+        let mut raised = Vec::new();
+        for (program, at) in own {
+            let one = budgets::set(self.session, self.programs, program, &budgets[at])?;
+            raised.extend(one.map(|one| (at, one)));
+        }
+        raised.sort_by_key(|(at, _)| *at);
+        Ok(raised.into_iter().map(|(_, one)| one).collect())
+    }
+
+    fn archive(&mut self, entries: &[ArchiveEntry<'_>]) -> Result<usize, LedgerError> {
+        archive::insert(self.session, entries)
+    }
+
+    fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError> {
+        archive::mark_replayed(self.session, id, replay)
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), LedgerError> {
+        std::mem::take(&mut self.moves).commit(self.session)?;
+        self.committed = true;
+        Ok(())
+    }
+}
+
+impl PgTx<'_> {
+    fn each(
+        &mut self,
+        batch: &[Order<'_>],
+        attempt: Attempt,
+        take: Take,
+    ) -> Result<Vec<OrderOutcome>, LedgerError> {
+        match attempt {
+            Attempt::Normal => self.decide(batch, attempt, take),
+            // A rejected order that comes twice may be decided anew by its second occurrence: one by one.
+            Attempt::Replay => {
+                let each = batch.chunks(1).map(|one| self.decide(one, attempt, take));
+                Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+            }
+        }
+    }
+}
+
+impl Drop for PgTx<'_> {
+    fn drop(&mut self) {
+        if self.committed {
+            return;
+        }
+        // Names and programs that this transaction made are gone with it.
+        self.programs.clear();
+        if !self.session.is_broken()
+            && let Err(error) = self.session.batch("ROLLBACK")
+        {
+            self.session.give_up();
+            tracing::warn!(%error, "a transaction could not be rolled back; its connection is closed");
+        }
+    }
+}

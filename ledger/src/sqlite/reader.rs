@@ -1,0 +1,129 @@
+//! Reading a file, for its writer and for readers on a connection of their own.
+
+use super::{archive, query, schema};
+use crate::archive::{ArchiveFilter, Archived, Replay};
+use crate::contract::{Lines, Read};
+use crate::error::{LedgerError, OpenError};
+use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
+use crate::reader::OrderLine;
+use crate::reconcile::{self, Reconciliation};
+use rusqlite::{Connection, params};
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+
+/// Opens a file for reading, at one moment: that of the first read.
+pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
+    let db = schema::open_reader(path)?;
+    db.execute_batch("BEGIN").map_err(|error| OpenError::of_sql(path, &error))?;
+    Ok(db)
+}
+
+impl Read for Connection {
+    fn lines(&self) -> Result<Lines<'_>, LedgerError> {
+        // Transfers that their order does not name: a second credit, or one of an order that is not credited.
+        let mut statement = self.prepare(reconcile::EXTRA_TRANSFERS)?;
+        let extra = statement
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<Result<HashMap<String, u32>, _>>()?;
+        Ok(Box::new(OrderLines { db: self, extra, page: VecDeque::new(), last: None, done: false }))
+    }
+
+    fn balance(&self, user_id: i64, asset: &str) -> Result<i64, LedgerError> {
+        query::balance(self, user_id, asset)
+    }
+
+    fn balances(&self, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {
+        query::balances(self, user_id)
+    }
+
+    fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
+        query::flow(self, user_id, limit)
+    }
+
+    fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
+        query::order(self, trade_no)
+    }
+
+    fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
+        query::budgets(self)
+    }
+
+    fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
+        archive::list(self, filter)
+    }
+
+    fn archived(&self, id: i64) -> Result<Option<Archived>, LedgerError> {
+        archive::one(self, id)
+    }
+
+    fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError> {
+        archive::replays(self, archive_id)
+    }
+
+    fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
+        reconcile::reconcile(|sql, columns| {
+            Ok(self.query_row(sql, [], |row| {
+                (0..columns).map(|at| Ok(row.get::<_, i64>(at)?.cast_unsigned())).collect()
+            })?)
+        })
+    }
+
+    fn check(&self) -> Result<(), LedgerError> {
+        query::quick_check(self)
+    }
+}
+
+/// Iterates over orders. Ends after the first error.
+#[derive(Debug)]
+struct OrderLines<'r> {
+    db: &'r Connection,
+    extra: HashMap<String, u32>,
+    page: VecDeque<OrderLine>,
+    last: Option<String>,
+    done: bool,
+}
+
+const PAGE: u32 = 2048;
+
+impl OrderLines<'_> {
+    fn fill(&mut self) -> Result<(), LedgerError> {
+        let mut statement = self.db.prepare_cached(
+            "SELECT o.trade_no, o.user_id, n.name, o.amount, o.status, o.reason, \
+             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.transfer AND t.trade_no = o.trade_no) \
+             FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
+             WHERE o.trade_no > ?1 ORDER BY o.trade_no LIMIT ?2",
+        )?;
+        let after = self.last.as_deref().unwrap_or("");
+        let mut rows = statement.query(params![after, PAGE])?;
+        while let Some(row) = rows.next()? {
+            let trade_no: String = row.get(0)?;
+            let status = Status::of_columns(row.get(4)?, row.get(5)?)
+                .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
+            let own: u32 = row.get(6)?;
+            let credits = own.saturating_add(self.extra.get(&trade_no).copied().unwrap_or(0));
+            let (user_id, bonus_type, amount) = (row.get(1)?, row.get(2)?, row.get(3)?);
+            self.page.push_back(OrderLine { trade_no, user_id, bonus_type, amount, status, credits });
+        }
+        self.done = self.page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+        if let Some(line) = self.page.back() {
+            self.last = Some(line.trade_no.clone());
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for OrderLines<'_> {
+    type Item = Result<OrderLine, LedgerError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.page.is_empty()
+            && !self.done
+            && let Err(error) = self.fill()
+        {
+            self.done = true;
+            self.page.clear();
+            return Some(Err(error));
+        }
+        self.page.pop_front().map(Ok)
+    }
+}

@@ -1,0 +1,106 @@
+//! One transaction on the file: all of it is stored, or none.
+
+use super::moves::Moves;
+use super::{SqliteLedger, archive, query};
+use crate::archive::{ArchiveEntry, Replay};
+use crate::budget::Shards;
+use crate::contract::Transaction;
+use crate::error::LedgerError;
+use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, StoredOrder};
+use std::collections::BTreeMap;
+
+/// A transaction that holds the file's write lock.
+#[derive(Debug)]
+pub(crate) struct SqliteTx<'l> {
+    pub(crate) ledger: &'l mut SqliteLedger,
+    pub(crate) next_transfer: i64,
+    /// Shards of the programs that this transaction touched, written once at its end.
+    pub(crate) shards: BTreeMap<i64, Shards>,
+    committed: bool,
+}
+
+impl<'l> SqliteTx<'l> {
+    pub(crate) fn begin(ledger: &'l mut SqliteLedger) -> Result<Self, LedgerError> {
+        // The write lock at once: no later statement can find that another connection was faster.
+        ledger.db.execute_batch("BEGIN IMMEDIATE")?;
+        let mut tx = Self { ledger, next_transfer: 0, shards: BTreeMap::new(), committed: false };
+        // Read anew each time: nobody knows whether a commit that failed is there after all.
+        tx.next_transfer = tx
+            .ledger
+            .db
+            .prepare_cached("SELECT coalesce(max(id), 0) + 1 FROM transfers")?
+            .query_row([], |row| row.get(0))?;
+        Ok(tx)
+    }
+}
+
+impl Transaction for SqliteTx<'_> {
+    fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
+        match attempt {
+            Attempt::Normal => self.credit(batch, attempt),
+            // A rejected order that comes twice may be decided anew by its second occurrence: one by one.
+            Attempt::Replay => {
+                let each = batch.chunks(1).map(|one| self.credit(one, attempt));
+                Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+            }
+        }
+    }
+
+    fn reserve(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
+        batch.iter().map(|order| self.reserve_one(order, attempt)).collect()
+    }
+
+    fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        trade_nos.iter().map(|trade_no| query::order(&self.ledger.db, trade_no)).collect()
+    }
+
+    fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        let mut moves = Moves::default();
+        let mut done = Vec::with_capacity(trade_nos.len());
+        for trade_no in trade_nos {
+            done.push(self.post_one(trade_no, time_ms, &mut moves)?);
+        }
+        moves.write(&self.ledger.db)?;
+        Ok(done)
+    }
+
+    fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        refused.iter().map(|(trade_no, reason)| self.release_one(trade_no, *reason, time_ms)).collect()
+    }
+
+    fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
+        let set = budgets.iter().map(|budget| self.set_budget(budget)).collect::<Result<Vec<_>, _>>()?;
+        Ok(set.into_iter().flatten().collect())
+    }
+
+    fn archive(&mut self, entries: &[ArchiveEntry<'_>]) -> Result<usize, LedgerError> {
+        archive::insert(&self.ledger.db, entries)
+    }
+
+    fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError> {
+        archive::mark_replayed(&self.ledger.db, id, replay)
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), LedgerError> {
+        self.write_shards()?;
+        self.ledger.db.execute_batch("COMMIT")?;
+        self.committed = true;
+        Ok(())
+    }
+}
+
+impl Drop for SqliteTx<'_> {
+    fn drop(&mut self) {
+        if self.committed {
+            return;
+        }
+        // Names and programs that this transaction made are gone with it.
+        self.ledger.programs.clear();
+        // A failed statement may have ended the transaction already.
+        if !self.ledger.db.is_autocommit()
+            && let Err(error) = self.ledger.db.execute_batch("ROLLBACK")
+        {
+            tracing::error!(%error, "the ledger could not roll a transaction back");
+        }
+    }
+}
