@@ -2,16 +2,22 @@
 
 use crate::contract::{Broker, OpenError};
 use crate::embedded::{EmbeddedBroker, EmbeddedOptions};
+#[cfg(feature = "kafka")]
+use crate::kafka::{KafkaBroker, KafkaOptions};
 use std::path::Path;
 use std::sync::Arc;
 
 /// What a driver is opened with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BrokerOptions {
-    /// Where the broker is: a directory for `embedded`.
+    /// Where the broker is: a directory for `embedded`, `host:port` and more of them with commas for `kafka`, unless
+    /// its own options say so.
     pub place: String,
     /// For `embedded` alone.
     pub embedded: EmbeddedOptions,
+    /// For `kafka` alone.
+    #[cfg(feature = "kafka")]
+    pub kafka: KafkaOptions,
 }
 
 /// One kind of broker.
@@ -24,7 +30,11 @@ pub struct Driver {
 }
 
 /// All kinds of brokers.
-pub const DRIVERS: &[Driver] = &[Driver { name: "embedded", open: open_embedded }];
+pub const DRIVERS: &[Driver] = &[
+    Driver { name: "embedded", open: open_embedded },
+    #[cfg(feature = "kafka")]
+    Driver { name: "kafka", open: open_kafka },
+];
 
 /// Opens a broker of the kind `kind`. May block.
 ///
@@ -37,7 +47,7 @@ pub const DRIVERS: &[Driver] = &[Driver { name: "embedded", open: open_embedded 
 /// broker.ensure_topic("rewards", 4)?;
 ///
 /// let refused = drivers::open("embeded", &options).err().map(|error| error.to_string());
-/// assert_eq!(refused.as_deref(), Some("there is no broker kind \"embeded\"; known: embedded"));
+/// assert!(refused.is_some_and(|why| why.starts_with("there is no broker kind \"embeded\"; known: embedded")));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -56,4 +66,13 @@ pub fn open(kind: &str, options: &BrokerOptions) -> Result<Arc<dyn Broker>, Open
 
 fn open_embedded(options: &BrokerOptions) -> Result<Arc<dyn Broker>, OpenError> {
     Ok(EmbeddedBroker::open(Path::new(&options.place), &options.embedded)?)
+}
+
+#[cfg(feature = "kafka")]
+fn open_kafka(options: &BrokerOptions) -> Result<Arc<dyn Broker>, OpenError> {
+    let mut kafka = options.kafka.clone();
+    if kafka.bootstrap_servers.is_empty() {
+        kafka.bootstrap_servers.clone_from(&options.place);
+    }
+    Ok(KafkaBroker::open(&kafka)?)
 }

@@ -134,7 +134,10 @@ impl Reader {
                     self.unfinished.clear();
                     return Ok(());
                 }
-                Err(CommitError::Unavailable(what)) => last = what,
+                Err(CommitError::Unavailable(what)) => {
+                    last = what;
+                    tokio::task::yield_now().await;
+                }
             }
         }
         Err(format!("no commit in 1000 tries: {last}"))

@@ -1,0 +1,235 @@
+//! Questions to the cluster and orders to its controller: is it there, what topics has it, make one, how far is a
+//! group.
+
+use super::options::{KafkaOptions, OVERHEAD_BYTES};
+use super::watch::Watch;
+use crate::contract::{Lag, OpenError};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
+};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::util::Timeout;
+use rdkafka::{Offset, TopicPartitionList};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// How long one try to reach the cluster waits before it looks for errors that no try will mend.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A client that is no member of any group, but may ask after one.
+pub(super) struct Observer<'a> {
+    client: BaseConsumer<Watch>,
+    options: &'a KafkaOptions,
+}
+
+impl<'a> Observer<'a> {
+    /// Connects.
+    pub(super) fn open(options: &'a KafkaOptions, group: &str) -> Result<Self, OpenError> {
+        let client = options.observer(group).create_with_context(Watch::default()).map_err(configured)?;
+        let observer = Self { client, options };
+        observer.reach()?;
+        Ok(observer)
+    }
+
+    /// Waits until the cluster answers; not longer than it takes to see that it never will.
+    fn reach(&self) -> Result<(), OpenError> {
+        let started = Instant::now();
+        loop {
+            let left = self.options.connect_timeout().saturating_sub(started.elapsed());
+            let Err(error) = self.client.client().fetch_metadata(None, LOOK.min(left)) else { return Ok(()) };
+            // Brings what went wrong to the watch.
+            drop(self.client.poll(Duration::ZERO));
+            let watch = self.client.context();
+            let servers = &self.options.bootstrap_servers;
+            if let Some(what) = watch.hopeless() {
+                return Err(OpenError::Invalid(format!("kafka at {servers} turns us away: {what}")));
+            }
+            if left.is_zero() {
+                let what = watch.last().unwrap_or_else(|| error.to_string());
+                return Err(OpenError::Unavailable(format!(
+                    "kafka at {servers}, after {:?}: {what}",
+                    self.options.connect_timeout()
+                )));
+            }
+        }
+    }
+
+    /// How many partitions the topic has; `None` where there is no such topic.
+    pub(super) fn partitions(&self, topic: &str) -> Result<Option<u32>, OpenError> {
+        let timeout = self.options.request_timeout();
+        partitions_of(&self.client, topic, timeout).map_err(|error| unreachable(&error))
+    }
+
+    /// How far `group`, that of the client, is in the topic.
+    pub(super) fn lag(&self, topic: &str, partitions: u32) -> Result<Lag, OpenError> {
+        let timeout = self.options.request_timeout();
+        let mut asked = TopicPartitionList::new();
+        for partition in 0..partitions {
+            asked.add_partition(topic, i32::try_from(partition).unwrap_or(i32::MAX));
+        }
+        let committed = self.client.committed_offsets(asked, timeout).map_err(|error| unreachable(&error))?;
+        let mut lag = Lag::default();
+        for place in committed.elements() {
+            let (low, high) = self
+                .client
+                .fetch_watermarks(topic, place.partition(), timeout)
+                .map_err(|error| unreachable(&error))?;
+            // Where nothing is committed, reading starts at what is still kept.
+            let at = match place.offset() {
+                Offset::Offset(at) => at.max(low),
+                _ => low,
+            };
+            lag.end += u64::try_from(high).unwrap_or(0);
+            lag.committed += u64::try_from(at).unwrap_or(0);
+        }
+        Ok(lag)
+    }
+}
+
+/// How many partitions the topic has; `None` where there is no such topic.
+pub(super) fn partitions_of<C: rdkafka::consumer::ConsumerContext>(
+    client: &BaseConsumer<C>,
+    topic: &str,
+    timeout: Duration,
+) -> Result<Option<u32>, KafkaError> {
+    let metadata = client.client().fetch_metadata(Some(topic), timeout)?;
+    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else { return Ok(None) };
+    match found.error().map(RDKafkaErrorCode::from) {
+        None | Some(RDKafkaErrorCode::LeaderNotAvailable) => {
+            Ok(u32::try_from(found.partitions().len()).ok().filter(|count| *count > 0))
+        }
+        Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => Ok(None),
+        Some(other) => Err(KafkaError::MetadataFetch(other)),
+    }
+}
+
+/// Makes the topic, or more partitions of it, and waits until every partition has a leader.
+pub(super) fn ensure_topic(options: &KafkaOptions, topic: &str, partitions: u32) -> Result<(), OpenError> {
+    let observer = Observer::open(options, "windfall-admin")?;
+    let found = observer.partitions(topic)?;
+    if found.is_some_and(|found| found >= partitions) {
+        return Ok(());
+    }
+    let admin: AdminClient<DefaultClientContext> = options.client().create().map_err(configured)?;
+    let timeout = options.request_timeout().max(options.connect_timeout());
+    let waits = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
+    let count = |partitions: u32| {
+        i32::try_from(partitions)
+            .ok()
+            .filter(|count| *count > 0)
+            .ok_or_else(|| OpenError::Invalid(format!("topic `{topic}` with {partitions} partitions")))
+    };
+    let results = if found.is_none() {
+        let bytes_max = (options.record_bytes_max + OVERHEAD_BYTES).to_string();
+        let min_insync = options.min_insync_replicas.map(|copies| copies.to_string());
+        let mut new = NewTopic::new(topic, count(partitions)?, TopicReplication::Fixed(options.replication))
+            .set("max.message.bytes", &bytes_max);
+        if let Some(copies) = &min_insync {
+            new = new.set("min.insync.replicas", copies);
+        }
+        block_on(admin.create_topics([&new], &waits))
+    } else {
+        let wanted = usize::try_from(count(partitions)?).unwrap_or(usize::MAX);
+        block_on(admin.create_partitions([&NewPartitions::new(topic, wanted)], &waits))
+    };
+    for result in results.map_err(|error| unreachable(&error))? {
+        match result {
+            // Somebody else was faster.
+            Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions)) => {}
+            Err((_, code)) => {
+                return Err(OpenError::Invalid(format!("kafka does not make topic `{topic}`: {code}")));
+            }
+        }
+    }
+    await_leaders(&observer, topic, partitions, timeout)
+}
+
+fn await_leaders(
+    observer: &Observer<'_>,
+    topic: &str,
+    partitions: u32,
+    timeout: Duration,
+) -> Result<(), OpenError> {
+    let started = Instant::now();
+    let wanted = usize::try_from(partitions).unwrap_or(usize::MAX);
+    loop {
+        let metadata =
+            observer.client.client().fetch_metadata(Some(topic), observer.options.request_timeout());
+        let led = metadata.as_ref().map(|metadata| {
+            let topics = metadata.topics().iter().filter(|found| found.name() == topic);
+            topics.flat_map(|found| found.partitions()).filter(|one| one.leader() >= 0).count()
+        });
+        match led {
+            Ok(led) if led >= wanted => return Ok(()),
+            Ok(led) if started.elapsed() > timeout => {
+                return Err(OpenError::Unavailable(format!(
+                    "topic `{topic}`: {led} of {partitions} partitions have a leader after {timeout:?}"
+                )));
+            }
+            Err(error) if started.elapsed() > timeout => return Err(unreachable(error)),
+            Ok(_) | Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// The largest payload that the topic takes, as far as the broker says.
+pub(super) fn record_bytes_max(options: &KafkaOptions, topic: &str) -> Result<usize, OpenError> {
+    let ours = usize::try_from(options.record_bytes_max).unwrap_or(usize::MAX);
+    let admin: AdminClient<DefaultClientContext> = options.client().create().map_err(configured)?;
+    let waits = AdminOptions::new().request_timeout(Some(Timeout::After(options.request_timeout())));
+    let described = block_on(admin.describe_configs([&ResourceSpecifier::Topic(topic)], &waits));
+    // Without the right to ask, the broker says it to each record that is too large.
+    let Ok(described) = described else { return Ok(ours) };
+    let theirs = described
+        .iter()
+        .flatten()
+        .find_map(|config| config.get("max.message.bytes")?.value.as_ref()?.parse::<usize>().ok());
+    let overhead = usize::try_from(OVERHEAD_BYTES).unwrap_or(usize::MAX);
+    Ok(theirs.map_or(ours, |theirs| ours.min(theirs.saturating_sub(overhead.min(theirs / 64)))))
+}
+
+/// librdkafka does not take the settings.
+pub(super) fn configured(error: KafkaError) -> OpenError {
+    OpenError::Invalid(format!("kafka: {error}"))
+}
+
+pub(super) fn unreachable(error: &KafkaError) -> OpenError {
+    use RDKafkaErrorCode as Code;
+    match error.rdkafka_error_code() {
+        Some(
+            Code::TopicAuthorizationFailed
+            | Code::GroupAuthorizationFailed
+            | Code::ClusterAuthorizationFailed
+            | Code::InvalidTopic
+            | Code::InvalidGroupId
+            | Code::PolicyViolation
+            | Code::UnsupportedVersion
+            | Code::UnsupportedFeature,
+        ) => OpenError::Invalid(format!("kafka: {error}")),
+        _ => OpenError::Unavailable(format!("kafka: {error}")),
+    }
+}
+
+/// Waits for a future of librdkafka's, which ends by itself in time and needs no runtime.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Commits, on a thread of their own: librdkafka's call waits for the broker, and its answer without waiting would
+//! come by the queue of records, behind all that was read ahead.
+
+use super::thread::Client;
+use crate::contract::{Commit, CommitError, OpenError};
+use parking_lot::Mutex;
+use rdkafka::consumer::{CommitMode, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{Offset, TopicPartitionList};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use tokio::sync::oneshot;
+
+/// Ends with its handle, after the commit that it is at.
+pub(super) struct Committer {
+    jobs: SyncSender<Job>,
+    topic: String,
+    client: Arc<Mutex<Option<Arc<Client>>>>,
+}
+
+struct Job {
+    client: Arc<Client>,
+    offsets: TopicPartitionList,
+    answer: oneshot::Sender<Result<(), CommitError>>,
+}
+
+impl Committer {
+    /// Commits by the client that is in `client` at the time.
+    pub(super) fn start(topic: &str, client: Arc<Mutex<Option<Arc<Client>>>>) -> Result<Self, OpenError> {
+        // One waits at most: what comes while a broker is frozen is refused, and said again.
+        let (jobs, todo) = sync_channel::<Job>(1);
+        let name = format!("commit-{topic}");
+        std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(move || {
+                for job in todo {
+                    let done = job.client.commit(&job.offsets, CommitMode::Sync);
+                    drop(job.client);
+                    // Whoever asked may have gone.
+                    drop(job.answer.send(done.map_err(refused)));
+                }
+            })
+            .map_err(|error| OpenError::Io { place: name, what: error.to_string() })?;
+        Ok(Self { jobs, topic: topic.to_owned(), client })
+    }
+
+    /// Starts a commit. Its answer may stay away for as long as the broker is frozen.
+    pub(super) fn commit(
+        &self,
+        commits: &[Commit],
+    ) -> Result<oneshot::Receiver<Result<(), CommitError>>, CommitError> {
+        let client = self.client.lock().clone();
+        let client = client.ok_or_else(|| CommitError::Unavailable("joining the group anew".into()))?;
+        let mut offsets = TopicPartitionList::with_capacity(commits.len());
+        for commit in commits {
+            let place = (i32::try_from(commit.partition), i64::try_from(commit.next_offset));
+            if let (Ok(partition), Ok(offset)) = place {
+                offsets
+                    .add_partition_offset(&self.topic, partition, Offset::Offset(offset))
+                    .map_err(|error| CommitError::Unavailable(error.to_string()))?;
+            }
+        }
+        let (answer, receiver) = oneshot::channel();
+        self.jobs
+            .try_send(Job { client, offsets, answer })
+            .map_err(|_| CommitError::Unavailable("an earlier commit has no answer yet".into()))?;
+        Ok(receiver)
+    }
+}
+
+fn refused(error: KafkaError) -> CommitError {
+    let why = match error.rdkafka_error_code() {
+        Some(RDKafkaErrorCode::IllegalGeneration | RDKafkaErrorCode::UnknownMemberId) => {
+            "the group has moved on without us"
+        }
+        Some(RDKafkaErrorCode::RebalanceInProgress) => "the group is rebalancing",
+        _ => return CommitError::Unavailable(error.to_string()),
+    };
+    CommitError::Unavailable(why.into())
+}
