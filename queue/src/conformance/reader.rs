@@ -124,7 +124,7 @@ impl Reader {
             })
             .collect();
         let mut last = String::new();
-        for _ in 0..1000 {
+        for tries in 0..1000 {
             let done = match self.consumer.acks() {
                 Acks::Prefix => self.consumer.commit(&commits).await,
                 Acks::Each => self.consumer.finish(&self.unfinished).await,
@@ -136,7 +136,8 @@ impl Reader {
                 }
                 Err(CommitError::Unavailable(what)) => {
                     last = what;
-                    tokio::task::yield_now().await;
+                    // A broker that is busy with a rebalance wants time, not zeal.
+                    tokio::time::sleep(Duration::from_millis(tries / 10)).await;
                 }
             }
         }

@@ -1,4 +1,6 @@
+mod broken;
 mod conforms;
+mod failover;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
