@@ -1,0 +1,161 @@
+//! A server that is killed, or stands still.
+
+use super::ground::{drain, number_of, private, reader, send, steer, write};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use windfall_queue::conformance::Ledger;
+use windfall_queue::contract::{Broker, CommitError, Delivery, Position, Tag};
+use windfall_queue::rocketmq::{RocketBroker, RocketOptions};
+use windfall_servers::RocketMqOptions;
+
+/// Proxy and broker killed and started again under load: what was reported stored is read, each record is reported
+/// once, and both directions work again within 5 s of the route.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn killed() {
+    let (server, options) = private(RocketMqOptions::default()).await;
+    let broker = Arc::new(RocketBroker::open(&RocketOptions { invisible_ms: 5_000, ..options }).unwrap());
+    broker.ensure_topic("kill", 8).unwrap();
+    write(&broker, "kill", 1_000_000..1_000_100).await;
+    let ledger = Arc::new(Ledger::default());
+    let producer = broker.producer("kill", ledger.clone()).unwrap();
+    let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let sending = {
+        let (stop, sent, producer) = (Arc::clone(&stop), Arc::clone(&sent), Arc::clone(&producer));
+        tokio::task::spawn_blocking(move || {
+            while !stop.load(Ordering::Relaxed) {
+                send(&*producer, sent.fetch_add(1, Ordering::Relaxed));
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        })
+    };
+    let mut reader = reader(&broker, "kill", "g").await;
+    let mut seen = BTreeSet::new();
+    let mut read_some = async |seen: &mut BTreeSet<u64>, least: usize| {
+        let (before, started) = (seen.len(), Instant::now());
+        while seen.len() < before + least {
+            assert!(
+                started.elapsed() < Duration::from_secs(90),
+                "{} of {least} records",
+                seen.len() - before
+            );
+            seen.extend(drain(&mut reader, Duration::from_millis(100)).await.iter().map(number_of));
+            // May fail while the server is away; then it is done again.
+            reader.commit().await.ok();
+        }
+    };
+    read_some(&mut seen, 1000).await;
+    steer(&server, |server| server.kill().unwrap()).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    steer(&server, |server| server.start().unwrap()).await;
+    let back = Instant::now();
+    // New ones, so that old ones that were read ahead do not count.
+    let newest = sent.load(Ordering::Relaxed);
+    while seen.last().is_none_or(|_| !seen.range(newest..900_000).next().is_some()) {
+        read_some(&mut seen, 1).await;
+    }
+    let took = back.elapsed();
+    println!("new records are read {took:?} after the start");
+    stop.store(true, Ordering::Relaxed);
+    sending.await.unwrap();
+    let open = tokio::task::spawn_blocking(move || producer.close(Duration::from_secs(60))).await.unwrap();
+    assert_eq!(open, 0);
+    let reports = ledger.reports();
+    assert_eq!(reports.len() as u64, sent.load(Ordering::Relaxed), "each record is reported");
+    assert!(reports.values().all(|reports| reports.len() == 1), "each record is reported once");
+    let fate = |wanted: fn(&Delivery) -> bool| reports.values().filter(|reports| wanted(&reports[0])).count();
+    println!(
+        "{} stored, {} failed, {} unknown",
+        fate(|one| *one == Delivery::Stored),
+        fate(|one| matches!(one, Delivery::Failed(_))),
+        fate(|one| matches!(one, Delivery::Unknown(_)))
+    );
+    let stored: BTreeSet<u64> = reports
+        .iter()
+        .filter(|(_, reports)| reports[0] == Delivery::Stored)
+        .map(|(Tag(tag), _)| *tag)
+        .collect();
+    while !stored.is_subset(&seen) {
+        read_some(&mut seen, 1).await;
+    }
+    assert!(took < Duration::from_secs(5), "back only after {took:?}");
+}
+
+/// A server that stands still for 10 s: nothing is lost, each record is reported once, what is held stays ours or
+/// comes again, and an acknowledgement without an answer is asked again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn frozen() {
+    let (server, options) = private(RocketMqOptions::default()).await;
+    let options = RocketOptions { timeout_ms: 1_000, invisible_ms: 5_000, ..options };
+    let broker = RocketBroker::open(&options).unwrap();
+    broker.ensure_topic("freeze", 8).unwrap();
+    let mut consumer = broker.consumer("freeze", "g").await.unwrap();
+    write(&broker, "freeze", 0..200).await;
+    let fetch = |wait| windfall_queue::contract::Fetch { max_records: 256, max_bytes: 8 << 20, wait };
+    let mut held = Vec::new();
+    let started = Instant::now();
+    while held.len() < 200 && started.elapsed() < Duration::from_secs(60) {
+        held.extend(consumer.poll(fetch(Duration::from_millis(100))).await.unwrap().records);
+    }
+    assert_eq!(held.len(), 200);
+    let ledger = Arc::new(Ledger::default());
+    let producer = broker.producer("freeze", ledger.clone()).unwrap();
+    steer(&server, |server| server.freeze().unwrap()).await;
+    let frozen = Instant::now();
+    for number in 200..300 {
+        send(&*producer, number);
+    }
+    let position = |record: &windfall_queue::contract::InRecord| Position {
+        partition: record.partition,
+        epoch: record.epoch,
+        offset: record.offset,
+    };
+    let positions: Vec<_> = held.iter().map(position).collect();
+    // No answer: nobody knows, so not Ok.
+    let unanswered = consumer.finish(&positions).await;
+    assert!(matches!(unanswered, Err(CommitError::Unavailable(_))), "{unanswered:?}");
+    // Noticed after the deadline of a call.
+    let started = Instant::now();
+    while ledger.reports().len() < 100 && started.elapsed() < Duration::from_secs(60) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let unknown = ledger.reports().values().all(|one| matches!(one[..], [Delivery::Unknown(_)]));
+    assert!(unknown && ledger.reports().len() == 100, "a record's fate was called certain");
+    let rest = Duration::from_secs(10).saturating_sub(frozen.elapsed());
+    tokio::time::sleep(rest).await;
+    steer(&server, |server| server.thaw().unwrap()).await;
+    let thawed = Instant::now();
+    let mut finished = false;
+    let mut seen = BTreeSet::new();
+    // All that was sent was stored in the end, though nobody knew: it comes. What comes again is a duplicate.
+    while thawed.elapsed() < Duration::from_secs(60)
+        && !(finished && (200..300).all(|number| seen.contains(&number)))
+    {
+        finished = finished || consumer.finish(&positions).await.is_ok();
+        let records = match consumer.poll(fetch(Duration::from_millis(100))).await {
+            Ok(polled) => polled.records,
+            Err(_) => Vec::new(),
+        };
+        seen.extend(records.iter().map(number_of));
+        let positions: Vec<_> = records.iter().map(position).collect();
+        consumer.finish(&positions).await.ok();
+    }
+    println!("finished: {finished}, {} records came within {:?} of the thaw", seen.len(), thawed.elapsed());
+    assert!(finished && (200..300).all(|number| seen.contains(&number)));
+    assert!(ledger.reports().values().all(|one| one.len() == 1), "reported twice");
+    drop(producer);
+    drop(consumer);
+    // In the end nothing is left.
+    let mut last = reader(&broker, "freeze", "g").await;
+    let mut quiet = Instant::now();
+    while quiet.elapsed() < Duration::from_secs(9) {
+        if !drain(&mut last, Duration::from_millis(100)).await.is_empty() {
+            last.commit().await.unwrap();
+            quiet = Instant::now();
+        }
+    }
+    assert_eq!(broker.lag("freeze", "g").await.unwrap().records(), 0);
+}
