@@ -135,7 +135,8 @@ impl Client {
         Ok(Route { brokers: brokers.into_iter().collect(), queues: queues.len(), takes_normal })
     }
 
-    /// Sends messages without order or delay as one batch: they go to one queue, and the answers are theirs in order.
+    /// Sends messages without order or delay as one batch: they go to one queue, all or none. The answers are theirs in
+    /// order; where the server gives one for all, each has it.
     /// All of them together may have no more bytes than the broker takes a message (4 MiB by default).
     ///
     /// # Errors
@@ -196,12 +197,14 @@ impl Client {
         let request = wire::SendMessageRequest { messages };
         let call = calls.send_message(self.connection.signer.request(request, timeout));
         let answer = self.answer(&place, timeout, call).await?;
-        if answer.entries.len() != count {
+        // A batch is stored as a whole and answered with one receipt, which names its first position.
+        if answer.entries.len() != count && answer.entries.len() != 1 {
             self.accepted(&place, answer.status.as_ref())?;
             let what = format!("{} receipts for {count} messages", answer.entries.len());
             return Err(CallError::unknown(&place, what));
         }
-        let receipts = answer.entries.into_iter().map(|entry| {
+        let entries = answer.entries.into_iter().cycle().take(count);
+        let receipts = entries.map(|entry| {
             self.accepted(&place, entry.status.as_ref())?;
             Ok(Receipt { id: entry.message_id, offset: entry.offset })
         });
