@@ -5,7 +5,7 @@ use crate::decode::{self, NoOrder};
 use crate::writer::{Answer, Decision, Grant, How, Job, Settle};
 use bytes::Bytes;
 use windfall_ledger::{
-    ArchiveEntry, Attempt, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason, Status, Tx,
+    ArchiveEntry, Attempt, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason, Status, StoredOrder, Tx,
 };
 
 /// A transaction in the making, over jobs of lifetime `'j`.
@@ -13,6 +13,17 @@ pub(crate) struct Round<'l, 'j> {
     tx: Tx<'l>,
     now_ms: i64,
     done: Done<'j>,
+    /// Archive entries, written as one just before the commit.
+    archive: Vec<Entry<'j>>,
+}
+
+/// An archive entry in the making.
+#[derive(Debug)]
+struct Entry<'j> {
+    trade_no: Option<&'j str>,
+    payload: &'j [u8],
+    reason: String,
+    detail: String,
 }
 
 /// What a committed transaction has done.
@@ -29,22 +40,43 @@ impl Grant {
     fn is_plain(&self) -> bool {
         self.how == How::Credit(Attempt::Normal)
     }
+
+    /// Held for a downstream, in the normal way.
+    fn is_held(&self) -> bool {
+        self.how == How::Reserve(Attempt::Normal)
+    }
 }
 
 impl<'l, 'j> Round<'l, 'j> {
     pub fn begin(ledger: &'l mut Ledger, now_ms: i64) -> Result<Self, LedgerError> {
-        Ok(Self { tx: ledger.begin()?, now_ms, done: Done::default() })
+        Ok(Self { tx: ledger.begin()?, now_ms, done: Done::default(), archive: Vec::new() })
     }
 
-    pub fn commit(self) -> Result<Done<'j>, LedgerError> {
+    pub fn commit(mut self) -> Result<Done<'j>, LedgerError> {
+        let time_ms = self.now_ms;
+        let entries: Vec<ArchiveEntry<'_>> = self
+            .archive
+            .iter()
+            .map(|Entry { trade_no, payload, reason, detail }| ArchiveEntry {
+                trade_no: *trade_no,
+                payload,
+                reason,
+                detail,
+                time_ms,
+            })
+            .collect();
+        if !entries.is_empty() {
+            self.done.archived += self.tx.archive(&entries)? as u64;
+        }
         self.tx.commit()?;
         Ok(self.done)
     }
 
-    /// Decides the events of all grant jobs. Those that the ledger pays go to it as one group.
+    /// Decides the events of all grant jobs. Those that the ledger pays go to it as one group, those that it holds
+    /// for a downstream as another.
     pub fn grant_all(&mut self, jobs: &'j [Job], answers: &mut [Answer]) -> Result<(), LedgerError> {
         let mut read = Vec::with_capacity(jobs.len());
-        let mut plain = Vec::new();
+        let (mut plain, mut held) = (Vec::new(), Vec::new());
         for (at, job) in jobs.iter().enumerate() {
             if let Job::Grant(grant) = job {
                 let orders: Vec<Result<Order<'j>, NoOrder>> = grant
@@ -55,18 +87,23 @@ impl<'l, 'j> Round<'l, 'j> {
                 if grant.is_plain() {
                     plain.extend(orders.iter().flatten());
                 }
+                if grant.is_held() {
+                    held.extend(orders.iter().flatten());
+                }
                 read.push((at, grant, orders));
             }
         }
         let mut plain = self.tx.apply(&plain, Attempt::Normal)?.into_iter();
+        let mut held = self.tx.reserve(&held, Attempt::Normal)?.into_iter();
         for (at, grant, orders) in read {
             let valid = || orders.iter().flatten().copied();
             let outcomes = match grant.how {
                 How::Credit(Attempt::Normal) => plain.by_ref().take(valid().count()).collect(),
                 How::Credit(attempt) => self.tx.apply(&valid().collect::<Vec<_>>(), attempt)?,
+                How::Reserve(Attempt::Normal) => held.by_ref().take(valid().count()).collect(),
                 How::Reserve(attempt) => self.tx.reserve(&valid().collect::<Vec<_>>(), attempt)?,
                 How::Reject => {
-                    answers[at] = Answer::Decisions(self.reject(grant, &orders)?);
+                    answers[at] = Answer::Decisions(self.reject(grant, &orders));
                     continue;
                 }
             };
@@ -76,17 +113,13 @@ impl<'l, 'j> Round<'l, 'j> {
     }
 
     /// Nobody pays this type: its events go to the archive as they are.
-    fn reject(
-        &mut self,
-        grant: &Grant,
-        orders: &[Result<Order<'j>, NoOrder>],
-    ) -> Result<Vec<Decision>, LedgerError> {
+    fn reject(&mut self, grant: &'j Grant, orders: &[Result<Order<'j>, NoOrder>]) -> Vec<Decision> {
         for (event, order) in grant.events.iter().zip(orders) {
             let trade_no = order.as_ref().ok().map(|order| order.trade_no);
-            self.archive(trade_no, event, Rejection::UnknownType, "no connector takes this bonus type")?;
+            self.archive(trade_no, event, Rejection::UnknownType, "no connector takes this bonus type");
         }
         let reply = GrantReply::Rejected(Rejection::UnknownType);
-        Ok(vec![Decision::Reply(reply); orders.len()])
+        vec![Decision::Reply(reply); orders.len()]
     }
 
     /// Turns outcomes into decisions, and archives what ends here: in the transaction of the decision, so that
@@ -108,13 +141,13 @@ impl<'l, 'j> Round<'l, 'j> {
                         Decision::Reply(reply) if reply.is_credited() => {
                             self.done.credited.push((order.user_id, order.trade_no));
                         }
-                        Decision::Reply(reply) => self.archive_final(event, order, reply)?,
+                        Decision::Reply(reply) => self.archive_final(event, order, reply),
                         Decision::Ask => {}
                     }
                     decision
                 }
                 Err(bad) => {
-                    self.archive(None, event, Rejection::Malformed, &bad.to_string())?;
+                    self.archive(None, event, Rejection::Malformed, &bad.to_string());
                     Decision::Reply(GrantReply::Rejected(Rejection::Malformed))
                 }
             };
@@ -123,53 +156,46 @@ impl<'l, 'j> Round<'l, 'j> {
         Ok(decisions)
     }
 
-    fn archive_final(
-        &mut self,
-        event: &Bytes,
-        order: &Order<'_>,
-        reply: &GrantReply,
-    ) -> Result<(), LedgerError> {
+    fn archive_final(&mut self, event: &'j Bytes, order: &Order<'j>, reply: &GrantReply) {
         let Order { trade_no, activity, scene, bonus_type, .. } = *order;
         match reply {
             GrantReply::Conflict => {
                 let detail = format!("order {trade_no} is stored with another user, type or amount");
-                self.archive(Some(trade_no), event, Rejection::Conflict, &detail)
+                self.archive(Some(trade_no), event, Rejection::Conflict, &detail);
             }
             GrantReply::Rejected(rejection) => {
                 let detail = format!("activity {activity}, scene {scene}, type {bonus_type}");
-                self.archive(Some(trade_no), event, *rejection, &detail)
+                self.archive(Some(trade_no), event, *rejection, &detail);
             }
-            _ => Ok(()),
+            _ => {}
         }
     }
 
-    fn archive(
-        &mut self,
-        trade_no: Option<&str>,
-        payload: &[u8],
-        rejection: Rejection,
-        detail: &str,
-    ) -> Result<(), LedgerError> {
-        let (reason, time_ms) = (&rejection.to_string(), self.now_ms);
-        let new = self.tx.archive(&[ArchiveEntry { trade_no, payload, reason, detail, time_ms }])?;
-        self.done.archived += new as u64;
-        Ok(())
+    fn archive(&mut self, trade_no: Option<&'j str>, payload: &'j [u8], rejection: Rejection, detail: &str) {
+        let (reason, detail) = (rejection.to_string(), detail.to_owned());
+        self.archive.push(Entry { trade_no, payload, reason, detail });
     }
 
     /// Stores what a downstream decided: one reply for each that it paid, then for each that it refused.
     pub fn settle(&mut self, settle: &'j Settle) -> Result<Vec<GrantReply>, LedgerError> {
         let mut replies = Vec::with_capacity(settle.paid.len() + settle.refused.len());
-        for event in &settle.paid {
-            let order = self.asked(settle, event)?;
-            let reply = self.paid(event, &order)?;
+        let asked = |event| self.asked(settle, event);
+        let paid = settle.paid.iter().map(asked).collect::<Result<Vec<_>, _>>()?;
+        let refused = settle.refused.iter().map(|(event, _)| asked(event)).collect::<Result<Vec<_>, _>>()?;
+        let numbers: Vec<&str> = paid.iter().map(|order| order.trade_no).collect();
+        let posted = self.tx.post(&numbers, self.now_ms)?;
+        for ((event, order), finish) in settle.paid.iter().zip(&paid).zip(posted) {
+            let reply = self.paid(event, order, finish)?;
             if reply.is_credited() {
                 self.done.credited.push((order.user_id, order.trade_no));
             }
             replies.push(reply);
         }
-        for (event, why) in &settle.refused {
-            let order = self.asked(settle, event)?;
-            replies.push(self.refused(event, &order, why)?);
+        let reason = Reason::DownstreamRefused;
+        let numbers: Vec<_> = refused.iter().map(|order| (order.trade_no, reason)).collect();
+        let released = self.tx.release(&numbers, self.now_ms)?;
+        for (((event, why), order), finish) in settle.refused.iter().zip(&refused).zip(released) {
+            replies.push(self.refused(event, order, why, finish));
         }
         Ok(replies)
     }
@@ -180,12 +206,19 @@ impl<'l, 'j> Round<'l, 'j> {
             .map_err(|bad| LedgerError::Invalid(format!("a reserved event is none: {bad}")))
     }
 
-    fn paid(&mut self, event: &Bytes, order: &Order<'j>) -> Result<GrantReply, LedgerError> {
+    fn paid(
+        &mut self,
+        event: &'j Bytes,
+        order: &Order<'j>,
+        finish: Finish,
+    ) -> Result<GrantReply, LedgerError> {
         let trade_no = order.trade_no;
-        match self.tx.post(&[trade_no], self.now_ms)?.first() {
-            Some(Finish::Done) => return Ok(GrantReply::Credited),
-            Some(Finish::Before) => return Ok(GrantReply::AlreadyCredited),
-            _ => tracing::error!(trade_no, "a downstream has paid an order that it had refused before"),
+        match finish {
+            Finish::Done => return Ok(GrantReply::Credited),
+            Finish::Before => return Ok(GrantReply::AlreadyCredited),
+            Finish::Otherwise | Finish::Unknown => {
+                tracing::error!(trade_no, "a downstream has paid an order that it had refused before")
+            }
         }
         // The money is out, so it has to stand in the books: from the budget again, or before a person's eyes (I4).
         match self.tx.reserve(&[*order], Attempt::Replay)?.first() {
@@ -196,48 +229,49 @@ impl<'l, 'j> Round<'l, 'j> {
             _ => {
                 let detail =
                     "paid downstream after it was refused, and the budget has no room: raise it, replay";
-                self.archive(Some(trade_no), event, Rejection::BudgetExhausted, detail)?;
+                self.archive(Some(trade_no), event, Rejection::BudgetExhausted, detail);
                 Ok(GrantReply::Rejected(Rejection::BudgetExhausted))
             }
         }
     }
 
-    fn refused(&mut self, event: &Bytes, order: &Order<'j>, why: &str) -> Result<GrantReply, LedgerError> {
-        let released = self.tx.release(&[(order.trade_no, Reason::DownstreamRefused)], self.now_ms)?;
+    fn refused(&mut self, event: &'j Bytes, order: &Order<'j>, why: &str, finish: Finish) -> GrantReply {
         // Credited meanwhile, for a call that was given up: then it must not be archived as well (I2).
-        if released.first() == Some(&Finish::Otherwise) {
-            return Ok(GrantReply::AlreadyCredited);
+        if finish == Finish::Otherwise {
+            return GrantReply::AlreadyCredited;
         }
-        self.archive(Some(order.trade_no), event, Rejection::DownstreamRefused, why)?;
-        Ok(GrantReply::Rejected(Rejection::DownstreamRefused))
+        self.archive(Some(order.trade_no), event, Rejection::DownstreamRefused, why);
+        GrantReply::Rejected(Rejection::DownstreamRefused)
     }
 
     /// Archives what a caller gave up, but for what a late copy has been credited for meanwhile (I2). An order
     /// that a downstream may have paid stays reserved: a replay asks it again.
-    pub fn archive_failed(&mut self, failed: &[Failed]) -> Result<(), LedgerError> {
-        for one in failed {
-            // A whole record is no order; only an event has a number.
-            let order = decode::order(&one.payload, None, self.now_ms).ok();
-            let is_credited = match &order {
-                Some(order) => self.is_credited(order)?,
+    pub fn archive_failed(&mut self, failed: &'j [Failed]) -> Result<(), LedgerError> {
+        // A whole record is no order; only an event has a number.
+        let orders: Vec<Option<Order<'j>>> =
+            failed.iter().map(|one| decode::order(&one.payload, None, self.now_ms).ok()).collect();
+        let numbers: Vec<&str> = orders.iter().flatten().map(|order| order.trade_no).collect();
+        let mut stored = self.tx.orders(&numbers)?.into_iter();
+        for (one, order) in failed.iter().zip(&orders) {
+            let is_credited = match order {
+                Some(order) => is_credited(order, stored.next().flatten()),
                 None => false,
             };
             if !is_credited {
                 let trade_no = order.map(|order| order.trade_no);
-                self.archive(trade_no, &one.payload, one.rejection, &one.detail)?;
+                self.archive(trade_no, &one.payload, one.rejection, &one.detail);
             }
         }
         Ok(())
     }
+}
 
-    fn is_credited(&mut self, order: &Order<'_>) -> Result<bool, LedgerError> {
-        let stored = self.tx.order(order.trade_no)?;
-        Ok(stored.is_some_and(|stored| {
-            stored.status == Status::Credited
-                && (stored.user_id, stored.bonus_type.as_str(), stored.amount)
-                    == (order.user_id, order.bonus_type, order.amount)
-        }))
-    }
+fn is_credited(order: &Order<'_>, stored: Option<StoredOrder>) -> bool {
+    stored.is_some_and(|stored| {
+        stored.status == Status::Credited
+            && (stored.user_id, stored.bonus_type.as_str(), stored.amount)
+                == (order.user_id, order.bonus_type, order.amount)
+    })
 }
 
 fn decision(outcome: OrderOutcome, reserve: bool) -> Decision {

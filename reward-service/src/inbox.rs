@@ -1,4 +1,4 @@
-//! The bounded queue in front of the writer. Full, it refuses at once (I9).
+//! The bounded queue in front of the writers. Full, it refuses at once (I9).
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -84,6 +84,15 @@ impl<J> Inbox<J> {
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.filled.notify_all();
+    }
+
+    /// Drops all jobs that wait, outside of the lock: their callers are told.
+    pub fn drop_all(&self) {
+        let mut state = self.state.lock();
+        state.waiting = Weight::default();
+        let jobs = std::mem::take(&mut state.jobs);
+        drop(state);
+        drop(jobs);
     }
 
     pub fn is_closed(&self) -> bool {

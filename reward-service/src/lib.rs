@@ -1,8 +1,8 @@
 //! Grants rewards: each order number once (I1), inside budgets (I4), into the ledger or a downstream system.
 //!
 //! - [`contract`] is what callers code against, here or over a wire.
-//! - [`RewardService::start`] starts the one thread that owns the ledger; calls of many callers share a
-//!   transaction (group commit), and are answered after its commit. [`RewardHandle`] implements
+//! - [`RewardService::start`] starts the threads that write the ledger, one on a file, several on a database;
+//!   calls of many callers share a transaction (group commit), and are answered after its commit. [`RewardHandle`] implements
 //!   [`contract::Rewards`].
 //! - [`Connector`] is what a downstream system offers. An order is reserved in the ledger before the downstream
 //!   is asked, and posted when it has paid; whatever gets lost in between, it is asked again with the same key.

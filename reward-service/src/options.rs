@@ -21,9 +21,13 @@ pub type GrantObserver = Arc<dyn Fn(&[(i64, &str)]) + Send + Sync>;
 /// Options of the reward service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RewardOptions {
-    /// Events that one transaction takes at most, 1 to 65,536. Default 8,192: the cost of a commit and of the
-    /// accounts' pages is shared by so many.
-    pub batch_events_max: usize,
+    /// Events that one transaction takes at most, 1 to 65,536. Default: what suits the ledger; 8,192 in a file,
+    /// where the cost of a commit and of the accounts' pages is shared by so many, 1,000 on PostgreSQL, where
+    /// others wait for what a transaction holds.
+    pub batch_events_max: Option<usize>,
+    /// Threads that write, each on a connection of its own, 1 to 64. Default: what suits the ledger; 1 in a file,
+    /// which has one writer, 3 on PostgreSQL, so that one computes while another waits for the disk.
+    pub writers: Option<usize>,
     /// Events that wait for the writer at most, 1 to 1,000,000. Default 65,536. When full, calls answer `Busy`.
     pub queue_events_max: usize,
     /// Bytes of events that wait for the writer at most. Default 32 MiB. When full, calls answer `Busy`.
@@ -41,7 +45,8 @@ pub struct RewardOptions {
 impl Default for RewardOptions {
     fn default() -> Self {
         Self {
-            batch_events_max: 8_192,
+            batch_events_max: None,
+            writers: None,
             queue_events_max: 65_536,
             queue_bytes_max: 32 << 20,
             busy_retry_ms: 20,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use windfall_config::rules::Budget;
-use windfall_ledger::{Attempt, BudgetRaised, BudgetSet, Ledger, LedgerError};
+use windfall_ledger::{Attempt, BudgetRaised, BudgetSet, Ledger, LedgerError, OpenError, Writers};
 
 /// The service could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -28,8 +28,11 @@ pub enum StartError {
         /// The name that was not found.
         connector: String,
     },
+    /// The ledger gave no connection for another writer: correct it, or ask for fewer writers.
+    #[error("the ledger takes no further writer: {0}")]
+    Ledger(#[from] OpenError),
     /// The system gave no thread.
-    #[error("the writer's thread could not be started: {0}")]
+    #[error("a writer's thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
 }
 
@@ -52,7 +55,7 @@ pub enum CallError {
 pub struct RewardService;
 
 impl RewardService {
-    /// Starts the writer's thread, which owns the ledger until the handle is closed. `observer` hears of every
+    /// Starts the writers' threads, which own the ledger until the handle is closed. `observer` hears of every
     /// credit.
     ///
     /// # Errors
@@ -84,20 +87,42 @@ impl RewardService {
         let max = Weight { events: options.queue_events_max, bytes: options.queue_bytes_max };
         let inbox = Arc::new(Inbox::new(max));
         let counters = Arc::new(Counters::default());
-        let writer = Writer {
-            ledger,
-            inbox: Arc::clone(&inbox),
-            batch_events_max: options.batch_events_max.clamp(1, 65_536),
-            observer,
-            counters: Arc::clone(&counters),
-            clock: Arc::clone(&clock),
+        // All connections before the first thread: a start that fails leaves nothing behind.
+        let (writers, batch_events) = suits(ledger.writers());
+        let more = options.writers.unwrap_or(writers).clamp(1, 64) - 1;
+        let mut ledgers = (0..more).map(|_| ledger.another()).collect::<Result<Vec<_>, _>>()?;
+        ledgers.push(ledger);
+        let mut inner = Inner {
+            inbox,
+            downstreams,
+            counters,
+            in_flight: InFlight::default(),
+            clock,
+            threads: Mutex::default(),
+            options,
         };
-        let thread = std::thread::Builder::new().name("ledger-writer".into()).spawn(move || writer.run())?;
-        let thread = Mutex::new(Some(thread));
-        let in_flight = InFlight::default();
-        Ok(RewardHandle {
-            inner: Arc::new(Inner { options, inbox, downstreams, counters, in_flight, clock, thread }),
-        })
+        for ledger in ledgers {
+            let writer = Writer {
+                ledger,
+                inbox: Arc::clone(&inner.inbox),
+                batch_events_max: inner.options.batch_events_max.unwrap_or(batch_events).clamp(1, 65_536),
+                observer: observer.clone(),
+                counters: Arc::clone(&inner.counters),
+                clock: Arc::clone(&inner.clock),
+            };
+            let thread =
+                std::thread::Builder::new().name("ledger-writer".into()).spawn(move || writer.run())?;
+            inner.threads.get_mut().push(thread);
+        }
+        Ok(RewardHandle { inner: Arc::new(inner) })
+    }
+}
+
+/// Writers and events a transaction that suit a ledger.
+const fn suits(writers: Writers) -> (usize, usize) {
+    match writers {
+        Writers::One => (1, 8_192),
+        Writers::Many => (3, 1_000),
     }
 }
 
@@ -114,7 +139,7 @@ pub(crate) struct Inner {
     pub(crate) counters: Arc<Counters>,
     pub(crate) in_flight: InFlight,
     pub(crate) clock: Clock,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl RewardHandle {
@@ -163,7 +188,7 @@ impl RewardHandle {
         }
     }
 
-    /// Runs something on the ledger, between two transactions of the writer.
+    /// Runs something on the ledger, between two transactions of a writer.
     ///
     /// # Errors
     /// [`CallError`].
@@ -231,11 +256,13 @@ impl Inner {
 
     fn close(&self) {
         self.inbox.close();
-        let thread = self.thread.lock().take();
-        // The writer itself may drop the last handle, inside a call: it cannot wait for itself, and ends anyway.
-        let other = thread.filter(|thread| thread.thread().id() != std::thread::current().id());
-        if let Some(Err(_)) = other.map(JoinHandle::join) {
-            tracing::error!("the ledger's writer had panicked; its callers were told to ask again");
+        let threads = std::mem::take(&mut *self.threads.lock());
+        // A writer may drop the last handle, inside a call: it cannot wait for itself, and ends anyway.
+        let own = std::thread::current().id();
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
+            if thread.join().is_err() {
+                tracing::error!("a writer of the ledger had panicked; its callers were told to ask again");
+            }
         }
     }
 }

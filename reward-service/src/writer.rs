@@ -1,5 +1,5 @@
-//! The one thread that owns the ledger. It takes all calls that wait, puts them into one transaction, and
-//! answers after its commit: group commit.
+//! A thread that writes the ledger. It takes all calls that wait, puts them into one transaction, and answers
+//! after its commit: group commit. A file has one such thread, a database several, each on its own connection.
 
 use crate::contract::{Failed, GrantReply};
 use crate::decide::Round;
@@ -97,6 +97,9 @@ pub(crate) enum Answer {
     None,
 }
 
+/// A transaction that others were in the way of is tried so often before its callers are told to ask again.
+const ATTEMPTS: u32 = 8;
+
 pub(crate) struct Writer {
     pub ledger: Ledger,
     pub inbox: Arc<Inbox<Job>>,
@@ -115,8 +118,7 @@ impl Drop for CloseAtEnd {
             tracing::error!("the ledger's writer has panicked; every call is told to come again");
         }
         self.0.close();
-        let mut left = Vec::new();
-        while self.0.take(usize::MAX, &mut left) {}
+        self.0.drop_all();
     }
 }
 
@@ -136,7 +138,17 @@ impl Writer {
         let answers = if jobs.iter().all(|job| matches!(job, Job::Call(_))) {
             Ok(jobs.iter().map(|_| Answer::None).collect())
         } else {
-            self.commit(jobs, now_ms)
+            let mut attempt = 1;
+            loop {
+                match self.commit(jobs, now_ms) {
+                    // Nothing of it was stored: the whole transaction again.
+                    Err(LedgerError::Contended(why)) if attempt < ATTEMPTS => {
+                        tracing::debug!(why, "a grant transaction is repeated");
+                        attempt += 1;
+                    }
+                    done => break done,
+                }
+            }
         };
         match answers {
             // Only now: it is durable.
@@ -157,6 +169,10 @@ impl Writer {
                 tracing::error!(%error, "a grant transaction failed; its callers are told to ask again");
                 for job in jobs.drain(..) {
                     self.refuse(job, &error);
+                }
+                // Closed, with a database that is gone: each further round would wait for it in vain.
+                if self.inbox.is_closed() && !may_lie_in_one_job(&error) {
+                    self.inbox.drop_all();
                 }
             }
         }
@@ -215,5 +231,13 @@ impl Writer {
 /// Whether another transaction without the job that it lies in would go well. If so that one must not hold up all
 /// others, again and again.
 const fn may_lie_in_one_job(error: &LedgerError) -> bool {
-    !matches!(error, LedgerError::Busy | LedgerError::Full | LedgerError::ReadOnly)
+    !matches!(
+        error,
+        LedgerError::Busy
+            | LedgerError::Full
+            | LedgerError::ReadOnly
+            | LedgerError::Contended(_)
+            | LedgerError::Unavailable(_)
+            | LedgerError::Unknown(_)
+    )
 }
