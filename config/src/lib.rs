@@ -10,7 +10,9 @@
 //! - [`FileSource`] watches a file for it and applies a change within 1 s. If the file goes away, what runs
 //!   goes on (I8). Another source offers its candidates to an [`Applier`] in the same way.
 //! - [`RulesStore`] changes the file for an operator: checked, whole, numbered, with who and why, and any
-//!   version can be rolled back to.
+//!   version can be rolled back to ([`ChangeRules`]).
+//! - `etcd`, with the feature of that name, has source and store for rules in etcd, with a copy on disk for starts
+//!   without it. Both pass [`conformance`].
 //!
 //! **Static options** are each component's own struct, in its own crate; [`load`] fills any of them from a
 //! file with the environment laid over it.
@@ -40,7 +42,11 @@
 //! ```
 
 mod bounds;
+mod change;
+pub mod conformance;
 mod document;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod live;
 mod nearest;
 mod options;
@@ -49,9 +55,10 @@ pub mod rules;
 mod store;
 mod watch;
 
+pub use change::{Change, ChangeRules, History, ReadError, SetError, Written};
 pub use live::{Applied, Applier, LiveRules, Noted, Status};
 pub use options::{OptionsError, Place, load};
 pub use refusal::{Fault, Problem, Refusal};
 pub use rules::Rules;
-pub use store::{Change, History, ReadError, RulesStore, SetError, Written};
+pub use store::RulesStore;
 pub use watch::{FileSource, OpenError, WatchOptions};

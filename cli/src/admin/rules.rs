@@ -191,8 +191,8 @@ fn history(file: &Path, json: bool) -> Result<()> {
             println!("{:>6}  {}  {:<16} {}", change.version, utc(change.at_ms), change.who, change.why);
         }
     }
-    for (path, why) in &history.unreadable {
-        eprintln!("{} cannot be read: {why}", path.display());
+    for (place, why) in &history.unreadable {
+        eprintln!("{place} cannot be read: {why}");
     }
     Ok(())
 }

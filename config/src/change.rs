@@ -1,0 +1,226 @@
+//! Changes to the rules: what is kept of each, and what a new one must fulfil, wherever the rules lie.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::document::{version_of, with_version};
+use crate::refusal::Refusal;
+use crate::rules::Rules;
+
+/// Bytes of `who` and of `why` at most.
+const REMARK_MAX_BYTES: usize = 4096;
+
+/// Rules with their history, as an operator changes them: [`crate::RulesStore`] has them in a file, `EtcdRulesStore`
+/// in etcd. Every call blocks.
+pub trait ChangeRules: Send + Sync {
+    /// The document as it stands, valid or not; what is not UTF-8 is replaced by `U+FFFD`.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn show(&self) -> Result<String, ReadError>;
+
+    /// Replaces the document, as a whole or not at all. `now_ms` is ms since 1970.
+    ///
+    /// `new_text` carries the version that it was made from, as [`ChangeRules::show`] gave it; it is written
+    /// with the next one. So of two changes made from the same version the second is a [`SetError::Conflict`],
+    /// and no change is lost. Where there is no document yet, or none that can be read, any version is taken.
+    ///
+    /// # Errors
+    /// [`SetError`] says for each case whether anything was written.
+    fn set(&self, new_text: &str, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError>;
+
+    /// Writes the document of an earlier version as a new one. `now_ms` is ms since 1970.
+    ///
+    /// # Errors
+    /// [`SetError`], [`SetError::Refused`] too: a document of old may name a broker that is gone.
+    fn rollback(&self, version: u64, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError>;
+
+    /// Every change that was made by [`ChangeRules::set`] and [`ChangeRules::rollback`].
+    ///
+    /// # Errors
+    /// [`ReadError`] where nothing can be read; damaged entries are listed in the result.
+    fn history(&self) -> Result<History, ReadError>;
+}
+
+/// One change that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// The version it made.
+    pub version: u64,
+    /// When, ms since 1970.
+    pub at_ms: u64,
+    /// Who made it.
+    pub who: String,
+    /// Why.
+    pub why: String,
+    /// The whole document before it; `None` for the first.
+    pub before: Option<String>,
+    /// The whole document after it.
+    pub after: String,
+}
+
+impl Change {
+    /// Whether it began where `earlier` ended. Where it did not, the file was changed outside in between, or
+    /// the machine died before `earlier` took effect; `before` has what was there.
+    pub fn follows(&self, earlier: &Self) -> bool {
+        self.before.as_deref() == Some(&earlier.after)
+    }
+}
+
+/// Every change that was kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    /// By version, oldest first.
+    pub changes: Vec<Change>,
+    /// Files or keys that could not be read, with the reason.
+    pub unreadable: Vec<(String, String)>,
+}
+
+/// What a change came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// This version is there now.
+    Changed {
+        /// The new version.
+        version: u64,
+    },
+    /// It said that already, to the byte; nothing was written.
+    Unchanged {
+        /// The version it has.
+        version: u64,
+    },
+}
+
+/// The rules could not be read, or their history.
+#[derive(Debug, thiserror::Error)]
+#[error("{place} cannot be read: {source}")]
+pub struct ReadError {
+    /// The file, directory or key.
+    pub place: String,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// A change was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum SetError {
+    /// The document does not validate; correct it. Nothing was written.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The document was made from another version than is there now, so that it would undo a change that it
+    /// has not seen. Merge the two and set the result. Nothing was written.
+    #[error(
+        "the document carries version {based_on}, but version {current} is there now: take over what has \
+         changed, leave `version = {current}` in it (set raises it), and set it again"
+    )]
+    Conflict {
+        /// The version in the document.
+        based_on: u64,
+        /// The version that is there now.
+        current: u64,
+    },
+    /// Another one is changing them; try again. Nothing was written.
+    #[error("{0} is locked by another change; try again")]
+    Locked(String),
+    /// `who` or `why` is empty or longer than 4096 bytes. Nothing was written.
+    #[error("say {0}: 1 to 4096 bytes; every change is kept with who made it and why")]
+    Remark(&'static str),
+    /// No such version in the history. Nothing was written.
+    #[error("the history has no version {0}")]
+    UnknownVersion(u64),
+    /// Reading or writing failed. Where writing had begun the change may have been made: look at the version that is
+    /// there before trying again.
+    #[error("{what} {place}: {source}; look at the version that is there before trying again")]
+    Io {
+        /// What failed.
+        what: &'static str,
+        /// Where.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl From<ReadError> for SetError {
+    fn from(error: ReadError) -> Self {
+        Self::Io { what: "cannot read", place: error.place, source: error.source }
+    }
+}
+
+impl History {
+    /// The document of a version: what a change left, or what the next one found after a change outside.
+    pub(crate) fn text_of(&self, version: u64) -> Option<String> {
+        let made = self.changes.iter().find(|change| change.version == version).map(|change| &change.after);
+        let found = || {
+            let before = self.changes.iter().filter_map(|change| change.before.as_ref());
+            before.into_iter().find(|before| version_of(before) == Some(version))
+        };
+        made.or_else(found).cloned()
+    }
+}
+
+/// A change is kept with who made it and why, or not made.
+pub(crate) fn check_remarks(who: &str, why: &str) -> Result<(), SetError> {
+    for (what, remark) in [("who", who), ("why", why)] {
+        if remark.trim().is_empty() || remark.len() > REMARK_MAX_BYTES {
+            return Err(SetError::Remark(what));
+        }
+    }
+    Ok(())
+}
+
+/// How a rollback's reason stands in the history.
+pub(crate) fn rollback_reason(version: u64, why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!("rollback to version {version}: {why}") }
+}
+
+/// Refuses a document that was made from another version than is there now.
+pub(crate) fn check_base(based_on: u64, current: Option<u64>) -> Result<(), SetError> {
+    match current {
+        Some(current) if current != based_on => Err(SetError::Conflict { based_on, current }),
+        _ => Ok(()),
+    }
+}
+
+/// Who, why and when.
+#[derive(Clone, Copy)]
+pub(crate) struct Remarks<'a> {
+    pub(crate) who: &'a str,
+    pub(crate) why: &'a str,
+    pub(crate) now_ms: u64,
+}
+
+/// What has to be written; `Err` of the inner result where it is there already, with its version. `newest` is the
+/// history's newest version.
+pub(crate) fn plan(
+    before: Option<String>,
+    newest: Option<u64>,
+    text: String,
+    remarks: Remarks<'_>,
+    known_brokers: Option<&[String]>,
+) -> Result<Result<Change, u64>, SetError> {
+    let current = before.as_deref().and_then(version_of);
+    // Above everything that ever was, so that processes take it whatever they run.
+    let version = match current.max(newest) {
+        Some(newest) => newest.saturating_add(1),
+        None => version_of(&text).unwrap_or(1),
+    };
+    // A document older than the history's newest was put there past it: processes do not take it, so write it anew.
+    if let (Some(before), Some(current)) = (&before, current)
+        && newest.is_none_or(|newest| newest <= current)
+        && with_version(&text, current).as_ref() == Some(before)
+    {
+        return Ok(Err(current));
+    }
+    let after = with_version(&text, version).unwrap_or(text);
+    validate(&after, known_brokers)?;
+    let Remarks { who, why, now_ms } = remarks;
+    Ok(Ok(Change { version, at_ms: now_ms, who: who.to_owned(), why: why.to_owned(), before, after }))
+}
+
+pub(crate) fn validate(text: &str, known_brokers: Option<&[String]>) -> Result<Rules, Refusal> {
+    let known: Option<Vec<&str>> = known_brokers.map(|known| known.iter().map(String::as_str).collect());
+    Rules::parse(text, known.as_deref())
+}

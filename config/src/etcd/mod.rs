@@ -1,0 +1,179 @@
+//! Live rules in etcd: one document for a fleet, applied within a second by every process.
+//!
+//! - [`EtcdSource`] follows the document: it reads and watches, and looks each second whether the watch still tells
+//!   the truth, so that a broken stream, a compaction, a frozen server or one that has lost its data is noticed.
+//! - [`EtcdRulesStore`] changes it for an operator: document and history entry in one transaction, compared with what
+//!   was read, so that of two operators one is told of the other.
+//!
+//! Under [`EtcdOptions::prefix`] lie `current`, the document, and `changes/0000000000000007`, what made version 7:
+//! who, why, before, after.
+//!
+//! **Versions only grow.** A process takes no document whose version is not above the one that it runs, whatever
+//! happened to etcd; a rollback writes an old document under a new version. Where etcd has lost its data, put the
+//! document back that the processes run, from any one's [`EtcdOptions::copy`].
+//!
+//! **Without etcd.** Every document that was taken is kept in [`EtcdOptions::copy`]. A process that starts while etcd
+//! is away begins with that, says so in its status, and follows when etcd is back (I8). A document that does not
+//! validate changes nothing and is counted (I6).
+//!
+//! ```no_run
+//! use windfall_config::etcd::{EtcdOptions, EtcdRulesStore, EtcdSource};
+//! use windfall_config::ChangeRules as _;
+//!
+//! let options = EtcdOptions {
+//!     endpoints: vec!["http://10.0.0.5:2379".into()],
+//!     copy: Some("/var/lib/windfall/rules-copy.toml".into()),
+//!     ..EtcdOptions::default()
+//! };
+//! let (live, source) = EtcdSource::open(options.clone(), None, || 0)?;
+//! println!("version {}", live.current().version);
+//!
+//! let store = EtcdRulesStore::new(options, None)?;
+//! store.rollback(7, "ann", "the new limits were too low", 1_800_000_000_000)?;
+//! source.close();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod connection;
+mod source;
+mod store;
+
+pub use source::EtcdSource;
+pub use store::EtcdRulesStore;
+
+use crate::refusal::Refusal;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where the rules lie in etcd.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EtcdOptions {
+    /// `http://host:port` or `host:port` of its members. 1 to 16; default `127.0.0.1:2379`. TLS is not in this build.
+    pub endpoints: Vec<String>,
+    /// What the keys begin with; 1 to 512 bytes, default `/windfall/rules/`.
+    pub prefix: String,
+    /// User and password, where etcd asks for them. The password is never shown.
+    pub user: Option<(String, String)>,
+    /// The file that keeps the last good document, for starts without etcd; a file for each process. `None`: such
+    /// starts fail.
+    pub copy: Option<PathBuf>,
+    /// How long a start waits for etcd, ms. 1 to 60,000; default 3,000.
+    pub start_timeout_ms: u64,
+    /// How long any one answer may take, ms. 1 to 60,000; default 2,000.
+    pub call_timeout_ms: u64,
+    /// How often the watch is checked, ms; an answer of a hundred bytes. 10 to 60,000; default 1,000.
+    pub check_ms: u64,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        Self {
+            endpoints: vec!["127.0.0.1:2379".into()],
+            prefix: "/windfall/rules/".into(),
+            user: None,
+            copy: None,
+            start_timeout_ms: 3_000,
+            call_timeout_ms: 2_000,
+            check_ms: 1_000,
+        }
+    }
+}
+
+/// Rules in etcd could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenEtcdError {
+    /// An option is out of its range; correct it.
+    #[error("{0}")]
+    Option(String),
+    /// etcd gives no answer, or refuses the user, and there is no copy to begin with. Check endpoints and user.
+    #[error("etcd at {place}: {what}; check endpoints and user, and that etcd runs")]
+    Unreachable {
+        /// The endpoints.
+        place: String,
+        /// What happened.
+        what: String,
+    },
+    /// There is no document, and no copy. Set one first.
+    #[error("etcd at {place} has no {key}; set the rules first (windfall rules set)")]
+    Missing {
+        /// The endpoints.
+        place: String,
+        /// The key that is missing.
+        key: String,
+    },
+    /// The document does not validate, and there is no copy of an earlier one. Correct it.
+    #[error("{key}: {refusal}")]
+    Refused {
+        /// The key.
+        key: String,
+        /// What is wrong.
+        refusal: Refusal,
+    },
+    /// The watching thread could not be started. Retry when the system has threads again.
+    #[error("the watcher of the rules cannot be started: {0}")]
+    Thread(io::Error),
+}
+
+impl std::fmt::Debug for EtcdOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EtcdOptions")
+            .field("endpoints", &self.endpoints)
+            .field("prefix", &self.prefix)
+            .field("user", &self.user.as_ref().map(|(name, _)| name))
+            .field("copy", &self.copy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EtcdOptions {
+    fn check(&self) -> Result<(), OpenEtcdError> {
+        let number = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
+        let ranges = [
+            ("endpoints", number(self.endpoints.len()), 1, 16),
+            ("prefix", number(self.prefix.len()), 1, 512),
+            ("start_timeout_ms", self.start_timeout_ms, 1, 60_000),
+            ("call_timeout_ms", self.call_timeout_ms, 1, 60_000),
+            ("check_ms", self.check_ms, 10, 60_000),
+        ];
+        for (name, value, low, high) in ranges {
+            if value < low || value > high {
+                return Err(OpenEtcdError::Option(format!(
+                    "{name}: {value}, but {low} to {high} is allowed"
+                )));
+            }
+        }
+        match self
+            .endpoints
+            .iter()
+            .find(|endpoint| endpoint.contains("://") && !endpoint.starts_with("http://"))
+        {
+            Some(other) => {
+                Err(OpenEtcdError::Option(format!("endpoints: {other}, but http://host:port is allowed")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn current_key(&self) -> String {
+        format!("{}current", self.prefix)
+    }
+
+    fn changes_prefix(&self) -> String {
+        format!("{}changes/", self.prefix)
+    }
+
+    /// Sorts as the version does.
+    fn change_key(&self, version: u64) -> String {
+        format!("{}{version:016}", self.changes_prefix())
+    }
+
+    /// The endpoints, as messages have them.
+    fn place(&self) -> String {
+        self.endpoints.join(", ")
+    }
+
+    fn call_timeout(&self) -> Duration {
+        Duration::from_millis(self.call_timeout_ms)
+    }
+}

@@ -1,0 +1,251 @@
+//! Changes the document in etcd with who and why, keeps every change, and rolls back.
+
+use super::connection::Connection;
+use super::{EtcdOptions, OpenEtcdError};
+use crate::change::{
+    Change, ChangeRules, History, ReadError, Remarks, SetError, Written, check_base, check_remarks, plan,
+    rollback_reason, validate,
+};
+use crate::document::version_of;
+use etcd_client::{
+    Compare, CompareOp, GetOptions, GetResponse, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
+};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::thread;
+
+/// Entries of the history in one answer.
+const PAGE: i64 = 16;
+
+/// The rules in etcd with their history. Connects for each call, which blocks; async code may call it where blocking
+/// for some milliseconds is fine.
+#[derive(Debug, Clone)]
+pub struct EtcdRulesStore {
+    options: EtcdOptions,
+    known_brokers: Option<Vec<String>>,
+}
+
+/// How a change lies there. etcd takes 1.5 MiB a transaction, so what is the same as in the last entry is left out.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    version: u64,
+    at_ms: u64,
+    who: String,
+    why: String,
+    /// Whether it was made from what the last entry has as `after`.
+    follows: bool,
+    before: Option<String>,
+    after: String,
+}
+
+/// What a change begins with, of one revision.
+struct Base {
+    document: Option<String>,
+    /// The revision of the document; 0 where there is none.
+    changed: i64,
+    newest: Option<Entry>,
+    newest_version: Option<u64>,
+}
+
+impl EtcdRulesStore {
+    /// `known_brokers` are those of the static options, as in [`crate::Rules::parse`]. Does not connect yet.
+    ///
+    /// # Errors
+    /// [`OpenEtcdError::Option`] alone.
+    pub fn new(options: EtcdOptions, known_brokers: Option<Vec<String>>) -> Result<Self, OpenEtcdError> {
+        options.check()?;
+        Ok(Self { options, known_brokers })
+    }
+
+    /// Works on a connection, on a thread of its own: the caller's may have a runtime that must not be blocked on.
+    fn connected<T: Send>(
+        &self,
+        work: impl AsyncFnOnce(&mut Connection) -> T + Send,
+    ) -> Result<T, io::Error> {
+        let run = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let mut connection = Connection::open(&self.options).await.map_err(io::Error::other)?;
+                Ok(work(&mut connection).await)
+            })
+        };
+        thread::scope(|scope| scope.spawn(run).join())
+            .unwrap_or_else(|_| Err(io::Error::other("the call had panicked")))
+    }
+
+    fn key_place(&self, key: &str) -> String {
+        format!("{key} in etcd at {}", self.options.place())
+    }
+
+    fn unread(&self, source: io::Error) -> ReadError {
+        ReadError { place: self.key_place(&self.options.prefix), source }
+    }
+
+    fn change(
+        &self,
+        check: impl FnOnce(Option<u64>) -> Result<(), SetError> + Send,
+        text: impl AsyncFnOnce(&Self, &mut Connection) -> Result<String, SetError> + Send,
+        remarks: Remarks<'_>,
+    ) -> Result<Written, SetError> {
+        check_remarks(remarks.who, remarks.why)?;
+        let work = async |connection: &mut Connection| {
+            let base = self.base(connection).await?;
+            let current = base.document.as_deref().and_then(version_of);
+            check(current)?;
+            let text = text(self, connection).await?;
+            let before = base.document.clone();
+            match plan(before, base.newest_version, text, remarks, self.known_brokers.as_deref())? {
+                Ok(change) => self.write(connection, change, base, current).await,
+                Err(version) => Ok(Written::Unchanged { version }),
+            }
+        };
+        self.connected(work).map_err(|source| SetError::from(self.unread(source)))?
+    }
+
+    async fn base(&self, connection: &mut Connection) -> Result<Base, SetError> {
+        let newest =
+            GetOptions::new().with_prefix().with_sort(SortTarget::Key, SortOrder::Descend).with_limit(1);
+        let reads = vec![
+            TxnOp::get(self.options.current_key(), None),
+            TxnOp::get(self.options.changes_prefix(), Some(newest)),
+        ];
+        let failed = |what: String| SetError::from(self.unread(io::Error::other(what)));
+        let answer = connection.transact(Txn::new().and_then(reads)).await.map_err(failed)?;
+        let mut found = answer.op_responses().into_iter().map(|response| match response {
+            TxnOpResponse::Get(mut found) => found.take_kvs().into_iter().next(),
+            _ => None,
+        });
+        let document = found.next().flatten();
+        let newest = found.next().flatten();
+        let newest_version = newest.as_ref().and_then(|pair| version_in(pair.key()));
+        Ok(Base {
+            changed: document.as_ref().map_or(0, etcd_client::KeyValue::mod_revision),
+            document: document.map(|pair| String::from_utf8_lossy(pair.value()).into_owned()),
+            newest: newest.and_then(|pair| read_entry(pair.value()).ok()),
+            newest_version,
+        })
+    }
+
+    /// Document and entry together or neither, and only where nobody was there in between.
+    async fn write(
+        &self,
+        connection: &mut Connection,
+        change: Change,
+        base: Base,
+        current: Option<u64>,
+    ) -> Result<Written, SetError> {
+        let (key, entry_key) = (self.options.current_key(), self.options.change_key(change.version));
+        let failed = |what: String| SetError::Io {
+            what: "cannot write",
+            place: self.key_place(&key),
+            source: io::Error::other(what),
+        };
+        let Change { version, at_ms, who, why, before, after } = change;
+        let follows = before.is_some() && before == base.newest.map(|newest| newest.after);
+        let before = before.filter(|_| !follows);
+        let entry = Entry { version, at_ms, who, why, follows, before, after: after.clone() };
+        let entry = toml::to_string(&entry).map_err(|error| failed(error.to_string()))?;
+        let transaction = Txn::new()
+            .when(vec![
+                Compare::mod_revision(key.clone(), CompareOp::Equal, base.changed),
+                Compare::version(entry_key.clone(), CompareOp::Equal, 0),
+            ])
+            .and_then(vec![TxnOp::put(entry_key, entry, None), TxnOp::put(key.clone(), after, None)])
+            .or_else(vec![TxnOp::get(key.clone(), None)]);
+        let answer = connection.transact(transaction).await.map_err(failed)?;
+        if answer.succeeded() {
+            return Ok(Written::Changed { version });
+        }
+        let there = answer.op_responses().into_iter().find_map(|response| match response {
+            TxnOpResponse::Get(found) => version_there(&found),
+            _ => None,
+        });
+        let based_on = current.unwrap_or(0);
+        Err(SetError::Conflict { based_on, current: there.unwrap_or(version) })
+    }
+
+    async fn read_history(&self, connection: &mut Connection) -> Result<History, String> {
+        let mut history = History { changes: Vec::new(), unreadable: Vec::new() };
+        let prefix = self.options.changes_prefix().into_bytes();
+        let mut end = prefix.clone();
+        // The prefix ends with a slash, and after it comes `0`.
+        end.pop();
+        end.push(b'0');
+        let mut from = prefix;
+        loop {
+            let page = connection.range(&from, &end, PAGE).await?;
+            let Some((last, _)) = page.last() else { return Ok(history) };
+            from = last.clone();
+            from.push(0);
+            for (key, value) in page {
+                match read_entry(&value) {
+                    Ok(entry) => {
+                        let last = history.changes.last().map(|change: &Change| change.after.clone());
+                        history.changes.push(entry.change(last));
+                    }
+                    Err(why) => {
+                        let key = String::from_utf8_lossy(&key).into_owned();
+                        history.unreadable.push((self.key_place(&key), why));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl ChangeRules for EtcdRulesStore {
+    fn show(&self) -> Result<String, ReadError> {
+        let key = self.options.current_key();
+        let failed = |source| ReadError { place: self.key_place(&key), source };
+        let found = self.connected(async |connection| connection.find(&key, false).await).map_err(failed)?;
+        let found = found.map_err(|what| failed(io::Error::other(what)))?;
+        let missing = || failed(io::Error::new(io::ErrorKind::NotFound, "there is no such key"));
+        found.document.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).ok_or_else(missing)
+    }
+
+    fn set(&self, new_text: &str, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError> {
+        let based_on = validate(new_text, self.known_brokers.as_deref())?.version;
+        let text = async |_: &Self, _: &mut Connection| Ok(new_text.to_owned());
+        self.change(move |current| check_base(based_on, current), text, Remarks { who, why, now_ms })
+    }
+
+    fn rollback(&self, version: u64, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError> {
+        let why = rollback_reason(version, why);
+        let text = async |store: &Self, connection: &mut Connection| {
+            let history = store.read_history(connection).await;
+            let history = history.map_err(|what| store.unread(io::Error::other(what)))?;
+            history.text_of(version).ok_or(SetError::UnknownVersion(version))
+        };
+        self.change(|_| Ok(()), text, Remarks { who, why: &why, now_ms })
+    }
+
+    fn history(&self) -> Result<History, ReadError> {
+        let failed = |source| self.unread(source);
+        let history =
+            self.connected(async |connection| self.read_history(connection).await).map_err(failed)?;
+        history.map_err(|what| failed(io::Error::other(what)))
+    }
+}
+
+impl Entry {
+    /// `last` is what the entry before it left.
+    fn change(self, last: Option<String>) -> Change {
+        let Self { version, at_ms, who, why, follows, before, after } = self;
+        let before = if follows { last } else { before };
+        Change { version, at_ms, who, why, before, after }
+    }
+}
+
+fn read_entry(bytes: &[u8]) -> Result<Entry, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    toml::from_str(text).map_err(|error| error.message().to_owned())
+}
+
+fn version_in(key: &[u8]) -> Option<u64> {
+    std::str::from_utf8(key).ok()?.rsplit('/').next()?.parse().ok()
+}
+
+fn version_there(found: &GetResponse) -> Option<u64> {
+    version_of(&String::from_utf8_lossy(found.kvs().first()?.value()))
+}
