@@ -8,6 +8,7 @@ mod demo_calm;
 mod limiter_admit;
 mod measure;
 mod mint;
+mod redis_store;
 mod send_call;
 mod window_deliver_finish;
 
@@ -20,13 +21,14 @@ use serde::Serialize;
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
-const ROWS: [(&str, Measure); 7] = [
+const ROWS: [(&str, Measure); 8] = [
     ("send.call", send_call::measure),
     ("mint.hmac", mint::hmac),
     ("mint.ed25519", mint::ed25519),
     ("window.deliver_finish", window_deliver_finish::measure),
     ("limiter.admit", limiter_admit::measure),
     ("consume.embedded", consume_embedded::measure),
+    ("redis.store", redis_store::measure),
     ("demo.calm", demo_calm::measure),
 ];
 
