@@ -1,0 +1,160 @@
+//! The reward service over a ledger in PostgreSQL: several writers, several services, and a server that is killed
+//! and frozen under them.
+#![cfg(feature = "postgres")]
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use support::cash;
+use windfall_reward_service::contract::{GrantReply, Rewards};
+use windfall_reward_service::ledger::{BudgetSet, Ledger, LedgerReader, PostgresOptions};
+use windfall_reward_service::{RewardHandle, RewardOptions, RewardService, system_clock};
+use windfall_servers::{Private, Servers};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const USERS: u64 = 50;
+
+fn schema(name: &str) -> PostgresOptions {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    PostgresOptions {
+        schema: format!("{name}_{}_{since}", std::process::id()),
+        connect_timeout_ms: 3_000,
+        statement_timeout_ms: 3_000,
+        ..PostgresOptions::default()
+    }
+}
+
+fn start(url: &str, options: &PostgresOptions) -> RewardHandle {
+    let ledger = Ledger::connect(url, options).unwrap();
+    RewardService::start(RewardOptions::default(), ledger, vec![], None, system_clock()).unwrap()
+}
+
+/// Grants until it is final: once credited, then already credited.
+async fn until_final(rewards: &RewardHandle, batch: u64, credited: &AtomicU64) {
+    let events: Vec<_> = (0..40)
+        .map(|at| {
+            cash(&format!("order/{batch:05}/{at:02}"), i64::try_from((batch * 40 + at) % USERS).unwrap(), 3)
+        })
+        .collect();
+    let started = Instant::now();
+    loop {
+        let replies = rewards.grant_batch("cash", &events).await;
+        let new = replies.iter().filter(|reply| **reply == GrantReply::Credited).count();
+        credited.fetch_add(new as u64, Ordering::Relaxed);
+        if replies.iter().all(GrantReply::is_credited) {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "batch {batch} waits for ever: {replies:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Each order once, balances equal to the sum of the orders, everything fits together.
+fn verify(url: &str, options: &PostgresOptions, orders: u64) {
+    let reader = LedgerReader::connect(url, options).unwrap();
+    let lines: Vec<_> = reader.orders().unwrap().map(Result::unwrap).collect();
+    assert_eq!(lines.len() as u64, orders);
+    assert!(lines.iter().all(|line| line.credits == 1), "I1");
+    let sum: i64 = (0..USERS).map(|user| reader.balances(i64::try_from(user).unwrap()).unwrap()[0].1).sum();
+    assert_eq!(sum, i64::try_from(orders * 3).unwrap());
+    let found = reader.reconcile().unwrap();
+    assert!(found.is_clean(), "{found:?}");
+    for budget in reader.budgets().unwrap() {
+        assert!(budget.total.is_none_or(|total| budget.used + budget.reserved <= total), "I4");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn the_same_orders_by_many_tasks_and_two_services_are_credited_once() {
+    let (url, options) = tokio::task::spawn_blocking(|| {
+        let servers = Servers::from_env_or_start(&["postgres"]).unwrap();
+        (servers.server("postgres").unwrap().url().to_owned(), schema("rewards"))
+    })
+    .await
+    .unwrap();
+    let services = [start(&url, &options), start(&url, &options)];
+    let credited = AtomicU64::new(0);
+    let tasks = (0..6_u64).map(|task| {
+        let (services, credited) = (&services, &credited);
+        async move {
+            for nth in 0..60 {
+                let batch = (nth + task * 10) % 60;
+                until_final(&services[usize::try_from(task % 2).unwrap()], batch, credited).await;
+            }
+        }
+    });
+    futures_util::future::join_all(tasks).await;
+    assert_eq!(credited.into_inner(), 60 * 40, "I1");
+    services.iter().for_each(RewardHandle::close);
+    verify(&url, &options, 60 * 40);
+}
+
+/// What the server goes through while grants run.
+async fn under(trouble: impl FnOnce(&Private) + Send + 'static) {
+    let server = tokio::task::spawn_blocking(|| Private::start(windfall_servers::PostgresOptions::default()))
+        .await
+        .unwrap()
+        .unwrap();
+    let (url, options) = (server.url().to_owned(), schema("trouble"));
+    let total = 1 << 40;
+    let mut ledger = Ledger::connect(&url, &options).unwrap();
+    let budget = BudgetSet { activity: "spring-2027", scene: "rain", bonus_type: "cash", total, shards: 4 };
+    ledger.set_budgets(&[budget]).unwrap();
+    drop(ledger);
+    let services = [start(&url, &options), start(&url, &options)];
+    let (stop, credited, next) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let grants = (0..6_usize).map(|task| {
+        let (services, stop, credited, next) = (&services, &stop, &credited, &next);
+        async move {
+            while !stop.load(Ordering::Relaxed) {
+                until_final(&services[task % 2], next.fetch_add(1, Ordering::Relaxed), credited).await;
+            }
+        }
+    });
+    let stop = &stop;
+    let trouble = async move {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let server = tokio::task::spawn_blocking(move || {
+            trouble(&server);
+            server
+        });
+        let server = server.await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        stop.store(true, Ordering::Relaxed);
+        server
+    };
+    let (server, _) = tokio::join!(trouble, futures_util::future::join_all(grants));
+    services.iter().for_each(RewardHandle::close);
+    let orders = next.load(Ordering::Relaxed) * 40;
+    // Those of a commit whose answer was lost were credited by nobody's reply, and say so when asked again.
+    assert!(credited.load(Ordering::Relaxed) <= orders, "I1");
+    verify(&url, &options, orders);
+    tokio::task::spawn_blocking(move || drop(server)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_server_that_is_killed_and_started_again_loses_and_doubles_nothing() {
+    under(|server| {
+        for _ in 0..2 {
+            server.kill().unwrap();
+            server.start().unwrap();
+            std::thread::sleep(Duration::from_millis(700));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_server_that_is_frozen_for_10_s_loses_and_doubles_nothing() {
+    under(|server| {
+        server.freeze().unwrap();
+        std::thread::sleep(Duration::from_secs(10));
+        server.thaw().unwrap();
+    })
+    .await;
+}
