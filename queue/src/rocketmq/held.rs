@@ -94,7 +94,7 @@ impl Held {
     }
 
     /// Records whose hiding ends within `margin`; they are being extended from now on.
-    pub(super) fn to_extend(&mut self, now: Instant, margin: Duration) -> Vec<(u64, AckEntry)> {
+    pub(super) fn take_to_extend(&mut self, now: Instant, margin: Duration) -> Vec<(u64, AckEntry)> {
         let due = |record: &Record| record.doing == Doing::Nothing && record.hidden_until < now + margin;
         let due = self.records.iter_mut().filter(|(_, record)| due(record));
         let marked = due.map(|(offset, record)| {
@@ -126,7 +126,7 @@ impl Held {
     }
 
     /// Marks records as being acknowledged. Unknown ones are passed over.
-    pub(super) fn to_ack(&mut self, offsets: &[u64]) -> ToAck {
+    pub(super) fn take_to_ack(&mut self, offsets: &[u64]) -> ToAck {
         let mut to_ack = ToAck::default();
         for offset in offsets {
             match self.records.get_mut(offset) {
@@ -222,23 +222,23 @@ mod tests {
     fn extension_and_acknowledgement_never_meet() {
         let now = Instant::now();
         let mut held = held(2, now);
-        assert!(held.to_extend(now, Duration::from_secs(5)).is_empty());
+        assert!(held.take_to_extend(now, Duration::from_secs(5)).is_empty());
         let later = now + Duration::from_secs(6);
-        assert_eq!(held.to_extend(later, Duration::from_secs(5)).len(), 2);
+        assert_eq!(held.take_to_extend(later, Duration::from_secs(5)).len(), 2);
         // Once is enough.
-        assert!(held.to_extend(later, Duration::from_secs(5)).is_empty());
-        let to_ack = held.to_ack(&[0, 1, 77]);
+        assert!(held.take_to_extend(later, Duration::from_secs(5)).is_empty());
+        let to_ack = held.take_to_ack(&[0, 1, 77]);
         assert_eq!((to_ack.now.len(), to_ack.later), (0, vec![0, 1]));
         held.extended(0, Some(("second-0".into(), later + HIDDEN)));
-        let to_ack = held.to_ack(&[0]);
+        let to_ack = held.take_to_ack(&[0]);
         assert_eq!(to_ack.now.first().map(|(_, entry)| entry.handle.as_str()), Some("second-0"));
         // Being acknowledged, it is neither extended nor forgotten.
-        assert!(held.to_extend(later + HIDDEN, HIDDEN).is_empty());
+        assert!(held.take_to_extend(later + HIDDEN, HIDDEN).is_empty());
         assert_eq!(held.forget_shown(later + 3 * HIDDEN), 0);
         held.not_acked(0);
-        assert_eq!(held.to_extend(later + HIDDEN, HIDDEN).len(), 1);
+        assert_eq!(held.take_to_extend(later + HIDDEN, HIDDEN).len(), 1);
         held.remove(0);
-        assert_eq!(held.to_ack(&[0]).now.len(), 0);
+        assert_eq!(held.take_to_ack(&[0]).now.len(), 0);
     }
 
     #[test]
@@ -246,18 +246,18 @@ mod tests {
         let now = Instant::now();
         let mut held = held(3, now);
         held.take(fetch(1, 100), 0, Epoch(1));
-        assert_eq!(held.to_extend(now + HIDDEN, Duration::ZERO).len(), 0);
+        assert_eq!(held.take_to_extend(now + HIDDEN, Duration::ZERO).len(), 0);
         assert_eq!(held.forget_shown(now + HIDDEN), 3);
         assert_eq!((held.unfinished(), held.ready_bytes()), (0, 0));
         assert!(held.take(fetch(9, 100), 0, Epoch(1)).is_empty());
-        assert!(held.to_ack(&[0, 1]).now.is_empty());
+        assert!(held.take_to_ack(&[0, 1]).now.is_empty());
     }
 
     #[test]
     fn all_idle_is_given_back() {
         let now = Instant::now();
         let mut held = held(3, now);
-        held.to_ack(&[1]);
+        held.take_to_ack(&[1]);
         let (entries, left) = held.give_back();
         assert_eq!((entries.len(), left), (2, true));
         held.remove(1);

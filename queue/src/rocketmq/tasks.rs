@@ -78,7 +78,7 @@ pub(super) async fn extend(member: Arc<Member>) {
         if !member.is_polled(now) {
             continue;
         }
-        let due = member.state.lock().held.to_extend(now, invisible / 2);
+        let due = member.state.lock().held.take_to_extend(now, invisible / 2);
         let extend_one = |(offset, entry): (u64, AckEntry)| {
             let member = &member;
             async move {
@@ -107,7 +107,7 @@ pub(super) async fn finish(member: Arc<Member>, mut offsets: Vec<u64>) -> Result
     let mut pause = MIN_PAUSE;
     loop {
         let settled = member.settled.notified();
-        let to_ack = member.state.lock().held.to_ack(&offsets);
+        let to_ack = member.state.lock().held.take_to_ack(&offsets);
         offsets = to_ack.later;
         let mut trouble = None;
         let batches: Vec<Vec<_>> = to_ack.now.chunks(member.options.ack_records).map(<[_]>::to_vec).collect();
