@@ -8,6 +8,7 @@ mod demo_calm;
 mod limiter_admit;
 mod measure;
 mod mint;
+mod postgres_grant;
 mod redis_store;
 mod send_call;
 mod window_deliver_finish;
@@ -21,7 +22,7 @@ use serde::Serialize;
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
-const ROWS: [(&str, Measure); 8] = [
+const ROWS: [(&str, Measure); 9] = [
     ("send.call", send_call::measure),
     ("mint.hmac", mint::hmac),
     ("mint.ed25519", mint::ed25519),
@@ -29,6 +30,7 @@ const ROWS: [(&str, Measure); 8] = [
     ("limiter.admit", limiter_admit::measure),
     ("consume.embedded", consume_embedded::measure),
     ("redis.store", redis_store::measure),
+    ("postgres.grant", postgres_grant::measure),
     ("demo.calm", demo_calm::measure),
 ];
 

@@ -261,7 +261,7 @@ mod tests {
         let (entries, left) = held.give_back();
         assert_eq!((entries.len(), left), (2, true));
         held.remove(1);
-        assert_eq!(held.give_back().1, false);
+        assert!(!held.give_back().1);
         assert_eq!(held.ready(), 0);
     }
 }

@@ -45,7 +45,8 @@ fn sends_go_on_while_the_store_is_down_and_are_counted() {
 /// I8, I9: calls take what they take; what the store would have been given is counted.
 #[test]
 fn a_store_that_hangs_delays_no_call_and_what_it_misses_is_counted() {
-    let options = SdkOptions { tokens_waiting_max: 100, tokens_batch: 10, shards: 1, ..SdkOptions::default() };
+    let options =
+        SdkOptions { tokens_waiting_max: 100, tokens_batch: 10, shards: 1, ..SdkOptions::default() };
     let stage = Stage::open(options, &one_queue());
     stage.tokens.hangs.store(true, SeqCst);
     let started = Instant::now();
