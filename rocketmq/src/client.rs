@@ -2,6 +2,7 @@
 
 use crate::connection::{Connection, Stub, accepted};
 use crate::error::{CallError, Next, OptionsError};
+use crate::handle;
 use crate::identity;
 use crate::message::{InMessage, OutMessage};
 use crate::options::{ClientOptions, Role};
@@ -329,7 +330,7 @@ impl Client {
         if answer.receipt_handle.is_empty() {
             return Err(CallError::unknown(&place, "an extension without a new handle"));
         }
-        Ok(answer.receipt_handle)
+        Ok(handle::of_one(answer.receipt_handle))
     }
 
     /// Tells the server that this member leaves.

@@ -90,6 +90,10 @@ impl CallError {
         if was_not_sent(status) {
             return Self::NotSent { place, what: causes(status) };
         }
+        // The proxy has a code for this, and does not use it where it reads a client's settings.
+        if status.code() == tonic::Code::InvalidArgument && status.message().contains("group not found") {
+            return Self::from_code(&place, Code::ConsumerGroupNotFound as i32, status.message());
+        }
         let next = match status.code() {
             tonic::Code::Unauthenticated | tonic::Code::PermissionDenied | tonic::Code::Unimplemented => {
                 Next::Reconfigure
@@ -196,5 +200,9 @@ mod tests {
         assert_eq!(next(Status::deadline_exceeded("late")), Next::AskAgain);
         assert_eq!(next(Status::unavailable("reset")), Next::AskAgain);
         assert_eq!(next(Status::unimplemented("old")), Next::Reconfigure);
+        assert_eq!(next(Status::invalid_argument("no body")), Next::GiveUp);
+        let absent = Status::invalid_argument("process client telemetryCommand failed. group not found: g");
+        let absent = CallError::from_grpc("here", &absent);
+        assert_eq!((absent.next(), absent.code()), (Next::Reconfigure, Some(40_403)));
     }
 }

@@ -38,6 +38,7 @@ pub mod admin;
 mod client;
 mod connection;
 mod error;
+mod handle;
 mod identity;
 mod message;
 mod options;

@@ -144,12 +144,25 @@ pub(super) async fn check_group(
     wait: Duration,
     made: bool,
 ) -> Result<(), OpenError> {
-    let granted = client.ready(wait).await.map_err(unreachable)?;
-    match granted.max_attempts {
-        // The brokers themselves have said so.
-        _ if made => Ok(()),
-        Some(attempts) => check_redeliveries(group, i64::from(attempts) - 1),
-        None => Ok(()),
+    let until = Instant::now() + PROXY_LEARNS;
+    let absent =
+        |error: &CallError| error.code() == Some(windfall_rocketmq::wire::Code::ConsumerGroupNotFound.into());
+    loop {
+        match client.ready(wait).await {
+            // The brokers themselves have said so.
+            Ok(_) if made => return Ok(()),
+            Ok(granted) => {
+                return match granted.max_attempts {
+                    Some(attempts) => check_redeliveries(group, i64::from(attempts) - 1),
+                    None => Ok(()),
+                };
+            }
+            Err(error) if absent(&error) && made && Instant::now() < until => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) if absent(&error) => return check_redeliveries(group, 0),
+            Err(error) => return Err(unreachable(error)),
+        }
     }
 }
 
