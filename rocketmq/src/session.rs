@@ -19,7 +19,9 @@ use tokio::time::Instant;
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Between two tries to open the stream.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// After a heartbeat without an answer.
+const SECOND_TRY: Duration = Duration::from_secs(1);
 /// So many heartbeats without an answer, and the connection is given up.
 const SILENT_HEARTBEATS: u32 = 2;
 
@@ -163,7 +165,7 @@ impl Talk {
                             return error;
                         }
                     }
-                    next_beat = Instant::now() + if silent == 0 { HEARTBEAT } else { MAX_PAUSE };
+                    next_beat = Instant::now() + if silent == 0 { HEARTBEAT } else { SECOND_TRY };
                 }
             }
         }
