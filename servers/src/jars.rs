@@ -39,6 +39,11 @@ pub(crate) const ROCKETMQ: JarSet = JarSet {
 impl JarSet {
     /// The class path of the set; fetches it the first time.
     pub(crate) fn class_path(&self, home: &Path) -> Result<String, Error> {
+        Ok(format!("{}/*", self.folder(home)?.display()))
+    }
+
+    /// The folder of the set; fetches it the first time.
+    pub(crate) fn folder(&self, home: &Path) -> Result<PathBuf, Error> {
         let version = self.artifacts.first().map_or("", |(_, _, version)| version);
         let jars = home.join("jars").join(format!("{}-{version}", self.name));
         if !jars.is_dir() {
@@ -50,7 +55,7 @@ impl JarSet {
                 self.fetch(&parent, &jars)?;
             }
         }
-        Ok(format!("{}/*", jars.display()))
+        Ok(jars)
     }
 
     /// Fetches into a folder beside and renames it: a set is whole or absent.

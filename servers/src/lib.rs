@@ -48,6 +48,14 @@ pub use server::{Activity, Private, Server};
 pub use servers::{STATE_VARIABLE, Servers};
 pub use spec::{KafkaOptions, PostgresOptions, RedisOptions, RocketMqOptions, Spec};
 
+/// The folder of RocketMQ's jars, for tests that look into them; fetches them the first time.
+///
+/// # Errors
+/// [`Error`]: no Maven, or nothing to be had from it.
+pub fn rocketmq_jars() -> Result<std::path::PathBuf, Error> {
+    jars::ROCKETMQ.folder(&servers::home())
+}
+
 /// Progress that a person waits for; to standard error, so that `--json` stays clean.
 fn say(text: &str) {
     eprintln!("windfall-servers: {text}");

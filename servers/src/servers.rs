@@ -209,7 +209,7 @@ pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
     }
 }
 
-fn home() -> PathBuf {
+pub(crate) fn home() -> PathBuf {
     if let Some(home) = env::var_os(HOME_VARIABLE) {
         return PathBuf::from(home);
     }
