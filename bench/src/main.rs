@@ -10,19 +10,19 @@ mod measure;
 mod mint;
 mod postgres_grant;
 mod redis_store;
+mod rocketmq;
 mod send_call;
 mod window_deliver_finish;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use clap::builder::PossibleValuesParser;
 use measure::Row;
 use serde::Serialize;
 
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
-const ROWS: [(&str, Measure); 9] = [
+const ROWS: [(&str, Measure); 11] = [
     ("send.call", send_call::measure),
     ("mint.hmac", mint::hmac),
     ("mint.ed25519", mint::ed25519),
@@ -30,6 +30,8 @@ const ROWS: [(&str, Measure); 9] = [
     ("limiter.admit", limiter_admit::measure),
     ("consume.embedded", consume_embedded::measure),
     ("redis.store", redis_store::measure),
+    ("rocketmq.send", rocketmq::send),
+    ("rocketmq.receive", rocketmq::receive),
     ("postgres.grant", postgres_grant::measure),
     ("demo.calm", demo_calm::measure),
 ];
@@ -38,8 +40,8 @@ const ROWS: [(&str, Measure); 9] = [
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
-    /// Rows to measure; none: all
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(ROWS.map(|(name, _)| name)))]
+    /// Rows to measure, or what stands before their dots; none: all
+    #[arg(value_name = "NAME", value_parser = known)]
     names: Vec<String>,
     /// Print one JSON object on standard output and nothing else there
     #[arg(long)]
@@ -51,9 +53,21 @@ struct Table {
     rows: Vec<Row>,
 }
 
+/// Whether a word from the command line means this row.
+fn means(word: &str, row: &str) -> bool {
+    row.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+fn known(word: &str) -> Result<String, String> {
+    if ROWS.iter().any(|(row, _)| means(word, row)) {
+        return Ok(word.into());
+    }
+    Err(format!("there are these: {}", ROWS.map(|(row, _)| row).join(" ")))
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
-    let wanted = |name: &str| args.names.is_empty() || args.names.iter().any(|wanted| wanted == name);
+    let wanted = |row: &str| args.names.is_empty() || args.names.iter().any(|word| means(word, row));
     let mut table = Table { rows: Vec::new() };
     for (name, measure) in ROWS.into_iter().filter(|(name, _)| wanted(name)) {
         eprintln!("{name} …");

@@ -4,10 +4,14 @@
 
 #[path = "rocketmq/ground.rs"]
 mod ground;
+#[path = "rocketmq/interop.rs"]
+mod interop;
 #[path = "rocketmq/refusals.rs"]
 mod refusals;
 #[path = "rocketmq/strangers.rs"]
 mod strangers;
+#[path = "rocketmq/tls.rs"]
+mod tls;
 #[path = "rocketmq/troubles.rs"]
 mod troubles;
 

@@ -46,7 +46,6 @@ impl RocketConsumer {
         // The threads stay until this is done, even if the broker's handle goes first.
         let engine = Arc::clone(&self.engine);
         let leaving = async move {
-            extending.abort();
             let mut count = tasks::give_back(&member).await;
             // Nobody listens where the consumer was dropped.
             given_back.send(()).ok();
@@ -55,6 +54,8 @@ impl RocketConsumer {
                 stream.await.ok();
             }
             count += tasks::give_back(&member).await;
+            // Only now: cut off half-way, an extension would leave its record neither ours nor anybody's.
+            extending.abort();
             if let Err(error) = member.client.close().await {
                 tracing::debug!(topic = member.topic, %error, "left without a word");
             }

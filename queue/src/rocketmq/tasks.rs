@@ -61,11 +61,14 @@ pub(super) async fn receive(member: Arc<Member>, stream: usize) {
     }
 }
 
-/// Keeps what is held hidden from others, as long as polls come. Never ends by itself.
+/// Keeps what is held hidden from others, as long as polls come. Ends soon after the member stops.
 pub(super) async fn extend(member: Arc<Member>) {
     let invisible = member.options.invisible();
     loop {
         tokio::time::sleep(invisible / 10).await;
+        if member.is_stopping() {
+            return;
+        }
         let now = Instant::now();
         let gone = member.state.lock().held.forget_shown(now);
         if gone > 0 {

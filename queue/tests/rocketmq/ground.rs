@@ -61,10 +61,13 @@ pub async fn reader(broker: &RocketBroker, topic: &str, group: &str) -> Reader {
 }
 
 pub fn send(producer: &dyn Producer, number: u64) {
+    send_payload(producer, number, &number.to_be_bytes());
+}
+
+fn send_payload(producer: &dyn Producer, number: u64, payload: &[u8]) {
     let started = Instant::now();
-    let payload = number.to_be_bytes();
     loop {
-        match producer.send(Tag(number), OutRecord { key: &payload, payload: &payload }) {
+        match producer.send(Tag(number), OutRecord { key: &number.to_be_bytes(), payload }) {
             Ok(()) => return,
             Err(SendRefused::Full | SendRefused::Unavailable(_))
                 if started.elapsed() < Duration::from_secs(60) =>
@@ -78,18 +81,27 @@ pub fn send(producer: &dyn Producer, number: u64) {
 
 /// Writes records `range`; all are stored.
 pub async fn write(broker: &RocketBroker, topic: &str, range: Range<u64>) {
+    let records = range.map(|number| (number, number.to_be_bytes().to_vec()));
+    write_all(broker, topic, records.collect()).await;
+}
+
+/// Writes records with these payloads; all are stored.
+pub async fn write_payloads(broker: &RocketBroker, topic: &str, payloads: Vec<Vec<u8>>) {
+    write_all(broker, topic, (0..).zip(payloads).collect()).await;
+}
+
+async fn write_all(broker: &RocketBroker, topic: &str, records: Vec<(u64, Vec<u8>)>) {
     let ledger = Arc::new(Ledger::default());
     let producer = broker.producer(topic, ledger.clone()).unwrap();
-    let closing = range.clone();
+    let wanted: BTreeMap<_, _> =
+        records.iter().map(|(number, _)| (Tag(*number), vec![Delivery::Stored])).collect();
     tokio::task::spawn_blocking(move || {
-        closing.for_each(|number| send(&*producer, number));
+        records.iter().for_each(|(number, payload)| send_payload(&*producer, *number, payload));
         assert_eq!(producer.close(Duration::from_secs(60)), 0);
     })
     .await
     .unwrap();
-    let reports: BTreeMap<_, _> = ledger.reports();
-    let stored = range.clone().filter(|number| reports.get(&Tag(*number)) == Some(&vec![Delivery::Stored]));
-    assert_eq!(stored.count() as u64, range.end - range.start, "not all are stored once");
+    assert_eq!(ledger.reports(), wanted, "not all are stored once");
 }
 
 /// What one poll brings.

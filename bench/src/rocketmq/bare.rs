@@ -1,0 +1,208 @@
+//! By hand, over the same generated stubs: a connection and a loop a client.
+
+use super::{CLIENTS, GROUP, Seen, event};
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tonic::Request;
+use tonic::transport::{Channel, Endpoint};
+use windfall_rocketmq::wire::messaging_service_client::MessagingServiceClient;
+use windfall_rocketmq::wire::receive_message_response::Content;
+use windfall_rocketmq::wire::settings::PubSub;
+use windfall_rocketmq::wire::telemetry_command::Command;
+use windfall_rocketmq::wire::{self, Code, MessageType};
+
+const INVISIBLE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(500);
+const BATCH: i32 = 32;
+const DEADLINE: Duration = Duration::from_secs(120);
+
+type Stub = MessagingServiceClient<Channel>;
+
+pub struct Bare {
+    endpoint: String,
+}
+
+impl Bare {
+    pub fn new(endpoint: &str) -> Self {
+        Self { endpoint: endpoint.to_owned() }
+    }
+
+    /// Sends events, each a message, one after the other on each client.
+    pub async fn send(&self, topic: &str, events: u64) -> Result<Duration> {
+        let mut stubs = Vec::new();
+        for _ in 0..CLIENTS {
+            stubs.push(self.connect().await?);
+        }
+        let began = Instant::now();
+        let clients = stubs.into_iter().enumerate().map(|(client, mut stub)| {
+            let topic = topic.to_owned();
+            tokio::spawn(async move {
+                let id = format!("bare-send-{client}");
+                for number in (client as u64..events).step_by(CLIENTS) {
+                    let messages = vec![message(&topic, number)];
+                    let request = signed(wire::SendMessageRequest { messages }, &id);
+                    let answer = stub.send_message(request).await?.into_inner();
+                    accepted(answer.status)?;
+                }
+                anyhow::Ok(())
+            })
+        });
+        for client in clients.collect::<Vec<_>>() {
+            client.await??;
+        }
+        Ok(began.elapsed())
+    }
+
+    /// Receives events and acknowledges one after the other on each client.
+    pub async fn receive(&self, topic: &str, events: u64) -> Result<Duration> {
+        let mut members = Vec::new();
+        for client in 0..CLIENTS {
+            members.push(self.join(topic, format!("bare-receive-{topic}-{client}")).await?);
+        }
+        let seen = Arc::new(parking_lot::Mutex::new(Seen::none_of(events)?));
+        let began = Instant::now();
+        let members = members.into_iter().map(|mut member| {
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move {
+                while seen.lock().left > 0 {
+                    ensure!(began.elapsed() < DEADLINE, "{} events do not come", seen.lock().left);
+                    for message in member.receive().await? {
+                        let payload = message.body.clone();
+                        member.ack(message).await?;
+                        seen.lock().add(&payload)?;
+                    }
+                }
+                anyhow::Ok(())
+            })
+        });
+        for member in members.collect::<Vec<_>>() {
+            member.await??;
+        }
+        Ok(began.elapsed())
+    }
+
+    async fn connect(&self) -> Result<Stub> {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.endpoint))?.tcp_nodelay(true);
+        Ok(MessagingServiceClient::new(endpoint.connect().await?))
+    }
+
+    /// A member of the group whose settings the proxy has echoed.
+    async fn join(&self, topic: &str, id: String) -> Result<Member> {
+        let mut stub = self.connect().await?;
+        let subscription = wire::Subscription {
+            group: Some(resource(GROUP)),
+            subscriptions: vec![wire::SubscriptionEntry {
+                topic: Some(resource(topic)),
+                expression: Some(everything()),
+            }],
+        };
+        let settings = wire::Settings {
+            client_type: Some(wire::ClientType::SimpleConsumer.into()),
+            pub_sub: Some(PubSub::Subscription(subscription)),
+            user_agent: Some(wire::Ua { language: wire::Language::Rust.into(), version: "5.1.0".into() }),
+            ..Default::default()
+        };
+        let command = wire::TelemetryCommand { status: None, command: Some(Command::Settings(settings)) };
+        let commands = futures_util::stream::iter([command]).chain(futures_util::stream::pending());
+        let mut telemetry = stub.telemetry(signed(commands, &id)).await?.into_inner();
+        telemetry.message().await?.context("the settings were not echoed")?;
+        Ok(Member { stub, id, topic: topic.to_owned(), _telemetry: telemetry })
+    }
+}
+
+struct Member {
+    stub: Stub,
+    id: String,
+    topic: String,
+    /// The proxy forgets us without it.
+    _telemetry: tonic::Streaming<wire::TelemetryCommand>,
+}
+
+impl Member {
+    async fn receive(&mut self) -> Result<Vec<wire::Message>> {
+        let queue = wire::MessageQueue { topic: Some(resource(&self.topic)), ..Default::default() };
+        let request = wire::ReceiveMessageRequest {
+            group: Some(resource(GROUP)),
+            message_queue: Some(queue),
+            filter_expression: Some(everything()),
+            batch_size: BATCH,
+            invisible_duration: Some(INVISIBLE.try_into()?),
+            auto_renew: false,
+            long_polling_timeout: Some(POLL.try_into()?),
+        };
+        let mut request = signed(request, &self.id);
+        request.set_timeout(POLL + Duration::from_secs(3));
+        let mut stream = self.stub.receive_message(request).await?.into_inner();
+        let mut messages = Vec::new();
+        while let Some(item) = stream.message().await? {
+            match item.content {
+                Some(Content::Message(message)) => messages.push(message),
+                Some(Content::Status(status)) if status.code == i32::from(Code::MessageNotFound) => {}
+                Some(Content::Status(status)) => accepted(Some(status))?,
+                Some(Content::DeliveryTimestamp(_)) | None => {}
+            }
+        }
+        Ok(messages)
+    }
+
+    async fn ack(&mut self, message: wire::Message) -> Result<()> {
+        let system = message.system_properties.unwrap_or_default();
+        let entry = wire::AckMessageEntry {
+            message_id: system.message_id,
+            receipt_handle: system.receipt_handle.unwrap_or_default(),
+        };
+        let request = wire::AckMessageRequest {
+            group: Some(resource(GROUP)),
+            topic: Some(resource(&self.topic)),
+            entries: vec![entry],
+        };
+        accepted(self.stub.ack_message(signed(request, &self.id)).await?.into_inner().status)
+    }
+}
+
+fn message(topic: &str, number: u64) -> wire::Message {
+    let system = wire::SystemProperties {
+        message_id: format!("01{number:032X}"),
+        body_encoding: wire::Encoding::Identity.into(),
+        message_type: MessageType::Normal.into(),
+        born_timestamp: Some(SystemTime::now().into()),
+        ..Default::default()
+    };
+    wire::Message {
+        topic: Some(resource(topic)),
+        system_properties: Some(system),
+        body: Bytes::copy_from_slice(&event(number)),
+        ..Default::default()
+    }
+}
+
+fn signed<T>(message: T, id: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    if let Ok(id) = id.parse() {
+        request.metadata_mut().insert("x-mq-client-id", id);
+    }
+    for (name, value) in
+        [("x-mq-language", "RUST"), ("x-mq-protocol", "v2"), ("x-mq-client-version", "5.1.0")]
+    {
+        request.metadata_mut().insert(name, tonic::metadata::MetadataValue::from_static(value));
+    }
+    request
+}
+
+fn accepted(status: Option<wire::Status>) -> Result<()> {
+    match status {
+        Some(status) if status.code == i32::from(Code::Ok) => Ok(()),
+        other => bail!("RocketMQ refuses: {other:?}"),
+    }
+}
+
+fn resource(name: &str) -> wire::Resource {
+    wire::Resource { resource_namespace: String::new(), name: name.to_owned() }
+}
+
+fn everything() -> wire::FilterExpression {
+    wire::FilterExpression { r#type: wire::FilterType::Tag.into(), expression: "*".into() }
+}
