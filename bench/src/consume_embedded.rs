@@ -2,7 +2,7 @@
 //! that does nothing, on the embedded queue on disk: 256 events a record, about 200 bytes an event, limits that
 //! nothing reaches. Beside it the same at one event a record: what the way costs a reader that knows no packs.
 
-mod topic;
+pub mod topic;
 
 use crate::measure::{Row, Unit, median, per, process_cpu_ns, scratch};
 use anyhow::{Context, Result, ensure};
@@ -16,7 +16,7 @@ use windfall_consumer::{
     Clock, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, SystemClock,
 };
 use windfall_limiter::{Limiter, Now};
-use windfall_queue::contract::Broker;
+use windfall_queue::contract::{Broker, Consumer};
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
 use windfall_reward_service::contract::{ArchiveUnavailable, Failed, GrantReply, Rewards};
 
@@ -65,8 +65,9 @@ struct Drained {
 async fn fill_and_drain(load: &Load) -> Result<Drained> {
     let directory = scratch()?;
     let broker = EmbeddedBroker::open(&directory.path().join("broker"), &EmbeddedOptions::default())?;
-    topic::fill(&broker, load.events, load.pack)?;
-    let parts = parts(&broker, &directory.path().join("salvage")).await?;
+    topic::fill(&*broker, topic::NAME, load.events, load.pack, |record| record)?;
+    let source = broker.consumer(topic::NAME, GROUP).await?;
+    let parts = parts(source, Arc::new(NoWork), rules(), &directory.path().join("salvage"))?;
     let (began, cpu_before_ns) = (Instant::now(), process_cpu_ns());
     let consumer = windfall_consumer::spawn(parts, Options::default());
     while consumer.stats().credited.get() < load.events {
@@ -83,16 +84,21 @@ async fn fill_and_drain(load: &Load) -> Result<Drained> {
 }
 
 /// Wired as `windfall` does.
-async fn parts(broker: &EmbeddedBroker, salvage: &Path) -> Result<Parts> {
+pub fn parts(
+    source: Box<dyn Consumer>,
+    rewards: Arc<dyn Rewards>,
+    rules: Rules,
+    salvage: &Path,
+) -> Result<Parts> {
     let clock = Arc::new(SystemClock::start());
-    let rules = Arc::new(rules());
+    let rules = Arc::new(rules);
     let now = Now(clock.now_ns());
     let Limit { rate_per_s, burst } = rules.limits.global;
     let limiter = Limiter::new(windfall_limiter::Limit { rate_per_s, burst }, now);
     Ok(Parts {
         topic: topic::NAME.into(),
-        source: broker.consumer(topic::NAME, GROUP).await?,
-        rewards: Arc::new(NoWork),
+        source,
+        rewards,
         outlet: Arc::new(NoWork),
         salvage: Arc::new(Salvage::open(salvage, 1 << 20).context("the salvage file")?),
         gate: Arc::new(Gate::new(Arc::new(limiter), now)),
@@ -101,7 +107,7 @@ async fn parts(broker: &EmbeddedBroker, salvage: &Path) -> Result<Parts> {
     })
 }
 
-fn rules() -> Rules {
+pub fn rules() -> Rules {
     let limit = Limit { rate_per_s: 100_000_000, burst: 10_000_000 };
     let of_type = |name: &str| (name.to_owned(), TypeLimit { limit, fuse: Fuse::Closed, priority: 0 });
     Rules {
@@ -117,7 +123,7 @@ fn rules() -> Rules {
 }
 
 /// Credits everything at once, and takes no copy.
-struct NoWork;
+pub struct NoWork;
 
 #[async_trait]
 impl Rewards for NoWork {

@@ -5,6 +5,8 @@
 
 mod consume_embedded;
 mod demo_calm;
+mod kafka_consume;
+mod kafka_send;
 mod limiter_admit;
 mod measure;
 mod mint;
@@ -22,13 +24,18 @@ use serde::Serialize;
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
-const ROWS: [(&str, Measure); 11] = [
+const ROWS: [(&str, Measure); 16] = [
     ("send.call", send_call::measure),
     ("mint.hmac", mint::hmac),
     ("mint.ed25519", mint::ed25519),
     ("window.deliver_finish", window_deliver_finish::measure),
     ("limiter.admit", limiter_admit::measure),
     ("consume.embedded", consume_embedded::measure),
+    ("kafka.send", kafka_send::measure),
+    ("kafka.consume", kafka_consume::packed),
+    ("kafka.consume_pack1", kafka_consume::single),
+    ("kafka.consume_10ms", kafka_consume::waiting),
+    ("kafka.consume_zipf", kafka_consume::zipf),
     ("redis.store", redis_store::measure),
     ("rocketmq.send", rocketmq::send),
     ("rocketmq.receive", rocketmq::receive),
@@ -40,7 +47,7 @@ const ROWS: [(&str, Measure); 11] = [
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
-    /// Rows to measure, or what stands before their dots; none: all
+    /// Rows to measure, or what stands before their dots (kafka, redis …), for all of these; none: all
     #[arg(value_name = "NAME", value_parser = known)]
     names: Vec<String>,
     /// Print one JSON object on standard output and nothing else there
@@ -88,5 +95,8 @@ fn print_table(table: &Table) {
         let (name, value, unit, baseline, ratio) = row.columns();
         let (baseline, ratio) = (number(baseline, 1), number(ratio, 2));
         println!("{name:<22} {value:>12.1} {:<4} {baseline:>12} {ratio:>7}", unit.name());
+        for (figure, value) in row.more() {
+            println!("  {figure:<30} {value:.2}");
+        }
     }
 }

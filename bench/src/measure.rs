@@ -4,6 +4,7 @@
 use anyhow::{Context, Result};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use tempfile::TempDir;
 
 /// Runs of one candidate. Odd, so that the median is one of them.
@@ -20,6 +21,9 @@ pub struct Row {
     baseline: Option<f64>,
     /// Value ÷ baseline.
     ratio: Option<f64>,
+    /// What else was measured in the same run; the unit stands in the name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    more: BTreeMap<&'static str, f64>,
 }
 
 /// What a value counts.
@@ -47,12 +51,24 @@ impl Row {
     /// With a ratio where there is a baseline.
     pub fn new(name: &'static str, value: f64, unit: Unit, baseline: Option<f64>) -> Self {
         let ratio = baseline.map(|baseline| value / baseline);
-        Self { name, value, unit, baseline, ratio }
+        Self { name, value, unit, baseline, ratio, more: BTreeMap::new() }
+    }
+
+    /// One more figure of the same run.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: f64) -> Self {
+        self.more.insert(name, value);
+        self
     }
 
     /// For the table.
     pub fn columns(&self) -> (&'static str, f64, Unit, Option<f64>, Option<f64>) {
         (self.name, self.value, self.unit, self.baseline, self.ratio)
+    }
+
+    /// For the lines below the row.
+    pub const fn more(&self) -> &BTreeMap<&'static str, f64> {
+        &self.more
     }
 }
 

@@ -93,17 +93,13 @@ async fn run(name: &'static str, url: &str) -> Result<Row> {
     }
     let ours = ours.medians();
     let theirs = theirs.medians();
-    eprintln!(
-        "  CPU of this process a put: {:.0} ns, by hand {:.0} ns; put and removed: {:.0}/s and {:.0} ns, by hand {:.0}/s and {:.0} ns ({:.2})",
-        ours[1],
-        theirs[1],
-        ours[2],
-        ours[3],
-        theirs[2],
-        theirs[3],
-        ours[2] / theirs[2],
-    );
-    Ok(Row::new(name, ours[0], Unit::PerSecond, Some(theirs[0])))
+    Ok(Row::new(name, ours[0], Unit::PerSecond, Some(theirs[0]))
+        .with("cpu_ns_a_put", ours[1])
+        .with("cpu_ns_a_put_by_hand", theirs[1])
+        .with("put_and_removed_per_s", ours[2])
+        .with("put_and_removed_per_s_by_hand", theirs[2])
+        .with("cpu_ns_put_and_removed", ours[3])
+        .with("cpu_ns_put_and_removed_by_hand", theirs[3]))
 }
 
 impl Figures {

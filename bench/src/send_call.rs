@@ -3,7 +3,7 @@
 //! By the typed helper, one caller at full speed, memory-mapped spool, HMAC tokens, packs of 256. Broker and token
 //! store copy what they are given and do nothing else. Beside it what no sender can leave out: mint, encode, copy.
 
-mod null;
+pub mod null;
 
 use crate::measure::{Row, Unit, median, per, process_cpu_ns, scratch};
 use crate::mint::FIELDS;
@@ -90,7 +90,7 @@ pub fn measure(name: &'static str) -> Result<Row> {
 }
 
 /// What the helper makes of a call.
-const EVENT: EventRef<'_> = EventRef {
+pub const EVENT: EventRef<'_> = EventRef {
     trade_no: FIELDS.trade_no,
     user_id: FIELDS.user_id,
     device_id: "",

@@ -404,3 +404,119 @@ async fn a_dropped_store_leaves_nothing_behind() {
     }
     until("the tasks to end", || async { tasks() == before }).await;
 }
+
+async fn asked<T: redis::FromRedisValue>(url: &str, words: &[&str]) -> T {
+    redis::from_redis_value(command(url, words).await.unwrap()).unwrap()
+}
+
+/// A new hash comes as one command with its end; one that is there, whoever made it, gets more, and a later end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn first_tokens_come_as_a_whole_and_further_ones_are_added() {
+    let server = single();
+    let url = server.url();
+    // The server looks at every byte of what it is given.
+    command(url, &["CONFIG", "SET", "sanitize-dump-payload", "yes"]).await.unwrap();
+    let options = patient(RedisOptions::at(url));
+    let one = RedisStore::open(options.clone()).await.unwrap();
+    let other = RedisStore::open(options.clone()).await.unwrap();
+    let name = format!("{}1", options.prefix);
+    let end_ms = now_ms() + 60_000;
+    let lengths = [1, 61, 62, 63, 64, 126, 127, 128, 4_094, 4_096, 20_000];
+    let mut batch: Vec<TokenPut> = lengths
+        .map(|length| TokenPut { token: "x".repeat(length).into(), ..put(1, &format!("{length}")) })
+        .into();
+    batch.iter_mut().for_each(|put| put.expires_at_ms = end_ms);
+    // The last put of an order wins.
+    let again = TokenPut { token: "AQAB".into(), expires_at_ms: end_ms - 5, ..put(1, "61") };
+    batch.push(again.clone());
+    one.put(&batch).await.unwrap();
+    batch[1] = again;
+    assert_eq!(asked::<String>(url, &["OBJECT", "ENCODING", &name]).await, "listpack", "as a whole");
+    assert_eq!(asked::<u64>(url, &["PEXPIRETIME", &name]).await, end_ms);
+    let keys: Vec<TokenKey> = batch[..lengths.len()].iter().map(|put| key(1, &put.trade_no)).collect();
+    let expected: Vec<_> = batch[..lengths.len()].iter().map(|put| Some(put.token.clone())).collect();
+    assert_eq!(one.get(&keys).await.unwrap(), expected);
+    // The other one has not seen the user; the first one has.
+    for (store, trade_no, change_ms, expected_ms) in
+        [(&other, "b", 500, 500), (&one, "c", 1_000, 1_000), (&one, "d", 7, 1_000), (&other, "e", 8, 1_000)]
+    {
+        store.put(&[TokenPut { expires_at_ms: end_ms + change_ms, ..put(1, trade_no) }]).await.unwrap();
+        assert_eq!(asked::<u64>(url, &["PEXPIRETIME", &name]).await, end_ms + expected_ms);
+    }
+    assert_eq!(one.list(1, None, 100).await.unwrap().len(), lengths.len() + 4);
+    // Freed by the other: the first one believes that it is there, and the end is set all the same.
+    let all = other.list(1, None, 100).await.unwrap();
+    let all: Vec<TokenKey> = all.iter().map(|token| key(1, &token.trade_no)).collect();
+    other.remove(&all).await.unwrap();
+    assert_eq!(asked::<u64>(url, &["EXISTS", &name]).await, 0);
+    one.put(&[TokenPut { expires_at_ms: end_ms, ..put(1, "f") }]).await.unwrap();
+    assert_eq!(asked::<u64>(url, &["PEXPIRETIME", &name]).await, end_ms);
+}
+
+/// A user of the server who may not RESTORE can keep tokens all the same, and they expire.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn without_the_right_to_restore_tokens_are_kept_and_expire() {
+    let server = single();
+    let url = server.url();
+    command(url, &["ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "-restore"]).await.unwrap();
+    let (username, password) = (Some("limited".into()), Some("secret".into()));
+    let options = RedisOptions { username, password, ..patient(RedisOptions::at(url)) };
+    let store = RedisStore::open(options.clone()).await.unwrap();
+    for user_id in 1..4 {
+        store.put(&[put(user_id, "a"), put(user_id + 10, "a")]).await.unwrap();
+        let name = format!("{}{user_id}", options.prefix);
+        assert!(asked::<i64>(url, &["PTTL", &name]).await > 0);
+        assert_eq!(store.get(&[key(user_id, "a")]).await.unwrap(), [Some("AQAB".into())]);
+    }
+}
+
+/// Two processes give and take tokens of the same users: no hash stays without an end, and none has an end before
+/// that of a token in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn ends_are_right_whoever_gives_and_takes_at_once() {
+    const USERS: i64 = 8;
+    const ROUNDS: u64 = 400;
+    let server = single();
+    let url = server.url();
+    let options = patient(RedisOptions::at(url));
+    let base_ms = now_ms() + 3_600_000;
+    let end_of = move |process: u64, round: u64| base_ms + (round * 7_919 + process * 31) % 1_000_003;
+    let mut processes = tokio::task::JoinSet::new();
+    for process in 0..2 {
+        let store = RedisStore::open(options.clone()).await.unwrap();
+        processes.spawn(async move {
+            for round in 0..ROUNDS {
+                let of = |round: u64| (round.cast_signed() * 5 + 3) % USERS;
+                let name = |round: u64| format!("{process}-{round}");
+                let end_ms = end_of(process, round);
+                let put = TokenPut { expires_at_ms: end_ms, ..put(of(round), &name(round)) };
+                store.put(&[put]).await.unwrap();
+                // All but the last few go again, so that hashes are freed and made all the time.
+                if round > 0 && round < ROUNDS - 3 {
+                    store.remove(&[key(of(round - 1), &name(round - 1))]).await.unwrap();
+                }
+            }
+        });
+    }
+    while let Some(done) = processes.join_next().await {
+        done.unwrap();
+    }
+    let store = RedisStore::open(options.clone()).await.unwrap();
+    let mut tokens = 0;
+    for user_id in 0..USERS {
+        let here = store.list(user_id, None, 100).await.unwrap();
+        tokens += here.len();
+        let name = format!("{}{user_id}", options.prefix);
+        let end_ms: i64 = asked(url, &["PEXPIRETIME", &name]).await;
+        assert_eq!(end_ms == -2, here.is_empty(), "{end_ms}");
+        for token in here {
+            let (process, round) = token.trade_no.split_once('-').unwrap();
+            let own_ms = end_of(process.parse().unwrap(), round.parse().unwrap());
+            assert!(end_ms >= own_ms.cast_signed(), "{} ends at {end_ms}, not {own_ms}", token.trade_no);
+        }
+    }
+    assert!(tokens >= 6, "{tokens}");
+}

@@ -8,7 +8,6 @@ use std::time::Duration;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
 use windfall_queue::contract::{Broker, Delivery, DeliverySink, OutRecord, SendRefused, Tag};
-use windfall_queue::embedded::EmbeddedBroker;
 
 pub const NAME: &str = "rain";
 /// Take turns, record by record.
@@ -29,10 +28,17 @@ impl DeliverySink for Stored {
 }
 
 /// Writes `events` events, `pack` a record; the last record holds what is left.
-pub fn fill(broker: &EmbeddedBroker, events: u64, pack: u32) -> Result<()> {
-    broker.ensure_topic(NAME, PARTITIONS)?;
+/// `key` makes a record's key of its number.
+pub fn fill(
+    broker: &dyn Broker,
+    topic: &str,
+    events: u64,
+    pack: u32,
+    mut key: impl FnMut(u64) -> u64,
+) -> Result<()> {
+    broker.ensure_topic(topic, PARTITIONS)?;
     let stored = Arc::new(Stored::default());
-    let producer = broker.producer(NAME, Arc::clone(&stored) as Arc<dyn DeliverySink>)?;
+    let producer = broker.producer(topic, Arc::clone(&stored) as Arc<dyn DeliverySink>)?;
     let (mut payload, mut written, mut records) = (Vec::new(), 0, 0_u64);
     for bonus_type in TYPES.into_iter().cycle() {
         let count = u32::try_from(u64::from(pack).min(events - written))?;
@@ -45,7 +51,7 @@ pub fn fill(broker: &EmbeddedBroker, events: u64, pack: u32) -> Result<()> {
             push_event(&mut payload, bonus_type, i64::try_from(number)?);
         }
         written += u64::from(count);
-        let record = OutRecord { key: &records.to_be_bytes(), payload: &payload };
+        let record = OutRecord { key: &key(records).to_be_bytes(), payload: &payload };
         while let Err(refused) = producer.send(Tag(records), record) {
             ensure!(refused == SendRefused::Full, "the broker takes no records: {refused}");
             std::thread::sleep(Duration::from_millis(1));

@@ -1,13 +1,16 @@
 //! A token store on Redis: one server, or a Redis Cluster.
 //!
 //! A user has a hash `{prefix}{user_id}`, order number → token; canonical base64url is kept as the bytes it stands
-//! for. A batch is one `HSET` a user with all his tokens of the batch, in pipelines, a connection after the other,
-//! without waiting in between.
+//! for. A batch goes in pipelines, a connection after the other, without waiting in between. A user's first tokens are
+//! one command, a whole hash with its end; further ones are one `HSET` a user with all his tokens of the batch.
 //!
-//! **Expiry.** A hash lives until the last of its tokens may go: `EXPIREAT … NX` gives a new one its end in the same
-//! pipeline, and where there was one already `EXPIREAT … GT` moves it forward, never back. So a token of an activity
-//! that ends soon may outlive it beside one of a longer activity, and never the other way round. The last removal
-//! frees the hash.
+//! **Expiry.** A hash lives until the last of its tokens may go. A new one comes with its end; after an `HSET` follow
+//! `PEXPIREAT … NX`, for one that was freed meanwhile, and `PEXPIREAT … GT`, which moves the end forward, never back.
+//! So a token of an activity that ends soon may outlive it beside one of a longer activity, and never the other way
+//! round. The last removal frees the hash.
+//!
+//! **Rights.** The user needs `HSET`, `PEXPIREAT`, `HDEL`, `HMGET`, `HLEN`, `HKEYS`, `RESTORE`, `ROLE`, `INFO` and
+//! `PING`. Without `RESTORE` everything works, at three commands for each user of a batch.
 //!
 //! **Time.** Every call ends within [`RedisOptions::call_timeout_ms`]. A connection that gave no answer in time is
 //! given up and made again in the background; meanwhile calls fail at once. A frozen or dead Redis costs its callers
@@ -44,24 +47,27 @@ mod nodes;
 mod options;
 mod server;
 mod slots;
+mod whole;
 
 pub use options::{OpenRedisError, RedisOptions};
 
 use crate::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use crate::packing::{packed, text, unpacked};
 use async_trait::async_trait;
-use nodes::{Answer, Nodes, Request};
+use nodes::{Nodes, Request};
 use options::LISTED_MAX;
 use redis::{Cmd, Value};
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use whole::Seen;
 
-/// The latest second that is handed to Redis: the end of the year 9999.
-const LATEST_S: u64 = 253_402_300_799;
+/// The latest millisecond that is handed to Redis: the end of the year 9999.
+const LATEST_MS: u64 = 253_402_300_799_000;
 
 /// The token store on Redis. Dropped, it closes its connections and ends their tasks.
 pub struct RedisStore {
@@ -69,6 +75,9 @@ pub struct RedisStore {
     prefix: Box<[u8]>,
     calls: Semaphore,
     call_timeout: Duration,
+    seen: Seen,
+    /// Whether the server takes a hash as a whole, as far as is known.
+    takes_whole: AtomicBool,
 }
 
 impl RedisStore {
@@ -104,6 +113,8 @@ impl RedisStore {
             prefix: options.prefix.as_bytes().into(),
             calls: Semaphore::new(options.max_calls),
             call_timeout: options.call_timeout(),
+            seen: Seen::default(),
+            takes_whole: AtomicBool::new(true),
         }))
     }
 
@@ -112,7 +123,7 @@ impl RedisStore {
         requests: Vec<Request>,
         guarded: bool,
         deadline: Instant,
-    ) -> Result<Vec<Answer>, Unavailable> {
+    ) -> Result<Vec<Value>, Unavailable> {
         self.nodes.run(requests, guarded, deadline).await
     }
 
@@ -129,7 +140,7 @@ impl RedisStore {
         write!(key, "{user_id}").ok();
         let mut command = Cmd::with_capacity(2 + arguments, 64 + arguments * 128);
         command.arg(name).arg(key.as_slice());
-        Request { slot: slots::slot_of(key), command, then: None }
+        Request { slot: slots::slot_of(key), command, then: Vec::new(), may_be_refused: false }
     }
 
     /// One request a user, with the order numbers of his that `keys` names; and which these are.
@@ -146,6 +157,57 @@ impl RedisStore {
         });
         (requests.collect(), order)
     }
+}
+
+impl RedisStore {
+    /// A user's tokens as a new hash with its end; `None` where he has one for all we know, or where they are many.
+    fn whole(
+        &self,
+        batch: &[TokenPut],
+        puts: &[usize],
+        key: &mut Vec<u8>,
+        dump: &mut Vec<u8>,
+    ) -> Option<Request> {
+        let user_id = batch[puts[0]].user_id;
+        if puts.len() > whole::FIELDS_MAX || self.seen.has(user_id) || !self.takes_whole.load(Relaxed) {
+            return None;
+        }
+        let later =
+            |nth: usize, trade_no: &str| puts[nth + 1..].iter().any(|at| *batch[*at].trade_no == *trade_no);
+        let fields = puts.iter().map(|at| &batch[*at]).enumerate();
+        // The last put of an order wins.
+        let fields = fields.filter(|(nth, put)| !later(*nth, &put.trade_no));
+        let fields = fields.map(|(_, put)| (put.trade_no.as_bytes(), packed(&put.token)));
+        whole::dump(fields, dump);
+        let mut request = self.request("RESTORE", user_id, key, 3);
+        request.command.arg(end_ms(batch, puts)).arg(dump.as_slice()).arg("ABSTTL");
+        request.may_be_refused = true;
+        Some(request)
+    }
+
+    /// A user's tokens for the hash that he may have. `HSET` comes first: from then on the hash is there, until his
+    /// tokens of this batch are removed. So it gets an end, or its end moves forward, never back.
+    fn addition(&self, batch: &[TokenPut], puts: &[usize], key: &mut Vec<u8>) -> Request {
+        let mut request = self.request("HSET", batch[puts[0]].user_id, key, 2 * puts.len());
+        for at in puts {
+            let put = &batch[*at];
+            request.command.arg(&*put.trade_no).arg(packed(&put.token));
+        }
+        let end_ms = end_ms(batch, puts);
+        request.then = ["NX", "GT"]
+            .map(|only| {
+                let mut expire = Cmd::with_capacity(4, 64);
+                expire.arg("PEXPIREAT").arg(key.as_slice()).arg(end_ms).arg(only);
+                expire
+            })
+            .into();
+        request
+    }
+}
+
+/// Until when a user's hash is to live.
+fn end_ms(batch: &[TokenPut], puts: &[usize]) -> u64 {
+    puts.iter().map(|at| batch[*at].expires_at_ms).max().unwrap_or(0).min(LATEST_MS)
 }
 
 /// Indices by user; those of one user in their order, so that the last put of an order wins.
@@ -186,38 +248,38 @@ impl TokenStore for RedisStore {
     async fn put(&self, batch: &[TokenPut]) -> Result<(), Unavailable> {
         let (_permit, deadline) = self.begin()?;
         let order = sorted(batch.len(), |at| batch[at].user_id);
-        let mut key = Vec::new();
-        let mut requests = Vec::with_capacity(batch.len());
-        let mut ends = Vec::with_capacity(batch.len());
-        for run in order.chunk_by(|one, next| batch[*one].user_id == batch[*next].user_id) {
-            let user_id = batch[run[0]].user_id;
-            let mut request = self.request("HSET", user_id, &mut key, 2 * run.len());
-            let mut end_ms = 0;
-            for at in run {
-                let put = &batch[*at];
-                request.command.arg(&*put.trade_no).arg(packed(&put.token));
-                end_ms = end_ms.max(put.expires_at_ms);
-            }
-            let end_s = end_ms.div_ceil(1000).min(LATEST_S);
-            let mut expire = Cmd::with_capacity(4, 64);
-            expire.arg("EXPIREAT").arg(key.as_slice()).arg(end_s).arg("NX");
-            request.then = Some(expire);
-            requests.push(request);
-            ends.push((user_id, end_s));
-        }
-        let answers = self.run(requests, false, deadline).await?;
-        let mut later = Vec::new();
-        for ((stored, expires), (user_id, end_s)) in answers.into_iter().zip(ends) {
-            number(&stored)?;
-            if number(&expires)? == 0 {
-                // There was an end already: it may be too early.
-                let mut request = self.request("EXPIREAT", user_id, &mut key, 2);
-                request.command.arg(end_s).arg("GT");
-                later.push(request);
+        let users: Vec<&[usize]> =
+            order.chunk_by(|one, next| batch[*one].user_id == batch[*next].user_id).collect();
+        let (mut key, mut dump) = (Vec::new(), Vec::new());
+        let requests = users.iter().map(|puts| match self.whole(batch, puts, &mut key, &mut dump) {
+            Some(whole) => whole,
+            None => self.addition(batch, puts, &mut key),
+        });
+        let answers = self.run(requests.collect(), false, deadline).await?;
+        let mut additions = Vec::new();
+        for (puts, answer) in users.iter().zip(answers) {
+            match answer {
+                Value::Okay | Value::Int(_) => {}
+                Value::ServerError(error) => {
+                    // It is there already, or else this server takes no hash as a whole.
+                    if error.code() != "BUSYKEY" && self.takes_whole.swap(false, Relaxed) {
+                        tracing::warn!(
+                            ?error,
+                            "Redis does not take RESTORE; it takes two commands a user instead"
+                        );
+                    }
+                    additions.push(self.addition(batch, puts, &mut key));
+                }
+                other => return Err(unexpected(&other)),
             }
         }
-        if !later.is_empty() {
-            self.run(later, false, deadline).await?;
+        if !additions.is_empty() {
+            for answer in self.run(additions, false, deadline).await? {
+                number(&answer)?;
+            }
+        }
+        for puts in users {
+            self.seen.add(batch[puts[0]].user_id);
         }
         Ok(())
     }
@@ -226,7 +288,11 @@ impl TokenStore for RedisStore {
         let (_permit, deadline) = self.begin()?;
         let (requests, _) = self.by_user("HDEL", batch);
         let answers = self.run(requests, false, deadline).await?;
-        answers.iter().try_for_each(|(removed, _)| number(removed).map(drop))
+        for key in batch {
+            // The last one may have been among them.
+            self.seen.remove(key.user_id);
+        }
+        answers.iter().try_for_each(|removed| number(removed).map(drop))
     }
 
     async fn get(&self, keys: &[TokenKey]) -> Result<Vec<Option<Box<str>>>, Unavailable> {
@@ -235,7 +301,7 @@ impl TokenStore for RedisStore {
         let answers = self.run(requests, true, deadline).await?;
         let mut found = vec![None; keys.len()];
         let mut places = order.into_iter();
-        for (values, _) in answers {
+        for values in answers {
             for value in array(values)? {
                 let at = places.next().ok_or_else(|| unexpected(&value))?;
                 found[at] = token(&value)?;
@@ -268,7 +334,7 @@ impl TokenStore for RedisStore {
                 .collect();
             let (requests, _) = self.by_user("HMGET", &wanted);
             let answers = self.run(requests, true, deadline).await?;
-            let Some((values, _)) = answers.into_iter().next() else { break };
+            let Some(values) = answers.into_iter().next() else { break };
             for (TokenKey { trade_no, .. }, value) in wanted.into_iter().zip(array(values)?) {
                 page.extend(token(&value)?.map(|token| StoredToken { trade_no, token }));
             }
@@ -289,15 +355,15 @@ impl RedisStore {
         let count = self.request("HLEN", user_id, &mut key, 0);
         let answers = self.run(vec![count], true, deadline).await?;
         match answers.first() {
-            Some((count, _)) if number(count)? > LISTED_MAX => {
+            Some(count) if number(count)? > LISTED_MAX => {
                 return Err(Unavailable(format!("user {user_id} has more than {LISTED_MAX} tokens")));
             }
-            Some((Value::Int(0), _)) | None => return Ok(Vec::new()),
+            Some(Value::Int(0)) | None => return Ok(Vec::new()),
             Some(_) => {}
         }
         let names = self.request("HKEYS", user_id, &mut key, 0);
         let answers = self.run(vec![names], true, deadline).await?;
-        let Some((names, _)) = answers.into_iter().next() else { return Ok(Vec::new()) };
+        let Some(names) = answers.into_iter().next() else { return Ok(Vec::new()) };
         let mut sorted = Vec::new();
         for name in array(names)? {
             let Value::BulkString(bytes) = &name else { return Err(unexpected(&name)) };

@@ -19,15 +19,15 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// Commands on one key, to be sent one right after the other. They may be repeated, both.
+/// Commands on one key, to be sent one right after the other. They may be repeated, all.
 pub(super) struct Request {
     pub(super) slot: u16,
     pub(super) command: Cmd,
-    pub(super) then: Option<Cmd>,
+    /// Their answers matter only where they are errors.
+    pub(super) then: Vec<Cmd>,
+    /// An error that the server says of the first command itself, not of its own state, is an answer.
+    pub(super) may_be_refused: bool,
 }
-
-/// The answers to a [`Request`]; [`Value::Nil`] where there was no second command.
-pub(super) type Answer = (Value, Value);
 
 /// The servers and the connections to them. Dropped, it closes them and ends its tasks.
 pub(super) struct Nodes {
@@ -88,7 +88,8 @@ struct Entry {
     at: usize,
     slot: u16,
     asking: bool,
-    pairs: bool,
+    then: usize,
+    may_be_refused: bool,
 }
 
 impl Drop for Nodes {
@@ -124,16 +125,16 @@ impl Nodes {
         if self.shared.options.is_cluster { self.shared.learn().await } else { Ok(()) }
     }
 
-    /// Sends requests and gathers their answers, in their order. With `guarded` every answer is known to come from a
+    /// Sends requests and gathers the answers to their first commands, in their order. With `guarded` every answer is known to come from a
     /// master. Any doubt is an error.
     pub(super) async fn run(
         &self,
         requests: Vec<Request>,
         guarded: bool,
         deadline: Instant,
-    ) -> Result<Vec<Answer>, Unavailable> {
+    ) -> Result<Vec<Value>, Unavailable> {
         let shared = &*self.shared;
-        let mut answers: Vec<Option<Answer>> = Vec::new();
+        let mut answers: Vec<Option<Value>> = Vec::new();
         answers.resize_with(requests.len(), || None);
         let requests = requests.into_iter().enumerate();
         let mut waiting: Vec<_> =
@@ -316,8 +317,8 @@ impl Batch {
     }
 
     fn push(&mut self, at: usize, request: Request, asking: bool) {
-        let Request { slot, command, then } = request;
-        self.entries.push(Entry { at, slot, asking, pairs: then.is_some() });
+        let Request { slot, command, then, may_be_refused } = request;
+        self.entries.push(Entry { at, slot, asking, then: then.len(), may_be_refused });
         for command in std::iter::once(command).chain(then) {
             if asking {
                 self.pipeline.add_command(redis::cmd("ASKING"));
@@ -330,7 +331,7 @@ impl Batch {
     fn sort_out(
         self,
         values: Vec<Value>,
-        answers: &mut [Option<Answer>],
+        answers: &mut [Option<Value>],
         waiting: &mut Vec<Waiting>,
         shared: &Shared,
     ) -> Result<(), Unavailable> {
@@ -343,12 +344,15 @@ impl Batch {
         let mut commands = self.pipeline.cmd_iter().skip(own);
         for entry in &self.entries {
             let mut told = None;
-            let mut next = |asking: bool| {
-                if asking {
+            let mut next = |may_be_refused: bool| {
+                if entry.asking {
                     // ASKING itself says OK.
                     values.next();
                 }
                 match values.next() {
+                    Some(Value::ServerError(error)) if may_be_refused && is_refusal(&error) => {
+                        Ok(Value::ServerError(error))
+                    }
                     Some(Value::ServerError(error)) => {
                         told = Some(self.node.whither(&error)?);
                         Ok(Value::Nil)
@@ -357,13 +361,15 @@ impl Batch {
                     None => Err(Unavailable("an answer is missing".into())),
                 }
             };
-            let first = next(entry.asking)?;
-            let second = if entry.pairs { next(entry.asking)? } else { Value::Nil };
+            let first = next(entry.may_be_refused)?;
+            for _ in 0..entry.then {
+                next(false)?;
+            }
             let sent = commands.by_ref().take(entry.commands());
             match told {
                 None => {
                     sent.for_each(drop);
-                    answers[entry.at] = Some((first, second));
+                    answers[entry.at] = Some(first);
                 }
                 Some(target) => {
                     if matches!(target, Target::Owner | Target::Told { asking: false, .. }) {
@@ -388,15 +394,22 @@ impl Batch {
 
 impl Entry {
     fn commands(&self) -> usize {
-        (1 + usize::from(self.asking)) * (1 + usize::from(self.pairs))
+        (1 + usize::from(self.asking)) * (1 + self.then)
     }
 
     fn again<'c>(&self, sent: impl Iterator<Item = &'c Cmd>, target: Target) -> Option<Waiting> {
         let step = 1 + usize::from(self.asking);
         let mut commands = sent.skip(step - 1).step_by(step).cloned();
-        let request = Request { slot: self.slot, command: commands.next()?, then: commands.next() };
+        let command = commands.next()?;
+        let may_be_refused = self.may_be_refused;
+        let request = Request { slot: self.slot, command, then: commands.collect(), may_be_refused };
         Some(Waiting { at: self.at, request, target })
     }
+}
+
+/// Says something of the command, or of its key; the codes of everything else speak for themselves.
+fn is_refusal(error: &ServerError) -> bool {
+    matches!(error.code(), "BUSYKEY" | "ERR" | "NOPERM")
 }
 
 impl Node {

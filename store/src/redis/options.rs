@@ -18,7 +18,7 @@ pub(super) const BACKOFF_MAX: Duration = Duration::from_millis(500);
 pub(super) const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Between two looks at which node has which slots.
 pub(super) const REFRESH_PAUSE: Duration = Duration::from_millis(100);
-/// EXPIREAT's `NX` and `GT` are that young.
+/// `NX` and `GT` of PEXPIREAT are that young, and hashes in one piece.
 pub(super) const VERSION_MIN: (u32, u32) = (7, 0);
 
 /// Where the tokens lie, and how long one may wait for them.
