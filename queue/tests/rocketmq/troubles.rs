@@ -176,3 +176,57 @@ async fn frozen() {
     }
     assert_eq!(broker.lag("freeze", "g").await.unwrap().records(), 0);
 }
+
+/// Proxy and broker apart, as they are at scale: what is held is extended and finished for good there too, and the
+/// broker alone may be killed.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn broker_apart() {
+    let (server, options) =
+        private(RocketMqOptions { separate_broker: true, ..RocketMqOptions::default() }).await;
+    let broker = RocketBroker::open(&RocketOptions { invisible_ms: 3_000, ..options }).unwrap();
+    broker.ensure_topic("apart", 4).unwrap();
+    let mut holder = reader(&broker, "apart", "g").await;
+    write(&broker, "apart", 0..50).await;
+    holder.read(50, Duration::from_secs(60)).await.unwrap();
+    let mut other = reader(&broker, "apart", "g").await;
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(8) {
+        assert!(drain(&mut holder, Duration::from_millis(50)).await.is_empty(), "came to its holder again");
+        assert!(drain(&mut other, Duration::from_millis(50)).await.is_empty(), "came to another");
+    }
+    holder.commit().await.unwrap();
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(7) {
+        assert!(drain(&mut other, Duration::from_millis(100)).await.is_empty(), "came again though finished");
+    }
+    holder.close().await;
+
+    steer(&server, |server| server.part("broker").unwrap().kill().unwrap()).await;
+    // The proxy answers for a broker that is gone.
+    let ledger = Arc::new(Ledger::default());
+    let producer = broker.producer("apart", ledger.clone()).unwrap();
+    (50..60).for_each(|number| send(&*producer, number));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    steer(&server, |server| server.part("broker").unwrap().start().unwrap()).await;
+    let back = Instant::now();
+    let mut next = 60;
+    let mut seen = BTreeSet::new();
+    let mut stored = BTreeSet::new();
+    while stored.is_empty() || !stored.is_subset(&seen) {
+        let (open, sent) = (ledger.reports().len() as u64 + 50 < next, stored.len());
+        assert!(back.elapsed() < Duration::from_secs(90), "open: {open}, {sent} stored, {} seen", seen.len());
+        if stored.is_empty() && !open {
+            send(&*producer, next);
+            next += 1;
+        }
+        let reports = ledger.reports();
+        stored.extend(
+            reports.iter().filter(|(_, one)| one[..] == [Delivery::Stored]).map(|(Tag(tag), _)| *tag),
+        );
+        seen.extend(drain(&mut other, Duration::from_millis(100)).await.iter().map(number_of));
+        other.commit().await.unwrap();
+    }
+    println!("a new record is stored and read {:?} after the broker's start", back.elapsed());
+    assert!(ledger.reports().values().all(|one| one.len() == 1), "reported twice");
+}
