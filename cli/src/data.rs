@@ -71,6 +71,9 @@ impl DataDir {
     pub fn create(path: &Path, manifest: &Manifest) -> Result<Self> {
         std::fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
         let own = Self::lock(path)?;
+        if let Some(dir) = place::rules(path).parent() {
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        }
         let manifest = Manifest { format: FORMAT, ..manifest.clone() };
         if own.file(MANIFEST).exists() {
             bail!(
@@ -172,6 +175,14 @@ pub mod place {
     /// What no queue would take.
     pub fn salvage(data: &Path) -> PathBuf {
         data.join("salvage")
+    }
+    /// The last good rules, where etcd keeps them.
+    pub fn rules_copy(data: &Path) -> PathBuf {
+        data.join("rules-copy.toml")
+    }
+    /// What a second process that joins keeps for itself.
+    pub fn guest(data: &Path) -> PathBuf {
+        data.join("guest")
     }
     /// The book of the badge downstream.
     pub fn badge_book(data: &Path) -> PathBuf {

@@ -31,6 +31,8 @@ struct Cli {
 enum Command {
     /// Make it rain rewards on this machine, break things meanwhile, and prove that nothing was lost or paid twice
     Demo(demo::DemoArgs),
+    /// Consume for a running demo as a second process, until Ctrl-C: partitions move here and back
+    Join(demo::guest::JoinArgs),
     /// Check the files of an earlier demo: the rain's own record against ledger, archive and downstream
     Reconcile(demo::ReconcileArgs),
     /// The key ring of tokens
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
     }
     let outcome = match &cli.command {
         Command::Demo(args) => demo::demo(args),
+        Command::Join(args) => demo::guest::join(args),
         Command::Reconcile(args) => demo::reconcile(args),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),
         Command::Rules(command) => admin::rules::run(command).map(|()| Outcome::Clean),

@@ -1,8 +1,12 @@
 //! What the end-to-end tests share: the binary `windfall`, built once, and runs of it with time-outs.
 //!
-//! The tests use nothing of the workspace but the binary: what they show is what an operator sees. They live in
+//! Most tests use nothing of the workspace but the binary: what they show is what an operator sees. They live in
 //! `tests/`: `demo` (the whole way, its report and exit codes), `crash` (kill -9 at seeded moments), `sabotage`
 //! (a broken promise must be noticed) and `bad_input` (a clear error, and nothing changed).
+//!
+//! Those named `real_…` need real servers: `real_demo` and `real_bad_input` drive the binary, `real_churn` (processes
+//! that consume join, leave and are killed) and `real_failover` (the master broker is frozen) put the crates together
+//! themselves, to see each event.
 //!
 //! ```no_run
 //! use windfall_tests::{Run, plain, scratch};

@@ -6,6 +6,7 @@ use crate::demo::Outcome;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::task::block_in_place;
 use windfall_proto::event::EventRef;
 use windfall_reward_service::contract::GrantReply;
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
@@ -147,7 +148,7 @@ fn to_json(entry: &Archived) -> serde_json::Value {
 
 fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome> {
     let (data, manifest) = DataDir::open(&which.data)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let replayed = runtime.block_on(async {
         let badges = FakeDownstream::open(
             place::badge_book(data.path()),
@@ -157,7 +158,9 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
         .context("the badge downstream's book cannot be opened")?;
         let ledger = manifest.backends.ledger(data.path()).await?;
         let rewards = crate::pipeline::start_rewards(ledger, &Arc::new(badges), Arc::new(|_| {}))?;
-        if let Ok(rules) = windfall_config::RulesStore::new(place::rules(data.path()), None).show() {
+        if let Ok(rules) =
+            block_in_place(|| manifest.backends.rules_store(data.path())?.show().map_err(anyhow::Error::from))
+        {
             // A budget that was raised since is what a replay often waits for.
             let rules = windfall_config::Rules::parse(&rules, None)?;
             rewards.apply_budgets(&rules.budgets).await?;

@@ -4,7 +4,8 @@ use super::{now_ms, utc};
 use anyhow::{Context, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use windfall_config::{Rules, RulesStore, Written};
+use windfall_config::etcd::{EtcdOptions, EtcdRulesStore};
+use windfall_config::{ChangeRules, Rules, RulesStore, Written};
 
 /// `windfall rules …`
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -19,7 +20,7 @@ pub enum RulesCommand {
     /// Print the rules in force
     Show {
         #[command(flatten)]
-        file: RulesFile,
+        place: RulesPlace,
         /// As one JSON object: version, queues, limits and budgets
         #[arg(long)]
         json: bool,
@@ -27,7 +28,7 @@ pub enum RulesCommand {
     /// Replace the rules, as a whole or not at all; running processes follow within a second
     Set {
         #[command(flatten)]
-        file: RulesFile,
+        place: RulesPlace,
         /// The new document, with the version it was made from; - for standard input
         document: PathBuf,
         #[command(flatten)]
@@ -38,7 +39,7 @@ pub enum RulesCommand {
     /// List every change: version, time, who, why
     History {
         #[command(flatten)]
-        file: RulesFile,
+        place: RulesPlace,
         /// As JSON, with the documents
         #[arg(long)]
         json: bool,
@@ -46,7 +47,7 @@ pub enum RulesCommand {
     /// Make an earlier version the newest
     Rollback {
         #[command(flatten)]
-        file: RulesFile,
+        place: RulesPlace,
         /// The version to go back to
         version: u64,
         #[command(flatten)]
@@ -54,12 +55,53 @@ pub enum RulesCommand {
     },
 }
 
-/// The rules' file.
+/// Where the rules are.
 #[derive(Debug, Clone, clap::Args)]
-pub struct RulesFile {
+pub struct RulesPlace {
     /// The file of the live rules
-    #[arg(long, default_value = "rules.toml")]
+    #[arg(long, default_value = "rules.toml", conflicts_with = "etcd")]
     file: PathBuf,
+    /// The rules are in etcd: http://host:port of its members, separated by commas
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    etcd: Vec<String>,
+    /// What their keys in etcd begin with
+    #[arg(long, value_name = "PREFIX", default_value = "/windfall/rules/", requires = "etcd")]
+    etcd_prefix: String,
+    /// A user of etcd; its password is in the environment variable WINDFALL_ETCD_PASSWORD
+    #[arg(long, value_name = "NAME", requires = "etcd")]
+    etcd_user: Option<String>,
+}
+
+impl RulesPlace {
+    fn store(&self, known_brokers: Option<Vec<String>>) -> Result<Box<dyn ChangeRules>> {
+        if self.etcd.is_empty() {
+            return Ok(Box::new(RulesStore::new(&self.file, known_brokers)));
+        }
+        let user = match &self.etcd_user {
+            Some(name) => {
+                let password = std::env::var("WINDFALL_ETCD_PASSWORD")
+                    .context("--etcd-user needs the password in WINDFALL_ETCD_PASSWORD")?;
+                Some((name.clone(), password))
+            }
+            None => None,
+        };
+        let options = EtcdOptions {
+            endpoints: self.etcd.clone(),
+            prefix: self.etcd_prefix.clone(),
+            user,
+            ..EtcdOptions::default()
+        };
+        Ok(Box::new(EtcdRulesStore::new(options, known_brokers)?))
+    }
+}
+
+impl std::fmt::Display for RulesPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.etcd.is_empty() {
+            true => self.file.display().fmt(f),
+            false => write!(f, "{} in etcd", self.etcd_prefix),
+        }
+    }
 }
 
 /// Who changes the rules, and why: kept with the change.
@@ -104,43 +146,44 @@ pub fn run(command: &RulesCommand) -> Result<()> {
                 rules.budgets.len()
             );
         }
-        RulesCommand::Show { file, json } => show(&file.file, *json)?,
-        RulesCommand::Set { file, document, remark, brokers } => {
+        RulesCommand::Show { place, json } => show(place, *json)?,
+        RulesCommand::Set { place, document, remark, brokers } => {
             let text = String::from_utf8(read(document)?)
                 .with_context(|| format!("{} is not UTF-8 text", document.display()))?;
-            let store = RulesStore::new(&file.file, brokers.brokers.clone());
-            let written = store
+            let written = place
+                .store(brokers.brokers.clone())?
                 .set(&text, &remark.who(), &remark.why, now_ms())
-                .with_context(|| format!("{} stays as it is", file.file.display()))?;
-            say(&file.file, written);
+                .with_context(|| format!("{place} stays as it is"))?;
+            say(place, written);
         }
-        RulesCommand::History { file, json } => history(&file.file, *json)?,
-        RulesCommand::Rollback { file, version, remark } => {
-            let written = RulesStore::new(&file.file, None)
+        RulesCommand::History { place, json } => history(place, *json)?,
+        RulesCommand::Rollback { place, version, remark } => {
+            let written = place
+                .store(None)?
                 .rollback(*version, &remark.who(), &remark.why, now_ms())
-                .with_context(|| format!("{} stays as it is", file.file.display()))?;
-            say(&file.file, written);
+                .with_context(|| format!("{place} stays as it is"))?;
+            say(place, written);
         }
     }
     Ok(())
 }
 
-fn say(file: &Path, written: Written) {
+fn say(place: &RulesPlace, written: Written) {
     match written {
-        Written::Changed { version } => println!("{} has version {version} now", file.display()),
+        Written::Changed { version } => println!("{place} has version {version} now"),
         Written::Unchanged { version } => {
-            println!("{} had version {version} already; nothing changed", file.display())
+            println!("{place} had version {version} already; nothing changed")
         }
     }
 }
 
-fn show(file: &Path, json: bool) -> Result<()> {
-    let text = RulesStore::new(file, None).show()?;
+fn show(place: &RulesPlace, json: bool) -> Result<()> {
+    let text = place.store(None)?.show()?;
     if !json {
         print!("{text}");
         return Ok(());
     }
-    let rules = Rules::parse(&text, None).with_context(|| format!("{} is refused", file.display()))?;
+    let rules = Rules::parse(&text, None).with_context(|| format!("{place} is refused"))?;
     let limit = |limit: windfall_config::rules::Limit| serde_json::json!({"rate_per_s": limit.rate_per_s, "burst": limit.burst});
     let types: serde_json::Map<_, _> = rules
         .limits
@@ -182,8 +225,8 @@ fn show(file: &Path, json: bool) -> Result<()> {
     Ok(())
 }
 
-fn history(file: &Path, json: bool) -> Result<()> {
-    let history = RulesStore::new(file, None).history()?;
+fn history(place: &RulesPlace, json: bool) -> Result<()> {
+    let history = place.store(None)?.history()?;
     if json {
         println!("{}", serde_json::to_string_pretty(&history.changes)?);
     } else {

@@ -5,7 +5,7 @@ use crate::data::place;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
-use windfall_config::{Rules, RulesStore};
+use windfall_config::{ChangeRules, Rules};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::fake::FakeBook;
 use windfall_reward_service::ledger::{ArchiveFilter, LedgerReader};
@@ -14,7 +14,7 @@ use windfall_reward_service::ledger::{ArchiveFilter, LedgerReader};
 pub const BOOKED_TYPES: [&str; 1] = ["badge"];
 
 /// Checks a data directory whose pipeline has closed.
-pub fn check(data: &Path, ledger: &LedgerReader) -> Result<Verdict> {
+pub fn check(data: &Path, rules: &dyn ChangeRules, ledger: &LedgerReader) -> Result<Verdict> {
     let mut book = Book::read(data)?;
     ledger.check().context("the ledger is damaged")?;
     for line in ledger.orders()? {
@@ -33,7 +33,7 @@ pub fn check(data: &Path, ledger: &LedgerReader) -> Result<Verdict> {
             book.paid(&payment.trade_no, content);
         }
     }
-    check_sums(&mut book, ledger, data)?;
+    check_sums(&mut book, ledger, rules)?;
     Ok(book.verdict(&BOOKED_TYPES))
 }
 
@@ -64,7 +64,7 @@ fn read_archive(book: &mut Book, ledger: &LedgerReader) -> Result<()> {
 }
 
 /// What no single order shows: double entry, and budgets.
-fn check_sums(book: &mut Book, ledger: &LedgerReader, data: &Path) -> Result<()> {
+fn check_sums(book: &mut Book, ledger: &LedgerReader, rules: &dyn ChangeRules) -> Result<()> {
     let sums = ledger.reconcile()?;
     let wrong = [
         ("credited orders without a transfer", sums.orders_without_transfer),
@@ -82,7 +82,7 @@ fn check_sums(book: &mut Book, ledger: &LedgerReader, data: &Path) -> Result<()>
             book.wrong("(ledger)", count, |figures: &mut Figures| &mut figures.mismatched, finding);
         }
     }
-    let allowed = budgets_ever(data)?;
+    let allowed = budgets_ever(rules)?;
     for budget in ledger.budgets()? {
         let key = (budget.activity.clone(), budget.scene.clone(), budget.bonus_type.clone());
         // The rules' own figure, not the ledger's copy of it.
@@ -101,8 +101,7 @@ fn check_sums(book: &mut Book, ledger: &LedgerReader, data: &Path) -> Result<()>
 type BudgetKey = (String, String, String);
 
 /// The largest total that any version of the rules allowed, by activity, scene and type.
-fn budgets_ever(data: &Path) -> Result<BTreeMap<BudgetKey, i64>> {
-    let store = RulesStore::new(place::rules(data), None);
+fn budgets_ever(store: &dyn ChangeRules) -> Result<BTreeMap<BudgetKey, i64>> {
     let documents = store.history()?.changes.into_iter().map(|change| change.after).chain([store.show()?]);
     let mut allowed = BTreeMap::new();
     for document in documents {

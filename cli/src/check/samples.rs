@@ -5,8 +5,9 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
+use tokio::task::block_in_place;
 use windfall_proto::v1::BonusToken;
-use windfall_reward_service::ledger::{LedgerReader, Status};
+use windfall_reward_service::ledger::{LedgerReader, Status, StoredOrder};
 use windfall_store::contract::{TokenKey, TokenStore};
 use windfall_token::{KeyRing, StoreAnswer, TokenFields, Verdict};
 
@@ -54,6 +55,13 @@ pub struct Sources<'a> {
     pub keys: &'a KeyRing,
     /// The tenant of the tokens.
     pub app_id: &'a str,
+}
+
+impl Sources<'_> {
+    /// An order, off the async threads: the ledger's reader blocks.
+    fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>> {
+        Ok(block_in_place(|| self.ledger.order(trade_no))?)
+    }
 }
 
 /// Compares them for each user.
@@ -114,7 +122,7 @@ async fn check_user(sources: &Sources<'_>, user_id: i64, held: &Held) -> Result<
             }
         };
         wrong.extend(forgeries(sources, &token, text));
-        match sources.ledger.order(trade_no)? {
+        match sources.order(trade_no)? {
             Some(order) if order.status == Status::Credited => {
                 credited += 1;
                 *owed.entry(order.bonus_type.clone()).or_default() += order.amount;
@@ -128,14 +136,15 @@ async fn check_user(sources: &Sources<'_>, user_id: i64, held: &Held) -> Result<
         }
     }
     for trade_no in &held.others {
-        if let Some(order) = sources.ledger.order(trade_no)?.filter(|order| order.status == Status::Credited)
-        {
+        if let Some(order) = sources.order(trade_no)?.filter(|order| order.status == Status::Credited) {
             credited += 1;
             *owed.entry(order.bonus_type).or_default() += order.amount;
         }
     }
-    let balances: BTreeMap<String, i64> =
-        sources.ledger.balances(user_id)?.into_iter().filter(|(_, balance)| *balance != 0).collect();
+    let balances: BTreeMap<String, i64> = block_in_place(|| sources.ledger.balances(user_id))?
+        .into_iter()
+        .filter(|(_, balance)| *balance != 0)
+        .collect();
     if balances != owed {
         wrong.push(format!("balances are {balances:?}; credited tokens sum to {owed:?}"));
     }
@@ -164,7 +173,7 @@ async fn server_side(
             if !known || !opens.is_ok_and(|token| token.trade_no == *stored.trade_no) {
                 wrong.push(format!("the store keeps a token of {} that the user never got", stored.trade_no));
             }
-            let order = sources.ledger.order(&stored.trade_no)?;
+            let order = sources.order(&stored.trade_no)?;
             if order.is_some_and(|order| order.status == Status::Credited) {
                 let key = TokenKey { user_id, trade_no: stored.trade_no };
                 sources.tokens.remove(&[key]).await.context("the token store")?;

@@ -1,12 +1,13 @@
 //! `windfall demo`: a red-packet rain over the whole way, with troubles, and the proof at the end.
 
+pub mod guest;
 pub mod rain;
 pub mod report;
 mod rules;
 mod troubles;
 mod view;
 
-use crate::backends::Backends;
+use crate::backends::{BackendArgs, Backends};
 use crate::check::journal::Line;
 use crate::check::samples::{self, Sample, Sources, sampled_users};
 use crate::check::{journal, ledger_side};
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::task::block_in_place;
+use troubles::{Ran, Stage};
 use view::View;
 use windfall_reward_service::ledger::LedgerReader;
 use windfall_token::KeyRing;
@@ -54,6 +57,8 @@ pub struct DemoArgs {
     /// Without troubles
     #[arg(long)]
     calm: bool,
+    #[command(flatten)]
+    backends: BackendArgs,
     /// Print one JSON object on standard output and nothing else there (docs/demo.md names its fields)
     #[arg(long)]
     json: bool,
@@ -101,9 +106,14 @@ pub fn demo(args: &DemoArgs) -> Result<Outcome> {
 /// Checks the files of an earlier demo.
 pub fn reconcile(args: &ReconcileArgs) -> Result<Outcome> {
     let (data, manifest) = DataDir::open(&args.data)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let report = runtime.block_on(check(&data, &manifest, None))?;
     print(&report, args.json)
+}
+
+/// Keeps what a run leaves on shared servers apart from other runs.
+fn run_name() -> String {
+    format!("{:x}_{}", now_ms(), std::process::id())
 }
 
 fn print(report: &Report, json: bool) -> Result<Outcome> {
@@ -117,16 +127,27 @@ fn print(report: &Report, json: bool) -> Result<Outcome> {
 
 fn open_data(args: &DemoArgs) -> Result<(DataDir, Manifest)> {
     if let (true, Some(path)) = (args.resume, &args.data) {
+        if !args.backends.is_empty() {
+            bail!(
+                "--resume goes on with the parts that the demo began with; leave --kafka and the like away"
+            );
+        }
         return DataDir::open(path);
     }
+    let backends = match args.backends.is_empty() {
+        true => Backends::default(),
+        false => args.backends.resolve(&run_name())?,
+    };
+    // Real servers take seconds to come back; the rain must outlast their troubles.
+    let with_troubles = if backends.is_embedded() { 10 } else { 60 };
     let manifest = Manifest {
         format: 0,
         rewards: args.rewards,
         users: args.users,
         seed: args.seed,
-        seconds_of_rain: args.seconds_of_rain.unwrap_or(if args.calm { 0 } else { 10 }),
+        seconds_of_rain: args.seconds_of_rain.unwrap_or(if args.calm { 0 } else { with_troubles }),
         calm: args.calm,
-        backends: Backends::default(),
+        backends,
     };
     let path = match &args.data {
         Some(path) => path.clone(),
@@ -142,7 +163,8 @@ fn open_data(args: &DemoArgs) -> Result<(DataDir, Manifest)> {
         }
     };
     let data = DataDir::create(&path, &manifest)?;
-    rules::write(&place::rules(data.path()), manifest.rewards, manifest.calm, now_ms())?;
+    let store = manifest.backends.rules_store(data.path())?;
+    rules::write(&*store, manifest.rewards, manifest.calm, now_ms())?;
     Ok((data, manifest))
 }
 
@@ -151,11 +173,15 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
     let path = data.path();
     data.begin()?;
     let intended = if resumed { intended(path)? } else { NumberSet::default() };
-    if !place::rules(path).exists() {
-        rules::write(&place::rules(path), manifest.rewards, manifest.calm, now_ms())?;
-    } else if resumed {
-        // The killed process may have died between cutting a limit and raising it.
-        troubles::rules_as_they_were(path)?;
+    if resumed {
+        block_in_place(|| {
+            let store = manifest.backends.rules_store(path)?;
+            match rules::exist(&*store)? {
+                // The killed process may have died between cutting a limit and raising it.
+                true => troubles::rules_as_they_were(&*store),
+                false => rules::write(&*store, manifest.rewards, manifest.calm, now_ms()),
+            }
+        })?;
     }
     let mut options = PipelineOptions::new(path, manifest.backends.clone(), manifest.seed);
     if !manifest.calm {
@@ -186,13 +212,14 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
         let rain =
             Duration::from_secs(if manifest.seconds_of_rain == 0 { 10 } else { manifest.seconds_of_rain });
         if manifest.calm {
-            return Ok(Vec::new());
+            return Ok(Ran::default());
         }
-        troubles::run(&pipeline, path, rain, &progress.stop, |what| view.say(what)).await
+        let stage = Stage::new(&pipeline, path, &manifest.backends)?;
+        troubles::run(&stage, manifest, rain, &progress.stop, |what| view.say(what)).await
     };
-    let (poured, happenings) = tokio::join!(pouring, troubling);
+    let (poured, ran) = tokio::join!(pouring, troubling);
     let (latencies_ns, rain) = poured?;
-    let happenings = happenings?;
+    let ran = ran?;
     let last_credit = drain(&pipeline, &progress, started).await?;
     interrupt.abort();
     watcher.abort();
@@ -213,16 +240,7 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
         );
     }
     let times = Times { rain, last_credit };
-    Ok(Some(rain_report(
-        manifest,
-        resumed,
-        inherited.events,
-        &end,
-        &progress,
-        &latencies_ns,
-        times,
-        happenings,
-    )))
+    Ok(Some(rain_report(manifest, resumed, inherited.events, &end, &progress, &latencies_ns, times, ran)))
 }
 
 #[derive(Clone, Copy)]
@@ -283,8 +301,9 @@ fn rain_report(
     progress: &Progress,
     latencies_ns: &hdrhistogram::Histogram<u64>,
     times: Times,
-    happenings: Vec<troubles::Happening>,
+    ran: Ran,
 ) -> RainReport {
+    let guest = ran.guest.clone().unwrap_or_default();
     let per_s = |count: u64, time: Duration| count as f64 / time.as_secs_f64().max(0.001);
     let us = |quantile: f64| latencies_ns.value_at_quantile(quantile) as f64 / 1_000.0;
     RainReport {
@@ -296,7 +315,7 @@ fn rain_report(
         rain_s: times.rain.as_secs_f64(),
         first_send_to_last_credit_s: times.last_credit.as_secs_f64(),
         sent_per_s: per_s(progress.sent.load(Relaxed), times.rain),
-        credited_per_s: per_s(view::credited(end), times.last_credit),
+        credited_per_s: per_s(view::credited(end) + guest.credited, times.last_credit),
         send_us: Latencies {
             p50: us(0.5),
             p99: us(0.99),
@@ -304,17 +323,21 @@ fn rain_report(
             max: latencies_ns.max() as f64 / 1_000.0,
         },
         spool_full_waits: progress.waits.load(Relaxed),
-        requeued_events: end.requeued,
-        duplicates_harmless: end.rewards.types.values().map(|one| one.already_credited).sum(),
+        requeued_events: end.requeued + guest.requeued,
+        duplicates_harmless: guest.already_credited
+            + end.rewards.types.values().map(|one| one.already_credited).sum::<u64>(),
         tokens_dropped: end.sdk.tokens_dropped,
-        happenings,
+        guest: ran.guest,
+        happenings: ran.happened,
     }
 }
 
 /// The independent check, on files that nobody holds open any more.
 async fn check(data: &DataDir, manifest: &Manifest, rain: Option<RainReport>) -> Result<Report> {
-    let ledger = manifest.backends.ledger_reader(data.path())?;
-    let verdict = ledger_side::check(data.path(), &ledger)?;
+    let ledger = block_in_place(|| manifest.backends.ledger_reader(data.path()))?;
+    let verdict = block_in_place(|| {
+        ledger_side::check(data.path(), &*manifest.backends.rules_store(data.path())?, &ledger)
+    })?;
     let samples = check_samples(data.path(), manifest, &ledger).await?;
     Ok(Report::new(data, rain, verdict, samples))
 }

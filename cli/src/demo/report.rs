@@ -1,5 +1,6 @@
 //! What a demo or a reconciliation came to: one table, or one JSON object of the same.
 
+use super::guest::GuestReport;
 use super::troubles::Happening;
 use crate::check::samples::Sample;
 use crate::check::{Figures, Verdict};
@@ -63,6 +64,8 @@ pub struct RainReport {
     pub duplicates_harmless: u64,
     /// Tokens that the store did not get because it was down or behind.
     pub tokens_dropped: u64,
+    /// What a second process did that joined and left; `None` where there was none.
+    pub guest: Option<GuestReport>,
     /// What happened while it rained.
     pub happenings: Vec<Happening>,
 }

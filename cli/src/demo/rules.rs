@@ -3,27 +3,36 @@
 use super::rain::{ACTIVITY, SHARES};
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
-use std::path::Path;
-use windfall_config::{Rules, RulesStore};
+use windfall_config::{ChangeRules, Rules};
 use windfall_sdk::RedPacketRain;
 
 /// The type whose budget is too small for the troubled rain, on purpose: what exceeds it is archived.
 pub const SHORT_BUDGET: &str = "coupon_film";
 
-/// Writes the first version.
-pub fn write(path: &Path, rewards: u64, calm: bool, now_ms: u64) -> Result<()> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    }
-    RulesStore::new(path, None)
+/// Writes the first version. Blocks.
+pub fn write(store: &dyn ChangeRules, rewards: u64, calm: bool, now_ms: u64) -> Result<()> {
+    store
         .set(&document(rewards, calm), "windfall demo", "first version", now_ms)
         .context("the demo's rules cannot be written")?;
     Ok(())
 }
 
-/// Changes the rules as an operator would: read, change, set.
-pub fn change(path: &Path, why: &str, now_ms: u64, change: impl FnOnce(&mut Rules)) -> Result<()> {
-    let store = RulesStore::new(path, None);
+/// Whether there are rules already. Blocks.
+pub fn exist(store: &dyn ChangeRules) -> Result<bool> {
+    match store.show() {
+        Ok(_) => Ok(true),
+        Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Changes the rules as an operator would: read, change, set. Blocks.
+pub fn change(
+    store: &dyn ChangeRules,
+    why: &str,
+    now_ms: u64,
+    change: impl FnOnce(&mut Rules),
+) -> Result<()> {
     let mut rules = Rules::parse(&store.show()?, None)?;
     change(&mut rules);
     store.set(&rules.to_text(), "windfall demo", why, now_ms)?;

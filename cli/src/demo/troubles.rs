@@ -1,45 +1,226 @@
 //! What goes wrong while it rains, and when.
 
+use super::guest::{self, Guest, GuestReport};
 use super::rules;
-use crate::data::place;
+use crate::backends::Backends;
+use crate::data::Manifest;
 use crate::pipeline::Pipeline;
-use anyhow::Result;
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::task::block_in_place;
+use windfall_config::ChangeRules;
 use windfall_config::rules::Fuse;
 use windfall_queue::faulty::Faults;
+use windfall_servers::{Activity, Server, Servers};
 
 /// One thing that happens.
 struct Trouble {
     /// When, in per mille of the rain.
     at: u64,
-    what: &'static str,
-    act: fn(&Pipeline, &Path) -> Result<()>,
+    what: String,
+    act: Act,
 }
 
-const TROUBLES: [Trouble; 12] = [
-    Trouble {
-        at: 20,
-        what: "broker a writes some records of cash-a twice and loses some answers",
-        act: stutter,
-    },
-    Trouble { at: 100, what: "broker a refuses topic cash-a, the master of queue cash", act: refuse },
-    Trouble { at: 200, what: "broker a hangs on topic cash-a", act: hang },
-    Trouble { at: 350, what: "broker a is back", act: recover },
-    Trouble { at: 400, what: "an operator cuts the limit of coin to 500 a second", act: cut },
-    Trouble { at: 450, what: "an operator sets the fuse of coupon_tea to divert", act: divert },
-    Trouble { at: 550, what: "the fuse of coupon_tea is closed again", act: close },
-    Trouble { at: 600, what: "the limit of coin is raised again", act: raise },
-    Trouble { at: 650, what: "the token store is down", act: store_down },
-    Trouble { at: 850, what: "the token store is back", act: store_up },
-    Trouble { at: 900, what: "the badge downstream gets worse: retry for 10 %", act: worse },
-    Trouble {
-        at: 990,
-        what: "the badge downstream is as before: retry for 5 %, lost answers for 1 %",
-        act: better,
-    },
-];
+type Act = Box<dyn Fn(&Stage<'_>) -> Result<()> + Send + Sync>;
+
+/// What troubles work on.
+pub struct Stage<'a> {
+    pipeline: &'a Pipeline,
+    data: &'a Path,
+    rules: Box<dyn ChangeRules>,
+    /// The real servers that may be stopped. Whatever happens, they run again when this is dropped.
+    servers: Vec<Server>,
+    /// A second process that consumes.
+    guest: Mutex<Option<Guest>>,
+}
+
+impl<'a> Stage<'a> {
+    /// The stage of a demo.
+    pub fn new(pipeline: &'a Pipeline, data: &'a Path, backends: &Backends) -> Result<Self> {
+        let running = Servers::from_env();
+        let servers = backends.controlled.iter().map(|name| running.server(name));
+        let servers =
+            servers.collect::<Result<_, _>>().context("`./dev up` runs other servers than it did")?;
+        let rules = backends.rules_store(data)?;
+        Ok(Self { pipeline, data, rules, servers, guest: Mutex::default() })
+    }
+
+    fn server(&self, name: &str) -> Result<&Server> {
+        self.servers.iter().find(|server| server.name() == name).context("a server that is not ours to stop")
+    }
+
+    /// Gives the second process the time to get partitions and to credit something: Kafka divides them anew only
+    /// once the members from before its outage are given up.
+    async fn guest_works(&self, stop: &AtomicBool) {
+        let works = || self.guest.lock().as_ref().is_none_or(Guest::works);
+        let began = Instant::now();
+        while !works() && !stop.load(Relaxed) && began.elapsed() < GUEST_WAITS {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Lets the second process leave; what it did, if there was one.
+    pub async fn guest_leaves(&self) -> Result<Option<GuestReport>> {
+        let guest = self.guest.lock().take();
+        match guest {
+            Some(guest) => guest.leave().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Starts what stands still, without waiting for it.
+    fn wake(&self) -> Result<()> {
+        for server in &self.servers {
+            match server.activity()? {
+                Activity::Running => {}
+                Activity::Frozen => server.thaw()?,
+                Activity::Stopped => server.start_without_waiting()?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.wake() {
+            tracing::error!(%error, "a server that the demo has stopped does not start again; see `./dev up`");
+        }
+    }
+}
+
+fn trouble(
+    at: u64,
+    what: impl Into<String>,
+    act: impl Fn(&Stage<'_>) -> Result<()> + Send + Sync + 'static,
+) -> Trouble {
+    Trouble { at, what: what.into(), act: Box::new(act) }
+}
+
+/// All that goes wrong, in order: with real servers real troubles, with embedded parts made ones.
+fn troubles(manifest: &Manifest) -> Vec<Trouble> {
+    let parts = &manifest.backends;
+    let mut all = vec![
+        trouble(20, "broker a writes some records of cash-a twice and loses some answers", |on| {
+            faults(on.pipeline, stutter());
+            Ok(())
+        }),
+        trouble(400, "an operator cuts the limit of coin to 500 a second", |on| cut(&*on.rules)),
+        trouble(450, "an operator sets the fuse of coupon_tea to divert", |on| divert(&*on.rules)),
+        trouble(550, "the fuse of coupon_tea is closed again", |on| close(&*on.rules)),
+        trouble(600, "the limit of coin is raised again", |on| raise_and_close(&*on.rules, "raise coin")),
+        trouble(900, "the badge downstream gets worse: retry for 10 %", |on| {
+            on.pipeline.badges.set_faults(100, 10);
+            Ok(())
+        }),
+        trouble(990, "the badge downstream is as before: retry for 5 %, lost answers for 1 %", |on| {
+            on.pipeline.badges.set_faults(50, 10);
+            Ok(())
+        }),
+    ];
+    brokers(parts, &mut all);
+    stores(parts, &mut all);
+    if guest::topic(manifest).is_some() {
+        all.push(trouble(350, "a second process joins and consumes", |on| {
+            // It is to find both brokers there: what a start without them does is not its subject.
+            on.servers.iter().try_for_each(Server::wait_ready)?;
+            *on.guest.lock() = Some(Guest::start(on.data)?);
+            Ok(())
+        }));
+    }
+    all.sort_by_key(|trouble| trouble.at);
+    all
+}
+
+/// The name of the server behind a broker of the rules, if it is ours to stop.
+fn stoppable(parts: &Backends, broker: &str) -> Option<&'static str> {
+    let name = parts.kind(broker).server()?;
+    parts.controlled.iter().any(|own| own == name).then_some(name)
+}
+
+fn brokers(parts: &Backends, all: &mut Vec<Trouble>) {
+    if let Some(name) = stoppable(parts, "a") {
+        all.extend([
+            trouble(80, format!("{name}, broker a, is frozen"), move |on| Ok(on.server(name)?.freeze()?)),
+            trouble(170, format!("{name} is killed"), move |on| Ok(on.server(name)?.kill()?)),
+            trouble(180, format!("{name} is started again"), move |on| {
+                faults(on.pipeline, Faults::default());
+                Ok(on.server(name)?.start_without_waiting()?)
+            }),
+        ]);
+    } else {
+        all.extend([
+            trouble(100, "broker a refuses topic cash-a, the master of queue cash", |on| {
+                faults(on.pipeline, Faults { refuse: true, ..Faults::default() });
+                Ok(())
+            }),
+            trouble(200, "broker a hangs on topic cash-a", |on| {
+                faults(on.pipeline, Faults { hang: true, ..Faults::default() });
+                Ok(())
+            }),
+            trouble(350, "broker a is back", |on| {
+                faults(on.pipeline, Faults::default());
+                Ok(())
+            }),
+        ]);
+    }
+    if let Some(name) = stoppable(parts, "b") {
+        all.extend([
+            trouble(520, format!("{name}, broker b, is killed"), move |on| Ok(on.server(name)?.kill()?)),
+            trouble(540, format!("{name} is started again"), move |on| {
+                Ok(on.server(name)?.start_without_waiting()?)
+            }),
+        ]);
+    }
+}
+
+fn stores(parts: &Backends, all: &mut Vec<Trouble>) {
+    let is_ours = |name: &str| parts.controlled.iter().any(|own| own == name);
+    if is_ours("redis") {
+        all.extend([
+            trouble(650, "redis, the token store, is killed", |on| Ok(on.server("redis")?.kill()?)),
+            trouble(720, "redis is started again", |on| Ok(on.server("redis")?.start_without_waiting()?)),
+        ]);
+    } else {
+        all.extend([
+            trouble(650, "the token store is down", |on| {
+                on.pipeline.tokens.set_down(true);
+                Ok(())
+            }),
+            trouble(850, "the token store is back", |on| {
+                on.pipeline.tokens.set_down(false);
+                Ok(())
+            }),
+        ]);
+    }
+    if is_ours("etcd") {
+        all.extend([
+            trouble(420, "etcd, with the live rules, is killed", |on| Ok(on.server("etcd")?.kill()?)),
+            trouble(430, "etcd is started again", |on| {
+                let etcd = on.server("etcd")?;
+                etcd.start_without_waiting()?;
+                Ok(etcd.wait_ready()?)
+            }),
+        ]);
+    }
+    if is_ours("postgres") {
+        all.extend([
+            trouble(750, "postgres, the ledger, is killed", |on| Ok(on.server("postgres")?.kill()?)),
+            trouble(780, "postgres is started again", |on| {
+                Ok(on.server("postgres")?.start_without_waiting()?)
+            }),
+        ]);
+    }
+}
+
+/// When the second process is told to leave, in per mille of the rain.
+const GUEST_LEAVES: u64 = 620;
+
+/// It may stay so much longer, if it has had nothing to do until then.
+const GUEST_WAITS: Duration = Duration::from_secs(30);
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -50,23 +231,34 @@ pub struct Happening {
     pub what: String,
 }
 
+/// What a run of troubles came to.
+#[derive(Debug, Default)]
+pub struct Ran {
+    /// What happened, in order.
+    pub happened: Vec<Happening>,
+    /// What the second process did, if there was one.
+    pub guest: Option<GuestReport>,
+}
+
 /// Lets things go wrong over `rain`, or until `stop` is set; then mends whatever is still broken.
 pub async fn run(
-    pipeline: &Pipeline,
-    data: &Path,
+    stage: &Stage<'_>,
+    manifest: &Manifest,
     rain: Duration,
     stop: &AtomicBool,
     say: impl Fn(&str),
-) -> Result<Vec<Happening>> {
+) -> Result<Ran> {
     let started = Instant::now();
-    let mut happened = Vec::new();
-    let mut note = |what: &str| {
-        say(what);
-        let at_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        happened.push(Happening { at_ms, what: what.to_owned() });
-    };
-    for trouble in &TROUBLES {
-        let due = rain.mul_f64(f64::from(u32::try_from(trouble.at)?) / 1_000.0);
+    let mut ran = Ran::default();
+    // A server that takes long to come back moves all that follows, so that each trouble has its time.
+    let mut late = Duration::ZERO;
+    let mut all = troubles(manifest);
+    if guest::topic(manifest).is_some() {
+        let at = all.partition_point(|trouble| trouble.at <= GUEST_LEAVES);
+        all.insert(at, trouble(GUEST_LEAVES, "the second process leaves", |_| Ok(())));
+    }
+    for trouble in &all {
+        let due = rain.mul_f64(f64::from(u32::try_from(trouble.at)?) / 1_000.0) + late;
         while let Some(left) = due.checked_sub(started.elapsed()) {
             if stop.load(Relaxed) {
                 break;
@@ -76,66 +268,58 @@ pub async fn run(
         if stop.load(Relaxed) {
             break;
         }
-        (trouble.act)(pipeline, data)?;
-        note(trouble.what);
+        note(&mut ran, started, &trouble.what, &say);
+        let began = Instant::now();
+        block_in_place(|| (trouble.act)(stage)).with_context(|| format!("at \"{}\"", trouble.what))?;
+        if trouble.at == GUEST_LEAVES {
+            stage.guest_works(stop).await;
+            ran.guest = stage.guest_leaves().await?;
+        }
+        late += began.elapsed();
     }
     if stop.load(Relaxed) {
-        mend(pipeline, data)?;
-        note("everything is mended before the end");
+        stage.guest_leaves().await?;
+        note(&mut ran, started, "everything is mended before the end", &say);
     }
-    Ok(happened)
+    mend(stage)?;
+    Ok(ran)
+}
+
+fn note(ran: &mut Ran, started: Instant, what: &str, say: impl Fn(&str)) {
+    say(what);
+    let at_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    ran.happened.push(Happening { at_ms, what: what.to_owned() });
 }
 
 /// Puts everything right, as far as this process broke it.
-pub fn mend(pipeline: &Pipeline, data: &Path) -> Result<()> {
-    recover(pipeline, data)?;
-    store_up(pipeline, data)?;
-    rules_as_they_were(data)
+fn mend(stage: &Stage<'_>) -> Result<()> {
+    faults(stage.pipeline, Faults::default());
+    stage.pipeline.tokens.set_down(false);
+    block_in_place(|| {
+        rules_as_they_were(&*stage.rules)?;
+        stage.wake()?;
+        stage.servers.iter().try_for_each(|server| Ok(server.wait_ready()?))
+    })
 }
 
 /// Closes the fuses and raises the limits that an earlier process left changed.
-pub fn rules_as_they_were(data: &Path) -> Result<()> {
-    raise_and_close(data, "mended")
+pub fn rules_as_they_were(rules_at: &dyn ChangeRules) -> Result<()> {
+    raise_and_close(rules_at, "mended")
 }
 
+/// What broker a does with topic cash-a from now on.
 fn faults(pipeline: &Pipeline, faults: Faults) {
     if let Some(broker) = pipeline.brokers.get("a") {
         broker.set("cash-a", faults);
     }
 }
 
-fn stutter(pipeline: &Pipeline, _: &Path) -> Result<()> {
-    faults(
-        pipeline,
-        Faults {
-            duplicate_per_mille: 30,
-            lose_answer_per_mille: 20,
-            fail_per_mille: 20,
-            ..Faults::default()
-        },
-    );
-    Ok(())
+fn stutter() -> Faults {
+    Faults { duplicate_per_mille: 30, lose_answer_per_mille: 20, fail_per_mille: 20, ..Faults::default() }
 }
 
-fn refuse(pipeline: &Pipeline, _: &Path) -> Result<()> {
-    faults(pipeline, Faults { refuse: true, ..Faults::default() });
-    Ok(())
-}
-
-fn hang(pipeline: &Pipeline, _: &Path) -> Result<()> {
-    faults(pipeline, Faults { hang: true, ..Faults::default() });
-    Ok(())
-}
-
-fn recover(pipeline: &Pipeline, _: &Path) -> Result<()> {
-    if let Some(broker) = pipeline.brokers.get("a") {
-        broker.clear("cash-a");
-    }
-    Ok(())
-}
-
-fn cut(_: &Pipeline, data: &Path) -> Result<()> {
-    rules::change(&place::rules(data), "cut coin", now_ms(), |rules| {
+fn cut(rules_at: &dyn ChangeRules) -> Result<()> {
+    rules::change(rules_at, "cut coin", now_ms(), |rules| {
         if let Some(coin) = rules.limits.types.get_mut("coin") {
             coin.limit.rate_per_s = 500;
             coin.limit.burst = 100;
@@ -143,28 +327,24 @@ fn cut(_: &Pipeline, data: &Path) -> Result<()> {
     })
 }
 
-fn divert(_: &Pipeline, data: &Path) -> Result<()> {
-    rules::change(&place::rules(data), "divert coupon_tea", now_ms(), |rules| {
+fn divert(rules_at: &dyn ChangeRules) -> Result<()> {
+    rules::change(rules_at, "divert coupon_tea", now_ms(), |rules| {
         if let Some(tea) = rules.limits.types.get_mut("coupon_tea") {
             tea.fuse = Fuse::Divert;
         }
     })
 }
 
-fn close(_: &Pipeline, data: &Path) -> Result<()> {
-    rules::change(&place::rules(data), "close coupon_tea", now_ms(), |rules| {
+fn close(rules_at: &dyn ChangeRules) -> Result<()> {
+    rules::change(rules_at, "close coupon_tea", now_ms(), |rules| {
         if let Some(tea) = rules.limits.types.get_mut("coupon_tea") {
             tea.fuse = Fuse::Closed;
         }
     })
 }
 
-fn raise(_: &Pipeline, data: &Path) -> Result<()> {
-    raise_and_close(data, "raise coin")
-}
-
-fn raise_and_close(data: &Path, why: &str) -> Result<()> {
-    rules::change(&place::rules(data), why, now_ms(), |rules| {
+fn raise_and_close(rules_at: &dyn ChangeRules, why: &str) -> Result<()> {
+    rules::change(rules_at, why, now_ms(), |rules| {
         if let Some(coin) = rules.limits.types.get_mut("coin") {
             coin.limit.rate_per_s = 500_000;
             coin.limit.burst = 50_000;
@@ -173,26 +353,6 @@ fn raise_and_close(data: &Path, why: &str) -> Result<()> {
             tea.fuse = Fuse::Closed;
         }
     })
-}
-
-fn store_down(pipeline: &Pipeline, _: &Path) -> Result<()> {
-    pipeline.tokens.set_down(true);
-    Ok(())
-}
-
-fn store_up(pipeline: &Pipeline, _: &Path) -> Result<()> {
-    pipeline.tokens.set_down(false);
-    Ok(())
-}
-
-fn worse(pipeline: &Pipeline, _: &Path) -> Result<()> {
-    pipeline.badges.set_faults(100, 10);
-    Ok(())
-}
-
-fn better(pipeline: &Pipeline, _: &Path) -> Result<()> {
-    pipeline.badges.set_faults(50, 10);
-    Ok(())
 }
 
 fn now_ms() -> u64 {

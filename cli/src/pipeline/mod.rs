@@ -4,7 +4,7 @@ mod consuming;
 mod outlet;
 mod token_drop;
 
-use crate::backends::Backends;
+use crate::backends::{Backends, RulesFollower};
 use crate::data::place;
 use anyhow::{Context, Result, bail};
 pub use consuming::{Consuming, Shared};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 pub use token_drop::TokenDrop;
-use windfall_config::{FileSource, LiveRules};
+use windfall_config::LiveRules;
 use windfall_consumer::ConsumerStats;
 use windfall_queue::contract::Broker;
 use windfall_queue::faulty::Faulty;
@@ -85,7 +85,7 @@ pub struct Pipeline {
     /// The slow downstream.
     pub badges: Arc<FakeDownstream>,
     consuming: Consuming,
-    rules_source: FileSource,
+    rules_source: RulesFollower,
 }
 
 /// What the live view and the report show of a pipeline.
@@ -155,9 +155,9 @@ impl Pipeline {
         let keys = open_keys(data, &clock)?;
         let known = BROKERS.map(str::to_owned).to_vec();
         let own_clock = clock.clone();
-        let (rules, rules_source) =
-            FileSource::open(&place::rules(data), Some(known), move || own_clock.unix_ms())
-                .context("the live rules cannot be opened")?;
+        let (rules, rules_source) = tokio::task::block_in_place(|| {
+            options.backends.follow_rules(data, place::rules_copy(data), known, move || own_clock.unix_ms())
+        })?;
         let brokers = open_brokers(data, &options.backends, options.seed).await?;
         let as_brokers = || brokers.iter().map(|(name, faulty)| (name.clone(), Arc::clone(faulty) as _));
         let tokens = Switchable::new(options.backends.tokens(data).await?);
@@ -283,7 +283,12 @@ fn open_keys(data: &Path, clock: &Clock) -> Result<KeyRing> {
     KeyRing::load(&path).context("the key ring cannot be read")
 }
 
-async fn open_brokers(data: &Path, backends: &Backends, seed: u64) -> Result<BTreeMap<String, Arc<Faulty>>> {
+/// Opens all brokers, each behind a switch for faults.
+pub async fn open_brokers(
+    data: &Path,
+    backends: &Backends,
+    seed: u64,
+) -> Result<BTreeMap<String, Arc<Faulty>>> {
     let mut brokers = BTreeMap::new();
     for name in BROKERS {
         let broker = backends.broker(data, name).await?;
