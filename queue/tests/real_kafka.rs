@@ -2,4 +2,5 @@
 #![cfg(feature = "kafka")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod failover;
 mod kafka;

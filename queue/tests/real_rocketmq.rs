@@ -2,10 +2,15 @@
 #![cfg(feature = "rocketmq")]
 #![allow(clippy::unwrap_used)] // tests
 
+#[cfg(feature = "kafka")]
+mod failover;
 #[path = "rocketmq/ground.rs"]
 mod ground;
 #[path = "rocketmq/interop.rs"]
 mod interop;
+#[cfg(feature = "kafka")]
+#[path = "rocketmq/over_kafka.rs"]
+mod over_kafka;
 #[path = "rocketmq/refusals.rs"]
 mod refusals;
 #[path = "rocketmq/strangers.rs"]

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use windfall_rocketmq::{CallError, Client, OutMessage};
 
-/// While nobody listens, records are refused at once, but for one try now and then.
+/// While the server is silent, records are refused at once, but for one try now and then.
 const MIN_REST: Duration = Duration::from_millis(50);
 const MAX_REST: Duration = Duration::from_secs(1);
 /// What a message takes besides its payload: properties, id, framing.
@@ -61,7 +61,7 @@ struct Batch {
     bytes: usize,
 }
 
-/// The server could not be reached.
+/// The server could not be reached, or did not answer.
 struct Rest {
     until: Instant,
     length: Duration,
@@ -97,7 +97,42 @@ impl RocketProducer {
 
 impl Producer for RocketProducer {
     fn send(&self, tag: Tag, record: OutRecord<'_>) -> Result<(), SendRefused> {
-        let Shared { options, state, .. } = &*self.shared;
+        self.shared.take(tag, record)
+    }
+
+    fn close(&self, timeout: Duration) -> usize {
+        let until = Instant::now() + timeout;
+        let mut state = self.shared.state.lock();
+        let first = !std::mem::replace(&mut state.closed, true);
+        if !first {
+            return 0;
+        }
+        self.shared.filled.notify_one();
+        while state.unreported_records > 0 {
+            if self.shared.settled.wait_until(&mut state, until).timed_out() {
+                break;
+            }
+        }
+        let mut open: Vec<Tag> = state.waiting.drain(..).map(|waiting| waiting.tag).collect();
+        open.extend(state.batches.drain().flat_map(|(_, batch)| batch.tags));
+        drop(state);
+        self.sender.abort();
+        for tag in &open {
+            self.shared.sink.delivered(*tag, Delivery::Unknown("closed before an answer came".into()));
+        }
+        open.len()
+    }
+}
+
+impl Drop for RocketProducer {
+    fn drop(&mut self) {
+        self.sender.abort();
+    }
+}
+
+impl Shared {
+    fn take(&self, tag: Tag, record: OutRecord<'_>) -> Result<(), SendRefused> {
+        let Self { options, state, .. } = self;
         let too_large = |bytes: usize, max: usize| SendRefused::TooLarge { bytes, max };
         if record.payload.len() > options.max_record_bytes {
             return Err(too_large(record.payload.len(), options.max_record_bytes));
@@ -133,42 +168,11 @@ impl Producer for RocketProducer {
             waiting == 1 || waiting == options.batch_records || state.waiting_bytes >= options.batch_bytes;
         drop(state);
         if wake {
-            self.shared.filled.notify_one();
+            self.filled.notify_one();
         }
         Ok(())
     }
 
-    fn close(&self, timeout: Duration) -> usize {
-        let until = Instant::now() + timeout;
-        let mut state = self.shared.state.lock();
-        let first = !std::mem::replace(&mut state.closed, true);
-        if !first {
-            return 0;
-        }
-        self.shared.filled.notify_one();
-        while state.unreported_records > 0 {
-            if self.shared.settled.wait_until(&mut state, until).timed_out() {
-                break;
-            }
-        }
-        let mut open: Vec<Tag> = state.waiting.drain(..).map(|waiting| waiting.tag).collect();
-        open.extend(state.batches.drain().flat_map(|(_, batch)| batch.tags));
-        drop(state);
-        self.sender.abort();
-        for tag in &open {
-            self.shared.sink.delivered(*tag, Delivery::Unknown("closed before an answer came".into()));
-        }
-        open.len()
-    }
-}
-
-impl Drop for RocketProducer {
-    fn drop(&mut self) {
-        self.sender.abort();
-    }
-}
-
-impl Shared {
     /// The next batch, if it is due.
     pub(super) fn next(&self, now: Instant) -> Work {
         let mut state = self.state.lock();
@@ -200,37 +204,57 @@ impl Shared {
     }
 
     /// Reports a batch. Nothing if `close` has done so.
+    ///
+    /// Where the server is silent, what waits behind is reported too, as never sent: each further batch would wait
+    /// for a deadline of its own, and whoever has another way shall go it now.
     pub(super) fn answered<T>(&self, number: u64, answer: Result<Vec<Result<T, CallError>>, CallError>) {
         let mut state = self.state.lock();
         let Some(batch) = state.batches.remove(&number) else { return };
+        let mut given_up = VecDeque::new();
         match &answer {
             Ok(_) => state.rest = None,
-            Err(error @ CallError::NotSent { .. }) => {
-                let length = state.rest.as_ref().map_or(MIN_REST, |rest| (rest.length * 2).min(MAX_REST));
-                state.rest = Some(Rest { until: Instant::now() + length, length, what: error.to_string() });
+            Err(error @ (CallError::NotSent { .. } | CallError::Unknown { .. })) => {
+                state.rest(Instant::now(), error);
+                state.waiting_bytes = 0;
+                given_up = std::mem::take(&mut state.waiting);
             }
-            Err(_) => {}
+            Err(CallError::Refused { .. }) => {}
         }
         drop(state);
-        match answer {
+        match &answer {
             Ok(receipts) => {
                 for (tag, receipt) in batch.tags.iter().zip(receipts) {
-                    self.sink
-                        .delivered(*tag, receipt.map_or_else(|error| fate(&error), |_| Delivery::Stored));
+                    let delivery = receipt.as_ref().map_or_else(fate, |_| Delivery::Stored);
+                    self.sink.delivered(*tag, delivery);
                 }
             }
             Err(error) => {
                 for tag in &batch.tags {
-                    self.sink.delivered(*tag, fate(&error));
+                    self.sink.delivered(*tag, fate(error));
+                }
+                for waiting in &given_up {
+                    self.sink.delivered(waiting.tag, Delivery::Failed(format!("not sent: {error}")));
                 }
             }
         }
         let mut state = self.state.lock();
-        state.unreported_records -= batch.tags.len();
-        state.unreported_bytes -= batch.bytes;
+        state.unreported_records -= batch.tags.len() + given_up.len();
+        state.unreported_bytes -= batch.bytes + given_up.iter().map(|waiting| waiting.bytes).sum::<usize>();
         if state.unreported_records == 0 {
             self.settled.notify_all();
         }
+    }
+}
+
+impl State {
+    /// Refuses records for a while: longer with each try that fails, not with each batch of one.
+    fn rest(&mut self, now: Instant, why: &CallError) {
+        let length = match &self.rest {
+            None => MIN_REST,
+            Some(rest) if now < rest.until => return,
+            Some(rest) => (rest.length * 2).min(MAX_REST),
+        };
+        self.rest = Some(Rest { until: now + length, length, what: why.to_string() });
     }
 }
 
@@ -240,5 +264,73 @@ fn fate(error: &CallError) -> Delivery {
         Delivery::Failed(error.to_string())
     } else {
         Delivery::Unknown(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::Ledger;
+
+    fn shared(sink: Arc<Ledger>) -> Shared {
+        Shared {
+            options: RocketOptions { linger_ms: 0, batch_records: 2, ..RocketOptions::default() },
+            sink,
+            state: Mutex::default(),
+            filled: Notify::new(),
+            settled: Condvar::new(),
+        }
+    }
+
+    fn take(shared: &Shared, tag: u64) -> Result<(), SendRefused> {
+        shared.take(Tag(tag), OutRecord { key: b"k", payload: b"pay" })
+    }
+
+    fn sent(shared: &Shared) -> u64 {
+        match shared.next(Instant::now()) {
+            Work::Send(number, _) => number,
+            _ => panic!("nothing to send"),
+        }
+    }
+
+    /// A frozen server: what waits behind a batch without an answer must not wait for deadlines of its own.
+    #[test]
+    fn silence_ends_the_waiting() {
+        let ledger = Arc::new(Ledger::default());
+        let shared = shared(Arc::clone(&ledger));
+        (0..5).for_each(|tag| take(&shared, tag).unwrap());
+        let (first, second) = (sent(&shared), sent(&shared));
+        shared.answered::<()>(first, Err(CallError::Unknown { place: "p".into(), what: "late".into() }));
+        let reports = ledger.reports();
+        let fates: Vec<_> = reports.iter().map(|(tag, fates)| (tag.0, fates.as_slice())).collect();
+        // The second batch may still be answered.
+        assert!(
+            matches!(
+                fates[..],
+                [(0, [Delivery::Unknown(_)]), (1, [Delivery::Unknown(_)]), (4, [Delivery::Failed(_)])]
+            ),
+            "{fates:?}"
+        );
+        assert!(matches!(take(&shared, 5), Err(SendRefused::Unavailable(_))));
+        shared.answered(second, Ok(vec![Ok(()), Ok(())]));
+        assert_eq!(ledger.reports()[&Tag(3)], [Delivery::Stored]);
+        let state = shared.state.lock();
+        assert_eq!((state.unreported_records, state.unreported_bytes, state.waiting_bytes), (0, 0, 0));
+        drop(state);
+        take(&shared, 6).unwrap();
+    }
+
+    #[test]
+    fn rests_grow_with_tries() {
+        let mut state = State::default();
+        let why = CallError::NotSent { place: "p".into(), what: "refused".into() };
+        let mut now = Instant::now();
+        for millis in [50, 100, 200, 400, 800, 1000, 1000] {
+            // Several batches fail at once.
+            (0..3).for_each(|_| state.rest(now, &why));
+            let rest = state.rest.as_ref().unwrap();
+            assert_eq!(rest.length, Duration::from_millis(millis));
+            now = rest.until;
+        }
     }
 }

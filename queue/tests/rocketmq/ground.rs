@@ -14,14 +14,21 @@ pub struct Ground {
     pub options: RocketOptions,
 }
 
-pub fn options_of(server: &Server) -> RocketOptions {
+/// Names of one test's own.
+pub fn prefix() -> String {
     static TESTS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let test = TESTS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    format!("t{}-{now}-{test}-", std::process::id())
+}
+
+pub fn options_of(server: &Server) -> RocketOptions {
     RocketOptions {
         endpoints: vec![server.url().to_owned()],
         admin: vec![server.address("broker").unwrap().to_owned()],
-        prefix: format!("t{}-{now}-{test}-", std::process::id()),
+        prefix: prefix(),
+        // A fresh JVM on a busy machine takes its time.
+        timeout_ms: 10_000,
         receive_wait_ms: 500,
         ..RocketOptions::default()
     }

@@ -60,16 +60,12 @@ async fn own_authority() {
         ..RocketMqOptions::default()
     })
     .await;
-    let with = |ca: &str, name: Option<&str>| {
-        let options = RocketOptions {
-            ca_file: Some(file(ca)),
-            server_name: name.map(str::to_owned),
-            timeout_ms: 1_000,
-            ..options.clone()
-        };
-        RocketBroker::open(&options)
+    let with = |ca: &str, name: Option<&str>| RocketOptions {
+        ca_file: Some(file(ca)),
+        server_name: name.map(str::to_owned),
+        ..options.clone()
     };
-    let right = with("ours.pem", Some("proxy.test")).unwrap();
+    let right = RocketBroker::open(&with("ours.pem", Some("proxy.test"))).unwrap();
     right.ensure_topic("sealed", 2).unwrap();
     write(&right, "sealed", 0..50).await;
     let mut reader = reader(&right, "sealed", "g").await;
@@ -77,13 +73,14 @@ async fn own_authority() {
     reader.commit().await.unwrap();
     // Another authority, and a name that the certificate does not bear: no connection.
     for wrong in [with("other.pem", Some("proxy.test")), with("ours.pem", None)] {
-        let error = wrong.unwrap().producer("sealed", Arc::new(Ledger::default())).err().unwrap();
+        let wrong = RocketBroker::open(&RocketOptions { timeout_ms: 1_000, ..wrong }).unwrap();
+        let error = wrong.producer("sealed", Arc::new(Ledger::default())).err().unwrap();
         println!("{error}");
         let named = |what: &str| what.contains(&options.endpoints[0]) && what.contains("certificate");
         assert!(matches!(&error, OpenError::Unavailable(what) if named(what)), "{error:?}");
     }
     // A file without a certificate: named before any connection.
-    let error =
-        with("ours.key", None).unwrap().producer("sealed", Arc::new(Ledger::default())).err().unwrap();
+    let wrong = RocketBroker::open(&with("ours.key", None)).unwrap();
+    let error = wrong.producer("sealed", Arc::new(Ledger::default())).err().unwrap();
     assert!(matches!(&error, OpenError::Invalid(what) if what.contains("ours.key")), "{error:?}");
 }

@@ -93,9 +93,9 @@ async fn killed() {
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn frozen() {
     let (server, options) = private(RocketMqOptions::default()).await;
-    let options = RocketOptions { timeout_ms: 1_000, invisible_ms: 5_000, ..options };
+    RocketBroker::open(&options).unwrap().ensure_topic("freeze", 8).unwrap();
+    let options = RocketOptions { timeout_ms: 3_000, invisible_ms: 5_000, ..options };
     let broker = RocketBroker::open(&options).unwrap();
-    broker.ensure_topic("freeze", 8).unwrap();
     let mut consumer = broker.consumer("freeze", "g").await.unwrap();
     write(&broker, "freeze", 0..200).await;
     let fetch = |wait| windfall_queue::contract::Fetch { max_records: 256, max_bytes: 8 << 20, wait };
