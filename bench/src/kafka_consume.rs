@@ -101,19 +101,48 @@ impl Speeds {
 
 pub fn waiting(name: &'static str) -> Result<Row> {
     let stage = Stage::open()?;
-    let filled = stage.fill("ours", EVENTS, PACK, |record| record)?;
-    let mut rates_per_s = Vec::new();
-    for run in 1..=3 {
+    let filled = stage.fill("ours", WAITING_EVENTS, PACK, |record| record)?;
+    let (mut ours_per_s, mut alone_per_s, mut cpu_ns) = (Vec::new(), Vec::new(), Vec::new());
+    for run in 1..=RUNS {
         let few = |rules: &mut windfall_config::Rules| {
             (rules.pacing.grant_batch, rules.pacing.in_hand_max) = (1, IN_HAND);
         };
-        let rate = stage.ours(&filled, &format!("w{run}"), EVENTS, Arc::new(Waiting::start()?), few)?;
-        eprintln!("  run {run} of 3: {:.0} a second", rate.per_s);
-        rates_per_s.push(rate.per_s);
+        let waiting = Arc::new(Waiting::start()?);
+        let ours = stage.ours(&filled, &format!("w{run}"), WAITING_EVENTS, Arc::clone(&waiting) as _, few)?;
+        let alone_per_s_now = stage.runtime.block_on(waits_alone(&waiting))?;
+        eprintln!("  run {run} of {RUNS}: {:.0} a second, the waits alone {alone_per_s_now:.0}", ours.per_s);
+        ours_per_s.push(ours.per_s);
+        cpu_ns.push(ours.cpu_ns);
+        alone_per_s.push(alone_per_s_now);
     }
-    Ok(Row::new(name, median(rates_per_s), Unit::PerSecond, Some(f64::from(IN_HAND) / WAIT.as_secs_f64())))
+    let (ours, alone) = (median(ours_per_s), median(alone_per_s));
+    Ok(Row::new(name, ours, Unit::PerSecond, Some(f64::from(IN_HAND) / WAIT.as_secs_f64()))
+        .with("cpu_ns_an_event", median(cpu_ns))
+        .with("waits_alone_per_s", alone)
+        .with("ratio_to_waits_alone", ours / alone))
 }
 
+/// What this machine makes of 1,000 waits at a time with nothing else to do: events a second.
+async fn waits_alone(waiting: &Arc<Waiting>) -> Result<f64> {
+    let each = WAITING_EVENTS / u64::from(IN_HAND);
+    let began = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..IN_HAND {
+        let waiting = Arc::clone(waiting);
+        tasks.spawn(async move {
+            for _ in 0..each {
+                waiting.grant_batch("cash", &[Bytes::new()]).await;
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done?;
+    }
+    Ok(per(each * u64::from(IN_HAND), 1) / began.elapsed().as_secs_f64())
+}
+
+/// So many that a run takes seconds.
+const WAITING_EVENTS: u64 = 300_000;
 /// How long a grant waits.
 const WAIT: Duration = Duration::from_millis(10);
 /// Events that are waited for at a time.
