@@ -10,7 +10,8 @@
 //! round. The last removal frees the hash.
 //!
 //! **Rights.** The user needs `HSET`, `PEXPIREAT`, `HDEL`, `HMGET`, `HLEN`, `HKEYS`, `RESTORE`, `ROLE`, `INFO` and
-//! `PING`. Without `RESTORE` everything works, at three commands for each user of a batch.
+//! `PING`, in a cluster `CLUSTER` and `ASKING` too. Without `RESTORE` everything works, at three
+//! commands for each user of a batch.
 //!
 //! **Time.** Every call ends within [`RedisOptions::call_timeout_ms`]. A connection that gave no answer in time is
 //! given up and made again in the background; meanwhile calls fail at once. A frozen or dead Redis costs its callers
