@@ -124,6 +124,11 @@ impl Link {
         Ok((self.session.get_mut().insert(own.ok_or_else(|| lost("there is none"))?), new))
     }
 
+    /// The connection as it is, also if it is lost: that on which a transaction has begun, never a new one.
+    pub fn held(&mut self) -> Result<&mut Session, LedgerError> {
+        self.session.get_mut().as_mut().ok_or_else(|| lost("there is none"))
+    }
+
     fn reconnect(&self) -> Result<Session, LedgerError> {
         let Address { config, options, place } = &self.address;
         if self.snapshot {

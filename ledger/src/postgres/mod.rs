@@ -78,15 +78,21 @@ impl Store for PgLedger {
     fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
         let unbudgeted = self.link.address.options.unbudgeted;
         let (session, new) = self.link.session_mut()?;
+        if new {
+            // A server that has crashed may not remember that it gave these numbers out.
+            self.numbers = Numbers::default();
+        }
         match tx::begin(session, &mut self.numbers) {
             Ok(()) => {}
             // Lost while nothing was asked of it, as after a restart of the server: there is nothing to repeat.
             Err(LedgerError::Unavailable(_)) if session.is_broken() && !new => {
+                self.numbers = Numbers::default();
                 tx::begin(self.link.session_mut()?.0, &mut self.numbers)?;
             }
             Err(error) => return Err(error),
         }
-        let (session, _) = self.link.session_mut()?;
+        // I1, I4: never a new connection here, on which nobody has said BEGIN.
+        let session = self.link.held()?;
         Ok(Box::new(PgTx::new(session, &mut self.programs, &mut self.numbers, unbudgeted)))
     }
 

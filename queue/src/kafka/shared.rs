@@ -49,8 +49,8 @@ pub(super) enum Order {
     Release(Vec<u32>),
     /// Bring no more of it.
     Park(u32),
-    /// Bring it again, from this offset on.
-    Resume(u32, u64),
+    /// Bring it again, from the first offset that the caller was not given.
+    Resume(u32),
 }
 
 pub(super) struct State {
@@ -243,6 +243,25 @@ impl State {
         slots.filter(|(_, slot)| slot.phase == Phase::Ours && !slot.parked).map(|(at, _)| at).collect()
     }
 
+    /// Where a parked partition that is wanted again goes on.
+    pub(super) fn wanted(&self, partition: u32) -> Option<u64> {
+        let slot = self.slots.get(usize::try_from(partition).ok()?)?;
+        (slot.phase == Phase::Ours && slot.parked && !slot.paused).then_some(slot.next)
+    }
+
+    /// It has been sought back to where it goes on: what comes now counts.
+    pub(super) fn unpark(&mut self, partition: u32) {
+        if let Some(slot) = self.known(partition) {
+            slot.parked = false;
+        }
+    }
+
+    /// What is to be given back, and was not yet.
+    pub(super) fn leaving(&self) -> Vec<u32> {
+        let slots = (0u32..).zip(&self.slots);
+        slots.filter(|(_, slot)| slot.phase == Phase::Leaving).map(|(at, _)| at).collect()
+    }
+
     // What the caller does.
 
     /// The caller polls again: what the last poll announced goes now, and its epoch is over.
@@ -320,18 +339,19 @@ impl State {
         if std::mem::replace(&mut slot.paused, paused) == paused {
             return;
         }
-        let (records, bytes, next) = (slot.records.len(), slot.bytes, slot.next);
+        let (records, bytes, parked) = (slot.records.len(), slot.bytes, slot.parked);
         if paused {
             self.flowing.sub(records, bytes);
             self.paused.add(records, bytes);
             self.park_if_too_much(partition);
             return;
         }
-        let parked = std::mem::replace(&mut slot.parked, false);
         self.paused.sub(records, bytes);
         self.flowing.add(records, bytes);
         if parked {
-            self.orders.push_back(Order::Resume(partition, next));
+            // I3: what still comes is from behind what was thrown away. The thread takes the mark away, once it has
+            // sought back.
+            self.orders.push_back(Order::Resume(partition));
         }
     }
 
@@ -467,8 +487,19 @@ mod tests {
         assert_eq!(state.orders, [Order::Park(0)]);
         state.append(record(0, 5));
         state.pause(0, false);
-        assert_eq!(state.orders.back(), Some(&Order::Resume(0, 1)));
+        assert_eq!(state.orders.back(), Some(&Order::Resume(0)));
         assert_eq!((state.flowing.records, state.paused.records), (0, 0));
+        // I3: until it has been sought back, what still comes would leave a gap behind it.
+        state.append(record(0, 6));
+        assert_eq!(offsets(&mut state, 9), []);
+        assert_eq!(state.wanted(0), Some(1));
+        state.pause(0, true);
+        assert_eq!(state.wanted(0), None, "an order of before the pause does nothing");
+        state.pause(0, false);
+        state.unpark(0);
+        assert_eq!(state.wanted(0), None);
+        state.append(record(0, 1));
+        assert_eq!(offsets(&mut state, 9), [(0, 1)]);
     }
 
     #[test]

@@ -140,6 +140,12 @@ impl Reader {
         Ok(Arc::new(client))
     }
 
+    /// Lets go of the client, whose end may take seconds, outside of the lock that commits wait for.
+    fn forget_client(&self) {
+        let old = self.current.lock().take();
+        drop(old);
+    }
+
     /// Reads until the consumer is closed.
     pub(super) fn run(self, first: Arc<Client>) {
         let over = Over(Arc::clone(&self.shared));
@@ -167,10 +173,10 @@ impl Reader {
             state.trouble = Some(fatal);
             drop(state);
             self.shared.arrived.notify_one();
-            *self.current.lock() = None;
+            self.forget_client();
             self.shared.await_order(REJOIN);
         }
-        *self.current.lock() = None;
+        self.forget_client();
         drop(over);
         // Nobody may be waiting.
         self.left.send(()).ok();
@@ -211,6 +217,7 @@ impl<'a> Member<'a> {
                 (orders, state.is_closing, is_full, state.polled_at.elapsed())
             };
             if is_closing {
+                self.release_all(orders);
                 return End::Closed;
             }
             orders.into_iter().for_each(|order| self.carry_out(order));
@@ -308,6 +315,19 @@ impl<'a> Member<'a> {
         None
     }
 
+    /// Gives back what is on its way out: a client that leaves would wait for that for ever.
+    fn release_all(&self, orders: Vec<Order>) {
+        let mut gone = self.reader.shared.state.lock().leaving();
+        for order in orders {
+            if let Order::Release(partitions) = order {
+                gone.extend(partitions);
+            }
+        }
+        if !gone.is_empty() {
+            give_back(&self.client, &self.list(&gone));
+        }
+    }
+
     fn carry_out(&mut self, order: Order) {
         let done = match order {
             Order::Release(partitions) => {
@@ -315,19 +335,31 @@ impl<'a> Member<'a> {
                 Ok(())
             }
             Order::Park(partition) => self.client.pause(&self.list(&[partition])),
-            Order::Resume(partition, next) => self.resume(partition, next),
+            Order::Resume(partition) => self.resume(partition),
         };
         if let Err(error) = done {
-            // Only for a partition that has gone meanwhile, which is said by a rebalance.
+            // A partition that has gone meanwhile is said by a rebalance; else a resumption is tried again.
             tracing::warn!(topic = self.reader.topic, %error, "kafka: an order failed");
         }
     }
 
-    fn resume(&self, partition: u32, next: u64) -> KafkaResult<()> {
+    fn resume(&self, partition: u32) -> KafkaResult<()> {
+        let Some(next) = self.reader.shared.state.lock().wanted(partition) else { return Ok(()) };
         let offset = Offset::Offset(i64::try_from(next).unwrap_or(i64::MAX));
         let partition_of_theirs = i32::try_from(partition).unwrap_or(i32::MAX);
-        self.client.seek(&self.reader.topic, partition_of_theirs, offset, self.reader.request_timeout)?;
-        self.client.resume(&self.list(&[partition]))
+        let sought =
+            self.client.seek(&self.reader.topic, partition_of_theirs, offset, self.reader.request_timeout);
+        let mut state = self.reader.shared.state.lock();
+        if sought.is_err() {
+            if state.wanted(partition).is_some() {
+                state.orders.push_back(Order::Resume(partition));
+            }
+            return sought;
+        }
+        state.unpark(partition);
+        drop(state);
+        // Where all is held, it begins with the others.
+        if self.is_stalled { Ok(()) } else { self.client.resume(&self.list(&[partition])) }
     }
 
     fn list(&self, partitions: &[u32]) -> TopicPartitionList {
@@ -424,6 +456,10 @@ impl<'a> Member<'a> {
                 return;
             }
             starts.extend(u32::try_from(partition).ok().map(|partition| (partition, next)));
+        }
+        // librdkafka keeps a pause of ours over a rebalance, also over one that took the partition away.
+        if let Err(error) = self.client.resume(&self.list(&self.arriving)) {
+            tracing::warn!(topic = self.reader.topic, %error, "kafka: could not resume what comes");
         }
         self.arriving.clear();
         if !self.assign(&list) {

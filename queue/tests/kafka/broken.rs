@@ -272,3 +272,63 @@ async fn a_storm_of_members_loses_nothing() {
     sender.await.unwrap();
     println!("{turn} changes of members, {twice} records came twice");
 }
+
+/// A member that is told to hold everything while one of its partitions goes to another, and has room again before it
+/// comes back, reads it all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_partition_that_went_while_all_was_held_is_read_when_it_is_back() {
+    const RECORDS: u64 = 2_000;
+    let servers = tokio::task::spawn_blocking(|| shared("kafka")).await.unwrap();
+    let options = KafkaOptions { prefetch_kib: 256, ..options(&servers, prefix("held")) };
+    let broker = tokio::task::spawn_blocking(move || {
+        let broker = KafkaBroker::open(&options).unwrap();
+        broker.ensure_topic("t", 4).unwrap();
+        let producer = broker.producer("t", Arc::new(Ledger::default())).unwrap();
+        for number in 0..RECORDS {
+            let mut payload = vec![0; 2_048];
+            payload[..8].copy_from_slice(&number.to_be_bytes());
+            let key = number.to_be_bytes();
+            while producer.send(Tag(number), OutRecord { key: &key, payload: &payload }).is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        assert_eq!(producer.close(PATIENCE), 0);
+        broker
+    })
+    .await
+    .unwrap();
+    let fetch = |max_records| Fetch { max_records, max_bytes: 1 << 20, wait: Duration::from_millis(5) };
+    let number = |record: &windfall_queue::contract::InRecord| {
+        u64::from_be_bytes(record.payload[..8].try_into().unwrap())
+    };
+    let mut first = Reader::new(broker.consumer("t", "g").await.unwrap());
+    let mut seen = BTreeSet::new();
+    let started = Instant::now();
+    while seen.is_empty() {
+        assert!(started.elapsed() < PATIENCE, "nothing comes");
+        seen.extend(first.poll(fetch(1)).await.unwrap().iter().map(number));
+    }
+    // It takes nothing more, and is told to hold.
+    let full = Instant::now();
+    while full.elapsed() < Duration::from_secs(4) {
+        first.poll(fetch(0)).await.unwrap();
+    }
+    let mut second = Reader::new(broker.consumer("t", "g").await.unwrap());
+    let mut of_second = 0;
+    while of_second == 0 {
+        assert!(started.elapsed() < PATIENCE * 2, "the second gets nothing");
+        first.poll(fetch(0)).await.unwrap();
+        of_second += second.poll(fetch(1)).await.unwrap().len();
+    }
+    // Room again, while those are away; then they come back, with nothing committed.
+    for _ in 0..20 {
+        seen.extend(first.poll(fetch(100)).await.unwrap().iter().map(number));
+    }
+    second.close().await;
+    while seen.len() < usize::try_from(RECORDS).unwrap() {
+        assert!(started.elapsed() < PATIENCE * 3, "{} of {RECORDS} were read", seen.len());
+        seen.extend(first.poll(fetch(100)).await.unwrap().iter().map(number));
+    }
+    first.close().await;
+}

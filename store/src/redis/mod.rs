@@ -206,9 +206,9 @@ impl RedisStore {
     }
 }
 
-/// Until when a user's hash is to live.
+/// Until when a user's hash is to live. Never 0, which `RESTORE` takes for "without an end".
 fn end_ms(batch: &[TokenPut], puts: &[usize]) -> u64 {
-    puts.iter().map(|at| batch[*at].expires_at_ms).max().unwrap_or(0).min(LATEST_MS)
+    puts.iter().map(|at| batch[*at].expires_at_ms).max().unwrap_or(0).clamp(1, LATEST_MS)
 }
 
 /// Indices by user; those of one user in their order, so that the last put of an order wins.

@@ -52,7 +52,14 @@ fn push(list: &mut Vec<u8>, bytes: &[u8]) {
     list.extend_from_slice(bytes);
     // Seven bits a byte, the highest first; all but the first are marked.
     let back = list.len() - start;
-    let groups = (back.max(1).ilog2() / 7) + 1;
+    // The bounds are Redis's own, which leave out the last value of two and of three bytes.
+    let groups = match back {
+        0..=127 => 1,
+        128..16_383 => 2,
+        16_383..2_097_151 => 3,
+        2_097_151..268_435_455 => 4,
+        _ => 5,
+    };
     for group in (0..groups).rev() {
         let [low, ..] = (back >> (7 * group)).to_le_bytes();
         let mark = if group + 1 == groups { 0 } else { 0x80 };
