@@ -45,6 +45,9 @@ pub struct Receive {
     pub invisible: Duration,
     /// How long the server waits for a first message. Its default minimum is 5 s; default 5 s.
     pub wait: Duration,
+    /// Nothing is received while the server would move a message to dead letters after fewer deliveries: it does so
+    /// while it receives. Default 0: never refused.
+    pub min_attempts: i32,
 }
 
 impl Default for Receive {
@@ -55,6 +58,7 @@ impl Default for Receive {
             max_messages: 32,
             invisible: Duration::from_secs(30),
             wait: Duration::from_secs(5),
+            min_attempts: 0,
         }
     }
 }
@@ -109,6 +113,11 @@ impl Client {
     /// The last [`CallError`], at once where waiting does not help.
     pub async fn ready(&self, wait: Duration) -> Result<Granted, CallError> {
         self.session.ready(wait).await
+    }
+
+    /// Sends the settings again: [`Client::ready`] then says what the server grants now.
+    pub fn resync(&self) {
+        self.session.again();
     }
 
     /// Where a topic is, as the server knows just now.
@@ -217,13 +226,25 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError`]; some messages may have been handed over, others may be hidden until their duration is over.
+    /// [`Next::Reconfigure`] where `min_attempts` is not granted.
     pub async fn receive(&self, what: &Receive, mut each: impl FnMut(InMessage)) -> Result<usize, CallError> {
         let timeout = self.connection.timeout;
-        self.ready(timeout).await?;
+        let granted = self.ready(timeout).await?;
         let Role::Consumer { group, .. } = &self.role else {
             let what = "a producer receives nothing".into();
             return Err(CallError::Refused { place: self.id().into(), code: 0, what, next: Next::GiveUp });
         };
+        if let Some(attempts) = granted.max_attempts.filter(|attempts| *attempts < what.min_attempts) {
+            // Until it is set right; the server says so only when it is asked.
+            self.resync();
+            let what = format!("group {group} gives a message up after {attempts} deliveries");
+            return Err(CallError::Refused {
+                place: self.id().into(),
+                code: 0,
+                what,
+                next: Next::Reconfigure,
+            });
+        }
         let broker = what.broker.as_ref().map(|name| wire::Broker { name: name.clone(), id: 0 });
         let topic = Some(self.resource(&what.topic));
         let request = wire::ReceiveMessageRequest {

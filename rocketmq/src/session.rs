@@ -129,7 +129,13 @@ impl Talk {
         let call = stub.calls.telemetry(self.connection.signer.lasting(commands));
         let mut stream = match self.connection.answer(&place, self.connection.timeout, call).await {
             Ok(stream) => stream,
-            Err(error) => return error,
+            Err(error) => {
+                if matches!(error, CallError::Unknown { .. }) {
+                    // It takes connections and says nothing: another may answer.
+                    self.connection.leave(&place);
+                }
+                return error;
+            }
         };
         let mut echo_by = Some(Instant::now() + self.connection.timeout);
         let mut next_beat = Instant::now() + HEARTBEAT;
@@ -152,6 +158,7 @@ impl Talk {
                 },
                 () = tokio::time::sleep_until(until) => {
                     if echo_by.is_some() {
+                        self.connection.leave(&place);
                         return CallError::unknown(&place, "settings were not echoed");
                     }
                     match self.beat().await {
@@ -204,6 +211,9 @@ impl Talk {
     }
 
     fn settings(&self, place: &str) -> wire::Settings {
+        // The proxy's default is 17 deliveries, then dead letters; ours counts where it cannot look the group up.
+        let backoff_policy = matches!(self.role, Role::Consumer { .. })
+            .then_some(wire::RetryPolicy { max_attempts: i32::MAX });
         let (client_type, pub_sub) = match &self.role {
             Role::Producer { topics } => {
                 let topics = topics.iter().map(|topic| self.resource(topic)).collect();
@@ -223,7 +233,7 @@ impl Talk {
         wire::Settings {
             client_type: Some(client_type.into()),
             access_point: Some(endpoints_of(place)),
-            backoff_policy: None,
+            backoff_policy,
             pub_sub: Some(pub_sub),
             user_agent: Some(wire::Ua { language: wire::Language::Rust.into(), version: "5.1.0".into() }),
         }
@@ -250,4 +260,36 @@ pub(crate) fn endpoints_of(place: &str) -> wire::Endpoints {
     };
     let address = wire::Address { host: host.into(), port: port.parse().unwrap_or_default() };
     wire::Endpoints { scheme: scheme.into(), addresses: vec![address] }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // tests
+    use super::*;
+    use crate::identity;
+    use crate::options::ClientOptions;
+    use tokio::net::TcpListener;
+
+    /// A proxy that takes connections and answers nothing is left for the next, and that one for the first again.
+    #[tokio::test]
+    async fn a_silent_proxy_is_left() {
+        let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let second = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let options = ClientOptions {
+            endpoints: vec![place(&first), place(&second)],
+            timeout: Duration::from_millis(200),
+            ..ClientOptions::default()
+        };
+        let connection = Arc::new(Connection::open(&options, identity::client_id()).unwrap());
+        let role = Role::Producer { topics: vec!["t".into()] };
+        let session = Session::start(connection, role, String::new());
+        let mut kept = Vec::new();
+        for listener in [&first, &second, &first] {
+            let accepted = tokio::time::timeout(Duration::from_secs(60), listener.accept()).await;
+            // Held open: a closed connection would be an answer.
+            kept.push(accepted.unwrap().unwrap());
+        }
+        drop(session);
+    }
 }
