@@ -221,6 +221,12 @@ impl Shared {
             Err(CallError::Refused { .. }) => {}
         }
         drop(state);
+        let waited: usize = given_up.iter().map(|waiting| waiting.bytes).sum();
+        let _reporting = Reporting {
+            shared: self,
+            records: batch.tags.len() + given_up.len(),
+            bytes: batch.bytes + waited,
+        };
         match &answer {
             Ok(receipts) => {
                 for (tag, receipt) in batch.tags.iter().zip(receipts) {
@@ -237,11 +243,24 @@ impl Shared {
                 }
             }
         }
-        let mut state = self.state.lock();
-        state.unreported_records -= batch.tags.len() + given_up.len();
-        state.unreported_bytes -= batch.bytes + given_up.iter().map(|waiting| waiting.bytes).sum::<usize>();
+    }
+}
+
+/// Records that are being reported. They count until that is over, even if the sink panics: `close` would wait for
+/// them, and their room would be lost.
+struct Reporting<'a> {
+    shared: &'a Shared,
+    records: usize,
+    bytes: usize,
+}
+
+impl Drop for Reporting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        state.unreported_records -= self.records;
+        state.unreported_bytes -= self.bytes;
         if state.unreported_records == 0 {
-            self.settled.notify_all();
+            self.shared.settled.notify_all();
         }
     }
 }
@@ -318,6 +337,25 @@ mod tests {
         assert_eq!((state.unreported_records, state.unreported_bytes, state.waiting_bytes), (0, 0, 0));
         drop(state);
         take(&shared, 6).unwrap();
+    }
+
+    struct Panicking;
+
+    impl DeliverySink for Panicking {
+        fn delivered(&self, _: Tag, _: Delivery) {
+            panic!("the sink's mistake");
+        }
+    }
+
+    #[test]
+    fn a_sink_that_panics_costs_no_room() {
+        let shared = Shared { sink: Arc::new(Panicking), ..shared(Arc::new(Ledger::default())) };
+        (0..2).for_each(|tag| take(&shared, tag).unwrap());
+        let number = sent(&shared);
+        let answered = || shared.answered(number, Ok(vec![Ok(()), Ok(())]));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(answered)).unwrap_err();
+        let state = shared.state.lock();
+        assert_eq!((state.unreported_records, state.unreported_bytes), (0, 0));
     }
 
     #[test]

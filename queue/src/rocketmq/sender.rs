@@ -3,16 +3,20 @@
 use super::producer::{Shared, Work};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use windfall_rocketmq::Client;
 
 /// Ends when it is aborted; then what is under way is dropped, and `close` has reported it.
 pub(super) async fn run(shared: Arc<Shared>, client: Arc<Client>, topic: String) {
     let mut flying = JoinSet::new();
     loop {
-        while flying.try_join_next().is_some() {}
-        while flying.len() >= shared.options.batches_in_flight {
-            flying.join_next().await;
+        while let Some(landed) = flying.try_join_next() {
+            look(landed, &topic);
+        }
+        while flying.len() >= shared.options.batches_in_flight
+            && let Some(landed) = flying.join_next().await
+        {
+            look(landed, &topic);
         }
         match shared.next(Instant::now()) {
             Work::Send(number, messages) => {
@@ -30,5 +34,12 @@ pub(super) async fn run(shared: Arc<Shared>, client: Arc<Client>, topic: String)
                 }
             }
         }
+    }
+}
+
+/// A batch dies only of its sink.
+fn look(landed: Result<(), JoinError>, topic: &str) {
+    if let Err(died) = landed {
+        tracing::error!(topic, %died, "the reports of a batch came to an end half-way");
     }
 }
