@@ -20,10 +20,17 @@ pub(super) struct Registry {
 
 #[derive(Default)]
 struct Members {
-    seats: Vec<(u32, Weak<Member>)>,
+    seats: Vec<Taken>,
     last_epoch: u32,
     /// Given back, and when the server will have shown them.
     between: Vec<(usize, Instant)>,
+}
+
+struct Taken {
+    partition: u32,
+    /// Tells seats of one share apart.
+    epoch: Epoch,
+    member: Weak<Member>,
 }
 
 /// A consumer's share; free again when it has left.
@@ -39,12 +46,13 @@ impl Registry {
     pub(super) fn sit(self: &Arc<Self>, place: &Place, instances: u32) -> Seat {
         let mut places = self.places.lock();
         let members = places.entry(place.clone()).or_default();
-        let taken = |partition: &u32| members.seats.iter().any(|(seat, _)| seat == partition);
+        let taken = |partition: &u32| members.seats.iter().any(|seat| seat.partition == *partition);
         let seats = u32::try_from(members.seats.len()).unwrap_or(u32::MAX);
         let partition = (0..instances).find(|partition| !taken(partition)).unwrap_or(seats % instances);
         members.last_epoch += 1;
-        members.seats.push((partition, Weak::new()));
-        Seat { registry: Arc::clone(self), place: place.clone(), partition, epoch: Epoch(members.last_epoch) }
+        let epoch = Epoch(members.last_epoch);
+        members.seats.push(Taken { partition, epoch, member: Weak::new() });
+        Seat { registry: Arc::clone(self), place: place.clone(), partition, epoch }
     }
 
     /// Records that consumers of this process have received and not finished, or have just given back.
@@ -52,7 +60,7 @@ impl Registry {
         let mut places = self.places.lock();
         let Some(members) = places.get_mut(place) else { return 0 };
         members.between.retain(|(_, until)| *until > now);
-        let held = members.seats.iter().filter_map(|(_, member)| member.upgrade());
+        let held = members.seats.iter().filter_map(|seat| seat.member.upgrade());
         let held: usize = held.map(|member| member.unfinished()).sum();
         held + members.between.iter().map(|(count, _)| count).sum::<usize>()
     }
@@ -62,12 +70,8 @@ impl Seat {
     pub(super) fn taken_by(&self, member: &Arc<Member>) {
         let mut places = self.registry.places.lock();
         let seats = places.get_mut(&self.place).map(|members| members.seats.iter_mut());
-        let mine = seats
-            .into_iter()
-            .flatten()
-            .find(|(partition, member)| *partition == self.partition && member.strong_count() == 0);
-        if let Some((_, seat)) = mine {
-            *seat = Arc::downgrade(member);
+        if let Some(mine) = seats.into_iter().flatten().find(|seat| seat.epoch == self.epoch) {
+            mine.member = Arc::downgrade(member);
         }
     }
 
@@ -84,10 +88,33 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         if let Some(members) = self.registry.places.lock().get_mut(&self.place) {
-            let mine = members.seats.iter().position(|(partition, _)| *partition == self.partition);
-            if let Some(mine) = mine {
-                members.seats.swap_remove(mine);
-            }
+            members.seats.retain(|seat| seat.epoch != self.epoch);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More consumers than shares: each gives up its own seat, not that of another with the same share.
+    #[test]
+    fn a_seat_is_its_own() {
+        let registry = Arc::new(Registry::default());
+        let place = ("t".to_owned(), "g".to_owned());
+        let epochs = || -> Vec<_> {
+            let places = registry.places.lock();
+            places.values().flat_map(|members| &members.seats).map(|seat| seat.epoch).collect()
+        };
+        let seats = [registry.sit(&place, 2), registry.sit(&place, 2), registry.sit(&place, 2)];
+        assert_eq!(seats.each_ref().map(|seat| seat.partition), [0, 1, 0]);
+        let [first, second, third] = seats;
+        drop(third);
+        assert_eq!(epochs(), [first.epoch, second.epoch]);
+        drop(first);
+        assert_eq!(epochs(), [second.epoch]);
+        assert_eq!(registry.sit(&place, 2).partition, 0);
+        drop(second);
+        assert_eq!(epochs(), []);
     }
 }
