@@ -20,6 +20,7 @@ const UPDATE_AND_CREATE_TOPIC: u32 = 17;
 const GET_MAX_OFFSET: u32 = 30;
 const GET_MIN_OFFSET: u32 = 31;
 const UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: u32 = 200;
+const GET_ALL_SUBSCRIPTION_GROUPS: u32 = 201;
 const GET_TOPIC_CONFIG: u32 = 351;
 const GET_SUBSCRIPTION_GROUP_CONFIG: u32 = 352;
 
@@ -28,8 +29,8 @@ const TOPIC_NOT_EXIST: i64 = 17;
 const QUERY_NOT_FOUND: i64 = 22;
 const SUBSCRIPTION_GROUP_NOT_EXIST: i64 = 26;
 const NO_PERMISSION: i64 = 16;
-/// An answer here is a page of JSON; more is not RocketMQ.
-const MAX_ANSWER_BYTES: u32 = 4 << 20;
+/// An answer here is a page of JSON, or a list of all groups with 0.6 KiB each; more is not RocketMQ.
+const MAX_ANSWER_BYTES: u32 = 64 << 20;
 
 /// A topic as the broker has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +102,20 @@ impl Admin {
         self.call(UPDATE_AND_CREATE_TOPIC, fields, Vec::new()).await.map(drop)
     }
 
-    /// The group, or none.
+    /// Whether the broker has the group. Ask this first: [`Admin::group`] makes a missing one, with 16 redeliveries,
+    /// where the broker's `autoCreateSubscriptionGroup` is on, and by default it is.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn has_group(&self, group: &str) -> Result<bool, CallError> {
+        let answer = self.call(GET_ALL_SUBSCRIPTION_GROUPS, [], Vec::new()).await?;
+        let all = self.json(&answer.body)?;
+        let all = all.get("subscriptionGroupTable").and_then(Value::as_object);
+        let all = all.ok_or_else(|| CallError::unknown(&self.broker, "an answer without groups"))?;
+        Ok(all.contains_key(group))
+    }
+
+    /// The group, or none. May make it: see [`Admin::has_group`].
     ///
     /// # Errors
     /// [`CallError`].

@@ -6,11 +6,13 @@ use crate::contract::{Lag, OpenError};
 use std::time::Duration;
 use tokio::time::Instant;
 use windfall_rocketmq::admin::Admin;
-use windfall_rocketmq::{CallError, Client, Next, Route};
+use windfall_rocketmq::{CallError, Client, Granted, Next, Route};
 
 /// After so many redeliveries the server moves a record to its dead letters, where nobody looks: the money would be
 /// lost. A record that is never finished comes again once an invisible duration: a million times 30 s is a year.
 const MIN_REDELIVERIES: i32 = 1_000_000;
+/// The same as the proxy counts: with the first delivery.
+pub(super) const MIN_ATTEMPTS: i32 = MIN_REDELIVERIES + 1;
 /// What a group that is made here gets.
 const REDELIVERIES: i32 = 1_000_000_000;
 /// By its defaults a proxy remembers for 20 s that a topic or a group is not there.
@@ -68,7 +70,13 @@ impl Admins {
     /// begin wherever a queue's memory begins, and what was written before would be read by nobody.
     pub(super) async fn ensure_group(&self, (topic, group): &Place) -> Result<(), OpenError> {
         for admin in &self.0 {
-            match admin.group(group).await.map_err(unreachable)? {
+            let found = match admin.has_group(group).await {
+                Ok(false) => None,
+                // To a user who may not list all, the broker tells of one.
+                Ok(true) | Err(CallError::Refused { .. }) => admin.group(group).await.map_err(unreachable)?,
+                Err(error) => return Err(unreachable(error)),
+            };
+            match found {
                 None => admin.put_group(group, REDELIVERIES).await.map_err(unreachable)?,
                 Some(found) => check_redeliveries(group, found.retry_max_times)?,
             }
@@ -137,7 +145,8 @@ pub(super) async fn route_soon(client: &Client, topic: &str, wait: Duration) -> 
 }
 
 /// Waits for the settings' echo, and refuses a group that would lose records. With `made`, the group was checked at
-/// the brokers, and the proxy may need a while to see it.
+/// the brokers, and the proxy may need a while to see it: it is the proxy that moves records to dead letters, so its
+/// word counts.
 pub(super) async fn check_group(
     client: &Client,
     group: &str,
@@ -148,21 +157,18 @@ pub(super) async fn check_group(
     let absent =
         |error: &CallError| error.code() == Some(windfall_rocketmq::wire::Code::ConsumerGroupNotFound.into());
     loop {
-        match client.ready(wait).await {
-            // The brokers themselves have said so.
-            Ok(_) if made => return Ok(()),
-            Ok(granted) => {
-                return match granted.max_attempts {
-                    Some(attempts) => check_redeliveries(group, i64::from(attempts) - 1),
-                    None => Ok(()),
-                };
-            }
-            Err(error) if absent(&error) && made && Instant::now() < until => {
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(error) if absent(&error) => return check_redeliveries(group, 0),
+        let redeliveries = match client.ready(wait).await {
+            Ok(Granted { max_attempts: Some(attempts), .. }) => i64::from(attempts) - 1,
+            Ok(Granted { max_attempts: None, .. }) => return Ok(()),
+            Err(error) if absent(&error) => 0,
             Err(error) => return Err(unreachable(error)),
+        };
+        let checked = check_redeliveries(group, redeliveries);
+        if checked.is_ok() || !made || Instant::now() >= until {
+            return checked;
         }
+        client.resync();
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

@@ -178,12 +178,17 @@ async fn frozen() {
 }
 
 /// Proxy and broker apart, as they are at scale: what is held is extended and finished for good there too, and the
-/// broker alone may be killed.
+/// broker alone may be killed. This broker makes groups by itself, as brokers do by default, with 16 redeliveries: ours
+/// must be there before anybody asks for it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn broker_apart() {
-    let (server, options) =
-        private(RocketMqOptions { separate_broker: true, ..RocketMqOptions::default() }).await;
+    let (server, options) = private(RocketMqOptions {
+        separate_broker: true,
+        broker_properties: vec![("autoCreateSubscriptionGroup".into(), "true".into())],
+        ..RocketMqOptions::default()
+    })
+    .await;
     let broker = RocketBroker::open(&RocketOptions { invisible_ms: 3_000, ..options }).unwrap();
     broker.ensure_topic("apart", 4).unwrap();
     let mut holder = reader(&broker, "apart", "g").await;
