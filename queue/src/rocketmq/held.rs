@@ -2,6 +2,10 @@
 //!
 //! A record's handle changes when it is extended, and acknowledging an old one is answered OK and does nothing. So a
 //! record is never extended and acknowledged at once: `Doing` says which of both is under way.
+//!
+//! The broker writes a delivery down under its first position and its time in ms, and an extension or a return as a new
+//! delivery before it strikes out the old one: both in the same ms would strike out each other, and the record would
+//! never come again. So a record is not given back at once after it came or was extended.
 
 use super::payload;
 use crate::contract::{Epoch, Fetch, InRecord};
@@ -9,6 +13,9 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 use windfall_rocketmq::{AckEntry, InMessage};
+
+/// Before a record may be given back: a few times the ms that must not be shared.
+const SETTLES: Duration = Duration::from_millis(5);
 
 /// Records by their offsets: counts of their arrival here.
 #[derive(Debug, Default)]
@@ -25,6 +32,8 @@ struct Record {
     /// Until it is handed over.
     content: Option<(Bytes, Bytes)>,
     hidden_until: Instant,
+    /// When it came, or when its last extension came to its end.
+    since: Instant,
     doing: Doing,
 }
 
@@ -45,15 +54,17 @@ pub(super) struct ToAck {
 }
 
 impl Held {
-    pub(super) fn arrived(&mut self, message: InMessage, hidden_until: Instant) {
+    pub(super) fn arrived(&mut self, message: InMessage, now: Instant, invisible: Duration) {
         let entry = AckEntry::of(&message);
         let content = payload::from_message(message);
         let offset = self.next_offset;
         self.next_offset += 1;
         self.ready_bytes += content.1.len();
         self.ready.push_back(offset);
-        self.records
-            .insert(offset, Record { entry, content: Some(content), hidden_until, doing: Doing::Nothing });
+        // Hidden since a moment ago, but the margin of extensions is half of the duration.
+        let hidden_until = now + invisible;
+        let (content, doing) = (Some(content), Doing::Nothing);
+        self.records.insert(offset, Record { entry, content, hidden_until, since: now, doing });
     }
 
     /// Hands over what a poll may have.
@@ -93,21 +104,29 @@ impl Held {
         self.records.len()
     }
 
-    /// Records whose hiding ends within `margin`; they are being extended from now on.
-    pub(super) fn take_to_extend(&mut self, now: Instant, margin: Duration) -> Vec<(u64, AckEntry)> {
+    /// Records whose hiding ends within `margin`, the longest untouched first: what hung lately is behind the others.
+    pub(super) fn due_to_extend(&self, now: Instant, margin: Duration) -> Vec<u64> {
         let due = |record: &Record| record.doing == Doing::Nothing && record.hidden_until < now + margin;
-        let due = self.records.iter_mut().filter(|(_, record)| due(record));
-        let marked = due.map(|(offset, record)| {
-            record.doing = Doing::Extending;
-            (*offset, record.entry.clone())
-        });
-        marked.collect()
+        let due = self.records.iter().filter(|(_, record)| due(record));
+        let mut due: Vec<_> = due.map(|(offset, record)| (record.since, *offset)).collect();
+        due.sort_unstable();
+        due.into_iter().map(|(_, offset)| offset).collect()
     }
 
-    /// An extension came to its end: with a new handle, or as before.
-    pub(super) fn extended(&mut self, offset: u64, done: Option<(String, Instant)>) {
+    /// Marks a record as being extended. None where something else is being done with it, or it is shown again.
+    pub(super) fn begin_extend(&mut self, offset: u64, now: Instant) -> Option<AckEntry> {
+        let record = self.records.get_mut(&offset)?;
+        if record.doing != Doing::Nothing || record.hidden_until <= now {
+            return None;
+        }
+        record.doing = Doing::Extending;
+        Some(record.entry.clone())
+    }
+
+    /// An extension came to its end: with a new handle and time, or as before.
+    pub(super) fn extended(&mut self, offset: u64, now: Instant, done: Option<(String, Instant)>) {
         if let Some(record) = self.records.get_mut(&offset) {
-            record.doing = Doing::Nothing;
+            (record.doing, record.since) = (Doing::Nothing, now);
             if let Some((handle, hidden_until)) = done {
                 (record.entry.handle, record.hidden_until) = (handle, hidden_until);
             }
@@ -159,12 +178,13 @@ impl Held {
         }
     }
 
-    /// Everything unfinished that nothing is being done with, to be given back; whether anything is left.
-    pub(super) fn give_back(&mut self) -> (Vec<AckEntry>, bool) {
+    /// Everything unfinished that nothing is being done with, or was just now, to be given back; whether anything is
+    /// left.
+    pub(super) fn give_back(&mut self, now: Instant) -> (Vec<AckEntry>, bool) {
         let idle: Vec<_> = self
             .records
             .iter()
-            .filter(|(_, record)| record.doing == Doing::Nothing)
+            .filter(|(_, record)| record.doing == Doing::Nothing && record.since + SETTLES <= now)
             .map(|(offset, record)| (*offset, record.entry.clone()))
             .collect();
         for (offset, _) in &idle {
@@ -177,6 +197,7 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)] // tests
     use super::*;
     use windfall_rocketmq::Body;
 
@@ -193,7 +214,8 @@ mod tests {
                     body: Body::Plain(vec![0; number].into()),
                     attempt: 1,
                 },
-                now + HIDDEN,
+                now,
+                HIDDEN,
             );
         }
         held
@@ -222,23 +244,44 @@ mod tests {
     fn extension_and_acknowledgement_never_meet() {
         let now = Instant::now();
         let mut held = held(2, now);
-        assert!(held.take_to_extend(now, Duration::from_secs(5)).is_empty());
+        assert!(held.due_to_extend(now, Duration::from_secs(5)).is_empty());
         let later = now + Duration::from_secs(6);
-        assert_eq!(held.take_to_extend(later, Duration::from_secs(5)).len(), 2);
-        // Once is enough.
-        assert!(held.take_to_extend(later, Duration::from_secs(5)).is_empty());
+        assert_eq!(held.due_to_extend(later, Duration::from_secs(5)), [0, 1]);
+        for offset in [0, 1] {
+            assert!(held.begin_extend(offset, later).is_some());
+            // Once is enough.
+            assert!(held.begin_extend(offset, later).is_none());
+        }
+        assert!(held.due_to_extend(later, Duration::from_secs(5)).is_empty());
         let to_ack = held.take_to_ack(&[0, 1, 77]);
         assert_eq!((to_ack.now.len(), to_ack.later), (0, vec![0, 1]));
-        held.extended(0, Some(("second-0".into(), later + HIDDEN)));
+        held.extended(0, later, Some(("second-0".into(), later + HIDDEN)));
         let to_ack = held.take_to_ack(&[0]);
         assert_eq!(to_ack.now.first().map(|(_, entry)| entry.handle.as_str()), Some("second-0"));
         // Being acknowledged, it is neither extended nor forgotten.
-        assert!(held.take_to_extend(later + HIDDEN, HIDDEN).is_empty());
+        assert!(held.due_to_extend(later + HIDDEN, HIDDEN).is_empty());
+        assert!(held.begin_extend(0, later).is_none());
         assert_eq!(held.forget_shown(later + 3 * HIDDEN), 0);
         held.not_acked(0);
-        assert_eq!(held.take_to_extend(later + HIDDEN, HIDDEN).len(), 1);
+        assert_eq!(held.due_to_extend(later + HIDDEN, HIDDEN), [0]);
         held.remove(0);
         assert_eq!(held.take_to_ack(&[0]).now.len(), 0);
+    }
+
+    /// One broker of two hangs: records that wait for their extension can be acknowledged, and those of the other
+    /// broker have their turn.
+    #[test]
+    fn extensions_that_hang_do_not_hold_up_the_others() {
+        let now = Instant::now();
+        let mut held = held(3, now);
+        let later = now + HIDDEN / 2;
+        assert_eq!(held.due_to_extend(later, HIDDEN), [0, 1, 2]);
+        held.begin_extend(0, later).unwrap();
+        assert_eq!(held.take_to_ack(&[1]).now.len(), 1, "due, and not being extended");
+        held.not_acked(1);
+        held.extended(0, later + HIDDEN / 4, None);
+        assert_eq!(held.due_to_extend(later + HIDDEN / 4, HIDDEN), [1, 2, 0]);
+        assert!(held.begin_extend(1, now + HIDDEN).is_none(), "shown to others");
     }
 
     #[test]
@@ -246,7 +289,7 @@ mod tests {
         let now = Instant::now();
         let mut held = held(3, now);
         held.take(fetch(1, 100), 0, Epoch(1));
-        assert_eq!(held.take_to_extend(now + HIDDEN, Duration::ZERO).len(), 0);
+        assert!(held.due_to_extend(now + HIDDEN, Duration::ZERO).is_empty());
         assert_eq!(held.forget_shown(now + HIDDEN), 3);
         assert_eq!((held.unfinished(), held.ready_bytes()), (0, 0));
         assert!(held.take(fetch(9, 100), 0, Epoch(1)).is_empty());
@@ -258,10 +301,26 @@ mod tests {
         let now = Instant::now();
         let mut held = held(3, now);
         held.take_to_ack(&[1]);
-        let (entries, left) = held.give_back();
+        let (entries, left) = held.give_back(now + SETTLES);
         assert_eq!((entries.len(), left), (2, true));
         held.remove(1);
-        assert!(!held.give_back().1);
+        assert!(!held.give_back(now + SETTLES).1);
         assert_eq!(held.ready(), 0);
+    }
+
+    /// In the ms of its delivery or extension a return would strike the record out at the broker.
+    #[test]
+    fn what_just_came_is_given_back_a_little_later() {
+        let now = Instant::now();
+        let mut held = held(2, now);
+        let early = held.give_back(now + Duration::from_millis(1));
+        assert_eq!((early.0.len(), early.1), (0, true));
+        held.begin_extend(1, now).unwrap();
+        held.extended(1, now + HIDDEN / 2, Some(("second-1".into(), now + HIDDEN)));
+        let (entries, left) = held.give_back(now + HIDDEN / 2);
+        assert_eq!((entries.len(), left), (1, true));
+        let (entries, left) = held.give_back(now + HIDDEN / 2 + SETTLES);
+        let handles: Vec<_> = entries.iter().map(|entry| entry.handle.as_str()).collect();
+        assert_eq!((handles, left), (vec!["second-1"], false));
     }
 }

@@ -16,7 +16,8 @@
 //! only if the lag stays 0 for longer than `invisible_ms` and 6 s.
 //!
 //! The server moves a record to dead letters after so many redeliveries (16 by default). A group for which that is
-//! fewer than a million is refused: nobody looks there, and rewards would be lost.
+//! fewer than a million is refused, and nothing is received while the proxy says so: nobody looks there, and rewards
+//! would be lost.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), windfall_queue::contract::OpenError> {

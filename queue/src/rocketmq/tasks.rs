@@ -1,12 +1,14 @@
 //! A consumer's tasks: receiving ahead, extending what is held, acknowledging, giving back.
 
+use super::admin::MIN_ATTEMPTS;
 use super::member::Member;
 use crate::contract::CommitError;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use windfall_rocketmq::{AckEntry, CallError, Next, Receive};
+use windfall_rocketmq::wire::Code;
+use windfall_rocketmq::{AckEntry, CallError, Receive};
 
 /// Between two tries after a failure.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -46,9 +48,11 @@ pub(super) async fn receive(member: Arc<Member>, stream: usize) {
             max_messages: promised,
             invisible: member.options.invisible(),
             wait: Duration::from_millis(member.options.receive_wait_ms),
+            // I1: dead letters are lost rewards.
+            min_attempts: MIN_ATTEMPTS,
         };
         let outcome = member.client.receive(&ask, |message| member.arrived(message)).await;
-        member.fulfilled(promised, &outcome);
+        member.fulfilled(promised, &outcome, Instant::now());
         match outcome {
             Ok(_) => pause = MIN_PAUSE,
             Err(error) => {
@@ -81,20 +85,27 @@ pub(super) async fn extend(member: Arc<Member>) {
         if !member.is_polled(now) {
             continue;
         }
-        let due = member.state.lock().held.take_to_extend(now, invisible / 2);
-        let extend_one = |(offset, entry): (u64, AckEntry)| {
+        let due = member.state.lock().held.due_to_extend(now, invisible / 2);
+        // No round begins calls for longer than it is due: those that hang must not keep the others from their turn.
+        let begin_until = now + invisible / 10;
+        let extend_one = |offset: u64| {
             let member = &member;
             async move {
                 let asked = Instant::now();
+                if asked >= begin_until {
+                    return;
+                }
+                // Marked only now: what waits for its turn may be acknowledged.
+                let Some(entry) = member.state.lock().held.begin_extend(offset, asked) else { return };
                 let outcome = member.client.change_invisible(&member.topic, &entry, invisible).await;
-                let mut state = member.state.lock();
+                let (mut state, now) = (member.state.lock(), Instant::now());
                 match outcome {
-                    Ok(handle) => state.held.extended(offset, Some((handle, asked + invisible))),
-                    // The handle is over: the record comes again, with another one.
-                    Err(error) if error.next() == Next::GiveUp => state.held.remove(offset),
+                    Ok(handle) => state.held.extended(offset, now, Some((handle, asked + invisible))),
+                    // The record comes again, with another handle.
+                    Err(error) if is_over(&error) => state.held.remove(offset),
                     // Perhaps extended all the same. Then the old handle acknowledges nothing, and the record comes
                     // again: a duplicate, not a loss.
-                    Err(_) => state.held.extended(offset, None),
+                    Err(_) => state.held.extended(offset, now, None),
                 }
                 drop(state);
                 member.settled.notify_waiters();
@@ -145,13 +156,16 @@ async fn acknowledge(member: &Member, batch: Vec<(u64, AckEntry)>) -> (Vec<u64>,
         Ok(outcomes) => outcomes,
         Err(error) => vec![Err(error); entries.len()],
     };
-    let (mut open, mut trouble) = (Vec::new(), None);
+    let (mut open, mut over, mut trouble) = (Vec::new(), 0, None);
     let mut state = member.state.lock();
     for ((offset, _), outcome) in batch.iter().zip(outcomes) {
         match outcome {
             Ok(()) => state.held.remove(*offset),
-            // The handle is over: acknowledged already, or shown to others. A duplicate at worst.
-            Err(error) if error.next() == Next::GiveUp => state.held.remove(*offset),
+            // Acknowledged already, or shown to others. A duplicate at worst.
+            Err(error) if is_over(&error) => {
+                state.held.remove(*offset);
+                over += 1;
+            }
             Err(error) => {
                 state.held.not_acked(*offset);
                 open.push(*offset);
@@ -159,7 +173,16 @@ async fn acknowledge(member: &Member, batch: Vec<(u64, AckEntry)>) -> (Vec<u64>,
             }
         }
     }
+    drop(state);
+    if over > 0 {
+        tracing::warn!(topic = member.topic, over, "acknowledged too late: these records come again");
+    }
     (open, trouble)
+}
+
+/// Whether the handle is over. Any other refusal is a mistake that must be seen: the record would come for ever.
+fn is_over(error: &CallError) -> bool {
+    error.code() == Some(Code::InvalidReceiptHandle.into())
 }
 
 /// Gives back what is held and not finished, so that others get it soon. Gives up after twice a call's deadline: then
@@ -168,9 +191,12 @@ pub(super) async fn give_back(member: &Member) -> usize {
     let until = Instant::now() + 2 * member.options.timeout();
     let mut count = 0;
     loop {
-        let (entries, left) = member.state.lock().held.give_back();
+        let (entries, left) = member.state.lock().held.give_back(Instant::now());
         count += entries.len();
         let give_one = |entry: AckEntry| async move {
+            if Instant::now() >= until {
+                return;
+            }
             if let Err(error) = member.client.change_invisible(&member.topic, &entry, SHOWN_SOON).await {
                 tracing::debug!(topic = member.topic, %error, "a record could not be given back");
             }
