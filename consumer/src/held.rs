@@ -95,7 +95,12 @@ impl Book {
     }
 
     pub fn has_finished(&self) -> bool {
-        self.finished.as_ref().is_some_and(|finished| !finished.is_empty())
+        self.finished() > 0
+    }
+
+    /// How many finished records the broker was not told of yet.
+    pub fn finished(&self) -> usize {
+        self.finished.as_ref().map_or(0, Vec::len)
     }
 
     pub fn insert(&mut self, held: Held) -> Key {

@@ -242,6 +242,7 @@ impl Dispatch {
         // archive.
         let bytes_max = self.pacing().lane_bytes_max.saturating_mul(self.lanes.all.len() as u64 + 3);
         let is_full = self.book.len() >= RECORDS_IN_HAND_MAX
+            || self.book.finished() >= RECORDS_IN_HAND_MAX
             || self.book.bytes() >= bytes_max
             || self.back.is_full(self.pacing());
         if is_full || self.churn_until_ns > now_ns + CHURN_AHEAD_NS {
