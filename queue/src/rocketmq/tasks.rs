@@ -68,12 +68,14 @@ pub(super) async fn receive(member: Arc<Member>, stream: usize) {
 /// Keeps what is held hidden from others, as long as polls come. Ends soon after the member stops.
 pub(super) async fn extend(member: Arc<Member>) {
     let invisible = member.options.invisible();
+    let mut next_round = Instant::now();
     loop {
-        tokio::time::sleep(invisible / 10).await;
+        tokio::time::sleep_until(next_round.into()).await;
         if member.is_stopping() {
             return;
         }
         let now = Instant::now();
+        next_round = now + invisible / 10;
         let gone = member.state.lock().held.forget_shown(now);
         if gone > 0 {
             tracing::warn!(
@@ -86,13 +88,12 @@ pub(super) async fn extend(member: Arc<Member>) {
             continue;
         }
         let due = member.state.lock().held.due_to_extend(now, invisible / 2);
-        // No round begins calls for longer than it is due: those that hang must not keep the others from their turn.
-        let begin_until = now + invisible / 10;
         let extend_one = |offset: u64| {
             let member = &member;
             async move {
                 let asked = Instant::now();
-                if asked >= begin_until {
+                // A new round, in a new order: calls that hang must not keep the others from their turn.
+                if asked >= next_round {
                     return;
                 }
                 // Marked only now: what waits for its turn may be acknowledged.
