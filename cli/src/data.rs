@@ -71,15 +71,15 @@ impl DataDir {
     pub fn create(path: &Path, manifest: &Manifest) -> Result<Self> {
         std::fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
         let own = Self::lock(path)?;
-        if let Some(dir) = place::rules(path).parent() {
-            std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        }
         let manifest = Manifest { format: FORMAT, ..manifest.clone() };
         if own.file(MANIFEST).exists() {
             bail!(
                 "{} holds an earlier demo: go on with it by --resume, check it by `windfall reconcile`, or delete it",
                 path.display()
             );
+        }
+        if let Some(dir) = place::rules(path).parent() {
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         }
         let text = toml::to_string(&manifest).context("cannot write the manifest")?;
         // Whole or not at all: a kill in between must not leave a directory that is neither new nor a demo's.

@@ -349,7 +349,7 @@ mod data_directory {
         let sound = fs::read_to_string(&manifest).unwrap();
         let cases: [(String, &[&str]); 4] = [
             (
-                sound.replacen("format = 1", "format = 99", 1) + "new_key = 1\n",
+                sound.replacen("format = 2", "format = 99", 1) + "new_key = 1\n",
                 &["format 99", "version of windfall"],
             ),
             (sound.replacen("rewards = ", "rewards = -", 1), &["demo.toml", "damaged"]),
