@@ -210,12 +210,12 @@ pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
 }
 
 pub(crate) fn home() -> PathBuf {
-    if let Some(home) = env::var_os(HOME_VARIABLE) {
-        return PathBuf::from(home);
-    }
-    match Path::new(env!("CARGO_MANIFEST_DIR")).parent() {
-        Some(root) if root.is_dir() => root.join(".servers"),
+    let home = match (env::var_os(HOME_VARIABLE), Path::new(env!("CARGO_MANIFEST_DIR")).parent()) {
+        (Some(home), _) => PathBuf::from(home),
+        (None, Some(root)) if root.is_dir() => root.join(".servers"),
         // The source is elsewhere now; the binary was moved.
         _ => PathBuf::from(".servers"),
-    }
+    };
+    // Servers start in folders of their own.
+    std::path::absolute(&home).unwrap_or(home)
 }
