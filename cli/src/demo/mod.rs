@@ -220,6 +220,9 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
     let (poured, ran) = tokio::join!(pouring, troubling);
     let (latencies_ns, rain) = poured?;
     let ran = ran?;
+    if resumed && manifest.backends.rocketmq.is_some() {
+        wait_for_hidden(&progress, started).await;
+    }
     let last_credit = drain(&pipeline, &progress, started).await?;
     interrupt.abort();
     watcher.abort();
@@ -275,6 +278,15 @@ async fn pour(
         Ok((latencies, started.elapsed()))
     })
     .await?
+}
+
+/// What the killed process had received from RocketMQ is hidden for so long, and no lag counts it meanwhile.
+const HIDDEN: Duration = Duration::from_secs(40);
+
+async fn wait_for_hidden(progress: &Progress, started: Instant) {
+    while started.elapsed() < HIDDEN && !progress.stop.load(Relaxed) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Waits until nothing is on its way. Says when the last reward was credited; `None` if it was stopped.
