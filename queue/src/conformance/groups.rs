@@ -153,18 +153,19 @@ async fn settle(
     let started = Instant::now();
     let share = 6 / readers.len();
     loop {
+        let mut is_committed = true;
         for reader in readers.iter_mut() {
             for record in reader.poll(fetch(16, Duration::from_millis(2))).await? {
                 ensure!(seen.insert(record.payload.to_vec()), "a record came twice, though all is committed");
             }
-            reader.commit().await?;
+            is_committed &= reader.commit_or_later().await?;
         }
         let owners = readers.iter().filter(|reader| reader.acks() == Acks::Prefix);
         let owned: Vec<_> = owners.map(Reader::owned).collect();
         let all: BTreeSet<_> = owned.iter().flatten().collect();
         let sum: usize = owned.iter().map(BTreeSet::len).sum();
         ensure!(all.len() == sum, "a partition has two owners: {owned:?}");
-        if seen.len() as u64 == written && owned.iter().all(|owned| owned.len() == share) {
+        if is_committed && seen.len() as u64 == written && owned.iter().all(|owned| owned.len() == share) {
             return Ok(());
         }
         let slow = started.elapsed() > stage.patience();

@@ -144,6 +144,25 @@ impl Reader {
         Err(format!("no commit in 1000 tries: {last}"))
     }
 
+    /// Commits like [`commit`](Self::commit); but where nothing is about to go, one try is enough. True if it is
+    /// stored.
+    ///
+    /// A member that joins a rebalance may have to wait with its commits until the others have joined, and those
+    /// join when they are polled: who polls them all must not wait for one.
+    ///
+    /// # Errors
+    /// After many tries.
+    pub async fn commit_or_later(&mut self) -> Result<bool, String> {
+        if !self.going.is_empty() || self.consumer.acks() == Acks::Each {
+            return self.commit().await.map(|()| true);
+        }
+        let owned = self.owned.iter();
+        let commits: Vec<_> = owned
+            .map(|(&partition, &(epoch, next_offset))| Commit { partition, epoch, next_offset })
+            .collect();
+        Ok(self.consumer.commit(&commits).await.is_ok())
+    }
+
     /// Polls until `count` records have been seen in all, or `patience` is over. A record seen twice is an error.
     ///
     /// # Errors
