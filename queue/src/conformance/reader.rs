@@ -144,8 +144,8 @@ impl Reader {
         Err(format!("no commit in 1000 tries: {last}"))
     }
 
-    /// Commits like [`commit`](Self::commit); but where nothing is about to go, one try is enough. True if it is
-    /// stored.
+    /// Commits like [`commit`](Self::commit); but where nothing is about to go, one short try is enough. True if it
+    /// is stored.
     ///
     /// A member that joins a rebalance may have to wait with its commits until the others have joined, and those
     /// join when they are polled: who polls them all must not wait for one.
@@ -160,7 +160,8 @@ impl Reader {
         let commits: Vec<_> = owned
             .map(|(&partition, &(epoch, next_offset))| Commit { partition, epoch, next_offset })
             .collect();
-        Ok(self.consumer.commit(&commits).await.is_ok())
+        let trying = tokio::time::timeout(Duration::from_millis(200), self.consumer.commit(&commits));
+        Ok(matches!(trying.await, Ok(Ok(()))))
     }
 
     /// Polls until `count` records have been seen in all, or `patience` is over. A record seen twice is an error.
