@@ -103,14 +103,17 @@ pub fn waiting(name: &'static str) -> Result<Row> {
     let stage = Stage::open()?;
     let filled = stage.fill("ours", WAITING_EVENTS, PACK, |record| record)?;
     let (mut ours_per_s, mut alone_per_s, mut cpu_ns) = (Vec::new(), Vec::new(), Vec::new());
-    for run in 1..=RUNS {
+    for run in 1..=WAITING_RUNS {
         let few = |rules: &mut windfall_config::Rules| {
             (rules.pacing.grant_batch, rules.pacing.in_hand_max) = (1, IN_HAND);
         };
         let waiting = Arc::new(Waiting::start()?);
         let ours = stage.ours(&filled, &format!("w{run}"), WAITING_EVENTS, Arc::clone(&waiting) as _, few)?;
         let alone_per_s_now = stage.runtime.block_on(waits_alone(&waiting))?;
-        eprintln!("  run {run} of {RUNS}: {:.0} a second, the waits alone {alone_per_s_now:.0}", ours.per_s);
+        eprintln!(
+            "  run {run} of {WAITING_RUNS}: {:.0} a second, the waits alone {alone_per_s_now:.0}",
+            ours.per_s
+        );
         ours_per_s.push(ours.per_s);
         cpu_ns.push(ours.cpu_ns);
         alone_per_s.push(alone_per_s_now);
@@ -141,8 +144,10 @@ async fn waits_alone(waiting: &Arc<Waiting>) -> Result<f64> {
     Ok(per(each * u64::from(IN_HAND), 1) / began.elapsed().as_secs_f64())
 }
 
-/// So many that a run takes seconds.
-const WAITING_EVENTS: u64 = 300_000;
+/// As many as the other rows read: joining and leaving are part of a run.
+const WAITING_EVENTS: u64 = 1_000_000;
+/// Each takes ten seconds, and as long again for the waits alone.
+const WAITING_RUNS: usize = 3;
 /// How long a grant waits.
 const WAIT: Duration = Duration::from_millis(10);
 /// Events that are waited for at a time.
