@@ -33,8 +33,14 @@ pub mod order;
 pub mod record;
 pub mod wire;
 
-/// Generated messages of `windfall.v1`.
+/// Generated messages of `windfall.v1`; with feature `rpc` the services' stubs, with feature `json` serde.
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/windfall.v1.rs"));
+    #[cfg(feature = "json")]
+    include!(concat!(env!("OUT_DIR"), "/windfall.v1.serde.rs"));
 }
+
+/// The descriptors of all messages and services, as an encoded `FileDescriptorSet` with comments.
+#[cfg(feature = "json")]
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
