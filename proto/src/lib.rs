@@ -5,6 +5,7 @@
 //!   queues and windows work on.
 //! - [`event`] is a borrowed view of one event, for the paths that cannot pay for seven allocations each.
 //! - [`order`] has the checked types (`TradeNo`, `Amount`, …): parse once, at the edge.
+//! - [`send`] is the call of activity services, in process or over a wire.
 //! - [`wire`] is the handful of protobuf encoders that borrowed views need.
 //!
 //! Not here: I/O, clocks, policy.
@@ -31,6 +32,7 @@
 pub mod event;
 pub mod order;
 pub mod record;
+pub mod send;
 pub mod wire;
 
 /// Generated messages of `windfall.v1`; with feature `rpc` the services' stubs, with feature `json` serde.

@@ -1,6 +1,6 @@
 //! Grants rewards: each order number once (I1), inside budgets (I4), into the ledger or a downstream system.
 //!
-//! - [`contract`] is what callers code against, here or over a wire.
+//! - [`contract`] is what callers code against, here or over a wire; [`accounts`] is the part of it for wallets.
 //! - [`RewardService::start`] starts the threads that write the ledger, one on a file, several on a database;
 //!   calls of many callers share a transaction (group commit), and are answered after its commit. [`RewardHandle`] implements
 //!   [`contract::Rewards`].
@@ -43,6 +43,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod accounts;
 mod breaker;
 mod connector;
 pub mod contract;

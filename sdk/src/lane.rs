@@ -1,12 +1,12 @@
 //! Lanes: where events of one queue, side and type gather into packs.
 
-use crate::error::SendError;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use windfall_proto::record::Head;
+use windfall_proto::send::SendError;
 use windfall_queue::virtual_queue::{QueueId, Side};
 use windfall_spool::{OpenPack, SealedPack, Spool};
 

@@ -45,7 +45,7 @@ mod sdk;
 mod strays;
 mod tokens;
 
-pub use error::{InitError, SendError};
+pub use error::InitError;
 pub use options::{
     DESCRIPTION_MAX_BYTES, DEVICE_ID_MAX_BYTES, EXTENSION_ENTRIES_MAX, EXTENSION_KEY_MAX_BYTES,
     EXTENSION_VALUE_MAX_BYTES, SdkOptions, SpoolMode,
@@ -53,3 +53,4 @@ pub use options::{
 pub use reward::User;
 pub use scenes::{CardDraw, Fireworks, Prize, RedPacketRain};
 pub use sdk::{Inherited, Sdk, SdkCloseReport, SdkParts, SdkStats};
+pub use windfall_proto::send::{SendBonus, SendError};

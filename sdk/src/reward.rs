@@ -1,6 +1,5 @@
 //! What is sent: a reward, borrowed from the caller and checked once.
 
-use crate::error::SendError;
 use crate::options::{
     DESCRIPTION_MAX_BYTES, DEVICE_ID_MAX_BYTES, EXTENSION_ENTRIES_MAX, EXTENSION_KEY_MAX_BYTES,
     EXTENSION_VALUE_MAX_BYTES,
@@ -8,6 +7,7 @@ use crate::options::{
 use std::collections::HashMap;
 use windfall_proto::event::EventRef;
 use windfall_proto::order::{self, Invalid};
+use windfall_proto::send::SendError;
 use windfall_proto::v1::SendBonusRequest;
 
 /// Who gets a bonus.

@@ -4,12 +4,12 @@
 //! Order numbers begin with the campaign and the round, so that those of one moment lie side by side in the
 //! ledger's index; a number that began with the user would scatter every batch of inserts over the whole of it.
 
-use crate::error::SendError;
 use crate::reward::{self, User};
 use crate::sdk::Sdk;
 use std::cell::RefCell;
 use windfall_proto::event::EventRef;
 use windfall_proto::order::{self, TRADE_NO_MAX_BYTES};
+use windfall_proto::send::SendError;
 use windfall_proto::v1::SendBonusReply;
 
 /// What was won: an amount in the type's smallest unit, and what the user reads.

@@ -1,6 +1,6 @@
 //! The SDK's handle: `send_bonus`, init and close.
 
-use crate::error::{InitError, SendError};
+use crate::error::InitError;
 use crate::lane::{Desk, Ready};
 use crate::options::{EVENT_MAX_BYTES, PACK_MAX_BYTES, SdkOptions, SpoolMode};
 use crate::plan::{LaneBook, Plan};
@@ -9,6 +9,7 @@ use crate::reward::{self, Checked};
 use crate::strays::Stray;
 use crate::tokens::{TokenBuffer, TokenWriter};
 use arc_swap::ArcSwap;
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use windfall_config::LiveRules;
 use windfall_config::rules::Rules;
+use windfall_proto::send::{SendBonus, SendError};
 use windfall_proto::v1::{SendBonusReply, SendBonusRequest};
 use windfall_proto::{order, record};
 use windfall_queue::contract::OpenError;
@@ -205,6 +207,20 @@ impl Sdk {
     /// Whether the rules in force have a route for it now.
     pub(crate) fn has_route(&self, activity: &str, scene: &str, bonus_type: &str) -> bool {
         self.shared.plan.load().lane(activity, scene, bonus_type, 0).is_some()
+    }
+}
+
+#[async_trait]
+impl SendBonus for Sdk {
+    async fn send_bonus(&self, request: SendBonusRequest) -> Result<SendBonusReply, SendError> {
+        Self::send_bonus(self, &request)
+    }
+
+    async fn send_bonus_batch(
+        &self,
+        requests: Vec<SendBonusRequest>,
+    ) -> Vec<Result<SendBonusReply, SendError>> {
+        Self::send_bonus_batch(self, &requests)
     }
 }
 

@@ -1,0 +1,108 @@
+//! On whose behalf a request came.
+
+use std::fmt;
+use std::sync::Arc;
+use tonic::Status;
+
+/// What a caller may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Send rewards.
+    Send,
+    /// List and verify a user's tokens, see and empty a user's wallet.
+    Verify,
+    /// Grant rewards.
+    Grant,
+    /// Look into the archive and replay from it, see budgets and metrics.
+    Operate,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Send, Self::Verify, Self::Grant, Self::Operate];
+
+    /// Its name, as in access files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Verify => "verify",
+            Self::Grant => "grant",
+            Self::Operate => "operate",
+        }
+    }
+
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A set of roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Roles(u8);
+
+impl Roles {
+    /// Whether the role is among them.
+    pub const fn has(self, role: Role) -> bool {
+        self.0 & role.bit() != 0
+    }
+}
+
+impl<const N: usize> From<[Role; N]> for Roles {
+    fn from(roles: [Role; N]) -> Self {
+        roles.into_iter().collect()
+    }
+}
+
+impl FromIterator<Role> for Roles {
+    fn from_iter<I: IntoIterator<Item = Role>>(roles: I) -> Self {
+        Self(roles.into_iter().fold(0, |all, role| all | role.bit()))
+    }
+}
+
+/// A service that has shown its key or its certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Its name in the access file: what logs and audits show.
+    pub name: Arc<str>,
+    /// The app that it belongs to. It sees and makes nothing of another one's.
+    pub tenant: Arc<str>,
+    /// What it may do.
+    pub roles: Roles,
+}
+
+/// Who calls, for whom. In the extensions of every request that reaches a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The service that calls.
+    pub caller: Caller,
+    /// The end user, as a signed assertion or a trusted front says; never from a message.
+    pub user_id: Option<i64>,
+    /// Of a sampled trace.
+    pub trace_id: Option<[u8; 16]>,
+}
+
+impl Call {
+    /// The call that a request belongs to.
+    ///
+    /// # Errors
+    /// `Internal`, where a service was mounted without this crate's layers.
+    #[expect(clippy::result_large_err, reason = "tonic's services answer with Status as it is")]
+    pub fn of<T>(request: &tonic::Request<T>) -> Result<&Self, Status> {
+        request.extensions().get().ok_or_else(|| Status::internal("the call has no identity"))
+    }
+
+    /// The end user.
+    ///
+    /// # Errors
+    /// `Unauthenticated`, where the call names none.
+    #[expect(clippy::result_large_err, reason = "tonic's services answer with Status as it is")]
+    pub fn user(&self) -> Result<i64, Status> {
+        self.user_id.ok_or_else(|| Status::unauthenticated("this call needs an end user"))
+    }
+}
