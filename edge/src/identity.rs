@@ -92,7 +92,6 @@ impl Call {
     ///
     /// # Errors
     /// `Internal`, where a service was mounted without this crate's layers.
-    #[expect(clippy::result_large_err, reason = "tonic's services answer with Status as it is")]
     pub fn of<T>(request: &tonic::Request<T>) -> Result<&Self, Status> {
         request.extensions().get().ok_or_else(|| Status::internal("the call has no identity"))
     }
@@ -101,7 +100,6 @@ impl Call {
     ///
     /// # Errors
     /// `Unauthenticated`, where the call names none.
-    #[expect(clippy::result_large_err, reason = "tonic's services answer with Status as it is")]
     pub fn user(&self) -> Result<i64, Status> {
         self.user_id.ok_or_else(|| Status::unauthenticated("this call needs an end user"))
     }
