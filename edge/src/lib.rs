@@ -1,21 +1,94 @@
 //! What stands between a wire and a service: who calls, what they may, how much they may send, and both faces, gRPC
 //! and HTTP/JSON, on one port.
 //!
-//! - [`Call`] says on whose behalf a request came. A service reads it from the request's extensions, and nothing
-//!   about identity from a message.
+//! The way of a request, which is also the order of this crate's rooms:
+//! 1. `server` accepts the connection, reads the names in its client certificate, and cuts off who is slow or too
+//!    many ([`ServeOptions`]).
+//! 2. `gate` checks the headers' size, takes a place among the calls in hand, and asks
+//! 3. `authenticate` who calls ([`Access`]: a bearer key or a certificate) and for whom (a signed token about the end
+//!    user, or a header from a front proxy that may name users): a [`Call`].
+//! 4. `gate` finds the method, checks the [`Role`], the media type, and only then reads the body, bounded.
+//! 5. [`Faces`] hands it to the service: the generated trait, in process, whichever face it came by. A service reads
+//!    the [`Call`] from the request's extensions, and nothing about identity from a message.
+//! 6. `refusal` is the one place where errors become answers; [`retry_later`] is for services that know when.
 //!
-//! Not here: what the services do.
+//! Beside the way: [`Health`] and [`Metrics`], to which other crates add their own; `openapi`, which makes
+//! `/openapi.json` from the protobuf descriptors.
+//!
+//! Nothing is open but `/health/…` to this machine. Not here: what the services do; limits a caller; TLS to others.
 //!
 //! ```
-//! use windfall_edge::{Call, Caller, Role};
+//! use std::sync::Arc;
+//! use windfall_edge::{Access, AccessSource, Call, Clock, Faces, Health, Metrics, Parts, ServeOptions};
+//! use windfall_proto::v1::{self, send_server::Send};
 //!
-//! let caller = Caller { name: "wallet-front".into(), tenant: "windfall".into(), roles: [Role::Verify].into() };
-//! let mut request = tonic::Request::new(());
-//! request.extensions_mut().insert(Call { caller, user_id: Some(42), trace_id: None });
-//! assert_eq!(Call::of(&request)?.user()?, 42);
-//! # Ok::<(), tonic::Status>(())
+//! /// A service knows neither HTTP nor keys.
+//! struct Gateway;
+//!
+//! #[tonic::async_trait]
+//! impl Send for Gateway {
+//!     async fn send_bonus(
+//!         &self,
+//!         request: tonic::Request<v1::SendBonusRequest>,
+//!     ) -> Result<tonic::Response<v1::SendBonusReply>, tonic::Status> {
+//!         let token = format!("sent by {}", Call::of(&request)?.caller.name);
+//!         Ok(tonic::Response::new(v1::SendBonusReply { token }))
+//!     }
+//!
+//!     async fn send_bonus_batch(
+//!         &self,
+//!         _request: tonic::Request<v1::SendBonusBatchRequest>,
+//!     ) -> Result<tonic::Response<v1::SendBonusBatchReply>, tonic::Status> {
+//!         Err(windfall_edge::retry_later(tonic::Code::Unavailable, "the spool is full", 50))
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let key = windfall_edge::mint_key()?;
+//! let access = Access::parse(&format!(
+//!     "[[caller]]\nname = \"rain\"\ntenant = \"windfall\"\nroles = [\"send\"]\nkey_sha256 = \"{}\"",
+//!     key.sha256
+//! ))?;
+//! let parts = Parts {
+//!     faces: Faces::new().send(Arc::new(Gateway)),
+//!     access: AccessSource::fixed(access, Clock::system())?,
+//!     metrics: Metrics::new(),
+//!     health: Health::new(),
+//! };
+//! let options = ServeOptions { listen: "127.0.0.1:0".parse()?, ..Default::default() };
+//! let server = windfall_edge::serve(&options, parts).await?;
+//! println!("curl -H 'authorization: Bearer {}' http://{}/openapi.json", key.text, server.address());
+//! server.stop().await;
+//! # Ok(())
+//! # }
 //! ```
 
+mod access;
+mod authenticate;
+mod body;
+mod clock;
+mod faces;
+mod gate;
+mod health;
 mod identity;
+mod key;
+mod metrics;
+mod openapi;
+mod refusal;
+mod server;
+mod users;
 
+pub use access::{Access, AccessError, AccessSource, CALLERS_MAX};
+pub use clock::Clock;
+pub use faces::Faces;
+pub use health::Health;
 pub use identity::{Call, Caller, Role, Roles};
+pub use key::{MintedKey, mint_key};
+pub use metrics::{Kind, Metrics, Sample};
+pub use openapi::OpenApiError;
+/// For collectors of your own: [`Metrics::register_collector`].
+pub use prometheus_client;
+pub use refusal::{RETRY_AFTER_MS, code_name, http_status, retry_later};
+pub use server::{OutOfRange, Parts, ServeError, ServeOptions, Server, Stopped, TlsError, TlsOptions, serve};
+pub use users::JwtOptions;

@@ -1,0 +1,347 @@
+//! Who may call: the access file, read and checked as a whole.
+
+mod source;
+
+pub use source::AccessSource;
+
+use crate::identity::{Caller, Role, Roles};
+use crate::key::{self, KeyHash};
+use crate::users::JwtOptions;
+use serde::Deserialize;
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use toml::Spanned;
+use windfall_proto::order::check_name;
+
+/// Callers in one access file.
+pub const CALLERS_MAX: usize = 1_000;
+/// Keys or certificate names of one caller: two while one replaces the other, and room.
+const PROOFS_MAX: usize = 8;
+
+/// An access file, checked.
+///
+/// ```
+/// let key = windfall_edge::mint_key()?;
+/// let access = windfall_edge::Access::parse(&format!(r#"
+///     [[caller]]
+///     name = "wallet-front"
+///     tenant = "windfall"
+///     roles = ["verify"]
+///     key_sha256 = "{}"
+///     may_name_users = true
+/// "#, key.sha256))?;
+/// assert_eq!(access.callers().next().map(|caller| &*caller.name), Some("wallet-front"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Access {
+    entries: Vec<Entry>,
+    jwt: Option<JwtOptions>,
+    version: String,
+}
+
+/// Why an access file was refused. It changes nothing then: the last good one stays (I6).
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// It cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is not TOML of the documented form, or says what cannot be. What stands in the file is not repeated.
+    #[error("line {line}: {what}")]
+    Invalid {
+        /// Line of the file, from 1.
+        line: usize,
+        /// The key, what is wrong with it, and the remedy.
+        what: String,
+    },
+    /// The file of the users' keys is no JSON Web Key Set with keys that can be used.
+    #[error("{}: {what}", path.display())]
+    Jwks {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// TLS towards the address of the users' keys cannot be set up.
+    #[error("users.jwt: {0}")]
+    Tls(String),
+}
+
+/// A caller with its proofs.
+pub(crate) struct Entry {
+    pub(crate) caller: Caller,
+    pub(crate) may_name_users: bool,
+    keys: Vec<KeyHash>,
+    cert_names: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    caller: Vec<Spanned<CallerTable>>,
+    users: Option<UsersTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallerTable {
+    name: String,
+    tenant: String,
+    roles: Vec<String>,
+    key_sha256: Option<OneOrMany>,
+    cert_name: Option<OneOrMany>,
+    #[serde(default)]
+    may_name_users: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UsersTable {
+    jwt: Option<Spanned<JwtOptions>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Access {
+    /// Reads and checks an access file's text.
+    ///
+    /// # Errors
+    /// [`AccessError::Invalid`] with the line, the key and the remedy.
+    pub fn parse(text: &str) -> Result<Self, AccessError> {
+        let document: Document = toml::from_str(text).map_err(|error| AccessError::Invalid {
+            line: error.span().map_or(1, |span| line_at(text, span.start)),
+            // The message alone: the whole error quotes the line, which may hold a key put there by mistake.
+            what: error.message().to_owned(),
+        })?;
+        let mut entries = Vec::new();
+        let mut seen = Seen::default();
+        for table in document.caller {
+            let line = line_at(text, table.span().start);
+            let entry = Entry::check(table.into_inner(), &mut seen)
+                .map_err(|what| AccessError::Invalid { line, what })?;
+            entries.push(entry);
+            if entries.len() > CALLERS_MAX {
+                let what = format!("more than {CALLERS_MAX} callers; split the service or share keys");
+                return Err(AccessError::Invalid { line, what });
+            }
+        }
+        let jwt = match document.users.and_then(|users| users.jwt) {
+            Some(table) => {
+                let line = line_at(text, table.span().start);
+                let options = table.into_inner();
+                options.check().map_err(|what| AccessError::Invalid { line, what })?;
+                Some(options)
+            }
+            None => None,
+        };
+        let mut version = KeyHash::of(text).hex();
+        version.truncate(12);
+        Ok(Self { entries, jwt, version })
+    }
+
+    /// The callers in the file's order.
+    pub fn callers(&self) -> impl Iterator<Item = &Caller> {
+        self.entries.iter().map(|entry| &entry.caller)
+    }
+
+    /// Names the text that this was read from: the start of its SHA-256.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    pub(crate) fn jwt(&self) -> Option<&JwtOptions> {
+        self.jwt.as_ref()
+    }
+
+    /// The caller of a bearer key. Looks at every key, whichever fits.
+    pub(crate) fn by_key(&self, text: &str) -> Option<&Entry> {
+        if !key::has_form(text) {
+            return None;
+        }
+        let hash = KeyHash::of(text);
+        let mut found = None;
+        for entry in &self.entries {
+            for key in &entry.keys {
+                if key.equals(&hash) {
+                    found = Some(entry);
+                }
+            }
+        }
+        found
+    }
+
+    /// The caller of a client certificate, by the first of its names that the file knows.
+    pub(crate) fn by_certificate(&self, names: &[String]) -> Option<&Entry> {
+        names.iter().find_map(|name| {
+            self.entries.iter().find(|entry| entry.cert_names.iter().any(|known| known == name))
+        })
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let callers: Vec<&str> = self.callers().map(|caller| &*caller.name).collect();
+        f.debug_struct("Access").field("version", &self.version).field("callers", &callers).finish()
+    }
+}
+
+/// What may stand in a file once only.
+#[derive(Default)]
+struct Seen {
+    names: HashSet<String>,
+    proofs: HashSet<String>,
+}
+
+impl Entry {
+    fn check(table: CallerTable, seen: &mut Seen) -> Result<Self, String> {
+        let CallerTable { name, tenant, roles, key_sha256, cert_name, may_name_users } = table;
+        check_name(&name).map_err(|why| format!("name {why}"))?;
+        if !seen.names.insert(name.clone()) {
+            return Err(format!("name `{name}` is given twice; list the keys of one caller in `key_sha256`"));
+        }
+        let wrong = |what: String| format!("caller `{name}`: {what}");
+        check_name(&tenant).map_err(|why| wrong(format!("tenant {why}")))?;
+        let roles: Roles =
+            roles.iter().map(|role| parse_role(role)).collect::<Result<_, _>>().map_err(wrong)?;
+        if roles == Roles::default() {
+            return Err(wrong("roles is empty; name what it may do, or delete the caller".to_owned()));
+        }
+        let (keys, cert_names) = match (key_sha256, cert_name) {
+            (Some(keys), None) => (check_keys(keys, seen).map_err(wrong)?, Vec::new()),
+            (None, Some(names)) => (Vec::new(), check_cert_names(names, seen).map_err(wrong)?),
+            (None, None) => {
+                return Err(wrong("has neither key_sha256 nor cert_name; give one of them".to_owned()));
+            }
+            (Some(_), Some(_)) => {
+                return Err(wrong("has both key_sha256 and cert_name; make it two callers".to_owned()));
+            }
+        };
+        let caller = Caller { name: name.as_str().into(), tenant: tenant.as_str().into(), roles };
+        Ok(Self { caller, may_name_users, keys, cert_names })
+    }
+}
+
+impl OneOrMany {
+    fn into_proofs(self, key: &str) -> Result<Vec<String>, String> {
+        let all = match self {
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        };
+        match all.len() {
+            1..=PROOFS_MAX => Ok(all),
+            count => Err(format!("{key} has {count} entries; give 1 to {PROOFS_MAX}")),
+        }
+    }
+}
+
+fn check_keys(given: OneOrMany, seen: &mut Seen) -> Result<Vec<KeyHash>, String> {
+    let given = given.into_proofs("key_sha256")?;
+    let mut keys = Vec::with_capacity(given.len());
+    for hex in given {
+        let key = KeyHash::parse(&hex).ok_or(
+            "key_sha256 is not 64 hex digits; it is the SHA-256 of the key's text, never the key itself",
+        )?;
+        if !seen.proofs.insert(key.hex()) {
+            return Err("key_sha256 is that of another entry too; a key belongs to one caller".to_owned());
+        }
+        keys.push(key);
+    }
+    Ok(keys)
+}
+
+fn check_cert_names(given: OneOrMany, seen: &mut Seen) -> Result<Vec<String>, String> {
+    let given = given.into_proofs("cert_name")?;
+    for name in &given {
+        if name.is_empty() || name.len() > 255 || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("cert_name is not a DNS name or URI; copy it from the certificate's subject \
+                        alternative names"
+                .to_owned());
+        }
+        if name.contains('*') {
+            return Err("cert_name has a wildcard; a certificate's name must be one caller's own".to_owned());
+        }
+        if !seen.proofs.insert(name.clone()) {
+            return Err(format!("cert_name `{name}` is that of another entry too; it belongs to one caller"));
+        }
+    }
+    Ok(given)
+}
+
+fn parse_role(text: &str) -> Result<Role, String> {
+    Role::ALL.into_iter().find(|role| role.name() == text).ok_or_else(|| {
+        let known: Vec<&str> = Role::ALL.iter().map(|role| role.name()).collect();
+        format!("roles has `{text}`; it may have {}", known.join(", "))
+    })
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        Access::parse(text).unwrap_err().to_string()
+    }
+
+    fn caller(extra: &str) -> String {
+        format!("[[caller]]\nname = \"a\"\ntenant = \"t\"\nroles = [\"send\"]\n{extra}\n")
+    }
+
+    #[test]
+    fn errors_name_the_line_the_key_and_the_remedy() {
+        let hash = "ab".repeat(32);
+        for (text, line, words) in [
+            (caller("key_sha256 = \"wfk_secret\""), 1, "key_sha256 is not 64 hex digits"),
+            (caller(""), 1, "neither key_sha256 nor cert_name"),
+            (caller(&format!("key_sha256 = \"{hash}\"\ncert_name = \"a.b\"")), 1, "both"),
+            (caller("cert_name = \"*.b\""), 1, "wildcard"),
+            (caller("cert_name = []"), 1, "cert_name has 0 entries"),
+            (caller("key = \"x\""), 5, "unknown field `key`"),
+            ("[[caller]]\nname = \"a\"".to_owned(), 1, "missing field `tenant`"),
+            ("[users.jwt]\nissuer = \"i\"\naudience = \"a\"".to_owned(), 1, "jwks_file"),
+            (caller(&format!("key_sha256 = \"{hash}\"")).replace("send", "admin"), 1, "roles has `admin`"),
+            (caller(&format!("key_sha256 = \"{hash}\"")).replace("\"send\"", ""), 1, "roles is empty"),
+        ] {
+            let why = refusal(&text);
+            assert!(why.starts_with(&format!("line {line}: ")), "{why}\n{text}");
+            assert!(why.contains(words), "{why}");
+            assert!(!why.contains("wfk_secret"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_key_and_a_name_belong_to_one_caller() {
+        let one = caller(&format!("key_sha256 = \"{}\"", "ab".repeat(32)));
+        assert!(refusal(&format!("{one}{one}")).contains("given twice"));
+        let other = one.replace("\"a\"", "\"b\"").replace("abab", "ABAB");
+        assert!(refusal(&format!("{one}{other}")).contains("another entry"));
+    }
+
+    #[test]
+    fn several_keys_are_one_caller_and_the_version_names_the_text() {
+        let (old, new) = (key::mint_key().unwrap(), key::mint_key().unwrap());
+        let text = caller(&format!("key_sha256 = [\"{}\", \"{}\"]", old.sha256, new.sha256));
+        let access = Access::parse(&text).unwrap();
+        for key in [&old, &new] {
+            assert_eq!(&*access.by_key(&key.text).unwrap().caller.name, "a");
+        }
+        assert!(access.by_key(&key::mint_key().unwrap().text).is_none());
+        assert!(access.by_key(&old.sha256).is_none());
+        assert_ne!(access.version(), Access::parse(&format!("{text}#")).unwrap().version());
+    }
+}

@@ -1,0 +1,395 @@
+//! Every request, of either face, passes here: limits, who calls, what they may, and only then the service.
+
+use crate::access::AccessSource;
+use crate::authenticate::{Peer, authenticate};
+use crate::body::{BodyLimits, BodyRoom, Holding};
+use crate::faces::{Faces, GrpcHandler, Route, grpc};
+use crate::health::{GrpcHealth, Health};
+use crate::identity::{Call, Role};
+use crate::metrics::Metrics;
+use crate::openapi;
+use crate::refusal::{Face, Reason, Refusal, code_name, json_response};
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tonic_health::pb::health_server::HealthServer;
+
+const GRPC_HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+const GRPC_HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
+
+/// Limits of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) header_bytes_max: usize,
+    pub(crate) headers_max: usize,
+    pub(crate) body: BodyLimits,
+    pub(crate) bodies_bytes_max: usize,
+    pub(crate) request_timeout: Duration,
+    pub(crate) calls_max: usize,
+    pub(crate) is_health_open: bool,
+}
+
+pub(crate) struct Gate {
+    limits: Limits,
+    access: AccessSource,
+    metrics: Metrics,
+    health: Health,
+    grpc_health: GrpcHandler,
+    by_http_path: HashMap<&'static str, Arc<Route>>,
+    by_grpc_path: HashMap<String, Arc<Route>>,
+    openapi: Bytes,
+    places: Arc<Semaphore>,
+    room: BodyRoom,
+}
+
+/// A path that exists.
+enum Target<'a> {
+    Live,
+    Ready,
+    GrpcHealth,
+    OpenApi,
+    Metrics,
+    Method(&'a Arc<Route>),
+    /// There, on the other face.
+    OtherFace,
+}
+
+impl Gate {
+    pub(crate) fn new(
+        limits: Limits,
+        faces: &Faces,
+        access: AccessSource,
+        metrics: Metrics,
+        health: Health,
+    ) -> Result<Self, openapi::OpenApiError> {
+        let openapi = serde_json::to_vec(&openapi::document(faces.routes(), limits.body.bytes_max)?)
+            .map_err(openapi::OpenApiError::from)?;
+        let mut services: Vec<String> = faces
+            .routes()
+            .iter()
+            .map(|route| format!("{}.{}", crate::faces::PACKAGE, route.service))
+            .collect();
+        services.dedup();
+        let grpc_health = grpc(HealthServer::new(GrpcHealth { health: health.clone(), services }));
+        let by_http_path = faces.routes().iter().map(|route| (route.http_path, Arc::clone(route))).collect();
+        let by_grpc_path =
+            faces.routes().iter().map(|route| (route.grpc_path(), Arc::clone(route))).collect();
+        Ok(Self {
+            room: BodyRoom::new(limits.bodies_bytes_max, metrics.clone()),
+            places: Arc::new(Semaphore::new(limits.calls_max)),
+            limits,
+            access,
+            metrics,
+            health,
+            grpc_health,
+            by_http_path,
+            by_grpc_path,
+            openapi: openapi.into(),
+        })
+    }
+
+    /// Answers a request. `held` stays until the answer is written.
+    pub(crate) async fn answer<T: Send + Unpin + 'static>(
+        &self,
+        peer: &Peer,
+        request: Request<Incoming>,
+        held: T,
+    ) -> Response<Body> {
+        let started = Instant::now();
+        let face = face_of(&request);
+        let in_hand = InHand::new(&self.places, self.metrics.clone());
+        let mut names = ("none", "none");
+        let deadline = self.deadline(face, request.headers());
+        let answered = self.pass(peer, request, face, in_hand.has_place(), deadline, &mut names).await;
+        let (response, code) = match answered {
+            Ok(response) => {
+                let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
+                (response, code)
+            }
+            Err(refusal) => {
+                self.metrics.refused(refusal.reason);
+                tracing::debug!(reason = refusal.reason.name(), face = face.name(), "a call was refused");
+                (refusal.response(face), refusal.code())
+            }
+        };
+        self.metrics.answered(face, names, code_name(code), started.elapsed());
+        response.map(|body| Body::new(Holding::new(body, (in_hand, held))))
+    }
+
+    /// Everything that can end a call before its service sees it, cheapest first.
+    async fn pass(
+        &self,
+        peer: &Peer,
+        request: Request<Incoming>,
+        face: Face,
+        has_place: bool,
+        deadline: Duration,
+        names: &mut (&'static str, &'static str),
+    ) -> Result<Response<Body>, Refusal> {
+        self.check_headers(&request)?;
+        let target = self.target(request.uri().path(), face);
+        if let Some(Target::Live | Target::Ready | Target::GrpcHealth) = target
+            && (self.limits.is_health_open || peer.is_loopback())
+        {
+            return self.probe(target, face, request).await;
+        }
+        if !has_place {
+            let full = Refusal::new(Reason::TooManyCalls, "too many calls are in hand; call again");
+            return Err(full.retry_after_ms(200));
+        }
+        // The time-out covers all that may wait: the users' keys, too.
+        let call = within(deadline, authenticate(&self.access, peer, request.headers())).await??;
+        let target = target.ok_or_else(|| Refusal::new(Reason::NoRoute, "there is nothing at this path"))?;
+        match target {
+            Target::Live | Target::Ready | Target::GrpcHealth => {
+                self.probe(Some(target), face, request).await
+            }
+            Target::OpenApi => {
+                check_method(&request, Method::GET)?;
+                Ok(json_response(StatusCode::OK, self.openapi.clone()))
+            }
+            Target::Metrics => {
+                check_method(&request, Method::GET)?;
+                check_role(&call, Role::Operate)?;
+                self.metrics
+                    .response()
+                    .map_err(|_| Refusal::new(Reason::Broken, "a metric cannot be written"))
+            }
+            Target::OtherFace => {
+                Err(Refusal::new(Reason::MediaType, "this path is gRPC's: application/grpc over HTTP/2"))
+            }
+            Target::Method(route) => {
+                *names = (route.service, route.method);
+                self.call(route, call, face, request, deadline).await
+            }
+        }
+    }
+
+    async fn call(
+        &self,
+        route: &Route,
+        call: Call,
+        face: Face,
+        request: Request<Incoming>,
+        deadline: Duration,
+    ) -> Result<Response<Body>, Refusal> {
+        check_method(&request, Method::POST)?;
+        check_role(&call, route.role)?;
+        check_media(face, request.headers())?;
+        let (parts, body) = request.into_parts();
+        let (body, taken) = self.room.read(body, self.limits.body).await?;
+        let answer = match face {
+            Face::Http => route.answer_json(call, body),
+            Face::Grpc => route.answer_grpc(call, Request::from_parts(parts, Full::new(body))),
+        };
+        // Whoever waits is told that nobody knows; the service must bear being dropped anywhere, as it must bear
+        // being killed anywhere.
+        let response = within(deadline, answer).await;
+        drop(taken);
+        response
+    }
+
+    async fn probe(
+        &self,
+        target: Option<Target<'_>>,
+        face: Face,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Refusal> {
+        if let Some(Target::GrpcHealth) = target {
+            check_method(&request, Method::POST)?;
+            check_media(face, request.headers())?;
+            let (parts, body) = request.into_parts();
+            let limits = BodyLimits { bytes_max: self.limits.body.bytes_max.min(1024), ..self.limits.body };
+            let (body, _taken) = self.room.read(body, limits).await?;
+            return Ok((self.grpc_health)(Request::from_parts(parts, Full::new(body))).await);
+        }
+        check_method(&request, Method::GET)?;
+        Ok(match target {
+            Some(Target::Ready) => self.health.ready_response(),
+            _ => Health::live_response(),
+        })
+    }
+
+    fn target(&self, path: &str, face: Face) -> Option<Target<'_>> {
+        let of_grpc = || self.by_grpc_path.get(path);
+        let is_grpc_health = path == GRPC_HEALTH_CHECK || path == GRPC_HEALTH_WATCH;
+        match face {
+            Face::Grpc if is_grpc_health => Some(Target::GrpcHealth),
+            Face::Grpc => of_grpc().map(Target::Method),
+            Face::Http => match path {
+                "/health/live" => Some(Target::Live),
+                "/health/ready" => Some(Target::Ready),
+                "/openapi.json" => Some(Target::OpenApi),
+                "/metrics" => Some(Target::Metrics),
+                _ if is_grpc_health => Some(Target::OtherFace),
+                _ => match self.by_http_path.get(path) {
+                    Some(route) => Some(Target::Method(route)),
+                    None => of_grpc().map(|_| Target::OtherFace),
+                },
+            },
+        }
+    }
+
+    fn check_headers<B>(&self, request: &Request<B>) -> Result<(), Refusal> {
+        let target = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+        let bytes =
+            |(name, value): (&http::HeaderName, &http::HeaderValue)| name.as_str().len() + value.len() + 4;
+        let bytes = request.headers().iter().map(bytes).sum::<usize>() + target;
+        if bytes > self.limits.header_bytes_max || request.headers().len() > self.limits.headers_max {
+            let what = format!(
+                "the headers are more than {} or longer than {} bytes; tokens go in the body",
+                self.limits.headers_max, self.limits.header_bytes_max
+            );
+            return Err(Refusal::new(Reason::HeadersTooLarge, what));
+        }
+        Ok(())
+    }
+
+    /// The caller's own deadline, where it is the sooner one.
+    fn deadline(&self, face: Face, headers: &HeaderMap) -> Duration {
+        let asked = match face {
+            Face::Grpc => headers.get("grpc-timeout").and_then(|value| parse_timeout(value.to_str().ok()?)),
+            Face::Http => None,
+        };
+        asked.map_or(self.limits.request_timeout, |asked| asked.min(self.limits.request_timeout))
+    }
+}
+
+/// A call, and its place among those in hand where there was one.
+struct InHand {
+    place: Option<OwnedSemaphorePermit>,
+    metrics: Metrics,
+}
+
+impl InHand {
+    fn new(places: &Arc<Semaphore>, metrics: Metrics) -> Self {
+        metrics.calls_in_hand().inc();
+        Self { place: Arc::clone(places).try_acquire_owned().ok(), metrics }
+    }
+
+    fn has_place(&self) -> bool {
+        self.place.is_some()
+    }
+}
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        self.metrics.calls_in_hand().dec();
+    }
+}
+
+async fn within<T>(deadline: Duration, work: impl Future<Output = T>) -> Result<T, Refusal> {
+    tokio::time::timeout(deadline, work).await.map_err(|_| {
+        Refusal::new(
+            Reason::Deadline,
+            "no answer in time: whether the call took effect is not known; ask again",
+        )
+    })
+}
+
+/// gRPC needs HTTP/2, for its trailers.
+fn face_of<B>(request: &Request<B>) -> Face {
+    let is_grpc = |kind: &[u8]| matches!(kind, b"application/grpc" | b"application/grpc+proto");
+    let kind = request.headers().get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    if request.version() == Version::HTTP_2 && kind.is_some_and(is_grpc) { Face::Grpc } else { Face::Http }
+}
+
+fn check_method<B>(request: &Request<B>, method: Method) -> Result<(), Refusal> {
+    if *request.method() == method {
+        return Ok(());
+    }
+    let allowed = if method == Method::GET { "GET" } else { "POST" };
+    Err(Refusal::new(Reason::Method, format!("this path takes {allowed} only")).allow(allowed))
+}
+
+fn check_role(call: &Call, role: Role) -> Result<(), Refusal> {
+    if call.caller.roles.has(role) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Reason::NoRole,
+        format!("this call needs the role `{role}`, which the caller does not have"),
+    ))
+}
+
+/// One content type, and no encoding: what is compressed could become anything.
+fn check_media(face: Face, headers: &HeaderMap) -> Result<(), Refusal> {
+    for encoding in headers.get_all(CONTENT_ENCODING).iter().chain(headers.get_all("grpc-encoding")) {
+        if encoding.as_bytes() != b"identity" {
+            return Err(Refusal::new(Reason::Encoding, "bodies are taken as they are, never compressed"));
+        }
+    }
+    if face == Face::Http {
+        let mut kinds = headers.get_all(CONTENT_TYPE).iter();
+        let is_json = kinds.next().is_some_and(|kind| kind.to_str().is_ok_and(is_json));
+        if !is_json || kinds.next().is_some() {
+            return Err(Refusal::new(Reason::MediaType, "`content-type` must be application/json"));
+        }
+    }
+    Ok(())
+}
+
+fn is_json(kind: &str) -> bool {
+    let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
+    let parameters = parameters.trim();
+    kind.trim().eq_ignore_ascii_case("application/json")
+        && (parameters.is_empty() || parameters.eq_ignore_ascii_case("charset=utf-8"))
+}
+
+/// `grpc-timeout`: up to 8 digits and a unit.
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_of_grpc_is_read_as_documented() {
+        assert_eq!(parse_timeout("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        assert_eq!(parse_timeout("250m"), Some(Duration::from_millis(250)));
+        for wrong in ["", "m", "1", "123456789S", "-1S", "1x", "1é"] {
+            assert_eq!(parse_timeout(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn json_may_say_its_charset_and_nothing_else() {
+        for good in ["application/json", "Application/JSON; charset=UTF-8", "application/json;charset=utf-8"]
+        {
+            assert!(is_json(good), "{good}");
+        }
+        for bad in [
+            "",
+            "text/json",
+            "application/json; charset=utf-16",
+            "application/jsonp",
+            "application/json, a/b",
+        ] {
+            assert!(!is_json(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! One port, both faces: accepts, bounds, and stops in order.
+
+mod connection;
+mod options;
+mod tls;
+
+pub use options::{OutOfRange, ServeOptions, TlsOptions};
+pub use tls::TlsError;
+
+use crate::access::AccessSource;
+use crate::faces::Faces;
+use crate::gate::Gate;
+use crate::health::Health;
+use crate::metrics::{Kind, Metrics, Sample};
+use crate::openapi::OpenApiError;
+use connection::{Ended, Shared, Times};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// After a failed accept (no file handles left, mostly): trying at once would burn a core.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// What a server needs beside its options.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// The services.
+    pub faces: Faces,
+    /// Who may call them.
+    pub access: AccessSource,
+    /// Where calls are counted, and what `/metrics` shows.
+    pub metrics: Metrics,
+    /// What `/health/ready` and gRPC's health service say.
+    pub health: Health,
+}
+
+/// A server that runs. Dropping it stops it at once, with calls in hand.
+pub struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    health: Health,
+    connections: TaskTracker,
+    acceptor: JoinHandle<()>,
+    stop_timeout: Duration,
+}
+
+/// A server that could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Mend the option.
+    #[error(transparent)]
+    Options(#[from] OutOfRange),
+    /// Mend the certificates.
+    #[error("tls: {0}")]
+    Tls(#[from] TlsError),
+    /// The address is taken, or not ours.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        error: io::Error,
+    },
+    /// A fault in this build.
+    #[error(transparent)]
+    OpenApi(#[from] OpenApiError),
+}
+
+/// How a server stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopped {
+    /// Connections that still had calls at the deadline, and were cut: their callers ask again.
+    pub connections_cut: usize,
+}
+
+/// Listens, and answers from now on. Must be called within a tokio runtime.
+///
+/// # Errors
+/// [`ServeError`]; nothing runs then.
+pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, ServeError> {
+    options.check()?;
+    let Parts { faces, access, metrics, health } = parts;
+    let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+    register_access(&metrics, &access);
+    let gate = Gate::new(options.limits(), &faces, access, metrics.clone(), health.clone())?;
+    let ms = Duration::from_millis;
+    let shared = Arc::new(Shared {
+        gate,
+        tls,
+        times: Times {
+            header: ms(options.header_timeout_ms),
+            idle: ms(options.idle_timeout_ms),
+            // The users' keys, the body, the service, and as long for the answer as for the body.
+            call: ms(options.request_timeout_ms * 2 + options.body_timeout_ms * 2),
+        },
+        header_bytes_max: options.header_bytes_max,
+        headers_max: options.headers_max,
+        streams_max: options.streams_max,
+        leaving: CancellationToken::new(),
+        cut: CancellationToken::new(),
+    });
+    let address = options.listen;
+    let failed = |error| ServeError::Listen { address, error };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    if options.tls.is_none() && !address.ip().is_loopback() {
+        tracing::warn!(%address, "serving without TLS: keys cross the network in the clear");
+    }
+    let connections = TaskTracker::new();
+    let acceptor = tokio::spawn(accept(
+        listener,
+        Arc::clone(&shared),
+        connections.clone(),
+        Arc::new(Semaphore::new(options.connections_max)),
+        metrics,
+    ));
+    Ok(Server { address, shared, health, connections, acceptor, stop_timeout: ms(options.stop_timeout_ms) })
+}
+
+impl Server {
+    /// Where it listens; the port, where the options said 0.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Holds readiness back, or gives it free. See [`Health::ready`].
+    pub fn ready(&self, is_ready: bool) {
+        self.health.ready(is_ready);
+    }
+
+    /// Stops: not ready, accepts nothing more, says goodbye on each connection (GOAWAY; `connection: close`), lets
+    /// calls in hand finish until the deadline, then cuts them.
+    pub async fn stop(self) -> Stopped {
+        self.ready(false);
+        self.shared.leaving.cancel();
+        self.connections.close();
+        let is_done = tokio::time::timeout(self.stop_timeout, self.connections.wait()).await.is_ok();
+        let connections_cut = if is_done { 0 } else { self.connections.len() };
+        self.shared.cut.cancel();
+        self.connections.wait().await;
+        Stopped { connections_cut }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+        self.shared.leaving.cancel();
+        self.shared.cut.cancel();
+    }
+}
+
+/// Owned by a [`Server`]; ends when it leaves, which closes the listener.
+async fn accept(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    connections: TaskTracker,
+    places: Arc<Semaphore>,
+    metrics: Metrics,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = shared.leaving.cancelled() => return,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        // Closed at once: a full house must not look like a slow one.
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            metrics.connection_cut("too_many");
+            continue;
+        };
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "no TCP_NODELAY");
+        }
+        let (shared, metrics) = (Arc::clone(&shared), metrics.clone());
+        connections.spawn(async move {
+            let _place = place;
+            metrics.connections().inc();
+            match connection::serve(stream, address, shared).await {
+                Ended::Closed => {}
+                Ended::TooSlow(why) => metrics.connection_cut(why),
+                Ended::Handshake => metrics.connection_cut("handshake"),
+                Ended::Cut => metrics.connection_cut("stopping"),
+            }
+            metrics.connections().dec();
+        });
+    }
+}
+
+fn register_access(metrics: &Metrics, access: &AccessSource) {
+    let of = |access: &AccessSource, read: fn(&AccessSource) -> u64| {
+        let access = access.clone();
+        move || {
+            // Counts of files stay far below 2^53.
+            #[allow(clippy::cast_precision_loss)]
+            let value = read(&access) as f64;
+            vec![Sample { labels: Vec::new(), value }]
+        }
+    };
+    metrics.register(
+        "windfall_edge_access_changes_total",
+        "Versions of the access file that came into force.",
+        Kind::Counter,
+        of(access, AccessSource::changes),
+    );
+    metrics.register(
+        "windfall_edge_access_refused_total",
+        "Versions of the access file that were refused; the last good one stayed.",
+        Kind::Counter,
+        of(access, AccessSource::refused),
+    );
+    let version = access.clone();
+    metrics.register(
+        "windfall_edge_access_version",
+        "Always 1; the label is the start of the SHA-256 of the access file in force.",
+        Kind::Gauge,
+        move || vec![Sample { labels: vec![("version", version.version())], value: 1.0 }],
+    );
+}

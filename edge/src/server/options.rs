@@ -1,0 +1,154 @@
+//! The numbers of a server, in one place, checked once.
+
+use crate::body::BodyLimits;
+use crate::gate::Limits;
+use serde::Deserialize;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a server listens on, and what it puts up with.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServeOptions {
+    /// Where to listen. Default: 127.0.0.1:8080. Without `tls`, keys cross the network in the clear: listen beyond
+    /// loopback only where something else encrypts.
+    pub listen: SocketAddr,
+    /// TLS 1.2 and 1.3. Default: none.
+    pub tls: Option<TlsOptions>,
+    /// Bytes of a request's body. 1 KiB to 64 MiB, default 4 MiB.
+    pub body_bytes_max: usize,
+    /// Bytes of all request bodies in memory together. At least one body; default 256 MiB. What is parsed from them
+    /// is a few times that.
+    pub bodies_bytes_max: usize,
+    /// Bytes of a request's headers and path. 4 KiB to 256 KiB, default 32 KiB.
+    pub header_bytes_max: usize,
+    /// Headers of a request. 16 to 1,000, default 64.
+    pub headers_max: usize,
+    /// For the TLS handshake, for the headers of a request, and how long an HTTP/1 connection may be idle. 10 to
+    /// 300,000, default 15,000.
+    pub header_timeout_ms: u64,
+    /// For a whole body. 10 to 300,000, default 10,000.
+    pub body_timeout_ms: u64,
+    /// For the service's answer; a gRPC caller's own deadline counts where it is sooner. 10 to 300,000, default
+    /// 30,000.
+    pub request_timeout_ms: u64,
+    /// How long an HTTP/2 connection may be without a call. 1,000 to 3,600,000, default 300,000.
+    pub idle_timeout_ms: u64,
+    /// Connections. Those beyond are closed at once. 1 to 1,000,000, default 4,096.
+    pub connections_max: usize,
+    /// Calls at once on one HTTP/2 connection. 1 to 10,000, default 256.
+    pub streams_max: u32,
+    /// Calls in hand over all connections. Those beyond get UNAVAILABLE at once. 1 to 1,000,000, default 2,048.
+    pub calls_max: usize,
+    /// Whether anyone may ask for health. Default: only this machine, and callers with a key.
+    pub health_open: bool,
+    /// How long calls in hand may take when the server stops. 0 to 600,000, default 20,000.
+    pub stop_timeout_ms: u64,
+}
+
+/// Certificates, PEM. Read when the server starts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsOptions {
+    /// The server's, with its chain.
+    pub cert_file: PathBuf,
+    /// Its private key.
+    pub key_file: PathBuf,
+    /// Authorities of our callers' certificates. Without it, callers have keys only.
+    pub client_ca_file: Option<PathBuf>,
+    /// Whether a connection without a client certificate is refused. Default: false, so that callers may have keys.
+    #[serde(default)]
+    pub client_cert_required: bool,
+}
+
+/// An option is out of its range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is {value}; it must be between {least} and {most}")]
+pub struct OutOfRange {
+    key: &'static str,
+    value: u64,
+    least: u64,
+    most: u64,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            tls: None,
+            body_bytes_max: 4 << 20,
+            bodies_bytes_max: 256 << 20,
+            header_bytes_max: 32 << 10,
+            headers_max: 64,
+            header_timeout_ms: 15_000,
+            body_timeout_ms: 10_000,
+            request_timeout_ms: 30_000,
+            idle_timeout_ms: 300_000,
+            connections_max: 4_096,
+            streams_max: 256,
+            calls_max: 2_048,
+            health_open: false,
+            stop_timeout_ms: 20_000,
+        }
+    }
+}
+
+impl ServeOptions {
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first key that is.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        let ranges = [
+            ("body_bytes_max", self.body_bytes_max as u64, 1 << 10, 64 << 20),
+            ("bodies_bytes_max", self.bodies_bytes_max as u64, self.body_bytes_max as u64, 1 << 40),
+            ("header_bytes_max", self.header_bytes_max as u64, 4 << 10, 256 << 10),
+            ("headers_max", self.headers_max as u64, 16, 1_000),
+            ("header_timeout_ms", self.header_timeout_ms, 10, 300_000),
+            ("body_timeout_ms", self.body_timeout_ms, 10, 300_000),
+            ("request_timeout_ms", self.request_timeout_ms, 10, 300_000),
+            ("idle_timeout_ms", self.idle_timeout_ms, 1_000, 3_600_000),
+            ("connections_max", self.connections_max as u64, 1, 1_000_000),
+            ("streams_max", u64::from(self.streams_max), 1, 10_000),
+            ("calls_max", self.calls_max as u64, 1, 1_000_000),
+            ("stop_timeout_ms", self.stop_timeout_ms, 0, 600_000),
+        ];
+        for (key, value, least, most) in ranges {
+            if !(least..=most).contains(&value) {
+                return Err(OutOfRange { key, value, least, most });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            header_bytes_max: self.header_bytes_max,
+            headers_max: self.headers_max,
+            body: BodyLimits {
+                bytes_max: self.body_bytes_max,
+                timeout: Duration::from_millis(self.body_timeout_ms),
+            },
+            bodies_bytes_max: self.bodies_bytes_max,
+            request_timeout: Duration::from_millis(self.request_timeout_ms),
+            calls_max: self.calls_max,
+            is_health_open: self.health_open,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_in_range_and_a_range_is_named() {
+        assert_eq!(ServeOptions::default().check(), Ok(()));
+        let wrong = ServeOptions { streams_max: 0, ..Default::default() };
+        assert_eq!(
+            wrong.check().unwrap_err().to_string(),
+            "streams_max is 0; it must be between 1 and 10000"
+        );
+    }
+}
