@@ -10,6 +10,7 @@ use crate::model::{
 };
 use crate::reader::OrderLine;
 use crate::reconcile::Reconciliation;
+use crate::withdrawal::{HoldOutcome, StoredWithdrawal, Withdrawal};
 use std::fmt::Debug;
 
 /// A connection that writes.
@@ -25,6 +26,9 @@ pub(crate) trait Store: Debug + Send {
 
     /// One more connection to the same ledger.
     fn another(&self) -> Result<Box<dyn Store>, OpenError>;
+
+    /// A connection that reads what is committed at each read, and may be kept.
+    fn reader(&self) -> Result<Box<dyn Read + Send>, OpenError>;
 }
 
 /// A transaction. The front calls nothing more after a step that failed, and drops it: rolled back.
@@ -38,6 +42,12 @@ pub(crate) trait Transaction: Debug {
     fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
 
     fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
+
+    fn hold(&mut self, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError>;
+
+    fn pay_out(&mut self, ids: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
+
+    fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
 
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError>;
 
@@ -61,7 +71,9 @@ pub(crate) trait Read: Debug {
 
     fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError>;
 
-    fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError>;
+    fn orders(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError>;
+
+    fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError>;
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError>;
 

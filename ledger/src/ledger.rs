@@ -6,9 +6,11 @@ use crate::error::{LedgerError, OpenError};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, FlowLine, Order, OrderOutcome, StoredOrder,
 };
+use crate::reader::LedgerReader;
 use crate::reconcile::Reconciliation;
 use crate::sqlite::{LedgerOptions, SqliteLedger};
 use crate::tx::Tx;
+use crate::withdrawal::StoredWithdrawal;
 use std::path::Path;
 
 /// A transaction that was in the way of another is repeated so often, where a whole transaction is at hand.
@@ -63,6 +65,15 @@ impl Ledger {
     /// [`OpenError::InUse`] where there can be [`Writers::One`] only, and all others.
     pub fn another(&self) -> Result<Self, OpenError> {
         Ok(Self { store: self.store.another()? })
+    }
+
+    /// A reader on a connection of its own, for a thread that only reads. Each read sees what is committed by then,
+    /// so unlike one of [`LedgerReader::open`] it may be kept.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn reader(&self) -> Result<LedgerReader, OpenError> {
+        Ok(LedgerReader::new(self.store.reader()?))
     }
 
     /// Begins a transaction. Nothing of it is stored before [`Tx::commit`]; dropped, it never was.
@@ -130,7 +141,7 @@ impl Ledger {
         self.store.read().balance(user_id, asset)
     }
 
-    /// A user's newest transfers over all assets, newest first, at most `limit`. Of two that were written by
+    /// A user's newest movements over all assets, newest first, at most `limit`. Of two that were written by
     /// different writers at the same moment either may come first.
     ///
     /// # Errors
@@ -144,7 +155,15 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`].
     pub fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
-        self.store.read().order(trade_no)
+        Ok(self.store.read().orders(&[trade_no])?.pop().flatten())
+    }
+
+    /// A withdrawal, `None` where it is not known.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+        self.store.read().withdrawal(id)
     }
 
     /// A page of the archive, oldest first.

@@ -5,6 +5,9 @@
 //! asset's smallest unit; every transfer goes from an activity's funding account to a user's account, so all
 //! balances of an asset sum to 0. Budgets are sharded rows that never go over (I4).
 //!
+//! Money leaves by a [`Withdrawal`]: [`Tx::hold`] moves it from the user's account to the asset's clearing account,
+//! once an id and never below 0; [`Tx::pay_out`] moves it on to the payout account, [`Tx::give_back`] moves it back.
+//!
 //! - [`Ledger`] writes; [`Tx`] groups steps into one transaction. The ledger lies in a file of its own (SQLite,
 //!   [`Ledger::open`]), which has one writer, or in a PostgreSQL database (`Ledger::connect`, feature
 //!   `postgres`), which has any number, over any number of processes.
@@ -52,13 +55,14 @@ mod reconcile;
 pub mod sabotage;
 mod sqlite;
 mod tx;
+mod withdrawal;
 
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 pub use error::{LedgerError, OpenError};
 pub use ledger::{Ledger, Writers};
 pub use model::{
-    Attempt, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, Finish, FlowLine, Order, OrderOutcome, Reason,
-    SHARDS_MAX, Status, StoredOrder, Unbudgeted,
+    Attempt, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, Finish, FlowKind, FlowLine, Order,
+    OrderOutcome, Reason, SHARDS_MAX, Status, StoredOrder, Unbudgeted,
 };
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresOptions;
@@ -66,3 +70,4 @@ pub use reader::{LedgerReader, OrderLine, OrderLines};
 pub use reconcile::Reconciliation;
 pub use sqlite::LedgerOptions;
 pub use tx::Tx;
+pub use withdrawal::{HoldOutcome, StoredWithdrawal, Withdrawal, WithdrawalStatus};

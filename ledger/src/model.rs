@@ -158,18 +158,31 @@ pub enum Finish {
     Unknown,
 }
 
+/// Which way a line of an account goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FlowKind {
+    /// A bonus, credited.
+    Credit,
+    /// Money that left for a withdrawal, whether it is paid out by now or not.
+    Withdrawal,
+    /// A withdrawal that was refused: its money is back.
+    Return,
+}
+
 /// One line of a user's account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowLine {
     /// Number of the transfer; grows with time.
     pub transfer: i64,
-    /// The order that it paid.
+    /// Which way it goes.
+    pub kind: FlowKind,
+    /// The order that it paid, or the withdrawal's id.
     pub trade_no: String,
     /// The asset, a bonus type.
     pub asset: String,
-    /// Who paid: the campaign.
+    /// Who paid: the campaign. Empty with withdrawals.
     pub activity: String,
-    /// In the smallest unit.
+    /// In the smallest unit, always positive.
     pub amount: i64,
     /// When; Unix milliseconds.
     pub time_ms: i64,

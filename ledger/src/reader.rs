@@ -1,15 +1,17 @@
 //! Reading a ledger without writing it: for checks that must not trust the writer.
 
-use crate::archive::{ArchiveFilter, Archived};
+use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
 use crate::reconcile::Reconciliation;
+use crate::withdrawal::StoredWithdrawal;
 use std::fmt;
 use std::path::Path;
 
-/// A reader on its own connection. It sees one moment of the ledger, that of its first read; while it is open
-/// old versions of rows cannot be cleaned away, so do not keep it.
+/// A reader on its own connection. Opened by [`LedgerReader::open`] or `connect` it sees one moment of the ledger,
+/// that of its first read; while it is open old versions of rows cannot be cleaned away, so do not keep it. One of
+/// [`Ledger::reader`](crate::Ledger::reader) sees with each read what is committed by then, and may be kept.
 #[derive(Debug)]
 pub struct LedgerReader {
     read: Box<dyn Read + Send>,
@@ -34,6 +36,10 @@ pub struct OrderLine {
 }
 
 impl LedgerReader {
+    pub(crate) fn new(read: Box<dyn Read + Send>) -> Self {
+        Self { read }
+    }
+
     /// Opens the ledger of this file for reading. A writer may have it open, or may have died.
     ///
     /// # Errors
@@ -68,7 +74,7 @@ impl LedgerReader {
         self.read.balances(user_id)
     }
 
-    /// A user's newest transfers, newest first, at most `limit`.
+    /// A user's newest movements, newest first, at most `limit`.
     ///
     /// # Errors
     /// [`LedgerError`].
@@ -81,7 +87,23 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
-        self.read.order(trade_no)
+        Ok(self.read.orders(&[trade_no])?.pop().flatten())
+    }
+
+    /// Orders by number: one answer a number, in order, `None` where it is not known.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn orders_of(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        self.read.orders(trade_nos)
+    }
+
+    /// A withdrawal, `None` where it is not known.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+        self.read.withdrawal(id)
     }
 
     /// Every activity, scene and type, with what it gave out.
@@ -98,6 +120,22 @@ impl LedgerReader {
     /// [`LedgerError`].
     pub fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
         self.read.archive_list(filter)
+    }
+
+    /// One entry of the archive, `None` where there is no such.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn archived(&self, id: i64) -> Result<Option<Archived>, LedgerError> {
+        self.read.archived(id)
+    }
+
+    /// Every replay of an entry, oldest first.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError> {
+        self.read.replays(archive_id)
     }
 
     /// Compares orders, transfers, accounts and budgets with each other. Reads every row.

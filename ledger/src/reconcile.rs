@@ -3,12 +3,18 @@
 
 use crate::error::LedgerError;
 use crate::model::Status;
+use crate::withdrawal::{HOLD, PAY, RETURN, WithdrawalStatus};
 
 /// `accounts.kind` of a user's account; its holder is the user id.
 pub(crate) const USER: i64 = 0;
 /// `accounts.kind` of an activity's funding account; its holder is the activity's name id. Where many write at
 /// once the account is spread over several rows: this kind and those above it.
 pub(crate) const FUNDING: i64 = 1;
+/// `accounts.kind` of an asset's clearing account, which holds withdrawals that are not decided; its holder is the
+/// number of a row, where many write at once.
+pub(crate) const CLEARING: i64 = -1;
+/// `accounts.kind` of an asset's payout account, which took what left for good; its holder as with clearing.
+pub(crate) const PAYOUT: i64 = -2;
 
 /// What does not fit together; all zero in a sound ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,6 +23,8 @@ pub struct Reconciliation {
     pub orders: u64,
     /// Transfers looked at.
     pub transfers: u64,
+    /// Withdrawals looked at.
+    pub withdrawals: u64,
     /// Credited orders without their transfer.
     pub orders_without_transfer: u64,
     /// Transfers of an order that does not exist or is not credited.
@@ -29,6 +37,13 @@ pub struct Reconciliation {
     pub wrong_balances: u64,
     /// Assets whose balances do not sum to 0.
     pub unbalanced_assets: u64,
+    /// Withdrawals whose movements are not exactly those that their status says, for their user, asset and amount:
+    /// held once, and paid or given back once or not at all.
+    pub wrong_withdrawals: u64,
+    /// Movements of withdrawals that do not exist.
+    pub moves_without_withdrawal: u64,
+    /// Users' accounts below 0.
+    pub overdrawn: u64,
     /// Budgets with used + reserved above their total (I4).
     pub budgets_over: u64,
     /// Budgets whose `used` is not the sum of their credited orders.
@@ -40,7 +55,8 @@ pub struct Reconciliation {
 impl Reconciliation {
     /// Nothing is wrong.
     pub fn is_clean(&self) -> bool {
-        *self == Self { orders: self.orders, transfers: self.transfers, ..Self::default() }
+        let Self { orders, transfers, withdrawals, .. } = *self;
+        *self == Self { orders, transfers, withdrawals, ..Self::default() }
     }
 }
 
@@ -69,17 +85,44 @@ HAVING sum(used) + sum(reserved) > sum(total)
 fn wrong_balances() -> String {
     format!(
         "SELECT count(*) FROM (SELECT kind, asset, holder FROM (
-             SELECT CASE WHEN kind = {USER} THEN {USER} ELSE {FUNDING} END AS kind, asset, holder, balance
-             FROM accounts
+             SELECT CASE WHEN kind <= {USER} THEN kind ELSE {FUNDING} END AS kind, asset,
+                 CASE WHEN kind < {USER} THEN 0 ELSE holder END AS holder, balance FROM accounts
              UNION ALL
              SELECT {USER}, p.asset, t.user_id, -t.amount
              FROM transfers t JOIN programs p ON p.id = t.program
              UNION ALL
              SELECT {FUNDING}, p.asset, p.activity, sum(t.amount)
              FROM transfers t JOIN programs p ON p.id = t.program GROUP BY p.asset, p.activity
+             UNION ALL
+             SELECT {USER}, asset, user_id, CASE WHEN kind = {HOLD} THEN amount ELSE -amount END
+             FROM withdrawal_moves WHERE kind <> {PAY}
+             UNION ALL
+             SELECT {CLEARING}, asset, 0, sum(CASE WHEN kind = {HOLD} THEN -amount ELSE amount END)
+             FROM withdrawal_moves GROUP BY asset
+             UNION ALL
+             SELECT {PAYOUT}, asset, 0, -sum(amount) FROM withdrawal_moves WHERE kind = {PAY} GROUP BY asset
          ) AS sides GROUP BY kind, asset, holder HAVING sum(balance) <> 0) AS wrong"
     )
 }
+
+fn wrong_withdrawals() -> String {
+    let (paid, refused) = (WithdrawalStatus::Paid.code(), WithdrawalStatus::Refused.code());
+    let moves = |kind: i64| format!("sum(CASE WHEN m.kind = {kind} THEN 1 ELSE 0 END)");
+    format!(
+        "SELECT count(*) FROM (SELECT w.id FROM withdrawals w LEFT JOIN withdrawal_moves m ON m.withdrawal = w.id
+         GROUP BY w.id, w.status HAVING {} <> 1
+             OR {} <> CASE WHEN w.status = {paid} THEN 1 ELSE 0 END
+             OR {} <> CASE WHEN w.status = {refused} THEN 1 ELSE 0 END
+             OR sum(CASE WHEN m.user_id <> w.user_id OR m.asset <> w.asset OR m.amount <> w.amount
+                 OR m.kind NOT IN ({HOLD}, {PAY}, {RETURN}) THEN 1 ELSE 0 END) > 0) AS wrong",
+        moves(HOLD),
+        moves(PAY),
+        moves(RETURN)
+    )
+}
+
+const MOVES_WITHOUT_WITHDRAWAL: &str = "
+SELECT count(*) FROM withdrawal_moves m LEFT JOIN withdrawals w ON w.id = m.withdrawal WHERE w.id IS NULL";
 
 fn wrong_budgets(column: &str, status: i64) -> String {
     format!(
@@ -115,6 +158,10 @@ pub(crate) fn reconcile(
         mismatched_transfers,
         wrong_balances: count(&wrong_balances())?,
         unbalanced_assets: count(UNBALANCED_ASSETS)?,
+        withdrawals: count("SELECT count(*) FROM withdrawals")?,
+        wrong_withdrawals: count(&wrong_withdrawals())?,
+        moves_without_withdrawal: count(MOVES_WITHOUT_WITHDRAWAL)?,
+        overdrawn: count(&format!("SELECT count(*) FROM accounts WHERE kind = {USER} AND balance < 0"))?,
         budgets_over: count(BUDGETS_OVER)?,
         wrong_used: count(&wrong_budgets("used", Status::CREDITED))?,
         wrong_reserved: count(&wrong_budgets("reserved", Status::RESERVED))?,

@@ -4,6 +4,7 @@ use crate::archive::{ArchiveEntry, Replay};
 use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, StoredOrder};
+use crate::withdrawal::{HoldOutcome, Withdrawal};
 
 /// A transaction. Nothing is stored before [`Tx::commit`]; dropped, it never was. After any error it cannot be
 /// committed: repeat all of it.
@@ -84,6 +85,32 @@ impl<'l> Tx<'l> {
     /// [`LedgerError`]; the transaction is lost.
     pub fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
         self.run(|tx| tx.release(refused, time_ms))
+    }
+
+    /// Moves money of users to the clearing accounts, once an id: one outcome a withdrawal, in order, repeats as if
+    /// they came one after another. No balance goes below 0. What this transaction credited before counts.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn hold(&mut self, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError> {
+        self.run(|tx| tx.hold(batch))
+    }
+
+    /// Held withdrawals were paid: their money moves from clearing to payout. Repeating it moves nothing.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn pay_out(&mut self, ids: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        self.run(|tx| tx.pay_out(ids, time_ms))
+    }
+
+    /// Held withdrawals were refused for good, and certainly not paid: their money moves back to the users. Each
+    /// with its reason. Repeating it moves nothing.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        self.run(|tx| tx.give_back(refused, time_ms))
     }
 
     /// Sets budgets; those not named stay as they are. A total is never set below what is used and reserved

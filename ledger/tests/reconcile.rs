@@ -1,7 +1,9 @@
 //! Reconciliation finds each kind of damage, done by hand through a raw connection.
 #![allow(clippy::unwrap_used)]
 
-use windfall_ledger::{Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation};
+use windfall_ledger::{
+    Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation, Withdrawal,
+};
 
 fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
     let folder = tempfile::tempdir().unwrap();
@@ -29,6 +31,11 @@ fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
     let mut tx = ledger.begin().unwrap();
     tx.reserve(&[order("d", 3, "cash")], Attempt::Normal).unwrap();
     tx.commit().unwrap();
+    let out = |id, amount| Withdrawal { id, user_id: 2, asset: "cash", amount, time_ms: 1 };
+    let mut tx = ledger.begin().unwrap();
+    tx.hold(&[out("v", 2), out("w", 3)]).unwrap();
+    tx.pay_out(&["w"], 1).unwrap();
+    tx.commit().unwrap();
     drop(ledger);
     let clean = LedgerReader::open(&path).unwrap().reconcile().unwrap();
     assert!(clean.is_clean(), "{clean:?}");
@@ -44,7 +51,7 @@ fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
 #[test]
 fn each_kind_of_damage_is_found() {
     type Field = fn(&Reconciliation) -> u64;
-    let cases: [(&str, &str, Field); 11] = [
+    let cases: [(&str, &str, Field); 18] = [
         ("a transfer is gone", "DELETE FROM transfers WHERE trade_no = 'a'", |found| {
             found.orders_without_transfer
         }),
@@ -77,6 +84,31 @@ fn each_kind_of_damage_is_found() {
         ("a budget over its total", "UPDATE budget_shards SET total = 0", |found| found.budgets_over),
         ("used", "UPDATE budget_shards SET used = used + 1 WHERE shard = 0", |found| found.wrong_used),
         ("reserved", "UPDATE budget_shards SET reserved = 0", |found| found.wrong_reserved),
+        ("a withdrawal is gone", "DELETE FROM withdrawals WHERE id = 'v'", |found| {
+            found.moves_without_withdrawal
+        }),
+        ("a hold is gone", "DELETE FROM withdrawal_moves WHERE withdrawal = 'v'", |found| {
+            found.wrong_withdrawals
+        }),
+        ("paid by its status alone", "UPDATE withdrawals SET status = 1 WHERE id = 'v'", |found| {
+            found.wrong_withdrawals
+        }),
+        (
+            "paid and given back",
+            "DROP INDEX withdrawal_moves_once; INSERT INTO withdrawal_moves \
+             SELECT 99, withdrawal, 2, user_id, asset, amount, 0, 1 FROM withdrawal_moves \
+             WHERE withdrawal = 'w' AND kind = 1",
+            |found| found.wrong_withdrawals,
+        ),
+        ("another amount withdrawn", "UPDATE withdrawals SET amount = 1 WHERE id = 'w'", |found| {
+            found.wrong_withdrawals
+        }),
+        ("a clearing account", "UPDATE accounts SET balance = balance + 1 WHERE kind = -1", |found| {
+            found.wrong_balances
+        }),
+        ("an account below 0", "UPDATE accounts SET balance = -1 WHERE kind = 0 AND holder = 2", |found| {
+            found.overdrawn
+        }),
     ];
     for (name, sql, field) in cases {
         let (found, _) = damaged_by(sql);

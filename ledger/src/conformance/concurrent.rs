@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const WRITERS: usize = 4;
 
 /// Runs `work` with every writer at once, and gathers what each answers.
-fn all_at_once<T: Send>(
+pub(super) fn all_at_once<T: Send>(
     place: &dyn Place,
     work: impl Fn(usize, &mut Ledger) -> Result<T, LedgerError> + Sync,
 ) -> Result<Vec<T>, Box<dyn std::error::Error>> {

@@ -9,6 +9,7 @@ mod concurrent;
 mod model;
 mod once;
 mod reserve;
+mod withdrawals;
 
 use crate::{Ledger, LedgerReader, OpenError, Order, Unbudgeted, Writers};
 use std::error::Error;
@@ -64,6 +65,12 @@ pub const CHECKS: &[Check] = &[
     ("writers at once set a budget while others take from it", concurrent::split_anew),
     ("writers at once end a reservation once", concurrent::finishes),
     ("writers at once replay an order once", concurrent::replays),
+    ("a withdrawal is held once, another under its id never, and no balance goes below 0", withdrawals::once),
+    ("a withdrawal ends once, paid or given back, and the flow shows it", withdrawals::ends),
+    ("withdrawals and credits in one transaction", withdrawals::within_a_transaction),
+    ("a withdrawal that is not committed never was", withdrawals::not_committed),
+    ("writers at once hold and end withdrawals while credits arrive", withdrawals::at_once),
+    ("a reader that is kept sees what was committed since", withdrawals::kept_reader),
 ];
 
 /// Runs all checks, and random histories against a model.

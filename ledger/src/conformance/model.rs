@@ -1,6 +1,9 @@
 //! Random histories against a naive model: what the ledger answers and holds is what one would compute by hand.
 use super::{Fixture, Outcome, open};
-use crate::{Attempt, BudgetSet, Finish, Ledger, LedgerReader, Order, OrderOutcome, Reason, Status};
+use crate::{
+    Attempt, BudgetSet, Finish, HoldOutcome, Ledger, LedgerReader, Order, OrderOutcome, Reason, Status,
+    Withdrawal, WithdrawalStatus,
+};
 use std::collections::BTreeMap;
 
 const SCENES: [&str; 2] = ["rain", "cards"];
@@ -11,6 +14,14 @@ struct Spec {
     number: u8,
     user: i64,
     scene: usize,
+    bonus_type: usize,
+    amount: i64,
+}
+
+#[derive(Debug, Clone)]
+struct Take {
+    number: u8,
+    user: i64,
     bonus_type: usize,
     amount: i64,
 }
@@ -33,6 +44,9 @@ enum Op {
         total: i64,
         shards: u32,
     },
+    Hold(Vec<Take>),
+    PayOut(Vec<u8>),
+    GiveBack(Vec<u8>),
     /// Everything above in one transaction that is never committed.
     Crash(Vec<Spec>),
     Reopen,
@@ -75,9 +89,20 @@ impl Dice {
         Spec { number, user, scene, bonus_type, amount }
     }
 
+    fn takes(&mut self) -> Vec<Take> {
+        (0..self.below(6))
+            .map(|_| {
+                let number = self.small(12);
+                // Mostly the same under a number, sometimes another one.
+                let amount = 1 + i64::from(if self.small(4) == 0 { self.small(9) } else { number % 5 });
+                Take { number, user: i64::from(number % 5), bonus_type: usize::from(number % 2), amount }
+            })
+            .collect()
+    }
+
     fn op(&mut self) -> Op {
         let replay = self.below(5) == 0;
-        match self.below(15) {
+        match self.below(20) {
             0..4 => Op::Apply { specs: self.specs(), replay },
             4..7 => Op::Reserve { specs: self.specs(), replay },
             7..9 => Op::Post(self.numbers()),
@@ -89,6 +114,9 @@ impl Dice {
                 shards: 1 + u32::from(self.small(8)),
             },
             13 => Op::Crash(self.specs()),
+            14..17 => Op::Hold(self.takes()),
+            17 => Op::PayOut(self.numbers()),
+            18 => Op::GiveBack(self.numbers()),
             _ => Op::Reopen,
         }
     }
@@ -106,6 +134,7 @@ struct Known {
 #[derive(Debug, Clone, Default)]
 struct Model {
     orders: BTreeMap<u8, Known>,
+    withdrawals: BTreeMap<u8, (Take, WithdrawalStatus)>,
     totals: BTreeMap<(usize, usize), i64>,
 }
 
@@ -143,6 +172,48 @@ impl Model {
             Status::Credited => OrderOutcome::Credited,
             Status::Reserved => OrderOutcome::Reserved,
             Status::Rejected(reason) => OrderOutcome::Rejected(reason),
+        }
+    }
+
+    fn balance(&self, user: i64, bonus_type: usize) -> i64 {
+        let credited = |order: &&Known| {
+            (order.user, order.bonus_type, order.status) == (user, bonus_type, Status::Credited)
+        };
+        let credits: i64 = self.orders.values().filter(credited).map(|order| order.amount).sum();
+        let gone = |one: &&(Take, WithdrawalStatus)| {
+            (one.0.user, one.0.bonus_type) == (user, bonus_type) && one.1 != WithdrawalStatus::Refused
+        };
+        credits - self.withdrawals.values().filter(gone).map(|(one, _)| one.amount).sum::<i64>()
+    }
+
+    fn hold(&mut self, take: &Take) -> HoldOutcome {
+        if let Some((known, status)) = self.withdrawals.get(&take.number) {
+            if (known.user, known.bonus_type, known.amount) != (take.user, take.bonus_type, take.amount) {
+                return HoldOutcome::Conflict;
+            }
+            return match status {
+                WithdrawalStatus::Held => HoldOutcome::HeldBefore,
+                WithdrawalStatus::Paid => HoldOutcome::Paid,
+                WithdrawalStatus::Refused => HoldOutcome::Refused("no".into()),
+            };
+        }
+        let balance = self.balance(take.user, take.bonus_type);
+        if balance < take.amount {
+            return HoldOutcome::Short { balance };
+        }
+        self.withdrawals.insert(take.number, (take.clone(), WithdrawalStatus::Held));
+        HoldOutcome::Held
+    }
+
+    fn end(&mut self, number: u8, goal: WithdrawalStatus) -> Finish {
+        match self.withdrawals.get_mut(&number) {
+            None => Finish::Unknown,
+            Some((_, status)) if *status == WithdrawalStatus::Held => {
+                *status = goal;
+                Finish::Done
+            }
+            Some((_, status)) if *status == goal => Finish::Before,
+            Some(_) => Finish::Otherwise,
         }
     }
 
@@ -248,7 +319,41 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
             tx.reserve(other, Attempt::Normal)?;
             drop(tx);
         }
+        Op::Hold(_) | Op::PayOut(_) | Op::GiveBack(_) => withdraw(ledger, model, op)?,
         Op::Reopen => {}
+    }
+    Ok(())
+}
+
+fn withdraw(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
+    match op {
+        Op::Hold(takes) => {
+            let names: Vec<String> = takes.iter().map(|take| name(take.number)).collect();
+            let batch: Vec<Withdrawal<'_>> = takes
+                .iter()
+                .zip(&names)
+                .map(|(take, id)| Withdrawal {
+                    id,
+                    user_id: take.user,
+                    asset: TYPES[take.bonus_type],
+                    amount: take.amount,
+                    time_ms: 3_000,
+                })
+                .collect();
+            let got = ledger.transact(|tx| tx.hold(&batch))?;
+            assert_eq!(got, takes.iter().map(|take| model.hold(take)).collect::<Vec<_>>());
+        }
+        Op::PayOut(numbers) | Op::GiveBack(numbers) => {
+            let names: Vec<String> = numbers.iter().map(|number| name(*number)).collect();
+            let ids: Vec<&str> = names.iter().map(String::as_str).collect();
+            let refused: Vec<(&str, &str)> = ids.iter().map(|id| (*id, "no")).collect();
+            let paid = matches!(op, Op::PayOut(_));
+            let got = ledger
+                .transact(|tx| if paid { tx.pay_out(&ids, 4_000) } else { tx.give_back(&refused, 4_000) })?;
+            let goal = if paid { WithdrawalStatus::Paid } else { WithdrawalStatus::Refused };
+            assert_eq!(got, numbers.iter().map(|number| model.end(*number, goal)).collect::<Vec<_>>());
+        }
+        _ => {}
     }
     Ok(())
 }
@@ -274,11 +379,16 @@ fn compare(reader: &LedgerReader, model: &Model) -> Outcome {
         let mut sums = BTreeMap::new();
         let of = |order: &&Known| order.user == user && order.status == Status::Credited;
         for order in model.orders.values().filter(of) {
-            *sums.entry(TYPES[order.bonus_type].to_owned()).or_insert(0) += order.amount;
+            let balance = model.balance(user, order.bonus_type);
+            assert!(balance >= 0);
+            sums.insert(TYPES[order.bonus_type].to_owned(), balance);
         }
         let credits = model.orders.values().filter(of).count();
+        let withdrawn = model.withdrawals.values().filter(|(take, _)| take.user == user);
+        let moves: usize =
+            withdrawn.map(|(_, status)| if *status == WithdrawalStatus::Refused { 2 } else { 1 }).sum();
         let flow = reader.flow(user, 1_000)?;
-        assert_eq!(flow.len(), credits);
+        assert_eq!(flow.len(), credits + moves);
         assert!(flow.is_sorted_by(|a, b| a.transfer > b.transfer), "newest first");
         assert_eq!(reader.balances(user)?, sums.into_iter().collect::<Vec<_>>());
     }

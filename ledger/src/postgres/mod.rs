@@ -11,7 +11,7 @@
 //! was waited for is read by a later statement, never by the one that waited.
 //!
 //! ## Locks
-//! Order numbers, budget rows, then accounts, each in the order of their keys. Where two writers still meet
+//! Order numbers (or withdrawals), budget rows, then accounts, each in the order of their keys. Where two writers still meet
 //! head on, the server ends one of them; it is told [`LedgerError::Contended`] and repeats its transaction.
 //!
 //! ## What may be lost
@@ -30,6 +30,7 @@ mod schema;
 mod session;
 mod tx;
 mod wait;
+mod withdrawals;
 
 pub use options::PostgresOptions;
 
@@ -106,5 +107,12 @@ impl Store for PgLedger {
 
     fn another(&self) -> Result<Box<dyn Store>, OpenError> {
         Ok(Box::new(Self::open(self.link.address.clone())?))
+    }
+
+    fn reader(&self) -> Result<Box<dyn Read + Send>, OpenError> {
+        let address = self.link.address.clone();
+        let session = Session::open(&address.config, &address.place, &address.options, false)?;
+        schema::check(&session, &address)?;
+        Ok(Box::new(Link::new(address, session, false)))
     }
 }

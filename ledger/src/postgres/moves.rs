@@ -6,6 +6,7 @@ use super::session::Session;
 use crate::error::LedgerError;
 use crate::reconcile::{FUNDING, USER};
 use std::collections::BTreeMap;
+use tokio_postgres::types::ToSql;
 
 /// Rows of an activity's funding account: every credit moves it, so each writer has its own.
 const FUNDING_ROWS: u64 = 16;
@@ -27,6 +28,27 @@ struct Move {
 pub(crate) struct Moves {
     moves: Vec<Move>,
     funding: BTreeMap<(i64, i64), i64>,
+    /// By asset and kind.
+    others: BTreeMap<(i64, i64), i64>,
+}
+
+/// Transfers as columns.
+#[derive(Debug)]
+struct Rows {
+    ids: Vec<i64>,
+    trade_nos: Vec<String>,
+    user_ids: Vec<i64>,
+    programs: Vec<i64>,
+    amounts: Vec<i64>,
+    prevs: Vec<i64>,
+    times: Vec<i64>,
+}
+
+impl Rows {
+    fn params(&self) -> [&(dyn ToSql + Sync); 7] {
+        let Self { ids, trade_nos, user_ids, programs, amounts, prevs, times } = self;
+        [ids, trade_nos, user_ids, programs, amounts, prevs, times]
+    }
 }
 
 /// Adds to accounts, in the order of their keys, so that writers that share several wait in one direction. The
@@ -58,11 +80,41 @@ impl Moves {
         Ok(())
     }
 
-    /// Writes accounts and transfers, and commits.
-    pub fn commit(mut self, session: &Session) -> Result<(), LedgerError> {
+    /// Adds to an account that is no user's and no campaign's, of this kind and asset.
+    pub fn add_other(&mut self, kind: i64, asset: i64, amount: i64) -> Result<(), LedgerError> {
+        let sum = self.others.entry((asset, kind)).or_default();
+        *sum = sum.checked_add(amount).ok_or_else(overflow)?;
+        Ok(())
+    }
+
+    /// Writes accounts and transfers now, for a step that has to see them.
+    pub fn flush(&mut self, session: &Session) -> Result<(), LedgerError> {
         if self.moves.is_empty() {
+            return Ok(());
+        }
+        // Clearing and payout stay for the commit: every withdrawal moves them.
+        let others = std::mem::take(&mut self.others);
+        let rows = std::mem::take(self).write(session)?;
+        self.others = others;
+        session.execute(TRANSFER, &rows.params()).map(drop)
+    }
+
+    /// Writes accounts and transfers, and commits.
+    pub fn commit(self, session: &Session) -> Result<(), LedgerError> {
+        if self.moves.is_empty() && self.others.values().all(|sum| *sum == 0) {
             return session.commit(None);
         }
+        let rows = self.write(session)?;
+        if rows.ids.is_empty() {
+            return session.commit(None);
+        }
+        let params = rows.params();
+        session.commit(Some((TRANSFER, &params)))
+    }
+
+    /// Writes accounts. Answers the transfers to write, in the order of their numbers: the index then grows at its
+    /// end.
+    fn write(mut self, session: &Session) -> Result<Rows, LedgerError> {
         self.moves.sort_unstable_by_key(|one| (one.asset, one.user_id, one.id));
         let ends = self.add(session)?;
         let mut prevs = Vec::with_capacity(self.moves.len());
@@ -78,24 +130,18 @@ impl Moves {
         if prevs.len() != self.moves.len() {
             return Err(LedgerError::Damaged("an account was not written".into()));
         }
-        // In the order of the numbers: the index then grows at its end.
-        let mut chained: Vec<(&Move, i64)> = self.moves.iter().zip(prevs).collect();
+        let mut chained: Vec<(Move, i64)> = self.moves.into_iter().zip(prevs).collect();
         chained.sort_unstable_by_key(|(one, _)| one.id);
         let column = |of: fn(&Move) -> i64| chained.iter().map(|(one, _)| of(one)).collect::<Vec<i64>>();
-        let trade_nos: Vec<&str> = chained.iter().map(|(one, _)| one.trade_no.as_str()).collect();
-        let prevs: Vec<i64> = chained.iter().map(|(_, prev)| *prev).collect();
-        session.commit(Some((
-            TRANSFER,
-            &[
-                &column(|one| one.id),
-                &trade_nos,
-                &column(|one| one.user_id),
-                &column(|one| one.program),
-                &column(|one| one.amount),
-                &prevs,
-                &column(|one| one.time_ms),
-            ],
-        )))
+        Ok(Rows {
+            ids: column(|one| one.id),
+            user_ids: column(|one| one.user_id),
+            programs: column(|one| one.program),
+            amounts: column(|one| one.amount),
+            prevs: chained.iter().map(|(_, prev)| *prev).collect(),
+            times: column(|one| one.time_ms),
+            trade_nos: chained.into_iter().map(|(one, _)| one.trade_no).collect(),
+        })
     }
 
     /// Moves every account once. Answers asset, user and the transfer before ours, in the order of the moves.
@@ -120,6 +166,14 @@ impl Moves {
             assets.push(*asset);
             holders.push(*activity);
             balances.push(-paid);
+            lasts.push(0);
+        }
+        // Each writer has rows of its own, as with the campaigns' accounts; those that end where they began are left.
+        for ((asset, kind), sum) in self.others.iter().filter(|(_, sum)| **sum != 0) {
+            kinds.push(small(*kind)?);
+            assets.push(*asset);
+            holders.push(row);
+            balances.push(*sum);
             lasts.push(0);
         }
         let rows = session.query(ADD, &[&kinds, &assets, &holders, &balances, &lasts])?;

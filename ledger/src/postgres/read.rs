@@ -1,15 +1,16 @@
 //! Reading what is stored.
 
-use super::archive;
 use super::link::Link;
 use super::programs::{cell, text};
 use super::session::Session;
+use super::{archive, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
-use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
+use crate::model::{BudgetState, FlowKind, FlowLine, Status, StoredOrder};
 use crate::reader::OrderLine;
 use crate::reconcile::{self, EXTRA_TRANSFERS, Reconciliation, USER};
+use crate::withdrawal::{HOLD, StoredWithdrawal};
 use std::collections::{HashMap, VecDeque};
 use tokio_postgres::Row;
 
@@ -64,7 +65,8 @@ fn balances(session: &Session, user_id: i64) -> Result<Vec<(String, i64)>, Ledge
     rows.iter().map(|row| Ok((cell(row, 0)?, cell(row, 1)?))).collect()
 }
 
-/// Walks the chains of a user's accounts, at most `limit` steps each, and merges them from the newest on.
+/// Walks the chains of a user's accounts, at most `limit` steps each, and merges them from the newest on. A link of a
+/// chain is a transfer, or a movement of a withdrawal: their numbers are of one sequence.
 fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
     let kind = i16::try_from(USER).unwrap_or(0);
     let steps = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -73,10 +75,13 @@ fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, 
              SELECT a.asset, a.last AS id, 1::bigint AS step FROM (SELECT DISTINCT asset FROM programs) p
              JOIN accounts a ON a.kind = $1 AND a.asset = p.asset AND a.holder = $2
              UNION ALL
-             SELECT c.asset, t.prev, c.step + 1 FROM chain c JOIN transfers t ON t.id = c.id WHERE c.step < $3
+             SELECT c.asset, coalesce(t.prev, m.prev), c.step + 1 FROM chain c
+             LEFT JOIN transfers t ON t.id = c.id LEFT JOIN withdrawal_moves m ON m.id = c.id
+             WHERE c.step < $3 AND coalesce(t.prev, m.prev) IS NOT NULL
          )
-         SELECT b.name, c.id, t.trade_no, n.name, t.amount, t.time_ms FROM chain c
-         JOIN names b ON b.id = c.asset
+         SELECT b.name, c.id, coalesce(t.trade_no, m.withdrawal), coalesce(n.name, ''),
+             coalesce(t.amount, m.amount), coalesce(t.time_ms, m.time_ms), m.kind FROM chain c
+         JOIN names b ON b.id = c.asset LEFT JOIN withdrawal_moves m ON m.id = c.id
          LEFT JOIN (transfers t JOIN programs p ON p.id = t.program JOIN names n ON n.id = p.activity)
          ON t.id = c.id WHERE c.id <> 0 ORDER BY c.asset, c.step",
         &[&kind, &user_id, &steps],
@@ -90,7 +95,12 @@ fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, 
         };
         let (asset, activity) = (cell(row, 0)?, cell(row, 3)?);
         let (amount, time_ms) = (cell(row, 4)?, cell(row, 5)?);
-        let line = FlowLine { transfer, trade_no, asset, activity, amount, time_ms };
+        let kind = match cell::<Option<i16>>(row, 6)?.map(i64::from) {
+            None => FlowKind::Credit,
+            Some(HOLD) => FlowKind::Withdrawal,
+            Some(_) => FlowKind::Return,
+        };
+        let line = FlowLine { transfer, kind, trade_no, asset, activity, amount, time_ms };
         let own = chains.last_mut().filter(|chain| chain.back().is_some_and(|last| last.asset == line.asset));
         match own {
             Some(chain) => chain.push_back(line),
@@ -134,8 +144,18 @@ fn budgets(session: &Session) -> Result<Vec<BudgetState>, LedgerError> {
 }
 
 /// Every table, for reading each row of it.
-const TABLES: [&str; 8] =
-    ["names", "programs", "budget_shards", "orders", "transfers", "accounts", "archive", "replays"];
+const TABLES: [&str; 10] = [
+    "names",
+    "programs",
+    "budget_shards",
+    "orders",
+    "transfers",
+    "accounts",
+    "archive",
+    "replays",
+    "withdrawals",
+    "withdrawal_moves",
+];
 
 impl Link {
     /// Runs reads that must see one moment and may take long.
@@ -191,8 +211,12 @@ impl Read for Link {
         flow(&*self.session()?, user_id, limit)
     }
 
-    fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
-        Ok(orders(&*self.session()?, &[trade_no])?.pop().flatten())
+    fn orders(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        orders(&*self.session()?, trade_nos)
+    }
+
+    fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+        withdrawals::one(&*self.session()?, id)
     }
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {

@@ -6,9 +6,9 @@ use crate::error::{LedgerError, OpenError};
 
 /// Each is applied once, in order, in the transaction that records it. Never change one that was released: add
 /// the next, and its number to `KNOWN`.
-const MIGRATIONS: [(i64, &str); 1] = [(1, V1)];
+const MIGRATIONS: [(i64, &str); 2] = [(1, V1), (2, V2)];
 /// The version that this build writes.
-const KNOWN: i64 = 1;
+const KNOWN: i64 = 2;
 
 /// Rows of `accounts`, `budget_shards` and `orders` are updated where they lie: the fill factor leaves room for
 /// the new version on the same page, so that no index has to change. Order numbers are compared byte by byte
@@ -91,6 +91,34 @@ CREATE TABLE replays (
     outcome text NOT NULL
 );
 CREATE INDEX replays_archive_id ON replays (archive_id);
+"#;
+
+/// Withdrawals. The database itself sees to it that one is held once and ends once, and that no user's account goes
+/// below 0, whatever the code above it does. A movement's number is of the sequence of the transfers' numbers: it
+/// hangs on the account's chain like one.
+const V2: &str = r#"
+CREATE TABLE withdrawals (
+    user_id bigint NOT NULL,
+    asset bigint NOT NULL REFERENCES names (id),
+    amount bigint NOT NULL CHECK (amount > 0),
+    created_ms bigint NOT NULL,
+    decided_ms bigint,
+    status smallint NOT NULL,
+    reason text NOT NULL,
+    id text COLLATE "C" NOT NULL PRIMARY KEY
+) WITH (fillfactor = 60);
+CREATE TABLE withdrawal_moves (
+    id bigint PRIMARY KEY,
+    user_id bigint NOT NULL,
+    asset bigint NOT NULL,
+    amount bigint NOT NULL CHECK (amount > 0),
+    prev bigint NOT NULL,
+    time_ms bigint NOT NULL,
+    kind smallint NOT NULL,
+    withdrawal text COLLATE "C" NOT NULL
+);
+CREATE UNIQUE INDEX withdrawal_moves_once ON withdrawal_moves (withdrawal, (kind > 0));
+ALTER TABLE accounts ADD CONSTRAINT accounts_not_below_0 CHECK (kind <> 0 OR balance >= 0);
 "#;
 
 /// Brings the schema up to date. Many processes may do so at once: one does, the others wait for it.

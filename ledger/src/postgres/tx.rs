@@ -13,6 +13,7 @@ use crate::error::LedgerError;
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, Status, StoredOrder, Unbudgeted,
 };
+use crate::withdrawal::{End, HoldOutcome, Withdrawal};
 use std::collections::{BTreeSet, HashMap};
 
 /// Numbers of transfers that a connection draws at once.
@@ -37,7 +38,7 @@ impl Numbers {
         self.end - self.next
     }
 
-    fn take(&mut self, session: &Session, count: usize) -> Result<Vec<i64>, LedgerError> {
+    pub(super) fn take(&mut self, session: &Session, count: usize) -> Result<Vec<i64>, LedgerError> {
         let mut numbers = Vec::with_capacity(count);
         let want = i64::try_from(count).unwrap_or(i64::MAX);
         let mut blocks = Vec::new();
@@ -63,11 +64,11 @@ impl Numbers {
 /// A transaction at READ COMMITTED.
 #[derive(Debug)]
 pub(crate) struct PgTx<'l> {
-    session: &'l Session,
+    pub(super) session: &'l Session,
     programs: &'l mut Programs,
-    numbers: &'l mut Numbers,
+    pub(super) numbers: &'l mut Numbers,
     unbudgeted: Unbudgeted,
-    moves: Moves,
+    pub(super) moves: Moves,
     committed: bool,
 }
 
@@ -298,6 +299,20 @@ impl Transaction for PgTx<'_> {
         let ends: Vec<_> =
             refused.iter().map(|(trade_no, reason)| (*trade_no, Status::Rejected(*reason))).collect();
         self.finish(&ends, time_ms, false)
+    }
+
+    fn hold(&mut self, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError> {
+        self.hold_all(batch)
+    }
+
+    fn pay_out(&mut self, ids: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        let ends: Vec<_> = ids.iter().map(|id| (*id, End::Paid)).collect();
+        self.end_all(&ends, time_ms)
+    }
+
+    fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        let ends: Vec<_> = refused.iter().map(|(id, why)| (*id, End::Refused(why))).collect();
+        self.end_all(&ends, time_ms)
     }
 
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {

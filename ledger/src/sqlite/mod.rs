@@ -11,6 +11,7 @@ mod reader;
 mod rows;
 mod schema;
 mod tx;
+mod withdrawals;
 
 pub(crate) use reader::open as open_reader;
 pub use schema::LedgerOptions;
@@ -56,5 +57,9 @@ impl Store for SqliteLedger {
 
     fn another(&self) -> Result<Box<dyn Store>, OpenError> {
         Err(OpenError::InUse { path: self.path.display().to_string() })
+    }
+
+    fn reader(&self) -> Result<Box<dyn Read + Send>, OpenError> {
+        Ok(Box::new(schema::open_reader(&self.path)?))
     }
 }

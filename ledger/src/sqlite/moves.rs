@@ -86,7 +86,7 @@ impl<'a> Moves<'a> {
 
 /// A sum beyond 64 bits becomes a float in SQLite, which the STRICT table refuses: an error, never a wrong
 /// balance.
-const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance, last) VALUES (?1, ?2, ?3, ?4, ?5) \
+pub(crate) const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance, last) VALUES (?1, ?2, ?3, ?4, ?5) \
     ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + excluded.balance, \
     last = excluded.last";
 

@@ -1,8 +1,9 @@
 //! Reading what is stored.
 
 use crate::error::LedgerError;
-use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
+use crate::model::{BudgetState, FlowKind, FlowLine, Status, StoredOrder};
 use crate::reconcile::USER;
+use crate::withdrawal::HOLD;
 use rusqlite::{Connection, OptionalExtension, params};
 
 pub(crate) fn balance(db: &Connection, user_id: i64, asset: &str) -> Result<i64, LedgerError> {
@@ -32,35 +33,57 @@ pub(crate) fn balances(db: &Connection, user_id: i64) -> Result<Vec<(String, i64
     Ok(accounts(db, user_id)?.into_iter().map(|(asset, balance, _)| (asset, balance)).collect())
 }
 
-/// Walks the chains of a user's accounts together, always from the newest.
+/// Walks the chains of a user's accounts together, always from the newest. A link of a chain is a transfer, or a
+/// movement of a withdrawal: their numbers are drawn from one row.
 pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
     let mut heads: Vec<(String, i64)> =
         accounts(db, user_id)?.into_iter().map(|(asset, _, last)| (asset, last)).collect();
     let mut statement = db.prepare_cached(
-        "SELECT t.trade_no, n.name, t.amount, t.time_ms, t.prev FROM transfers t \
+        "SELECT t.trade_no, t.amount, n.name, t.time_ms, t.prev FROM transfers t \
          JOIN programs p ON p.id = t.program JOIN names n ON n.id = p.activity WHERE t.id = ?1",
+    )?;
+    let mut withdrawn = db.prepare_cached(
+        "SELECT withdrawal, kind, amount, time_ms, prev FROM withdrawal_moves WHERE id = ?1",
     )?;
     let mut lines = Vec::new();
     while lines.len() < limit {
         let Some(head) = heads.iter_mut().max_by_key(|(_, last)| *last).filter(|(_, last)| *last != 0) else {
             break;
         };
-        let (line, prev) = statement
+        let mut found = statement
             .query_row([head.1], |row| {
                 let line = FlowLine {
                     transfer: head.1,
+                    kind: FlowKind::Credit,
                     trade_no: row.get(0)?,
                     asset: head.0.clone(),
-                    activity: row.get(1)?,
-                    amount: row.get(2)?,
+                    activity: row.get(2)?,
+                    amount: row.get(1)?,
                     time_ms: row.get(3)?,
                 };
                 Ok((line, row.get::<_, i64>(4)?))
             })
-            .optional()?
-            .ok_or_else(|| {
-                LedgerError::Damaged(format!("transfer {} of user {user_id} is missing", head.1))
-            })?;
+            .optional()?;
+        if found.is_none() {
+            found = withdrawn
+                .query_row([head.1], |row| {
+                    let kind: i64 = row.get(1)?;
+                    let line = FlowLine {
+                        transfer: head.1,
+                        kind: if kind == HOLD { FlowKind::Withdrawal } else { FlowKind::Return },
+                        trade_no: row.get(0)?,
+                        asset: head.0.clone(),
+                        activity: String::new(),
+                        amount: row.get(2)?,
+                        time_ms: row.get(3)?,
+                    };
+                    Ok((line, row.get::<_, i64>(4)?))
+                })
+                .optional()?;
+        }
+        let (line, prev) = found.ok_or_else(|| {
+            LedgerError::Damaged(format!("transfer {} of user {user_id} is missing", head.1))
+        })?;
         if prev >= head.1 {
             return Err(LedgerError::Damaged(format!("transfer {} follows itself", head.1)));
         }

@@ -1,12 +1,13 @@
 //! Reading a file, for its writer and for readers on a connection of their own.
 
-use super::{archive, query, schema};
+use super::{archive, query, schema, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
 use crate::reader::OrderLine;
 use crate::reconcile::{self, Reconciliation};
+use crate::withdrawal::StoredWithdrawal;
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -40,8 +41,12 @@ impl Read for Connection {
         query::flow(self, user_id, limit)
     }
 
-    fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
-        query::order(self, trade_no)
+    fn orders(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        trade_nos.iter().map(|trade_no| query::order(self, trade_no)).collect()
+    }
+
+    fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+        withdrawals::one(self, id)
     }
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
@@ -61,11 +66,15 @@ impl Read for Connection {
     }
 
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
-        reconcile::reconcile(|sql, columns| {
+        // One moment for all statements, where no transaction gives one.
+        let moment = if self.is_autocommit() { Some(self.unchecked_transaction()?) } else { None };
+        let found = reconcile::reconcile(|sql, columns| {
             Ok(self.query_row(sql, [], |row| {
                 (0..columns).map(|at| Ok(row.get::<_, i64>(at)?.cast_unsigned())).collect()
             })?)
-        })
+        });
+        drop(moment);
+        found
     }
 
     fn check(&self) -> Result<(), LedgerError> {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The schema's version, in `user_version`.
-pub(crate) const VERSION: i64 = 1;
+pub(crate) const VERSION: i64 = 2;
 /// "Wfal", in `application_id`: tells a ledger from another SQLite file.
 const APPLICATION_ID: i64 = 0x5766_616c;
 /// A batch touches most pages of `accounts`: fewer, larger ones cost less to find and to write. Measured by
@@ -18,7 +18,7 @@ const PAGE_BYTES: u64 = 8192;
 /// `orders.transfer` is the number of the transfer that paid it, 0 for none. `transfers.prev` is the transfer
 /// before it on the user's account, `accounts.last` the newest: a user's flow is a walk along these, so the
 /// hottest insert needs no second index.
-const TABLES: &str = "
+const V1: &str = "
 CREATE TABLE names (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE
@@ -89,6 +89,48 @@ CREATE TABLE replays (
     outcome TEXT NOT NULL
 ) STRICT;
 ";
+
+/// Withdrawals. The database itself sees to it that one is held once and ends once, and that no user's account goes
+/// below 0, whatever the code above it does. A movement's number is of the row of the transfers' numbers: it hangs
+/// on the account's chain like one.
+const V2: &str = "
+CREATE TABLE withdrawals (
+    id TEXT NOT NULL PRIMARY KEY,
+    user_id INTEGER NOT NULL,
+    asset INTEGER NOT NULL REFERENCES names (id),
+    amount INTEGER NOT NULL CHECK (amount > 0),
+    status INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    decided_ms INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE TABLE withdrawal_moves (
+    id INTEGER PRIMARY KEY,
+    withdrawal TEXT NOT NULL,
+    kind INTEGER NOT NULL,
+    user_id INTEGER NOT NULL,
+    asset INTEGER NOT NULL,
+    amount INTEGER NOT NULL CHECK (amount > 0),
+    prev INTEGER NOT NULL,
+    time_ms INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX withdrawal_moves_once ON withdrawal_moves (withdrawal, kind > 0);
+CREATE TABLE accounts_2 (
+    kind INTEGER NOT NULL,
+    asset INTEGER NOT NULL,
+    holder INTEGER NOT NULL,
+    balance INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    PRIMARY KEY (kind, asset, holder),
+    CHECK (kind <> 0 OR balance >= 0)
+) STRICT, WITHOUT ROWID;
+INSERT INTO accounts_2 SELECT kind, asset, holder, balance, last FROM accounts ORDER BY kind, asset, holder;
+DROP TABLE accounts;
+ALTER TABLE accounts_2 RENAME TO accounts;
+";
+
+/// What brings a file of a version to the next one, in order. Never change one that was released.
+const MIGRATIONS: [&str; 2] = [V1, V2];
 
 /// How a ledger in a file is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,7 +203,7 @@ pub(crate) fn open_writer(
     }
     db.busy_timeout(Duration::from_millis(options.busy_timeout_ms)).map_err(sql)?;
     db.set_prepared_statement_cache_capacity(64);
-    let fresh = check_version(&db, path)?;
+    let found = check_version(&db, path)?;
     // page_size counts only before the first page is written.
     db.execute_batch(&format!("PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL;")).map_err(sql)?;
     let checkpoint_pages = u64::from(options.checkpoint_mib) * 1024 * 1024 / PAGE_BYTES;
@@ -175,20 +217,23 @@ pub(crate) fn open_writer(
         db.execute_batch(&format!("PRAGMA max_page_count = {};", (bytes / PAGE_BYTES).max(1)))
             .map_err(sql)?;
     }
-    if fresh {
-        create(&db).map_err(sql)?;
+    if found < VERSION {
+        migrate(&db, found).map_err(sql)?;
     }
     Ok((db, lock))
 }
 
-fn create(db: &Connection) -> Result<(), rusqlite::Error> {
+/// Brings the file from this version, 0 where it is empty, to ours: all of it, or nothing.
+fn migrate(db: &Connection, found: i64) -> Result<(), rusqlite::Error> {
     // I4 is checked by the database as well, whatever the code above it does.
     let check = if cfg!(feature = "sabotage") { "" } else { ", CHECK (used + reserved <= total)" };
-    let tables = TABLES.replace("BUDGET_CHECK", check);
-    db.execute_batch(&format!(
-        "BEGIN IMMEDIATE; {tables} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; \
-         COMMIT;"
-    ))
+    let done = usize::try_from(found).unwrap_or(0).min(MIGRATIONS.len());
+    let steps = MIGRATIONS[done..].concat().replace("BUDGET_CHECK", check);
+    let tx = db.unchecked_transaction()?;
+    tx.execute_batch(&format!(
+        "{steps} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
+    ))?;
+    tx.commit()
 }
 
 /// Opens a ledger for reading alone; nothing is created.
@@ -198,14 +243,17 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     let db = Connection::open_with_flags(path, flags).map_err(sql)?;
     db.busy_timeout(Duration::from_secs(5)).map_err(sql)?;
     db.execute_batch("PRAGMA cache_size = -16384").map_err(sql)?;
-    if check_version(&db, path)? {
-        return Err(OpenError::Damaged { path: path.display().to_string(), what: "it is empty".into() });
-    }
-    Ok(db)
+    let what = match check_version(&db, path)? {
+        VERSION => return Ok(db),
+        0 => "it is empty".to_owned(),
+        found => format!("its schema has version {found}; open it for writing once to bring it to {VERSION}"),
+    };
+    Err(OpenError::Damaged { path: path.display().to_string(), what })
 }
 
-/// Whether the file is empty. Refuses what is no ledger or a newer one, before anything is written.
-fn check_version(db: &Connection, path: &Path) -> Result<bool, OpenError> {
+/// The version of the file, 0 where it is empty. Refuses what is no ledger or a newer one, before anything is
+/// written.
+fn check_version(db: &Connection, path: &Path) -> Result<i64, OpenError> {
     let sql = |error: rusqlite::Error| OpenError::of_sql(path, &error);
     let pragma = |name| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(sql);
     let (id, version) = (pragma("application_id")?, pragma("user_version")?);
@@ -214,7 +262,7 @@ fn check_version(db: &Connection, path: &Path) -> Result<bool, OpenError> {
         let tables: i64 =
             db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sql)?;
         if tables == 0 {
-            return Ok(true);
+            return Ok(0);
         }
     }
     if id != APPLICATION_ID {
@@ -223,5 +271,75 @@ fn check_version(db: &Connection, path: &Path) -> Result<bool, OpenError> {
     if version > VERSION {
         return Err(OpenError::Newer { path: shown, found: version, known: VERSION });
     }
-    Ok(false)
+    Ok(version)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::{HoldOutcome, Ledger, LedgerReader, Order, OrderOutcome, Withdrawal};
+
+    /// A file as version 1 left it: one order, credited, of one user.
+    fn of_version_1(path: &Path) {
+        let db = Connection::open(path).unwrap();
+        let tables = V1.replace("BUDGET_CHECK", ", CHECK (used + reserved <= total)");
+        db.execute_batch(&format!(
+            "{tables} INSERT INTO names VALUES (1, 'spring'), (2, 'rain'), (3, 'cash'); \
+             INSERT INTO programs VALUES (1, 1, 2, 3, 0); \
+             INSERT INTO budget_shards VALUES (1, 0, 100, 10, 0); \
+             INSERT INTO orders VALUES ('a', 7, 1, 10, 1, 0, 1, 1000, 0); \
+             INSERT INTO transfers VALUES (1, 'a', 7, 1, 10, 0, 1000); \
+             INSERT INTO accounts VALUES (0, 3, 7, 10, 1), (1, 3, 1, -10, 0); \
+             PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1;"
+        ))
+        .unwrap();
+    }
+
+    #[test]
+    fn a_file_of_version_1_is_brought_up_and_a_reader_says_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        of_version_1(&path);
+        let refused = LedgerReader::open(&path).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("version 1") && refused.contains("open it for writing"), "{refused}");
+        for _ in 0..2 {
+            let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+            let order = Order {
+                trade_no: "a",
+                user_id: 7,
+                activity: "spring",
+                scene: "rain",
+                bonus_type: "cash",
+                amount: 10,
+                time_ms: 1,
+            };
+            assert_eq!(ledger.apply(&[order]).unwrap(), [OrderOutcome::AlreadyCredited]);
+        }
+        let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+        let take = Withdrawal { id: "w", user_id: 7, asset: "cash", amount: 4, time_ms: 2_000 };
+        assert_eq!(ledger.transact(|tx| tx.hold(&[take])).unwrap(), [HoldOutcome::Held]);
+        assert_eq!(ledger.balance(7, "cash").unwrap(), 6);
+        assert_eq!(ledger.flow(7, 9).unwrap().len(), 2);
+        drop(ledger);
+        let found = LedgerReader::open(&path).unwrap().reconcile().unwrap();
+        assert!(found.is_clean(), "{found:?}");
+    }
+
+    #[test]
+    fn a_migration_that_dies_leaves_version_1_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        of_version_1(&path);
+        let raw = Connection::open(&path).unwrap();
+        // It cannot make its last table.
+        raw.execute_batch("CREATE TABLE accounts_2 (x)").unwrap();
+        assert!(Ledger::open(&path, &LedgerOptions::default()).is_err());
+        let version: i64 = raw.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+        assert_eq!(version, 1);
+        raw.execute_batch("DROP TABLE accounts_2").unwrap();
+        drop(raw);
+        assert_eq!(Ledger::open(&path, &LedgerOptions::default()).unwrap().balance(7, "cash").unwrap(), 10);
+    }
 }

@@ -7,6 +7,7 @@ use crate::budget::Shards;
 use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, StoredOrder};
+use crate::withdrawal::{End, HoldOutcome, Withdrawal};
 use std::collections::BTreeMap;
 
 /// A transaction that holds the file's write lock.
@@ -28,7 +29,10 @@ impl<'l> SqliteTx<'l> {
         tx.next_transfer = tx
             .ledger
             .db
-            .prepare_cached("SELECT coalesce(max(id), 0) + 1 FROM transfers")?
+            .prepare_cached(
+                "SELECT max(coalesce((SELECT max(id) FROM transfers), 0), \
+                 coalesce((SELECT max(id) FROM withdrawal_moves), 0)) + 1",
+            )?
             .query_row([], |row| row.get(0))?;
         Ok(tx)
     }
@@ -66,6 +70,18 @@ impl Transaction for SqliteTx<'_> {
 
     fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
         refused.iter().map(|(trade_no, reason)| self.release_one(trade_no, *reason, time_ms)).collect()
+    }
+
+    fn hold(&mut self, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError> {
+        batch.iter().map(|asked| self.hold_one(asked)).collect()
+    }
+
+    fn pay_out(&mut self, ids: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        ids.iter().map(|id| self.end_one(id, End::Paid, time_ms)).collect()
+    }
+
+    fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        refused.iter().map(|(id, why)| self.end_one(id, End::Refused(why), time_ms)).collect()
     }
 
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
