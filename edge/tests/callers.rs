@@ -1,0 +1,237 @@
+//! Who may call what, on both faces; and the access file while the process runs.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on says so
+
+mod fixture;
+
+use fixture::http::{JSON, bearer, channel, get, post, request, with};
+use fixture::{Keys, options, start, start_with, until};
+use std::fs;
+use tonic::Code;
+use windfall_edge::{AccessError, AccessSource, Clock, Role, mint_key};
+use windfall_proto::v1;
+use windfall_proto::v1::send_client::SendClient;
+use windfall_proto::v1::tokens_client::TokensClient;
+
+const PATHS: [(&str, Role); 13] = [
+    ("/v1/bonuses/send", Role::Send),
+    ("/v1/bonuses/send-batch", Role::Send),
+    ("/v1/tokens/list", Role::Verify),
+    ("/v1/tokens/verify", Role::Verify),
+    ("/v1/rewards/grant", Role::Grant),
+    ("/v1/rewards/grant-batch", Role::Grant),
+    ("/v1/rewards/grant-async", Role::Grant),
+    ("/v1/archive/list", Role::Operate),
+    ("/v1/archive/get", Role::Operate),
+    ("/v1/archive/replay", Role::Operate),
+    ("/v1/budgets/list", Role::Operate),
+    ("/v1/wallet/get", Role::Verify),
+    ("/v1/wallet/withdraw", Role::Verify),
+];
+
+#[tokio::test]
+async fn a_key_reaches_the_paths_of_its_role_and_no_other() {
+    let running = start(options(), "", Clock::system()).await;
+    let address = running.server.address();
+    for (path, needed) in PATHS {
+        for role in Role::ALL {
+            let reply = post(address, path, running.keys.of(role), "{}").await;
+            if role != needed {
+                assert_eq!(
+                    (reply.status, reply.code().as_str()),
+                    (403, "PERMISSION_DENIED"),
+                    "{role} {path}"
+                );
+            } else if path == "/v1/tokens/list" {
+                // It asks for an end user, whom this call does not name.
+                assert_eq!((reply.status, reply.code().as_str()), (401, "UNAUTHENTICATED"), "{role} {path}");
+            } else {
+                assert_eq!(reply.status, 200, "{role} {path} {reply:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn grpc_has_the_same_roles() {
+    let running = start(options(), "", Clock::system()).await;
+    let channel = channel(running.server.address()).await;
+    for role in Role::ALL {
+        let key = bearer(running.keys.of(role));
+        let key = [("authorization", key.as_str())];
+        let send = SendClient::new(channel.clone()).send_bonus(with(Default::default(), &key)).await;
+        let verify = TokensClient::new(channel.clone()).verify_tokens(with(Default::default(), &key)).await;
+        let grant = v1::rewards_client::RewardsClient::new(channel.clone());
+        let grant = { grant }.grant(with(Default::default(), &key)).await;
+        let list = v1::archive_client::ArchiveClient::new(channel.clone());
+        let list = { list }.list_budgets(with(Default::default(), &key)).await;
+        let wallet = v1::wallet_client::WalletClient::new(channel.clone());
+        let wallet = { wallet }.withdraw(with(Default::default(), &key)).await;
+        let codes = [
+            (Role::Send, send.err()),
+            (Role::Verify, verify.err()),
+            (Role::Grant, grant.err()),
+            (Role::Operate, list.err()),
+            (Role::Verify, wallet.err()),
+        ];
+        for (needed, error) in codes {
+            let expected = (role != needed).then_some(Code::PermissionDenied);
+            assert_eq!(error.map(|error| error.code()), expected, "{role} where {needed} is needed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_a_good_key_nothing_answers_but_health() {
+    let running = start(options(), "", Clock::system()).await;
+    let address = running.server.address();
+    let good = bearer(&running.keys.send.text);
+    let other = bearer(&mint_key().unwrap().text);
+    let hash = bearer(&running.keys.send.sha256);
+    let basic = format!("Basic {}", running.keys.send.text);
+    let wrong: [&[(&str, &str)]; 7] = [
+        &[],
+        &[("authorization", &other)],
+        &[("authorization", &hash)],
+        &[("authorization", &basic)],
+        &[("authorization", "Bearer ")],
+        &[("authorization", &good), ("authorization", &good)],
+        &[("authorization", &good), ("authorization", &other)],
+    ];
+    let channel = channel(address).await;
+    for headers in wrong {
+        for path in ["/v1/bonuses/send", "/nothing", "/openapi.json", "/metrics"] {
+            let headers: Vec<_> = headers.iter().copied().chain([JSON]).collect();
+            let reply = request(address, "POST", path, &headers, "{}").await;
+            assert_eq!((reply.status, reply.code().as_str()), (401, "UNAUTHENTICATED"), "{path} {headers:?}");
+            assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
+        }
+        let sent = SendClient::new(channel.clone()).send_bonus(with(Default::default(), headers)).await;
+        assert_eq!(sent.unwrap_err().code(), Code::Unauthenticated, "{headers:?}");
+    }
+    assert!(running.fake.calls.lock().is_empty());
+    for path in ["/health/live", "/health/ready"] {
+        assert_eq!(request(address, "GET", path, &[], "").await.status, 200);
+    }
+    assert!(running.metric("windfall_edge_refused_calls_total{reason=\"no_caller\"}") >= 35.0);
+}
+
+#[tokio::test]
+async fn metrics_are_for_operators_and_the_document_for_any_caller() {
+    let running = start(options(), "", Clock::system()).await;
+    let address = running.server.address();
+    assert_eq!(get(address, "/metrics", &running.keys.send.text).await.status, 403);
+    let metrics = get(address, "/metrics", &running.keys.operate.text).await;
+    assert!(metrics.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    assert!(
+        metrics.body.contains("windfall_edge_refused_calls_total{reason=\"no_role\"} 1"),
+        "{}",
+        metrics.body
+    );
+    assert!(metrics.body.ends_with("# EOF\n"));
+    assert_eq!(get(address, "/openapi.json", &running.keys.send.text).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_trusted_front_names_users_and_nobody_else_does() {
+    let running = start(options(), "", Clock::system()).await;
+    let address = running.server.address();
+    let (front, verify) = (bearer(&running.keys.front.text), bearer(&running.keys.verify.text));
+    let channel = channel(address).await;
+    let cases: [(&[(&str, &str)], Result<&str, (u16, Code)>); 8] = [
+        (&[("authorization", &front), ("x-windfall-user", "42")], Ok("42")),
+        (&[("authorization", &verify), ("x-windfall-user", "42")], Err((403, Code::PermissionDenied))),
+        (
+            &[("authorization", &front), ("x-windfall-user", "42"), ("x-windfall-user", "43")],
+            Err((401, Code::Unauthenticated)),
+        ),
+        (
+            &[("authorization", &verify), ("x-windfall-user", "42"), ("x-windfall-user", "42")],
+            Err((403, Code::PermissionDenied)),
+        ),
+        (
+            &[("authorization", &front), ("x-windfall-user", "42"), ("x-windfall-user-token", "a.b.c")],
+            Err((401, Code::Unauthenticated)),
+        ),
+        (&[("authorization", &front), ("x-windfall-user", "alice")], Err((401, Code::Unauthenticated))),
+        (&[("authorization", &front), ("x-windfall-user", "42, 43")], Err((401, Code::Unauthenticated))),
+        (&[("authorization", &front), ("x_windfall_user", "42")], Err((401, Code::Unauthenticated))),
+    ];
+    for (headers, expected) in cases {
+        let all: Vec<_> = headers.iter().copied().chain([JSON]).collect();
+        let reply = request(address, "POST", "/v1/tokens/list", &all, "{}").await;
+        let listed = TokensClient::new(channel.clone()).list_tokens(with(Default::default(), headers)).await;
+        match expected {
+            Ok(user) => {
+                assert_eq!(reply.json()["next_page_token"], user, "{reply:?}");
+                assert_eq!(listed.unwrap().get_ref().next_page_token, user);
+            }
+            Err((status, code)) => {
+                assert_eq!(reply.status, status, "{headers:?} {reply:?}");
+                assert_eq!(listed.unwrap_err().code(), code, "{headers:?}");
+            }
+        }
+    }
+    assert!(running.fake.calls.lock().iter().all(|call| call.user_id.is_none_or(|user| user == 42)));
+}
+
+#[tokio::test]
+async fn a_user_in_the_body_is_no_user() {
+    let running = start(options(), "", Clock::system()).await;
+    let (address, key) = (running.server.address(), &running.keys.verify.text);
+    for body in [r#"{"user_id": 42}"#, r#"{"user": {"user_id": "42"}}"#] {
+        let reply = post(address, "/v1/tokens/list", key, body).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, "INVALID_ARGUMENT"));
+        assert!(reply.json()["message"].as_str().unwrap().contains("unknown field"), "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_sampled_trace_reaches_the_service() {
+    let running = start(options(), "", Clock::system()).await;
+    let key = bearer(&running.keys.send.text);
+    for flags in ["01", "00"] {
+        let trace = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{flags}");
+        let headers = [("authorization", key.as_str()), JSON, ("traceparent", &trace)];
+        request(running.server.address(), "POST", "/v1/bonuses/send", &headers, "{}").await;
+    }
+    let traces: Vec<_> = running.fake.calls.lock().iter().map(|call| call.trace_id).collect();
+    assert_eq!(traces, [Some(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes()), None]);
+}
+
+#[tokio::test]
+async fn the_access_file_is_followed_and_a_wrong_one_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("access.toml");
+    let (old, new) = (Keys::mint(), Keys::mint());
+    fs::write(&path, old.access_text()).unwrap();
+    let access = AccessSource::follow(&path, Clock::system()).unwrap();
+    let (old_key, new_key) = (old.send.text.clone(), new.send.text.clone());
+    let running = start_with(options(), old, access).await;
+    let address = running.server.address();
+    let status = async |key: &str| post(address, "/v1/bonuses/send", key, "{}").await.status;
+    assert_eq!((status(&old_key).await, status(&new_key).await), (200, 401));
+
+    fs::write(&path, new.access_text()).unwrap();
+    until("the new file is in force", async || status(&new_key).await == 200).await;
+    assert_eq!(status(&old_key).await, 401);
+    assert_eq!((running.access.changes(), running.access.refused()), (1, 0));
+
+    let version = running.access.version();
+    fs::write(&path, format!("{}roles = [\"admin\"]", new.access_text())).unwrap();
+    until("the wrong file is refused", async || running.access.refused() == 1).await;
+    fs::remove_file(&path).unwrap();
+    until("the missing file is refused", async || running.access.refused() == 2).await;
+    assert_eq!((status(&new_key).await, running.access.version()), (200, version));
+    assert_eq!(running.metric("windfall_edge_access_refused_total"), 2.0);
+}
+
+#[tokio::test]
+async fn a_process_does_not_start_with_a_wrong_access_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("access.toml");
+    assert!(matches!(AccessSource::follow(&path, Clock::system()), Err(AccessError::Read { .. })));
+    fs::write(&path, "[[caller]]\nname = \"a\"\n").unwrap();
+    let error = AccessSource::follow(&path, Clock::system()).unwrap_err();
+    assert!(error.to_string().starts_with("line 1: "), "{error}");
+}

@@ -1,0 +1,198 @@
+//! Client certificates.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on says so
+
+mod fixture;
+
+use fixture::http::{JSON, Reply, bearer, request_on};
+use fixture::{Running, options, start};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use windfall_edge::{Clock, ServeOptions, TlsOptions};
+
+const NAMED: &str = "
+[[caller]]
+name = \"mesh\"
+tenant = \"windfall\"
+roles = [\"send\"]
+cert_name = [\"spiffe://test/rain\", \"rain.test\"]
+";
+
+struct Authority {
+    pem: String,
+    der: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+struct Identity {
+    cert: CertificateDer<'static>,
+    cert_pem: String,
+    key: KeyPair,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let cert = params.self_signed(&key).unwrap();
+        Self { pem: cert.pem(), der: cert.der().clone(), issuer: Issuer::new(params, key) }
+    }
+
+    fn issue(&self, names: Vec<SanType>) -> Identity {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.subject_alt_names = names;
+        let key = KeyPair::generate().unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        Identity { cert: cert.der().clone(), cert_pem: cert.pem(), key }
+    }
+}
+
+fn dns(name: &str) -> Vec<SanType> {
+    vec![SanType::DnsName(name.try_into().unwrap())]
+}
+
+fn uri(name: &str) -> Vec<SanType> {
+    vec![SanType::URI(name.try_into().unwrap())]
+}
+
+async fn serve(folder: &Path, own: &Authority, clients: &Authority, client_cert_required: bool) -> Running {
+    let server = own.issue(dns("localhost"));
+    let file = |name: &str, text: &str| {
+        let path = folder.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let tls = TlsOptions {
+        cert_file: file("cert.pem", &server.cert_pem),
+        key_file: file("key.pem", &server.key.serialize_pem()),
+        client_ca_file: Some(file("clients.pem", &clients.pem)),
+        client_cert_required,
+    };
+    start(ServeOptions { tls: Some(tls), ..options() }, NAMED, Clock::system()).await
+}
+
+async fn connect(
+    running: &Running,
+    own: &Authority,
+    client: Option<&Identity>,
+    alpn: &[u8],
+) -> io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(own.der.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match client {
+        None => builder.with_no_client_auth(),
+        Some(client) => {
+            let key = PrivateKeyDer::Pkcs8(client.key.serialize_der().into());
+            builder.with_client_auth_cert(vec![client.cert.clone()], key).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![alpn.to_vec()];
+    let stream = TcpStream::connect(running.server.address()).await?;
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+async fn send(stream: TlsStream<TcpStream>, headers: &[(&str, &str)]) -> Reply {
+    let headers: Vec<_> = headers.iter().copied().chain([JSON]).collect();
+    request_on(stream, "POST", "/v1/bonuses/send", &headers, "{}").await
+}
+
+#[tokio::test]
+async fn a_certificate_is_a_caller_by_its_name() {
+    let (own, clients) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let running = serve(folder.path(), &own, &clients, false).await;
+    for names in [dns("rain.test"), uri("spiffe://test/rain"), [dns("other.test"), dns("rain.test")].concat()]
+    {
+        let client = clients.issue(names.clone());
+        let stream = connect(&running, &own, Some(&client), b"http/1.1").await.unwrap();
+        let reply = send(stream, &[]).await;
+        assert_eq!(reply.json()["token"], "mesh:None", "{names:?}");
+    }
+    let unknown = clients.issue(dns("stranger.test"));
+    let stream = connect(&running, &own, Some(&unknown), b"http/1.1").await.unwrap();
+    assert_eq!(send(stream, &[]).await.status, 401);
+
+    // Without one, or with one that is not known, a key is as good as ever; a wrong key is not mended by a certificate.
+    let key = bearer(&running.keys.send.text);
+    for client in [None, Some(&unknown)] {
+        let stream = connect(&running, &own, client, b"http/1.1").await.unwrap();
+        assert_eq!(send(stream, &[("authorization", &key)]).await.status, 200);
+    }
+    let stream = connect(&running, &own, None, b"http/1.1").await.unwrap();
+    assert_eq!(send(stream, &[]).await.status, 401);
+    let named = clients.issue(dns("rain.test"));
+    let stream = connect(&running, &own, Some(&named), b"http/1.1").await.unwrap();
+    assert_eq!(send(stream, &[("authorization", "Bearer wrong")]).await.status, 401);
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_does_not_get_in() {
+    let (own, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    for is_required in [false, true] {
+        let running = serve(folder.path(), &own, &clients, is_required).await;
+        let forged = others.issue(dns("rain.test"));
+        assert!(is_shut_out(connect(&running, &own, Some(&forged), b"http/1.1").await).await);
+        let is_shut = is_shut_out(connect(&running, &own, None, b"http/1.1").await).await;
+        assert_eq!(is_shut, is_required, "without a certificate");
+        if is_required {
+            let good = clients.issue(dns("rain.test"));
+            let stream = connect(&running, &own, Some(&good), b"http/1.1").await.unwrap();
+            assert_eq!(send(stream, &[]).await.status, 200);
+        }
+        fixture::until("it is counted", async || {
+            running.metric("windfall_edge_cut_connections_total{reason=\"handshake\"}") >= 1.0
+        })
+        .await;
+    }
+}
+
+/// In TLS 1.3 a client learns of it with its first read.
+async fn is_shut_out(connected: io::Result<TlsStream<TcpStream>>) -> bool {
+    match connected {
+        Err(_) => true,
+        Ok(mut stream) => {
+            let mut byte = [0];
+            let read = stream.read(&mut byte);
+            matches!(tokio::time::timeout(std::time::Duration::from_millis(300), read).await, Ok(Err(_)))
+        }
+    }
+}
+
+#[tokio::test]
+async fn http2_is_chosen_by_alpn_and_plain_text_is_no_tls() {
+    let (own, clients) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let running = serve(folder.path(), &own, &clients, false).await;
+    let client = clients.issue(uri("spiffe://test/rain"));
+    let stream = connect(&running, &own, Some(&client), b"h2").await.unwrap();
+    let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request = http::Request::post("https://localhost/v1/bonuses/send")
+        .header("content-type", "application/json")
+        .body(())
+        .unwrap();
+    let (response, mut body) = sender.send_request(request, false).unwrap();
+    body.send_data("{}".into(), true).unwrap();
+    assert_eq!(response.await.unwrap().status(), 200);
+    connection.abort();
+
+    let plain = TcpStream::connect(running.server.address()).await.unwrap();
+    assert_eq!(request_on(plain, "GET", "/health/live", &[], "").await.status, 0);
+}
