@@ -195,7 +195,8 @@ mod tests {
         assert!(list.host("b.example.com", 8443) && !list.host("b.example.com", 443));
         assert!(list.host("127.0.0.1", 80) && !list.host("127.0.0.2", 80));
         assert!(!list.host("a.pay.example.com", 443) && !list.host("1.1.1.1", 443));
-        for bad in ["", "a b", "*.example.com", "host:port", "10.0.0.0/33", "x/8", "127.1", "0x7f.1", "a..b"] {
+        for bad in ["", "a b", "*.example.com", "host:port", "10.0.0.0/33", "x/8", "127.1", "0x7f.1", "a..b"]
+        {
             assert_eq!(AllowList::parse(&[bad]), Err(BadEntry(bad.into())));
         }
     }

@@ -195,7 +195,9 @@ mod tests {
 
     #[test]
     fn everything_else_is_unknown() {
-        for status in [100, 200, 201, 202, 204, 206, 301, 302, 304, 307, 400, 401, 403, 404, 409, 500, 502, 504] {
+        for status in
+            [100, 200, 201, 202, 204, 206, 301, 302, 304, 307, 400, 401, 403, 404, 409, 500, 502, 504]
+        {
             for body in ["", "ok", "{}", "null", "[]", r#"{"outcome":"PAID"}"#, r#"{"outcome":0}"#] {
                 assert_eq!(read(status, JSON, body), Err(Doubt::Nonsense), "{status} {body}");
             }

@@ -6,8 +6,7 @@ use tokio::time::Instant;
 use windfall_reward_service::PayAnswer;
 
 /// Upper bounds of the latency histogram's buckets, in ms; one more bucket holds what took longer.
-pub const LATENCY_BOUNDS_MS: [u64; 13] =
-    [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000];
+pub const LATENCY_BOUNDS_MS: [u64; 13] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000];
 
 /// Counters of a connector, since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -153,12 +153,15 @@ mod tests {
         let template = Template::parse(url, &allow(), false).unwrap();
         let target = Target { tls: true, host: "pay.example.com".into(), port: 443 };
         assert_eq!(template.target, target);
-        let mut order =
-            PayOrder { trade_no: "t", user_id: 1, activity: "a&b=c", scene: "x/../y#?", bonus_type: "badge", amount: 1 };
-        assert_eq!(
-            template.fill(&order).unwrap(),
-            "/v1/badge/pay?scene=x%2F..%2Fy%23%3F&a=a%26b%3Dc"
-        );
+        let mut order = PayOrder {
+            trade_no: "t",
+            user_id: 1,
+            activity: "a&b=c",
+            scene: "x/../y#?",
+            bonus_type: "badge",
+            amount: 1,
+        };
+        assert_eq!(template.fill(&order).unwrap(), "/v1/badge/pay?scene=x%2F..%2Fy%23%3F&a=a%26b%3Dc");
         order.bonus_type = "..";
         assert_eq!(template.fill(&order), None);
     }

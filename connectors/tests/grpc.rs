@@ -79,10 +79,12 @@ async fn no_connection_is_not_paid_and_a_broken_one_is_unknown() {
     assert!(matches!(connector.pay(order("a")).await, PayAnswer::Busy { after_ms: 1..=50 }));
     assert_eq!((connector.metrics().unreachable, connector.metrics().unknown), (1, 0));
     // It comes back on the same port, and the connector with it.
-    let downstream = windfall_reward_service::fake::FakeDownstream::open(book(folder.path()), quick(), system_clock());
+    let downstream =
+        windfall_reward_service::fake::FakeDownstream::open(book(folder.path()), quick(), system_clock());
     let options = windfall_connectors::fake::ServerOptions { listen: address, ..support::server_options() };
     let downstream = std::sync::Arc::new(downstream.unwrap());
-    let server = windfall_connectors::fake::FakeServer::start(options, downstream, system_clock()).await.unwrap();
+    let server =
+        windfall_connectors::fake::FakeServer::start(options, downstream, system_clock()).await.unwrap();
     tokio::time::sleep(Duration::from_millis(60)).await;
     assert_eq!(connector.pay(order("a")).await, PayAnswer::Paid);
     // And goes, in the middle of its life.

@@ -110,14 +110,28 @@ async fn what_no_server_should_answer_is_unknown() {
         ("bad chunks", format!("{json}{chunked}\r\nzz\r\n{paid}\r\n0\r\n\r\n")),
         ("many fields", format!("{json}{many}content-length: 18\r\n\r\n{paid}")),
         ("a huge field", format!("{json}x: {}\r\ncontent-length: 18\r\n\r\n{paid}", "y".repeat(40_000))),
-        ("a wrong type", format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 18\r\n\r\n{paid}")),
+        (
+            "a wrong type",
+            format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 18\r\n\r\n{paid}"),
+        ),
         ("no type", format!("HTTP/1.1 200 OK\r\ncontent-length: 18\r\n\r\n{paid}")),
         ("compressed", format!("{json}content-encoding: gzip\r\ncontent-length: 18\r\n\r\n{paid}")),
-        ("accepted", format!("HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{paid}")),
-        ("moved", "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n".to_owned()),
+        (
+            "accepted",
+            format!(
+                "HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{paid}"
+            ),
+        ),
+        (
+            "moved",
+            "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n".to_owned(),
+        ),
         ("a failure", "HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n".to_owned()),
         ("not found", "HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n".to_owned()),
-        ("switching", "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n".to_owned()),
+        (
+            "switching",
+            "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n".to_owned(),
+        ),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let by_hand = answering(answer).await;
@@ -299,14 +313,18 @@ async fn options_are_checked_when_it_is_made() {
     assert!(matches!(refused(|o| o.wire.timeout_ms = 0), SetupError::Option { key: "wire.timeout_ms", .. }));
     assert!(matches!(refused(|o| o.wire.idle_max = 5_000), SetupError::Option { key: "wire.idle_max", .. }));
     assert!(matches!(refused(|o| o.key_id = "a b".into()), SetupError::Key(_)));
-    assert!(matches!(refused(|o| o.secret_file = "/none".into()), SetupError::File { key: "secret_file", .. }));
+    assert!(matches!(
+        refused(|o| o.secret_file = "/none".into()),
+        SetupError::File { key: "secret_file", .. }
+    ));
     std::fs::write(folder.path().join("short"), "short").unwrap();
     let mut options = good.clone();
     options.secret_file = folder.path().join("short");
     let error = HttpConnector::new("fake", &options, system_clock()).map(|_| ()).unwrap_err();
     assert!(matches!(error, SetupError::Key(_)), "{error}");
     assert!(HttpConnector::new("fake", &good, system_clock()).is_ok());
-    let text = "url = \"https://a.example/\"\nallow = [\"a.example\"]\nkey_id = \"k\"\nsecret_file = \"/s\"\n";
+    let text =
+        "url = \"https://a.example/\"\nallow = [\"a.example\"]\nkey_id = \"k\"\nsecret_file = \"/s\"\n";
     let read: windfall_connectors::HttpOptions = toml::from_str(text).unwrap();
     assert_eq!(read.wire, windfall_connectors::WireOptions::default());
     assert!(toml::from_str::<windfall_connectors::HttpOptions>(&format!("{text}more = 1\n")).is_err());

@@ -151,9 +151,11 @@ async fn through_restarts_of_the_downstream_each_order_is_paid_once() {
     call.abort();
     drop(call.await);
     rewards.grant_batch("badge", &events).await;
-    let again = windfall_reward_service::fake::FakeDownstream::open(book(folder.path()), quick(), system_clock());
+    let again =
+        windfall_reward_service::fake::FakeDownstream::open(book(folder.path()), quick(), system_clock());
     let options = windfall_connectors::fake::ServerOptions { listen: address, ..support::server_options() };
-    let second = windfall_connectors::fake::FakeServer::start(options, Arc::new(again.unwrap()), system_clock());
+    let second =
+        windfall_connectors::fake::FakeServer::start(options, Arc::new(again.unwrap()), system_clock());
     let second = second.await.unwrap();
     let replies = until_final(&rewards, &events).await;
     assert!(replies.iter().all(GrantReply::is_credited));

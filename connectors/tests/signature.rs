@@ -56,7 +56,10 @@ fn what_is_changed_on_the_way_is_refused() {
     ] {
         assert_eq!(check(&header, "POST", "/pay", BODY, now_ms), expected, "{now_ms}");
     }
-    assert_eq!(verify(&[key("other")], &header, "POST", "/pay", BODY, TIME_MS, 0), Err(SignatureError::UnknownKey));
+    assert_eq!(
+        verify(&[key("other")], &header, "POST", "/pay", BODY, TIME_MS, 0),
+        Err(SignatureError::UnknownKey)
+    );
     assert_eq!(verify(&[], &header, "POST", "/pay", BODY, TIME_MS, 0), Err(SignatureError::UnknownKey));
     let rotated = [SigningKey::new("new", &[7; 32]).unwrap(), key("k")];
     assert_eq!(verify(&rotated, &header, "POST", "/pay", BODY, TIME_MS, 0), Ok(()));

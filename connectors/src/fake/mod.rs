@@ -82,7 +82,11 @@ impl FakeServer {
     ///
     /// # Errors
     /// The address cannot be listened on.
-    pub async fn start(options: ServerOptions, downstream: Arc<FakeDownstream>, clock: Clock) -> io::Result<Self> {
+    pub async fn start(
+        options: ServerOptions,
+        downstream: Arc<FakeDownstream>,
+        clock: Clock,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(options.listen).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::new(options, downstream, clock));

@@ -145,8 +145,8 @@ async fn route(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respon
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     let good = if is_grpc {
         shared.grpc.fetch_add(1, Ordering::Relaxed);
-        let mut service = DownstreamServer::new(GrpcFace(Arc::clone(&shared)))
-            .max_decoding_message_size(BODY_MAX_BYTES);
+        let mut service =
+            DownstreamServer::new(GrpcFace(Arc::clone(&shared))).max_decoding_message_size(BODY_MAX_BYTES);
         service.call(request).await.map_err(|never| match never {})?
     } else {
         shared.http.fetch_add(1, Ordering::Relaxed);
