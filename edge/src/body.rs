@@ -9,13 +9,15 @@ use hyper::body::Incoming;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tonic::Status;
 use tonic::body::Body;
 
 /// What is set aside before a byte has come, whatever length is declared.
 const FIRST_BYTES_MAX: usize = 64 << 10;
+/// What goes out at once.
+const PIECE_BYTES: usize = 32 << 10;
 
 /// Memory for bodies over all calls.
 #[derive(Clone)]
@@ -112,15 +114,17 @@ fn as_gauge(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// An answer's body that keeps something until it is written, or nobody wants it any more.
+/// An answer's body that keeps something until it is written, or nobody wants it any more. It goes out in pieces:
+/// hyper takes a piece whole, however slowly the peer reads, and would take a whole answer so.
 pub(crate) struct Holding<T> {
     body: Body,
+    piece: Bytes,
     _held: T,
 }
 
 impl<T> Holding<T> {
     pub(crate) fn new(body: Body, held: T) -> Self {
-        Self { body, _held: held }
+        Self { body, piece: Bytes::new(), _held: held }
     }
 }
 
@@ -132,14 +136,31 @@ impl<T: Unpin> http_body::Body for Holding<T> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        if self.piece.is_empty() {
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                ended => return Poll::Ready(ended),
+            };
+            match frame.into_data() {
+                Ok(data) => self.piece = data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+        let size = self.piece.len().min(PIECE_BYTES);
+        Poll::Ready(Some(Ok(Frame::data(self.piece.split_to(size)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.piece.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (hint, piece) = (self.body.size_hint(), self.piece.len() as u64);
+        let mut whole = SizeHint::new();
+        whole.set_lower(hint.lower() + piece);
+        if let Some(upper) = hint.upper() {
+            whole.set_upper(upper + piece);
+        }
+        whole
     }
 }

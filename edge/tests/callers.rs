@@ -132,13 +132,16 @@ async fn metrics_are_for_operators_and_the_document_for_any_caller() {
     assert_eq!(get(address, "/openapi.json", &running.keys.send.text).await.status, 200);
 }
 
+/// Headers, and the user or the refusal that they lead to.
+type Case<'a> = (&'a [(&'a str, &'a str)], Result<&'a str, (u16, Code)>);
+
 #[tokio::test]
 async fn a_trusted_front_names_users_and_nobody_else_does() {
     let running = start(options(), "", Clock::system()).await;
     let address = running.server.address();
     let (front, verify) = (bearer(&running.keys.front.text), bearer(&running.keys.verify.text));
     let channel = channel(address).await;
-    let cases: [(&[(&str, &str)], Result<&str, (u16, Code)>); 8] = [
+    let cases: [Case<'_>; 8] = [
         (&[("authorization", &front), ("x-windfall-user", "42")], Ok("42")),
         (&[("authorization", &verify), ("x-windfall-user", "42")], Err((403, Code::PermissionDenied))),
         (
