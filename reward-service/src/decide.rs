@@ -1,11 +1,15 @@
 //! One transaction of the writer: decisions on events, and the archive entries that go with them.
 
+use crate::accounts::Withdrawn;
 use crate::contract::{Failed, GrantReply, Rejection, RetryReason};
 use crate::decode::{self, NoOrder};
-use crate::writer::{Answer, Decision, Grant, How, Job, Settle};
+use crate::withdraw::Held;
+use crate::writer::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use windfall_ledger::{
-    ArchiveEntry, Attempt, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason, Status, StoredOrder, Tx,
+    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Reason, Status,
+    StoredOrder, Tx, Withdrawal,
 };
 
 /// A transaction in the making, over jobs of lifetime `'j`.
@@ -198,6 +202,73 @@ impl<'l, 'j> Round<'l, 'j> {
             replies.push(self.refused(event, order, why, finish));
         }
         Ok(replies)
+    }
+
+    /// Holds withdrawals, pays those that the ledger itself pays, and ends those whose payer has decided.
+    pub fn withdraw_all(&mut self, jobs: &'j [Job], answers: &mut [Answer]) -> Result<(), LedgerError> {
+        let holds: Vec<(usize, &Hold)> = jobs
+            .iter()
+            .enumerate()
+            .filter_map(|(at, job)| if let Job::Hold(hold) = job { Some((at, hold)) } else { None })
+            .collect();
+        let batch: Vec<Withdrawal<'_>> = holds
+            .iter()
+            .map(|(_, Hold { order, .. })| Withdrawal {
+                id: &order.id,
+                user_id: order.user_id,
+                asset: &order.bonus_type,
+                amount: order.amount,
+                time_ms: self.now_ms,
+            })
+            .collect();
+        let outcomes = if batch.is_empty() { Vec::new() } else { self.tx.hold(&batch)? };
+        // Those of this transaction are paid by it; one that was held before may have been paid by another.
+        let paid: BTreeSet<&str> = holds
+            .iter()
+            .zip(&outcomes)
+            .filter(|((_, hold), outcome)| hold.pays && **outcome == HoldOutcome::Held)
+            .map(|((_, hold), _)| hold.order.id.as_str())
+            .collect();
+        if !paid.is_empty() {
+            self.tx.pay_out(&paid.iter().copied().collect::<Vec<_>>(), self.now_ms)?;
+        }
+        for ((at, hold), outcome) in holds.iter().zip(outcomes) {
+            let is_paid = paid.contains(hold.order.id.as_str());
+            answers[*at] = Answer::Held(match outcome {
+                HoldOutcome::Held if is_paid => Held::Done(Withdrawn::Paid),
+                HoldOutcome::HeldBefore if is_paid => Held::Done(Withdrawn::AlreadyPaid),
+                HoldOutcome::Held | HoldOutcome::HeldBefore => Held::Ask,
+                HoldOutcome::Paid => Held::Done(Withdrawn::AlreadyPaid),
+                HoldOutcome::Refused(why) => Held::Done(Withdrawn::Refused(why)),
+                HoldOutcome::Short { balance } => Held::Done(Withdrawn::Short { balance }),
+                HoldOutcome::Conflict => Held::Done(Withdrawn::Conflict),
+            });
+        }
+        for (job, answer) in jobs.iter().zip(answers) {
+            if let Job::End(end) = job {
+                *answer = Answer::Ended(self.end(end)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, end: &'j End) -> Result<Finish, LedgerError> {
+        let id = end.id.as_str();
+        let finish = match &end.refused {
+            None => self.tx.pay_out(&[id], self.now_ms)?,
+            Some(why) => self.tx.give_back(&[(id, why)], self.now_ms)?,
+        };
+        let finish = finish.first().copied().unwrap_or(Finish::Unknown);
+        if end.refused.is_none() && finish == Finish::Otherwise {
+            tracing::error!(id, "a withdrawal was paid out after it had been refused and given back");
+            self.archive.push(Entry {
+                trade_no: Some(id),
+                payload: id.as_bytes(),
+                reason: "paid_after_refusal".into(),
+                detail: "a withdrawal: its payer refused it, so the money went back, and then paid it".into(),
+            });
+        }
+        Ok(finish)
     }
 
     /// The order of an event that was reserved, read in the same way.

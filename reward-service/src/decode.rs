@@ -9,6 +9,13 @@ use windfall_proto::order::{check_amount, check_bonus_type, check_name, check_tr
 #[error("{0}")]
 pub(crate) struct NoOrder(String);
 
+#[cfg(feature = "rpc")]
+impl NoOrder {
+    pub fn of(what: &str) -> Self {
+        Self(format!("{what} is not allowed"))
+    }
+}
+
 /// Reads an event, of this bonus type where one is given.
 pub(crate) fn order<'a>(
     bytes: &'a [u8],

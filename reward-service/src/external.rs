@@ -28,14 +28,18 @@ const SETTLE_MAX: usize = 256;
 pub(crate) struct InFlight(Mutex<HashSet<Box<str>>>);
 
 /// Orders claimed by one call; freed when it ends, cancelled or not.
-struct Claims<'f> {
+pub(crate) struct Claims<'f> {
     in_flight: &'f InFlight,
     own: Vec<Box<str>>,
 }
 
-impl Claims<'_> {
+impl<'f> Claims<'f> {
+    pub fn new(in_flight: &'f InFlight) -> Self {
+        Self { in_flight, own: Vec::new() }
+    }
+
     /// False where another call, or this one, has the order in hand already.
-    fn claim(&mut self, trade_no: &str) -> bool {
+    pub fn claim(&mut self, trade_no: &str) -> bool {
         let fresh = self.in_flight.0.lock().insert(trade_no.into());
         if fresh {
             self.own.push(trade_no.into());
@@ -74,7 +78,7 @@ impl RewardHandle {
         events: &[Bytes],
         attempt: Attempt,
     ) -> Vec<GrantReply> {
-        let mut claims = Claims { in_flight: &self.inner.in_flight, own: Vec::new() };
+        let mut claims = Claims::new(&self.inner.in_flight);
         // Malformed ones go along: the writer answers and archives them.
         let ours: Vec<usize> = (0..events.len())
             .filter(|at| {

@@ -2,6 +2,7 @@
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// What a job weighs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -101,6 +102,29 @@ impl<J> Inbox<J> {
 
     pub fn events(&self) -> usize {
         self.state.lock().waiting.events
+    }
+}
+
+/// However the thread that serves an inbox ends, nobody may wait for it: jobs left over are dropped, which answers
+/// their callers.
+pub(crate) struct CloseAtEnd<J> {
+    inbox: Arc<Inbox<J>>,
+    who: &'static str,
+}
+
+impl<J> CloseAtEnd<J> {
+    pub fn new(inbox: Arc<Inbox<J>>, who: &'static str) -> Self {
+        Self { inbox, who }
+    }
+}
+
+impl<J> Drop for CloseAtEnd<J> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("{} has panicked; every call is told to come again", self.who);
+        }
+        self.inbox.close();
+        self.inbox.drop_all();
     }
 }
 

@@ -53,9 +53,13 @@ mod external;
 pub mod fake;
 mod inbox;
 mod options;
+mod reading;
 mod replay;
+#[cfg(feature = "rpc")]
+pub mod rpc;
 mod service;
 mod stats;
+mod withdraw;
 mod writer;
 
 pub use connector::{Connector, PayAnswer, PayOrder};

@@ -38,8 +38,16 @@ pub struct RewardOptions {
     pub default_pays: Payer,
     /// Who pays a type.
     pub pays: BTreeMap<String, Payer>,
+    /// Who pays withdrawals out. The ledger: it notes them as paid in the transaction that holds them, and whoever
+    /// reads the answer moves the money. A connector: it is asked with the key `withdrawal `, a space included, and
+    /// the withdrawal's id, with neither activity nor scene. Default: the ledger.
+    pub payout: Payer,
     /// Options of connectors by name; those not named have the defaults.
     pub connectors: BTreeMap<String, ConnectorOptions>,
+    /// Threads that only read, each on a connection of its own, 1 to 16. Default 2.
+    pub readers: usize,
+    /// Reads that wait at most, 1 to 1,000,000. Default 1,024. When full, calls are told to come again.
+    pub reads_max: usize,
 }
 
 impl Default for RewardOptions {
@@ -52,7 +60,10 @@ impl Default for RewardOptions {
             busy_retry_ms: 20,
             default_pays: Payer::Ledger,
             pays: BTreeMap::new(),
+            payout: Payer::Ledger,
             connectors: BTreeMap::new(),
+            readers: 2,
+            reads_max: 1_024,
         }
     }
 }

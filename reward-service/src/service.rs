@@ -5,6 +5,7 @@ use crate::contract::{ArchiveUnavailable, Failed, GrantReply, RetryReason, Rewar
 use crate::external::InFlight;
 use crate::inbox::{Inbox, NotTaken, Weight};
 use crate::options::{Clock, GrantObserver, Payer, RewardOptions};
+use crate::reading::{self, ReadCall};
 use crate::stats::{Counters, RewardStats};
 use crate::writer::{Decision, Grant, How, Job, Writer};
 use async_trait::async_trait;
@@ -76,7 +77,8 @@ impl RewardService {
             })
             .collect();
         let named = options.pays.iter().map(|(name, payer)| (name.as_str(), payer));
-        for (bonus_type, payer) in named.chain([("(default)", &options.default_pays)]) {
+        let others = [("(default)", &options.default_pays), ("(withdrawals)", &options.payout)];
+        for (bonus_type, payer) in named.chain(others) {
             if let Payer::Connector(connector) = payer
                 && !downstreams.contains_key(connector)
             {
@@ -90,6 +92,9 @@ impl RewardService {
         // All connections before the first thread: a start that fails leaves nothing behind.
         let (writers, batch_events) = suits(ledger.writers());
         let more = options.writers.unwrap_or(writers).clamp(1, 64) - 1;
+        let readers =
+            (0..options.readers.clamp(1, 16)).map(|_| ledger.reader()).collect::<Result<Vec<_>, _>>()?;
+        let reads = Weight { events: options.reads_max.clamp(1, 1_000_000), bytes: 0 };
         let mut ledgers = (0..more).map(|_| ledger.another()).collect::<Result<Vec<_>, _>>()?;
         ledgers.push(ledger);
         let mut inner = Inner {
@@ -98,9 +103,15 @@ impl RewardService {
             counters,
             in_flight: InFlight::default(),
             clock,
+            reads: Arc::new(Inbox::new(reads)),
+            reading: Mutex::default(),
             threads: Mutex::default(),
             options,
         };
+        for reader in readers {
+            let thread = reading::start(reader, Arc::clone(&inner.reads))?;
+            inner.reading.get_mut().push(thread);
+        }
         for ledger in ledgers {
             let writer = Writer {
                 ledger,
@@ -133,12 +144,14 @@ pub struct RewardHandle {
 }
 
 pub(crate) struct Inner {
-    options: RewardOptions,
+    pub(crate) options: RewardOptions,
     inbox: Arc<Inbox<Job>>,
-    downstreams: BTreeMap<String, Arc<Downstream>>,
+    pub(crate) reads: Arc<Inbox<ReadCall>>,
+    pub(crate) downstreams: BTreeMap<String, Arc<Downstream>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) in_flight: InFlight,
     pub(crate) clock: Clock,
+    reading: Mutex<Vec<JoinHandle<()>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -256,12 +269,15 @@ impl Inner {
 
     fn close(&self) {
         self.inbox.close();
-        let threads = std::mem::take(&mut *self.threads.lock());
-        // A writer may drop the last handle, inside a call: it cannot wait for itself, and ends anyway.
+        self.reads.close();
+        // Readers first: the last to close a file should be its writer, which tidies up.
+        let mut threads = std::mem::take(&mut *self.reading.lock());
+        threads.append(&mut self.threads.lock());
+        // One may drop the last handle, inside a call: it cannot wait for itself, and ends anyway.
         let own = std::thread::current().id();
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
             if thread.join().is_err() {
-                tracing::error!("a writer of the ledger had panicked; its callers were told to ask again");
+                tracing::error!("a thread of the ledger had panicked; its callers were told to ask again");
             }
         }
     }

@@ -1,16 +1,18 @@
 //! A thread that writes the ledger. It takes all calls that wait, puts them into one transaction, and answers
 //! after its commit: group commit. A file has one such thread, a database several, each on its own connection.
 
+use crate::accounts::WithdrawOrder;
 use crate::contract::{Failed, GrantReply};
 use crate::decide::Round;
-use crate::inbox::{Inbox, Weight};
+use crate::inbox::{CloseAtEnd, Inbox, Weight};
 use crate::options::{Clock, GrantObserver};
 use crate::stats::Counters;
+use crate::withdraw::Held;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
-use windfall_ledger::{Attempt, Ledger, LedgerError};
+use windfall_ledger::{Attempt, Finish, Ledger, LedgerError};
 
 /// What the ledger says about one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,12 +62,31 @@ pub(crate) struct Settle {
     pub reply: oneshot::Sender<Vec<GrantReply>>,
 }
 
+/// A withdrawal to hold.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub order: WithdrawOrder,
+    /// The ledger itself pays it, in the same transaction.
+    pub pays: bool,
+    pub reply: oneshot::Sender<Held>,
+}
+
+/// A withdrawal whose payer has decided: it has paid, or refused for this reason.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub id: String,
+    pub refused: Option<String>,
+    pub reply: oneshot::Sender<Finish>,
+}
+
 /// Something else to do with the ledger, in a transaction of its own or none.
 pub(crate) type Call = Box<dyn FnOnce(&mut Ledger) + Send>;
 
 pub(crate) enum Job {
     Grant(Grant),
     Settle(Settle),
+    Hold(Hold),
+    End(End),
     Archive { failed: Vec<Failed>, reply: oneshot::Sender<Result<(), String>> },
     Call(Call),
 }
@@ -84,8 +105,12 @@ impl Job {
                 .chain(settle.refused.iter().map(|(event, _)| event))
                 .map(Bytes::len)),
             Self::Archive { failed, .. } => of(&mut failed.iter().map(|one| one.payload.len())),
-            Self::Call(_) => Weight { events: 1, bytes: 0 },
+            Self::Call(_) | Self::Hold(_) | Self::End(_) => Weight { events: 1, bytes: 0 },
         }
+    }
+
+    const fn is_withdrawal(&self) -> bool {
+        matches!(self, Self::Hold(_) | Self::End(_))
     }
 }
 
@@ -93,6 +118,8 @@ impl Job {
 pub(crate) enum Answer {
     Decisions(Vec<Decision>),
     Settled(Vec<GrantReply>),
+    Held(Held),
+    Ended(Finish),
     Archived,
     None,
 }
@@ -109,26 +136,21 @@ pub(crate) struct Writer {
     pub clock: Clock,
 }
 
-/// However the writer ends, nobody may wait for it: jobs left over are dropped, which answers their callers.
-struct CloseAtEnd(Arc<Inbox<Job>>);
-
-impl Drop for CloseAtEnd {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!("the ledger's writer has panicked; every call is told to come again");
-        }
-        self.0.close();
-        self.0.drop_all();
-    }
-}
-
 impl Writer {
     /// Runs until the inbox is closed and empty.
     pub fn run(mut self) {
-        let end = CloseAtEnd(Arc::clone(&self.inbox));
+        let end = CloseAtEnd::new(Arc::clone(&self.inbox), "the ledger's writer");
         let mut jobs = Vec::new();
         while self.inbox.take(self.batch_events_max, &mut jobs) {
-            self.round(&mut jobs);
+            // Withdrawals lock their users' accounts at their beginning, grants at their end: in one transaction
+            // many writers would lock them in any order, and wait for each other in a ring.
+            let (mut withdrawals, mut others): (Vec<Job>, Vec<Job>) =
+                jobs.drain(..).partition(Job::is_withdrawal);
+            for jobs in [&mut others, &mut withdrawals] {
+                if !jobs.is_empty() {
+                    self.round(jobs);
+                }
+            }
         }
         drop(end);
     }
@@ -182,6 +204,7 @@ impl Writer {
         let mut round = Round::begin(&mut self.ledger, now_ms)?;
         let mut answers: Vec<Answer> = jobs.iter().map(|_| Answer::None).collect();
         round.grant_all(jobs, &mut answers)?;
+        round.withdraw_all(jobs, &mut answers)?;
         for (job, answer) in jobs.iter().zip(&mut answers) {
             match job {
                 Job::Settle(settle) => *answer = Answer::Settled(round.settle(settle)?),
@@ -189,7 +212,7 @@ impl Writer {
                     round.archive_failed(failed)?;
                     *answer = Answer::Archived;
                 }
-                Job::Grant(_) | Job::Call(_) => {}
+                Job::Grant(_) | Job::Hold(_) | Job::End(_) | Job::Call(_) => {}
             }
         }
         let done = round.commit()?;
@@ -212,16 +235,18 @@ impl Writer {
                 self.counters.count(&settle.bonus_type, &replies);
                 drop(settle.reply.send(replies));
             }
+            (Job::Hold(hold), Answer::Held(held)) => drop(hold.reply.send(held)),
+            (Job::End(end), Answer::Ended(finish)) => drop(end.reply.send(finish)),
             (Job::Archive { reply, .. }, Answer::Archived) => drop(reply.send(Ok(()))),
             (Job::Call(call), _) => call(&mut self.ledger),
-            (Job::Grant(_) | Job::Settle(_) | Job::Archive { .. }, _) => {}
+            (Job::Grant(_) | Job::Settle(_) | Job::Hold(_) | Job::End(_) | Job::Archive { .. }, _) => {}
         }
     }
 
     fn refuse(&mut self, job: Job, error: &LedgerError) {
         match job {
             // Their callers see that the sender is gone.
-            Job::Grant(_) | Job::Settle(_) => {}
+            Job::Grant(_) | Job::Settle(_) | Job::Hold(_) | Job::End(_) => {}
             Job::Archive { reply, .. } => drop(reply.send(Err(error.to_string()))),
             Job::Call(call) => call(&mut self.ledger),
         }

@@ -5,12 +5,17 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::cash;
+use windfall_reward_service::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
 use windfall_reward_service::contract::{GrantReply, Rewards};
+use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{BudgetSet, Ledger, LedgerReader, PostgresOptions};
-use windfall_reward_service::{RewardHandle, RewardOptions, RewardService, system_clock};
+use windfall_reward_service::{
+    Connector, ConnectorOptions, Payer, RewardHandle, RewardOptions, RewardService, system_clock,
+};
 use windfall_servers::{Private, Servers};
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -157,4 +162,104 @@ async fn a_server_that_is_frozen_for_10_s_loses_and_doubles_nothing() {
         server.thaw().unwrap();
     })
     .await;
+}
+
+/// Grants arrive, and the same withdrawals are asked for by two services at once, while the server is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
+    const OUTS: u64 = 300;
+    const OUT_USERS: u64 = 20;
+    let server = tokio::task::spawn_blocking(|| Private::start(windfall_servers::PostgresOptions::default()))
+        .await
+        .unwrap()
+        .unwrap();
+    let (url, options) = (server.url().to_owned(), schema("withdrawals"));
+    let folder = tempfile::tempdir().unwrap();
+    let book = folder.path().join("book");
+    // One payer for both, which pays and then says nothing, now and then.
+    let fake = FakeOptions {
+        rate_per_s: 0,
+        latency_ms: 1,
+        paid_then_timeout_per_mille: 50,
+        ..FakeOptions::default()
+    };
+    let fake: Arc<dyn Connector> = Arc::new(FakeDownstream::open(&book, fake, system_clock()).unwrap());
+    let services: Vec<RewardHandle> = (0..2)
+        .map(|_| {
+            let ledger = Ledger::connect(&url, &options).unwrap();
+            let mut options =
+                RewardOptions { payout: Payer::Connector("fake".into()), ..RewardOptions::default() };
+            let connector =
+                ConnectorOptions { timeout_ms: 50, breaker_open_ms: 50, ..ConnectorOptions::default() };
+            options.connectors.insert("fake".into(), connector);
+            RewardService::start(options, ledger, vec![Arc::clone(&fake)], None, system_clock()).unwrap()
+        })
+        .collect();
+    let credited = AtomicU64::new(0);
+    let grants = (0..4_u64).map(|task| {
+        let (services, credited) = (&services, &credited);
+        async move {
+            for batch in 0..40 {
+                until_final(&services[usize::try_from(task % 2).unwrap()], batch, credited).await;
+            }
+        }
+    });
+    let paid = AtomicU64::new(0);
+    let outs = (0..6_u64).map(|task| {
+        let (services, paid) = (&services, &paid);
+        async move {
+            let rewards = &services[usize::try_from(task % 2).unwrap()];
+            for nth in 0..OUTS {
+                let nth = (nth + task / 2 * 40) % OUTS;
+                let order = WithdrawOrder {
+                    id: format!("out/{nth:04}"),
+                    user_id: i64::try_from(nth % OUT_USERS).unwrap(),
+                    bonus_type: "cash".into(),
+                    amount: 4,
+                };
+                let started = Instant::now();
+                loop {
+                    match rewards.withdraw(&order).await {
+                        Ok(Withdrawn::AlreadyPaid) => break,
+                        Ok(Withdrawn::Paid) => {
+                            paid.fetch_add(1, Ordering::Relaxed);
+                            break;
+                        }
+                        Ok(Withdrawn::Pending { .. } | Withdrawn::Short { .. })
+                        | Err(AccountsError::Unavailable { .. }) => {}
+                        other => panic!("{other:?}"),
+                    }
+                    assert!(started.elapsed() < PATIENCE, "withdrawal {nth} waits for ever");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        }
+    });
+    let trouble = tokio::task::spawn_blocking(move || {
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_millis(700));
+            server.kill().unwrap();
+            server.start().unwrap();
+        }
+        server
+    });
+    let (server, ..) =
+        tokio::join!(trouble, futures_util::future::join_all(grants), futures_util::future::join_all(outs));
+    services.iter().for_each(RewardHandle::close);
+    assert!(paid.into_inner() <= OUTS, "at most one call is told that it paid");
+    let reader = LedgerReader::connect(&url, &options).unwrap();
+    let found = reader.reconcile().unwrap();
+    assert!(found.is_clean(), "{found:?}");
+    assert_eq!((found.orders, found.withdrawals), (40 * 40, OUTS));
+    let sum: i64 = (0..USERS)
+        .map(|user| reader.balances(i64::try_from(user).unwrap()).unwrap()[0].1)
+        .inspect(|balance| assert!(*balance >= 0))
+        .sum();
+    assert_eq!(sum, i64::try_from(40 * 40 * 3 - OUTS * 4).unwrap());
+    let payments = FakeBook::read(&book).unwrap();
+    let keys: std::collections::BTreeSet<_> = payments.iter().map(|one| one.trade_no.as_str()).collect();
+    assert_eq!((payments.len() as u64, keys.len() as u64), (OUTS, OUTS), "each is paid once");
+    drop(reader);
+    tokio::task::spawn_blocking(move || drop(server.unwrap())).await.unwrap();
 }

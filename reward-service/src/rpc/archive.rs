@@ -1,0 +1,161 @@
+//! `windfall.v1.Archive`.
+
+use super::status;
+use crate::service::RewardHandle;
+use prost::Message;
+use tonic::{Request, Response, Status};
+use windfall_edge::Call;
+use windfall_ledger::{ArchiveFilter, Archived, Replay};
+use windfall_proto::event::EventRef;
+use windfall_proto::order::check_text;
+use windfall_proto::v1;
+use windfall_proto::v1::archive_server;
+
+const PAGE_DEFAULT: u32 = 100;
+const PAGE_MAX: u32 = 1_000;
+/// Entries that are read at once, with their payloads.
+const READ_MAX: u32 = 100;
+const ACTOR_MAX_BYTES: usize = 64;
+
+/// The failure archive and the budgets, for operators. Role: operate.
+#[derive(Clone)]
+pub struct ArchiveService {
+    rewards: RewardHandle,
+}
+
+impl ArchiveService {
+    /// On this reward service.
+    pub const fn new(rewards: RewardHandle) -> Self {
+        Self { rewards }
+    }
+
+    /// One entry. What belongs to another app is not there.
+    async fn entry(&self, id: i64, tenant: &str) -> Result<Archived, Status> {
+        let found = self.rewards.read(move |reader| reader.archived(id)).await;
+        found
+            .map_err(|error| status::of_call(&error))?
+            .filter(|entry| is_visible(entry, tenant))
+            .ok_or_else(|| status::no_entry(id))
+    }
+}
+
+/// An event belongs to its app; what is no event, or names none, is any operator's to look at.
+fn is_visible(entry: &Archived, tenant: &str) -> bool {
+    EventRef::parse(&entry.payload).map_or(true, |event| event.app_id.is_empty() || event.app_id == tenant)
+}
+
+fn replay(replay: &Replay) -> v1::ArchiveReplay {
+    let Replay { time_ms, actor, outcome } = replay;
+    v1::ArchiveReplay { actor: actor.clone(), time_ms: *time_ms, outcome: outcome.clone() }
+}
+
+fn line(entry: &Archived) -> v1::ArchiveEntry {
+    // A whole record reads as no event; nor does what has no order number.
+    let event = EventRef::parse(&entry.payload)
+        .is_ok_and(|event| !event.trade_no.is_empty())
+        .then(|| v1::BonusEvent::decode(entry.payload.as_slice()).ok())
+        .flatten();
+    v1::ArchiveEntry {
+        id: entry.id,
+        trade_no: entry.trade_no.clone().unwrap_or_default(),
+        reason: entry.reason.clone(),
+        detail: entry.detail.clone(),
+        time_ms: entry.time_ms,
+        payload_bytes: u32::try_from(entry.payload.len()).unwrap_or(u32::MAX),
+        event,
+        replay: entry.replay.as_ref().map(replay),
+    }
+}
+
+#[tonic::async_trait]
+impl archive_server::Archive for ArchiveService {
+    async fn list_archive(
+        &self,
+        request: Request<v1::ListArchiveRequest>,
+    ) -> Result<Response<v1::ListArchiveReply>, Status> {
+        let tenant = std::sync::Arc::clone(&Call::of(&request)?.caller.tenant);
+        let v1::ListArchiveRequest { reason, trade_no, open, page_size, after } = request.into_inner();
+        let page = match page_size {
+            0 => PAGE_DEFAULT,
+            1..=PAGE_MAX => page_size,
+            _ => {
+                return Err(Status::invalid_argument(format!(
+                    "page_size is {page_size}; it must be 0 to {PAGE_MAX}"
+                )));
+            }
+        };
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let mut filter =
+            ArchiveFilter { reason: some(reason), trade_no: some(trade_no), open, after, limit: 0 };
+        let (mut entries, mut left) = (Vec::new(), page);
+        // In parts, so that the payloads of a page are never all in memory.
+        while left > 0 {
+            filter.limit = left.min(READ_MAX);
+            let part = filter.clone();
+            let found = self.rewards.read(move |reader| reader.archive_list(&part)).await;
+            let found = found.map_err(|error| status::of_call(&error))?;
+            let read = u32::try_from(found.len()).unwrap_or(u32::MAX);
+            filter.after = found.last().map_or(filter.after, |entry| entry.id);
+            entries.extend(found.iter().filter(|entry| is_visible(entry, &tenant)).map(line));
+            left = left.saturating_sub(read);
+            if read < filter.limit {
+                return Ok(Response::new(v1::ListArchiveReply { entries, next_after: 0 }));
+            }
+        }
+        Ok(Response::new(v1::ListArchiveReply { entries, next_after: filter.after }))
+    }
+
+    async fn get_archived(
+        &self,
+        request: Request<v1::GetArchivedRequest>,
+    ) -> Result<Response<v1::GetArchivedReply>, Status> {
+        let tenant = std::sync::Arc::clone(&Call::of(&request)?.caller.tenant);
+        let id = request.into_inner().id;
+        let entry = self.entry(id, &tenant).await?;
+        let replays = self.rewards.read(move |reader| reader.replays(id)).await;
+        let replays = replays.map_err(|error| status::of_call(&error))?;
+        Ok(Response::new(v1::GetArchivedReply {
+            entry: Some(line(&entry)),
+            payload: entry.payload,
+            replays: replays.iter().map(replay).collect(),
+        }))
+    }
+
+    async fn replay_archived(
+        &self,
+        request: Request<v1::ReplayArchivedRequest>,
+    ) -> Result<Response<v1::ReplayArchivedReply>, Status> {
+        let caller = Call::of(&request)?.caller.clone();
+        let v1::ReplayArchivedRequest { id, actor } = request.into_inner();
+        check_text(&actor, ACTOR_MAX_BYTES)
+            .map_err(|why| Status::invalid_argument(format!("actor {why}")))?;
+        self.entry(id, &caller.tenant).await?;
+        // The key's name comes from the edge: nobody replays in another's name.
+        let actor =
+            if actor.is_empty() { caller.name.to_string() } else { format!("{}: {actor}", caller.name) };
+        let replayed = self.rewards.replay(id, &actor).await.map_err(|error| status::of_replay(&error))?;
+        Ok(Response::new(v1::ReplayArchivedReply { reply: Some(status::reply(&replayed.reply)) }))
+    }
+
+    async fn list_budgets(
+        &self,
+        request: Request<v1::ListBudgetsRequest>,
+    ) -> Result<Response<v1::ListBudgetsReply>, Status> {
+        Call::of(&request)?;
+        let found = self.rewards.read(|reader| reader.budgets()).await;
+        let budgets = found
+            .map_err(|error| status::of_call(&error))?
+            .into_iter()
+            .map(|budget| v1::BudgetLine {
+                activity: budget.activity,
+                scene: budget.scene,
+                bonus_type: budget.bonus_type,
+                is_set: budget.total.is_some(),
+                total: budget.total.unwrap_or(0),
+                used: budget.used,
+                reserved: budget.reserved,
+            })
+            .collect();
+        Ok(Response::new(v1::ListBudgetsReply { budgets }))
+    }
+}

@@ -1,0 +1,63 @@
+//! Errors and answers as the wire has them. The one place for it.
+
+use crate::contract::GrantReply;
+use crate::replay::ReplayError;
+use crate::service::CallError;
+use tonic::Status;
+use windfall_ledger::LedgerError;
+use windfall_proto::v1;
+
+/// What a database says is for the log, not for a caller.
+pub(super) fn of_call(error: &CallError) -> Status {
+    match error {
+        CallError::Busy => Status::resource_exhausted("too many calls wait for the ledger; try again"),
+        CallError::Closed => Status::unavailable("the reward service is closing; try again"),
+        CallError::Ledger(error) => of_ledger(error),
+    }
+}
+
+fn of_ledger(error: &LedgerError) -> Status {
+    match error {
+        LedgerError::Invalid(what) => Status::invalid_argument(what),
+        LedgerError::Damaged(_) | LedgerError::Poisoned | LedgerError::Sql(_) => {
+            tracing::error!(%error, "a call to the ledger failed");
+            Status::internal("the ledger failed; its log says why")
+        }
+        LedgerError::Busy
+        | LedgerError::Contended(_)
+        | LedgerError::Unavailable(_)
+        | LedgerError::Unknown(_)
+        | LedgerError::Full
+        | LedgerError::ReadOnly => {
+            tracing::warn!(%error, "a call to the ledger was not answered");
+            Status::unavailable("the ledger cannot answer; try again")
+        }
+    }
+}
+
+pub(super) fn of_replay(error: &ReplayError) -> Status {
+    match error {
+        ReplayError::NotFound(id) => no_entry(*id),
+        ReplayError::NoActor => Status::invalid_argument("a replay needs the name of who asks for it"),
+        ReplayError::Call(error) => of_call(error),
+    }
+}
+
+pub(super) fn no_entry(id: i64) -> Status {
+    Status::not_found(format!("the archive has no entry {id}"))
+}
+
+pub(super) fn reply(reply: &GrantReply) -> v1::GrantReply {
+    let of = |outcome: v1::GrantOutcome, reason: String, retry_after_ms| v1::GrantReply {
+        outcome: outcome.into(),
+        reason,
+        retry_after_ms,
+    };
+    match reply {
+        GrantReply::Credited => of(v1::GrantOutcome::Credited, String::new(), 0),
+        GrantReply::AlreadyCredited => of(v1::GrantOutcome::AlreadyCredited, String::new(), 0),
+        GrantReply::Conflict => of(v1::GrantOutcome::Conflict, "conflict".into(), 0),
+        GrantReply::Rejected(rejection) => of(v1::GrantOutcome::Rejected, rejection.to_string(), 0),
+        GrantReply::Retry { after_ms, reason } => of(v1::GrantOutcome::Retry, reason.to_string(), *after_ms),
+    }
+}

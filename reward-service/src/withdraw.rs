@@ -1,0 +1,141 @@
+//! Accounts for wallets: what a user has, and to pay it out.
+//!
+//! A withdrawal is hold → payout → end. It is held, durably, before its payer is asked. If we die in between, or an
+//! answer is lost, the next call with its id finds it held and asks the payer again with the same key; the payer
+//! pays it once. Nothing but the payer's refusal gives the money back: a time-out says nothing (I1).
+
+use crate::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
+use crate::connector::{Downstream, PayAnswer, PayOrder};
+use crate::external::Claims;
+use crate::inbox::NotTaken;
+use crate::options::Payer;
+use crate::service::{CallError, RewardHandle};
+use crate::writer::{End, Hold, Job};
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+use windfall_ledger::{Finish, FlowLine, LedgerError, StoredOrder};
+use windfall_proto::order::{check_amount, check_bonus_type, check_trade_no};
+
+/// What the ledger says about a withdrawal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// Decided.
+    Done(Withdrawn),
+    /// It is held, now or since before: ask its payer.
+    Ask,
+}
+
+/// The key under which a payer knows a withdrawal. The space keeps it apart from every order number, which has none.
+pub(crate) fn payout_key(id: &str) -> String {
+    format!("withdrawal {id}")
+}
+
+fn check(order: &WithdrawOrder) -> Result<(), AccountsError> {
+    let invalid = |field: &'static str| move |why| AccountsError::Invalid(format!("{field} {why}"));
+    check_trade_no(&order.id).map_err(invalid("withdrawal_id"))?;
+    check_bonus_type(&order.bonus_type).map_err(invalid("bonus_type"))?;
+    check_amount(order.amount).map_err(invalid("amount"))?;
+    Ok(())
+}
+
+impl RewardHandle {
+    fn unavailable(&self, what: impl ToString) -> AccountsError {
+        AccountsError::Unavailable { what: what.to_string(), after_ms: self.inner.options.busy_retry_ms }
+    }
+
+    fn read_failed(&self, error: CallError) -> AccountsError {
+        match error {
+            CallError::Ledger(LedgerError::Invalid(what)) => AccountsError::Invalid(what),
+            other => self.unavailable(other),
+        }
+    }
+
+    /// Hands a job to a writer, and waits for its answer. None comes where nothing is stored, or nobody knows.
+    async fn ask_writer<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Result<T, AccountsError> {
+        let (reply, answer) = oneshot::channel();
+        match self.inner.push(job(reply)) {
+            Ok(()) => {}
+            Err(NotTaken::Full) => return Err(self.unavailable("too many calls wait")),
+            Err(NotTaken::Closed) => return Err(self.unavailable("the reward service is closed")),
+        }
+        answer.await.map_err(|_| self.unavailable("the ledger did not store it, or nobody knows"))
+    }
+
+    /// Asks the payer of a withdrawal that is held, and ends it as the payer says.
+    async fn pay_out(
+        &self,
+        downstream: &Downstream,
+        order: &WithdrawOrder,
+    ) -> Result<Withdrawn, AccountsError> {
+        let key = payout_key(&order.id);
+        let mut claims = Claims::new(&self.inner.in_flight);
+        if !claims.claim(&key) {
+            // Another call with this id is asking.
+            return Ok(Withdrawn::Pending { after_ms: self.inner.options.busy_retry_ms });
+        }
+        let pay = PayOrder {
+            trade_no: &key,
+            user_id: order.user_id,
+            activity: "",
+            scene: "",
+            bonus_type: &order.bonus_type,
+            amount: order.amount,
+        };
+        let refused = match downstream.pay(pay).await {
+            PayAnswer::Paid | PayAnswer::AlreadyPaid => None,
+            PayAnswer::Refused(why) => Some(why),
+            PayAnswer::Busy { after_ms } | PayAnswer::Retry { after_ms } => {
+                return Ok(Withdrawn::Pending { after_ms });
+            }
+            PayAnswer::Unknown => return Ok(Withdrawn::Pending { after_ms: downstream.timeout_retry_ms() }),
+        };
+        let (id, why) = (order.id.clone(), refused.clone());
+        let finish = self.ask_writer(|reply| Job::End(End { id, refused: why, reply })).await?;
+        match (refused, finish) {
+            (None, Finish::Done) => Ok(Withdrawn::Paid),
+            (None, Finish::Before) => Ok(Withdrawn::AlreadyPaid),
+            // The ledger has an entry about it in the archive: a person has to look.
+            (None, Finish::Otherwise) => Ok(Withdrawn::Paid),
+            (Some(why), Finish::Done | Finish::Before) => Ok(Withdrawn::Refused(why)),
+            (Some(_), Finish::Otherwise) => Ok(Withdrawn::AlreadyPaid),
+            (_, Finish::Unknown) => Err(self.unavailable("the withdrawal has vanished from the ledger")),
+        }
+    }
+}
+
+#[async_trait]
+impl Accounts for RewardHandle {
+    async fn balances(&self, user_id: i64) -> Result<Vec<(String, i64)>, AccountsError> {
+        self.read(move |reader| reader.balances(user_id)).await.map_err(|error| self.read_failed(error))
+    }
+
+    async fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, AccountsError> {
+        self.read(move |reader| reader.flow(user_id, limit)).await.map_err(|error| self.read_failed(error))
+    }
+
+    async fn orders(&self, trade_nos: &[String]) -> Result<Vec<Option<StoredOrder>>, AccountsError> {
+        let own = trade_nos.to_vec();
+        let read =
+            self.read(move |reader| reader.orders_of(&own.iter().map(String::as_str).collect::<Vec<_>>()));
+        read.await.map_err(|error| self.read_failed(error))
+    }
+
+    async fn withdraw(&self, order: &WithdrawOrder) -> Result<Withdrawn, AccountsError> {
+        check(order)?;
+        let downstream = match &self.inner.options.payout {
+            Payer::Ledger => None,
+            Payer::Connector(name) => match self.inner.downstreams.get(name) {
+                Some(downstream) => Some(downstream),
+                None => return Err(AccountsError::Invalid(format!("there is no connector {name}"))),
+            },
+            Payer::Nobody => return Err(AccountsError::Invalid("nothing is paid out here".into())),
+        };
+        let hold = |reply| Job::Hold(Hold { order: order.clone(), pays: downstream.is_none(), reply });
+        match (self.ask_writer(hold).await?, downstream) {
+            (Held::Done(withdrawn), _) => Ok(withdrawn),
+            (Held::Ask, Some(downstream)) => self.pay_out(downstream, order).await,
+            // Held when a connector paid withdrawals, which may have paid this one: paying it here could pay twice.
+            (Held::Ask, None) => Ok(Withdrawn::Pending { after_ms: 1_000 }),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Killed at any moment of withdrawals, the payer has paid each once, and the ledger says the same.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use support::{assert_clean, cash, ledger_path, start_with};
+use windfall_reward_service::accounts::{Accounts, WithdrawOrder, Withdrawn};
+use windfall_reward_service::contract::Rewards;
+use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
+use windfall_reward_service::ledger::{LedgerReader, WithdrawalStatus};
+use windfall_reward_service::{Payer, RewardHandle, RewardOptions, system_clock};
+
+/// Set for the child alone: its data directory.
+const CHILD: &str = "WINDFALL_TEST_KILL_WITHDRAW_DIR";
+const WITHDRAWALS: u32 = 3_000;
+const USERS: i64 = 20;
+
+fn service(folder: &Path) -> RewardHandle {
+    let options = FakeOptions { rate_per_s: 0, latency_ms: 1, ..FakeOptions::default() };
+    let fake = FakeDownstream::open(folder.join("book"), options, system_clock()).unwrap();
+    let options = RewardOptions { payout: Payer::Connector("fake".into()), ..RewardOptions::default() };
+    start_with(folder, options, vec![Arc::new(fake)])
+}
+
+fn withdrawal(nth: u32) -> WithdrawOrder {
+    let (user_id, amount) = (i64::from(nth) % USERS, 1 + i64::from(nth % 3));
+    WithdrawOrder { id: format!("out/{nth:05}"), user_id, bonus_type: "cash".into(), amount }
+}
+
+/// Credits what it takes, then takes it.
+async fn credit_and_withdraw(rewards: &RewardHandle, nth: u32) -> Withdrawn {
+    let order = withdrawal(nth);
+    let credit = cash(&format!("order/{nth:05}"), order.user_id, order.amount);
+    assert!(rewards.grant_batch("cash", &[credit]).await[0].is_credited());
+    rewards.withdraw(&order).await.unwrap()
+}
+
+/// Does nothing unless the test below started it as a child.
+#[test]
+fn child_that_gets_killed() {
+    let Ok(folder) = std::env::var(CHILD) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let rewards = service(&PathBuf::from(folder));
+        let tasks: Vec<_> = (0..6)
+            .map(|caller| {
+                let rewards = rewards.clone();
+                tokio::spawn(async move {
+                    for nth in (caller..WITHDRAWALS).step_by(6) {
+                        credit_and_withdraw(&rewards, nth).await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
+
+#[tokio::test]
+async fn killed_at_any_moment_each_withdrawal_is_paid_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for after_ms in [150, 231, 187, 402, 273] {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_gets_killed", "--nocapture"])
+            .env(CHILD, folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(after_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if ledger_path(folder.path()).exists() {
+            drop(service(folder.path()));
+            assert_clean(folder.path());
+        }
+    }
+    let rewards = service(folder.path());
+    for nth in 0..400 {
+        let first = credit_and_withdraw(&rewards, nth).await;
+        assert!(matches!(first, Withdrawn::Paid | Withdrawn::AlreadyPaid), "{nth}: {first:?}");
+        assert_eq!(rewards.withdraw(&withdrawal(nth)).await, Ok(Withdrawn::AlreadyPaid));
+    }
+    // What the last child had in hand beyond these may be held still, and is asked for again.
+    let mut paid = 0;
+    for nth in 0..WITHDRAWALS {
+        let id = withdrawal(nth).id;
+        let Some(stored) = rewards.read(move |reader| reader.withdrawal(&id)).await.unwrap() else {
+            continue;
+        };
+        if stored.status == WithdrawalStatus::Held {
+            assert_eq!(rewards.withdraw(&withdrawal(nth)).await, Ok(Withdrawn::Paid));
+        }
+        paid += 1;
+    }
+    rewards.close();
+    assert_clean(folder.path());
+    let book = FakeBook::read(folder.path().join("book")).unwrap();
+    assert_eq!(book.len(), paid, "each once, and nothing that the ledger does not know");
+    let reader = LedgerReader::open(ledger_path(folder.path())).unwrap();
+    for line in &book {
+        let id = line.trade_no.strip_prefix("withdrawal ").unwrap();
+        let stored = reader.withdrawal(id).unwrap().unwrap();
+        assert_eq!((stored.status, stored.amount), (WithdrawalStatus::Paid, line.amount));
+    }
+}

@@ -1,0 +1,201 @@
+//! The services as gRPC sees them.
+#![cfg(feature = "rpc")]
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+mod support;
+
+use support::{assert_clean, badge_options, start, start_with};
+use tonic::{Code, Request};
+use windfall_edge::{Call, Caller, Role};
+use windfall_proto::v1::archive_server::Archive;
+use windfall_proto::v1::rewards_server::Rewards;
+use windfall_proto::v1::{
+    Bonus, BonusEvent, GetArchivedRequest, GrantBatchRequest, GrantOutcome, GrantRequest, ListArchiveRequest,
+    ListBudgetsRequest, ReplayArchivedRequest, User,
+};
+use windfall_reward_service::RewardHandle;
+use windfall_reward_service::contract::{GrantReply, Rewards as _};
+use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
+use windfall_reward_service::ledger::BudgetSet;
+use windfall_reward_service::rpc::{ArchiveService, RewardsService};
+
+fn of<T>(tenant: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    let roles = [Role::Grant, Role::Operate].into();
+    let caller = Caller { name: "ops".into(), tenant: tenant.into(), roles };
+    request.extensions_mut().insert(Call { caller, user_id: None, trace_id: None });
+    request
+}
+
+fn event(trade_no: &str, bonus_type: &str, amount: i64) -> BonusEvent {
+    BonusEvent {
+        trade_no: trade_no.into(),
+        user: Some(User { user_id: 7, device_id: String::new(), app_id: "app".into() }),
+        activity: "spring-2027".into(),
+        scene: "rain".into(),
+        bonus: Some(Bonus { r#type: bonus_type.into(), amount, description: "tea".into() }),
+        ..BonusEvent::default()
+    }
+}
+
+fn batch(events: impl IntoIterator<Item = BonusEvent>) -> GrantBatchRequest {
+    GrantBatchRequest { events: events.into_iter().collect() }
+}
+
+async fn budget(rewards: &RewardHandle, total: i64) {
+    rewards
+        .call(move |ledger| {
+            let (activity, scene, bonus_type) = ("spring-2027", "rain", "cash");
+            ledger.set_budgets(&[BudgetSet { activity, scene, bonus_type, total, shards: 2 }])
+        })
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_batch_of_all_types_is_answered_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let options =
+        FakeOptions { paid_then_timeout_per_mille: 1_000, hang_ms: 60_000, ..FakeOptions::default() };
+    let fake =
+        FakeDownstream::open(folder.path().join("book"), options, windfall_reward_service::system_clock());
+    let mut options = badge_options();
+    options.connectors.entry("fake".into()).or_default().timeout_ms = 30;
+    let rewards = start_with(folder.path(), options, vec![std::sync::Arc::new(fake.unwrap())]);
+    budget(&rewards, 10).await;
+    let service = RewardsService::new(rewards.clone());
+    let events = [
+        event("a", "cash", 4),
+        event("b", "badge", 1),
+        event("c", "", 1),
+        event("d", "cash", 0),
+        event("a", "cash", 4),
+        event("a", "coin", 4),
+        event("e", "cash", 7),
+        BonusEvent { user: None, ..event("f", "coin", 1) },
+        event("g", "CASH", 1),
+        event("h", "cash", 6),
+    ];
+    let reply = service.grant_batch(of("app", batch(events))).await.unwrap().into_inner();
+    let got: Vec<_> = reply.replies.iter().map(|one| (one.outcome(), one.reason.as_str())).collect();
+    let expected = [
+        (GrantOutcome::Credited, ""),
+        (GrantOutcome::Retry, "downstream_timeout"),
+        (GrantOutcome::Rejected, "malformed"),
+        (GrantOutcome::Rejected, "malformed"),
+        (GrantOutcome::AlreadyCredited, ""),
+        (GrantOutcome::Conflict, "conflict"),
+        (GrantOutcome::Rejected, "budget_exhausted"),
+        (GrantOutcome::Credited, ""),
+        (GrantOutcome::Rejected, "malformed"),
+        (GrantOutcome::Credited, ""),
+    ];
+    assert_eq!(got, expected);
+    assert_eq!(reply.replies[1].retry_after_ms, 50);
+    let one = service.grant(of("app", GrantRequest { event: Some(event("a", "cash", 4)) })).await.unwrap();
+    assert_eq!(one.into_inner().outcome(), GrantOutcome::AlreadyCredited);
+    // As from a queue: the same order there is the same order.
+    let bytes = support::cash("a", 7, 4);
+    assert_eq!(rewards.grant_batch("cash", &[bytes]).await, [GrantReply::AlreadyCredited]);
+    let archive = ArchiveService::new(rewards.clone());
+    let list = archive.list_archive(of("app", ListArchiveRequest::default())).await.unwrap().into_inner();
+    let mut reasons: Vec<_> = list.entries.iter().map(|one| one.reason.as_str()).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["budget_exhausted", "conflict", "malformed", "malformed", "malformed"]);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn a_call_as_a_whole_is_refused_for_its_size_its_emptiness_or_another_ones_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let service = RewardsService::new(rewards.clone());
+    let refused = |code| move |status: tonic::Status| assert_eq!(status.code(), code, "{status:?}");
+    let many = batch((0..1_001).map(|nth| event(&format!("order/{nth}"), "cash", 1)));
+    service.grant_batch(of("app", many)).await.map_err(refused(Code::InvalidArgument)).unwrap_err();
+    let foreign = batch([event("a", "cash", 1), event("b", "cash", 1)]);
+    service.grant_batch(of("other", foreign)).await.map_err(refused(Code::PermissionDenied)).unwrap_err();
+    let nothing = of("app", GrantRequest { event: None });
+    service.grant(nothing).await.map_err(refused(Code::InvalidArgument)).unwrap_err();
+    let unknown = Request::new(batch([event("a", "cash", 1)]));
+    service.grant_batch(unknown).await.map_err(refused(Code::Internal)).unwrap_err();
+    assert!(rewards.read(|reader| reader.order("a")).await.unwrap().is_none(), "nothing of it was granted");
+    assert!(service.grant_batch(of("app", batch([]))).await.unwrap().into_inner().replies.is_empty());
+    let thousand = batch((0..1_000).map(|nth| event(&format!("order/{nth}"), "cash", 1)));
+    let replies = service.grant_batch(of("app", thousand)).await.unwrap().into_inner().replies;
+    assert!(replies.iter().all(|one| one.outcome() == GrantOutcome::Credited));
+    rewards.close();
+    let late =
+        service.grant_batch(of("app", batch([event("z", "cash", 1), event("y", "", 1)]))).await.unwrap();
+    for reply in late.into_inner().replies {
+        assert_eq!((reply.outcome(), reply.reason.as_str()), (GrantOutcome::Retry, "store_unavailable"));
+        assert!(reply.retry_after_ms > 0);
+    }
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn the_archive_is_paged_replayed_with_an_audit_and_kept_apart_by_app() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    budget(&rewards, 0).await;
+    let (service, archive) = (RewardsService::new(rewards.clone()), ArchiveService::new(rewards.clone()));
+    let events: Vec<_> = (0..250).map(|nth| event(&format!("order/{nth:03}"), "cash", 1)).collect();
+    service.grant_batch(of("app", batch(events))).await.unwrap();
+    let (mut after, mut seen) = (0, Vec::new());
+    loop {
+        let request = ListArchiveRequest { page_size: 120, after, ..ListArchiveRequest::default() };
+        let page = archive.list_archive(of("app", request)).await.unwrap().into_inner();
+        seen.extend(page.entries.into_iter().map(|one| one.trade_no));
+        after = page.next_after;
+        if after == 0 {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 250);
+    assert!(seen.is_sorted());
+    let others = archive.list_archive(of("other", ListArchiveRequest::default())).await.unwrap();
+    assert!(others.into_inner().entries.is_empty());
+    let too_many = ListArchiveRequest { page_size: 1_001, ..ListArchiveRequest::default() };
+    let refused = archive.list_archive(of("app", too_many)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+
+    let filter =
+        ListArchiveRequest { trade_no: "order/003".into(), open: true, ..ListArchiveRequest::default() };
+    let found = archive.list_archive(of("app", filter.clone())).await.unwrap().into_inner().entries.remove(0);
+    assert_eq!((found.reason.as_str(), found.event.unwrap().bonus.unwrap().amount), ("budget_exhausted", 1));
+    let replay = |tenant, actor: &str, id| {
+        let request = of(tenant, ReplayArchivedRequest { id, actor: actor.into() });
+        let archive = archive.clone();
+        async move { archive.replay_archived(request).await }
+    };
+    assert_eq!(replay("other", "ann", found.id).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(replay("app", "ann", 99_999).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(replay("app", &"x".repeat(65), found.id).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(replay("app", "an\nn", found.id).await.unwrap_err().code(), Code::InvalidArgument);
+    budget(&rewards, 1).await;
+    let replayed = replay("app", "ann", found.id).await.unwrap().into_inner().reply.unwrap();
+    assert_eq!(replayed.outcome(), GrantOutcome::Credited);
+    let get = |tenant| {
+        let (archive, request) = (archive.clone(), of(tenant, GetArchivedRequest { id: found.id }));
+        async move { archive.get_archived(request).await }
+    };
+    assert_eq!(get("other").await.unwrap_err().code(), Code::NotFound);
+    let got = get("app").await.unwrap().into_inner();
+    let audit: Vec<_> = got.replays.iter().map(|one| (one.actor.as_str(), one.outcome.as_str())).collect();
+    assert_eq!(audit, [("ops: ann", "asked"), ("ops: ann", "credited")]);
+    assert_eq!(usize::try_from(got.entry.unwrap().payload_bytes).unwrap(), got.payload.len());
+    assert!(
+        archive.list_archive(of("app", filter)).await.unwrap().into_inner().entries.is_empty(),
+        "not open"
+    );
+
+    let budgets = archive.list_budgets(of("app", ListBudgetsRequest {})).await.unwrap().into_inner().budgets;
+    assert_eq!(budgets.len(), 1);
+    assert_eq!((budgets[0].is_set, budgets[0].total, budgets[0].used), (true, 1, 1));
+    rewards.close();
+    let closed = archive.list_budgets(of("app", ListBudgetsRequest {})).await.unwrap_err();
+    assert_eq!(closed.code(), Code::Unavailable);
+    assert_clean(folder.path());
+}

@@ -1,0 +1,299 @@
+//! Withdrawals: once an id, whatever its payer answers, loses or repeats, and wherever the process dies.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+mod support;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::{assert_clean, cash, ledger_path, start, start_with};
+use tokio::sync::Semaphore;
+use windfall_reward_service::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
+use windfall_reward_service::contract::Rewards;
+use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
+use windfall_reward_service::ledger::{
+    FlowKind, HoldOutcome, Ledger, LedgerOptions, LedgerReader, Withdrawal, WithdrawalStatus,
+};
+use windfall_reward_service::{
+    Connector, ConnectorOptions, PayAnswer, PayOrder, Payer, RewardHandle, RewardOptions, system_clock,
+};
+
+/// Answers what it is told to, then `Paid`, and remembers under which keys it was asked.
+#[derive(Default)]
+struct Teller {
+    answers: Mutex<VecDeque<PayAnswer>>,
+    asked: Mutex<Vec<String>>,
+    hold: Option<Semaphore>,
+}
+
+impl Teller {
+    fn of(answers: impl IntoIterator<Item = PayAnswer>) -> Arc<Self> {
+        Arc::new(Self { answers: Mutex::new(answers.into_iter().collect()), ..Self::default() })
+    }
+
+    fn calls(&self) -> usize {
+        self.asked.lock().len()
+    }
+}
+
+#[async_trait]
+impl Connector for Teller {
+    fn name(&self) -> &str {
+        "bank"
+    }
+
+    async fn pay(&self, order: PayOrder<'_>) -> PayAnswer {
+        self.asked.lock().push(order.trade_no.to_owned());
+        if let Some(hold) = &self.hold {
+            hold.acquire().await.unwrap().forget();
+        }
+        let told = self.answers.lock().pop_front();
+        told.unwrap_or(PayAnswer::Paid)
+    }
+}
+
+fn bank_options() -> RewardOptions {
+    let mut options = RewardOptions { payout: Payer::Connector("bank".into()), ..RewardOptions::default() };
+    let connector = ConnectorOptions { timeout_ms: 50, ..ConnectorOptions::default() };
+    options.connectors.insert("bank".into(), connector);
+    options
+}
+
+fn with_bank(folder: &Path, bank: Arc<dyn Connector>) -> RewardHandle {
+    start_with(folder, bank_options(), vec![bank])
+}
+
+fn out(id: &str, user_id: i64, amount: i64) -> WithdrawOrder {
+    WithdrawOrder { id: id.into(), user_id, bonus_type: "cash".into(), amount }
+}
+
+async fn credit(rewards: &RewardHandle, trade_no: &str, user_id: i64, amount: i64) {
+    assert!(rewards.grant_batch("cash", &[cash(trade_no, user_id, amount)]).await[0].is_credited());
+}
+
+async fn balance(rewards: &RewardHandle, user_id: i64) -> i64 {
+    rewards.balances(user_id).await.unwrap().first().map_or(0, |(_, balance)| *balance)
+}
+
+#[tokio::test]
+async fn the_ledger_pays_once_an_id_and_never_more_than_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    credit(&rewards, "a", 1, 10).await;
+    assert_eq!(rewards.withdraw(&out("w", 1, 11)).await.unwrap(), Withdrawn::Short { balance: 10 });
+    assert_eq!(rewards.withdraw(&out("w", 1, 4)).await.unwrap(), Withdrawn::Paid);
+    assert_eq!(rewards.withdraw(&out("w", 1, 4)).await.unwrap(), Withdrawn::AlreadyPaid);
+    for other in
+        [out("w", 1, 5), out("w", 2, 4), WithdrawOrder { bonus_type: "coin".into(), ..out("w", 1, 4) }]
+    {
+        assert_eq!(rewards.withdraw(&other).await.unwrap(), Withdrawn::Conflict);
+    }
+    let bad = [
+        out("", 1, 4),
+        out("with space", 1, 4),
+        out(&"x".repeat(129), 1, 4),
+        out("v", 1, 0),
+        out("v", 1, -4),
+        out("v", 1, i64::MAX),
+        WithdrawOrder { bonus_type: "CASH".into(), ..out("v", 1, 4) },
+    ];
+    for order in bad {
+        assert!(matches!(rewards.withdraw(&order).await, Err(AccountsError::Invalid(_))), "{order:?}");
+    }
+    assert_eq!(rewards.balances(1).await.unwrap(), [("cash".to_owned(), 6)]);
+    let flow = rewards.flow(1, 10).await.unwrap();
+    let lines: Vec<_> = flow.iter().map(|line| (line.kind, line.trade_no.as_str(), line.amount)).collect();
+    assert_eq!(lines, [(FlowKind::Withdrawal, "w", 4), (FlowKind::Credit, "a", 10)]);
+    let orders = rewards.orders(&["none".into(), "a".into()]).await.unwrap();
+    assert!(orders[0].is_none() && orders[1].as_ref().unwrap().amount == 10);
+    rewards.close();
+    assert!(matches!(rewards.withdraw(&out("w", 1, 4)).await, Err(AccountsError::Unavailable { .. })));
+    assert!(matches!(rewards.balances(1).await, Err(AccountsError::Unavailable { .. })));
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn each_answer_of_a_payer_leads_where_it_should() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = Teller::of([
+        PayAnswer::Unknown,
+        PayAnswer::Retry { after_ms: 9 },
+        PayAnswer::Busy { after_ms: 8 },
+        PayAnswer::AlreadyPaid,
+        PayAnswer::Refused("closed account".into()),
+    ]);
+    let rewards = with_bank(folder.path(), bank.clone());
+    credit(&rewards, "w", 1, 10).await;
+    let ask = || async { rewards.withdraw(&out("w", 1, 10)).await.unwrap() };
+    assert_eq!(ask().await, Withdrawn::Pending { after_ms: 50 });
+    assert_eq!(balance(&rewards, 1).await, 0, "a time-out gives nothing back");
+    assert_eq!(ask().await, Withdrawn::Pending { after_ms: 9 });
+    assert_eq!(ask().await, Withdrawn::Pending { after_ms: 8 });
+    // Nobody else gets it meanwhile.
+    assert_eq!(rewards.withdraw(&out("v", 1, 1)).await.unwrap(), Withdrawn::Short { balance: 0 });
+    assert_eq!(ask().await, Withdrawn::Paid);
+    assert_eq!(ask().await, Withdrawn::AlreadyPaid);
+    assert_eq!(bank.calls(), 4, "what is paid is not asked for again");
+    assert!(bank.asked.lock().iter().all(|key| key == "withdrawal w"), "no order has such a number");
+    credit(&rewards, "b", 1, 10).await;
+    let refused = Withdrawn::Refused("closed account".into());
+    assert_eq!(rewards.withdraw(&out("v", 1, 7)).await.unwrap(), refused);
+    assert_eq!(balance(&rewards, 1).await, 10, "the money is back");
+    assert_eq!(rewards.withdraw(&out("v", 1, 7)).await.unwrap(), refused, "final for this id");
+    assert_eq!(bank.calls(), 5);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn a_payout_that_pays_and_then_times_out_is_paid_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = FakeOptions {
+        name: "bank".into(),
+        rate_per_s: 0,
+        latency_ms: 0,
+        paid_then_timeout_per_mille: 1_000,
+        ..FakeOptions::default()
+    };
+    let bank = Arc::new(FakeDownstream::open(folder.path().join("book"), options, system_clock()).unwrap());
+    let rewards = with_bank(folder.path(), bank.clone());
+    credit(&rewards, "a", 1, 10).await;
+    assert!(matches!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), Withdrawn::Pending { .. }));
+    assert_eq!(bank.payments(), 1, "it has paid, and nobody knows");
+    assert_eq!(balance(&rewards, 1).await, 4);
+    bank.set_faults(0, 0);
+    assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), Withdrawn::Paid);
+    assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), Withdrawn::AlreadyPaid);
+    rewards.close();
+    assert_eq!(FakeBook::read(folder.path().join("book")).unwrap().len(), 1);
+    assert_clean(folder.path());
+}
+
+/// Dies before the hold, after it, after the payment and after the end, each time as a fresh process finds it.
+#[tokio::test]
+async fn wherever_it_died_the_next_call_pays_once() {
+    for died_after in ["nothing", "hold", "payment", "end"] {
+        let folder = tempfile::tempdir().unwrap();
+        let rewards = start(folder.path());
+        credit(&rewards, "a", 1, 10).await;
+        rewards.close();
+        let options =
+            FakeOptions { name: "bank".into(), rate_per_s: 0, latency_ms: 0, ..FakeOptions::default() };
+        let book = folder.path().join("book");
+        let bank = FakeDownstream::open(&book, options.clone(), system_clock()).unwrap();
+        let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+        if died_after != "nothing" {
+            let held = Withdrawal { id: "w", user_id: 1, asset: "cash", amount: 6, time_ms: 1 };
+            assert_eq!(ledger.transact(|tx| tx.hold(&[held])).unwrap(), [HoldOutcome::Held]);
+        }
+        if matches!(died_after, "payment" | "end") {
+            let pay = PayOrder {
+                trade_no: "withdrawal w",
+                user_id: 1,
+                activity: "",
+                scene: "",
+                bonus_type: "cash",
+                amount: 6,
+            };
+            assert_eq!(bank.pay(pay).await, PayAnswer::Paid);
+        }
+        if died_after == "end" {
+            ledger.transact(|tx| tx.pay_out(&["w"], 1)).unwrap();
+        }
+        drop((ledger, bank));
+        let bank = Arc::new(FakeDownstream::open(&book, options, system_clock()).unwrap());
+        let rewards = with_bank(folder.path(), bank);
+        let first = if died_after == "end" { Withdrawn::AlreadyPaid } else { Withdrawn::Paid };
+        assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), first, "died after {died_after}");
+        assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), Withdrawn::AlreadyPaid);
+        assert_eq!(balance(&rewards, 1).await, 4);
+        rewards.close();
+        assert_eq!(FakeBook::read(&book).unwrap().len(), 1, "died after {died_after}");
+        assert_clean(folder.path());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_calls_with_one_id_at_once_pay_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    credit(&rewards, "a", 1, 10).await;
+    let order = out("w", 1, 3);
+    let all = join_all((0..20).map(|_| rewards.withdraw(&order))).await;
+    let paid = all.iter().filter(|one| **one == Ok(Withdrawn::Paid)).count();
+    let before = all.iter().filter(|one| **one == Ok(Withdrawn::AlreadyPaid)).count();
+    assert_eq!((paid, before), (1, 19));
+    assert_eq!(balance(&rewards, 1).await, 7);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// A caller that goes away, and others that come meanwhile, while the payer thinks.
+#[tokio::test]
+async fn a_call_that_is_given_up_or_doubled_while_the_payer_thinks_pays_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = Arc::new(Teller { hold: Some(Semaphore::new(0)), ..Teller::default() });
+    let mut options = bank_options();
+    options.connectors.get_mut("bank").unwrap().timeout_ms = 10_000;
+    let rewards = start_with(folder.path(), options, vec![bank.clone()]);
+    credit(&rewards, "a", 1, 10).await;
+    let order = out("w", 1, 3);
+    let given_up = tokio::time::timeout(Duration::from_millis(100), rewards.withdraw(&order)).await;
+    assert!(given_up.is_err());
+    let (first, second) = tokio::join!(rewards.withdraw(&order), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let second = rewards.withdraw(&order).await;
+        bank.hold.as_ref().unwrap().add_permits(9);
+        second
+    });
+    assert!(matches!(second, Ok(Withdrawn::Pending { .. })), "{second:?}");
+    assert_eq!(first, Ok(Withdrawn::Paid));
+    assert_eq!(bank.calls(), 2, "the one that was given up, and the one that took its place");
+    assert_eq!(rewards.withdraw(&order).await, Ok(Withdrawn::AlreadyPaid));
+    rewards.close();
+    let reader = LedgerReader::open(ledger_path(folder.path())).unwrap();
+    assert_eq!(reader.withdrawal("w").unwrap().unwrap().status, WithdrawalStatus::Paid);
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn what_another_payer_may_have_paid_is_not_paid_by_the_ledger() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = with_bank(folder.path(), Teller::of([PayAnswer::Unknown]));
+    credit(&rewards, "a", 1, 10).await;
+    assert!(matches!(rewards.withdraw(&out("w", 1, 3)).await, Ok(Withdrawn::Pending { .. })));
+    rewards.close();
+    let rewards = start(folder.path());
+    assert!(matches!(rewards.withdraw(&out("w", 1, 3)).await, Ok(Withdrawn::Pending { .. })));
+    rewards.close();
+    let rewards = with_bank(folder.path(), Teller::of([PayAnswer::AlreadyPaid]));
+    assert_eq!(rewards.withdraw(&out("w", 1, 3)).await, Ok(Withdrawn::Paid));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn reads_do_not_wait_for_writers() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    credit(&rewards, "a", 1, 10).await;
+    let slow = rewards.call(|_| {
+        std::thread::sleep(Duration::from_secs(2));
+        Ok(())
+    });
+    let read = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let started = Instant::now();
+        assert_eq!(balance(&rewards, 1).await, 10);
+        assert_eq!(rewards.flow(1, 5).await.unwrap().len(), 1);
+        started.elapsed()
+    };
+    let (slow, took) = tokio::join!(slow, read);
+    slow.unwrap();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    rewards.close();
+}
