@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Reads every file of deploy/ and holds them against each other and against the source:
+
+- YAML, JSON and TOML parse; the chart's actions are balanced and name values that exist; with `helm` installed it is
+  linted and rendered, and what it renders parses;
+- roles are those of the binary; ports, paths of probes and times to stop agree;
+- metrics in alerts and dashboard are registered in the source; with `promtool` installed it checks the alerts;
+- systemd-analyze accepts the unit, where it is installed.
+
+Needs Python 3.11 and PyYAML (Debian: python3-yaml). Ends with 1 and says what is wrong.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+
+import yaml
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+PORT = 8443
+wrong = []
+
+
+def expect(is_so, what):
+    if not is_so:
+        wrong.append(what)
+
+
+def run(what, *command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, f"{what}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def text(path):
+    return (HERE / path).read_text()
+
+
+def roles_of_the_binary():
+    source = (ROOT / "cli/src/main.rs").read_text()
+    body = source[source.index("enum Command"):]
+    names = re.findall(r"^    ([A-Z]\w+)\(services::(?:ServiceArgs|ServeArgs)\)", body, re.M)
+    return {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower() for name in names}
+
+
+def metrics_of_the_source():
+    files = [ROOT / "edge/src/metrics.rs", *sorted((ROOT / "cli/src").rglob("metrics.rs"))]
+    names = set()
+    for file in files:
+        names |= set(re.findall(r'"(windfall_[a-z_]+)"', file.read_text()))
+    return names
+
+
+def without_suffix(name):
+    return re.sub(r"_(?:seconds_)?(?:bucket|count|sum)$|_total$|_seconds$", "", name)
+
+
+def drain_ms(options, where):
+    value = tomllib.loads(options)["drain_ms"]
+    expect(value < 45_000, f"{where}: drain_ms is {value}, not below the 45 s after which it is killed")
+
+
+def compose(roles):
+    document = yaml.safe_load(text("compose.yaml"))
+    services = document["services"]
+    root = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    for name, service in root.items():
+        expect(name in services, f"compose.yaml lacks {name}")
+        image = services.get(name, {}).get("image")
+        expect(image == service["image"], f"compose.yaml: {name} is {image}, ../compose.yaml says {service['image']}")
+    commands = {name: one["command"].split()[0] for name, one in services.items() if "cap_drop" in one}
+    expect(set(commands) == roles - {"serve"}, f"compose.yaml runs {sorted(commands)}, there are {sorted(roles)}")
+    for name, role in commands.items():
+        expect(name == role, f"compose.yaml: {name} runs {role}")
+        expect(services[name]["stop_grace_period"] == "45s", f"compose.yaml: {name} is stopped too soon")
+    names = {volume.split(":")[0] for one in services.values() for volume in one.get("volumes", [])}
+    for volume in names:
+        is_known = volume.startswith(".") or volume in document["volumes"]
+        expect(is_known, f"compose.yaml: volume {volume} is not declared")
+
+
+def options():
+    for name in ["config/windfall.toml", "config/access.toml"]:
+        tomllib.loads(text(name))
+    document = tomllib.loads(text("config/windfall.toml"))
+    expect(document["serve"]["listen"].endswith(f":{PORT}"), f"config/windfall.toml does not listen on {PORT}")
+    drain_ms(text("config/windfall.toml"), "config/windfall.toml")
+
+
+def balanced(name, template):
+    depth = 0
+    for action in re.findall(r"\{\{-?\s*(?!/\*)(.*?)\s*-?\}\}", template, re.S):
+        word = action.split()[0]
+        depth += word in {"if", "range", "with", "define", "block"}
+        depth -= word == "end"
+        expect(depth >= 0, f"{name}: an end too many")
+    expect(depth == 0, f"{name}: {depth} actions are not ended")
+    expect(template.count("{{") == template.count("}}"), f"{name}: braces are not balanced")
+
+
+def chart(roles):
+    folder = HERE / "helm/windfall"
+    yaml.safe_load((folder / "Chart.yaml").read_text())
+    values = yaml.safe_load((folder / "values.yaml").read_text())
+    expect(set(values["roles"]) == roles - {"serve"}, f"values.yaml: roles are {sorted(values['roles'])}")
+    expect(values["terminationGracePeriodSeconds"] == 45, "values.yaml: terminationGracePeriodSeconds is not 45")
+    drain_ms(values["config"], "values.yaml")
+    tomllib.loads(values["access"])
+    for path in sorted((folder / "templates").iterdir()):
+        template = path.read_text()
+        balanced(path.name, template)
+        for keys in re.findall(r"\.Values\.([A-Za-z.]+)", template):
+            at = values
+            for key in keys.split("."):
+                expect(isinstance(at, dict) and key in at, f"{path.name}: .Values.{keys} is not in values.yaml")
+                at = at.get(key, {}) if isinstance(at, dict) else {}
+        for port in re.findall(r"containerPort: (\d+)", template):
+            expect(int(port) == PORT, f"{path.name}: port {port}")
+        for probe in re.findall(r"path: (/health/\w+)", template):
+            expect(probe in {"/health/live", "/health/ready"}, f"{path.name}: {probe}")
+    if not shutil.which("helm"):
+        return print("deploy: helm is not installed: the chart is not rendered")
+    run("helm lint", "helm", "lint", "--strict", str(folder))
+    everything = ["autoscaling.enabled=true", "serviceMonitor.enabled=true", "rules.document=version = 1"]
+    for settings in [[], everything]:
+        flags = [flag for one in settings for flag in ("--set", one)]
+        rendered = run("helm template", "helm", "template", "try", str(folder), *flags)
+        kinds = [document["kind"] for document in yaml.safe_load_all(rendered) if document]
+        expect(kinds.count("Service") == len(values["roles"]), f"the chart renders {kinds}")
+
+
+def monitoring():
+    known = metrics_of_the_source()
+    plain = {without_suffix(name) for name in known}
+    alerts = yaml.safe_load(text("prometheus/alerts.yml"))
+    rules = [rule for group in alerts["groups"] for rule in group["rules"]]
+    dashboard = json.loads(text("grafana/windfall.json"))
+    queries = {f"alert {rule['alert']}": rule["expr"] for rule in rules}
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            queries[f"panel {panel['title']}"] = queries.get(f"panel {panel['title']}", "") + " " + target["expr"]
+    queries["values.yaml"] = text("helm/windfall/templates/scaling.yaml")
+    for where, query in queries.items():
+        for name in re.findall(r"\bwindfall_[a-z_]+", query):
+            is_known = name in known or without_suffix(name) in plain
+            expect(is_known, f"{where}: nothing in the source registers {name}")
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    expect(len(ids) == len(set(ids)), "grafana/windfall.json: a panel's id is there twice")
+    scrape = yaml.safe_load(text("prometheus/scrape.yml"))
+    for targets in scrape["scrape_configs"][0]["static_configs"]:
+        for target in targets["targets"]:
+            expect(target == f"{targets['labels']['role']}:{PORT}", f"prometheus/scrape.yml: {target}")
+    if shutil.which("promtool"):
+        run("promtool", "promtool", "check", "rules", str(HERE / "prometheus/alerts.yml"))
+    else:
+        print("deploy: promtool is not installed (Debian: prometheus): the alerts' expressions are not parsed")
+
+
+def unit():
+    source = text("systemd/windfall@.service")
+    expect("TimeoutStopSec=45" in source, "windfall@.service: TimeoutStopSec is not 45")
+    expect("StateDirectory=windfall/%i" in source, "windfall@.service has no StateDirectory")
+    if not shutil.which("systemd-analyze"):
+        return print("deploy: systemd-analyze is not installed: the unit is not verified")
+    with tempfile.TemporaryDirectory() as folder:
+        # The binary need not be installed here.
+        path = pathlib.Path(folder) / "windfall@consumer.service"
+        path.write_text(source.replace("/usr/local/bin/windfall", "/bin/true"))
+        done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False)
+        ours = [line for line in done.stderr.splitlines() if "windfall@" in line]
+        expect(done.returncode == 0 and not ours, f"systemd-analyze: {done.stderr}")
+
+
+def containerfile(roles):
+    source = text("Containerfile")
+    pinned = re.search(r'channel = "(.*)"', (ROOT / "rust-toolchain.toml").read_text()).group(1)
+    expect(f"rust:{pinned}-" in source, f"Containerfile: the toolchain is not {pinned}")
+    expect("--locked" in source and "\nUSER 10001" in source, "Containerfile: not locked, or root")
+    expect(f"EXPOSE {PORT}" in source, f"Containerfile: not port {PORT}")
+    expect(roles >= {"serve", "consumer"}, f"the binary's roles are {sorted(roles)}")
+
+
+def main():
+    roles = roles_of_the_binary()
+    compose(roles)
+    options()
+    chart(roles)
+    monitoring()
+    unit()
+    containerfile(roles)
+    for what in wrong:
+        print(f"deploy: {what}", file=sys.stderr)
+    print(f"deploy: {len(wrong)} problems")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
