@@ -13,6 +13,13 @@ pub(crate) const TYPES_MAX: usize = 256;
 /// The largest version, budget total, and sum of budget totals of a type: 2^53 − 1, exact in every JSON reader.
 pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
 
+/// Revocations at most. With long order numbers the document's size is reached before.
+pub(crate) const REVOCATIONS_MAX: usize = 10_000;
+/// Bytes of a revoked order number, as tokens have them.
+pub(crate) const TRADE_NO_MAX_BYTES: usize = 128;
+/// Bytes of a revocation's reason.
+pub(crate) const WHY_MAX_BYTES: usize = 256;
+
 /// A number's range, and its default where it has one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bound {
@@ -47,6 +54,10 @@ pub(crate) const PRIORITY: Bound = Bound::optional(0..=255, 1);
 pub(crate) const BUDGET_TOTAL: Bound = Bound::required(1..=NUMBER_MAX);
 /// Eight rows take some eight times the concurrent grants of one, and rebalance rarely.
 pub(crate) const BUDGET_SHARDS: Bound = Bound::optional(1..=64, 8);
+
+/// Keys are numbered from 1.
+pub(crate) const REVOKED_KEY: Bound = Bound::required(1..=u32::MAX as u64);
+pub(crate) const REVOKED_BEFORE_MS: Bound = Bound::required(1..=NUMBER_MAX);
 
 /// Ranges of [`crate::rules::Pacing`], which has the defaults. 0 holds nothing.
 pub(crate) const HOLD_MAX_MS: Bound = Bound::required(0..=10_000);

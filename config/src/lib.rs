@@ -51,6 +51,7 @@ mod live;
 mod nearest;
 mod options;
 mod refusal;
+mod revocations;
 pub mod rules;
 mod store;
 mod watch;

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+pub use crate::revocations::{Revocation, Revocations, Revoked};
+
 /// One version of the live rules.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
@@ -22,6 +24,8 @@ pub struct Rules {
     pub budgets: Vec<Budget>,
     /// How a consumer paces itself.
     pub pacing: Pacing,
+    /// Tokens that count no more.
+    pub revocations: Revocations,
 }
 
 /// A stream on one broker.

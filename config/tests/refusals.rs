@@ -86,6 +86,49 @@ fn an_unknown_key_with_the_nearest_known_one() {
 }
 
 #[test]
+fn a_revocation_names_tokens_in_one_way_and_says_why() {
+    let (key, order) = ("key = 7   ", "trade_no = \"autumn-2026:rain:1:42\"");
+    one_problem(key, "key = 0   ", "revoke[0].key", &["is 0", "1 to 4294967295"]);
+    one_problem(key, "key = \"7\"   ", "revoke[0].key", &["a string"]);
+    one_problem(key, "kay = 7   \nkey = 7", "revoke[0]", &["unknown key `kay`", "did you mean `key`?"]);
+    one_problem(order, "trade_no = \"a b\"", "revoke[2].trade_no", &["visible ASCII"]);
+    one_problem("why = \"drawn twice\"", "why = \"\"", "revoke[2].why", &["1 to 256"]);
+    one_problem("why = \"drawn twice\"", "why = \"a\\u0007b\"", "revoke[2].why", &["control characters"]);
+    for (old, key) in [
+        ("before_ms = 1790000000000", "revoke[1].before_ms"),
+        ("activity = \"autumn-2026\"", "revoke[1].activity"),
+        ("why = \"drawn twice\"", "revoke[2].why"),
+    ] {
+        let refusal = refused(&sample_with(old, ""));
+        assert_eq!(refusal.problems()[0].key, key, "{refusal}");
+        assert!(refusal.problems().len() == 1 && refusal.to_string().contains("is missing"), "{refusal}");
+    }
+    for (old, new, words) in [
+        (order, "key = 8\ntrade_no = \"x\"", "more than one way"),
+        (order, "before_ms = 5\ntrade_no = \"x\"", "more than one way"),
+        (order, "# nothing", "exactly one of"),
+        (order, "key = 7", "key `7` stands there twice"),
+    ] {
+        let refusal = refused(&sample_with(old, new));
+        let [problem] = refusal.problems() else { panic!("one problem expected: {refusal}") };
+        assert_eq!(problem.key, "revoke[2]", "{refusal}");
+        assert!(refusal.to_string().contains(words), "{refusal}");
+    }
+}
+
+#[test]
+fn revocations_are_bounded() {
+    let many = |count: usize| {
+        let entries =
+            (0..count).map(|n| format!("[[revoke]]\ntrade_no='o{n}'\nwhy='w'\n")).collect::<String>();
+        sample_with("[[revoke]]\nkey", &format!("{entries}[[revoke]]\nkey"))
+    };
+    assert_eq!(Rules::parse(&many(9_997), None).unwrap().revocations.len(), 10_000);
+    let refusal = refused(&many(9_998));
+    assert!(refusal.to_string().contains("10001 entries"), "{refusal}");
+}
+
+#[test]
 fn a_number_out_of_its_range() {
     one_problem("ratio = 50", "ratio = 101", "queues.gifts.ratio", &["is 101", "0 to 100"]);
     one_problem("ratio = 50", "ratio = -1", "queues.gifts.ratio", &["is -1"]);

@@ -53,6 +53,7 @@ fn rules() -> Rules {
         routes: Vec::new(),
         limits: Limits { global: wide, types: [of_type("cash"), of_type("coin")].into() },
         budgets: Vec::new(),
+        revocations: Default::default(),
         pacing: Pacing::default(),
     }
 }

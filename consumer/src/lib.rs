@@ -86,7 +86,7 @@
 //! # let live_rules = Arc::new(Rules {
 //! #     version: 1, bonus_types: vec!["cash".into()], topics: Default::default(), queues: Default::default(),
 //! #     routes: vec![], limits: Limits { global: limit, types: [("cash".into(), cash)].into() }, budgets: vec![],
-//! #     pacing: Pacing::default(),
+//! #     pacing: Pacing::default(), revocations: Default::default(),
 //! # });
 //! # let mut event = Vec::new();
 //! # EventRef { trade_no: "rain-1", ..Default::default() }.encode([], &mut event);

@@ -10,6 +10,7 @@ use toml::de::DeTable;
 
 use super::END;
 use super::amounts::{read_budgets, read_limits, read_pacing};
+use super::revoke::read_revocations;
 use super::walk::{Findings, Section, Text};
 use crate::bounds::{self, NAME_MAX_BYTES, TYPE_MAX_BYTES, TYPES_MAX};
 use crate::nearest::shortened;
@@ -32,7 +33,8 @@ pub(super) fn build<'d>(
 ) -> Result<Rules, Vec<Problem>> {
     let mut findings = Findings::new(text);
     let root = Section::root(root);
-    let known = ["version", "types", "topics", "queues", "routes", "limits", "budgets", "pacing", END];
+    let known =
+        ["version", "types", "topics", "queues", "routes", "limits", "budgets", "pacing", "revoke", END];
     root.only(&known, &mut findings);
     let version = root.number("version", bounds::VERSION, &mut findings);
     let bonus_types = read_types(&root, &mut findings);
@@ -44,12 +46,13 @@ pub(super) fn build<'d>(
     let limits = read_limits(&root, &names, &mut findings);
     let budgets = read_budgets(&root, &names, &mut findings);
     let pacing = read_pacing(&root, &mut findings);
+    let revocations = read_revocations(&root, &mut findings);
     let problems = findings.into_problems();
     if !problems.is_empty() {
         return Err(problems);
     }
     let version = version.unwrap_or_default();
-    Ok(Rules { version, bonus_types, topics, queues, routes, limits, budgets, pacing })
+    Ok(Rules { version, bonus_types, topics, queues, routes, limits, budgets, pacing, revocations })
 }
 
 /// What may be referred to.

@@ -2,6 +2,7 @@
 
 mod amounts;
 mod build;
+mod revoke;
 mod walk;
 mod write;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::rules::{Limit, Rules};
+use crate::rules::{Limit, Revoked, Rules};
 
 /// Everything is written out, so that a later change of a default changes no document that was kept.
 pub(super) fn write(rules: &Rules) -> String {
@@ -38,6 +38,7 @@ pub(super) fn write(rules: &Rules) -> String {
         out.line(format_args!("shards = {}", budget.shards));
     }
     write_pacing(rules, &mut out);
+    write_revocations(rules, &mut out);
     out.head(format_args!("[end]"));
     out.0
 }
@@ -72,6 +73,21 @@ fn write_pacing(rules: &Rules, out: &mut Out) {
     out.line(format_args!("lane_bytes_max = {}", pacing.lane_bytes_max));
 }
 
+fn write_revocations(rules: &Rules, out: &mut Out) {
+    for entry in rules.revocations.iter() {
+        out.head(format_args!("[[revoke]]"));
+        match &entry.what {
+            Revoked::Key(key) => out.line(format_args!("key = {key}")),
+            Revoked::Activity { activity, before_ms } => {
+                out.line(format_args!("activity = {}", quoted(activity)));
+                out.line(format_args!("before_ms = {before_ms}"));
+            }
+            Revoked::TradeNo(trade_no) => out.line(format_args!("trade_no = {}", quoted(trade_no))),
+        }
+        out.line(format_args!("why = {}", quoted(&entry.why)));
+    }
+}
+
 struct Out(String);
 
 impl Out {
@@ -87,7 +103,7 @@ impl Out {
     }
 }
 
-/// A TOML string, which is a TOML key too: JSON's escapes are TOML's, and names are visible ASCII.
+/// A TOML string, which is a TOML key too: JSON's escapes are TOML's, and nothing written has control characters.
 fn quoted(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
     format!("\"{escaped}\"")

@@ -672,6 +672,7 @@ pub fn rules(types: &[&str]) -> Rules {
                 .collect(),
         },
         budgets: Vec::new(),
+        revocations: Default::default(),
         pacing: Pacing {
             hold_max_ms: 200,
             deadline_ms: 2_000,

@@ -1,0 +1,32 @@
+//! Sends a reward by a gateway. With the SDK linked, the marked line is another one, and no other is.
+//!
+//! `cargo run -p windfall-client --example send -- http://127.0.0.1:7070 KEY`
+
+use windfall_client::{ClientOptions, GatewayClient, SendBonus, SendError};
+use windfall_proto::v1::{Bonus, SendBonusRequest, User};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let endpoints = vec![arguments.next().unwrap_or_else(|| "http://127.0.0.1:7070".into())];
+    let options = ClientOptions { endpoints, bearer_key: arguments.next(), ..ClientOptions::default() };
+
+    // In process: let (sender, _inherited) = windfall_sdk::Sdk::init(options, parts)?;
+    let sender = GatewayClient::open(options)?;
+
+    println!("the user's proof: {}", give_red_packet(&sender, 42).await?);
+    Ok(())
+}
+
+/// The activity service's own code: it knows the trait alone.
+async fn give_red_packet(sender: &impl SendBonus, user_id: i64) -> Result<String, SendError> {
+    let request = SendBonusRequest {
+        trade_no: format!("spring-2027:rain:000001:{user_id}"),
+        user: Some(User { user_id, ..User::default() }),
+        activity: "spring-2027".into(),
+        scene: "red-packet-rain".into(),
+        bonus: Some(Bonus { r#type: "cash".into(), amount: 888, description: "red packet".into() }),
+        ..SendBonusRequest::default()
+    };
+    Ok(sender.send_bonus(request).await?.token)
+}

@@ -1,0 +1,80 @@
+//! What finally failed, and budgets: for operators' tools.
+
+use crate::error::CallError;
+use crate::link::{Link, Repeat};
+use crate::options::{ANSWER_MAX_BYTES, ClientOptions, OpenError};
+use std::sync::Arc;
+use tonic::transport::Channel;
+use windfall_proto::v1::archive_client::ArchiveClient as Stub;
+use windfall_proto::v1::{
+    BudgetLine, GetArchivedReply, GetArchivedRequest, GrantReply, ListArchiveReply, ListArchiveRequest,
+    ListBudgetsRequest, ReplayArchivedRequest,
+};
+
+/// The failure archive and the budgets. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ArchiveClient {
+    link: Arc<Link>,
+}
+
+impl ArchiveClient {
+    /// Prepares channels, which connect when they are needed. On a runtime, which they then live on.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(options: ClientOptions) -> Result<Self, OpenError> {
+        Ok(Self { link: Arc::new(Link::open(&options)?) })
+    }
+
+    /// A page of the archive, oldest first.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn list(&self, request: ListArchiveRequest) -> Result<ListArchiveReply, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).list_archive(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// One entry, with its bytes and its replays.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn get(&self, id: i64) -> Result<GetArchivedReply, CallError> {
+        let request = GetArchivedRequest { id };
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).get_archived(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// Grants an entry again. Each call is kept with who made it, so it is never repeated by itself; asking again is
+    /// safe, for an order credits once.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn replay(&self, id: i64, actor: String) -> Result<GrantReply, CallError> {
+        let request = ReplayArchivedRequest { id, actor };
+        let call = self.link.call(Repeat::Never, None, &request, |channel, request| async move {
+            stub(channel).replay_archived(request).await
+        });
+        call.await?.reply.ok_or_else(|| CallError::Unanswered("the answer is empty".into()))
+    }
+
+    /// Every budget as it stands.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn budgets(&self) -> Result<Vec<BudgetLine>, CallError> {
+        let call =
+            self.link.call(Repeat::Safe, None, &ListBudgetsRequest {}, |channel, request| async move {
+                stub(channel).list_budgets(request).await
+            });
+        Ok(call.await?.budgets)
+    }
+}
+
+fn stub(channel: Channel) -> Stub<Channel> {
+    Stub::new(channel).max_decoding_message_size(ANSWER_MAX_BYTES)
+}

@@ -1,0 +1,58 @@
+//! gRPC clients of Windfall's services.
+//!
+//! - [`GatewayClient`] sends rewards by a gateway and implements [`SendBonus`], as the SDK does: moving from one to the
+//!   other is a change of the constructor.
+//! - [`TokensClient`], [`WalletClient`], [`RewardsClient`] and [`ArchiveClient`] are the other services' calls, each
+//!   with an error that says what to do next.
+//! - [`ClientOptions`]: where to, with which key or certificate, for how long, how often.
+//!
+//! Channels connect when they are first needed and again when they break. A call that got no answer is repeated, at
+//! another endpoint if there is one: every call here may be, for orders and withdrawals count once. The exception is a
+//! replay from the archive, which is kept with who asked for it, each time.
+//!
+//! What is not answered in time is [`Unanswered`](SendError::Unanswered): taken or not, nobody knows; the same call
+//! again settles it.
+//!
+//! ```
+//! use windfall_client::{ClientOptions, GatewayClient, SendBonus, SendError};
+//! use windfall_proto::v1::{Bonus, SendBonusRequest, User};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let options = ClientOptions { endpoints: vec!["http://127.0.0.1:1".into()], attempts: 1, ..Default::default() };
+//! let sender: Box<dyn SendBonus> = Box::new(GatewayClient::open(options)?);
+//!
+//! let request = SendBonusRequest {
+//!     trade_no: "spring-2027:rain:1:42".into(),
+//!     user: Some(User { user_id: 42, ..Default::default() }),
+//!     activity: "spring-2027".into(),
+//!     scene: "red-packet-rain".into(),
+//!     bonus: Some(Bonus { r#type: "cash".into(), amount: 888, ..Default::default() }),
+//!     ..Default::default()
+//! };
+//! // Nobody listens there.
+//! let sent = sender.send_bonus(request).await;
+//! assert!(matches!(sent, Err(error @ SendError::Unanswered(_)) if error.is_worth_retrying()));
+//! # Ok::<(), windfall_client::OpenError>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod archive;
+mod error;
+mod gateway;
+mod link;
+mod options;
+mod rewards;
+mod tokens;
+mod user;
+mod wallet;
+
+pub use archive::ArchiveClient;
+pub use error::{CallError, WithdrawError};
+pub use gateway::GatewayClient;
+pub use options::{ClientOptions, OpenError};
+pub use rewards::RewardsClient;
+pub use tokens::TokensClient;
+pub use user::EndUser;
+pub use wallet::WalletClient;
+pub use windfall_proto::send::{SendBonus, SendError};

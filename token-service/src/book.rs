@@ -1,0 +1,195 @@
+//! The handle, and what it is made of.
+
+use crate::decoy::Decoy;
+use crate::options::TokenOptions;
+use crate::stats::{Cause, Counters, TokenStats};
+use arc_swap::ArcSwap;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use windfall_config::LiveRules;
+use windfall_config::rules::Revocations;
+use windfall_proto::v1::BonusToken;
+use windfall_store::contract::{TokenStore, Unavailable};
+use windfall_token::{KeyRing, Reason};
+
+/// What a [`TokenBook`] is wired to.
+pub struct TokenParts {
+    /// Opens tokens. A verifier's copy of the ring will do.
+    pub keys: KeyRing,
+    /// What users hold.
+    pub store: Arc<dyn TokenStore>,
+    /// Revocations, as they change.
+    pub rules: LiveRules,
+}
+
+/// The book could not be opened, or the ring not be taken over.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// An option is out of its range. Correct it.
+    #[error("option {0}")]
+    Option(String),
+    /// The operating system has no randomness for a decoy. Try again.
+    #[error("no randomness: {0}")]
+    NoRandomness(String),
+}
+
+/// Says what tokens are worth. Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct TokenBook(Arc<Inner>);
+
+struct Inner {
+    keys: ArcSwap<Keys>,
+    store: Arc<dyn TokenStore>,
+    rules: LiveRules,
+    store_timeout: Duration,
+    counters: Counters,
+}
+
+/// A ring and the decoy that costs what its tokens cost. Swapped together.
+pub(crate) struct Keys {
+    pub(crate) ring: KeyRing,
+    pub(crate) decoy: Decoy,
+}
+
+impl Keys {
+    fn new(ring: KeyRing) -> Result<Self, OpenError> {
+        let decoy = Decoy::like(&ring).map_err(OpenError::NoRandomness)?;
+        Ok(Self { ring, decoy })
+    }
+}
+
+impl TokenBook {
+    /// Opens the book. Neither the store nor the rules are asked yet.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(options: TokenOptions, parts: TokenParts) -> Result<Self, OpenError> {
+        if let Some(wrong) = options.out_of_range() {
+            return Err(OpenError::Option(wrong));
+        }
+        Ok(Self(Arc::new(Inner {
+            keys: ArcSwap::from_pointee(Keys::new(parts.keys)?),
+            store: parts.store,
+            rules: parts.rules,
+            store_timeout: Duration::from_millis(options.store_timeout_ms),
+            counters: Counters::default(),
+        })))
+    }
+
+    /// Takes over a changed ring. Calls that have begun end with the one they began with.
+    ///
+    /// # Errors
+    /// [`OpenError::NoRandomness`]: the ring so far stays.
+    pub fn set_keys(&self, ring: KeyRing) -> Result<(), OpenError> {
+        self.0.keys.store(Arc::new(Keys::new(ring)?));
+        Ok(())
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> TokenStats {
+        self.0.counters.read()
+    }
+
+    /// The ring that is in force. A call takes it once.
+    pub(crate) fn keys(&self) -> Arc<Keys> {
+        self.0.keys.load_full()
+    }
+
+    pub(crate) fn rules(&self) -> Arc<windfall_config::Rules> {
+        self.0.rules.current()
+    }
+
+    pub(crate) fn store(&self) -> &dyn TokenStore {
+        &*self.0.store
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.0.counters
+    }
+
+    /// Asks the store, and takes no answer in time for none.
+    pub(crate) async fn ask<T>(
+        &self,
+        asking: impl Future<Output = Result<T, Unavailable>>,
+    ) -> Result<T, Unavailable> {
+        let limit = self.0.store_timeout;
+        let answer = match tokio::time::timeout(limit, asking).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Unavailable(format!("no answer within {} ms", limit.as_millis()))),
+        };
+        if let Err(error) = &answer {
+            self.0.counters.store_failed();
+            tracing::debug!(%error, "the token store was asked in vain");
+        }
+        answer
+    }
+}
+
+impl fmt::Debug for TokenBook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenBook").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// Why a token does not count for this user, or what it says.
+pub(crate) fn open(
+    ring: &KeyRing,
+    revocations: &Revocations,
+    text: &str,
+    tenant: &str,
+    user_id: i64,
+) -> Result<BonusToken, Failed> {
+    let token = ring.diagnose(text.as_bytes(), tenant, Some(user_id)).map_err(Failed::Opening)?;
+    // The seal binds the header, so the key that is named there is the key that it opened with.
+    let revoked = !revocations.is_empty()
+        && key_of(text).is_none_or(|key| {
+            revocations.of_token(key, &token.activity, token.award_time_ms, &token.trade_no).is_some()
+        });
+    if revoked { Err(Failed::Revoked) } else { Ok(token) }
+}
+
+/// The token does not count.
+pub(crate) enum Failed {
+    /// It does not open for this user.
+    Opening(Reason),
+    /// It opens, and an operator has revoked it.
+    Revoked,
+}
+
+impl From<&Failed> for Cause {
+    fn from(failed: &Failed) -> Self {
+        match failed {
+            Failed::Opening(reason) => reason.into(),
+            Failed::Revoked => Self::Revoked,
+        }
+    }
+}
+
+/// The key that a text names: the four bytes after its version. `None` where it is too short to name one.
+pub(crate) fn key_of(text: &str) -> Option<u32> {
+    let mut head = [0; 6];
+    let read = URL_SAFE_NO_PAD.decode_slice(text.get(..8)?, &mut head).ok()?;
+    match head {
+        [_version, a, b, c, d, _] if read == 6 => Some(u32::from_be_bytes([a, b, c, d])),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+    use windfall_token::TokenFields;
+
+    #[test]
+    fn a_text_names_its_key() {
+        let ring = KeyRing::ephemeral().unwrap();
+        let text = ring.minter("t").unwrap().mint(&TokenFields::default(), 0).unwrap();
+        assert_eq!(key_of(&text), Some(ring.keys().next().unwrap().id.0));
+        assert_eq!((key_of(""), key_of("AQAB"), key_of("äöüß")), (None, None, None));
+    }
+}

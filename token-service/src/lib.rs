@@ -1,0 +1,68 @@
+//! What users hold as proof of a reward: list it, and say what presented tokens are worth.
+//!
+//! - [`TokenBook`] is the core, a cheap handle: [`list`](TokenBook::list) and [`verify`](TokenBook::verify). The
+//!   wallet uses it in process.
+//! - [`TokenService`] offers it over gRPC, as `windfall.v1.Tokens`.
+//! - [`TokenStats`] counts verdicts, and for operators alone why texts were illegal.
+//!
+//! Only [`Verdict::Valid`] may force a credit (I7): it opens with a key of the ring, is not revoked, belongs to the
+//! user who calls, and equals what the store holds in every field. A store that cannot answer makes `Unavailable`,
+//! never a guess. Whatever is illegal looks the same outside, in words and, as far as is [told below](self#time), in
+//! time.
+//!
+//! # Time
+//! An illegal text takes the path of a legal one: the store is asked about it as well, in the same read, and one that
+//! fails before its signature is checked costs the opening of a decoy. Hidden are thus the steps that matter to a
+//! forger: base64, version, key and its state, seal, owner, revocation. Not hidden: a text's length, which the caller
+//! knows; that a text is `Valid`, `Unknown` or `Unavailable`, which the reply says; about a microsecond by which a
+//! broken seal costs more than a text that is no token at all, and a token that differs from the stored one more than
+//! either.
+//!
+//! Not here: who the caller and the user are (`windfall-edge`), minting (`windfall-sdk`), crediting (the wallet and
+//! the reward service), dropping tokens of credited rewards.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use windfall_config::{LiveRules, Rules};
+//! use windfall_store::{contract::{NEVER, TokenPut, TokenStore}, embedded::EmbeddedStore};
+//! use windfall_token::{KeyRing, TokenFields, Verdict};
+//! use windfall_token_service::{Page, TokenBook, TokenOptions, TokenParts};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # let folder = tempfile::tempdir()?;
+//! # let rules = LiveRules::fixed(Rules::parse(include_str!("../../config/samples/rules.toml"), None)?);
+//! let keys = KeyRing::ephemeral()?;
+//! let store = EmbeddedStore::open(folder.path(), &Default::default())?;
+//! let fields = TokenFields { trade_no: "rain-1", user_id: 42, bonus_type: "cash", amount: 888, ..Default::default() };
+//! let token = keys.minter("windfall")?.mint(&fields, 0)?;
+//! let kept = TokenPut {
+//!     user_id: 42, trade_no: "rain-1".into(), token: token.as_str().into(), expires_at_ms: NEVER,
+//! };
+//! store.put(&[kept]).await?;
+//!
+//! let book = TokenBook::open(TokenOptions::default(), TokenParts { keys, store, rules })?;
+//! let verdicts = book.verify("windfall", 42, &[token.as_str(), "no token"]).await?;
+//! assert!(matches!(verdicts[..], [Verdict::Valid(_), Verdict::Illegal]));
+//! assert_eq!(book.verify("windfall", 43, &[token.as_str()]).await?, [Verdict::Illegal]);
+//! assert_eq!(book.list("windfall", 42, None, Page::default()).await?.tokens[0].content.amount, 888);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod book;
+mod decoy;
+mod list;
+mod options;
+mod page_token;
+mod rpc;
+mod stats;
+mod verify;
+
+pub use book::{OpenError, TokenBook, TokenParts};
+pub use list::{HeldToken, ListError, Page, TokenPage};
+pub use options::{PAGE_MAX, TEXTS_MAX, TokenOptions};
+pub use rpc::TokenService;
+pub use stats::{Cause, TokenStats};
+pub use verify::VerifyError;
+pub use windfall_token::Verdict;

@@ -1,0 +1,180 @@
+//! What was counted: verdicts, and for operators alone why texts were illegal.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use windfall_token::Reason;
+
+/// Why a text was illegal, or a stored token left out of a list. Never told to who presents it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// Too long.
+    Length,
+    /// Not canonical base64url.
+    Base64,
+    /// Too short to have a header.
+    Header,
+    /// Of another version.
+    Version,
+    /// Of a key that is not in the ring.
+    UnknownKey,
+    /// Of a key that opens nothing: pending or destroyed.
+    KeyState,
+    /// Altered, of another ring, or of another tenant.
+    Seal,
+    /// The signature does not verify.
+    Signature,
+    /// Not the content of a token.
+    Content,
+    /// Another user's.
+    Owner,
+    /// An operator has revoked it.
+    Revoked,
+    /// Opens, and the store holds another one under its order number.
+    Differs,
+}
+
+impl Cause {
+    /// All of them, in the order of the steps.
+    pub const ALL: [Self; 12] = [
+        Self::Length,
+        Self::Base64,
+        Self::Header,
+        Self::Version,
+        Self::UnknownKey,
+        Self::KeyState,
+        Self::Seal,
+        Self::Signature,
+        Self::Content,
+        Self::Owner,
+        Self::Revoked,
+        Self::Differs,
+    ];
+
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Length => "length",
+            Self::Base64 => "base64",
+            Self::Header => "header",
+            Self::Version => "version",
+            Self::UnknownKey => "unknown_key",
+            Self::KeyState => "key_state",
+            Self::Seal => "seal",
+            Self::Signature => "signature",
+            Self::Content => "content",
+            Self::Owner => "owner",
+            Self::Revoked => "revoked",
+            Self::Differs => "differs",
+        }
+    }
+}
+
+impl From<&Reason> for Cause {
+    fn from(reason: &Reason) -> Self {
+        match reason {
+            Reason::Length { .. } => Self::Length,
+            Reason::Base64 => Self::Base64,
+            Reason::Header => Self::Header,
+            Reason::Version(_) => Self::Version,
+            Reason::UnknownKey(_) => Self::UnknownKey,
+            Reason::KeyState { .. } => Self::KeyState,
+            Reason::Seal => Self::Seal,
+            Reason::Signature => Self::Signature,
+            Reason::Content => Self::Content,
+            Reason::Owner(_) => Self::Owner,
+        }
+    }
+}
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenStats {
+    /// Texts found valid.
+    pub valid: u64,
+    /// Texts found unknown.
+    pub unknown: u64,
+    /// Texts of which the store could not say.
+    pub unavailable: u64,
+    /// Illegal texts, in the order of [`Cause::ALL`].
+    pub illegal: [u64; Cause::ALL.len()],
+    /// Tokens that lists showed.
+    pub listed: u64,
+    /// Stored tokens that lists left out, in the order of [`Cause::ALL`].
+    pub left_out: [u64; Cause::ALL.len()],
+    /// Reads that the store did not answer, or not in time.
+    pub store_failures: u64,
+}
+
+impl TokenStats {
+    /// Illegal texts of one cause.
+    pub const fn illegal_by(&self, cause: Cause) -> u64 {
+        self.illegal[cause as usize]
+    }
+
+    /// Stored tokens left out of lists for one cause.
+    pub const fn left_out_by(&self, cause: Cause) -> u64 {
+        self.left_out[cause as usize]
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    valid: AtomicU64,
+    unknown: AtomicU64,
+    unavailable: AtomicU64,
+    illegal: [AtomicU64; Cause::ALL.len()],
+    listed: AtomicU64,
+    left_out: [AtomicU64; Cause::ALL.len()],
+    store_failures: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn read(&self) -> TokenStats {
+        let all =
+            |counters: &[AtomicU64; Cause::ALL.len()]| std::array::from_fn(|at| counters[at].load(Relaxed));
+        TokenStats {
+            valid: self.valid.load(Relaxed),
+            unknown: self.unknown.load(Relaxed),
+            unavailable: self.unavailable.load(Relaxed),
+            illegal: all(&self.illegal),
+            listed: self.listed.load(Relaxed),
+            left_out: all(&self.left_out),
+            store_failures: self.store_failures.load(Relaxed),
+        }
+    }
+
+    pub(crate) fn verified(&self, call: &Verified) {
+        // A call of one kind is the rule: what did not occur need not touch a line that others write.
+        let add = |counter: &AtomicU64, count: u64| {
+            if count > 0 {
+                counter.fetch_add(count, Relaxed);
+            }
+        };
+        add(&self.valid, call.valid);
+        add(&self.unknown, call.unknown);
+        add(&self.unavailable, call.unavailable);
+        for (counter, count) in self.illegal.iter().zip(call.illegal) {
+            add(counter, count);
+        }
+    }
+
+    pub(crate) fn listed(&self, count: usize) {
+        self.listed.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    pub(crate) fn left_out(&self, cause: Cause) {
+        self.left_out[cause as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn store_failed(&self) {
+        self.store_failures.fetch_add(1, Relaxed);
+    }
+}
+
+/// What one call counts.
+#[derive(Default)]
+pub(crate) struct Verified {
+    pub(crate) valid: u64,
+    pub(crate) unknown: u64,
+    pub(crate) unavailable: u64,
+    pub(crate) illegal: [u64; Cause::ALL.len()],
+}

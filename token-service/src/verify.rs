@@ -1,0 +1,148 @@
+//! What presented tokens are worth. // I7
+
+use crate::book::{Failed, Keys, TokenBook, key_of, open};
+use crate::options::{OPENED_AT_A_TIME, TEXTS_MAX};
+use crate::stats::{Cause, Verified};
+use windfall_config::rules::Revocations;
+use windfall_proto::v1::BonusToken;
+use windfall_store::contract::TokenKey;
+use windfall_token::{Reason, StoreAnswer, Verdict};
+
+/// What is read in place of an illegal text's order number. No order can be called so.
+const NO_ORDER: &str = "\u{1}no order has such a name";
+
+/// Nothing was verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum VerifyError {
+    /// Present fewer at a time.
+    #[error("{texts} tokens; at most {TEXTS_MAX} a call")]
+    TooMany {
+        /// How many there were.
+        texts: usize,
+    },
+}
+
+impl TokenBook {
+    /// What texts that a user presents are worth: one verdict a text, in order. The store is asked once, for all of
+    /// them; where it cannot say, what opens is `Unavailable`.
+    ///
+    /// # Errors
+    /// [`VerifyError`].
+    pub async fn verify<T: AsRef<str> + Sync>(
+        &self,
+        tenant: &str,
+        user_id: i64,
+        texts: &[T],
+    ) -> Result<Vec<Verdict>, VerifyError> {
+        if texts.len() > TEXTS_MAX {
+            return Err(VerifyError::TooMany { texts: texts.len() });
+        }
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
+        // One ring and one list of revocations for the whole call.
+        let (keys, rules) = (self.keys(), self.rules());
+        let bench = Bench { keys: &keys, revocations: &rules.revocations, tenant, user_id };
+        let mut opened = Vec::with_capacity(texts.len());
+        let mut wanted = Vec::with_capacity(texts.len());
+        for (nth, text) in texts.iter().enumerate() {
+            let_others_run(nth).await;
+            let mut answer = bench.open(text.as_ref());
+            // The order number moves into the key and back: a copy a text less.
+            let trade_no = match &mut answer {
+                Ok(token) => std::mem::take(&mut token.trade_no).into_boxed_str(),
+                Err(_) => NO_ORDER.into(),
+            };
+            wanted.push(TokenKey { user_id, trade_no });
+            opened.push(answer);
+        }
+        let held = self.ask(self.store().get(&wanted)).await.ok();
+        // An answer that does not fit the question is none.
+        let held = held.filter(|held| held.len() == wanted.len());
+        let mut counts = Verified::default();
+        let mut verdicts = Vec::with_capacity(texts.len());
+        for (nth, ((answer, key), text)) in opened.into_iter().zip(wanted).zip(texts).enumerate() {
+            let_others_run(nth).await;
+            let stored = match &held {
+                None => StoreAnswer::Unavailable,
+                Some(held) => match held.get(nth).and_then(Option::as_deref) {
+                    Some(held) => StoreAnswer::Held(held),
+                    None => StoreAnswer::Absent,
+                },
+            };
+            let verdict = match answer {
+                Err(cause) => Err(cause),
+                Ok(mut token) => {
+                    token.trade_no = key.trade_no.into_string();
+                    bench.compare(token, text.as_ref(), stored)
+                }
+            };
+            verdicts.push(counts.count(verdict));
+        }
+        self.counters().verified(&counts);
+        Ok(verdicts)
+    }
+}
+
+/// What the texts of one call are judged with.
+struct Bench<'a> {
+    keys: &'a Keys,
+    revocations: &'a Revocations,
+    tenant: &'a str,
+    user_id: i64,
+}
+
+impl Bench<'_> {
+    /// Opens a text; one that fails before its signature was checked costs a decoy.
+    fn open(&self, text: &str) -> Result<BonusToken, Cause> {
+        open(&self.keys.ring, self.revocations, text, self.tenant, self.user_id).map_err(|failed| {
+            let whole_way = matches!(
+                failed,
+                Failed::Revoked | Failed::Opening(Reason::Signature | Reason::Content | Reason::Owner(_))
+            );
+            if !whole_way {
+                self.keys.decoy.open();
+            }
+            Cause::from(&failed)
+        })
+    }
+
+    /// The last step, for a text that has been opened.
+    fn compare(&self, token: BonusToken, text: &str, stored: StoreAnswer<'_>) -> Result<Verdict, Cause> {
+        if let StoreAnswer::Held(held) = stored {
+            // The very text that has just opened, with the same ring: it says the same. Most are.
+            if held == text {
+                return Ok(Verdict::Valid(token));
+            }
+            // A key in other hands may have written to the store as well.
+            if !self.revocations.is_empty()
+                && key_of(held).is_some_and(|key| self.revocations.of_key(key).is_some())
+            {
+                return Err(Cause::Revoked);
+            }
+        }
+        match self.keys.ring.verify_against(token, stored, self.tenant, self.user_id) {
+            Verdict::Illegal => Err(Cause::Differs),
+            verdict => Ok(verdict),
+        }
+    }
+}
+
+impl Verified {
+    fn count(&mut self, verdict: Result<Verdict, Cause>) -> Verdict {
+        match &verdict {
+            Ok(Verdict::Valid(_)) => self.valid += 1,
+            Ok(Verdict::Unknown) => self.unknown += 1,
+            Ok(Verdict::Unavailable) => self.unavailable += 1,
+            Ok(Verdict::Illegal) => {}
+            Err(cause) => self.illegal[*cause as usize] += 1,
+        }
+        verdict.unwrap_or(Verdict::Illegal)
+    }
+}
+
+async fn let_others_run(nth: usize) {
+    if nth > 0 && nth.is_multiple_of(OPENED_AT_A_TIME) {
+        tokio::task::yield_now().await;
+    }
+}

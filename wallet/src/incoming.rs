@@ -1,0 +1,93 @@
+//! Rewards on their way, as far as tokens prove them. // I7
+
+use crate::options::HELD_MAX;
+use crate::wallet::{Inner, User};
+use std::collections::BTreeMap;
+use windfall_proto::order::check_amount;
+use windfall_proto::v1::BonusToken;
+use windfall_reward_service::accounts::AccountsError;
+use windfall_reward_service::ledger::{Status, StoredOrder};
+use windfall_token_service::{PAGE_MAX, Page, Verdict, VerifyError};
+
+/// What is on its way to a user.
+pub(crate) struct Incoming {
+    /// By order number, so that a token that comes from both sides counts once.
+    pub(crate) rewards: BTreeMap<String, BonusToken>,
+    /// False: the token store could not be asked for all of it, so more may be on its way.
+    pub(crate) is_complete: bool,
+}
+
+impl Inner {
+    /// Reads what tokens prove: those that the front end brings, and those of the store.
+    pub(crate) async fn incoming(
+        &self,
+        user: User<'_>,
+        texts: &[String],
+        bonus_type: Option<&str>,
+    ) -> Result<Incoming, VerifyError> {
+        let (presented, held) =
+            tokio::join!(self.book.verify(user.tenant, user.user_id, texts), self.held(user));
+        let (held, mut is_complete) = held;
+        let mut tokens = held;
+        for verdict in presented? {
+            match verdict {
+                Verdict::Valid(token) => tokens.push(token),
+                // The store cannot say: it proves nothing, and may be something.
+                Verdict::Unavailable => is_complete = false,
+                Verdict::Unknown | Verdict::Illegal => {}
+            }
+        }
+        let counts = |token: &BonusToken| {
+            check_amount(token.amount).is_ok() && bonus_type.is_none_or(|wanted| wanted == token.bonus_type)
+        };
+        let rewards = tokens.into_iter().filter(counts).map(|token| (token.trade_no.clone(), token));
+        Ok(Incoming { rewards: rewards.collect(), is_complete })
+    }
+
+    /// All pages of the store, at most [`HELD_MAX`] tokens; and whether that was all there is.
+    async fn held(&self, user: User<'_>) -> (Vec<BonusToken>, bool) {
+        let mut tokens = Vec::new();
+        let mut after: Option<Box<str>> = None;
+        for _ in 0..HELD_MAX.div_ceil(PAGE_MAX) {
+            let page = Page { after: after.as_deref(), size: PAGE_MAX };
+            let Ok(page) = self.book.list(user.tenant, user.user_id, None, page).await else {
+                return (tokens, false);
+            };
+            tokens.extend(page.tokens.into_iter().map(|held| held.content));
+            after = page.next;
+            if after.is_none() {
+                return (tokens, true);
+            }
+        }
+        (tokens, false)
+    }
+
+    /// Drops what the ledger says is not on its way any more, and returns how many that were.
+    pub(crate) async fn drop_arrived(&self, incoming: &mut Incoming) -> Result<usize, AccountsError> {
+        if incoming.rewards.is_empty() {
+            return Ok(0);
+        }
+        let trade_nos: Vec<String> = incoming.rewards.keys().cloned().collect();
+        let orders = self.read(self.accounts.orders(&trade_nos)).await?;
+        if orders.len() != trade_nos.len() {
+            let what = "an answer that does not fit the question".to_owned();
+            return Err(AccountsError::Unavailable { what, after_ms: crate::options::RETRY_MS });
+        }
+        let before = incoming.rewards.len();
+        for (trade_no, order) in trade_nos.iter().zip(orders) {
+            let arrives = |token: &BonusToken| order.as_ref().is_none_or(|order| is_coming(order, token));
+            if incoming.rewards.get(trade_no).is_some_and(|token| !arrives(token)) {
+                incoming.rewards.remove(trade_no);
+            }
+        }
+        Ok(before - incoming.rewards.len())
+    }
+}
+
+/// Whether an order that the ledger knows may still be credited as its token says: a downstream is at it. What was
+/// rejected is nothing to wait for, and what differs would be a conflict.
+fn is_coming(order: &StoredOrder, token: &BonusToken) -> bool {
+    order.status == Status::Reserved
+        && (order.user_id, order.bonus_type.as_str(), order.amount)
+            == (token.user_id, token.bonus_type.as_str(), token.amount)
+}

@@ -1,0 +1,202 @@
+//! Balances and movements, with what is on its way.
+
+use crate::incoming::Incoming;
+use crate::options::{FLOW_MAX, LOOKS_MAX};
+use crate::wallet::{Inner, User, Wallet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use windfall_proto::v1::BonusToken;
+use windfall_reward_service::accounts::AccountsError;
+use windfall_reward_service::ledger::{FlowKind, FlowLine};
+use windfall_token_service::VerifyError;
+
+/// What a user has of one type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Balance {
+    /// The bonus type.
+    pub bonus_type: String,
+    /// In the ledger.
+    pub credited: i64,
+    /// On its way, proved; not in `credited`.
+    pub pending: i64,
+    /// Both.
+    pub total: i64,
+}
+
+/// Which way a movement goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LineKind {
+    /// A reward, credited.
+    Credit,
+    /// A reward on its way.
+    Pending,
+    /// Money that went out.
+    Withdrawal,
+    /// A withdrawal that was refused; the money is back.
+    Return,
+}
+
+/// A movement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Which way it goes.
+    pub kind: LineKind,
+    /// The order number, or the withdrawal's id.
+    pub reference: String,
+    /// The bonus type.
+    pub bonus_type: String,
+    /// Always positive.
+    pub amount: i64,
+    /// The campaign; empty with withdrawals.
+    pub activity: String,
+    /// Unix milliseconds; of rewards on their way, when they were awarded.
+    pub time_ms: i64,
+}
+
+/// What a user has and sees coming.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// In the order of the types.
+    pub balances: Vec<Balance>,
+    /// What is on its way first, then newest first.
+    pub flow: Vec<Line>,
+    /// False: the token store could not be asked for all, so rewards on their way may be missing.
+    pub tokens_complete: bool,
+}
+
+/// There is no view.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LookError {
+    /// Mend the call.
+    #[error("flow_limit is {0}; 1 to {FLOW_MAX} are allowed")]
+    FlowLimit(usize),
+    /// Mend the call.
+    #[error("tokens: {0}")]
+    Tokens(#[from] VerifyError),
+    /// More than 64 bits hold. Nothing is shown rather than a wrong sum; it is for an operator to look at.
+    #[error("the rewards of type `{bonus_type}` add up to more than a balance holds")]
+    Overflow {
+        /// The type.
+        bonus_type: String,
+    },
+    /// Ask again.
+    #[error(transparent)]
+    Ledger(#[from] AccountsError),
+}
+
+impl Wallet {
+    /// What a user has and sees coming: at most `flow_limit` movements, 1 to [`FLOW_MAX`]. `texts` are the tokens that
+    /// the front end holds.
+    ///
+    /// # Errors
+    /// [`LookError`].
+    pub async fn look(&self, user: User<'_>, texts: &[String], flow_limit: usize) -> Result<View, LookError> {
+        let view = self.inner().look(user, texts, flow_limit).await;
+        self.inner().counters.looked(&view);
+        view
+    }
+}
+
+impl Inner {
+    async fn look(&self, user: User<'_>, texts: &[String], flow_limit: usize) -> Result<View, LookError> {
+        if !(1..=FLOW_MAX).contains(&flow_limit) {
+            return Err(LookError::FlowLimit(flow_limit));
+        }
+        // Tokens, then balances, then orders: the crate's page says why.
+        let mut incoming = self.incoming(user, texts, None).await?;
+        let mut looks = 0;
+        let (credited, moved) = loop {
+            let credited = self.read(self.accounts.balances(user.user_id)).await?;
+            let moved = self.read(self.accounts.flow(user.user_id, flow_limit)).await?;
+            looks += 1;
+            // What is still not credited now was not in what has been read.
+            if self.drop_arrived(&mut incoming).await? == 0 || looks == LOOKS_MAX {
+                break (credited, moved);
+            }
+        };
+        let Incoming { rewards, is_complete } = incoming;
+        let balances = add(credited, &rewards)?;
+        let mut pending: Vec<BonusToken> = rewards.into_values().collect();
+        pending.sort_by_key(|token| Reverse(token.award_time_ms));
+        let flow = pending.into_iter().map(Line::from).chain(moved.into_iter().map(Line::from));
+        let flow = flow.take(flow_limit).collect();
+        Ok(View { balances, flow, tokens_complete: is_complete })
+    }
+}
+
+/// Balances by type, checked at every step: a wrong sum is worse than none.
+fn add(
+    credited: Vec<(String, i64)>,
+    rewards: &BTreeMap<String, BonusToken>,
+) -> Result<Vec<Balance>, LookError> {
+    let mut sums: BTreeMap<String, (i64, i64)> =
+        credited.into_iter().map(|(bonus_type, amount)| (bonus_type, (amount, 0))).collect();
+    let overflow = |bonus_type: &str| LookError::Overflow { bonus_type: bonus_type.to_owned() };
+    for token in rewards.values() {
+        let (_, pending) = sums.entry(token.bonus_type.clone()).or_default();
+        *pending = pending.checked_add(token.amount).ok_or_else(|| overflow(&token.bonus_type))?;
+    }
+    let balance = |(bonus_type, (credited, pending)): (String, (i64, i64))| {
+        let total = credited.checked_add(pending).ok_or_else(|| overflow(&bonus_type))?;
+        Ok(Balance { bonus_type, credited, pending, total })
+    };
+    sums.into_iter().map(balance).collect()
+}
+
+impl From<BonusToken> for Line {
+    fn from(token: BonusToken) -> Self {
+        Self {
+            kind: LineKind::Pending,
+            reference: token.trade_no,
+            bonus_type: token.bonus_type,
+            amount: token.amount,
+            activity: token.activity,
+            time_ms: token.award_time_ms,
+        }
+    }
+}
+
+impl From<FlowLine> for Line {
+    fn from(line: FlowLine) -> Self {
+        Self {
+            kind: match line.kind {
+                FlowKind::Credit => LineKind::Credit,
+                FlowKind::Withdrawal => LineKind::Withdrawal,
+                FlowKind::Return => LineKind::Return,
+            },
+            reference: line.trade_no,
+            bonus_type: line.asset,
+            amount: line.amount,
+            activity: line.activity,
+            time_ms: line.time_ms,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    fn token(trade_no: &str, amount: i64) -> (String, BonusToken) {
+        let token = BonusToken {
+            trade_no: trade_no.into(),
+            bonus_type: "cash".into(),
+            amount,
+            ..BonusToken::default()
+        };
+        (trade_no.into(), token)
+    }
+
+    #[test]
+    fn a_sum_that_leaves_64_bits_is_no_sum() {
+        let overflow = Err(LookError::Overflow { bonus_type: "cash".into() });
+        let two = [token("a", i64::MAX), token("b", 1)].into();
+        assert_eq!(add(vec![], &two), overflow);
+        let one = [token("a", i64::MAX)].into();
+        assert_eq!(add(vec![("cash".into(), 1)], &one), overflow);
+        let sums = add(vec![("cash".into(), 0)], &one).unwrap();
+        assert_eq!((sums[0].pending, sums[0].total), (i64::MAX, i64::MAX));
+    }
+}

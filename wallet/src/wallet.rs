@@ -1,0 +1,115 @@
+//! The handle.
+
+use crate::options::{RETRY_MS, WalletOptions};
+use crate::stats::{Counters, WalletStats};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use windfall_reward_service::accounts::{Accounts, AccountsError};
+use windfall_reward_service::contract::Rewards;
+use windfall_token_service::TokenBook;
+
+/// What a [`Wallet`] is wired to.
+pub struct WalletParts {
+    /// What tokens are worth.
+    pub book: TokenBook,
+    /// Credits what has not arrived.
+    pub rewards: Arc<dyn Rewards>,
+    /// Balances, orders, payouts.
+    pub accounts: Arc<dyn Accounts>,
+}
+
+/// Whose wallet, as the call's identity says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User<'a> {
+    /// The app of the service that calls.
+    pub tenant: &'a str,
+    /// The end user.
+    pub user_id: i64,
+}
+
+/// The wallet could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// An option is out of its range. Correct it.
+    #[error("option {0}")]
+    Option(String),
+}
+
+/// Users' wallets. Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Wallet(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) book: TokenBook,
+    pub(crate) rewards: Arc<dyn Rewards>,
+    pub(crate) accounts: Arc<dyn Accounts>,
+    pub(crate) counters: Counters,
+    ledger_timeout: Duration,
+    pub(crate) grant_timeout: Duration,
+    payout_timeout: Duration,
+}
+
+impl Wallet {
+    /// Opens the wallet. Nothing is asked yet.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(options: WalletOptions, parts: WalletParts) -> Result<Self, OpenError> {
+        if let Some(wrong) = options.out_of_range() {
+            return Err(OpenError::Option(wrong));
+        }
+        Ok(Self(Arc::new(Inner {
+            book: parts.book,
+            rewards: parts.rewards,
+            accounts: parts.accounts,
+            counters: Counters::default(),
+            ledger_timeout: Duration::from_millis(options.ledger_timeout_ms),
+            grant_timeout: Duration::from_millis(options.grant_timeout_ms),
+            payout_timeout: Duration::from_millis(options.payout_timeout_ms),
+        })))
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> WalletStats {
+        self.0.counters.read()
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Wallet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wallet").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// A read of the ledger, in time or not at all.
+    pub(crate) async fn read<T>(
+        &self,
+        reading: impl Future<Output = Result<T, AccountsError>>,
+    ) -> Result<T, AccountsError> {
+        within(self.ledger_timeout, reading).await
+    }
+
+    /// A payout. Without an answer nobody knows what became of it.
+    pub(crate) async fn pay<T>(
+        &self,
+        paying: impl Future<Output = Result<T, AccountsError>>,
+    ) -> Result<T, AccountsError> {
+        within(self.payout_timeout, paying).await
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    asking: impl Future<Output = Result<T, AccountsError>>,
+) -> Result<T, AccountsError> {
+    tokio::time::timeout(limit, asking).await.unwrap_or_else(|_| {
+        let what = format!("no answer within {} ms", limit.as_millis());
+        Err(AccountsError::Unavailable { what, after_ms: RETRY_MS })
+    })
+}

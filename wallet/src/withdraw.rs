@@ -1,0 +1,317 @@
+//! Pays out, once an id.
+
+use crate::incoming::Incoming;
+use crate::options::{FORCES_MAX, GRANT_EVENTS, RETRY_MS};
+use crate::wallet::{Inner, User, Wallet};
+use bytes::Bytes;
+use std::cmp::Reverse;
+use windfall_proto::event::EventRef;
+use windfall_proto::order::{self, Invalid};
+use windfall_proto::v1::BonusToken;
+use windfall_reward_service::accounts::{AccountsError, WithdrawOrder, Withdrawn};
+use windfall_reward_service::contract::GrantReply;
+use windfall_token_service::{TEXTS_MAX, VerifyError};
+
+/// What a user takes out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Withdrawal {
+    /// The idempotency key: 1 to 128 visible ASCII characters.
+    pub id: String,
+    /// The bonus type.
+    pub bonus_type: String,
+    /// In the smallest unit, at least 1.
+    pub amount: i64,
+    /// The tokens that the front end holds, at most 512.
+    pub texts: Vec<String>,
+}
+
+/// What became of a withdrawal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Paid by this call.
+    Paid,
+    /// Paid by an earlier call with this id.
+    AlreadyPaid,
+    /// The money is held and the payout has not answered: ask again with the same id.
+    Pending {
+        /// The least wait.
+        after_ms: u64,
+    },
+    /// Refused for good, for this reason; the money is back on the balance. Final for this id.
+    Refused(String),
+}
+
+/// The answer to a withdrawal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Tokens that this call credited.
+    pub credited_tokens: u32,
+    /// The balance of its type after it.
+    pub balance: i64,
+}
+
+/// A withdrawal without an outcome.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WithdrawError {
+    /// Mend the call.
+    #[error("{field} {why}")]
+    Invalid {
+        /// The argument.
+        field: &'static str,
+        /// What is wrong with it.
+        why: Invalid,
+    },
+    /// Mend the call.
+    #[error("tokens: {0}")]
+    Tokens(#[from] VerifyError),
+    /// Too little, with all that is on its way. Nothing was kept; the id may be used again.
+    #[error("the balance is {balance}, too little for {amount}")]
+    Short {
+        /// What there is.
+        balance: i64,
+        /// What was asked for.
+        amount: i64,
+    },
+    /// The id was used for another user, type or amount. Nothing was changed.
+    #[error("the withdrawal id was used for another user, type or amount")]
+    Taken,
+    /// Paid, held or neither: ask again with the same id.
+    #[error("{what}; ask again with the same id")]
+    Unanswered {
+        /// Why there is no answer.
+        what: String,
+        /// The least wait.
+        after_ms: u64,
+    },
+}
+
+impl From<AccountsError> for WithdrawError {
+    fn from(error: AccountsError) -> Self {
+        match error {
+            AccountsError::Unavailable { what, after_ms } => Self::Unanswered { what, after_ms },
+            // Its arguments were checked here; nobody knows what it means.
+            AccountsError::Invalid(what) => Self::Unanswered { what, after_ms: RETRY_MS },
+        }
+    }
+}
+
+impl Wallet {
+    /// Pays out, once an id; what is proved and has not arrived is credited before, as far as it takes.
+    ///
+    /// # Errors
+    /// [`WithdrawError`].
+    pub async fn withdraw(&self, user: User<'_>, asked: &Withdrawal) -> Result<Receipt, WithdrawError> {
+        let receipt = self.inner().withdraw(user, asked).await;
+        self.inner().counters.withdrew(&receipt);
+        receipt
+    }
+}
+
+impl Inner {
+    async fn withdraw(&self, user: User<'_>, asked: &Withdrawal) -> Result<Receipt, WithdrawError> {
+        let order = check(user, asked)?;
+        // First without any token: an id that was used before, or a balance that is enough, needs none. If we die
+        // here the next call finds the withdrawal as it stands.
+        let mut withdrawn = self.pay(self.accounts.withdraw(&order)).await?;
+        let mut forced = Forced::default();
+        if let Withdrawn::Short { balance } = withdrawn {
+            withdrawn = self.pay_with_incoming(user, asked, &order, balance, &mut forced).await?;
+        }
+        let outcome = match withdrawn {
+            Withdrawn::Paid => Outcome::Paid,
+            Withdrawn::AlreadyPaid => Outcome::AlreadyPaid,
+            Withdrawn::Pending { after_ms } => Outcome::Pending { after_ms },
+            Withdrawn::Refused(reason) => Outcome::Refused(reason),
+            Withdrawn::Conflict => return Err(WithdrawError::Taken),
+            Withdrawn::Short { balance } => {
+                return Err(WithdrawError::Short { balance, amount: order.amount });
+            }
+        };
+        // Where this read fails the outcome stands all the same; the next call with this id tells it.
+        let balances = self.read(self.accounts.balances(user.user_id)).await?;
+        let own = balances.into_iter().find(|(bonus_type, _)| *bonus_type == order.bonus_type);
+        Ok(Receipt {
+            outcome,
+            credited_tokens: forced.credited,
+            balance: own.map_or(0, |(_, balance)| balance),
+        })
+    }
+
+    /// The balance was short: credits what is on its way, as far as it takes, and tries again.
+    async fn pay_with_incoming(
+        &self,
+        user: User<'_>,
+        asked: &Withdrawal,
+        order: &WithdrawOrder,
+        mut balance: i64,
+        forced: &mut Forced,
+    ) -> Result<Withdrawn, WithdrawError> {
+        let mut incoming = self.incoming(user, &asked.texts, Some(&order.bonus_type)).await?;
+        self.drop_arrived(&mut incoming).await?;
+        let Incoming { rewards, is_complete } = incoming;
+        let mut rewards: Vec<BonusToken> = rewards.into_values().collect();
+        rewards.sort_by_key(|token| Reverse(token.amount));
+        let mut seen = None;
+        for _ in 0..FORCES_MAX {
+            let part = take_covering(&mut rewards, order.amount, balance);
+            // Tried once in any case: what was on its way may have arrived before its token was read.
+            if part.is_empty() && seen == Some(balance) {
+                break;
+            }
+            self.force(&order.bonus_type, &part, forced).await;
+            match self.pay(self.accounts.withdraw(order)).await? {
+                Withdrawn::Short { balance: now } => {
+                    seen = Some(balance);
+                    balance = now;
+                }
+                settled => return Ok(settled),
+            }
+        }
+        // Too little, as far as is known. Where a grant has not answered, the store could not say, or others take
+        // from the same balance, more may come: that is no answer yet.
+        let after_ms = match (forced.retry_after_ms, is_complete) {
+            (Some(after_ms), _) => after_ms,
+            (None, true) if take_covering(&mut rewards, order.amount, balance).is_empty() => {
+                return Ok(Withdrawn::Short { balance });
+            }
+            _ => RETRY_MS,
+        };
+        let what = format!("the balance is {balance}, and what is on its way could not be credited yet");
+        Err(WithdrawError::Unanswered { what, after_ms })
+    }
+
+    /// Grants the events of these tokens. Each is VALID, and not credited as far as is known; a grant that is lost,
+    /// or made twice, counts once (I1).
+    async fn force(&self, bonus_type: &str, tokens: &[BonusToken], forced: &mut Forced) {
+        let before = forced.credited;
+        for part in tokens.chunks(GRANT_EVENTS) {
+            let events: Vec<Bytes> = part.iter().map(event).collect();
+            let granting = self.rewards.grant_batch(bonus_type, &events);
+            match tokio::time::timeout(self.grant_timeout, granting).await {
+                Ok(replies) if replies.len() == part.len() => {
+                    replies.iter().for_each(|reply| forced.count(reply));
+                }
+                // A time-out means unknown, not failed.
+                Ok(_) | Err(_) => forced.retry(RETRY_MS),
+            }
+        }
+        self.counters.forced(tokens.len(), forced.credited - before);
+    }
+}
+
+/// What forced credits came to.
+#[derive(Default)]
+struct Forced {
+    credited: u32,
+    /// One or more are not decided.
+    retry_after_ms: Option<u64>,
+}
+
+impl Forced {
+    fn count(&mut self, reply: &GrantReply) {
+        match reply {
+            GrantReply::Credited => self.credited += 1,
+            GrantReply::Retry { after_ms, .. } => self.retry(*after_ms),
+            // Money already, or never: archived by who decided it.
+            GrantReply::AlreadyCredited | GrantReply::Conflict | GrantReply::Rejected(_) => {}
+        }
+    }
+
+    fn retry(&mut self, after_ms: u64) {
+        self.retry_after_ms = self.retry_after_ms.max(Some(after_ms));
+    }
+}
+
+fn check(user: User<'_>, asked: &Withdrawal) -> Result<WithdrawOrder, WithdrawError> {
+    let invalid = |field| move |why| WithdrawError::Invalid { field, why };
+    // An id is made of what an order number is made of.
+    order::check_trade_no(&asked.id).map_err(invalid("withdrawal_id"))?;
+    order::check_bonus_type(&asked.bonus_type).map_err(invalid("bonus_type"))?;
+    order::check_amount(asked.amount).map_err(invalid("amount"))?;
+    if asked.texts.len() > TEXTS_MAX {
+        return Err(VerifyError::TooMany { texts: asked.texts.len() }.into());
+    }
+    Ok(WithdrawOrder {
+        id: asked.id.clone(),
+        user_id: user.user_id,
+        bonus_type: asked.bonus_type.clone(),
+        amount: asked.amount,
+    })
+}
+
+/// Takes from `rewards`, whose largest come first, as many as make up for what the balance lacks; none where all of
+/// them do not, for then they would pass the limits and help nobody.
+fn take_covering(rewards: &mut Vec<BonusToken>, amount: i64, balance: i64) -> Vec<BonusToken> {
+    let Some(mut lacking) = amount.checked_sub(balance) else { return Vec::new() };
+    for (nth, token) in rewards.iter().enumerate() {
+        // Both are below 2^54: amounts are checked, and it stops at the first that is not above 0.
+        lacking -= token.amount;
+        if lacking <= 0 {
+            return rewards.drain(..=nth).collect();
+        }
+    }
+    Vec::new()
+}
+
+/// The event of a token, as the SDK wrote it in every field that the ledger compares or keeps.
+fn event(token: &BonusToken) -> Bytes {
+    let event = EventRef {
+        trade_no: &token.trade_no,
+        user_id: token.user_id,
+        app_id: &token.app_id,
+        activity: &token.activity,
+        scene: &token.scene,
+        bonus_type: &token.bonus_type,
+        amount: token.amount,
+        description: &token.description,
+        award_time_ms: token.award_time_ms,
+        ..EventRef::default()
+    };
+    let mut bytes = Vec::with_capacity(256);
+    event.encode([], &mut bytes);
+    bytes.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(amounts: &[i64]) -> Vec<BonusToken> {
+        amounts.iter().map(|amount| BonusToken { amount: *amount, ..BonusToken::default() }).collect()
+    }
+
+    #[test]
+    fn as_few_as_it_takes() {
+        let mut rewards = tokens(&[50, 30, 20, 10]);
+        assert!(take_covering(&mut rewards, 211, 100).is_empty(), "all of them are not enough");
+        assert_eq!(take_covering(&mut rewards, 160, 100), tokens(&[50, 30]));
+        assert_eq!(rewards, tokens(&[20, 10]));
+        assert_eq!(take_covering(&mut rewards, 130, 100), tokens(&[20, 10]));
+        assert!(take_covering(&mut rewards, 130, 100).is_empty());
+        let mut rewards = tokens(&[1]);
+        assert!(take_covering(&mut rewards, 1, i64::MIN).is_empty(), "no overflow");
+    }
+
+    #[test]
+    fn a_token_makes_the_event_that_the_sdk_sent() {
+        let token = BonusToken {
+            trade_no: "rain-1".into(),
+            user_id: 42,
+            app_id: "acme".into(),
+            activity: "spring".into(),
+            scene: "rain".into(),
+            bonus_type: "cash".into(),
+            amount: 888,
+            award_time_ms: 1_800_000_000_000,
+            description: "red packet".into(),
+        };
+        let bytes = event(&token);
+        let Ok(read) = EventRef::parse(&bytes) else { panic!("an event") };
+        assert_eq!((read.trade_no, read.user_id, read.app_id), ("rain-1", 42, "acme"));
+        assert_eq!((read.activity, read.scene), ("spring", "rain"));
+        assert_eq!((read.bonus_type, read.amount, read.description), ("cash", 888, "red packet"));
+        assert_eq!(read.award_time_ms, 1_800_000_000_000);
+    }
+}
