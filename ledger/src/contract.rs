@@ -6,7 +6,8 @@ use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::error::{LedgerError, OpenError};
 use crate::ledger::Writers;
 use crate::model::{
-    Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, FlowLine, Order, OrderOutcome, Reason, StoredOrder,
+    Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, FlowLine, Order, OrderOutcome, Reason,
+    ReservedOrder, StoredOrder,
 };
 use crate::reader::OrderLine;
 use crate::reconcile::Reconciliation;
@@ -36,6 +37,8 @@ pub(crate) trait Transaction: Debug {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
     fn reserve(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
+
+    fn promise(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
     fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError>;
 
@@ -72,6 +75,8 @@ pub(crate) trait Read: Debug {
     fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError>;
 
     fn orders(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError>;
+
+    fn reserved(&self, before_ms: i64, after: &str, limit: u32) -> Result<Vec<ReservedOrder>, LedgerError>;
 
     fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError>;
 

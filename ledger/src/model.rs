@@ -51,7 +51,8 @@ pub enum OrderOutcome {
     Credited,
     /// Credited by an earlier one, with the same user, type and amount.
     AlreadyCredited,
-    /// Its budget is held, now or since before; a downstream decides. Ends by `post` or `release`.
+    /// Its budget is held, now or since before; a downstream decides, or its event is awaited. Ends by `post` or
+    /// `release`, or where its event is awaited, by `apply`.
     Reserved,
     /// The order number exists with another user, type or amount. Nothing moved.
     Conflict,
@@ -66,6 +67,8 @@ pub enum Reason {
     BudgetExhausted,
     /// The downstream refused for good.
     DownstreamRefused,
+    /// An operator ended a reservation whose event did not come.
+    Released,
 }
 
 impl Reason {
@@ -73,6 +76,7 @@ impl Reason {
         match self {
             Self::BudgetExhausted => 1,
             Self::DownstreamRefused => 2,
+            Self::Released => 3,
         }
     }
 
@@ -80,6 +84,7 @@ impl Reason {
         match code {
             1 => Some(Self::BudgetExhausted),
             2 => Some(Self::DownstreamRefused),
+            3 => Some(Self::Released),
             _ => None,
         }
     }
@@ -88,7 +93,7 @@ impl Reason {
 /// Where an order stands. Stored as a number: never renumber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Its budget is held; a downstream decides.
+    /// Its budget is held; a downstream decides, or its event is awaited.
     Reserved,
     /// Paid.
     Credited,
@@ -132,6 +137,37 @@ pub struct StoredOrder {
     pub created_ms: i64,
     /// When it was credited or rejected; `None` while reserved.
     pub decided_ms: Option<i64>,
+}
+
+/// What a reserved order waits for. Stored in the column of the reason: never renumber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Awaits {
+    /// A downstream, which may have paid it by now.
+    Payer,
+    /// Its event, with which the ledger itself pays it. Nobody has paid it.
+    Event,
+}
+
+impl Awaits {
+    pub(crate) const fn code(self) -> i64 {
+        match self {
+            Self::Payer => 0,
+            Self::Event => 1,
+        }
+    }
+
+    pub(crate) const fn of_code(code: i64) -> Self {
+        if code == 1 { Self::Event } else { Self::Payer }
+    }
+}
+
+/// A reserved order, as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReservedOrder {
+    /// The order.
+    pub order: StoredOrder,
+    /// What it waits for.
+    pub awaits: Awaits,
 }
 
 /// Whether an order that was rejected before may be tried again.

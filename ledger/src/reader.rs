@@ -3,7 +3,7 @@
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
-use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
+use crate::model::{BudgetState, FlowLine, ReservedOrder, Status, StoredOrder};
 use crate::reconcile::Reconciliation;
 use crate::withdrawal::StoredWithdrawal;
 use std::fmt;
@@ -96,6 +96,20 @@ impl LedgerReader {
     /// [`LedgerError`].
     pub fn orders_of(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
         self.read.orders(trade_nos)
+    }
+
+    /// Orders that are reserved since before `before_ms`, by order number, only numbers after `after`, 1 to 10,000 of
+    /// them. Looks at every order.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn reserved(
+        &self,
+        before_ms: i64,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<ReservedOrder>, LedgerError> {
+        self.read.reserved(before_ms, after, limit.clamp(1, 10_000))
     }
 
     /// A withdrawal, `None` where it is not known.

@@ -42,7 +42,8 @@ impl<'l> Tx<'l> {
     }
 
     /// Holds the budget of orders that a downstream decides. [`OrderOutcome::Reserved`] says to ask it; so does
-    /// a repeat, until the order has ended by [`Tx::post`] or [`Tx::release`].
+    /// a repeat, until the order has ended by [`Tx::post`] or [`Tx::release`]. One that [`Tx::promise`] holds is the
+    /// downstream's from then on.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -52,6 +53,19 @@ impl<'l> Tx<'l> {
         attempt: Attempt,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
         self.run(|tx| tx.reserve(batch, attempt))
+    }
+
+    /// Holds the budget of orders that the ledger itself pays when their event comes: [`Tx::apply`] then credits
+    /// them from what is held, once. [`OrderOutcome::Reserved`] says that it is held, now or since before.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn promise(
+        &mut self,
+        batch: &[Order<'_>],
+        attempt: Attempt,
+    ) -> Result<Vec<OrderOutcome>, LedgerError> {
+        self.run(|tx| tx.promise(batch, attempt))
     }
 
     /// An order as this transaction sees it, `None` where it is not known.
@@ -78,8 +92,8 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.post(trade_nos, time_ms))
     }
 
-    /// The downstream has refused for good: rejects reserved orders and gives their budget back. Repeating it
-    /// moves nothing.
+    /// The downstream has refused for good, or an operator gives up waiting: rejects reserved orders and gives their
+    /// budget back. Repeating it moves nothing.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.

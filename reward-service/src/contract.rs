@@ -56,6 +56,9 @@ pub enum Rejection {
     /// The order number exists with another user, type or amount.
     #[error("conflict")]
     Conflict,
+    /// An operator gave up waiting for its event. A replay decides it anew.
+    #[error("released")]
+    Released,
 }
 
 /// Why an event was not decided.
@@ -73,6 +76,9 @@ pub enum RetryReason {
     /// Our own store cannot answer; ours to solve, so it does not count as a failed grant.
     #[error("store_unavailable")]
     StoreUnavailable,
+    /// No queue took the event that is to be granted later; ours to solve, so it does not count as a failed grant.
+    #[error("queue_unavailable")]
+    QueueUnavailable,
 }
 
 impl RetryReason {

@@ -49,6 +49,11 @@ impl Grant {
     fn is_held(&self) -> bool {
         self.how == How::Reserve(Attempt::Normal)
     }
+
+    /// Held for its event, in the normal way.
+    fn is_promised(&self) -> bool {
+        self.how == How::Promise(Attempt::Normal)
+    }
 }
 
 impl<'l, 'j> Round<'l, 'j> {
@@ -80,7 +85,7 @@ impl<'l, 'j> Round<'l, 'j> {
     /// for a downstream as another.
     pub fn grant_all(&mut self, jobs: &'j [Job], answers: &mut [Answer]) -> Result<(), LedgerError> {
         let mut read = Vec::with_capacity(jobs.len());
-        let (mut plain, mut held) = (Vec::new(), Vec::new());
+        let (mut plain, mut held, mut promised) = (Vec::new(), Vec::new(), Vec::new());
         for (at, job) in jobs.iter().enumerate() {
             if let Job::Grant(grant) = job {
                 let orders: Vec<Result<Order<'j>, NoOrder>> = grant
@@ -94,11 +99,15 @@ impl<'l, 'j> Round<'l, 'j> {
                 if grant.is_held() {
                     held.extend(orders.iter().flatten());
                 }
+                if grant.is_promised() {
+                    promised.extend(orders.iter().flatten());
+                }
                 read.push((at, grant, orders));
             }
         }
         let mut plain = self.tx.apply(&plain, Attempt::Normal)?.into_iter();
         let mut held = self.tx.reserve(&held, Attempt::Normal)?.into_iter();
+        let mut promised = self.tx.promise(&promised, Attempt::Normal)?.into_iter();
         for (at, grant, orders) in read {
             let valid = || orders.iter().flatten().copied();
             let outcomes = match grant.how {
@@ -106,6 +115,8 @@ impl<'l, 'j> Round<'l, 'j> {
                 How::Credit(attempt) => self.tx.apply(&valid().collect::<Vec<_>>(), attempt)?,
                 How::Reserve(Attempt::Normal) => held.by_ref().take(valid().count()).collect(),
                 How::Reserve(attempt) => self.tx.reserve(&valid().collect::<Vec<_>>(), attempt)?,
+                How::Promise(Attempt::Normal) => promised.by_ref().take(valid().count()).collect(),
+                How::Promise(attempt) => self.tx.promise(&valid().collect::<Vec<_>>(), attempt)?,
                 How::Reject => {
                     answers[at] = Answer::Decisions(self.reject(grant, &orders));
                     continue;
@@ -140,7 +151,7 @@ impl<'l, 'j> Round<'l, 'j> {
             let decision = match order {
                 Ok(order) => {
                     let outcome = outcomes.next().ok_or(LedgerError::Poisoned)?;
-                    let decision = decision(outcome, matches!(grant.how, How::Reserve(_)));
+                    let decision = decision(outcome, matches!(grant.how, How::Reserve(_) | How::Promise(_)));
                     match &decision {
                         Decision::Reply(reply) if reply.is_credited() => {
                             self.done.credited.push((order.user_id, order.trade_no));
@@ -345,15 +356,21 @@ fn is_credited(order: &Order<'_>, stored: Option<StoredOrder>) -> bool {
     })
 }
 
+/// The ledger's reason, as callers and the archive know it.
+pub(crate) const fn rejection(reason: Reason) -> Rejection {
+    match reason {
+        Reason::BudgetExhausted => Rejection::BudgetExhausted,
+        Reason::DownstreamRefused => Rejection::DownstreamRefused,
+        Reason::Released => Rejection::Released,
+    }
+}
+
 fn decision(outcome: OrderOutcome, reserve: bool) -> Decision {
     Decision::Reply(match outcome {
         OrderOutcome::Credited => GrantReply::Credited,
         OrderOutcome::AlreadyCredited => GrantReply::AlreadyCredited,
         OrderOutcome::Conflict => GrantReply::Conflict,
-        OrderOutcome::Rejected(Reason::BudgetExhausted) => GrantReply::Rejected(Rejection::BudgetExhausted),
-        OrderOutcome::Rejected(Reason::DownstreamRefused) => {
-            GrantReply::Rejected(Rejection::DownstreamRefused)
-        }
+        OrderOutcome::Rejected(reason) => GrantReply::Rejected(rejection(reason)),
         OrderOutcome::Reserved if reserve => return Decision::Ask,
         // A downstream was to pay its type, and may have paid it. Paying here as well could pay twice (I1): a
         // person has to look, so it counts as a failure and comes to the archive.

@@ -52,6 +52,7 @@ mod decode;
 mod external;
 pub mod fake;
 mod inbox;
+mod later;
 mod options;
 mod reading;
 mod replay;
@@ -63,6 +64,9 @@ mod withdraw;
 mod writer;
 
 pub use connector::{Connector, PayAnswer, PayOrder};
+pub use later::{
+    EventQueue, Firmness, Later, LaterGrants, LaterOptions, NotQueued, ReleaseError, SceneSteps,
+};
 pub use options::{Clock, ConnectorOptions, GrantObserver, Payer, RewardOptions, system_clock};
 pub use replay::{ReplayError, Replayed};
 pub use service::{CallError, RewardHandle, RewardService, StartError};

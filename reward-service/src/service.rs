@@ -166,15 +166,11 @@ impl RewardHandle {
         if events.is_empty() {
             return Vec::new();
         }
-        let (options, name) = (&self.inner.options, Arc::from(bonus_type));
-        let how = match options.pays.get(bonus_type).unwrap_or(&options.default_pays) {
-            Payer::Ledger => How::Credit(attempt),
-            Payer::Connector(connector) => match self.inner.downstreams.get(connector) {
-                Some(downstream) => return self.grant_external(downstream, &name, events, attempt).await,
-                None => How::Reject,
-            },
-            Payer::Nobody => How::Reject,
-        };
+        let name = Arc::from(bonus_type);
+        if let Some(downstream) = self.downstream(bonus_type) {
+            return self.grant_external(downstream, &name, events, attempt).await;
+        }
+        let how = self.how(bonus_type, attempt);
         let decisions = self.decide(&name, events.to_vec(), how).await.into_iter();
         decisions
             .map(|decision| match decision {
@@ -182,6 +178,29 @@ impl RewardHandle {
                 Decision::Ask => self.inner.later(bonus_type, RetryReason::StoreUnavailable, 1),
             })
             .collect()
+    }
+
+    fn payer(&self, bonus_type: &str) -> &Payer {
+        self.inner.options.pays.get(bonus_type).unwrap_or(&self.inner.options.default_pays)
+    }
+
+    /// The downstream that pays this type, where one does.
+    fn downstream(&self, bonus_type: &str) -> Option<&Downstream> {
+        match self.payer(bonus_type) {
+            Payer::Connector(connector) => {
+                self.inner.downstreams.get(connector).map(|downstream| &**downstream)
+            }
+            Payer::Ledger | Payer::Nobody => None,
+        }
+    }
+
+    /// What the ledger is asked to do for this type.
+    pub(crate) fn how(&self, bonus_type: &str, attempt: Attempt) -> How {
+        match self.payer(bonus_type) {
+            Payer::Ledger => How::Credit(attempt),
+            Payer::Connector(_) if self.downstream(bonus_type).is_some() => How::Reserve(attempt),
+            Payer::Connector(_) | Payer::Nobody => How::Reject,
+        }
     }
 
     /// Asks the ledger for a decision on each event.

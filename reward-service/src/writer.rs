@@ -48,6 +48,8 @@ pub(crate) enum How {
     Credit(Attempt),
     /// A downstream: hold the budget meanwhile.
     Reserve(Attempt),
+    /// The ledger itself, when the event comes: hold the budget meanwhile.
+    Promise(Attempt),
     /// Nobody.
     Reject,
 }

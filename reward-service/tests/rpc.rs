@@ -10,14 +10,14 @@ use windfall_edge::{Call, Caller, Role};
 use windfall_proto::v1::archive_server::Archive;
 use windfall_proto::v1::rewards_server::Rewards;
 use windfall_proto::v1::{
-    Bonus, BonusEvent, GetArchivedRequest, GrantBatchRequest, GrantOutcome, GrantRequest, ListArchiveRequest,
-    ListBudgetsRequest, ReplayArchivedRequest, User,
+    Bonus, BonusEvent, GetArchivedRequest, GrantAsyncRequest, GrantBatchRequest, GrantOutcome, GrantRequest,
+    ListArchiveRequest, ListBudgetsRequest, ReplayArchivedRequest, User,
 };
-use windfall_reward_service::RewardHandle;
 use windfall_reward_service::contract::{GrantReply, Rewards as _};
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::BudgetSet;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
+use windfall_reward_service::{EventQueue, LaterGrants, LaterOptions, NotQueued, RewardHandle};
 
 fn of<T>(tenant: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
@@ -197,5 +197,57 @@ async fn the_archive_is_paged_replayed_with_an_audit_and_kept_apart_by_app() {
     rewards.close();
     let closed = archive.list_budgets(of("app", ListBudgetsRequest {})).await.unwrap_err();
     assert_eq!(closed.code(), Code::Unavailable);
+    assert_clean(folder.path());
+}
+
+/// Keeps what it is given.
+#[derive(Default)]
+struct Queue(parking_lot::Mutex<Vec<bytes::Bytes>>);
+
+#[async_trait::async_trait]
+impl EventQueue for Queue {
+    async fn enqueue(&self, events: &[bytes::Bytes], _strong: bool) -> Vec<Result<(), NotQueued>> {
+        self.0.lock().extend_from_slice(events);
+        vec![Ok(()); events.len()]
+    }
+}
+
+#[tokio::test]
+async fn later_grants_are_accepted_and_end_where_their_events_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    budget(&rewards, 4).await;
+    let without = RewardsService::new(rewards.clone());
+    let request = || {
+        let events =
+            vec![event("a", "cash", 4), event("b", "cash", 4), event("c", "", 4), event("d", "coin", 1)];
+        of("app", GrantAsyncRequest { events })
+    };
+    assert_eq!(without.grant_async(request()).await.unwrap_err().code(), Code::Unimplemented);
+    let queue = std::sync::Arc::new(Queue::default());
+    let grants = LaterGrants::new(rewards.clone(), queue.clone(), LaterOptions::default());
+    let service = RewardsService::with_queue(grants);
+    let answers = service.grant_async(request()).await.unwrap().into_inner().replies;
+    let got: Vec<_> = answers.iter().map(|one| (one.outcome(), one.reason.as_str())).collect();
+    let expected = [
+        (GrantOutcome::Accepted, ""),
+        (GrantOutcome::Rejected, "budget_exhausted"),
+        (GrantOutcome::Rejected, "malformed"),
+        (GrantOutcome::Accepted, ""),
+    ];
+    assert_eq!(got, expected);
+    let written = queue.0.lock().clone();
+    assert_eq!(written.len(), 2);
+    for event in written {
+        let read = windfall_proto::event::EventRef::parse(&event).unwrap();
+        assert!(read.first_sent_ms > 0 && read.award_time_ms > 0 && read.app_id == "app");
+        let bonus_type = read.bonus_type.to_owned();
+        assert_eq!(rewards.grant_batch(&bonus_type, &[event]).await, [GrantReply::Credited]);
+    }
+    let answers = service.grant_async(request()).await.unwrap().into_inner().replies;
+    assert_eq!(answers[0].outcome(), GrantOutcome::AlreadyCredited);
+    let foreign = of("other", GrantAsyncRequest { events: vec![event("z", "cash", 1)] });
+    assert_eq!(service.grant_async(foreign).await.unwrap_err().code(), Code::PermissionDenied);
+    rewards.close();
     assert_clean(folder.path());
 }

@@ -150,3 +150,33 @@ pub(super) fn replays(place: &dyn Place) -> Outcome {
     assert_eq!(credited.iter().sum::<usize>(), names.len(), "I1");
     clean(place)
 }
+
+/// The events of promised orders in the hands of all, while an operator gives some of them up.
+pub(super) fn promises(place: &dyn Place) -> Outcome {
+    let names = names(400);
+    let total = 1_000;
+    open(place)?.set_budgets(&[budget(total, 4)])?;
+    let batch: Vec<_> = (0_i64..).zip(&names).map(|(at, name)| order(name, at % 7, 2)).collect();
+    let (credited, released) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    all_at_once(place, |nth, ledger| {
+        for part in batch.chunks(40) {
+            ledger.transact(|tx| tx.promise(part, Attempt::Normal))?;
+            if nth == 0 {
+                let gone: Vec<_> =
+                    part.iter().step_by(10).map(|order| (order.trade_no, Reason::Released)).collect();
+                let done = ledger.transact(|tx| tx.release(&gone, 2_000))?;
+                let count = done.iter().filter(|finish| **finish == Finish::Done).count();
+                released.fetch_add(count, Ordering::Relaxed);
+            }
+            let outcomes = ledger.transact(|tx| tx.apply(part, Attempt::Normal))?;
+            let count = outcomes.iter().filter(|outcome| **outcome == OrderOutcome::Credited).count();
+            credited.fetch_add(count, Ordering::Relaxed);
+        }
+        Ok(())
+    })?;
+    let credited = credited.into_inner();
+    assert_eq!(credited + released.into_inner(), names.len(), "each ends once (I1)");
+    let state = open(place)?.budgets()?.remove(0);
+    assert_eq!((state.used, state.reserved), (i64::try_from(credited)? * 2, 0), "I4");
+    clean(place)
+}

@@ -36,6 +36,10 @@ enum Op {
         specs: Vec<Spec>,
         replay: bool,
     },
+    Promise {
+        specs: Vec<Spec>,
+        replay: bool,
+    },
     Post(Vec<u8>),
     Release(Vec<u8>),
     Budget {
@@ -102,7 +106,7 @@ impl Dice {
 
     fn op(&mut self) -> Op {
         let replay = self.below(5) == 0;
-        match self.below(20) {
+        match self.below(23) {
             0..4 => Op::Apply { specs: self.specs(), replay },
             4..7 => Op::Reserve { specs: self.specs(), replay },
             7..9 => Op::Post(self.numbers()),
@@ -117,6 +121,7 @@ impl Dice {
             14..17 => Op::Hold(self.takes()),
             17 => Op::PayOut(self.numbers()),
             18 => Op::GiveBack(self.numbers()),
+            19..22 => Op::Promise { specs: self.specs(), replay },
             _ => Op::Reopen,
         }
     }
@@ -129,6 +134,8 @@ struct Known {
     bonus_type: usize,
     amount: i64,
     status: Status,
+    /// Reserved for its event.
+    promised: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -149,14 +156,21 @@ impl Model {
         self.sum(scene, bonus_type, Status::Credited) + self.sum(scene, bonus_type, Status::Reserved)
     }
 
-    fn decide(&mut self, spec: &Spec, replay: bool, goal: Status) -> OrderOutcome {
-        if let Some(known) = self.orders.get(&spec.number) {
+    fn decide(&mut self, spec: &Spec, replay: bool, goal: Status, promise: bool) -> OrderOutcome {
+        if let Some(known) = self.orders.get_mut(&spec.number) {
             if (known.user, known.bonus_type, known.amount) != (spec.user, spec.bonus_type, spec.amount) {
                 return OrderOutcome::Conflict;
             }
             match known.status {
                 Status::Credited => return OrderOutcome::AlreadyCredited,
-                Status::Reserved => return OrderOutcome::Reserved,
+                Status::Reserved if known.promised && goal == Status::Credited => {
+                    known.status = Status::Credited;
+                    return OrderOutcome::Credited;
+                }
+                Status::Reserved => {
+                    known.promised &= promise;
+                    return OrderOutcome::Reserved;
+                }
                 Status::Rejected(reason) if !replay => return OrderOutcome::Rejected(reason),
                 Status::Rejected(_) => {}
             }
@@ -167,7 +181,7 @@ impl Model {
         let fits = spec.amount <= total - self.taken(scene, spec.bonus_type);
         let status = if fits { goal } else { Status::Rejected(Reason::BudgetExhausted) };
         let Spec { user, bonus_type, amount, .. } = *spec;
-        self.orders.insert(spec.number, Known { user, scene, bonus_type, amount, status });
+        self.orders.insert(spec.number, Known { user, scene, bonus_type, amount, status, promised: promise });
         match status {
             Status::Credited => OrderOutcome::Credited,
             Status::Reserved => OrderOutcome::Reserved,
@@ -265,7 +279,7 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
             let got = tx.apply(&orders(specs, &names), attempt(*replay))?;
             tx.commit()?;
             let want: Vec<_> =
-                specs.iter().map(|spec| model.decide(spec, *replay, Status::Credited)).collect();
+                specs.iter().map(|spec| model.decide(spec, *replay, Status::Credited, false)).collect();
             assert_eq!(got, want);
         }
         Op::Reserve { specs, replay } => {
@@ -274,7 +288,15 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
             let got = tx.reserve(&orders(specs, &names), attempt(*replay))?;
             tx.commit()?;
             let want: Vec<_> =
-                specs.iter().map(|spec| model.decide(spec, *replay, Status::Reserved)).collect();
+                specs.iter().map(|spec| model.decide(spec, *replay, Status::Reserved, false)).collect();
+            assert_eq!(got, want);
+        }
+        Op::Promise { specs, replay } => {
+            let names = names(specs);
+            let attempt = if *replay { Attempt::Replay } else { Attempt::Normal };
+            let got = ledger.transact(|tx| tx.promise(&orders(specs, &names), attempt))?;
+            let want: Vec<_> =
+                specs.iter().map(|spec| model.decide(spec, *replay, Status::Reserved, true)).collect();
             assert_eq!(got, want);
         }
         Op::Post(numbers) => {

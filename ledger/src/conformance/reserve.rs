@@ -1,7 +1,7 @@
 //! Orders that a downstream decides: reserved, then posted or released.
 
 use super::{Outcome, Place, budget, clean, names, open, order};
-use crate::{Attempt, Finish, OrderOutcome, Reason, Status};
+use crate::{Attempt, Awaits, Finish, OrderOutcome, Reason, Status};
 
 pub(super) fn ends_once(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
@@ -56,5 +56,64 @@ pub(super) fn many(place: &dyn Place) -> Outcome {
     let found = ledger.transact(|tx| tx.orders(&["order/00000", "none", "order/01999"]))?;
     let found: Vec<_> = found.into_iter().map(|order| order.map(|order| order.status)).collect();
     assert_eq!(found, [Some(Status::Credited), None, Some(Status::Rejected(Reason::BudgetExhausted))]);
+    clean(place)
+}
+
+/// Budget held for orders whose events come later; then the ledger pays them from what is held.
+pub(super) fn promised(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.set_budgets(&[budget(10, 2)])?;
+    let batch = [order("a", 1, 5), order("b", 1, 5), order("c", 1, 1)];
+    let exhausted = OrderOutcome::Rejected(Reason::BudgetExhausted);
+    for _ in 0..2 {
+        let outcomes = ledger.transact(|tx| tx.promise(&batch, Attempt::Normal))?;
+        assert_eq!(outcomes, [OrderOutcome::Reserved, OrderOutcome::Reserved, exhausted]);
+    }
+    assert_eq!(ledger.balance(1, "cash")?, 0);
+    let state = ledger.budgets()?.remove(0);
+    assert_eq!((state.used, state.reserved), (0, 10));
+    let listed = place.reader()?.reserved(1_001, "", 9)?;
+    let listed: Vec<_> = listed.iter().map(|one| (one.order.trade_no.as_str(), one.awaits)).collect();
+    assert_eq!(listed, [("a", Awaits::Event), ("b", Awaits::Event)]);
+    assert_eq!(place.reader()?.reserved(1_001, "a", 9)?.len(), 1);
+    assert_eq!(place.reader()?.reserved(1_000, "", 9)?, [], "since before");
+    // Another order under the number first, then its own event, twice; and one that was never promised.
+    let events = [order("a", 2, 5), order("a", 1, 5), order("a", 1, 5), order("d", 1, 1)];
+    assert_eq!(
+        ledger.apply(&events)?,
+        [OrderOutcome::Conflict, OrderOutcome::Credited, OrderOutcome::AlreadyCredited, exhausted]
+    );
+    assert_eq!(
+        ledger.transact(|tx| tx.promise(&batch[..1], Attempt::Normal))?,
+        [OrderOutcome::AlreadyCredited]
+    );
+    // An operator gives up on the other one; its late event is rejected, and a replay decides it anew.
+    assert_eq!(ledger.transact(|tx| tx.release(&[("b", Reason::Released)], 2_000))?, [Finish::Done]);
+    assert_eq!(ledger.apply(&batch[1..2])?, [OrderOutcome::Rejected(Reason::Released)]);
+    assert_eq!(ledger.transact(|tx| tx.apply(&batch[1..2], Attempt::Replay))?, [OrderOutcome::Credited]);
+    assert_eq!(ledger.balance(1, "cash")?, 10);
+    let state = ledger.budgets()?.remove(0);
+    assert_eq!((state.used, state.reserved), (10, 0));
+    clean(place)
+}
+
+/// A type that a downstream pays by the time its event comes: nobody pays it twice.
+pub(super) fn promised_then_asked(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let batch = [order("a", 1, 5), order("b", 1, 5)];
+    ledger.transact(|tx| tx.promise(&batch, Attempt::Normal))?;
+    assert_eq!(ledger.transact(|tx| tx.reserve(&batch[..1], Attempt::Normal))?, [OrderOutcome::Reserved]);
+    assert_eq!(ledger.apply(&batch)?, [OrderOutcome::Reserved, OrderOutcome::Credited], "it may have paid");
+    assert_eq!(ledger.transact(|tx| tx.promise(&batch[..1], Attempt::Normal))?, [OrderOutcome::Reserved]);
+    assert_eq!(ledger.apply(&batch[..1])?, [OrderOutcome::Reserved], "a promise takes nothing over");
+    assert_eq!(ledger.transact(|tx| tx.post(&["a"], 2_000))?, [Finish::Done]);
+    // A released one that is promised anew by a replay is the event's again.
+    let order = [order("c", 1, 2)];
+    ledger.transact(|tx| {
+        tx.promise(&order, Attempt::Normal)?;
+        tx.release(&[("c", Reason::Released)], 2_000)?;
+        tx.promise(&order, Attempt::Replay)
+    })?;
+    assert_eq!(ledger.apply(&order)?, [OrderOutcome::Credited]);
     clean(place)
 }

@@ -3,7 +3,7 @@
 use super::programs::{Program, cell, text};
 use super::session::Session;
 use crate::error::LedgerError;
-use crate::model::{Order, OrderOutcome, Status};
+use crate::model::{Awaits, Order, OrderOutcome, Status};
 use std::collections::HashMap;
 
 /// What a decision needs of a stored order.
@@ -12,6 +12,8 @@ pub(crate) struct Stored {
     pub user_id: i64,
     pub amount: i64,
     pub status: Status,
+    /// Reserved for its event, which the ledger then pays.
+    pub promised: bool,
     pub created_ms: i64,
     /// The program that pays: of the activity and scene that it was first seen in.
     pub program: Program,
@@ -32,10 +34,10 @@ impl Stored {
 }
 
 /// Status, reason and time of a decision, as columns.
-fn columns(status: Status, took_ms: i64) -> (i16, i16, Option<i64>) {
+fn columns(status: Status, awaits: Awaits, took_ms: i64) -> (i16, i16, Option<i64>) {
     let small = |code: i64| i16::try_from(code).unwrap_or(i16::MAX);
     match status {
-        Status::Reserved => (small(Status::RESERVED), 0, None),
+        Status::Reserved => (small(Status::RESERVED), small(awaits.code()), None),
         Status::Credited => (small(Status::CREDITED), 0, Some(took_ms)),
         Status::Rejected(reason) => (small(Status::REJECTED), small(reason.code()), Some(took_ms)),
     }
@@ -55,6 +57,7 @@ pub(crate) fn insert(
     firsts: &[usize],
     transfers: &[i64],
     status: Status,
+    awaits: Awaits,
 ) -> Result<Vec<bool>, LedgerError> {
     let orders = || firsts.iter().map(|at| &batch[*at]);
     let trade_nos: Vec<&str> = orders().map(|order| order.trade_no).collect();
@@ -62,7 +65,7 @@ pub(crate) fn insert(
     let own: Vec<i64> = firsts.iter().map(|at| programs[*at].id).collect();
     let amounts: Vec<i64> = orders().map(|order| order.amount).collect();
     let created: Vec<i64> = orders().map(|order| order.time_ms).collect();
-    let (status, reason, took_ms) = columns(status, 0);
+    let (status, reason, took_ms) = columns(status, awaits, 0);
     let rows = session.query(
         "INSERT INTO orders \
          (trade_no, user_id, program, amount, transfer, created_ms, status, reason, took_ms) \
@@ -119,6 +122,7 @@ pub(crate) fn read<'a>(
             user_id: cell(row, 1)?,
             amount: cell(row, 2)?,
             status,
+            promised: status == Status::Reserved && i64::from(reason) == Awaits::Event.code(),
             created_ms: cell(row, 5)?,
             program,
         };
@@ -140,9 +144,9 @@ pub(crate) struct Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    /// `transfer` is the number of the one that paid it, 0 for none.
-    pub fn push(&mut self, trade_no: &'a str, status: Status, transfer: i64, took_ms: i64) {
-        let (status, reason, took_ms) = columns(status, took_ms);
+    /// `transfer` is the number of the one that paid it, 0 for none. `awaits` is of those that are reserved.
+    pub fn push(&mut self, trade_no: &'a str, status: Status, awaits: Awaits, transfer: i64, took_ms: i64) {
+        let (status, reason, took_ms) = columns(status, awaits, took_ms);
         self.trade_nos.push(trade_no);
         self.statuses.push(status);
         self.reasons.push(reason);

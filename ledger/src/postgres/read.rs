@@ -7,7 +7,7 @@ use super::{archive, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
-use crate::model::{BudgetState, FlowKind, FlowLine, Status, StoredOrder};
+use crate::model::{Awaits, BudgetState, FlowKind, FlowLine, ReservedOrder, Status, StoredOrder};
 use crate::reader::OrderLine;
 use crate::reconcile::{self, EXTRA_TRANSFERS, Reconciliation, USER};
 use crate::withdrawal::{HOLD, StoredWithdrawal};
@@ -51,6 +51,28 @@ fn status(row: &Row, at: usize, trade_no: &str) -> Result<Status, LedgerError> {
     let (status, reason): (i16, i16) = (cell(row, at)?, cell(row, at + 1)?);
     Status::of_columns(i64::from(status), i64::from(reason))
         .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))
+}
+
+/// Reserved orders, by order number.
+fn reserved(
+    session: &Session,
+    before_ms: i64,
+    after: &str,
+    limit: u32,
+) -> Result<Vec<ReservedOrder>, LedgerError> {
+    let rows = session.query(
+        "SELECT o.trade_no, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
+         o.took_ms FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
+         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
+         WHERE o.status = 0 AND o.created_ms < $1 AND o.trade_no > $2 ORDER BY o.trade_no LIMIT $3",
+        &[&before_ms, &after, &i64::from(limit)],
+    )?;
+    rows.iter()
+        .map(|row| {
+            let awaits = Awaits::of_code(i64::from(cell::<i16>(row, 7)?));
+            Ok(ReservedOrder { order: order(row)?, awaits })
+        })
+        .collect()
 }
 
 fn balances(session: &Session, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {
@@ -213,6 +235,10 @@ impl Read for Link {
 
     fn orders(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
         orders(&*self.session()?, trade_nos)
+    }
+
+    fn reserved(&self, before_ms: i64, after: &str, limit: u32) -> Result<Vec<ReservedOrder>, LedgerError> {
+        reserved(&*self.session()?, before_ms, after, limit)
     }
 
     fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {

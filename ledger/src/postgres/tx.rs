@@ -11,7 +11,8 @@ use crate::budget::Take;
 use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::model::{
-    Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, Status, StoredOrder, Unbudgeted,
+    Attempt, Awaits, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, Status, StoredOrder,
+    Unbudgeted,
 };
 use crate::withdrawal::{End, HoldOutcome, Withdrawal};
 use std::collections::{BTreeSet, HashMap};
@@ -99,23 +100,20 @@ impl<'l> PgTx<'l> {
         &mut self,
         batch: &[Order<'_>],
         attempt: Attempt,
-        take: Take,
+        goal: Goal,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
         check(batch)?;
         if batch.is_empty() {
             return Ok(Vec::new());
         }
-        let goal = match take {
-            Take::Used => Status::Credited,
-            Take::Reserved => Status::Reserved,
-        };
         let programs = self.programs.of_orders(self.session, batch)?;
         let firsts = crate::model::first_of_each(batch);
-        let transfers = match take {
+        let transfers = match goal.take() {
             Take::Used => self.numbers.take(self.session, firsts.len())?,
             Take::Reserved => vec![0; firsts.len()],
         };
-        let new = orders::insert(self.session, batch, &programs, &firsts, &transfers, goal)?;
+        let (status, awaits) = (goal.status(), goal.awaits());
+        let new = orders::insert(self.session, batch, &programs, &firsts, &transfers, status, awaits)?;
         let old: Vec<&str> =
             firsts.iter().zip(&new).filter(|(_, new)| !**new).map(|(at, _)| batch[*at].trade_no).collect();
         // A replay decides anew: no other may do so at the same time.
@@ -126,6 +124,11 @@ impl<'l> PgTx<'l> {
         if let Some(lost) = old.iter().find(|trade_no| !stored.contains_key(**trade_no)) {
             return Err(LedgerError::Damaged(format!("order {lost} was there, and has vanished")));
         }
+        let kept = if goal != Goal::Promise && stored.values().any(|order| order.promised) {
+            self.take_up(batch, &programs, &mut stored, goal)?
+        } else {
+            Vec::new()
+        };
         let mut asking: Vec<Asking> = Vec::with_capacity(firsts.len());
         for (at, transfer) in firsts.into_iter().zip(transfers) {
             match stored.get(batch[at].trade_no) {
@@ -141,14 +144,55 @@ impl<'l> PgTx<'l> {
         }
         // In the caller's order, so that a short budget goes to those who came first.
         asking.sort_unstable_by_key(|one| one.at);
-        let decided = self.grant(batch, &asking, goal, take)?;
+        let decided = self.grant(batch, &asking, goal)?;
         for (one, status) in asking.iter().zip(&decided) {
             let order = &batch[one.at];
             let created_ms = one.old.map_or(order.time_ms, |old| old.created_ms);
             let (user_id, amount, program) = (order.user_id, order.amount, one.program);
-            stored.insert(order.trade_no, Stored { user_id, amount, status: *status, created_ms, program });
+            let new = Stored { user_id, amount, status: *status, promised: false, created_ms, program };
+            stored.insert(order.trade_no, new);
         }
-        Ok(answers(batch, &programs, &stored, &asking))
+        let mut own: Vec<usize> = asking.iter().map(|one| one.at).chain(kept).collect();
+        own.sort_unstable();
+        Ok(answers(batch, &programs, &stored, &own))
+    }
+
+    /// Orders whose event was awaited. It has come: they are credited from what is held for them (I1, I4); or their
+    /// type is a downstream's by now, which from now on may have paid. Answers which were credited.
+    fn take_up<'a>(
+        &mut self,
+        batch: &[Order<'a>],
+        programs: &[Program],
+        stored: &mut HashMap<&'a str, Stored>,
+        goal: Goal,
+    ) -> Result<Vec<usize>, LedgerError> {
+        let mut names: Vec<&str> =
+            stored.iter().filter(|(_, order)| order.promised).map(|(trade_no, _)| *trade_no).collect();
+        names.sort_unstable();
+        // Nobody else may do so at the same time: locked, and read again.
+        stored.extend(orders::read(self.session, &names, true)?);
+        let (mut changes, mut demand, mut kept) = (Changes::default(), Demand::default(), Vec::new());
+        for (at, (order, program)) in batch.iter().zip(programs).enumerate() {
+            let Some(own) = stored.get_mut(order.trade_no).filter(|own| own.promised) else { continue };
+            if own.answer(order, program.asset) != OrderOutcome::Reserved {
+                continue;
+            }
+            own.promised = false;
+            if goal == Goal::Reserve {
+                changes.push(order.trade_no, Status::Reserved, Awaits::Payer, 0, 0);
+                continue;
+            }
+            own.status = Status::Credited;
+            let transfer = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
+            let took_ms = order.time_ms.saturating_sub(own.created_ms);
+            changes.push(order.trade_no, Status::Credited, Awaits::Payer, transfer, took_ms);
+            self.moves.push(transfer, order.trade_no, own.user_id, own.program, own.amount, order.time_ms)?;
+            demand.push(at, own.program, own.amount);
+            kept.push(at);
+        }
+        changes.write(self.session)?;
+        budgets::settle(self.session, self.programs, &demand, true)?;
+        Ok(kept)
     }
 
     /// Takes the budget of those who ask, and stores what became of them: a status each.
@@ -156,25 +200,27 @@ impl<'l> PgTx<'l> {
         &mut self,
         batch: &[Order<'_>],
         asking: &[Asking],
-        goal: Status,
-        take: Take,
+        goal: Goal,
     ) -> Result<Vec<Status>, LedgerError> {
         let mut demand = Demand::default();
         for one in asking {
             demand.push(one.at, one.program, batch[one.at].amount);
         }
-        let taken = budgets::take(self.session, self.programs, self.unbudgeted, demand, take)?;
+        let taken = budgets::take(self.session, self.programs, self.unbudgeted, demand, goal.take())?;
         let mut changes = Changes::default();
         let mut decided = Vec::with_capacity(asking.len());
         for one in asking {
             let order = &batch[one.at];
             let took_ms = one.old.map_or(0, |old| order.time_ms.saturating_sub(old.created_ms));
-            let status =
-                if taken.contains(&one.at) { goal } else { Status::Rejected(Reason::BudgetExhausted) };
+            let status = if taken.contains(&one.at) {
+                goal.status()
+            } else {
+                Status::Rejected(Reason::BudgetExhausted)
+            };
             let transfer = if status == Status::Credited { one.transfer } else { 0 };
             // New ones were inserted as if they got it.
-            if one.old.is_some() || status != goal {
-                changes.push(order.trade_no, status, transfer, took_ms);
+            if one.old.is_some() || status != goal.status() {
+                changes.push(order.trade_no, status, goal.awaits(), transfer, took_ms);
             }
             if status == Status::Credited {
                 let Order { trade_no, user_id, amount, time_ms, .. } = *order;
@@ -223,12 +269,45 @@ impl<'l> PgTx<'l> {
                 transfer = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
                 self.moves.push(transfer, trade_no, order.user_id, order.program, order.amount, time_ms)?;
             }
-            changes.push(trade_no, *goal, transfer, took_ms);
+            changes.push(trade_no, *goal, Awaits::Payer, transfer, took_ms);
             demand.push(at, order.program, order.amount);
         }
         changes.write(self.session)?;
         budgets::settle(self.session, self.programs, &demand, credited)?;
         Ok(done)
+    }
+}
+
+/// What is asked for orders that are new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    Credit,
+    /// For a downstream.
+    Reserve,
+    /// For their event.
+    Promise,
+}
+
+impl Goal {
+    const fn take(self) -> Take {
+        match self {
+            Self::Credit => Take::Used,
+            Self::Reserve | Self::Promise => Take::Reserved,
+        }
+    }
+
+    const fn status(self) -> Status {
+        match self {
+            Self::Credit => Status::Credited,
+            Self::Reserve | Self::Promise => Status::Reserved,
+        }
+    }
+
+    const fn awaits(self) -> Awaits {
+        match self {
+            Self::Promise => Awaits::Event,
+            Self::Credit | Self::Reserve => Awaits::Payer,
+        }
     }
 }
 
@@ -241,21 +320,20 @@ struct Asking {
     old: Option<Stored>,
 }
 
-/// One answer an order. `stored` says where each number stands now; the first occurrence of those that asked was
-/// decided by this very call.
+/// One answer an order. `stored` says where each number stands now; those at `own` were decided by this very call.
 fn answers(
     batch: &[Order<'_>],
     programs: &[Program],
     stored: &HashMap<&str, Stored>,
-    asking: &[Asking],
+    own: &[usize],
 ) -> Vec<OrderOutcome> {
-    let mut asked = asking.iter().map(|one| one.at).peekable();
+    let mut own = own.iter().peekable();
     let mut outcomes = Vec::with_capacity(batch.len());
     for (at, (order, program)) in batch.iter().zip(programs).enumerate() {
         let answer = stored
             .get(order.trade_no)
             .map_or(OrderOutcome::Conflict, |stored| stored.answer(order, program.asset));
-        let first = asked.next_if_eq(&at).is_some();
+        let first = own.next_if_eq(&&at).is_some();
         outcomes.push(match answer {
             OrderOutcome::AlreadyCredited if first => OrderOutcome::Credited,
             answer => answer,
@@ -279,11 +357,15 @@ fn check(batch: &[Order<'_>]) -> Result<(), LedgerError> {
 
 impl Transaction for PgTx<'_> {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.each(batch, attempt, Take::Used)
+        self.each(batch, attempt, Goal::Credit)
     }
 
     fn reserve(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.each(batch, attempt, Take::Reserved)
+        self.each(batch, attempt, Goal::Reserve)
+    }
+
+    fn promise(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
+        self.each(batch, attempt, Goal::Promise)
     }
 
     fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
@@ -356,13 +438,13 @@ impl PgTx<'_> {
         &mut self,
         batch: &[Order<'_>],
         attempt: Attempt,
-        take: Take,
+        goal: Goal,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
         match attempt {
-            Attempt::Normal => self.decide(batch, attempt, take),
+            Attempt::Normal => self.decide(batch, attempt, goal),
             // A rejected order that comes twice may be decided anew by its second occurrence: one by one.
             Attempt::Replay => {
-                let each = batch.chunks(1).map(|one| self.decide(one, attempt, take));
+                let each = batch.chunks(1).map(|one| self.decide(one, attempt, goal));
                 Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
             }
         }

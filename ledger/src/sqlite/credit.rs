@@ -6,7 +6,7 @@ use super::programs::Program;
 use super::tx::SqliteTx;
 use crate::budget::{Take, hash};
 use crate::error::LedgerError;
-use crate::model::{Attempt, Finish, Order, OrderOutcome, Reason, Status, Unbudgeted, first_of_each};
+use crate::model::{Attempt, Awaits, Finish, Order, OrderOutcome, Reason, Status, Unbudgeted, first_of_each};
 
 impl SqliteTx<'_> {
     pub(crate) fn credit(
@@ -37,13 +37,15 @@ impl SqliteTx<'_> {
         }
         moves.write(&self.ledger.db)?;
         let mut answers = Vec::with_capacity(batch.len());
+        let mut late = Moves::default();
         for ((order, program), outcome) in batch.iter().zip(&programs).zip(outcomes) {
             answers.push(match outcome {
                 Some(outcome) => outcome,
                 // A repeat within the batch: its order is stored by now.
-                None => self.repeated(order, *program)?,
+                None => self.repeated(order, *program, &mut late)?,
             });
         }
+        late.write(&self.ledger.db)?;
         Ok(answers)
     }
 
@@ -65,6 +67,9 @@ impl SqliteTx<'_> {
         if let Some(row) = stored {
             match self.compare(order, program, row)? {
                 OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
+                OrderOutcome::Reserved if row.promised => {
+                    return self.keep_promise(order, row, transfer, moves);
+                }
                 #[cfg(feature = "sabotage")]
                 OrderOutcome::AlreadyCredited if crate::sabotage::dedupe_is_off() => {
                     moves.push(
@@ -99,6 +104,22 @@ impl SqliteTx<'_> {
         Ok(OrderOutcome::Rejected(Reason::BudgetExhausted))
     }
 
+    /// The event of an order has come for which the budget is held: credits it from there (I1, I4).
+    fn keep_promise<'a>(
+        &mut self,
+        order: &Order<'a>,
+        row: Row,
+        transfer: i64,
+        moves: &mut Moves<'a>,
+    ) -> Result<OrderOutcome, LedgerError> {
+        self.settle(order.trade_no, row, true)?;
+        let program = self.ledger.programs.of_id(&self.ledger.db, row.program)?;
+        let took_ms = order.time_ms.saturating_sub(row.created_ms);
+        orders::set_status(&self.ledger.db, order.trade_no, Status::Credited, transfer, took_ms)?;
+        moves.push(transfer, order.trade_no, row.user_id, program, row.amount, order.time_ms)?;
+        Ok(OrderOutcome::Credited)
+    }
+
     /// The answer to an order that is stored (I1).
     fn compare(
         &mut self,
@@ -117,9 +138,22 @@ impl SqliteTx<'_> {
         })
     }
 
-    fn repeated(&mut self, order: &Order<'_>, program: Program) -> Result<OrderOutcome, LedgerError> {
+    fn repeated<'a>(
+        &mut self,
+        order: &Order<'a>,
+        program: Program,
+        moves: &mut Moves<'a>,
+    ) -> Result<OrderOutcome, LedgerError> {
         match orders::find(&self.ledger.db, order.trade_no)? {
-            Some(row) => self.compare(order, program, row),
+            Some(row) => match self.compare(order, program, row)? {
+                // The first under this number was another order.
+                OrderOutcome::Reserved if row.promised => {
+                    let transfer = self.next_transfer;
+                    self.next_transfer += 1;
+                    self.keep_promise(order, row, transfer, moves)
+                }
+                decided => Ok(decided),
+            },
             None => Err(LedgerError::Damaged(format!("order {} has vanished", order.trade_no))),
         }
     }
@@ -141,12 +175,18 @@ impl SqliteTx<'_> {
         &mut self,
         order: &Order<'_>,
         attempt: Attempt,
+        awaits: Awaits,
     ) -> Result<OrderOutcome, LedgerError> {
         let program = self.program(order)?;
         let stored = orders::find(&self.ledger.db, order.trade_no)?;
         if let Some(row) = stored {
             match self.compare(order, program, row)? {
                 OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
+                OrderOutcome::Reserved if row.promised && awaits == Awaits::Payer => {
+                    // A downstream is about to be asked: from now on it may have paid.
+                    orders::set_awaits(&self.ledger.db, order.trade_no, awaits)?;
+                    return Ok(OrderOutcome::Reserved);
+                }
                 decided => return Ok(decided),
             }
         }
@@ -162,10 +202,11 @@ impl SqliteTx<'_> {
         };
         let db = &self.ledger.db;
         match stored {
-            None => orders::insert_open(db, order, program.id, status)?,
+            None => orders::insert_open(db, order, program.id, status, awaits)?,
             Some(row) => {
                 let took_ms = order.time_ms.saturating_sub(row.created_ms);
                 orders::set_status(db, order.trade_no, status, 0, took_ms)?;
+                orders::set_awaits(db, order.trade_no, awaits)?;
             }
         }
         Ok(outcome)

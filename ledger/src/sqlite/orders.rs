@@ -2,7 +2,7 @@
 
 use super::rows::insert_rows;
 use crate::error::LedgerError;
-use crate::model::{Order, Status};
+use crate::model::{Awaits, Order, Status};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// What a decision needs of a stored order.
@@ -12,6 +12,8 @@ pub(crate) struct Row {
     pub program: i64,
     pub amount: i64,
     pub status: Status,
+    /// Reserved for its event, which the ledger then pays.
+    pub promised: bool,
     pub created_ms: i64,
     pub transfer: i64,
 }
@@ -75,15 +77,16 @@ pub(crate) fn find(db: &Connection, trade_no: &str) -> Result<Option<Row>, Ledge
         )?
         .query_row([trade_no], |row| {
             let status = Status::of_columns(row.get(3)?, row.get(4)?);
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, status, row.get(5)?, row.get(6)?))
+            let promised = status == Some(Status::Reserved) && row.get::<_, i64>(4)? == Awaits::Event.code();
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, status, promised, row.get(5)?, row.get(6)?))
         })
         .optional()?;
-    let Some((user_id, program, amount, status, transfer, created_ms)) = read else {
+    let Some((user_id, program, amount, status, promised, transfer, created_ms)) = read else {
         return Ok(None);
     };
     let status =
         status.ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
-    Ok(Some(Row { user_id, program, amount, status, created_ms, transfer }))
+    Ok(Some(Row { user_id, program, amount, status, promised, created_ms, transfer }))
 }
 
 /// Inserts one order that is not credited.
@@ -92,8 +95,9 @@ pub(crate) fn insert_open(
     order: &Order<'_>,
     program: i64,
     status: Status,
+    awaits: Awaits,
 ) -> Result<(), LedgerError> {
-    let (status, reason, took_ms) = columns(status, Some(0));
+    let (status, reason, took_ms) = columns(status, awaits, Some(0));
     db.prepare_cached(
         "INSERT INTO orders (trade_no, user_id, program, amount, status, reason, transfer, created_ms, took_ms) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8)",
@@ -111,7 +115,14 @@ pub(crate) fn insert_open(
     Ok(())
 }
 
-/// Moves an order to another status. `transfer` is the number of the one that paid it, 0 for none.
+/// Says anew what a reserved order waits for.
+pub(crate) fn set_awaits(db: &Connection, trade_no: &str, awaits: Awaits) -> Result<(), LedgerError> {
+    db.prepare_cached("UPDATE orders SET reason = ?2 WHERE trade_no = ?1 AND status = ?3")?
+        .execute(params![trade_no, awaits.code(), Status::RESERVED])?;
+    Ok(())
+}
+
+/// Moves an order to another status; one that is reserved waits for its payer. `transfer` is the number of the one that paid it, 0 for none.
 pub(crate) fn set_status(
     db: &Connection,
     trade_no: &str,
@@ -119,7 +130,7 @@ pub(crate) fn set_status(
     transfer: i64,
     took_ms: i64,
 ) -> Result<(), LedgerError> {
-    let (status, reason, took_ms) = columns(status, Some(took_ms));
+    let (status, reason, took_ms) = columns(status, Awaits::Payer, Some(took_ms));
     let changed = db
         .prepare_cached(
             "UPDATE orders SET status = ?2, reason = ?3, transfer = ?4, took_ms = ?5 WHERE trade_no = ?1",
@@ -128,9 +139,9 @@ pub(crate) fn set_status(
     if changed == 1 { Ok(()) } else { Err(LedgerError::Damaged(format!("order {trade_no} has vanished"))) }
 }
 
-fn columns(status: Status, took_ms: Option<i64>) -> (i64, i64, Option<i64>) {
+fn columns(status: Status, awaits: Awaits, took_ms: Option<i64>) -> (i64, i64, Option<i64>) {
     match status {
-        Status::Reserved => (Status::RESERVED, 0, None),
+        Status::Reserved => (Status::RESERVED, awaits.code(), None),
         Status::Credited => (Status::CREDITED, 0, took_ms),
         Status::Rejected(reason) => (Status::REJECTED, reason.code(), took_ms),
     }

@@ -1,7 +1,7 @@
 //! Reading what is stored.
 
 use crate::error::LedgerError;
-use crate::model::{BudgetState, FlowKind, FlowLine, Status, StoredOrder};
+use crate::model::{Awaits, BudgetState, FlowKind, FlowLine, ReservedOrder, Status, StoredOrder};
 use crate::reconcile::USER;
 use crate::withdrawal::HOLD;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -123,6 +123,29 @@ pub(crate) fn order(db: &Connection, trade_no: &str) -> Result<Option<StoredOrde
         Some((order, true)) => Ok(Some(order)),
         None => Ok(None),
     }
+}
+
+pub(crate) fn reserved(
+    db: &Connection,
+    before_ms: i64,
+    after: &str,
+    limit: u32,
+) -> Result<Vec<ReservedOrder>, LedgerError> {
+    let mut statement = db.prepare_cached(
+        "SELECT trade_no, reason FROM orders WHERE status = ?1 AND created_ms < ?2 AND trade_no > ?3 \
+         ORDER BY trade_no LIMIT ?4",
+    )?;
+    let found = statement
+        .query_map(params![Status::RESERVED, before_ms, after, limit], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<Vec<(String, i64)>, _>>()?;
+    let mut reserved = Vec::with_capacity(found.len());
+    for (trade_no, reason) in found {
+        // One that has ended between the two reads is not reserved any more.
+        if let Some(order) = order(db, &trade_no)?.filter(|order| order.status == Status::Reserved) {
+            reserved.push(ReservedOrder { order, awaits: Awaits::of_code(reason) });
+        }
+    }
+    Ok(reserved)
 }
 
 pub(crate) fn budgets(db: &Connection) -> Result<Vec<BudgetState>, LedgerError> {

@@ -4,7 +4,7 @@ use super::{archive, query, schema, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
-use crate::model::{BudgetState, FlowLine, Status, StoredOrder};
+use crate::model::{BudgetState, FlowLine, ReservedOrder, Status, StoredOrder};
 use crate::reader::OrderLine;
 use crate::reconcile::{self, Reconciliation};
 use crate::withdrawal::StoredWithdrawal;
@@ -43,6 +43,10 @@ impl Read for Connection {
 
     fn orders(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
         trade_nos.iter().map(|trade_no| query::order(self, trade_no)).collect()
+    }
+
+    fn reserved(&self, before_ms: i64, after: &str, limit: u32) -> Result<Vec<ReservedOrder>, LedgerError> {
+        query::reserved(self, before_ms, after, limit)
     }
 
     fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {

@@ -6,7 +6,9 @@ use crate::archive::{ArchiveEntry, Replay};
 use crate::budget::Shards;
 use crate::contract::Transaction;
 use crate::error::LedgerError;
-use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, StoredOrder};
+use crate::model::{
+    Attempt, Awaits, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, StoredOrder,
+};
 use crate::withdrawal::{End, HoldOutcome, Withdrawal};
 use std::collections::BTreeMap;
 
@@ -51,7 +53,11 @@ impl Transaction for SqliteTx<'_> {
     }
 
     fn reserve(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        batch.iter().map(|order| self.reserve_one(order, attempt)).collect()
+        batch.iter().map(|order| self.reserve_one(order, attempt, Awaits::Payer)).collect()
+    }
+
+    fn promise(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
+        batch.iter().map(|order| self.reserve_one(order, attempt, Awaits::Event)).collect()
     }
 
     fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {

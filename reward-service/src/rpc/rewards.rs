@@ -3,7 +3,9 @@
 use super::events::{self, Events};
 use super::status;
 use crate::contract::{Failed, GrantReply, Rejection, RetryReason, Rewards};
+use crate::later::LaterGrants;
 use crate::service::RewardHandle;
+use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use tonic::{Request, Response, Status};
 use windfall_edge::Call;
@@ -14,20 +16,26 @@ use windfall_proto::v1::rewards_server;
 #[derive(Clone)]
 pub struct RewardsService {
     rewards: RewardHandle,
+    later: Option<LaterGrants>,
 }
 
 impl RewardsService {
-    /// On this reward service.
+    /// On this reward service. `GrantAsync` answers `UNIMPLEMENTED`.
     pub const fn new(rewards: RewardHandle) -> Self {
-        Self { rewards }
+        Self { rewards, later: None }
+    }
+
+    /// The same, with a queue for `GrantAsync`.
+    pub fn with_queue(later: LaterGrants) -> Self {
+        Self { rewards: later.rewards().clone(), later: Some(later) }
     }
 
     /// One reply an event, in order. The types run at once: a slow downstream holds up its own type alone.
-    async fn grant_all(&self, events: Events) -> Vec<GrantReply> {
+    async fn each_type(&self, events: Events, way: Way<'_>) -> Vec<v1::GrantReply> {
         let Events { count, groups, malformed } = events;
-        let mut replies = vec![GrantReply::Rejected(Rejection::Malformed); count];
+        let mut replies = vec![status::reply(&GrantReply::Rejected(Rejection::Malformed)); count];
         let granting = join_all(groups.iter().map(|(bonus_type, group)| async move {
-            (&group.at, self.rewards.grant_batch(bonus_type, &group.events).await)
+            (&group.at, self.one_type(bonus_type, &group.events, way).await)
         }));
         let failed: Vec<Failed> = malformed
             .iter()
@@ -46,11 +54,28 @@ impl RewardsService {
         if archived.is_err() {
             // Rejected is final only once it is in the archive (I2).
             for (at, ..) in &malformed {
-                replies[*at] = self.rewards.inner.later("", RetryReason::StoreUnavailable, 1);
+                let later = self.rewards.inner.later("", RetryReason::StoreUnavailable, 1);
+                replies[*at] = status::reply(&later);
             }
         }
         replies
     }
+
+    async fn one_type(&self, bonus_type: &str, events: &[Bytes], way: Way<'_>) -> Vec<v1::GrantReply> {
+        match way {
+            Way::Now => {
+                self.rewards.grant_batch(bonus_type, events).await.iter().map(status::reply).collect()
+            }
+            Way::Later(later) => later.accept(bonus_type, events).await.iter().map(status::later).collect(),
+        }
+    }
+}
+
+/// What is asked for the events of a call.
+#[derive(Clone, Copy)]
+enum Way<'l> {
+    Now,
+    Later(&'l LaterGrants),
 }
 
 #[tonic::async_trait]
@@ -59,9 +84,9 @@ impl rewards_server::Rewards for RewardsService {
         let tenant = std::sync::Arc::clone(&Call::of(&request)?.caller.tenant);
         let event = request.into_inner().event;
         let events = events::read(event.as_slice(), &tenant)?;
-        let replies = self.grant_all(events).await;
-        let reply = replies.first().ok_or_else(|| Status::invalid_argument("event is missing"))?;
-        Ok(Response::new(status::reply(reply)))
+        let replies = self.each_type(events, Way::Now).await;
+        let reply = replies.into_iter().next();
+        Ok(Response::new(reply.ok_or_else(|| Status::invalid_argument("event is missing"))?))
     }
 
     async fn grant_batch(
@@ -70,14 +95,28 @@ impl rewards_server::Rewards for RewardsService {
     ) -> Result<Response<v1::GrantBatchReply>, Status> {
         let tenant = std::sync::Arc::clone(&Call::of(&request)?.caller.tenant);
         let events = events::read(&request.into_inner().events, &tenant)?;
-        let replies = self.grant_all(events).await;
-        Ok(Response::new(v1::GrantBatchReply { replies: replies.iter().map(status::reply).collect() }))
+        let replies = self.each_type(events, Way::Now).await;
+        Ok(Response::new(v1::GrantBatchReply { replies }))
     }
 
     async fn grant_async(
         &self,
-        _request: Request<v1::GrantAsyncRequest>,
+        request: Request<v1::GrantAsyncRequest>,
     ) -> Result<Response<v1::GrantAsyncReply>, Status> {
-        Err(Status::unimplemented("this reward service has no queue to write to"))
+        let tenant = std::sync::Arc::clone(&Call::of(&request)?.caller.tenant);
+        let Some(later) = &self.later else {
+            return Err(Status::unimplemented("this reward service has no queue to write to"));
+        };
+        let mut events = request.into_inner().events;
+        let now_ms = (self.rewards.inner.clock)();
+        for event in &mut events {
+            // As the SDK does for those who send to a queue.
+            for time_ms in [&mut event.award_time_ms, &mut event.first_sent_ms] {
+                *time_ms = if *time_ms == 0 { now_ms } else { *time_ms };
+            }
+        }
+        let events = events::read(&events, &tenant)?;
+        let replies = self.each_type(events, Way::Later(later)).await;
+        Ok(Response::new(v1::GrantAsyncReply { replies }))
     }
 }

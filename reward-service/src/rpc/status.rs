@@ -1,17 +1,26 @@
 //! Errors and answers as the wire has them. The one place for it.
 
 use crate::contract::GrantReply;
+use crate::later::Later;
 use crate::replay::ReplayError;
 use crate::service::CallError;
-use tonic::Status;
+use tonic::{Code, Status};
+use windfall_edge::retry_later;
 use windfall_ledger::LedgerError;
 use windfall_proto::v1;
+
+/// What is asked to be waited where nobody knows better.
+const RETRY_MS: u64 = 50;
 
 /// What a database says is for the log, not for a caller.
 pub(super) fn of_call(error: &CallError) -> Status {
     match error {
-        CallError::Busy => Status::resource_exhausted("too many calls wait for the ledger; try again"),
-        CallError::Closed => Status::unavailable("the reward service is closing; try again"),
+        CallError::Busy => {
+            retry_later(Code::ResourceExhausted, "too many calls wait for the ledger; try again", RETRY_MS)
+        }
+        CallError::Closed => {
+            retry_later(Code::Unavailable, "the reward service is closing; try again", RETRY_MS)
+        }
         CallError::Ledger(error) => of_ledger(error),
     }
 }
@@ -30,7 +39,7 @@ fn of_ledger(error: &LedgerError) -> Status {
         | LedgerError::Full
         | LedgerError::ReadOnly => {
             tracing::warn!(%error, "a call to the ledger was not answered");
-            Status::unavailable("the ledger cannot answer; try again")
+            retry_later(Code::Unavailable, "the ledger cannot answer; try again", RETRY_MS)
         }
     }
 }
@@ -45,6 +54,15 @@ pub(super) fn of_replay(error: &ReplayError) -> Status {
 
 pub(super) fn no_entry(id: i64) -> Status {
     Status::not_found(format!("the archive has no entry {id}"))
+}
+
+pub(super) fn later(later: &Later) -> v1::GrantReply {
+    match later {
+        Later::Accepted => {
+            v1::GrantReply { outcome: v1::GrantOutcome::Accepted.into(), ..Default::default() }
+        }
+        Later::Reply(decided) => reply(decided),
+    }
 }
 
 pub(super) fn reply(reply: &GrantReply) -> v1::GrantReply {

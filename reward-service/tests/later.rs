@@ -1,0 +1,231 @@
+//! Grants that are taken now and done later: reserve, write, answer; and each death in between.
+#![allow(clippy::unwrap_used, clippy::cloned_ref_to_slice_refs)] // a test fails by panicking; one event reads as a list of one
+
+mod support;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{assert_clean, badge, badge_options, bytes, cash, event, ledger_path, start, start_with};
+use windfall_config::rules::Budget;
+use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason, Rewards};
+use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
+use windfall_reward_service::ledger::{ArchiveFilter, Awaits, LedgerReader, Status};
+use windfall_reward_service::{
+    EventQueue, Firmness, Later, LaterGrants, LaterOptions, NotQueued, ReleaseError, RewardHandle,
+    SceneSteps, system_clock,
+};
+
+/// Keeps what it is given, but for the calls that it is told to fail.
+#[derive(Default)]
+struct Queue {
+    written: Mutex<Vec<(Bytes, bool)>>,
+    failures: Mutex<VecDeque<&'static str>>,
+}
+
+impl Queue {
+    fn written(&self) -> usize {
+        self.written.lock().len()
+    }
+}
+
+#[async_trait]
+impl EventQueue for Queue {
+    async fn enqueue(&self, events: &[Bytes], strong: bool) -> Vec<Result<(), NotQueued>> {
+        match self.failures.lock().pop_front() {
+            Some("lost") => {
+                // Written, and its answer lost.
+                self.written.lock().extend(events.iter().map(|event| (event.clone(), strong)));
+            }
+            Some(_) => {}
+            None => {
+                self.written.lock().extend(events.iter().map(|event| (event.clone(), strong)));
+                return vec![Ok(()); events.len()];
+            }
+        }
+        vec![Err(NotQueued { what: "no broker".into(), after_ms: 7 }); events.len()]
+    }
+}
+
+fn later(rewards: &RewardHandle, options: LaterOptions) -> (LaterGrants, Arc<Queue>) {
+    let queue = Arc::new(Queue::default());
+    (LaterGrants::new(rewards.clone(), queue.clone(), options), queue)
+}
+
+async fn budget(rewards: &RewardHandle, total: i64) {
+    let budget = Budget {
+        activity: "spring-2027".into(),
+        scene: "rain".into(),
+        bonus_type: "cash".into(),
+        total,
+        shards: 2,
+    };
+    rewards.apply_budgets(&[budget]).await.unwrap();
+}
+
+async fn states(rewards: &RewardHandle) -> (i64, i64) {
+    let budgets = rewards.read(|reader| reader.budgets()).await.unwrap();
+    budgets.first().map_or((0, 0), |one| (one.used, one.reserved))
+}
+
+#[tokio::test]
+async fn accepted_is_reserved_and_written_and_its_event_credits_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    budget(&rewards, 10).await;
+    let (grants, queue) = later(&rewards, LaterOptions::default());
+    let (one, other) = (cash("a", 1, 6), cash("b", 2, 5));
+    let exhausted = GrantReply::Rejected(Rejection::BudgetExhausted);
+    let broken = Bytes::from_static(b"\xff");
+    let answers = grants.accept("cash", &[one.clone(), other, broken]).await;
+    let malformed = GrantReply::Rejected(Rejection::Malformed);
+    assert_eq!(answers, [Later::Accepted, Later::Reply(exhausted), Later::Reply(malformed)]);
+    assert_eq!(*queue.written.lock(), [(one.clone(), true)], "what is rejected is not written");
+    assert_eq!(states(&rewards).await, (0, 6));
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    assert_eq!(archive.len(), 2);
+    // The answer was lost: asked again.
+    assert_eq!(grants.accept("cash", &[one.clone()]).await, [Later::Accepted]);
+    assert_eq!(queue.written(), 2);
+    let conflict = grants.accept("cash", &[cash("a", 1, 7)]).await;
+    assert_eq!(conflict, [Later::Reply(GrantReply::Conflict)]);
+    // Both copies come, at once.
+    let copies = [one.clone(), one.clone()];
+    let (first, second) =
+        tokio::join!(rewards.grant_batch("cash", &copies), rewards.grant_batch("cash", &copies));
+    let all = [first, second].concat();
+    assert_eq!(all.iter().filter(|reply| **reply == GrantReply::Credited).count(), 1, "{all:?}");
+    assert!(all.iter().all(GrantReply::is_credited));
+    assert_eq!(grants.accept("cash", &[one]).await, [Later::Reply(GrantReply::AlreadyCredited)]);
+    assert_eq!(queue.written(), 2, "what is credited is not written");
+    assert_eq!(states(&rewards).await, (6, 0));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn a_queue_that_fails_is_asked_again_and_the_budget_stays_held() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    budget(&rewards, 6).await;
+    let (grants, queue) = later(&rewards, LaterOptions::default());
+    queue.failures.lock().extend(["refused", "lost"]);
+    let retry = Later::Reply(GrantReply::Retry { after_ms: 7, reason: RetryReason::QueueUnavailable });
+    for _ in 0..2 {
+        assert_eq!(grants.accept("cash", &[cash("a", 1, 6)]).await, [retry.clone()]);
+        assert_eq!(states(&rewards).await, (0, 6));
+    }
+    assert_eq!(grants.accept("cash", &[cash("a", 1, 6)]).await, [Later::Accepted]);
+    let written: Vec<Bytes> = queue.written.lock().iter().map(|(event, _)| event.clone()).collect();
+    assert_eq!(written.len(), 2);
+    let replies = rewards.grant_batch("cash", &written).await;
+    assert_eq!(replies, [GrantReply::Credited, GrantReply::AlreadyCredited]);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// Its caller died after the reservation, and nobody asked again.
+#[tokio::test]
+async fn what_never_came_is_listed_and_released_and_comes_late_to_the_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    budget(&rewards, 6).await;
+    let (grants, queue) = later(&rewards, LaterOptions::default());
+    queue.failures.lock().extend(["refused"]);
+    let event = cash("a", 1, 6);
+    grants.accept("cash", &[event.clone()]).await;
+    rewards.close();
+    // Another process.
+    let rewards = start(folder.path());
+    assert!(rewards.reserved(60_000, "", 10).await.unwrap().is_empty(), "not for so long");
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let listed = rewards.reserved(1, "", 10).await.unwrap();
+    assert_eq!((listed.len(), listed[0].awaits), (1, Awaits::Event));
+    assert_eq!(listed[0].order.trade_no, "a");
+    assert!(matches!(rewards.release("a", " ").await, Err(ReleaseError::NoActor)));
+    assert!(matches!(rewards.release("none", "ann").await, Err(ReleaseError::NotReserved(_))));
+    rewards.release("a", "ann").await.unwrap();
+    assert!(matches!(rewards.release("a", "ann").await, Err(ReleaseError::NotReserved(_))));
+    assert_eq!(states(&rewards).await, (0, 0));
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let entry = &archive[0];
+    assert_eq!((archive.len(), entry.reason.as_str()), (1, "released"));
+    let audit = entry.replay.as_ref().unwrap();
+    assert_eq!((audit.actor.as_str(), audit.outcome.as_str()), ("ann", "released"));
+    // The event comes after all.
+    let released = GrantReply::Rejected(Rejection::Released);
+    assert_eq!(rewards.grant_batch("cash", &[event]).await, [released.clone()]);
+    let (grants, _) = later(&rewards, LaterOptions::default());
+    assert_eq!(grants.accept("cash", &[cash("a", 1, 6)]).await, [Later::Reply(released)]);
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    assert_eq!(archive.len(), 2, "with the event's own bytes");
+    assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, GrantReply::Credited);
+    assert_eq!(rewards.replay(archive[1].id, "ann").await.unwrap().reply, GrantReply::AlreadyCredited);
+    rewards.close();
+    let order = LedgerReader::open(ledger_path(folder.path())).unwrap().order("a").unwrap().unwrap();
+    assert_eq!((order.status, order.amount, order.user_id), (Status::Credited, 6, 1));
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn weak_steps_go_on_without_and_strong_ones_do_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let weak = SceneSteps { store: Firmness::Weak, queue: Firmness::Weak };
+    let mut options = LaterOptions { weak_store_ms: 50, ..LaterOptions::default() };
+    options.scenes.insert(("spring-2027".into(), "rain".into()), weak);
+    let (grants, queue) = later(&rewards, options);
+    let strong =
+        |name| bytes(windfall_proto::event::EventRef { scene: "cards", ..event(name, 1, "cash", 1) });
+    assert_eq!(
+        grants.accept("cash", &[cash("a", 1, 1), strong("b")]).await,
+        [Later::Accepted, Later::Accepted]
+    );
+    let firm: Vec<bool> = queue.written.lock().iter().map(|(_, strong)| *strong).collect();
+    assert_eq!(firm.iter().filter(|strong| **strong).count(), 1);
+    // The ledger hangs.
+    let hang = rewards.call(|_| {
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(())
+    });
+    let event = [cash("c", 1, 1)];
+    let slow = grants.accept("cash", &event);
+    let (hung, slow) = tokio::join!(hang, slow);
+    hung.unwrap();
+    assert_eq!(slow, [Later::Accepted]);
+    rewards.close();
+    let closed = grants.accept("cash", &[cash("d", 1, 1), strong("e")]).await;
+    assert_eq!(closed[0], Later::Accepted);
+    assert!(matches!(
+        closed[1],
+        Later::Reply(GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. })
+    ));
+    assert_eq!(queue.written(), 4, "the strong one is not written");
+    // What went on without a reservation is granted as if it had none.
+    let written: Vec<Bytes> = queue.written.lock().iter().map(|(event, _)| event.clone()).collect();
+    let rewards = start(folder.path());
+    let replies = rewards.grant_batch("cash", &written).await;
+    assert_eq!(replies, vec![GrantReply::Credited; 4]);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn a_downstreams_type_is_reserved_now_and_paid_when_its_event_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = FakeOptions { latency_ms: 0, ..FakeOptions::default() };
+    let fake = Arc::new(FakeDownstream::open(folder.path().join("book"), options, system_clock()).unwrap());
+    let rewards = start_with(folder.path(), badge_options(), vec![fake.clone()]);
+    let (grants, queue) = later(&rewards, LaterOptions::default());
+    assert_eq!(grants.accept("badge", &[badge("a")]).await, [Later::Accepted]);
+    assert_eq!(fake.payments(), 0);
+    let event = queue.written.lock()[0].0.clone();
+    assert_eq!(rewards.grant_batch("badge", &[event]).await, [GrantReply::Credited]);
+    assert_eq!(fake.payments(), 1);
+    assert_eq!(grants.accept("badge", &[badge("a")]).await, [Later::Reply(GrantReply::AlreadyCredited)]);
+    rewards.close();
+    assert_clean(folder.path());
+}
