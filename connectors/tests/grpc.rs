@@ -4,8 +4,8 @@
 mod support;
 
 use std::time::{Duration, Instant};
-use support::{answering, book, by_hand, grpc, grpc_options, order, quick, server};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use support::{PAUSE_MS, answering, book, by_hand, grpc, grpc_options, order, quick, server};
+use tokio::io::AsyncWriteExt;
 use windfall_connectors::fake::Trouble;
 use windfall_connectors::{GrpcConnector, SetupError};
 use windfall_reward_service::fake::{FakeBook, FakeOptions};
@@ -45,7 +45,7 @@ async fn paid_and_badly_answered_is_unknown_and_then_already_paid() {
         server.set_trouble(Some(trouble), 1_000);
         let began = Instant::now();
         assert_eq!(connector.pay(order("a")).await, PayAnswer::Unknown, "{trouble}");
-        assert!(began.elapsed() < Duration::from_secs(2), "{trouble} took {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(10), "{trouble} took {:?}", began.elapsed());
         assert_eq!((downstream.payments(), server.stats().troubled), (1, 1), "{trouble}");
         server.set_trouble(None, 0);
         assert_eq!(connector.pay(order("a")).await, PayAnswer::AlreadyPaid, "{trouble}");
@@ -75,8 +75,8 @@ async fn no_connection_is_not_paid_and_a_broken_one_is_unknown() {
     drop(gone);
     tokio::time::sleep(Duration::from_millis(20)).await;
     let connector = grpc(folder.path(), address);
-    assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: 50 });
-    assert!(matches!(connector.pay(order("a")).await, PayAnswer::Busy { after_ms: 1..=50 }));
+    assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
+    assert!(matches!(connector.pay(order("a")).await, PayAnswer::Busy { after_ms: 1..=PAUSE_MS }));
     assert_eq!((connector.metrics().unreachable, connector.metrics().unknown), (1, 0));
     // It comes back on the same port, and the connector with it.
     let downstream =
@@ -85,7 +85,7 @@ async fn no_connection_is_not_paid_and_a_broken_one_is_unknown() {
     let downstream = std::sync::Arc::new(downstream.unwrap());
     let server =
         windfall_connectors::fake::FakeServer::start(options, downstream, system_clock()).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    tokio::time::sleep(Duration::from_millis(PAUSE_MS + 50)).await;
     assert_eq!(connector.pay(order("a")).await, PayAnswer::Paid);
     // And goes, in the middle of its life.
     server.stop().await;
@@ -98,8 +98,7 @@ async fn what_speaks_no_grpc_is_unknown() {
     let folder = tempfile::tempdir().unwrap();
     let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{\"outcome\":\"paid\"}";
     let http1 = by_hand(move |mut stream| async move {
-        let mut some = [0; 64];
-        stream.read(&mut some).await.ok();
+        stream.readable().await.ok();
         stream.write_all(answer.as_bytes()).await.ok();
         tokio::time::sleep(Duration::from_secs(5)).await;
     })
@@ -119,7 +118,7 @@ async fn a_name_that_leads_inside_is_not_connected_to_and_options_are_checked() 
     let mut options = grpc_options(folder.path(), &url);
     options.allow = vec!["localhost".into()];
     let connector = GrpcConnector::new("fake", &options, system_clock()).unwrap();
-    assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: 50 });
+    assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
     assert_eq!((connector.metrics().unreachable, downstream.payments()), (1, 0));
     options.url = "http://evil.example.com".into();
     let error = GrpcConnector::new("fake", &options, system_clock()).map(|_| ()).unwrap_err();

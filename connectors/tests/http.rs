@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use support::{answering, book, by_hand, http, http_options, order, quick, read_request, server};
+use support::{PAUSE_MS, answering, book, by_hand, http, http_options, order, quick, read_request, server};
 use tokio::io::AsyncWriteExt;
 use windfall_connectors::fake::Trouble;
 use windfall_connectors::{HttpConnector, SetupError};
@@ -68,7 +68,7 @@ async fn paid_and_badly_answered_is_unknown_and_then_already_paid() {
         server.set_trouble(Some(trouble), 1_000);
         let began = Instant::now();
         assert_eq!(connector.pay(order("a")).await, PayAnswer::Unknown, "{trouble}");
-        assert!(began.elapsed() < Duration::from_secs(2), "{trouble} took {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(10), "{trouble} took {:?}", began.elapsed());
         assert_eq!((downstream.payments(), server.stats().troubled), (1, 1), "{trouble}");
         server.set_trouble(None, 0);
         assert_eq!(connector.pay(order("a")).await, PayAnswer::AlreadyPaid, "{trouble}");
@@ -172,7 +172,7 @@ async fn what_never_ends_is_given_up_in_time() {
         let connector = http(folder.path(), by_hand.address);
         let began = Instant::now();
         assert_eq!(connector.pay(order("a")).await, PayAnswer::Unknown, "{name}");
-        assert!((400..1_500).contains(&began.elapsed().as_millis()), "{name}: {:?}", began.elapsed());
+        assert!((1_000..10_000).contains(&began.elapsed().as_millis()), "{name}: {:?}", began.elapsed());
         assert_eq!(connector.metrics().timeouts, 1, "{name}");
     }
 }
@@ -204,10 +204,10 @@ async fn a_connection_that_breaks_is_unknown_and_none_at_all_is_not_paid() {
     drop(at_once);
     tokio::time::sleep(Duration::from_millis(20)).await;
     let connector = http(folder.path(), nobody);
-    assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: 50 });
-    assert!(matches!(connector.pay(order("a")).await, PayAnswer::Busy { after_ms: 1..=50 }));
-    tokio::time::sleep(Duration::from_millis(60)).await;
-    assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: 50 });
+    assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
+    assert!(matches!(connector.pay(order("a")).await, PayAnswer::Busy { after_ms: 1..=PAUSE_MS }));
+    tokio::time::sleep(Duration::from_millis(PAUSE_MS + 50)).await;
+    assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
     let metrics = connector.metrics();
     assert_eq!((metrics.unreachable, metrics.retry, metrics.busy, metrics.unknown), (2, 2, 1, 0));
 }
@@ -242,7 +242,7 @@ async fn a_name_that_leads_to_an_address_that_is_not_allowed_is_not_connected_to
     let mut options = http_options(folder.path(), &format!("http://localhost:{}/pay", inside.address.port()));
     options.allow = vec!["localhost".into()];
     let connector = HttpConnector::new("fake", &options, system_clock()).unwrap();
-    assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: 50 });
+    assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
     assert_eq!((connector.metrics().unreachable, seen.load(Ordering::SeqCst)), (1, 0));
     options.allow.push("127.0.0.0/8".into());
     let connector = HttpConnector::new("fake", &options, system_clock()).unwrap();

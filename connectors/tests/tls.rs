@@ -6,7 +6,7 @@ mod support;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use support::{ByHand, by_hand, grpc_options, http_options, order, quick, server};
+use support::{ByHand, PAUSE_MS, by_hand, grpc_options, http_options, order, quick, server};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -66,12 +66,12 @@ async fn both_speak_tls_with_a_downstream_that_the_authority_vouches_for_and_wit
     wrong_name.url = format!("https://127.0.0.1:{port}/pay");
     for options in [wrong_authority, wrong_name] {
         let connector = HttpConnector::new("fake", &options, system_clock()).unwrap();
-        assert_eq!(connector.pay(order("b")).await, PayAnswer::Retry { after_ms: 50 });
+        assert_eq!(connector.pay(order("b")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
         assert_eq!(connector.metrics().unreachable, 1);
     }
     grpc.wire.ca_file = Some(folder.path().join("other.pem"));
     let connector = GrpcConnector::new("fake", &grpc, system_clock()).unwrap();
-    assert_eq!(connector.pay(order("b")).await, PayAnswer::Retry { after_ms: 50 });
+    assert_eq!(connector.pay(order("b")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
     assert_eq!(downstream.payments(), 1);
 
     std::fs::write(&own, "nothing").unwrap();

@@ -21,9 +21,19 @@ pub fn order(trade_no: &str) -> PayOrder<'_> {
     PayOrder { trade_no, user_id: 7, activity: "spring-2027", scene: "rain", bonus_type: "badge", amount: 1 }
 }
 
-/// Quick to lose patience, so that tests are quick.
+/// How long no connection is tried after one failed.
+pub const PAUSE_MS: u64 = 300;
+/// How long a call may take: quick to lose patience, and slow enough for a busy machine.
+pub const TIMEOUT_MS: u64 = 1_000;
+
 pub fn wire() -> WireOptions {
-    WireOptions { timeout_ms: 400, pause_ms: 50, plaintext: true, ..WireOptions::default() }
+    WireOptions {
+        connect_timeout_ms: 5_000,
+        timeout_ms: TIMEOUT_MS,
+        pause_ms: PAUSE_MS,
+        plaintext: true,
+        ..WireOptions::default()
+    }
 }
 
 pub fn http_options(folder: &Path, url: &str) -> HttpOptions {
@@ -55,7 +65,7 @@ pub fn grpc(folder: &Path, address: SocketAddr) -> GrpcConnector {
 }
 
 pub fn quick() -> FakeOptions {
-    FakeOptions { rate_per_s: 0, latency_ms: 0, hang_ms: 2_000, ..FakeOptions::default() }
+    FakeOptions { rate_per_s: 0, latency_ms: 0, hang_ms: 3_000, ..FakeOptions::default() }
 }
 
 pub fn book(folder: &Path) -> PathBuf {
