@@ -229,6 +229,49 @@ async fn an_idle_connection_that_was_closed_costs_nothing() {
     }
 }
 
+/// Connections are used again, and those that are idle are no more than the options say.
+#[tokio::test]
+async fn idle_connections_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (open, accepted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let server = {
+        let (open, accepted) = (Arc::clone(&open), Arc::clone(&accepted));
+        by_hand(move |mut stream| {
+            let (open, accepted) = (Arc::clone(&open), Arc::clone(&accepted));
+            async move {
+                open.fetch_add(1, Ordering::SeqCst);
+                accepted.fetch_add(1, Ordering::SeqCst);
+                let answer =
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n";
+                while read_request(&mut stream).await.is_some() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    stream.write_all(br#"{"outcome":"paid"}"#).await.unwrap();
+                }
+                open.fetch_sub(1, Ordering::SeqCst);
+            }
+        })
+        .await
+    };
+    let mut options = http_options(folder.path(), &format!("http://{}/", server.address));
+    options.wire.idle_max = 4;
+    let connector = HttpConnector::new("fake", &options, system_clock()).unwrap();
+    for nth in 0..20 {
+        assert_eq!(connector.pay(order(&format!("a{nth}"))).await, PayAnswer::Paid);
+    }
+    assert_eq!(accepted.load(Ordering::SeqCst), 1, "one after the other, they take one connection");
+    let names: Vec<String> = (0..32).map(|nth| format!("b{nth}")).collect();
+    let all = futures_util::future::join_all(names.iter().map(|name| connector.pay(order(name)))).await;
+    assert!(all.iter().all(|answer| *answer == PayAnswer::Paid), "{all:?}");
+    for _ in 0..200 {
+        if open.load(Ordering::SeqCst) <= 4 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{} connections stay open", open.load(Ordering::SeqCst));
+}
+
 #[tokio::test]
 async fn a_name_that_leads_to_an_address_that_is_not_allowed_is_not_connected_to() {
     let folder = tempfile::tempdir().unwrap();
