@@ -114,7 +114,7 @@ fn look_status(error: LookError) -> Status {
 
 fn withdraw_status(error: WithdrawError) -> Status {
     match &error {
-        WithdrawError::Invalid { .. } | WithdrawError::Tokens(_) => {
+        WithdrawError::Invalid { .. } | WithdrawError::Tokens(_) | WithdrawError::Refused(_) => {
             Status::invalid_argument(error.to_string())
         }
         WithdrawError::Short { .. } => Status::failed_precondition(error.to_string()),

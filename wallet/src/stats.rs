@@ -27,7 +27,7 @@ pub struct WalletStats {
     pub taken: u64,
     /// Withdrawals without an answer.
     pub unanswered: u64,
-    /// Withdrawals with wrong arguments.
+    /// Withdrawals with wrong arguments, or that the ledger takes none of.
     pub invalid: u64,
     /// Tokens whose credit was asked for.
     pub forced: u64,
@@ -90,7 +90,9 @@ impl Counters {
             Err(WithdrawError::Short { .. }) => &self.short,
             Err(WithdrawError::Taken) => &self.taken,
             Err(WithdrawError::Unanswered { .. }) => &self.unanswered,
-            Err(WithdrawError::Invalid { .. } | WithdrawError::Tokens(_)) => &self.invalid,
+            Err(WithdrawError::Invalid { .. } | WithdrawError::Tokens(_) | WithdrawError::Refused(_)) => {
+                &self.invalid
+            }
         };
         counter.fetch_add(1, Relaxed);
     }

@@ -66,6 +66,9 @@ pub enum WithdrawError {
     /// Mend the call.
     #[error("tokens: {0}")]
     Tokens(#[from] VerifyError),
+    /// The ledger takes no such withdrawal. Final: mend the call, or who pays withdrawals.
+    #[error("refused: {0}")]
+    Refused(String),
     /// Too little, with all that is on its way. Nothing was kept; the id may be used again.
     #[error("the balance is {balance}, too little for {amount}")]
     Short {
@@ -91,8 +94,7 @@ impl From<AccountsError> for WithdrawError {
     fn from(error: AccountsError) -> Self {
         match error {
             AccountsError::Unavailable { what, after_ms } => Self::Unanswered { what, after_ms },
-            // Its arguments were checked here; nobody knows what it means.
-            AccountsError::Invalid(what) => Self::Unanswered { what, after_ms: RETRY_MS },
+            AccountsError::Invalid(what) => Self::Refused(what),
         }
     }
 }
