@@ -7,7 +7,7 @@ use crate::faces::{Faces, GrpcHandler, Route, grpc};
 use crate::health::{GrpcHealth, Health};
 use crate::identity::{Call, Role};
 use crate::metrics::Metrics;
-use crate::openapi;
+use crate::openapi::{self, OpenApiError, Served};
 use crate::refusal::{Face, Reason, Refusal, code_name, json_response};
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
@@ -36,6 +36,7 @@ pub(crate) struct Limits {
     pub(crate) request_timeout: Duration,
     pub(crate) calls_max: usize,
     pub(crate) is_health_open: bool,
+    pub(crate) has_certificates: bool,
 }
 
 pub(crate) struct Gate {
@@ -70,9 +71,10 @@ impl Gate {
         access: AccessSource,
         metrics: Metrics,
         health: Health,
-    ) -> Result<Self, openapi::OpenApiError> {
-        let openapi = serde_json::to_vec(&openapi::document(faces.routes(), limits.body.bytes_max)?)
-            .map_err(openapi::OpenApiError::from)?;
+    ) -> Result<Self, OpenApiError> {
+        let served =
+            Served { body_bytes_max: limits.body.bytes_max, has_certificates: limits.has_certificates };
+        let openapi = serde_json::to_vec(&openapi::document(faces.routes(), served)?)?;
         let mut services: Vec<String> = faces
             .routes()
             .iter()

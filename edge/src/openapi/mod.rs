@@ -48,8 +48,16 @@ const ERRORS: [(u16, &str); 15] = [
     (504, "DEADLINE_EXCEEDED: no answer in time; whether the call took effect is not known; ask again."),
 ];
 
+/// What the document says beside the routes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Served {
+    pub(crate) body_bytes_max: usize,
+    /// Whether client certificates are checked here.
+    pub(crate) has_certificates: bool,
+}
+
 /// The document of these routes.
-pub(crate) fn document(routes: &[Arc<Route>], body_bytes_max: usize) -> Result<Value, OpenApiError> {
+pub(crate) fn document(routes: &[Arc<Route>], served: Served) -> Result<Value, OpenApiError> {
     let files = FileDescriptorSet::decode(windfall_proto::DESCRIPTORS)?;
     let mut schemas = Schemas::new(&files);
     let mut paths = Map::new();
@@ -60,7 +68,7 @@ pub(crate) fn document(routes: &[Arc<Route>], body_bytes_max: usize) -> Result<V
             let description = schemas.service_comment(route.service);
             tags.push(json!({ "name": route.service, "description": description }));
         }
-        let operation = operation(route, &method, &mut schemas)?;
+        let operation = operation(route, &method, served, &mut schemas)?;
         paths.insert(route.http_path.to_owned(), json!({ "post": operation }));
     }
     let mut components = schemas.into_components();
@@ -71,8 +79,9 @@ pub(crate) fn document(routes: &[Arc<Route>], body_bytes_max: usize) -> Result<V
             "title": "Windfall",
             "version": env!("CARGO_PKG_VERSION"),
             "description": format!(
-                "Every call is a POST with a JSON body of at most {body_bytes_max} bytes. 64-bit integers are written \
-                 as strings, and read as strings or numbers. Unknown fields are refused."
+                "Every call is a POST with a JSON body of at most {} bytes. 64-bit integers are written as strings, and \
+                 read as strings or numbers. Unknown fields are refused.",
+                served.body_bytes_max
             ),
         },
         "tags": tags,
@@ -80,7 +89,7 @@ pub(crate) fn document(routes: &[Arc<Route>], body_bytes_max: usize) -> Result<V
         "components": {
             "schemas": components,
             "responses": error_responses(),
-            "securitySchemes": security_schemes(),
+            "securitySchemes": security_schemes(served),
         },
     }))
 }
@@ -88,6 +97,7 @@ pub(crate) fn document(routes: &[Arc<Route>], body_bytes_max: usize) -> Result<V
 fn operation(
     route: &Route,
     method: &schema::Method,
+    served: Served,
     schemas: &mut Schemas<'_>,
 ) -> Result<Value, OpenApiError> {
     let request = schemas.reference(&method.input)?;
@@ -103,30 +113,28 @@ fn operation(
         "tags": [route.service],
         "summary": method.comment.split_once(['.', ':', ';']).map_or(method.comment.as_str(), |(first, _)| first),
         "description": format!("{}\n\nRole: {}.", method.comment, route.role),
-        "security": security(route.role),
+        "security": security(route.role, served),
         "requestBody": { "required": true, "content": { "application/json": { "schema": request } } },
         "responses": responses,
     }))
 }
 
 /// What proves the service, and for users' own things, what proves the user.
-fn security(role: Role) -> Value {
-    if role == Role::Verify {
-        json!([
-            { "key": [], "user_token": [] },
-            { "key": [], "named_user": [] },
-            { "certificate": [], "user_token": [] },
-            { "certificate": [], "named_user": [] },
-        ])
-    } else {
-        json!([{ "key": [] }, { "certificate": [] }])
-    }
+fn security(role: Role, served: Served) -> Value {
+    let services: &[&str] = if served.has_certificates { &["key", "certificate"] } else { &["key"] };
+    let users: &[Option<&str>] =
+        if role == Role::Verify { &[Some("user_token"), Some("named_user")] } else { &[None] };
+    let both = services.iter().flat_map(|service| users.iter().map(move |user| (service, user)));
+    let all = both.map(|(service, user)| {
+        let proofs = std::iter::once(*service).chain(*user);
+        Value::Object(proofs.map(|proof| (proof.to_owned(), json!([]))).collect())
+    });
+    Value::Array(all.collect())
 }
 
-fn security_schemes() -> Value {
-    json!({
+fn security_schemes(served: Served) -> Value {
+    let mut schemes = json!({
         "key": { "type": "http", "scheme": "bearer", "description": "A service's key: `wfk_` and 43 characters." },
-        "certificate": { "type": "mutualTLS", "description": "A client certificate with a name that is known." },
         "user_token": {
             "type": "apiKey", "in": "header", "name": crate::authenticate::USER_TOKEN,
             "description": "The end user as a signed JSON Web Token.",
@@ -135,7 +143,12 @@ fn security_schemes() -> Value {
             "type": "apiKey", "in": "header", "name": crate::authenticate::USER,
             "description": "The end user's number, from a front proxy that may name users. Never with the token.",
         },
-    })
+    });
+    if served.has_certificates {
+        let description = "A client certificate with a name that is known.";
+        schemes["certificate"] = json!({ "type": "mutualTLS", "description": description });
+    }
+    schemes
 }
 
 fn error_responses() -> Value {

@@ -195,15 +195,30 @@ async fn accept(
         let (shared, metrics) = (Arc::clone(&shared), metrics.clone());
         connections.spawn(async move {
             let _place = place;
-            metrics.connections().inc();
+            let _open = Open::new(&metrics);
             match connection::serve(stream, address, shared).await {
                 Ended::Closed => {}
                 Ended::TooSlow(why) => metrics.connection_cut(why),
                 Ended::Handshake => metrics.connection_cut("handshake"),
                 Ended::Cut => metrics.connection_cut("stopping"),
             }
-            metrics.connections().dec();
         });
+    }
+}
+
+/// Counts an open connection, also when a service's panic ends it.
+struct Open<'a>(&'a Metrics);
+
+impl<'a> Open<'a> {
+    fn new(metrics: &'a Metrics) -> Self {
+        metrics.connections().inc();
+        Self(metrics)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.connections().dec();
     }
 }
 

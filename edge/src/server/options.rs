@@ -134,6 +134,7 @@ impl ServeOptions {
             request_timeout: Duration::from_millis(self.request_timeout_ms),
             calls_max: self.calls_max,
             is_health_open: self.health_open,
+            has_certificates: self.tls.as_ref().is_some_and(|tls| tls.client_ca_file.is_some()),
         }
     }
 }
