@@ -24,6 +24,8 @@
 //! {"trade_no":"rain-1-42","user_id":"42","activity":"spring-2027","scene":"rain","bonus_type":"badge","amount":"1"}
 //! ```
 //!
+//! A withdrawal that a connector pays out has an empty `activity` and `scene`.
+//!
 //! `user_id` and `amount` are 64-bit whole numbers written as texts, and never as JSON numbers: many readers of JSON
 //! keep 53 bits of those, and a user's id would silently become another one's.
 //!

@@ -15,7 +15,7 @@ const FILE_MAX_BYTES: u64 = 1 << 20;
 #[serde(deny_unknown_fields)]
 pub struct HttpOptions {
     /// Where orders are posted: `https://pay.example.com/v1/{bonus_type}/pay`. `{activity}`, `{scene}` and
-    /// `{bonus_type}` may stand in path and query; what they stand for is percent-encoded.
+    /// `{bonus_type}` may stand in path and query; what they stand for is percent-encoded, and `-` where it is empty.
     pub url: String,
     /// Hosts and networks that may be connected to; see [`crate::AllowList`].
     pub allow: Vec<String>,

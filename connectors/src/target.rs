@@ -122,9 +122,11 @@ impl Template {
 
 /// Appends a name, percent-encoded but for RFC 3986's unreserved characters.
 fn push_encoded(path: &mut String, name: &str) -> Option<()> {
-    if name.is_empty() || name == "." || name == ".." {
+    if name == "." || name == ".." {
         return None;
     }
+    // A withdrawal has no activity and no scene.
+    let name = if name.is_empty() { "-" } else { name };
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             path.push(char::from(byte));
@@ -162,6 +164,8 @@ mod tests {
             amount: 1,
         };
         assert_eq!(template.fill(&order).unwrap(), "/v1/badge/pay?scene=x%2F..%2Fy%23%3F&a=a%26b%3Dc");
+        (order.activity, order.scene) = ("", "");
+        assert_eq!(template.fill(&order).unwrap(), "/v1/badge/pay?scene=-&a=-");
         order.bonus_type = "..";
         assert_eq!(template.fill(&order), None);
     }

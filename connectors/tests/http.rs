@@ -6,7 +6,9 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use support::{PAUSE_MS, answering, book, by_hand, http, http_options, order, quick, read_request, server};
+use support::{
+    PAUSE_MS, answering, book, by_hand, grpc, http, http_options, order, quick, read_request, server,
+};
 use tokio::io::AsyncWriteExt;
 use windfall_connectors::fake::Trouble;
 use windfall_connectors::{HttpConnector, SetupError};
@@ -33,6 +35,20 @@ async fn an_order_is_paid_once_and_everybody_is_told() {
     let book = FakeBook::read(book(folder.path())).unwrap();
     assert_eq!(book.len(), 1);
     assert_eq!((book[0].user_id, book[0].amount), (7, 1));
+}
+
+/// A withdrawal's key has a blank, and no activity and scene.
+#[tokio::test]
+async fn a_withdrawal_is_paid_out_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, downstream) = server(folder.path(), quick()).await;
+    let mut payout = order("withdrawal w-1");
+    (payout.activity, payout.scene) = ("", "");
+    let url = format!("http://{}/{{activity}}/{{scene}}", server.address());
+    let connector = HttpConnector::new("fake", &http_options(folder.path(), &url), system_clock()).unwrap();
+    assert_eq!(connector.pay(payout).await, PayAnswer::Paid);
+    assert_eq!(grpc(folder.path(), server.address()).pay(payout).await, PayAnswer::AlreadyPaid);
+    assert_eq!(downstream.payments(), 1);
 }
 
 #[tokio::test]
