@@ -176,6 +176,33 @@ async fn is_shut_out(connected: io::Result<TlsStream<TcpStream>>) -> bool {
 }
 
 #[tokio::test]
+async fn renewed_certificates_are_in_force_and_wrong_ones_are_not() {
+    let (old, new, clients) = (Authority::new(), Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let running = serve(folder.path(), &old, &clients, false).await;
+    assert!(connect(&running, &old, None, b"http/1.1").await.is_ok());
+    fs::write(folder.path().join("cert.pem"), "half").unwrap();
+    let refused = async || running.metric("windfall_edge_certificates_refused_total") == 1.0;
+    let mut waited = 0;
+    while !refused().await && waited < 30 {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        waited += 1;
+    }
+    assert!(refused().await);
+    assert!(connect(&running, &old, None, b"http/1.1").await.is_ok());
+    let renewed = new.issue(dns("localhost"));
+    fs::write(folder.path().join("key.pem"), renewed.key.serialize_pem()).unwrap();
+    fs::write(folder.path().join("cert.pem"), &renewed.cert_pem).unwrap();
+    waited = 0;
+    while connect(&running, &new, None, b"http/1.1").await.is_err() && waited < 30 {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        waited += 1;
+    }
+    assert!(connect(&running, &new, None, b"http/1.1").await.is_ok());
+    assert!(connect(&running, &old, None, b"http/1.1").await.is_err());
+}
+
+#[tokio::test]
 async fn http2_is_chosen_by_alpn_and_plain_text_is_no_tls() {
     let (own, clients) = (Authority::new(), Authority::new());
     let folder = tempfile::tempdir().unwrap();

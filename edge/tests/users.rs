@@ -193,6 +193,8 @@ async fn keys_by_address_are_fetched_when_needed_and_never_guessed() {
     let unknown = issuer.sign(&header("EdDSA", "new"), &claims());
     assert_eq!(list(&running, &unknown).await.status, 503);
     assert_eq!(list(&running, &token).await.status, 200);
+    assert_eq!(running.access.user_key_fetches(), (2, 4));
+    assert_eq!(running.metric("windfall_edge_user_key_fetches_total{result=\"failed\"}"), 4.0);
 }
 
 #[tokio::test]

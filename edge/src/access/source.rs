@@ -2,7 +2,7 @@
 
 use super::{Access, AccessError};
 use crate::clock::Clock;
-use crate::users::{KeySet, Users};
+use crate::users::{Fetches, KeySet, Users};
 use arc_swap::ArcSwap;
 use std::fmt;
 use std::io::Read;
@@ -31,6 +31,7 @@ pub(crate) struct State {
     clock: Clock,
     changes: AtomicU64,
     refused: AtomicU64,
+    fetches: Arc<Fetches>,
 }
 
 /// One version of the file with what was made of it.
@@ -57,8 +58,9 @@ impl AccessSource {
             Some(path) => Some(read_bounded(path)?),
             None => None,
         };
-        let live = Live::build(access, jwks.as_deref(), None)?;
-        Ok(Self(Arc::new(Inner { state: State::new(live, clock), follower: None })))
+        let fetches = Arc::default();
+        let live = Live::build(access, jwks.as_deref(), None, &fetches)?;
+        Ok(Self(Arc::new(Inner { state: State::new(live, clock, fetches), follower: None })))
     }
 
     /// Reads the file, then looks at it, and at the file of the users' keys, every second. What does not validate
@@ -72,8 +74,9 @@ impl AccessSource {
     pub fn follow(path: impl Into<PathBuf>, clock: Clock) -> Result<Self, AccessError> {
         let path = path.into();
         let texts = read(&path)?;
-        let live = Live::build(Access::parse(&texts.access)?, texts.jwks.as_deref(), None)?;
-        let state = State::new(live, clock);
+        let fetches = Arc::default();
+        let live = Live::build(Access::parse(&texts.access)?, texts.jwks.as_deref(), None, &fetches)?;
+        let state = State::new(live, clock, fetches);
         let follower = tokio::spawn(follow(path, texts, Arc::clone(&state))).abort_handle();
         Ok(Self(Arc::new(Inner { state, follower: Some(follower) })))
     }
@@ -91,6 +94,12 @@ impl AccessSource {
     /// How many versions were refused.
     pub fn refused(&self) -> u64 {
         self.0.state.refused.load(Relaxed)
+    }
+
+    /// How often the users' keys were fetched from their address and came, and how often they did not.
+    pub fn user_key_fetches(&self) -> (u64, u64) {
+        let fetches = &self.0.state.fetches;
+        (fetches.answered.load(Relaxed), fetches.failed.load(Relaxed))
     }
 
     pub(crate) fn live(&self) -> Arc<Live> {
@@ -117,12 +126,13 @@ impl Drop for Inner {
 }
 
 impl State {
-    fn new(live: Live, clock: Clock) -> Arc<Self> {
+    fn new(live: Live, clock: Clock, fetches: Arc<Fetches>) -> Arc<Self> {
         Arc::new(Self {
             live: ArcSwap::from_pointee(live),
             clock,
             changes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            fetches,
         })
     }
 
@@ -134,7 +144,12 @@ impl State {
 
 impl Live {
     /// Keeps the users' keys of the version before, where the options are the same: no gap while they are fetched.
-    fn build(access: Access, jwks: Option<&str>, before: Option<&Self>) -> Result<Self, AccessError> {
+    fn build(
+        access: Access,
+        jwks: Option<&str>,
+        before: Option<&Self>,
+        fetches: &Arc<Fetches>,
+    ) -> Result<Self, AccessError> {
         let Some(options) = access.jwt() else {
             return Ok(Self { access, users: None });
         };
@@ -146,7 +161,10 @@ impl Live {
             }
             _ => match before.and_then(|live| live.users.as_ref()) {
                 Some(users) if users.options() == options => Arc::clone(users),
-                _ => Arc::new(Users::of_url(options.clone()).map_err(AccessError::Tls)?),
+                _ => {
+                    let users = Users::of_url(options.clone(), Arc::clone(fetches));
+                    Arc::new(users.map_err(AccessError::Tls)?)
+                }
             },
         };
         Ok(Self { access, users: Some(users) })
@@ -162,8 +180,11 @@ async fn follow(path: PathBuf, mut in_force: Texts, state: Arc<State>) {
     loop {
         every.tick().await;
         let at = path.clone();
-        let Ok(look) = tokio::task::spawn_blocking(move || read(&at)).await else { return };
-        let look = look.map_err(|error| error.to_string());
+        let look = match tokio::task::spawn_blocking(move || read(&at)).await {
+            Ok(look) => look.map_err(|error| error.to_string()),
+            // The runtime is ending, or reading failed in a way that the next look may not.
+            Err(error) => Err(error.to_string()),
+        };
         let is_settled = look == seen;
         seen = look;
         if is_settled && seen != judged {
@@ -186,7 +207,8 @@ async fn follow(path: PathBuf, mut in_force: Texts, state: Arc<State>) {
 
 fn apply(texts: &Texts, state: &State) -> Result<(), AccessError> {
     let before = state.live.load_full();
-    let live = Live::build(Access::parse(&texts.access)?, texts.jwks.as_deref(), Some(&before))?;
+    let access = Access::parse(&texts.access)?;
+    let live = Live::build(access, texts.jwks.as_deref(), Some(&before), &state.fetches)?;
     let version = live.access.version().to_owned();
     state.live.store(Arc::new(live));
     state.changes.fetch_add(1, Relaxed);

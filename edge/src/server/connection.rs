@@ -1,6 +1,6 @@
 //! One connection: which protocol it speaks, how long it may take, and how it ends.
 
-use super::tls;
+use super::tls::{self, Tls};
 use crate::authenticate::Peer;
 use crate::gate::Gate;
 use bytes::{Buf, Bytes, BytesMut};
@@ -20,7 +20,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -39,7 +38,7 @@ const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// What all connections of a server share.
 pub(super) struct Shared {
     pub(super) gate: Gate,
-    pub(super) tls: Option<TlsAcceptor>,
+    pub(super) tls: Option<Arc<Tls>>,
     pub(super) times: Times,
     pub(super) header_bytes_max: usize,
     pub(super) headers_max: usize,
@@ -78,7 +77,7 @@ pub(super) async fn serve(stream: TcpStream, address: SocketAddr, shared: Arc<Sh
         return speak(stream, Peer { address, cert_names: Vec::new() }, shared).await;
     };
     let accepted = tokio::select! {
-        accepted = tokio::time::timeout(shared.times.header, tls.accept(stream)) => accepted,
+        accepted = tokio::time::timeout(shared.times.header, tls.acceptor().accept(stream)) => accepted,
         () = shared.cut.cancelled() => return Ended::Cut,
     };
     match accepted {

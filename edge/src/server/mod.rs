@@ -48,6 +48,7 @@ pub struct Server {
     health: Health,
     connections: TaskTracker,
     acceptor: JoinHandle<()>,
+    renewer: Option<JoinHandle<()>>,
     stop_timeout: Duration,
 }
 
@@ -87,8 +88,11 @@ pub struct Stopped {
 pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, ServeError> {
     options.check()?;
     let Parts { faces, access, metrics, health } = parts;
-    let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+    let tls = options.tls.clone().map(tls::Tls::new).transpose()?.map(Arc::new);
     register_access(&metrics, &access);
+    if let Some(tls) = &tls {
+        register_tls(&metrics, tls);
+    }
     let gate = Gate::new(options.limits(), &faces, access, metrics.clone(), health.clone())?;
     let ms = Duration::from_millis;
     let shared = Arc::new(Shared {
@@ -114,6 +118,7 @@ pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, Serve
         tracing::warn!(%address, "serving without TLS: keys cross the network in the clear");
     }
     let connections = TaskTracker::new();
+    let renewer = shared.tls.clone().map(|tls| tokio::spawn(tls::renew(tls)));
     let acceptor = tokio::spawn(accept(
         listener,
         Arc::clone(&shared),
@@ -121,7 +126,8 @@ pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, Serve
         Arc::new(Semaphore::new(options.connections_max)),
         metrics,
     ));
-    Ok(Server { address, shared, health, connections, acceptor, stop_timeout: ms(options.stop_timeout_ms) })
+    let stop_timeout = ms(options.stop_timeout_ms);
+    Ok(Server { address, shared, health, connections, acceptor, renewer, stop_timeout })
 }
 
 impl Server {
@@ -158,6 +164,9 @@ impl fmt::Debug for Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.acceptor.abort();
+        if let Some(renewer) = &self.renewer {
+            renewer.abort();
+        }
         self.shared.leaving.cancel();
         self.shared.cut.cancel();
     }
@@ -222,15 +231,20 @@ impl Drop for Open<'_> {
     }
 }
 
+fn register_tls(metrics: &Metrics, tls: &Arc<tls::Tls>) {
+    let tls = Arc::clone(tls);
+    metrics.register(
+        "windfall_edge_certificates_refused_total",
+        "Renewed certificates that cannot be used; the last good ones stay.",
+        Kind::Counter,
+        move || vec![Sample { labels: Vec::new(), value: as_sample(tls.refused()) }],
+    );
+}
+
 fn register_access(metrics: &Metrics, access: &AccessSource) {
     let of = |access: &AccessSource, read: fn(&AccessSource) -> u64| {
         let access = access.clone();
-        move || {
-            // Counts of files stay far below 2^53.
-            #[allow(clippy::cast_precision_loss)]
-            let value = read(&access) as f64;
-            vec![Sample { labels: Vec::new(), value }]
-        }
+        move || vec![Sample { labels: Vec::new(), value: as_sample(read(&access)) }]
     };
     metrics.register(
         "windfall_edge_access_changes_total",
@@ -244,6 +258,20 @@ fn register_access(metrics: &Metrics, access: &AccessSource) {
         Kind::Counter,
         of(access, AccessSource::refused),
     );
+    let keys = access.clone();
+    metrics.register(
+        "windfall_edge_user_key_fetches_total",
+        "Fetches of the keys that user tokens are signed with, by result.",
+        Kind::Counter,
+        move || {
+            let (ok, failed) = keys.user_key_fetches();
+            let sample = |result: &str, value| Sample {
+                labels: vec![("result", result.to_owned())],
+                value: as_sample(value),
+            };
+            vec![sample("ok", ok), sample("failed", failed)]
+        },
+    );
     let version = access.clone();
     metrics.register(
         "windfall_edge_access_version",
@@ -251,4 +279,10 @@ fn register_access(metrics: &Metrics, access: &AccessSource) {
         Kind::Gauge,
         move || vec![Sample { labels: vec![("version", version.version())], value: 1.0 }],
     );
+}
+
+/// These counts stay far below 2^53.
+#[allow(clippy::cast_precision_loss)]
+fn as_sample(count: u64) -> f64 {
+    count as f64
 }

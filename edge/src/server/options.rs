@@ -47,7 +47,8 @@ pub struct ServeOptions {
     pub stop_timeout_ms: u64,
 }
 
-/// Certificates, PEM. Read when the server starts.
+/// Certificates, PEM. Looked at every 10 seconds: renewed ones are in force for new connections, unusable ones change
+/// nothing and are counted.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsOptions {

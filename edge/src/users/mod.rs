@@ -15,6 +15,7 @@ use serde::Deserialize;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::Mutex;
 
 /// Keys by address are fetched again at this age.
@@ -52,6 +53,13 @@ pub struct JwtOptions {
     pub stale_max_s: u64,
 }
 
+/// How often keys were fetched, over all versions of the options.
+#[derive(Debug, Default)]
+pub(crate) struct Fetches {
+    pub(crate) answered: AtomicU64,
+    pub(crate) failed: AtomicU64,
+}
+
 /// Judges the assertions of one `[users.jwt]`.
 pub(crate) struct Users {
     options: JwtOptions,
@@ -67,6 +75,7 @@ struct Fetched {
 
 struct Remote {
     fetcher: Fetcher,
+    fetches: Arc<Fetches>,
     /// One fetch at a time; callers that need it wait for it, within its time-out.
     attempt: Mutex<Attempt>,
 }
@@ -142,11 +151,11 @@ impl Users {
     }
 
     /// With keys that are fetched when they are first needed.
-    pub(crate) fn of_url(options: JwtOptions) -> Result<Self, String> {
+    pub(crate) fn of_url(options: JwtOptions, fetches: Arc<Fetches>) -> Result<Self, String> {
         let url = options.jwks_url.as_deref().unwrap_or_default();
         let url: Uri = fetch::check_url(url).map_err(str::to_owned)?;
         let fetcher = Fetcher::new(url, options.jwks_ca_file.as_deref())?;
-        Ok(Self::new(options, Some(Remote { fetcher, attempt: Mutex::default() })))
+        Ok(Self::new(options, Some(Remote { fetcher, fetches, attempt: Mutex::default() })))
     }
 
     fn new(options: JwtOptions, remote: Option<Remote>) -> Self {
@@ -220,8 +229,12 @@ impl Users {
             Ok(keys) => {
                 self.keys.store(Some(Arc::new(Fetched { keys, at_s: now_s })));
                 attempt.failed = false;
+                remote.fetches.answered.fetch_add(1, Relaxed);
             }
-            Err(why) => tracing::warn!(why, "the users' keys could not be fetched; the last ones stay"),
+            Err(why) => {
+                remote.fetches.failed.fetch_add(1, Relaxed);
+                tracing::warn!(why, "the users' keys could not be fetched; the last ones stay");
+            }
         }
         !attempt.failed
     }
