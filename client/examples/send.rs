@@ -1,6 +1,6 @@
 //! Sends a reward by a gateway. With the SDK linked, the marked line is another one, and no other is.
 //!
-//! `cargo run -p windfall-client --example send -- http://127.0.0.1:7070 KEY`
+//! `cargo run -p windfall-client --example send -- http://127.0.0.1:8080 KEY`
 
 use windfall_client::{ClientOptions, GatewayClient, SendBonus, SendError};
 use windfall_proto::v1::{Bonus, SendBonusRequest, User};
@@ -8,7 +8,7 @@ use windfall_proto::v1::{Bonus, SendBonusRequest, User};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let endpoints = vec![arguments.next().unwrap_or_else(|| "http://127.0.0.1:7070".into())];
+    let endpoints = vec![arguments.next().unwrap_or_else(|| "http://127.0.0.1:8080".into())];
     let options = ClientOptions { endpoints, bearer_key: arguments.next(), ..ClientOptions::default() };
 
     // In process: let (sender, _inherited) = windfall_sdk::Sdk::init(options, parts)?;

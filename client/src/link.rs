@@ -115,6 +115,8 @@ fn may_help(status: &Status) -> bool {
         | Code::Aborted
         | Code::Unknown
         | Code::ResourceExhausted => true,
+        // A connection that broke may call itself so; what a server calls so is the same the next time.
+        Code::Internal => std::error::Error::source(status).is_some(),
         // Our own refusals, and those that are final.
         _ => false,
     }

@@ -23,7 +23,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 #[serde(default, deny_unknown_fields)]
 pub struct ClientOptions {
     /// `https://host:port`, or `http://host:port`: 1 to 64. Calls take them in turn, and another one for the next
-    /// attempt. Default: `http://127.0.0.1:7070`.
+    /// attempt. Default: `http://127.0.0.1:8080`.
     pub endpoints: Vec<String>,
     /// The bearer key of this service. Never shown. Either this, or a certificate.
     pub bearer_key: Option<String>,
@@ -39,7 +39,8 @@ pub struct ClientOptions {
     pub key_in_plain_text: bool,
     /// How long making a connection may take. 1 to 60,000; default 500.
     pub connect_timeout_ms: u64,
-    /// How long one attempt may take, connecting included. 1 to 60,000; default 1,000.
+    /// How long one attempt may take, connecting included. 1 to 60,000; default 1,000. For withdrawals rather more than
+    /// the wallet waits for a payout, or its answer comes with a later attempt.
     pub attempt_timeout_ms: u64,
     /// Attempts of one call at most, the first included. 1 to 10; default 3.
     pub attempts: u32,
@@ -48,7 +49,7 @@ pub struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         Self {
-            endpoints: vec!["http://127.0.0.1:7070".into()],
+            endpoints: vec!["http://127.0.0.1:8080".into()],
             bearer_key: None,
             ca_file: None,
             client_cert_file: None,

@@ -5,7 +5,8 @@
 //! - [`status`] says how an error of the SDK looks over the wire, the only place that does.
 //!
 //! A call costs what the SDK's costs, microseconds, and waits for no network (I9). When it answers OK the event
-//! survives the death of this process (I2), if the SDK's spool is one that does.
+//! survives the death of this process (I2), if the SDK's spool is one that does. With a spool that is synced for each
+//! call, a call also waits for the disk, on a thread of the runtime: give such a gateway a process of its own.
 //!
 //! Not here: the caller's key and role, limits on bodies and streams (`windfall-edge`).
 //!

@@ -47,7 +47,9 @@ impl tokens_server::Tokens for TokenService {
             Ok(0) => PAGE_DEFAULT,
             Ok(size) if size <= PAGE_MAX => size,
             _ => {
-                return Err(Status::invalid_argument(format!("page_size is {page_size}; at most {PAGE_MAX}")));
+                return Err(Status::invalid_argument(format!(
+                    "page_size is {page_size}; at most {PAGE_MAX}"
+                )));
             }
         };
         let list = ListOf { tenant, user_id, activity };

@@ -77,14 +77,17 @@ async fn consume(rewards: RewardHandle, mut seed: u64) {
         }
         let replies = rewards.grant_batch("cash", &part).await;
         // What is not decided comes again, as in the consumer.
-        events.extend(part.into_iter().zip(replies).filter(|(_, reply)| !reply.is_final()).map(|(event, _)| event));
+        events.extend(
+            part.into_iter().zip(replies).filter(|(_, reply)| !reply.is_final()).map(|(event, _)| event),
+        );
     }
 }
 
 /// Withdraws until there is an outcome.
 async fn withdraw(wallet: Wallet, user_id: i64) -> Outcome {
     let user = User { tenant: "acme", user_id };
-    let asked = Withdrawal { id: format!("w-{user_id}"), bonus_type: "cash".into(), amount: TOTAL, texts: vec![] };
+    let asked =
+        Withdrawal { id: format!("w-{user_id}"), bonus_type: "cash".into(), amount: TOTAL, texts: vec![] };
     loop {
         match wallet.withdraw(user, &asked).await {
             Ok(receipt) => return receipt.outcome,
@@ -113,7 +116,8 @@ async fn each_order_once_and_each_withdrawal_once() {
     let path = folder.path().join("ledger.db");
     let ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
     let rewards =
-        RewardService::start(RewardOptions::default(), ledger, vec![], Some(observer), system_clock()).unwrap();
+        RewardService::start(RewardOptions::default(), ledger, vec![], Some(observer), system_clock())
+            .unwrap();
     let dropper = tokio::spawn({
         let store = store.clone();
         async move {
