@@ -42,12 +42,12 @@ impl TokenBook {
         }
         // One ring and one list of revocations for the whole call.
         let (keys, rules) = (self.keys(), self.rules());
-        let bench = Bench { keys: &keys, revocations: &rules.revocations, tenant, user_id };
+        let judge = Judge { keys: &keys, revocations: &rules.revocations, tenant, user_id };
         let mut opened = Vec::with_capacity(texts.len());
         let mut wanted = Vec::with_capacity(texts.len());
         for (nth, text) in texts.iter().enumerate() {
             let_others_run(nth).await;
-            let mut answer = bench.open(text.as_ref());
+            let mut answer = judge.open(text.as_ref());
             // The order number moves into the key and back: a copy a text less.
             let trade_no = match &mut answer {
                 Ok(token) => std::mem::take(&mut token.trade_no).into_boxed_str(),
@@ -74,7 +74,7 @@ impl TokenBook {
                 Err(cause) => Err(cause),
                 Ok(mut token) => {
                     token.trade_no = key.trade_no.into_string();
-                    bench.compare(token, text.as_ref(), stored)
+                    judge.compare(token, text.as_ref(), stored)
                 }
             };
             verdicts.push(counts.count(verdict));
@@ -85,14 +85,14 @@ impl TokenBook {
 }
 
 /// What the texts of one call are judged with.
-struct Bench<'a> {
+struct Judge<'a> {
     keys: &'a Keys,
     revocations: &'a Revocations,
     tenant: &'a str,
     user_id: i64,
 }
 
-impl Bench<'_> {
+impl Judge<'_> {
     /// Opens a text; one that fails before its signature was checked costs a decoy.
     fn open(&self, text: &str) -> Result<BonusToken, Cause> {
         open(&self.keys.ring, self.revocations, text, self.tenant, self.user_id).map_err(|failed| {

@@ -157,7 +157,11 @@ impl Inner {
         rewards.sort_by_key(|token| Reverse(token.amount));
         let mut seen = None;
         for _ in 0..FORCES_MAX {
-            let part = take_covering(&mut rewards, order.amount, balance);
+            let mut part = take_covering(&mut rewards, order.amount, balance);
+            if part.is_empty() && !is_complete {
+                // The rest may be beyond what could be read: what is credited now makes room for it in the next call.
+                part = std::mem::take(&mut rewards);
+            }
             // Tried once in any case: what was on its way may have arrived before its token was read.
             if part.is_empty() && seen == Some(balance) {
                 break;

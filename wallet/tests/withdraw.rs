@@ -124,6 +124,23 @@ async fn a_store_that_is_away_makes_no_too_little_either() {
 }
 
 #[tokio::test]
+async fn more_tokens_than_are_read_at_once_take_more_calls() {
+    let desk = Desk::new();
+    for nth in 0..2_100 {
+        desk.hold(&format!("order-{nth:04}"), 1);
+    }
+    let asked = asked("w1", 2_100, &[]);
+    let first = desk.wallet.withdraw(ALICE, &asked).await;
+    assert!(matches!(first, Err(WithdrawError::Unanswered { .. })), "{first:?}");
+    // As the reward service's observer does.
+    let credited: Vec<String> = desk.world.books.lock().orders.keys().cloned().collect();
+    assert_eq!(credited.len(), 2_000);
+    desk.world.tokens.lock().retain(|(_, trade_no), _| !credited.contains(trade_no));
+    assert_eq!(desk.wallet.withdraw(ALICE, &asked).await, Ok(paid(100, 0)));
+    desk.world.books.lock().check();
+}
+
+#[tokio::test]
 async fn payouts_that_wait_or_refuse() {
     let desk = Desk::new();
     desk.world.arrive("arrived", 1_000);
