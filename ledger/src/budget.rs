@@ -39,6 +39,18 @@ impl Shards {
         self.shards.iter().copied().enumerate().filter(|(at, _)| self.changed[*at])
     }
 
+    /// Whether so much is left, over all of them.
+    pub fn fits(&self, amount: i64) -> bool {
+        let room: i128 = self.shards.iter().map(|shard| i128::from(shard.room())).sum();
+        room >= i128::from(amount)
+    }
+
+    /// Begins with what was given out and held before: [`Shards::reset`] sets a total to it.
+    pub fn adopt(&mut self, used: i64, reserved: i64) {
+        self.shards = vec![Shard { total: 0, used, reserved }];
+        self.changed = vec![true];
+    }
+
     /// How many there are.
     #[cfg(feature = "postgres")]
     pub fn len(&self) -> u64 {

@@ -30,6 +30,13 @@ impl Order<'_> {
                 self.trade_no, self.amount
             )));
         }
+        // The empty name stands for all.
+        if self.activity.is_empty() || self.scene.is_empty() || self.bonus_type.is_empty() {
+            return Err(LedgerError::Invalid(format!(
+                "order {:?}: activity, scene and type must not be empty",
+                self.trade_no
+            )));
+        }
         Ok(())
     }
 }
@@ -224,31 +231,64 @@ pub struct FlowLine {
     pub time_ms: i64,
 }
 
-/// A budget to set.
+/// A budget to set. Three kinds stand side by side:
+/// - sharded, the usual one: of one activity, scene and type, split over rows so that writers do not queue;
+/// - strict, with 0 `shards`: one row, which each transaction locks before it looks, so that room goes out in the
+///   exact order in which they arrive;
+/// - combined, with `*` for the scene, the type or both: an order takes from its own budget and from every combined
+///   one that covers it, from all or from none. Writers that are covered by one queue on it. In PostgreSQL all
+///   writers must know this kind (schema version 3) before the first is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetSet<'a> {
     /// The campaign.
     pub activity: &'a str,
-    /// The place in it.
+    /// The place in it; `*` for all of them.
     pub scene: &'a str,
-    /// The bonus type.
+    /// The bonus type; `*` for all of them, whatever their units.
     pub bonus_type: &'a str,
     /// In the smallest unit, 0 to [`BUDGET_MAX`].
     pub total: i64,
-    /// Rows it is split over: 1 to [`SHARDS_MAX`].
+    /// Rows it is split over: 1 to [`SHARDS_MAX`]; 0: strict.
     pub shards: u32,
 }
+
+/// What stands for all scenes or types.
+pub(crate) const ALL: &str = "*";
+
+/// The name under which all scenes or types are stored: no order has it, while one may have a scene called `*`.
+const STORED_ALL: &str = "";
 
 impl BudgetSet<'_> {
     pub(crate) fn check(&self) -> Result<(), LedgerError> {
         let Self { activity, scene, bonus_type, total, shards } = *self;
-        if !(0..=BUDGET_MAX).contains(&total) || !(1..=SHARDS_MAX).contains(&shards) {
+        if !(0..=BUDGET_MAX).contains(&total) || shards > SHARDS_MAX {
             return Err(LedgerError::Invalid(format!(
-                "budget {activity}/{scene}/{bonus_type}: the total must be 0 to {BUDGET_MAX}, the shards 1 to \
+                "budget {activity}/{scene}/{bonus_type}: the total must be 0 to {BUDGET_MAX}, the shards 0 to \
                  {SHARDS_MAX}"
             )));
         }
+        if [activity, scene, bonus_type].contains(&STORED_ALL) || activity == ALL {
+            return Err(LedgerError::Invalid(format!(
+                "budget {activity}/{scene}/{bonus_type}: names must not be empty, and the activity must be one"
+            )));
+        }
         Ok(())
+    }
+
+    /// It covers more than one program.
+    pub(crate) fn is_combined(&self) -> bool {
+        self.scene == ALL || self.bonus_type == ALL
+    }
+
+    /// Scene and type as they are stored.
+    pub(crate) fn stored(&self) -> (&str, &str) {
+        let of = |name| if name == ALL { STORED_ALL } else { name };
+        (of(self.scene), of(self.bonus_type))
+    }
+
+    /// Rows it is split over.
+    pub(crate) fn rows(&self) -> u32 {
+        self.shards.max(1)
     }
 }
 
@@ -263,17 +303,17 @@ pub const SHARDS_MAX: u32 = 64;
 pub struct BudgetState {
     /// The campaign.
     pub activity: String,
-    /// The place in it.
+    /// The place in it; `*` where it is combined over all of them.
     pub scene: String,
-    /// The bonus type.
+    /// The bonus type; `*` where it is combined over all of them.
     pub bonus_type: String,
     /// May be given out, ever. `None`: no budget was set.
     pub total: Option<i64>,
     /// Credited.
     pub used: i64,
-    /// Held for orders that a downstream decides.
+    /// Held for orders that a downstream decides, or whose event is awaited.
     pub reserved: i64,
-    /// Rows it is split over.
+    /// Rows it is split over; 0: strict.
     pub shards: u32,
 }
 

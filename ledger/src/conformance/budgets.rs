@@ -69,3 +69,91 @@ pub(super) fn unbudgeted(place: &dyn Place) -> Outcome {
     assert_eq!(ledger.apply(&[order("b", 1, 1)])?, [OrderOutcome::Credited]);
     clean(place)
 }
+
+fn of<'a>(scene: &'a str, bonus_type: &'a str, total: i64) -> BudgetSet<'a> {
+    BudgetSet { scene, bonus_type, ..budget(total, 3) }
+}
+
+fn in_scene<'a>(scene: &'a str, bonus_type: &'a str, trade_no: &'a str, amount: i64) -> Order<'a> {
+    Order { scene, bonus_type, ..order(trade_no, 1, amount) }
+}
+
+/// What a combined budget says of itself: used, reserved.
+fn state(ledger: &crate::Ledger, scene: &str, bonus_type: &str) -> Result<(i64, i64), LedgerError> {
+    let all = ledger.budgets()?;
+    let found = all.iter().find(|one| (one.scene.as_str(), one.bonus_type.as_str()) == (scene, bonus_type));
+    Ok(found.map_or((-1, -1), |one| (one.used, one.reserved)))
+}
+
+pub(super) fn combined(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    // What was given out before counts.
+    assert_eq!(ledger.apply(&[in_scene("rain", "cash", "a", 3)])?, [OrderOutcome::Credited]);
+    ledger.transact(|tx| tx.reserve(&[in_scene("cards", "cash", "b", 2)], Attempt::Normal))?;
+    let sets = [of("rain", "cash", 8), of("*", "cash", 10), of("rain", "*", 30), of("*", "*", 12)];
+    assert!(ledger.set_budgets(&sets)?.is_empty());
+    assert_eq!((state(&ledger, "*", "cash")?, state(&ledger, "rain", "*")?), ((3, 2), (3, 0)));
+    let no = OrderOutcome::Rejected(Reason::BudgetExhausted);
+    let yes = OrderOutcome::Credited;
+    let batch = [
+        // Its own has 5 left, all cash 5, all 7.
+        in_scene("rain", "cash", "c", 6),
+        in_scene("rain", "cash", "d", 4),
+        in_scene("cards", "cash", "e", 2),
+        in_scene("cards", "cash", "f", 1),
+        in_scene("new", "cash", "g", 1),
+        in_scene("new", "coin", "h", 3),
+        in_scene("rain", "coin", "i", 2),
+        in_scene("rain", "coin", "j", 1),
+    ];
+    assert_eq!(ledger.apply(&batch)?, [no, yes, no, yes, no, no, yes, no], "from all of them, or from none");
+    assert_eq!((state(&ledger, "*", "*")?, state(&ledger, "*", "cash")?), ((10, 2), (8, 2)));
+    assert_eq!(state(&ledger, "rain", "*")?, (9, 0));
+    assert_eq!(state(&ledger, "new", "coin")?, (0, 0), "nothing of what was refused");
+    clean(place)?;
+    // A scene that is called like all of them is one of them.
+    assert_eq!(ledger.apply(&[in_scene("*", "coin", "k", 1)])?, [no]);
+    // What was reserved before they were set is given back to all, or posted in all.
+    ledger.transact(|tx| tx.release(&[("b", Reason::DownstreamRefused)], 2_000))?;
+    assert_eq!((state(&ledger, "*", "*")?, state(&ledger, "*", "cash")?), ((10, 0), (8, 0)));
+    let next = [in_scene("cards", "cash", "l", 1)];
+    assert_eq!(ledger.transact(|tx| tx.reserve(&next, Attempt::Normal))?, [OrderOutcome::Reserved]);
+    assert_eq!(ledger.transact(|tx| tx.post(&["l"], 2_000))?, [Finish::Done]);
+    assert_eq!(state(&ledger, "*", "*")?, (11, 0));
+    // Never below what is given; set again it counts on.
+    let raised = ledger.set_budgets(&[of("*", "*", 5)])?;
+    assert_eq!((raised[0].scene.as_str(), raised[0].asked, raised[0].total), ("*", 5, 11));
+    assert_eq!(ledger.apply(&[in_scene("new", "coin", "m", 1)])?, [no]);
+    ledger.set_budgets(&[of("*", "*", 12)])?;
+    assert_eq!(ledger.apply(&[in_scene("new", "coin", "n", 1), in_scene("new", "coin", "o", 1)])?, [yes, no]);
+    for bad in [BudgetSet { activity: "*", ..of("rain", "cash", 1) }, of("", "cash", 1), of("rain", "", 1)] {
+        assert!(matches!(ledger.set_budgets(&[bad]), Err(LedgerError::Invalid(_))), "{bad:?}");
+    }
+    clean(place)?;
+    drop(ledger);
+    // What it covers has a budget, also where one is needed.
+    let mut ledger = place.open(Unbudgeted::Refuse)?;
+    ledger.set_budgets(&[of("*", "*", 13)])?;
+    let other = Order { activity: "autumn", ..in_scene("rain", "cash", "p", 1) };
+    assert_eq!(ledger.apply(&[other, in_scene("fresh", "badge", "q", 1)])?, [no, yes]);
+    clean(place)
+}
+
+pub(super) fn strict(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.set_budgets(&[budget(10, 0)])?;
+    let batch = [order("a", 1, 8), order("b", 1, 3), order("c", 1, 2), order("d", 1, 1)];
+    let no = OrderOutcome::Rejected(Reason::BudgetExhausted);
+    let yes = OrderOutcome::Credited;
+    assert_eq!(ledger.apply(&batch)?, [yes, no, yes, no]);
+    let state = ledger.budgets()?.remove(0);
+    assert_eq!((state.total, state.used, state.shards), (Some(10), 10, 0));
+    ledger.set_budgets(&[budget(20, 4)])?;
+    assert_eq!(ledger.budgets()?.remove(0).shards, 4, "sharded from now on");
+    ledger.set_budgets(&[budget(20, 0)])?;
+    ledger.transact(|tx| tx.reserve(&[order("e", 1, 10)], Attempt::Normal))?;
+    assert_eq!(ledger.apply(&[order("f", 1, 1)])?, [no]);
+    ledger.transact(|tx| tx.release(&[("e", Reason::DownstreamRefused)], 2_000))?;
+    assert_eq!(ledger.apply(&[order("g", 1, 1)])?, [yes]);
+    clean(place)
+}

@@ -58,7 +58,7 @@ pub(super) fn same_orders(place: &dyn Place) -> Outcome {
 }
 
 pub(super) fn one_budget(place: &dyn Place) -> Outcome {
-    for (round, shards) in [1_u32, 3, 8].into_iter().enumerate() {
+    for (round, shards) in [0_u32, 1, 3, 8].into_iter().enumerate() {
         let scene = format!("scene-{round}");
         let total = 3_000;
         open(place)?.set_budgets(&[crate::BudgetSet { scene: &scene, ..budget(total, shards) }])?;
@@ -178,5 +178,74 @@ pub(super) fn promises(place: &dyn Place) -> Outcome {
     assert_eq!(credited + released.into_inner(), names.len(), "each ends once (I1)");
     let state = open(place)?.budgets()?.remove(0);
     assert_eq!((state.used, state.reserved), (i64::try_from(credited)? * 2, 0), "I4");
+    clean(place)
+}
+
+/// All take from budgets that a combined one covers, in scenes that are new each time, while one of them sets it.
+pub(super) fn combined(place: &dyn Place) -> Outcome {
+    for (round, shards) in [0_u32, 1, 4].into_iter().enumerate() {
+        let activity = format!("activity-{round}");
+        let total = 2_200;
+        let all =
+            crate::BudgetSet { activity: &activity, scene: "*", bonus_type: "*", ..budget(total, shards) };
+        let cash = crate::BudgetSet { bonus_type: "cash", ..all };
+        let own = crate::BudgetSet { scene: "scene-0", bonus_type: "cash", ..all };
+        open(place)?.set_budgets(&[own])?;
+        let given: Vec<i64> = all_at_once(place, |nth, ledger| {
+            let mut given = 0;
+            for batch in 0..30 {
+                if nth == 0 && batch == 4 {
+                    assert!(ledger.set_budgets(&[all])?.is_empty(), "nothing is over (I4)");
+                }
+                if nth == 1 && batch == 8 {
+                    ledger.set_budgets(&[cash])?;
+                }
+                let names: Vec<String> = (0..24).map(|at| format!("{round}/{nth}/{batch}/{at}")).collect();
+                let scenes: Vec<String> = (0..3).map(|at| format!("scene-{}", (batch + at) / 2)).collect();
+                let orders: Vec<Order<'_>> = (0_usize..)
+                    .zip(&names)
+                    .map(|(at, name)| Order {
+                        activity: &activity,
+                        scene: &scenes[at % 3],
+                        bonus_type: if at % 2 == 0 { "cash" } else { "coin" },
+                        ..order(name, 1, 1)
+                    })
+                    .collect();
+                let (now, later) = orders.split_at(18);
+                let outcomes = ledger.apply(now)?;
+                given += outcomes.iter().filter(|outcome| **outcome == OrderOutcome::Credited).count();
+                let held = ledger.transact(|tx| tx.reserve(later, Attempt::Normal))?;
+                let held: Vec<&str> = later
+                    .iter()
+                    .zip(held)
+                    .filter(|(_, outcome)| *outcome == OrderOutcome::Reserved)
+                    .map(|(order, _)| order.trade_no)
+                    .collect();
+                let (paid, refused) = held.split_at(held.len() / 2);
+                let refused: Vec<_> = refused.iter().map(|name| (*name, Reason::DownstreamRefused)).collect();
+                given += ledger.transact(|tx| tx.post(paid, 2_000))?.len();
+                ledger.transact(|tx| tx.release(&refused, 2_000))?;
+            }
+            Ok(i64::try_from(given).unwrap_or(BUDGET_MAX))
+        })?;
+        let ledger = open(place)?;
+        let budgets = ledger.budgets()?;
+        let of = |bonus_type: &str| {
+            budgets.iter().find(|one| {
+                (one.activity.as_str(), one.scene.as_str(), one.bonus_type.as_str())
+                    == (&activity, "*", bonus_type)
+            })
+        };
+        let state = of("*").ok_or("no such budget")?;
+        assert_eq!((state.used, state.reserved), (given.iter().sum(), 0), "all that was given is counted");
+        let asked = i64::try_from(given.len())? * 30 * 21;
+        assert!(state.used <= total && (asked < total || state.used > total - 100), "{state:?}");
+        let cash: i64 = budgets
+            .iter()
+            .filter(|one| one.activity == activity && one.bonus_type == "cash" && one.scene != "*")
+            .map(|one| one.used)
+            .sum();
+        assert_eq!(of("cash").map_or(cash, |one| one.used), cash);
+    }
     clean(place)
 }

@@ -57,6 +57,12 @@ pub const CHECKS: &[Check] = &[
     ("an amount that no shard holds alone is gathered", budgets::gathered),
     ("a total is never lowered below what is given and held", budgets::never_below),
     ("without a budget, orders are refused where the option says so", budgets::unbudgeted),
+    ("an order takes from every combined budget that covers it, or from none", budgets::combined),
+    ("a strict budget goes out in the order of arrival", budgets::strict),
+    (
+        "writers at once take from combined budgets, make new ones under them, and set them",
+        concurrent::combined,
+    ),
     ("a reservation ends once and either way", reserve::ends_once),
     ("many reservations in one call", reserve::many),
     ("a promised order is credited once, from what is held, when its event comes", reserve::promised),

@@ -71,10 +71,110 @@ pub(crate) fn take(
     demand.drop_all(&fast, |at| {
         taken.insert(at);
     });
-    for (id, (_, parts)) in demand.programs {
-        take_each(session, programs, id, &parts, what, &mut taken)?;
+    if demand.programs.is_empty() {
+        return Ok(taken);
+    }
+    let mut careful = careful(session, &demand)?;
+    for (id, (_, parts)) in &demand.programs {
+        if !careful.contains(id) && !take_each(session, programs, *id, parts, what, &mut taken)? {
+            careful.insert(*id);
+        }
+    }
+    demand.programs.retain(|id, _| careful.contains(id));
+    if !demand.programs.is_empty() {
+        let mut all = Whole::lock(session, programs, demand.programs.keys().copied().collect())?;
+        all.take(session, &demand, what, &mut taken);
+        all.write(session)?;
     }
     Ok(taken)
+}
+
+/// Those that are strict, or that a combined budget covers, as of now.
+fn careful(session: &Session, demand: &Demand) -> Result<BTreeSet<i64>, LedgerError> {
+    let ids: Vec<i64> = demand.programs.keys().copied().collect();
+    let rows = session
+        .query("SELECT DISTINCT program FROM budget_shards WHERE program = ANY($1) AND careful", &[&ids])?;
+    rows.iter().map(|row| cell(row, 0)).collect()
+}
+
+/// Budgets that are locked as a whole: programs, then the combined budgets that cover them, each in the order of
+/// their numbers. Which cover them is read after the programs are locked: a combined budget that is made anew locks
+/// them first.
+struct Whole {
+    shards: BTreeMap<i64, Shards>,
+    covered_by: BTreeMap<i64, Vec<i64>>,
+}
+
+impl Whole {
+    fn lock(session: &Session, programs: &mut Programs, ids: Vec<i64>) -> Result<Self, LedgerError> {
+        let mut whole = Self { shards: BTreeMap::new(), covered_by: BTreeMap::new() };
+        for id in &ids {
+            whole.add(session, programs, *id)?;
+        }
+        let rows = session.query(
+            "SELECT p.id, q.id FROM programs p JOIN programs q ON q.activity = p.activity AND q.id <> p.id \
+             CROSS JOIN (SELECT id FROM names WHERE name = '') AS star \
+             WHERE p.id = ANY($1) AND q.budgeted AND (q.scene = star.id OR q.asset = star.id) \
+             AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)",
+            &[&ids],
+        )?;
+        let mut above = BTreeSet::new();
+        for row in &rows {
+            let (id, combined) = (cell(row, 0)?, cell(row, 1)?);
+            whole.covered_by.entry(id).or_default().push(combined);
+            above.insert(combined);
+        }
+        for id in above {
+            whole.add(session, programs, id)?;
+        }
+        Ok(whole)
+    }
+
+    fn add(&mut self, session: &Session, programs: &mut Programs, id: i64) -> Result<(), LedgerError> {
+        let Locked { shards, budgeted, .. } = lock(session, id)?;
+        programs.learn(id, budgeted, shards.len());
+        self.shards.insert(id, shards);
+        Ok(())
+    }
+
+    /// Every budget that an order of this program takes from.
+    fn of(&self, program: i64) -> Vec<i64> {
+        let above = self.covered_by.get(&program).into_iter().flatten().copied();
+        std::iter::once(program).chain(above).collect()
+    }
+
+    /// Takes part by part, in the caller's order over all programs, each from all of its budgets or from none.
+    fn take(&mut self, session: &Session, demand: &Demand, what: Take, taken: &mut BTreeSet<usize>) {
+        let mut parts: Vec<(usize, i64, i64)> = demand
+            .programs
+            .iter()
+            .flat_map(|(id, (_, parts))| parts.iter().map(|part| (part.at, *id, part.amount)))
+            .collect();
+        parts.sort_unstable();
+        for (at, id, amount) in parts {
+            let own = self.of(id);
+            if own.iter().all(|id| self.shards.get(id).is_some_and(|shards| shards.fits(amount))) {
+                for id in own {
+                    if let Some(shards) = self.shards.get_mut(&id) {
+                        shards.take(session.slot(), amount, what);
+                    }
+                }
+                taken.insert(at);
+            }
+        }
+        self.shards.values_mut().for_each(Shards::level);
+    }
+
+    /// Turns a reservation of this program into use, or gives it back, in all of its budgets.
+    fn settle(&mut self, session: &Session, program: i64, amount: i64, credited: bool) -> bool {
+        self.of(program).into_iter().all(|id| {
+            self.shards.get_mut(&id).is_some_and(|shards| shards.settle(session.slot(), amount, credited))
+        })
+    }
+
+    fn write(&self, session: &Session) -> Result<(), LedgerError> {
+        self.shards.iter().try_for_each(|(id, shards)| write(session, *id, shards))
+    }
 }
 
 /// Drops the demands on programs without a budget. That there is none may be old news: another connection may
@@ -96,7 +196,8 @@ fn refuse_unbudgeted(
     }
     let rows = session.query(
         "SELECT p.id, (SELECT count(*) FROM budget_shards h WHERE h.program = p.id) FROM programs p \
-         WHERE p.id = ANY($1) AND p.budgeted",
+         WHERE p.id = ANY($1) AND (p.budgeted \
+         OR EXISTS (SELECT 1 FROM budget_shards h WHERE h.program = p.id AND h.careful))",
         &[&ids],
     )?;
     let mut refused: BTreeSet<i64> = ids.into_iter().collect();
@@ -122,14 +223,15 @@ fn take_whole(session: &Session, sums: &[(Program, i64)], what: Take) -> Result<
     let done = session.query(
         "UPDATE budget_shards h SET used = h.used + w.used, reserved = h.reserved + w.reserved \
          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w(program, shard, used, reserved) \
-         WHERE h.program = w.program AND h.shard = w.shard \
+         WHERE h.program = w.program AND h.shard = w.shard AND NOT h.careful \
          AND h.used + h.reserved + w.used + w.reserved <= h.total RETURNING h.program",
         &[&ids, &rows, &amounts(Take::Used), &amounts(Take::Reserved)],
     )?;
     done.iter().map(|row| cell(row, 0)).collect()
 }
 
-/// The careful way: part by part, from all rows.
+/// The careful way: part by part, from all rows. False, and nothing is taken, where it turns out, with its lock held,
+/// that a combined budget covers it by now, or that it is strict.
 fn take_each(
     session: &Session,
     programs: &mut Programs,
@@ -137,7 +239,7 @@ fn take_each(
     parts: &[Part],
     what: Take,
     taken: &mut BTreeSet<usize>,
-) -> Result<(), LedgerError> {
+) -> Result<bool, LedgerError> {
     // Where nothing is left, nobody needs to lock anything: one statement sees all rows at one moment, and at
     // that moment there was no room for any of the parts.
     let rows = session.query(
@@ -146,34 +248,53 @@ fn take_each(
     )?;
     let room: i64 = rows.first().map_or(Ok(0), |row| cell(row, 0))?;
     if parts.iter().all(|part| part.amount > room) {
-        return Ok(());
+        return Ok(true);
     }
-    let (mut shards, budgeted) = lock(session, id)?;
+    let Locked { mut shards, budgeted, careful } = lock(session, id)?;
     programs.learn(id, budgeted, shards.len());
+    if careful {
+        return Ok(false);
+    }
     for part in parts {
         if shards.take(session.slot(), part.amount, what) {
             taken.insert(part.at);
         }
     }
     shards.level();
-    write(session, id, &shards)
+    write(session, id, &shards)?;
+    Ok(true)
+}
+
+/// A budget that is locked as a whole.
+struct Locked {
+    shards: Shards,
+    budgeted: bool,
+    careful: bool,
 }
 
 /// Locks a budget as a whole and reads it: first the program, since a new number of rows is set under that lock;
 /// then its rows, by a later statement that sees what the one before had to wait for.
-fn lock(session: &Session, id: i64) -> Result<(Shards, bool), LedgerError> {
+fn lock(session: &Session, id: i64) -> Result<Locked, LedgerError> {
     let rows = session.query("SELECT budgeted FROM programs WHERE id = $1 FOR NO KEY UPDATE", &[&id])?;
     let missing = || LedgerError::Damaged(format!("program {id} is not there"));
     let budgeted = cell(rows.first().ok_or_else(missing)?, 0)?;
     let shards = session
         .query(
-            "SELECT total, used, reserved FROM budget_shards WHERE program = $1 ORDER BY shard FOR UPDATE",
+            "SELECT total, used, reserved, careful FROM budget_shards WHERE program = $1 ORDER BY shard FOR UPDATE",
             &[&id],
         )?
         .iter()
-        .map(|row| Ok(Shard { total: cell(row, 0)?, used: cell(row, 1)?, reserved: cell(row, 2)? }))
+        .map(|row| {
+            let shard = Shard { total: cell(row, 0)?, used: cell(row, 1)?, reserved: cell(row, 2)? };
+            Ok((shard, cell::<bool>(row, 3)?))
+        })
         .collect::<Result<Vec<_>, LedgerError>>()?;
-    Ok((Shards::new(shards), budgeted))
+    let careful = shards.iter().any(|(_, careful)| *careful);
+    Ok(Locked {
+        shards: Shards::new(shards.into_iter().map(|(shard, _)| shard).collect()),
+        budgeted,
+        careful,
+    })
 }
 
 /// Writes what has changed. The rows are locked, or new under the program's lock.
@@ -223,26 +344,30 @@ pub(crate) fn settle(
         .query(
             "UPDATE budget_shards h SET reserved = h.reserved - w.amount, used = h.used + w.used \
              FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w(program, shard, amount, used) \
-             WHERE h.program = w.program AND h.shard = w.shard AND h.reserved >= w.amount RETURNING h.program",
+             WHERE h.program = w.program AND h.shard = w.shard AND NOT h.careful AND h.reserved >= w.amount \
+             RETURNING h.program",
             &[&ids, &rows, &amounts, &used],
         )?
         .iter()
         .map(|row| cell(row, 0))
         .collect::<Result<_, _>>()?;
-    for (id, (_, parts)) in demand.programs.iter().filter(|(id, _)| !done.contains(id)) {
-        let (mut shards, budgeted) = lock(session, *id)?;
-        programs.learn(*id, budgeted, shards.len());
+    let left: Vec<i64> = demand.programs.keys().copied().filter(|id| !done.contains(id)).collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    let mut all = Whole::lock(session, programs, left.clone())?;
+    for id in left {
+        let parts = demand.programs.get(&id).map(|(_, parts)| parts.as_slice()).unwrap_or_default();
         for part in parts {
-            if !shards.settle(session.slot(), part.amount, credited) {
+            if !all.settle(session, id, part.amount, credited) {
                 return Err(LedgerError::Damaged(format!(
                     "program {id}: {} is reserved by an order, but its budget holds less",
                     part.amount
                 )));
             }
         }
-        write(session, *id, &shards)?;
     }
-    Ok(())
+    all.write(session)
 }
 
 /// Sets one budget, under the program's lock: what was given out before counts.
@@ -253,15 +378,33 @@ pub(crate) fn set(
     budget: &BudgetSet<'_>,
 ) -> Result<Option<BudgetRaised>, LedgerError> {
     let BudgetSet { activity, scene, bonus_type, total, shards } = *budget;
-    let (mut own, _) = lock(session, program)?;
-    let holds = own.reset(total, usize::try_from(shards).unwrap_or(1));
+    // What it covers is locked before it is, as everywhere; nobody else makes or sets a combined one meanwhile.
+    let given = if budget.is_combined() { cover(session, program)? } else { None };
+    let mut own = lock(session, program)?.shards;
+    if let Some((used, reserved)) = given {
+        own.adopt(used, reserved);
+    }
+    let rows = budget.rows();
+    let holds = own.reset(total, usize::try_from(rows).unwrap_or(1));
     session.execute(
         "DELETE FROM budget_shards WHERE program = $1 AND shard >= $2",
-        &[&program, &i64::from(shards)],
+        &[&program, &i64::from(rows)],
     )?;
     write(session, program, &own)?;
-    session.execute("UPDATE programs SET budgeted = true WHERE id = $1", &[&program])?;
-    programs.learn(program, true, u64::from(shards));
+    session.execute(
+        "UPDATE programs SET budgeted = true, strict = $2 WHERE id = $1",
+        &[&program, &(shards == 0)],
+    )?;
+    session.execute(
+        "UPDATE budget_shards h SET careful = p.strict OR EXISTS ( \
+             SELECT 1 FROM programs q, (SELECT id FROM names WHERE name = '') AS star \
+             WHERE q.activity = p.activity AND q.id <> p.id AND q.budgeted \
+             AND (q.scene = star.id OR q.asset = star.id) \
+             AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)) \
+         FROM programs p WHERE p.id = h.program AND h.program = $1",
+        &[&program],
+    )?;
+    programs.learn(program, true, u64::from(rows));
     Ok((holds > total).then(|| BudgetRaised {
         activity: activity.into(),
         scene: scene.into(),
@@ -269,4 +412,39 @@ pub(crate) fn set(
         asked: total,
         total: holds,
     }))
+}
+
+/// A combined budget that is set for the first time: from now on every program that it covers is taken from with
+/// care. Answers what they have given out and hold; nothing where it was set before, and counts by itself.
+fn cover(session: &Session, combined: i64) -> Result<Option<(i64, i64)>, LedgerError> {
+    let row = session.query("SELECT budgeted FROM programs WHERE id = $1", &[&combined])?;
+    if row.first().map_or(Ok(false), |row| cell(row, 0))? {
+        return Ok(None);
+    }
+    let covered: Vec<i64> = session
+        .query(
+            "SELECT p.id FROM programs p JOIN programs q ON q.id = $1 AND p.activity = q.activity \
+             CROSS JOIN (SELECT id FROM names WHERE name = '') AS star \
+             WHERE p.scene <> star.id AND p.asset <> star.id \
+             AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset) \
+             ORDER BY p.id FOR NO KEY UPDATE OF p",
+            &[&combined],
+        )?
+        .iter()
+        .map(|row| cell(row, 0))
+        .collect::<Result<_, _>>()?;
+    let rows = session.query(
+        "SELECT used, reserved FROM budget_shards WHERE program = ANY($1) ORDER BY program, shard FOR UPDATE",
+        &[&covered],
+    )?;
+    let (mut used, mut reserved) = (0_i64, 0_i64);
+    for row in &rows {
+        used = used.saturating_add(cell(row, 0)?);
+        reserved = reserved.saturating_add(cell(row, 1)?);
+    }
+    if used.checked_add(reserved).is_none() {
+        return Err(LedgerError::Invalid("what was given out already is beyond 64 bits".into()));
+    }
+    session.execute("UPDATE budget_shards SET careful = true WHERE program = ANY($1)", &[&covered])?;
+    Ok(Some((used, reserved)))
 }

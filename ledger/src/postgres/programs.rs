@@ -148,6 +148,8 @@ fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerE
          WHERE NOT EXISTS (SELECT 1 FROM names n WHERE n.name = w.name) ON CONFLICT (name) DO NOTHING",
         &[&names],
     )?;
+    let activities: BTreeSet<&str> = triples.iter().map(|triple| triple[0]).collect();
+    share(session, &activities.into_iter().collect::<Vec<_>>())?;
     let ids: BTreeMap<String, i64> = session
         .query("SELECT name, id FROM names WHERE name = ANY($1)", &[&names])?
         .iter()
@@ -172,12 +174,36 @@ fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerE
     first.reset(BUDGET_MAX, UNBUDGETED_SHARDS);
     let totals: Vec<i64> = first.changed().map(|(_, shard)| shard.total).collect();
     session.execute(
-        "INSERT INTO budget_shards (program, shard, total, used, reserved) \
-         SELECT p.id, t.nth - 1, t.total, 0, 0 FROM unnest($1::bigint[]) AS p(id) \
-         CROSS JOIN unnest($2::bigint[]) WITH ORDINALITY AS t(total, nth)",
+        "INSERT INTO budget_shards (program, shard, total, used, reserved, careful) \
+         SELECT p.id, t.nth - 1, t.total, 0, 0, EXISTS ( \
+             SELECT 1 FROM programs q, (SELECT id FROM names WHERE name = '') AS star \
+             WHERE q.activity = p.activity AND q.id <> p.id AND q.budgeted \
+             AND (q.scene = star.id OR q.asset = star.id) \
+             AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)) \
+         FROM programs p CROSS JOIN unnest($2::bigint[]) WITH ORDINALITY AS t(total, nth) \
+         WHERE p.id = ANY($1)",
         &[&new, &totals],
     )?;
     Ok(())
+}
+
+/// While a combined budget of an activity is made, no program of it is, and the other way round: it has to know all
+/// that it covers. Held to the transaction's end.
+const SHARE: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended( \
+    'windfall budgets ' || current_schema() || ' ' || w.name, 0)) FROM unnest($1::text[]) AS w(name)";
+const HOLD_ALONE: &str = "SELECT pg_advisory_xact_lock(hashtextextended( \
+    'windfall budgets ' || current_schema() || ' ' || w.name, 0)) FROM unnest($1::text[]) AS w(name)";
+
+fn share(session: &Session, activities: &[&str]) -> Result<(), LedgerError> {
+    session.query(SHARE, &[&activities]).map(drop)
+}
+
+/// For the one who makes combined budgets of these activities, which are sorted.
+pub(crate) fn hold_alone(session: &Session, activities: &[&str]) -> Result<(), LedgerError> {
+    if activities.is_empty() {
+        return Ok(());
+    }
+    session.query(HOLD_ALONE, &[&activities]).map(drop)
 }
 
 /// One value of a row.

@@ -6,9 +6,9 @@ use crate::error::{LedgerError, OpenError};
 
 /// Each is applied once, in order, in the transaction that records it. Never change one that was released: add
 /// the next, and its number to `KNOWN`.
-const MIGRATIONS: [(i64, &str); 2] = [(1, V1), (2, V2)];
+const MIGRATIONS: [(i64, &str); 3] = [(1, V1), (2, V2), (3, V3)];
 /// The version that this build writes.
-const KNOWN: i64 = 2;
+const KNOWN: i64 = 3;
 
 /// Rows of `accounts`, `budget_shards` and `orders` are updated where they lie: the fill factor leaves room for
 /// the new version on the same page, so that no index has to change. Order numbers are compared byte by byte
@@ -119,6 +119,14 @@ CREATE TABLE withdrawal_moves (
 );
 CREATE UNIQUE INDEX withdrawal_moves_once ON withdrawal_moves (withdrawal, (kind > 0));
 ALTER TABLE accounts ADD CONSTRAINT accounts_not_below_0 CHECK (kind <> 0 OR balance >= 0);
+"#;
+
+/// Strict budgets, and combined ones: a program whose scene or asset has the empty name. `careful` rows are taken from
+/// with the budget locked as a whole: strict ones, and those that a combined one covers. It stands in the row itself,
+/// since the row is what a writer that knows an older state of things is told anew, when it has waited for it.
+const V3: &str = r#"
+ALTER TABLE programs ADD COLUMN strict boolean NOT NULL DEFAULT false;
+ALTER TABLE budget_shards ADD COLUMN careful boolean NOT NULL DEFAULT false;
 "#;
 
 /// Brings the schema up to date. Many processes may do so at once: one does, the others wait for it.

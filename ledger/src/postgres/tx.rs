@@ -3,7 +3,7 @@
 use super::budgets::{self, Demand};
 use super::moves::Moves;
 use super::orders::{self, Changes, Stored};
-use super::programs::{Program, Programs, cell};
+use super::programs::{self, Program, Programs, cell};
 use super::session::Session;
 use super::{archive, read};
 use crate::archive::{ArchiveEntry, Replay};
@@ -398,19 +398,24 @@ impl Transaction for PgTx<'_> {
     }
 
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
+        budgets.iter().try_for_each(BudgetSet::check)?;
+        let combined: BTreeSet<&str> =
+            budgets.iter().filter(|one| one.is_combined()).map(|one| one.activity).collect();
+        programs::hold_alone(self.session, &combined.into_iter().collect::<Vec<_>>())?;
         let mut own = Vec::with_capacity(budgets.len());
         for (at, budget) in budgets.iter().enumerate() {
-            budget.check()?;
-            let BudgetSet { activity, scene, bonus_type, .. } = *budget;
+            let activity = budget.activity;
+            let (scene, bonus_type) = budget.stored();
             let order =
                 Order { trade_no: "", user_id: 0, activity, scene, bonus_type, amount: 0, time_ms: 0 };
             let program = self.programs.of_orders(self.session, &[order])?;
-            own.extend(program.first().map(|program| (program.id, at)));
+            own.extend(program.first().map(|program| (budget.is_combined(), program.id, at)));
         }
-        // Locked in the order of their numbers, as everywhere; of two for one program the later one holds.
+        // Locked in the order of their numbers, combined ones last, as everywhere; of two for one program the later
+        // one holds.
         own.sort_unstable();
         let mut raised = Vec::new();
-        for (program, at) in own {
+        for (_, program, at) in own {
             let one = budgets::set(self.session, self.programs, program, &budgets[at])?;
             raised.extend(one.map(|one| (at, one)));
         }

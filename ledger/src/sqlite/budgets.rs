@@ -10,13 +10,20 @@ impl SqliteTx<'_> {
     pub(crate) fn set_budget(&mut self, budget: &BudgetSet<'_>) -> Result<Option<BudgetRaised>, LedgerError> {
         let BudgetSet { activity, scene, bonus_type, total, shards } = *budget;
         budget.check()?;
-        let program = self.ledger.programs.intern(&self.ledger.db, activity, scene, bonus_type)?.id;
+        let (own_scene, own_type) = budget.stored();
+        let own = self.ledger.programs.intern(&self.ledger.db, activity, own_scene, own_type)?;
+        let program = own.id;
+        if budget.is_combined() && !own.budgeted {
+            let (used, reserved) = self.given_by(program)?;
+            self.shards_of(program)?.adopt(used, reserved);
+        }
         let own = self.shards_of(program)?;
-        let holds = own.reset(total, usize::try_from(shards).unwrap_or(1));
+        let holds = own.reset(total, usize::try_from(budget.rows()).unwrap_or(1));
         let db = &self.ledger.db;
         db.prepare_cached("DELETE FROM budget_shards WHERE program = ?1 AND shard >= ?2")?
-            .execute(params![program, shards])?;
-        db.prepare_cached("UPDATE programs SET budgeted = 1 WHERE id = ?1")?.execute([program])?;
+            .execute(params![program, budget.rows()])?;
+        db.prepare_cached("UPDATE programs SET budgeted = 1, strict = ?2 WHERE id = ?1")?
+            .execute(params![program, shards == 0])?;
         self.ledger.programs.clear();
         Ok((holds > total).then(|| BudgetRaised {
             activity: activity.into(),
@@ -25,6 +32,31 @@ impl SqliteTx<'_> {
             asked: total,
             total: holds,
         }))
+    }
+
+    /// What the programs that a combined budget covers have given out and hold.
+    fn given_by(&mut self, combined: i64) -> Result<(i64, i64), LedgerError> {
+        let covered = self
+            .ledger
+            .db
+            .prepare_cached(
+                "SELECT p.id FROM programs p JOIN programs q ON q.id = ?1 AND p.activity = q.activity \
+                 CROSS JOIN (SELECT id FROM names WHERE name = '') star \
+                 WHERE p.scene <> star.id AND p.asset <> star.id \
+                 AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)",
+            )?
+            .query_map([combined], |row| row.get(0))?
+            .collect::<Result<Vec<i64>, _>>()?;
+        let (mut used, mut reserved) = (0_i64, 0_i64);
+        for program in covered {
+            let sum = self.shards_of(program)?.sum();
+            used = used.saturating_add(sum.used);
+            reserved = reserved.saturating_add(sum.reserved);
+        }
+        match used.checked_add(reserved) {
+            Some(_) => Ok((used, reserved)),
+            None => Err(LedgerError::Invalid("what was given out already is beyond 64 bits".into())),
+        }
     }
 
     /// The shards of a program, as this transaction has left them so far.

@@ -159,16 +159,29 @@ impl SqliteTx<'_> {
     }
 
     fn take(&mut self, order: &Order<'_>, program: Program, what: Take) -> Result<bool, LedgerError> {
-        if !program.budgeted && self.ledger.options.unbudgeted == Unbudgeted::Refuse {
+        let is_covered = program.covered_by != [0; 3];
+        if !program.budgeted && !is_covered && self.ledger.options.unbudgeted == Unbudgeted::Refuse {
             return Ok(false);
         }
-        let shards = self.shards_of(program.id)?;
         #[cfg(feature = "sabotage")]
         if crate::sabotage::budget_check_is_off() {
-            shards.take_unchecked(hash(order.trade_no), order.amount, what);
+            for id in program.all() {
+                self.shards_of(id)?.take_unchecked(hash(order.trade_no), order.amount, what);
+            }
             return Ok(true);
         }
-        Ok(shards.take(hash(order.trade_no), order.amount, what))
+        if is_covered {
+            // From all or from none.
+            for id in program.all() {
+                if !self.shards_of(id)?.fits(order.amount) {
+                    return Ok(false);
+                }
+            }
+            for id in program.covered_by.into_iter().filter(|id| *id != 0) {
+                self.shards_of(id)?.take(hash(order.trade_no), order.amount, what);
+            }
+        }
+        Ok(self.shards_of(program.id)?.take(hash(order.trade_no), order.amount, what))
     }
 
     pub(crate) fn reserve_one(
@@ -257,9 +270,14 @@ impl SqliteTx<'_> {
     }
 
     fn settle(&mut self, trade_no: &str, row: Row, credited: bool) -> Result<(), LedgerError> {
-        if self.shards_of(row.program)?.settle(hash(trade_no), row.amount, credited) {
-            return Ok(());
+        let program = self.ledger.programs.of_id(&self.ledger.db, row.program)?;
+        for id in program.all() {
+            if !self.shards_of(id)?.settle(hash(trade_no), row.amount, credited) {
+                return Err(LedgerError::Damaged(format!(
+                    "order {trade_no} is reserved, but its budget holds less"
+                )));
+            }
         }
-        Err(LedgerError::Damaged(format!("order {trade_no} is reserved, but its budget holds less")))
+        Ok(())
     }
 }

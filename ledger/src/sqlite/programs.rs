@@ -17,6 +17,15 @@ pub(crate) struct Program {
     pub asset: i64,
     /// A budget was set for it.
     pub budgeted: bool,
+    /// Programs of the combined budgets that cover it; 0 for none.
+    pub covered_by: [i64; 3],
+}
+
+impl Program {
+    /// Every program that an order of this one takes from: itself first.
+    pub fn all(&self) -> impl Iterator<Item = i64> + use<> {
+        std::iter::once(self.id).chain(self.covered_by).filter(|id| *id != 0)
+    }
 }
 
 /// Finds programs by name and by number.
@@ -72,9 +81,27 @@ impl Programs {
             return Ok(*program);
         }
         let program = db
-            .prepare_cached("SELECT activity, asset, budgeted FROM programs WHERE id = ?1")?
+            .prepare_cached(
+                "WITH star (id) AS (SELECT id FROM names WHERE name = ''), covers AS ( \
+                     SELECT q.id, q.scene, q.asset FROM programs q JOIN programs p ON p.id = ?1 \
+                     WHERE q.activity = p.activity AND q.budgeted AND q.id <> p.id) \
+                 SELECT p.activity, p.asset, p.budgeted, \
+                     (SELECT id FROM covers c WHERE c.scene = (SELECT id FROM star) AND c.asset = p.asset), \
+                     (SELECT id FROM covers c WHERE c.scene = p.scene AND c.asset = (SELECT id FROM star)), \
+                     (SELECT id FROM covers c WHERE c.scene = (SELECT id FROM star) \
+                         AND c.asset = (SELECT id FROM star)) \
+                 FROM programs p WHERE p.id = ?1",
+            )?
             .query_row([id], |row| {
-                Ok(Program { id, activity: row.get(0)?, asset: row.get(1)?, budgeted: row.get(2)? })
+                let cover = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.unwrap_or(0));
+                let covered_by = [cover(3)?, cover(4)?, cover(5)?];
+                Ok(Program {
+                    id,
+                    activity: row.get(0)?,
+                    asset: row.get(1)?,
+                    budgeted: row.get(2)?,
+                    covered_by,
+                })
             })
             .optional()?
             .ok_or_else(|| {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The schema's version, in `user_version`.
-pub(crate) const VERSION: i64 = 2;
+pub(crate) const VERSION: i64 = 3;
 /// "Wfal", in `application_id`: tells a ledger from another SQLite file.
 const APPLICATION_ID: i64 = 0x5766_616c;
 /// A batch touches most pages of `accounts`: fewer, larger ones cost less to find and to write. Measured by
@@ -129,8 +129,13 @@ DROP TABLE accounts;
 ALTER TABLE accounts_2 RENAME TO accounts;
 ";
 
+/// Strict budgets, and combined ones: a program whose scene or asset has the empty name.
+const V3: &str = "
+ALTER TABLE programs ADD COLUMN strict INTEGER NOT NULL DEFAULT 0;
+";
+
 /// What brings a file of a version to the next one, in order. Never change one that was released.
-const MIGRATIONS: [&str; 2] = [V1, V2];
+const MIGRATIONS: [&str; 3] = [V1, V2, V3];
 
 /// How a ledger in a file is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
