@@ -173,18 +173,43 @@ impl fmt::Display for Fuse {
     }
 }
 
+/// How a budget is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BudgetKind {
+    /// Split over rows, so that those who take from it do not queue.
+    #[default]
+    Sharded,
+    /// One row, taken from in the exact order of arrival.
+    Strict,
+    /// Over all scenes, all types, or both of an activity, beside the budgets that it covers: an order takes from all
+    /// of them or from none.
+    Combined,
+}
+
+impl fmt::Display for BudgetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sharded => "sharded",
+            Self::Strict => "strict",
+            Self::Combined => "combined",
+        })
+    }
+}
+
 /// What an activity and scene may still give out of a type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
+    /// How it is kept.
+    pub kind: BudgetKind,
     /// The campaign.
     pub activity: String,
-    /// The place in it.
+    /// The place in it; `*` for all of them, where it is combined.
     pub scene: String,
-    /// The bonus type.
+    /// The bonus type; `*` for all of them, where it is combined.
     pub bonus_type: String,
     /// In the type's smallest unit.
     pub total: i64,
-    /// Rows it is split over: 1 to 64.
+    /// Rows it is split over: 1 to 64; 1 where it is strict.
     pub shards: u32,
 }
 

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use windfall_config::Rules;
 use windfall_config::rules::{
-    Budget, Fuse, Limit, Limits, Pacing, Pattern, Queue, Ratio, Revocation, Revocations, Revoked, Route,
-    Topic, TypeLimit,
+    Budget, BudgetKind, Fuse, Limit, Limits, Pacing, Pattern, Queue, Ratio, Revocation, Revocations, Revoked,
+    Route, Topic, TypeLimit,
 };
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
@@ -29,6 +29,21 @@ fn the_sample_says_what_it_says() {
     assert_eq!(rules.limits.types["badge"].priority, 2);
     assert_eq!(rules.budgets[0].total, 5_000_000_000);
     assert_eq!(rules.budgets[1].shards, 8);
+}
+
+#[test]
+fn kinds_of_budgets() {
+    let more = "[[budgets]]\nactivity = \"a\"\nscene = \"*\"\ntype = \"*\"\ntotal = 9007199254740991\nshards = 2\n\
+        [[budgets]]\nkind = \"combined\"\nactivity = \"a\"\nscene = \"s\"\ntype = \"*\"\ntotal = 9007199254740991\n\
+        [[budgets]]\nkind = \"strict\"\nactivity = \"a\"\nscene = \"s\"\ntype = \"coin\"\ntotal = 9\n";
+    let text = SAMPLE.replacen("[pacing]", &format!("{more}[pacing]"), 1);
+    let rules = Rules::parse(&text, None).unwrap();
+    let kinds: Vec<_> = rules.budgets.iter().map(|one| (one.kind, one.scene.as_str(), one.shards)).collect();
+    assert_eq!(kinds[0], (BudgetKind::Sharded, "red-packet-rain", 8));
+    let expected =
+        [(BudgetKind::Combined, "*", 2), (BudgetKind::Combined, "s", 8), (BudgetKind::Strict, "s", 1)];
+    assert_eq!(kinds[2..], expected);
+    assert_eq!(Rules::parse(&rules.to_text(), None).unwrap().budgets, rules.budgets);
 }
 
 /// The sample writes every pacing default out; a document without `[pacing]` must mean the same.
@@ -152,6 +167,7 @@ fn budgets(types: Vec<String>) -> impl Strategy<Value = Vec<Budget>> {
         let budgets = budgets.into_iter();
         budgets
             .map(|((activity, scene, bonus_type), (total, shards))| Budget {
+                kind: if shards == 1 { BudgetKind::Strict } else { BudgetKind::Sharded },
                 activity,
                 scene,
                 bonus_type,

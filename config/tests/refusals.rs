@@ -263,7 +263,31 @@ fn names_that_no_broker_or_record_takes() {
     one_problem("\"coin\", \"badge\"]", "\"coin\", \"badge\", \"Cash\"]", "types", &["\"Cash\"", "a-z"]);
     one_problem("broker = \"a\"", "broker = \"../a\"", "topics.cash-a.broker", &["../a"]);
     one_problem("activity = \"*\"", "activity = \"two words\"", "routes[0].activity", &["visible ASCII"]);
-    one_problem("scene = \"card-draw\"", "scene = \"*\"", "budgets[1].scene", &["no patterns"]);
+    one_problem(
+        "activity = \"spring-2027\"\nscene = \"card-draw\"",
+        "activity = \"*\"\nscene = \"card-draw\"",
+        "budgets[1].activity",
+        &["a budget is of one activity"],
+    );
+    one_problem(
+        "scene = \"card-draw\"",
+        "kind = \"sharded\"\nscene = \"*\"",
+        "budgets[1].kind",
+        &["only a combined budget"],
+    );
+    one_problem(
+        "scene = \"card-draw\"",
+        "kind = \"combined\"\nscene = \"card-draw\"",
+        "budgets[1].kind",
+        &["it must have `*`"],
+    );
+    one_problem(
+        "scene = \"card-draw\"",
+        "kind = \"both\"\nscene = \"card-draw\"",
+        "budgets[1].kind",
+        &["`both`", "`strict`"],
+    );
+    one_problem("shards = 8 ", "kind = \"strict\"\nshards = 8 ", "budgets[0].shards", &["it has one row"]);
     let long = format!("scene = \"{}\"", "s".repeat(65));
     one_problem("scene = \"card-draw\"", &long, "budgets[1].scene", &["1 to 64"]);
 }

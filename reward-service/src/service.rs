@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
-use windfall_config::rules::Budget;
+use windfall_config::rules::{Budget, BudgetKind};
 use windfall_ledger::{Attempt, BudgetRaised, BudgetSet, Ledger, LedgerError, OpenError, Writers};
 
 /// The service could not be started.
@@ -254,7 +254,7 @@ impl RewardHandle {
                     scene: &budget.scene,
                     bonus_type: &budget.bonus_type,
                     total: budget.total,
-                    shards: budget.shards,
+                    shards: if budget.kind == BudgetKind::Strict { 0 } else { budget.shards },
                 })
                 .collect();
             ledger.set_budgets(&sets)

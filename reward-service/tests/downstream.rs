@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{assert_clean, badge, badge_options, bytes, event, ledger_path, start_with};
-use windfall_config::rules::Budget;
+use windfall_config::rules::{Budget, BudgetKind};
 use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason, Rewards};
 use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{ArchiveFilter, Ledger, LedgerReader, Status};
@@ -55,6 +55,7 @@ impl Connector for Script {
 
 fn budget(total: i64) -> Budget {
     Budget {
+        kind: BudgetKind::Sharded,
         activity: "spring-2027".into(),
         scene: "rain".into(),
         bonus_type: "badge".into(),

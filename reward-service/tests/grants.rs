@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use support::{assert_clean, bytes, cash, event, ledger_path, start, start_with};
-use windfall_config::rules::Budget;
+use windfall_config::rules::{Budget, BudgetKind};
 use windfall_reward_service::contract::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_reward_service::ledger::{ArchiveFilter, Ledger, LedgerOptions, LedgerReader};
 use windfall_reward_service::{
@@ -15,7 +15,14 @@ use windfall_reward_service::{
 };
 
 fn budget(total: i64, shards: u32) -> Budget {
-    Budget { activity: "spring-2027".into(), scene: "rain".into(), bonus_type: "cash".into(), total, shards }
+    Budget {
+        kind: BudgetKind::Sharded,
+        activity: "spring-2027".into(),
+        scene: "rain".into(),
+        bonus_type: "cash".into(),
+        total,
+        shards,
+    }
 }
 
 #[tokio::test]
@@ -459,6 +466,34 @@ async fn one_bad_order_does_not_hold_up_other_calls() {
     assert_eq!(after.await.unwrap(), GrantReply::Credited);
     let bad = bad.await.unwrap();
     assert!(matches!(bad, GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. }), "{bad:?}");
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn the_kinds_of_budgets_of_the_rules_hold_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let sharded = budget(10, 2);
+    let strict = Budget { kind: BudgetKind::Strict, scene: "cards".into(), shards: 1, ..sharded.clone() };
+    let all = Budget {
+        kind: BudgetKind::Combined,
+        scene: "*".into(),
+        bonus_type: "*".into(),
+        total: 12,
+        ..sharded.clone()
+    };
+    assert!(rewards.apply_budgets(&[sharded, strict, all]).await.unwrap().is_empty());
+    let cards = |trade_no, amount| {
+        bytes(windfall_proto::event::EventRef { scene: "cards", ..event(trade_no, 1, "cash", amount) })
+    };
+    let events = [cash("a", 1, 8), cards("b", 5), cards("c", 4), cash("d", 1, 1)];
+    let no = GrantReply::Rejected(Rejection::BudgetExhausted);
+    let replies = rewards.grant_batch("cash", &events).await;
+    assert_eq!(replies, [GrantReply::Credited, no.clone(), GrantReply::Credited, no]);
+    let budgets = rewards.read(|reader| reader.budgets()).await.unwrap();
+    let found: Vec<_> = budgets.iter().map(|one| (one.scene.as_str(), one.used, one.shards)).collect();
+    assert_eq!(found, [("*", 12, 2), ("cards", 4, 0), ("rain", 8, 2)]);
     rewards.close();
     assert_clean(folder.path());
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{assert_clean, badge, badge_options, bytes, cash, event, ledger_path, start, start_with};
-use windfall_config::rules::Budget;
+use windfall_config::rules::{Budget, BudgetKind};
 use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason, Rewards};
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{ArchiveFilter, Awaits, LedgerReader, Status};
@@ -57,6 +57,7 @@ fn later(rewards: &RewardHandle, options: LaterOptions) -> (LaterGrants, Arc<Que
 
 async fn budget(rewards: &RewardHandle, total: i64) {
     let budget = Budget {
+        kind: BudgetKind::Sharded,
         activity: "spring-2027".into(),
         scene: "rain".into(),
         bonus_type: "cash".into(),

@@ -9,10 +9,13 @@ use super::walk::{Findings, Section, Text};
 use crate::bounds::{self, Bound, NUMBER_MAX};
 use crate::nearest::shortened;
 use crate::refusal::Fault;
-use crate::rules::{Budget, Fuse, Limit, Limits, Pacing, TypeLimit};
+use crate::rules::{Budget, BudgetKind, Fuse, Limit, Limits, Pacing, TypeLimit};
 
 /// Stands in where a limit is faulty.
 const SHUT: Limit = Limit { rate_per_s: 0, burst: 1 };
+
+/// All scenes, or all types, of a combined budget.
+const ALL: &str = "*";
 
 pub(super) fn read_limits(root: &Section<'_, '_>, names: &Names<'_>, findings: &mut Findings<'_>) -> Limits {
     let mut limits = Limits { global: SHUT, types: BTreeMap::new() };
@@ -97,21 +100,26 @@ pub(super) fn read_budgets(
     let mut keys = BTreeSet::new();
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for section in root.list("budgets", findings) {
-        section.only(&["activity", "scene", "type", "total", "shards"], findings);
+        section.only(&["kind", "activity", "scene", "type", "total", "shards"], findings);
         let name = |key: &str, findings: &mut Findings<'_>| {
             let name = section.needed_text(key, SCENE_NAME, findings)?;
-            if key == "type" {
-                names.known_type(&section.path_of(key), name, findings);
-            } else {
-                check_name(&section.path_of(key), name, is_scene_name, SCENE_NAME, findings);
-                refuse_star(&section, key, name, findings);
+            match key {
+                // Only a combined budget may say so, which is seen below.
+                "scene" | "type" if name.text == ALL => {}
+                "type" => names.known_type(&section.path_of(key), name, findings),
+                _ => {
+                    check_name(&section.path_of(key), name, is_scene_name, SCENE_NAME, findings);
+                    refuse_star(&section, key, name, findings);
+                }
             }
             Some(name.text.to_owned())
         };
         let (activity, scene, bonus_type) =
             (name("activity", findings), name("scene", findings), name("type", findings));
         let total = section.number("total", bounds::BUDGET_TOTAL, findings);
-        let shards = read_shards(&section, total, findings);
+        let stars = [scene.as_deref(), bonus_type.as_deref()].contains(&Some(ALL));
+        let kind = read_kind(&section, stars, findings);
+        let shards = read_shards(&section, kind, total, findings);
         let (Some(activity), Some(scene), Some(bonus_type)) = (activity, scene, bonus_type) else {
             continue; // noted
         };
@@ -124,6 +132,11 @@ pub(super) fn read_budgets(
             );
             findings.note(section.path(), section.at(), Fault::Twice { found });
         }
+        if kind == BudgetKind::Combined {
+            // It lies over others, whose sum is checked.
+            budgets.push(Budget { kind, activity, scene, bonus_type, total: units(total), shards });
+            continue;
+        }
         let sum = sums.entry(bonus_type.clone()).or_default();
         let before = *sum;
         // Each total is at most 2^53 − 1 and a document has fewer than 2^11 · 2^53 of them; saturate anyway.
@@ -135,10 +148,36 @@ pub(super) fn read_budgets(
             };
             findings.note(section.path_of("total"), section.at_value("total"), fault);
         }
-        let total = total.and_then(|total| i64::try_from(total).ok()).unwrap_or_default();
-        budgets.push(Budget { activity, scene, bonus_type, total, shards });
+        budgets.push(Budget { kind, activity, scene, bonus_type, total: units(total), shards });
     }
     budgets
+}
+
+fn units(total: Option<u64>) -> i64 {
+    total.and_then(|total| i64::try_from(total).ok()).unwrap_or_default()
+}
+
+/// `*` says that it is combined; a kind that is named has to fit it.
+fn read_kind(section: &Section<'_, '_>, stars: bool, findings: &mut Findings<'_>) -> BudgetKind {
+    let kind = match section.word("kind", &["sharded", "strict", "combined"], findings) {
+        "strict" => BudgetKind::Strict,
+        "combined" => BudgetKind::Combined,
+        _ if stars && !section.has("kind") => BudgetKind::Combined,
+        _ => BudgetKind::Sharded,
+    };
+    let clash = |found: &str, allowed| Fault::Clash { found: found.to_owned(), allowed };
+    let fault = match (kind, stars) {
+        (BudgetKind::Combined, false) => clash(
+            "a combined budget of one scene and one type",
+            "it must have `*` for its scene, its type or both",
+        ),
+        (BudgetKind::Sharded | BudgetKind::Strict, true) => {
+            clash("`*` for a scene or a type", "only a combined budget may have it")
+        }
+        _ => return kind,
+    };
+    findings.note(section.path_of("kind"), section.at_value("kind"), fault);
+    kind
 }
 
 /// A budget is one campaign's: `*` would look like all, and be a name.
@@ -146,15 +185,30 @@ fn refuse_star(section: &Section<'_, '_>, key: &str, name: Text<'_>, findings: &
     if name.text == "*" {
         let fault = Fault::NotAllowed {
             found: "`*`".to_owned(),
-            allowed: "one name; a budget has no patterns".to_owned(),
+            allowed: "one name; a budget is of one activity".to_owned(),
         };
         findings.note(section.path_of(key), Some(name.at), fault);
     }
 }
 
 /// By default eight, or fewer where the total is smaller: a shard holds one unit at least.
-fn read_shards(section: &Section<'_, '_>, total: Option<u64>, findings: &mut Findings<'_>) -> u32 {
+fn read_shards(
+    section: &Section<'_, '_>,
+    kind: BudgetKind,
+    total: Option<u64>,
+    findings: &mut Findings<'_>,
+) -> u32 {
     let shards = section.number("shards", bounds::BUDGET_SHARDS, findings);
+    if kind == BudgetKind::Strict {
+        if section.has("shards") && shards.is_some_and(|shards| shards != 1) {
+            let fault = Fault::Clash {
+                found: "shards of a strict budget".to_owned(),
+                allowed: "it has one row; leave `shards` out",
+            };
+            findings.note(section.path_of("shards"), section.at_value("shards"), fault);
+        }
+        return 1;
+    }
     match (shards, total) {
         (Some(shards), Some(total)) if shards > total => {
             if !section.has("shards") {

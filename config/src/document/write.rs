@@ -31,6 +31,7 @@ pub(super) fn write(rules: &Rules) -> String {
     write_limits(rules, &mut out);
     for budget in &rules.budgets {
         out.head(format_args!("[[budgets]]"));
+        out.line(format_args!("kind = {}", quoted(&budget.kind.to_string())));
         out.line(format_args!("activity = {}", quoted(&budget.activity)));
         out.line(format_args!("scene = {}", quoted(&budget.scene)));
         out.line(format_args!("type = {}", quoted(&budget.bonus_type)));
