@@ -7,6 +7,9 @@
 //! - [`Connector`] is what a downstream system offers. An order is reserved in the ledger before the downstream
 //!   is asked, and posted when it has paid; whatever gets lost in between, it is asked again with the same key.
 //! - [`fake`] is a downstream in process, for demos and tests.
+//! - Money goes out by [`accounts::Accounts::withdraw`]: held, paid by [`RewardOptions::payout`], ended; once an id.
+//! - [`LaterGrants`] takes events now and has them granted later: budget reserved, event queued, then accepted.
+//! - `rpc` (feature `rpc`) is the service over gRPC.
 //! - What finally fails is archived in the transaction that decides it (I2); [`RewardHandle::replay`] grants
 //!   from there again, audited.
 //!
