@@ -5,6 +5,7 @@
 
 mod consume_embedded;
 mod demo_calm;
+mod grpc_grant;
 mod kafka_consume;
 mod kafka_send;
 mod limiter_admit;
@@ -14,6 +15,8 @@ mod postgres_grant;
 mod redis_store;
 mod rocketmq;
 mod send_call;
+mod served;
+mod token_verify;
 mod window_deliver_finish;
 
 use anyhow::{Context, Result};
@@ -24,7 +27,7 @@ use serde::Serialize;
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
-const ROWS: [(&str, Measure); 16] = [
+const ROWS: [(&str, Measure); 18] = [
     ("send.call", send_call::measure),
     ("mint.hmac", mint::hmac),
     ("mint.ed25519", mint::ed25519),
@@ -40,14 +43,20 @@ const ROWS: [(&str, Measure); 16] = [
     ("rocketmq.send", rocketmq::send),
     ("rocketmq.receive", rocketmq::receive),
     ("postgres.grant", postgres_grant::measure),
+    ("token.verify", token_verify::measure),
+    ("grpc.grant", grpc_grant::measure),
     ("demo.calm", demo_calm::measure),
 ];
+
+/// Rows that have a name together.
+const GROUPS: [(&str, &[&str]); 1] = [("services", &["token.verify", "grpc.grant"])];
 
 /// Measures Windfall; prints one table. What each row means stands in docs/benchmarks.md.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
-    /// Rows to measure, or what stands before their dots (kafka, redis …), for all of these; none: all
+    /// Rows to measure, or what stands before their dots (kafka, redis …), for all of these; `services` for those of
+    /// the services; none: all
     #[arg(value_name = "NAME", value_parser = known)]
     names: Vec<String>,
     /// Print one JSON object on standard output and nothing else there
@@ -62,7 +71,8 @@ struct Table {
 
 /// Whether a word from the command line means this row.
 fn means(word: &str, row: &str) -> bool {
-    row.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    let in_group = GROUPS.iter().any(|(name, rows)| *name == word && rows.contains(&row));
+    in_group || row.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 fn known(word: &str) -> Result<String, String> {

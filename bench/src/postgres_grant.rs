@@ -14,11 +14,13 @@ use windfall_reward_service::ledger::{BudgetSet, Ledger, PostgresOptions};
 use windfall_reward_service::{RewardHandle, RewardOptions, RewardService, system_clock};
 use windfall_servers::Private;
 
-const BATCH: u64 = 1_000;
+/// Orders of a writer in a round.
+const ORDERS_A_WRITER: u64 = 30_000;
 /// Connections of either side, each with batches of its own.
-const WRITERS: u64 = 3;
-const BATCHES: u64 = 30;
-const ROUNDS: u64 = 5;
+pub const WRITERS: u64 = 3;
+pub const ROUNDS: u64 = 5;
+/// Orders of a batch here.
+const BATCH: u64 = 1_000;
 const USERS: u64 = 50_000;
 
 /// Takes no more than one transaction's events a call, and as many calls at once as there are connections.
@@ -31,7 +33,7 @@ pub fn measure(name: &'static str) -> Result<Row> {
     let (mut grant_s, mut bare_s) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         let ours = runtime.block_on(grant(&rewards, round))?;
-        let own = runtime.block_on(write(&mut hands, round))?;
+        let own = runtime.block_on(write(&mut hands, round, BATCH))?;
         // The first round warms up both.
         if round > 0 {
             grant_s.push(rate(ours));
@@ -39,24 +41,29 @@ pub fn measure(name: &'static str) -> Result<Row> {
         }
     }
     rewards.close();
-    for options in [&ours, &bare] {
-        let ledger = Ledger::connect(server.url(), options)?;
-        let found = ledger.reconcile()?;
-        ensure!(found.is_clean(), "{}: {found:?}", options.schema);
-        ensure!(found.orders == (ROUNDS + 1) * WRITERS * BATCHES * BATCH, "{} orders", found.orders);
-    }
+    check(server.url(), &[&ours, &bare])?;
     Ok(Row::new(name, median(grant_s), Unit::PerSecond, Some(median(bare_s))))
 }
 
-fn schema(name: &str) -> PostgresOptions {
+/// Every order is there, and nothing does not fit.
+pub fn check(url: &str, schemas: &[&PostgresOptions]) -> Result<()> {
+    for options in schemas {
+        let found = Ledger::connect(url, options)?.reconcile()?;
+        ensure!(found.is_clean(), "{}: {found:?}", options.schema);
+        ensure!(found.orders == (ROUNDS + 1) * WRITERS * ORDERS_A_WRITER, "{} orders", found.orders);
+    }
+    Ok(())
+}
+
+pub fn schema(name: &str) -> PostgresOptions {
     PostgresOptions { schema: name.into(), ..PostgresOptions::default() }
 }
 
-fn rate(took: Duration) -> f64 {
-    per(WRITERS * BATCHES * BATCH, 1) / took.as_secs_f64()
+pub fn rate(took: Duration) -> f64 {
+    per(WRITERS * ORDERS_A_WRITER, 1) / took.as_secs_f64()
 }
 
-fn service(url: &str, options: &PostgresOptions) -> Result<RewardHandle> {
+pub fn service(url: &str, options: &PostgresOptions) -> Result<RewardHandle> {
     let mut ledger = Ledger::connect(url, options)?;
     ledger.set_budgets(&[budget()])?;
     let options = RewardOptions {
@@ -71,12 +78,18 @@ fn budget() -> BudgetSet<'static> {
     BudgetSet { activity: "spring", scene: "rain", bonus_type: "cash", total: 1 << 50, shards: 8 }
 }
 
+/// A writer's batches of a round.
+pub fn batches(round: u64, writer: u64, batch: u64) -> Vec<Vec<(String, i64, i64)>> {
+    let of_batch = |at: u64| (at * batch..(at + 1) * batch).map(|nth| order(round, writer, nth)).collect();
+    (0..ORDERS_A_WRITER / batch).map(of_batch).collect()
+}
+
 /// Order number, user, amount; in the order in which the typed helpers number them.
-fn order(round: u64, writer: u64, batch: u64, at: u64) -> (String, i64, i64) {
-    let nth = ((round * WRITERS + writer) * BATCHES + batch) * BATCH + at;
+fn order(round: u64, writer: u64, at: u64) -> (String, i64, i64) {
+    let nth = (round * WRITERS + writer) * ORDERS_A_WRITER + at;
     let user = nth.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20) % USERS;
     (
-        format!("spring/rain/{round:03}/{writer}/{batch:03}/{at:04}/{user}"),
+        format!("spring/rain/{round:03}/{writer}/{:03}/{:04}/{user}", at / 1_000, at % 1_000),
         user.cast_signed(),
         1 + user.cast_signed() % 99,
     )
@@ -97,12 +110,11 @@ async fn grant(rewards: &RewardHandle, round: u64) -> Result<Duration> {
         .encode([], &mut bytes);
         Bytes::from(bytes)
     };
-    let all: Vec<Vec<Vec<Bytes>>> = (0..WRITERS)
-        .map(|writer| {
-            let batch = |batch| (0..BATCH).map(|at| event(order(round, writer, batch, at))).collect();
-            (0..BATCHES).map(batch).collect()
-        })
-        .collect();
+    let of_writer = |writer| {
+        let of_batch = |orders: Vec<_>| orders.into_iter().map(event).collect();
+        batches(round, writer, BATCH).into_iter().map(of_batch).collect()
+    };
+    let all: Vec<Vec<Vec<Bytes>>> = (0..WRITERS).map(of_writer).collect();
     let started = Instant::now();
     let callers: Vec<_> = all
         .into_iter()
@@ -124,7 +136,7 @@ async fn grant(rewards: &RewardHandle, round: u64) -> Result<Duration> {
 }
 
 /// A connection and its prepared statements, as one would write them by hand.
-struct Hand {
+pub struct Hand {
     client: Client,
     statements: [tokio_postgres::Statement; 4],
     writer: u64,
@@ -146,7 +158,7 @@ const ACCOUNTS: &str = "INSERT INTO accounts (kind, asset, holder, balance, last
 const TRANSFERS: &str = "INSERT INTO transfers (trade_no, user_id, amount, id, prev, program, time_ms) \
     SELECT w.*, 1, 1 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w";
 
-fn bare_hands(runtime: &Runtime, url: &str, options: &PostgresOptions) -> Result<Vec<Hand>> {
+pub fn bare_hands(runtime: &Runtime, url: &str, options: &PostgresOptions) -> Result<Vec<Hand>> {
     // Makes the tables and the program's rows, then goes.
     Ledger::connect(url, options)?.set_budgets(&[budget()])?;
     (0..WRITERS)
@@ -169,14 +181,10 @@ fn bare_hands(runtime: &Runtime, url: &str, options: &PostgresOptions) -> Result
         .collect()
 }
 
-async fn write(hands: &mut [Hand], round: u64) -> Result<Duration> {
-    let all: Vec<Vec<Vec<(String, i64, i64)>>> = hands
-        .iter()
-        .map(|hand| {
-            let batch = |batch| (0..BATCH).map(|at| order(round, hand.writer, batch, at)).collect();
-            (0..BATCHES).map(batch).collect()
-        })
-        .collect();
+/// The same orders by hand, so many a transaction.
+pub async fn write(hands: &mut [Hand], round: u64, batch: u64) -> Result<Duration> {
+    let all: Vec<Vec<Vec<(String, i64, i64)>>> =
+        hands.iter().map(|hand| batches(round, hand.writer, batch)).collect();
     let started = Instant::now();
     let work = hands.iter_mut().zip(all).map(|(hand, batches)| async move {
         for batch in batches {

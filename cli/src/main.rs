@@ -11,9 +11,11 @@ mod demo;
 mod pipeline;
 #[cfg(feature = "sabotage")]
 mod sabotage;
+mod services;
 
 use clap::{Parser, Subcommand};
 use demo::Outcome;
+use services::Role;
 use std::process::ExitCode;
 
 /// Reward and event fan-out at festival scale: every user holds proof at once, and the money arrives exactly once.
@@ -23,8 +25,17 @@ struct Cli {
     /// What to log on standard error: error, warn, info, debug, trace or off
     #[arg(long, global = true, default_value = "error", env = "WINDFALL_LOG")]
     log: tracing::level_filters::LevelFilter,
+    /// How: text or json
+    #[arg(long, global = true, default_value = "text", env = "WINDFALL_LOG_FORMAT")]
+    log_format: LogFormat,
     #[command(subcommand)]
     command: Command,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -35,6 +46,23 @@ enum Command {
     Join(demo::guest::JoinArgs),
     /// Check the files of an earlier demo: the rain's own record against ledger, archive and downstream
     Reconcile(demo::ReconcileArgs),
+    /// Every service in one process: sending, consuming, granting, tokens, wallets; gRPC and HTTP on one port
+    Serve(services::ServeArgs),
+    /// List and verify users' tokens
+    TokenService(services::ServiceArgs),
+    /// Grant over a wire; the failure archive
+    RewardService(services::ServiceArgs),
+    /// Drain the topics into the ledger and downstream systems
+    Consumer(services::ServiceArgs),
+    /// Users' balances, movements and withdrawals
+    Wallet(services::ServiceArgs),
+    /// Take rewards from activity services that cannot link the SDK
+    SdkGateway(services::ServiceArgs),
+    /// A paying system to try connectors on
+    FakeDownstream(services::FakeArgs),
+    /// Keys of callers
+    #[command(subcommand)]
+    Access(admin::access::AccessCommand),
     /// The key ring of tokens
     #[command(subcommand)]
     Keys(admin::keys::KeysCommand),
@@ -51,7 +79,11 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    tracing_subscriber::fmt().with_max_level(cli.log).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_max_level(cli.log).with_writer(std::io::stderr);
+    match cli.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
     #[cfg(feature = "sabotage")]
     if let Err(error) = sabotage::from_environment() {
         eprintln!("windfall: {error:#}");
@@ -61,6 +93,14 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::demo(args),
         Command::Join(args) => demo::guest::join(args),
         Command::Reconcile(args) => demo::reconcile(args),
+        Command::Serve(args) => services::serve(args),
+        Command::TokenService(args) => services::run(Role::TokenService, args),
+        Command::RewardService(args) => services::run(Role::RewardService, args),
+        Command::Consumer(args) => services::run(Role::Consumer, args),
+        Command::Wallet(args) => services::run(Role::Wallet, args),
+        Command::SdkGateway(args) => services::run(Role::SdkGateway, args),
+        Command::FakeDownstream(args) => services::fake_downstream(args),
+        Command::Access(command) => admin::access::run(command).map(|()| Outcome::Clean),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),
         Command::Rules(command) => admin::rules::run(command).map(|()| Outcome::Clean),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),

@@ -2,11 +2,13 @@
 //!
 //! Most tests use nothing of the workspace but the binary: what they show is what an operator sees. They live in
 //! `tests/`: `demo` (the whole way, its report and exit codes), `crash` (kill -9 at seeded moments), `sabotage`
-//! (a broken promise must be noticed) and `bad_input` (a clear error, and nothing changed).
+//! (a broken promise must be noticed), `bad_input` (a clear error, and nothing changed), `services` (every call, over
+//! HTTP and gRPC) and `attacks` (who must get nothing).
 //!
 //! Those named `real_…` need real servers: `real_demo` and `real_bad_input` drive the binary, `real_churn` (processes
 //! that consume join, leave and are killed) and `real_failover` (the master broker is frozen) put the crates together
-//! themselves, to see each event.
+//! themselves, to see each event; `real_race` has withdrawals race with the queue while processes are killed, and
+//! `real_openapi` holds the HTTP face against its own document.
 //!
 //! ```no_run
 //! use windfall_tests::{Run, plain, scratch};
@@ -21,10 +23,12 @@
 mod binary;
 mod run;
 mod seed;
+mod service;
 
 pub use binary::{plain, sabotaged};
 pub use run::{Ended, Run, Running};
 pub use seed::Seed;
+pub use service::{Answer, Caller, Service};
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -171,6 +171,29 @@ impl Running {
         }
     }
 
+    /// Waits until standard output says this, and returns all of it.
+    ///
+    /// # Panics
+    /// If it ends without, or takes longer than `time_out`.
+    pub fn wait_for_output(&mut self, words: &str, time_out: Duration) -> String {
+        let until = Instant::now() + time_out;
+        loop {
+            let ended = self.has_ended();
+            let output = text(&self.stdout);
+            if output.contains(words) {
+                return output;
+            }
+            let why = if ended { "it ended" } else { "it takes too long" };
+            assert!(
+                !ended && Instant::now() < until,
+                "{}: no word of {words:?}: {why}; it said:\n{output}\n{}",
+                self.what,
+                self.said()
+            );
+            std::thread::sleep(POLL);
+        }
+    }
+
     /// Kills it with SIGKILL once it is so old. `None` if it was; else how it had ended before.
     pub fn kill_at(mut self, age: Duration) -> Option<Ended> {
         while self.age() < age {
@@ -198,6 +221,14 @@ impl Running {
     /// If it cannot be sent.
     pub fn interrupt(&self) {
         kill_process(Pid::from_child(&self.child), Signal::INT).expect("SIGINT");
+    }
+
+    /// Sends it SIGTERM, as an orchestrator does.
+    ///
+    /// # Panics
+    /// If it cannot be sent.
+    pub fn terminate(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("SIGTERM");
     }
 
     /// Waits for its end.

@@ -1,5 +1,6 @@
 //! Commands for operators: keys, rules, tokens, the failure archive.
 
+pub mod access;
 pub mod archive;
 pub mod keys;
 pub mod rules;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use windfall_config::LiveRules;
 use windfall_consumer::{
     Clock as _, ConsumerHandle, ConsumerStats, Crashed, DrainReport, Gate, Parts, Salvage, SystemClock,
@@ -101,6 +101,16 @@ impl Consuming {
         self.consumers.iter().map(|consumer| &*consumer.stats)
     }
 
+    /// Topics with the counters of their consumers, for those who read them now and then.
+    pub fn counters(&self) -> Vec<(String, Arc<ConsumerStats>)> {
+        self.consumers.iter().map(|consumer| (consumer.topic.clone(), Arc::clone(&consumer.stats))).collect()
+    }
+
+    /// Topics with their consumers' tasks, for those who watch whether they live.
+    pub fn watches(&self) -> Vec<(String, AbortHandle)> {
+        self.consumers.iter().map(|consumer| (consumer.topic.clone(), consumer.task.abort_handle())).collect()
+    }
+
     /// The topic of a consumer that has ended by itself.
     pub fn dead(&self) -> Option<&str> {
         self.consumers.iter().find(|consumer| consumer.task.is_finished()).map(|dead| dead.topic.as_str())
@@ -159,7 +169,7 @@ impl RunningConsumer {
 }
 
 /// Sets budgets anew with every version of the rules that changes them.
-async fn follow_budgets(rules: LiveRules, rewards: RewardHandle) {
+pub async fn follow_budgets(rules: LiveRules, rewards: RewardHandle) {
     let mut changes = rules.subscribe();
     let mut applied = rules.current().budgets.clone();
     loop {

@@ -7,7 +7,7 @@ mod token_drop;
 use crate::backends::{Backends, RulesFollower};
 use crate::data::place;
 use anyhow::{Context, Result, bail};
-pub use consuming::{Consuming, Shared};
+pub use consuming::{Consuming, Shared, follow_budgets};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -42,12 +42,14 @@ pub use source::EtcdSource;
 pub use store::EtcdRulesStore;
 
 use crate::refusal::Refusal;
+use serde::Deserialize;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where the rules lie in etcd.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct EtcdOptions {
     /// `http://host:port` or `host:port` of its members. 1 to 16; default `127.0.0.1:2379`. TLS is not in this build.
     pub endpoints: Vec<String>,

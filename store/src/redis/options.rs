@@ -2,6 +2,7 @@
 
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionInfo, IntoConnectionInfo};
+use serde::Deserialize;
 use std::time::Duration;
 
 /// Tokens of one user in one page's reckoning at most: reading the order numbers of more would hold Redis up.
@@ -22,7 +23,8 @@ pub(super) const REFRESH_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const VERSION_MIN: (u32, u32) = (7, 0);
 
 /// Where the tokens lie, and how long one may wait for them.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct RedisOptions {
     /// `redis://[user[:password]@]host:port[/database]`, or `host:port`. Of a single server: its address. Of a
     /// cluster: one node or more to learn the others from. 1 to 64; default `127.0.0.1:6379`.

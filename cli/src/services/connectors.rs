@@ -1,0 +1,70 @@
+//! The downstream systems of the options file, and which bonus type each pays.
+
+use super::options::{ConnectorAt, GuardAt, ServiceOptions, Wire};
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use windfall_connectors::{GrpcConnector, HttpConnector, Snapshot};
+use windfall_reward_service::{Clock, Connector, ConnectorOptions, Payer, RewardOptions};
+
+/// A connector that is set up, and its counters.
+pub struct Wired {
+    /// Its name in the options.
+    pub name: String,
+    /// What the reward service calls.
+    pub connector: Arc<dyn Connector>,
+    /// Reads its counters.
+    pub snapshot: Arc<dyn Fn() -> Snapshot + Send + Sync>,
+}
+
+impl ServiceOptions {
+    /// Sets up every connector. Nothing is connected yet.
+    pub fn wire_connectors(&self, clock: &Clock) -> Result<Vec<Wired>> {
+        self.connectors.iter().map(|(name, at)| wire(name, at, clock)).collect()
+    }
+
+    /// How the reward service is started: who pays what, and the guard around each downstream.
+    pub fn reward_options(&self) -> Result<RewardOptions> {
+        let payer = |word: &str, key: &str| -> Result<Payer> {
+            Ok(match word {
+                "ledger" => Payer::Ledger,
+                "nobody" => Payer::Nobody,
+                name if self.connectors.contains_key(name) => Payer::Connector(name.into()),
+                other => bail!("{key} = {other:?}: `ledger`, `nobody` or the name of a [connectors] table"),
+            })
+        };
+        let pays = self.rewards.pays.iter().map(|(bonus_type, word)| {
+            Ok((bonus_type.clone(), payer(word, &format!("rewards.pays.{bonus_type}"))?))
+        });
+        Ok(RewardOptions {
+            default_pays: payer(&self.rewards.default_pays, "rewards.default_pays")?,
+            pays: pays.collect::<Result<BTreeMap<_, _>>>()?,
+            payout: payer(&self.rewards.payout, "rewards.payout")?,
+            connectors: self.connectors.iter().map(|(name, at)| (name.clone(), guard(&at.guard))).collect(),
+            ..RewardOptions::default()
+        })
+    }
+}
+
+fn wire(name: &str, at: &ConnectorAt, clock: &Clock) -> Result<Wired> {
+    let wrong = || format!("connectors.{name}");
+    Ok(match &at.wire {
+        Wire::Http(options) => {
+            let own = HttpConnector::new(name, options, Arc::clone(clock)).with_context(wrong)?;
+            let own = Arc::new(own);
+            let read = Arc::clone(&own);
+            Wired { name: name.into(), connector: own, snapshot: Arc::new(move || read.metrics()) }
+        }
+        Wire::Grpc(options) => {
+            let own = GrpcConnector::new(name, options, Arc::clone(clock)).with_context(wrong)?;
+            let own = Arc::new(own);
+            let read = Arc::clone(&own);
+            Wired { name: name.into(), connector: own, snapshot: Arc::new(move || read.metrics()) }
+        }
+    })
+}
+
+fn guard(at: &GuardAt) -> ConnectorOptions {
+    let GuardAt { concurrency, timeout_ms, timeout_retry_ms, breaker_failures, breaker_open_ms } = *at;
+    ConnectorOptions { concurrency, timeout_ms, timeout_retry_ms, breaker_failures, breaker_open_ms }
+}

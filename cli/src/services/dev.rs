@@ -1,0 +1,105 @@
+//! `serve --dev`: all that a try-out needs, made where it is missing: a key ring, rules, callers and their keys.
+
+use super::options::ServiceOptions;
+use anyhow::{Context, Result};
+use std::path::Path;
+use windfall_config::RulesStore;
+use windfall_edge::{MintedKey, mint_key};
+use windfall_queue::virtual_queue::Clock;
+use windfall_token::{Algorithm, KeyFile};
+
+/// Callers of a try-out: name, roles, whether it may name users, and what it is for.
+const CALLERS: [(&str, &str, bool, &str); 4] = [
+    ("activity", r#"["send"]"#, false, "sends rewards"),
+    ("wallet-front", r#"["verify"]"#, true, "sees and empties wallets, names users by x-windfall-user"),
+    ("grants", r#"["grant"]"#, false, "grants without a queue"),
+    ("operator", r#"["operate"]"#, false, "archive, budgets, /metrics"),
+];
+
+/// Queues and limits for a laptop; no budgets, so everything is granted and counted.
+const RULES: &str = r#"version = 1
+types = ["cash", "coupon", "coin", "badge", "gift"]
+
+[topics]
+cash-a = { broker = "a", partitions = 4 }
+cash-b = { broker = "b", partitions = 4 }
+gifts-a = { broker = "a", partitions = 4 }
+gifts-b = { broker = "b", partitions = 4 }
+
+[queues.cash]
+master = "cash-a"
+backup = "cash-b"
+ratio = 90
+
+[queues.gifts]
+master = "gifts-b"
+backup = "gifts-a"
+ratio = 90
+
+[[routes]]
+type = "cash"
+queue = "cash"
+requeue = ["cash", "gifts"]
+
+[[routes]]
+type = "*"
+queue = "gifts"
+requeue = ["gifts", "cash"]
+
+[limits.global]
+rate_per_s = 100000
+burst = 10000
+
+[limits.default]
+rate_per_s = 50000
+burst = 5000
+
+[end]
+"#;
+
+/// Makes what is missing, and keys for this start; prints them.
+pub fn prepare(options: &ServiceOptions, clock: &Clock) -> Result<()> {
+    let keys = options.keys_path();
+    if !keys.exists() {
+        KeyFile::create(&keys, Algorithm::HmacSha256, clock.unix_ms())
+            .context("the key ring cannot be made")?;
+    }
+    if let Some(rules) = options.rules_path()
+        && !rules.exists()
+    {
+        if let Some(dir) = rules.parent() {
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        }
+        RulesStore::new(rules, None)
+            .set(RULES, "windfall serve --dev", "first version", clock.unix_ms())
+            .context("the first rules cannot be written")?;
+    }
+    let access = options.access_path();
+    let tenant = options.tenants.first().map_or("windfall", String::as_str);
+    println!("Keys of this start ({} holds their hashes):", access.display());
+    write_access(&access, tenant)
+}
+
+fn write_access(path: &Path, tenant: &str) -> Result<()> {
+    let mut text = String::from("# Written by `windfall serve --dev` at each start.\n");
+    for (name, roles, may_name_users, purpose) in CALLERS {
+        let MintedKey { text: key, sha256 } = mint_key().context("no key could be made")?;
+        text.push_str(&format!(
+            "\n[[caller]]\nname = {name:?}\ntenant = {tenant:?}\nroles = {roles}\nkey_sha256 = [{sha256:?}]\n\
+             may_name_users = {may_name_users}\n"
+        ));
+        println!("  {name:<13} {key}  {purpose}");
+    }
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windfall_config::Rules;
+
+    #[test]
+    fn its_rules_validate() {
+        Rules::parse(RULES, Some(&["a", "b"])).unwrap();
+    }
+}

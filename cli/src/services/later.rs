@@ -1,0 +1,157 @@
+//! Where events wait that `GrantAsync` took: a record in the queue of their route, acknowledged by a broker before the
+//! caller is told.
+//!
+//! A scene whose queue is weak gets the same: this process has no spool, and less than an acknowledgement would not
+//! survive its death.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use windfall_config::LiveRules;
+use windfall_proto::event::EventRef;
+use windfall_proto::record::{self, Head};
+use windfall_queue::virtual_queue::{Fanout, Parcel, QueueId, Side, Undelivered};
+use windfall_reward_service::{EventQueue, NotQueued};
+
+/// How long a record is offered to its queue's topics.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The least wait after a record that was not taken.
+const RETRY_MS: u64 = 200;
+/// Events and bytes of a record at most, as in the SDK.
+const PACK_EVENTS: usize = 256;
+const PACK_BYTES: usize = 64 << 10;
+
+/// Writes events to the queues of the rules in force.
+pub struct LaterQueue {
+    fanout: Arc<Fanout>,
+    rules: LiveRules,
+}
+
+/// One record to be: events of one type that take the same way.
+struct Pack {
+    way: (QueueId, Side),
+    bonus_type: String,
+    key: Vec<u8>,
+    body: Vec<u8>,
+    /// The caller's numbers of its events.
+    at: Vec<usize>,
+}
+
+impl LaterQueue {
+    /// Over these queues.
+    pub const fn new(fanout: Arc<Fanout>, rules: LiveRules) -> Self {
+        Self { fanout, rules }
+    }
+
+    fn way(&self, event: &EventRef<'_>) -> Result<(QueueId, Side), NotQueued> {
+        let refused = |what: String| NotQueued { what, after_ms: RETRY_MS };
+        let rules = self.rules.current();
+        let route = rules.route(event.activity, event.scene, event.bonus_type).ok_or_else(|| {
+            refused(format!("no route takes {}/{}/{}", event.activity, event.scene, event.bonus_type))
+        })?;
+        let not_open = || refused(format!("queue {} is not open yet", route.queue));
+        let queue = self.fanout.queue(&route.queue).ok_or_else(not_open)?;
+        Ok((queue, self.fanout.side(queue, event.user_id).ok_or_else(not_open)?))
+    }
+
+    /// Gathers events into records; those that cannot go are answered at once.
+    fn pack(&self, events: &[Bytes], answers: &mut [Result<(), NotQueued>]) -> Vec<Pack> {
+        let mut packs: Vec<Pack> = Vec::new();
+        for (at, bytes) in events.iter().enumerate() {
+            let Ok(event) = EventRef::parse(bytes) else {
+                answers[at] = Err(NotQueued { what: "no event".into(), after_ms: RETRY_MS });
+                continue;
+            };
+            let way = match self.way(&event) {
+                Ok(way) => way,
+                Err(refused) => {
+                    answers[at] = Err(refused);
+                    continue;
+                }
+            };
+            let fits = |pack: &&mut Pack| {
+                pack.way == way
+                    && pack.bonus_type == event.bonus_type
+                    && pack.at.len() < PACK_EVENTS
+                    && pack.body.len() + bytes.len() < PACK_BYTES
+            };
+            match packs.iter_mut().find(fits) {
+                Some(pack) => {
+                    record::push_event(&mut pack.body, bytes);
+                    pack.at.push(at);
+                }
+                None => {
+                    let mut body = Vec::new();
+                    record::push_event(&mut body, bytes);
+                    let (bonus_type, key) = (event.bonus_type.to_owned(), event.trade_no.as_bytes().to_vec());
+                    packs.push(Pack { way, bonus_type, key, body, at: vec![at] });
+                }
+            }
+        }
+        packs
+    }
+}
+
+#[async_trait]
+impl EventQueue for LaterQueue {
+    async fn enqueue(&self, events: &[Bytes], _strong: bool) -> Vec<Result<(), NotQueued>> {
+        let mut answers = vec![Ok(()); events.len()];
+        let mut written = Vec::new();
+        for pack in self.pack(events, &mut answers) {
+            let (done, stored) = oneshot::channel();
+            let parcel = LaterParcel { payload: pack.record(), key: pack.key, done };
+            self.fanout.submit(&[pack.way], Box::new(parcel));
+            written.push((pack.at, stored));
+        }
+        for (at, stored) in written {
+            // An acknowledgement that is lost leaves the event written; it is then written twice, and credited once.
+            if !stored.await.unwrap_or(false) {
+                let failed = NotQueued { what: "no broker took it in time".into(), after_ms: RETRY_MS };
+                at.into_iter().for_each(|at| answers[at] = Err(failed.clone()));
+            }
+        }
+        answers
+    }
+}
+
+impl Pack {
+    fn record(&self) -> Vec<u8> {
+        let count = u32::try_from(self.at.len()).unwrap_or(u32::MAX);
+        let head = Head { bonus_type: &self.bonus_type, attempt: 0, failures: 0, not_before_ms: 0, count };
+        let mut bytes = Vec::with_capacity(self.body.len() + 64);
+        head.encode(&mut bytes);
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+}
+
+struct LaterParcel {
+    key: Vec<u8>,
+    payload: Vec<u8>,
+    done: oneshot::Sender<bool>,
+}
+
+impl Parcel for LaterParcel {
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(PATIENCE)
+    }
+
+    fn delivered(self: Box<Self>) {
+        // The caller may have gone.
+        self.done.send(true).ok();
+    }
+
+    fn undelivered(self: Box<Self>, _why: Undelivered) {
+        self.done.send(false).ok();
+    }
+}

@@ -1,0 +1,229 @@
+//! The options file of a role: what it runs on, who may call, what is served.
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use windfall_config::etcd::EtcdOptions;
+use windfall_connectors::{GrpcOptions, HttpOptions};
+use windfall_edge::ServeOptions;
+use windfall_queue::kafka::KafkaOptions;
+use windfall_queue::rocketmq::RocketOptions;
+use windfall_reward_service::ConnectorOptions;
+use windfall_sdk::SdkOptions;
+use windfall_store::redis::RedisOptions;
+use windfall_token_service::TokenOptions;
+use windfall_wallet::WalletOptions;
+
+/// Variables with our prefix that are no options of a role: flags, and what tests set.
+const OTHERS: [&str; 4] =
+    ["WINDFALL_LOG", "WINDFALL_LOG_FORMAT", "WINDFALL_SERVERS", "WINDFALL_ETCD_PASSWORD"];
+
+/// Options of every role, in one file: a role reads what it needs, and all of a fleet may share the file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServiceOptions {
+    /// Where this process keeps its own: the spool, the salvage file, embedded parts, copies. One a process.
+    pub data: PathBuf,
+    /// The key ring. Default: `keys.toml` in `data`.
+    pub keys: Option<PathBuf>,
+    /// Who may call. Default: `access.toml` in `data`.
+    pub access: Option<PathBuf>,
+    /// Where the live rules are.
+    pub rules: RulesAt,
+    /// The brokers that the rules name.
+    pub brokers: BTreeMap<String, BrokerAt>,
+    /// Where tokens are kept.
+    pub tokens: TokensAt,
+    /// Where orders and balances are kept.
+    pub ledger: LedgerAt,
+    /// The apps for which this process takes rewards.
+    pub tenants: Vec<String>,
+    /// How the SDK of the gateway gathers and keeps; `app_id` and `spool` are set by the role.
+    pub sdk: SdkOptions,
+    /// Topics that a consumer reads; none: all that the rules name.
+    pub topics: Vec<String>,
+    /// Who pays.
+    pub rewards: RewardsAt,
+    /// Downstream systems by name.
+    pub connectors: BTreeMap<String, ConnectorAt>,
+    /// How tokens are judged.
+    pub token_service: TokenOptions,
+    /// How long wallets wait.
+    pub wallet: WalletOptions,
+    /// Where this process listens, and what it lets through.
+    pub serve: ServeOptions,
+    /// How long a stop may take, ms. 0 to 600,000; default 20,000.
+    pub drain_ms: u64,
+}
+
+/// A file, or etcd.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum RulesAt {
+    /// `rules/rules.toml` in `data`.
+    #[default]
+    Data,
+    /// This file.
+    File(PathBuf),
+    /// Keys in etcd; `copy` is set by the role.
+    Etcd(EtcdOptions),
+}
+
+/// What a broker of the rules is.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum BrokerAt {
+    /// Files in `data`: for one process alone.
+    Embedded,
+    /// A Kafka cluster.
+    Kafka(KafkaOptions),
+    /// RocketMQ.
+    Rocketmq(RocketOptions),
+}
+
+/// What keeps tokens.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum TokensAt {
+    /// Files in `data`: for one process alone.
+    #[default]
+    Embedded,
+    /// Redis, or Redis Cluster.
+    Redis(RedisOptions),
+}
+
+/// What keeps orders and balances.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum LedgerAt {
+    /// A file in `data`: for one process alone.
+    #[default]
+    File,
+    /// A PostgreSQL database.
+    Postgres(PostgresAt),
+}
+
+/// Where the database is.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PostgresAt {
+    /// `postgres://user:password@host:port/database`.
+    pub url: String,
+    /// The schema that holds the tables. Default `windfall`.
+    #[serde(default = "default_schema")]
+    pub schema: String,
+}
+
+fn default_schema() -> String {
+    "windfall".into()
+}
+
+/// Who pays a bonus type, and withdrawals.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RewardsAt {
+    /// Of types that `pays` does not name: `ledger`, `nobody`, or a connector's name. Default `ledger`.
+    pub default_pays: String,
+    /// By type.
+    pub pays: BTreeMap<String, String>,
+    /// Of withdrawals: `ledger` (paid with the booking), or a connector's name. Default `ledger`.
+    pub payout: String,
+}
+
+/// A downstream system.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectorAt {
+    /// How it is spoken to.
+    pub wire: Wire,
+    /// What is asked of it at a time, and for how long.
+    #[serde(default)]
+    pub guard: GuardAt,
+}
+
+/// How a downstream system is spoken to.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Wire {
+    /// Signed JSON.
+    Http(HttpOptions),
+    /// `windfall.v1.Downstream`.
+    Grpc(GrpcOptions),
+}
+
+/// The guard around a downstream system; ranges and defaults are those of the reward service's `ConnectorOptions`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GuardAt {
+    /// Calls at once.
+    pub concurrency: usize,
+    /// A call without an answer after so long is unknown.
+    pub timeout_ms: u64,
+    /// The least wait that a time-out asks for.
+    pub timeout_retry_ms: u64,
+    /// Unknown answers in a row that open the breaker.
+    pub breaker_failures: u32,
+    /// An open breaker lets one call through after so long.
+    pub breaker_open_ms: u64,
+}
+
+impl Default for GuardAt {
+    fn default() -> Self {
+        let ConnectorOptions { concurrency, timeout_ms, timeout_retry_ms, breaker_failures, breaker_open_ms } =
+            ConnectorOptions::default();
+        Self { concurrency, timeout_ms, timeout_retry_ms, breaker_failures, breaker_open_ms }
+    }
+}
+
+impl Default for RewardsAt {
+    fn default() -> Self {
+        Self { default_pays: "ledger".into(), pays: BTreeMap::new(), payout: "ledger".into() }
+    }
+}
+
+impl Default for ServiceOptions {
+    fn default() -> Self {
+        Self {
+            data: PathBuf::from("windfall-data"),
+            keys: None,
+            access: None,
+            rules: RulesAt::default(),
+            brokers: BTreeMap::new(),
+            tokens: TokensAt::default(),
+            ledger: LedgerAt::default(),
+            tenants: vec!["windfall".into()],
+            sdk: SdkOptions::default(),
+            topics: Vec::new(),
+            rewards: RewardsAt::default(),
+            connectors: BTreeMap::new(),
+            token_service: TokenOptions::default(),
+            wallet: WalletOptions::default(),
+            serve: ServeOptions::default(),
+            drain_ms: 20_000,
+        }
+    }
+}
+
+impl ServiceOptions {
+    /// The file's values, over them the environment's, over them `data`.
+    pub fn load(path: Option<&Path>, data: Option<PathBuf>) -> Result<Self> {
+        let env = std::env::vars_os().filter(|(name, _)| OTHERS.iter().all(|other| name != other));
+        let mut options: Self = windfall_config::load(path, env, "WINDFALL")?;
+        if let Some(data) = data {
+            options.data = data;
+        }
+        if options.brokers.is_empty() {
+            options.brokers = ["a", "b"].map(|name| (name.to_owned(), BrokerAt::Embedded)).into();
+        }
+        if options.tenants.is_empty() {
+            bail!("tenants is empty; it names the apps for which rewards are taken");
+        }
+        if options.drain_ms > 600_000 {
+            bail!("drain_ms = {}: 0 to 600000 is allowed", options.drain_ms);
+        }
+        std::fs::create_dir_all(&options.data)
+            .with_context(|| format!("cannot create {}", options.data.display()))?;
+        Ok(options)
+    }
+}

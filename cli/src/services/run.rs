@@ -1,0 +1,121 @@
+//! A role's life: open, serve, drain, close.
+
+use super::dev;
+use super::metrics;
+use super::options::ServiceOptions;
+use super::parts::Parts;
+use super::role::Role;
+use crate::demo::Outcome;
+use anyhow::{Context, Result, bail};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use windfall_edge::{AccessSource, Health, Metrics, Parts as Served};
+use windfall_queue::virtual_queue::Clock;
+
+/// Arguments of every role.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServiceArgs {
+    /// Options file (TOML); see docs/services.md. Variables WINDFALL_… lie over it: WINDFALL_SERVE__LISTEN
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Where this process keeps its own files, in place of the options' `data`
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Address and port, in place of the options' `serve.listen`; port 0 takes a free one
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+}
+
+/// Arguments of `windfall serve`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+    /// To try it out: makes key ring, rules and callers' keys where they are missing, and prints the keys
+    #[arg(long)]
+    dev: bool,
+}
+
+/// `windfall serve`: all roles in one process.
+pub fn serve(args: &ServeArgs) -> Result<Outcome> {
+    start(Role::Serve, &args.service, args.dev)
+}
+
+/// `windfall <role>`.
+pub fn run(role: Role, args: &ServiceArgs) -> Result<Outcome> {
+    start(role, args, false)
+}
+
+fn start(role: Role, args: &ServiceArgs, is_dev: bool) -> Result<Outcome> {
+    let mut options = ServiceOptions::load(args.config.as_deref(), args.data.clone())?;
+    if let Some(listen) = args.listen {
+        options.serve.listen = listen;
+    }
+    if is_dev && !options.serve.listen.ip().is_loopback() {
+        bail!("--dev serves without TLS and with keys that were printed: listen on a loopback address");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(live(role, options, is_dev))
+}
+
+async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<Outcome> {
+    let mut stops = Stops::listen()?;
+    let clock = Clock::system();
+    if is_dev {
+        dev::prepare(&options, &clock)?;
+    }
+    let access = options.access_path();
+    let access = AccessSource::follow(&access, windfall_edge::Clock::system())
+        .with_context(|| format!("callers cannot be read from {}", access.display()))?;
+    let drain = Duration::from_millis(options.drain_ms);
+    // Half of the time is for calls in hand, the rest for what they left on its way.
+    options.serve.stop_timeout_ms = options.serve.stop_timeout_ms.min(options.drain_ms / 2);
+    let parts = Parts::open(role, &options, &clock).await?;
+    let (health, measured) = (Health::new(), Metrics::new());
+    metrics::register(&measured, &parts);
+    parts.watch(&health);
+    let served = Served { faces: parts.faces(role), access, metrics: measured, health };
+    let server = windfall_edge::serve(&options.serve, served).await.context("serve")?;
+    // What a script waits for.
+    println!("windfall {role} is ready at {}", server.address());
+    let why = stops.first().await;
+    tracing::info!(%role, why, "stops");
+    let began = Instant::now();
+    let left = |began: Instant| drain.saturating_sub(began.elapsed());
+    let ending = async {
+        // Callers go elsewhere first; then nothing new comes in, and what is in hand ends.
+        let stopped = server.stop().await;
+        if stopped.connections_cut > 0 {
+            tracing::warn!(stopped.connections_cut, "calls were in hand for too long");
+        }
+        parts.close(left(began)).await
+    };
+    tokio::select! {
+        closed = ending => closed.map(|()| Outcome::Clean),
+        _ = stops.first() => {
+            eprintln!("windfall: told twice to stop: what was in hand is delivered again at the next start");
+            Ok(Outcome::Interrupted)
+        }
+    }
+}
+
+/// SIGTERM and Ctrl-C.
+struct Stops {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stops {
+    fn listen() -> Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn first(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Numbers that cost a question to a broker or to the ledger: asked for every few seconds, read at each scrape.
+
+use crate::pipeline::GROUP;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinHandle};
+use windfall_config::LiveRules;
+use windfall_queue::contract::Broker;
+use windfall_reward_service::RewardHandle;
+
+/// Between two rounds.
+const EVERY: Duration = Duration::from_secs(5);
+/// A broker that takes longer is left out of a round.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What the last round found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Records written and not committed by the group, by topic; a topic that could not be asked is missing.
+    pub lag_records: BTreeMap<String, u64>,
+    /// What budgets have left: activity, scene, type.
+    pub budget_left: Vec<([String; 3], u64)>,
+}
+
+/// Asks until it is dropped.
+pub struct Slow {
+    found: Arc<Mutex<Found>>,
+    task: AbortHandle,
+}
+
+impl Slow {
+    /// Starts asking: brokers for lag, the ledger for budgets, where there are such.
+    pub fn start(
+        rules: LiveRules,
+        brokers: BTreeMap<String, Arc<dyn Broker>>,
+        rewards: Option<RewardHandle>,
+    ) -> Self {
+        let found = Arc::new(Mutex::new(Found::default()));
+        let own = Arc::clone(&found);
+        let task: JoinHandle<()> = tokio::spawn(async move {
+            loop {
+                let lag_records = lag(&rules, &brokers).await;
+                let budget_left = budgets(rewards.as_ref()).await;
+                *own.lock() = Found { lag_records, budget_left };
+                tokio::time::sleep(EVERY).await;
+            }
+        });
+        Self { found, task: task.abort_handle() }
+    }
+
+    /// Where the findings lie.
+    pub fn found(&self) -> Arc<Mutex<Found>> {
+        Arc::clone(&self.found)
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn lag(rules: &LiveRules, brokers: &BTreeMap<String, Arc<dyn Broker>>) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for (name, topic) in &rules.current().topics {
+        let Some(broker) = brokers.get(&topic.broker) else { continue };
+        if let Ok(Ok(lag)) = tokio::time::timeout(PATIENCE, broker.lag(name, GROUP)).await {
+            found.insert(name.clone(), lag.records());
+        }
+    }
+    found
+}
+
+async fn budgets(rewards: Option<&RewardHandle>) -> Vec<([String; 3], u64)> {
+    let Some(rewards) = rewards else { return Vec::new() };
+    // Weak: a ledger that is down says so by other metrics.
+    let Ok(states) = rewards.call(|ledger| ledger.budgets()).await else { return Vec::new() };
+    let left = states.into_iter().filter_map(|state| {
+        let left = state.total?.saturating_sub(state.used).saturating_sub(state.reserved);
+        Some(([state.activity, state.scene, state.bonus_type], u64::try_from(left).unwrap_or(0)))
+    });
+    left.collect()
+}

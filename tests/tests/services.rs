@@ -1,0 +1,186 @@
+//! The services, from outside: `windfall serve --dev` and every call over HTTP; the same by the gRPC clients.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use serde_json::{Value, json};
+use windfall_tests::{Answer, Service, scratch};
+
+const USER: i64 = 42;
+
+fn reward(trade_no: &str, user_id: i64, amount: i64) -> Value {
+    json!({
+        "trade_no": trade_no,
+        "user": {"user_id": user_id},
+        "activity": "spring-2027",
+        "scene": "red-packet-rain",
+        "bonus": {"type": "cash", "amount": amount, "description": "red packet"},
+    })
+}
+
+fn ok(answer: Answer) -> Value {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.body
+}
+
+fn code(answer: &Answer) -> (u16, &str) {
+    (answer.status, answer.body["code"].as_str().unwrap_or_default())
+}
+
+/// pbjson writes 64-bit numbers as text.
+fn number(value: &Value) -> i64 {
+    value.as_str().map_or_else(|| value.as_i64().unwrap(), |text| text.parse().unwrap())
+}
+
+#[test]
+fn a_reward_is_sent_proved_credited_and_withdrawn() {
+    let dir = scratch();
+    let service = Service::dev(&dir.path().join("data"));
+    let sent = ok(service.post("activity", None, "/v1/bonuses/send", &reward("rain:1", USER, 888)));
+    let token = sent["token"].as_str().unwrap().to_owned();
+    assert!(token.len() > 100, "{sent}");
+
+    // Proved while it is on its way, unknown once it is credited: never both.
+    let arrived = service.post_until("wallet-front", Some(USER), "/v1/wallet/get", &json!({}), |answer| {
+        let balance = &answer.body["balances"][0];
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let total = if balance.is_null() { 0 } else { number(&balance["total"]) };
+        assert!(total == 888 || total == 0, "neither nothing nor once: {answer:?}");
+        !balance.is_null() && number(&balance["credited"]) == 888
+    });
+    assert_eq!(arrived.body["tokens_complete"], true);
+    assert_eq!(arrived.body["flow"][0]["reference"], "rain:1");
+
+    let verified = json!({"tokens": [token, "AQAB", ""]});
+    let verified = ok(service.post("wallet-front", Some(USER), "/v1/tokens/verify", &verified));
+    let verdicts: Vec<_> = verified["tokens"].as_array().unwrap().iter().map(|one| &one["verdict"]).collect();
+    assert_eq!(verdicts[1..], ["TOKEN_VERDICT_ILLEGAL", "TOKEN_VERDICT_ILLEGAL"]);
+    let theirs = ok(service.post("wallet-front", Some(43), "/v1/tokens/verify", &json!({"tokens": [token]})));
+    assert_eq!(theirs["tokens"][0]["verdict"], "TOKEN_VERDICT_ILLEGAL", "somebody else's");
+
+    let withdraw = |id: &str, amount: i64| {
+        let body = json!({"withdrawal_id": id, "bonus_type": "cash", "amount": amount, "tokens": [token]});
+        service.post("wallet-front", Some(USER), "/v1/wallet/withdraw", &body)
+    };
+    let paid = ok(withdraw("w-1", 800));
+    assert_eq!((&paid["outcome"], number(&paid["balance"])), (&json!("WITHDRAW_OUTCOME_PAID"), 88));
+    let again = ok(withdraw("w-1", 800));
+    assert_eq!((&again["outcome"], number(&again["balance"])), (&json!("WITHDRAW_OUTCOME_ALREADY_PAID"), 88));
+    assert_eq!(code(&withdraw("w-1", 1)), (409, "ALREADY_EXISTS"));
+    assert_eq!(code(&withdraw("w-2", 89)).1, "FAILED_PRECONDITION");
+    assert_eq!(ok(withdraw("w-2", 88))["outcome"], "WITHDRAW_OUTCOME_PAID", "its id was not used up");
+    let ended = service.stop();
+    assert_eq!(ended.code, Some(0), "{ended}");
+}
+
+#[test]
+fn batches_lists_grants_and_the_archive() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    let service = Service::dev(&data);
+    let batch = json!({"requests": [reward("b:1", USER, 1), reward("", USER, 1), reward("b:2", USER, 2)]});
+    let sent = ok(service.post("activity", None, "/v1/bonuses/send-batch", &batch));
+    let results = sent["results"].as_array().unwrap();
+    assert!(results[0]["token"].is_string() && results[2]["token"].is_string(), "{sent}");
+    assert_eq!(number(&results[1]["failure"]["code"]), 3, "{sent}");
+
+    let event = |trade_no: &str, amount: i64| json!({"event": reward(trade_no, USER, amount)});
+    let grant = |body: &Value| ok(service.post("grants", None, "/v1/rewards/grant", body));
+    assert_eq!(grant(&event("g:1", 5))["outcome"], "GRANT_OUTCOME_CREDITED");
+    assert_eq!(grant(&event("g:1", 5))["outcome"], "GRANT_OUTCOME_ALREADY_CREDITED");
+    assert_eq!(grant(&event("g:1", 6))["outcome"], "GRANT_OUTCOME_CONFLICT");
+    let many: Vec<_> = (0..500).map(|number| reward(&format!("g:b:{number}"), 7, 1)).collect();
+    let many = ok(service.post("grants", None, "/v1/rewards/grant-batch", &json!({"events": many})));
+    let replies = many["replies"].as_array().unwrap();
+    assert!(replies.len() == 500 && replies.iter().all(|one| one["outcome"] == "GRANT_OUTCOME_CREDITED"));
+
+    let later: Vec<_> = (0..300).map(|number| reward(&format!("l:{number}"), 8, 2)).collect();
+    for _ in 0..2 {
+        let taken = ok(service.post("grants", None, "/v1/rewards/grant-async", &json!({"events": later})));
+        let replies = taken["replies"].as_array().unwrap();
+        let accepted = |one: &Value| {
+            one["outcome"] == "GRANT_OUTCOME_ACCEPTED" || one["outcome"] == "GRANT_OUTCOME_ALREADY_CREDITED"
+        };
+        assert!(replies.len() == 300 && replies.iter().all(accepted), "{taken}");
+    }
+    service.post_until("wallet-front", Some(8), "/v1/wallet/get", &json!({}), |answer| {
+        answer.body["balances"][0]["credited"].as_str() == Some("600")
+    });
+
+    let listed = ok(service.post("operator", None, "/v1/archive/list", &json!({"reason": "conflict"})));
+    let entry = &listed["entries"][0];
+    assert_eq!((&entry["trade_no"], number(&entry["event"]["bonus"]["amount"])), (&json!("g:1"), 6));
+    let id = &entry["id"];
+    let replayed =
+        ok(service.post("operator", None, "/v1/archive/replay", &json!({"id": id, "actor": "ann"})));
+    assert_eq!(replayed["reply"]["outcome"], "GRANT_OUTCOME_CONFLICT", "a conflict stays one");
+    let one = ok(service.post("operator", None, "/v1/archive/get", &json!({"id": id})));
+    let actor = one["replays"].as_array().unwrap().last().unwrap()["actor"].as_str().unwrap();
+    assert!(actor.contains("operator") && actor.contains("ann"), "{one}");
+    assert_eq!(
+        code(&service.post("operator", None, "/v1/archive/get", &json!({"id": 999}))),
+        (404, "NOT_FOUND")
+    );
+    let budgets = ok(service.post("operator", None, "/v1/budgets/list", &json!({})));
+    assert!(budgets["budgets"].as_array().unwrap().iter().any(|one| number(&one["used"]) > 0), "{budgets}");
+
+    // What was credited is there after a kill, and what was sent arrives.
+    drop(service.kill());
+    let service = Service::dev(&data);
+    service.post_until("wallet-front", Some(USER), "/v1/wallet/get", &json!({}), |answer| {
+        answer.body["balances"][0]["credited"].as_str() == Some("8")
+    });
+    assert_eq!(service.stop().code, Some(0));
+}
+
+#[test]
+fn who_may_do_what() {
+    let dir = scratch();
+    let service = Service::dev(&dir.path().join("data"));
+    let paths = [
+        ("/v1/bonuses/send", "activity"),
+        ("/v1/bonuses/send-batch", "activity"),
+        ("/v1/tokens/list", "wallet-front"),
+        ("/v1/tokens/verify", "wallet-front"),
+        ("/v1/rewards/grant", "grants"),
+        ("/v1/rewards/grant-batch", "grants"),
+        ("/v1/rewards/grant-async", "grants"),
+        ("/v1/archive/list", "operator"),
+        ("/v1/archive/get", "operator"),
+        ("/v1/archive/replay", "operator"),
+        ("/v1/budgets/list", "operator"),
+        ("/v1/wallet/get", "wallet-front"),
+        ("/v1/wallet/withdraw", "wallet-front"),
+    ];
+    for (path, owner) in paths {
+        assert_eq!(code(&service.post("nobody", None, path, &json!({}))), (401, "UNAUTHENTICATED"), "{path}");
+        for other in service.keys.keys().filter(|name| *name != owner) {
+            let refused = service.post(other, None, path, &json!({}));
+            assert_eq!(code(&refused), (403, "PERMISSION_DENIED"), "{path} by {other}");
+        }
+        let unknown = service.post(owner, Some(1), path, &json!({"no_such_field": 1}));
+        assert!(matches!(code(&unknown).0, 400 | 403), "{path}: {unknown:?}");
+    }
+    // The user is never what a body says.
+    let forged = json!({"tokens": [], "user_id": 1});
+    assert_eq!(code(&service.post("wallet-front", None, "/v1/tokens/verify", &forged)).0, 400);
+    assert_eq!(
+        code(&service.post("wallet-front", None, "/v1/tokens/list", &json!({}))),
+        (401, "UNAUTHENTICATED")
+    );
+    assert_eq!(service.send("GET", "/health/live", &[], b"").status, 200);
+    assert_eq!(service.send("GET", "/health/ready", &[], b"").status, 200);
+    assert_eq!(service.send("GET", "/metrics", &[], b"").status, 401);
+    let key = |name: &str| [("authorization", format!("Bearer {}", service.keys[name]))];
+    let metrics = service.send("GET", "/metrics", &key("operator"), b"");
+    let text = metrics.body.as_str().unwrap_or_default();
+    for name in ["windfall_edge_calls_total", "windfall_sent_events_total", "windfall_window_records"] {
+        assert!(text.contains(name), "{name} is missing: {text}");
+    }
+    assert!(!text.contains("wfk_"), "a key in the metrics");
+    let spec = service.send("GET", "/openapi.json", &key("activity"), b"");
+    for (path, _) in paths {
+        assert!(spec.body["paths"][path]["post"].is_object(), "{path} is not in the OpenAPI document");
+    }
+    let said = service.said();
+    assert!(!service.keys.values().any(|key| said.contains(key.as_str())), "a key in the log");
+    assert_eq!(service.stop().code, Some(0));
+}
