@@ -15,9 +15,9 @@ use windfall_store::redis::RedisOptions;
 use windfall_token_service::TokenOptions;
 use windfall_wallet::WalletOptions;
 
-/// Variables with our prefix that are no options of a role: flags, and what tests set.
-const OTHERS: [&str; 4] =
-    ["WINDFALL_LOG", "WINDFALL_LOG_FORMAT", "WINDFALL_SERVERS", "WINDFALL_ETCD_PASSWORD"];
+/// What variables begin with that stand over the file. More than our name: an orchestrator makes variables of a
+/// service's name, and those are no options.
+const ENVIRONMENT: &str = "WINDFALL_OPTION";
 
 /// Options of every role, in one file: a role reads what it needs, and all of a fleet may share the file.
 #[derive(Debug, Clone, Deserialize)]
@@ -208,8 +208,7 @@ impl Default for ServiceOptions {
 impl ServiceOptions {
     /// The file's values, over them the environment's, over them `data`.
     pub fn load(path: Option<&Path>, data: Option<PathBuf>) -> Result<Self> {
-        let env = std::env::vars_os().filter(|(name, _)| OTHERS.iter().all(|other| name != other));
-        let mut options: Self = windfall_config::load(path, env, "WINDFALL")?;
+        let mut options: Self = windfall_config::load(path, std::env::vars_os(), ENVIRONMENT)?;
         if let Some(data) = data {
             options.data = data;
         }

@@ -17,7 +17,7 @@ use windfall_queue::virtual_queue::Clock;
 /// Arguments of every role.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServiceArgs {
-    /// Options file (TOML); see docs/services.md. Variables WINDFALL_… lie over it: WINDFALL_SERVE__LISTEN
+    /// Options file (TOML); see docs/services.md. Variables WINDFALL_OPTION_… lie over it: WINDFALL_OPTION_SERVE__LISTEN
     #[arg(long)]
     config: Option<PathBuf>,
     /// Where this process keeps its own files, in place of the options' `data`
