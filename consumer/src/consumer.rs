@@ -88,7 +88,7 @@ impl ConsumerHandle {
     }
 
     /// Stops fetching, finishes what is in hand, writes back at half of `deadline` what is not finished by then,
-    /// commits, and leaves the group. Ends at `deadline`, plus at most two seconds for commit and leave-taking.
+    /// commits, and leaves the group. Ends at `deadline`, plus at most seven seconds for commit and leave-taking.
     /// Keep outlet and rewards open until it returns.
     ///
     /// # Errors

@@ -37,7 +37,11 @@ const BUSY_WAKE_NS: u64 = 10 * NS_PER_MS;
 const IDLE_WAKE_NS: u64 = 100 * NS_PER_MS;
 const POLL_WAIT: Duration = Duration::from_millis(50);
 const POLL_PAUSE_MAX_NS: u64 = 2_000 * NS_PER_MS;
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The call that is under way when the loop ends.
+const TURN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The last commit and the leave-taking. A group that rebalances answers when its other members have joined anew,
+/// which a heartbeat tells them: with Kafka, every 3 s.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(6);
 
 type Turning = Pin<Box<dyn Future<Output = Turned> + Send>>;
 
@@ -361,7 +365,7 @@ impl Dispatch {
         // I5: before the broker gives our partitions to another.
         self.disown();
         if turning.is_some()
-            && let Ok(turned) = tokio::time::timeout(LEAVE_TIMEOUT, when_turned(&mut turning)).await
+            && let Ok(turned) = tokio::time::timeout(TURN_TIMEOUT, when_turned(&mut turning)).await
         {
             // Records that a last poll brought stay unfinished: they are delivered again.
             let Turned { source, commits, finished, committed, .. } = turned;

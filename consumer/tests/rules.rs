@@ -564,7 +564,7 @@ async fn draining_ends_in_time_even_if_nobody_answers() {
     scene.world.dead_outlet.store(true, Ordering::SeqCst);
     let began = tokio::time::Instant::now();
     let report = scene.consumer.drain(SECOND).await.unwrap();
-    assert!(began.elapsed() < 4 * SECOND);
+    assert!(began.elapsed() < 9 * SECOND);
     assert!(!report.closed);
     scene.world.assert_promises();
 }

@@ -287,11 +287,15 @@ impl Inner {
     }
 
     fn close(&self) {
-        self.inbox.close();
+        // Readers first, to their end: the last to close a file must be its writer, which folds its log in.
         self.reads.close();
-        // Readers first: the last to close a file should be its writer, which tidies up.
-        let mut threads = std::mem::take(&mut *self.reading.lock());
-        threads.append(&mut self.threads.lock());
+        self.wait_for(&self.reading);
+        self.inbox.close();
+        self.wait_for(&self.threads);
+    }
+
+    fn wait_for(&self, threads: &Mutex<Vec<JoinHandle<()>>>) {
+        let threads = std::mem::take(&mut *threads.lock());
         // One may drop the last handle, inside a call: it cannot wait for itself, and ends anyway.
         let own = std::thread::current().id();
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
