@@ -1,12 +1,15 @@
 //! What is mounted: each method of each service once, for both faces.
 
+mod shape;
+
 use crate::identity::{Call, Role};
 use crate::refusal::status_response;
 use bytes::Bytes;
 use http::{Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Collected, Full};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
@@ -35,6 +38,7 @@ const JSON_ERROR_BYTES_MAX: usize = 300;
 #[derive(Clone, Default)]
 pub struct Faces {
     routes: Vec<Arc<Route>>,
+    tenants: Option<Arc<BTreeSet<String>>>,
 }
 
 /// One method.
@@ -43,6 +47,7 @@ pub(crate) struct Route {
     pub(crate) method: &'static str,
     pub(crate) http_path: &'static str,
     pub(crate) role: Role,
+    tenants: Option<Arc<BTreeSet<String>>>,
     json: JsonHandler,
     grpc: GrpcHandler,
 }
@@ -53,9 +58,14 @@ pub(crate) type GrpcHandler = Arc<dyn Fn(http::Request<Full<Bytes>>) -> Answer<R
 type Method<S, Q, R> = fn(Arc<S>, tonic::Request<Q>) -> Answer<Result<tonic::Response<R>, Status>>;
 
 impl Faces {
-    /// Nothing mounted.
+    /// Nothing mounted; for callers of any app.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Nothing mounted; for callers of these apps alone. Those of others get PERMISSION_DENIED from every method.
+    pub fn of_tenants(tenants: impl IntoIterator<Item = String>) -> Self {
+        Self { tenants: Some(Arc::new(tenants.into_iter().collect())), ..Self::default() }
     }
 
     /// Mounts sending. Role: send.
@@ -143,20 +153,53 @@ impl Route {
         format!("/{PACKAGE}.{}/{}", self.service, self.method)
     }
 
+    /// Hands a call over; what is refused here never becomes a message.
     pub(crate) fn answer_json(&self, call: Call, body: Bytes) -> Answer<Response<Body>> {
+        if let Err(refused) = self.check_tenant(&call).and_then(|()| small(shape::is_small_json(&body))) {
+            return Box::pin(async move { status_response(refused) });
+        }
         let mut request = tonic::Request::new(());
         request.extensions_mut().insert(call);
         (self.json)(request, body)
     }
 
+    /// The same, of gRPC.
     pub(crate) fn answer_grpc(
         &self,
         call: Call,
         mut request: http::Request<Full<Bytes>>,
     ) -> Answer<Response<Body>> {
+        let served = self.check_tenant(&call);
         request.extensions_mut().insert(call);
-        (self.grpc)(request)
+        let handler = Arc::clone(&self.grpc);
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            // Whole already, so this waits for nothing and copies nothing.
+            let Ok(body) = body.collect().await.map(Collected::to_bytes);
+            match served.and_then(|()| small(shape::is_small_grpc(&body))) {
+                Ok(()) => handler(http::Request::from_parts(parts, Full::new(body))).await,
+                Err(refused) => refused.into_http(),
+            }
+        })
     }
+
+    /// Whether the caller's app is served here at all.
+    fn check_tenant(&self, call: &Call) -> Result<(), Status> {
+        let tenant = &*call.caller.tenant;
+        match &self.tenants {
+            Some(served) if !served.contains(tenant) => {
+                Err(Status::permission_denied(format!("the app `{tenant}` is not served here")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn small(is_small: bool) -> Result<(), Status> {
+    if is_small {
+        return Ok(());
+    }
+    Err(Status::invalid_argument(format!("the body holds more than {} values", shape::PARTS_MAX)))
 }
 
 /// A service on its way into [`Faces`].
@@ -180,6 +223,7 @@ impl<S: Send + Sync + 'static> Mount<S> {
             method,
             http_path,
             role: self.role,
+            tenants: self.faces.tenants.clone(),
             json: json(Arc::clone(&self.service), call),
             grpc: Arc::clone(&self.grpc),
         };

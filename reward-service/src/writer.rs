@@ -2,7 +2,7 @@
 //! after its commit: group commit. A file has one such thread, a database several, each on its own connection.
 
 use crate::accounts::WithdrawOrder;
-use crate::contract::{Failed, GrantReply};
+use crate::contract::{Failed, GrantReply, RetryReason};
 use crate::decide::Round;
 use crate::inbox::{CloseAtEnd, Inbox, Weight};
 use crate::options::{Clock, GrantObserver};
@@ -128,6 +128,8 @@ pub(crate) enum Answer {
 
 /// A transaction that others were in the way of is tried so often before its callers are told to ask again.
 const ATTEMPTS: u32 = 8;
+/// The least wait of an event that the ledger does not take: a person or a withdrawal has to make room.
+const FAULT_RETRY_MS: u64 = 1_000;
 
 pub(crate) struct Writer {
     pub ledger: Ledger,
@@ -190,6 +192,13 @@ impl Writer {
                     }
                     return;
                 }
+                if may_lie_in_one_event(&error)
+                    && let Some(grant) = only_grant(jobs)
+                {
+                    tracing::warn!(%error, "a grant transaction failed; its events are tried in halves");
+                    self.halves(grant);
+                    return;
+                }
                 tracing::error!(%error, "a grant transaction failed; its callers are told to ask again");
                 for job in jobs.drain(..) {
                     self.refuse(job, &error);
@@ -200,6 +209,25 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// A grant whose transaction fails for what it holds (a balance that would pass 64 bits): each half alone, until
+    /// only events at fault are told to ask again. They shall not hold up the others of their record.
+    fn halves(&mut self, grant: Grant) {
+        let Grant { bonus_type, events, how, reply } = grant;
+        let later = GrantReply::Retry { after_ms: FAULT_RETRY_MS, reason: RetryReason::StoreUnavailable };
+        let mut decisions = Vec::with_capacity(events.len());
+        for half in events.chunks(events.len().div_ceil(2)) {
+            let (own, mut decided) = oneshot::channel();
+            let part = Grant { bonus_type: Arc::clone(&bonus_type), events: half.to_vec(), how, reply: own };
+            self.round(&mut vec![Job::Grant(part)]);
+            match decided.try_recv() {
+                Ok(own) => decisions.extend(own),
+                // Nothing of it was stored.
+                Err(_) => decisions.extend(half.iter().map(|_| Decision::Reply(later.clone()))),
+            }
+        }
+        drop(reply.send(decisions));
     }
 
     fn commit(&mut self, jobs: &[Job], now_ms: i64) -> Result<Vec<Answer>, LedgerError> {
@@ -252,6 +280,22 @@ impl Writer {
             Job::Archive { reply, .. } => drop(reply.send(Err(error.to_string()))),
             Job::Call(call) => call(&mut self.ledger),
         }
+    }
+}
+
+/// Whether a part of the same job may go well: the database could be asked, and would not take what it was given.
+const fn may_lie_in_one_event(error: &LedgerError) -> bool {
+    matches!(error, LedgerError::Invalid(_) | LedgerError::Sql(_))
+}
+
+/// The job, if it is one grant of more than one event.
+fn only_grant(jobs: &mut Vec<Job>) -> Option<Grant> {
+    match jobs.as_slice() {
+        [Job::Grant(grant)] if grant.events.len() > 1 => match jobs.pop() {
+            Some(Job::Grant(grant)) => Some(grant),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use support::{assert_clean, bytes, cash, event, ledger_path, start, start_with};
 use windfall_config::rules::{Budget, BudgetKind};
+use windfall_proto::event::EventRef;
 use windfall_reward_service::contract::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_reward_service::ledger::{ArchiveFilter, Ledger, LedgerOptions, LedgerReader};
 use windfall_reward_service::{
@@ -240,6 +241,33 @@ async fn a_full_store_answers_retry_and_takes_the_same_batch_later() {
     for batch in &batches {
         let replies = rewards.grant_batch("cash", batch).await;
         assert!(replies.iter().all(GrantReply::is_credited));
+    }
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn what_one_user_cannot_hold_does_not_hold_up_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let large = |trade_no: &str, scene: usize| {
+        let scene = format!("scene-{scene}");
+        let largest = event(trade_no, 1, "cash", windfall_proto::order::AMOUNT_MAX);
+        bytes(EventRef { activity: "rich", scene: &scene, ..largest })
+    };
+    // 1,024 of the largest amount are all that 64 bits hold; a scene's budget holds 31 of them.
+    let rich: Vec<Bytes> = (0..1_024).map(|nth| large(&format!("rich/{nth:04}"), nth / 31)).collect();
+    for batch in rich.chunks(512) {
+        assert!(rewards.grant_batch("cash", batch).await.iter().all(GrantReply::is_credited));
+    }
+    let mut batch: Vec<Bytes> = (0..255).map(|nth| cash(&format!("poor/{nth:03}"), 100 + nth, 1)).collect();
+    batch.insert(100, large("rich/over", 99));
+    let replies = rewards.grant_batch("cash", &batch).await;
+    for (at, reply) in replies.iter().enumerate() {
+        match reply {
+            GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. } => assert_eq!(at, 100),
+            reply => assert!(at != 100 && *reply == GrantReply::Credited, "{at}: {reply:?}"),
+        }
     }
     rewards.close();
     assert_clean(folder.path());

@@ -37,7 +37,7 @@ pub struct ServiceOptions {
     pub tokens: TokensAt,
     /// Where orders and balances are kept.
     pub ledger: LedgerAt,
-    /// The apps for which this process takes rewards.
+    /// The apps that are served: callers of others are refused. They share the ledger, and so its users.
     pub tenants: Vec<String>,
     /// How the SDK of the gateway gathers and keeps; `app_id` and `spool` are set by the role.
     pub sdk: SdkOptions,

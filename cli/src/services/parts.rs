@@ -174,8 +174,8 @@ impl Parts {
     }
 
     /// The services of a role.
-    pub fn faces(&self, role: Role) -> Faces {
-        let mut faces = Faces::new();
+    pub fn faces(&self, role: Role, tenants: &[String]) -> Faces {
+        let mut faces = Faces::of_tenants(tenants.iter().cloned());
         if role.sends() {
             faces = faces.send(Arc::new(Gateway::new(self.sdks.clone())));
         }
