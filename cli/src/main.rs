@@ -8,6 +8,7 @@ mod backends;
 mod check;
 mod data;
 mod demo;
+mod logging;
 mod pipeline;
 #[cfg(feature = "sabotage")]
 mod sabotage;
@@ -15,6 +16,7 @@ mod services;
 
 use clap::{Parser, Subcommand};
 use demo::Outcome;
+use logging::LogArgs;
 use services::Role;
 use std::process::ExitCode;
 
@@ -22,20 +24,10 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(name = "windfall", version, arg_required_else_help = true)]
 struct Cli {
-    /// What to log on standard error: error, warn, info, debug, trace or off
-    #[arg(long, global = true, default_value = "error", env = "WINDFALL_LOG")]
-    log: tracing::level_filters::LevelFilter,
-    /// How: text or json
-    #[arg(long, global = true, default_value = "text", env = "WINDFALL_LOG_FORMAT")]
-    log_format: LogFormat,
+    #[command(flatten)]
+    log: LogArgs,
     #[command(subcommand)]
     command: Command,
-}
-
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -77,12 +69,25 @@ enum Command {
     Archive(admin::archive::ArchiveCommand),
 }
 
+impl Command {
+    /// Roles begin to log when they know where their traces go.
+    const fn is_role(&self) -> bool {
+        matches!(
+            self,
+            Self::Serve(_)
+                | Self::TokenService(_)
+                | Self::RewardService(_)
+                | Self::Consumer(_)
+                | Self::Wallet(_)
+                | Self::SdkGateway(_)
+        )
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let log = tracing_subscriber::fmt().with_max_level(cli.log).with_writer(std::io::stderr);
-    match cli.log_format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+    if !cli.command.is_role() {
+        cli.log.start();
     }
     #[cfg(feature = "sabotage")]
     if let Err(error) = sabotage::from_environment() {
@@ -93,12 +98,12 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::demo(args),
         Command::Join(args) => demo::guest::join(args),
         Command::Reconcile(args) => demo::reconcile(args),
-        Command::Serve(args) => services::serve(args),
-        Command::TokenService(args) => services::run(Role::TokenService, args),
-        Command::RewardService(args) => services::run(Role::RewardService, args),
-        Command::Consumer(args) => services::run(Role::Consumer, args),
-        Command::Wallet(args) => services::run(Role::Wallet, args),
-        Command::SdkGateway(args) => services::run(Role::SdkGateway, args),
+        Command::Serve(args) => services::serve(args, &cli.log),
+        Command::TokenService(args) => services::run(Role::TokenService, args, &cli.log),
+        Command::RewardService(args) => services::run(Role::RewardService, args, &cli.log),
+        Command::Consumer(args) => services::run(Role::Consumer, args, &cli.log),
+        Command::Wallet(args) => services::run(Role::Wallet, args, &cli.log),
+        Command::SdkGateway(args) => services::run(Role::SdkGateway, args, &cli.log),
         Command::FakeDownstream(args) => services::fake_downstream(args),
         Command::Access(command) => admin::access::run(command).map(|()| Outcome::Clean),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),

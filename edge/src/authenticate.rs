@@ -11,7 +11,6 @@ use std::net::SocketAddr;
 pub(crate) const USER_TOKEN: &str = "x-windfall-user-token";
 /// The end user's number, from a caller that may name users.
 pub(crate) const USER: &str = "x-windfall-user";
-const TRACEPARENT: &str = "traceparent";
 
 /// Where a connection comes from.
 #[derive(Debug)]
@@ -45,7 +44,7 @@ pub(crate) async fn authenticate(
     let entry =
         caller(headers, peer, |key| live.access.by_key(key), |names| live.access.by_certificate(names))?;
     let user_id = user(headers, entry, live.users.as_deref(), source.clock().now_s()).await?;
-    Ok(Call { caller: entry.caller.clone(), user_id, trace_id: trace_id(headers) })
+    Ok(Call { caller: entry.caller.clone(), user_id, trace_id: None })
 }
 
 /// A key that is given decides alone, and must be good; without one, the certificate.
@@ -114,53 +113,5 @@ fn single<'a>(headers: &'a HeaderMap, name: &str) -> Single<'a> {
         (None, _) => Single::None,
         (Some(value), None) => value.to_str().map_or(Single::Ambiguous, Single::One),
         _ => Single::Ambiguous,
-    }
-}
-
-/// Of a sampled trace, by W3C Trace Context. What is not well-formed is passed over, as it says.
-fn trace_id(headers: &HeaderMap) -> Option<[u8; 16]> {
-    let Single::One(value) = single(headers, TRACEPARENT) else { return None };
-    let mut parts = value.split('-');
-    let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let is_hex = |text: &str, len| {
-        text.len() == len && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-    };
-    let has_more = parts.next().is_some();
-    if !is_hex(version, 2) || version == "ff" || (version == "00" && has_more) {
-        return None;
-    }
-    if !is_hex(trace, 32) || !is_hex(parent, 16) || !is_hex(flags, 2) || parent == "0".repeat(16) {
-        return None;
-    }
-    let is_sampled = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
-    let id = u128::from_str_radix(trace, 16).ok()?;
-    (is_sampled && id != 0).then(|| id.to_be_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn traced(value: &str) -> Option<[u8; 16]> {
-        trace_id(&HeaderMap::from_iter([(TRACEPARENT.parse().unwrap(), value.parse().unwrap())]))
-    }
-
-    #[test]
-    fn a_trace_counts_when_it_is_well_formed_and_sampled() {
-        let id = "4bf92f3577b34da6a3ce929d0e0e4736";
-        let expected = Some(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
-        assert_eq!(traced(&format!("00-{id}-00f067aa0ba902b7-01")), expected);
-        assert_eq!(traced(&format!("01-{id}-00f067aa0ba902b7-03-later")), expected);
-        for wrong in [
-            format!("00-{id}-00f067aa0ba902b7-00"),
-            format!("00-{id}-00f067aa0ba902b7-01-more"),
-            format!("ff-{id}-00f067aa0ba902b7-01"),
-            format!("00-{id}-0000000000000000-01"),
-            format!("00-{}-00f067aa0ba902b7-01", id.to_uppercase()),
-            "00-00000000000000000000000000000000-00f067aa0ba902b7-01".to_owned(),
-            "00".to_owned(),
-        ] {
-            assert_eq!(traced(&wrong), None, "{wrong}");
-        }
     }
 }

@@ -9,6 +9,7 @@ use crate::identity::{Call, Role};
 use crate::metrics::Metrics;
 use crate::openapi::{self, OpenApiError, Served};
 use crate::refusal::{Face, Reason, Refusal, code_name, json_response};
+use crate::trace;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use http::{Method, Request, Response, StatusCode, Version};
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
+use tracing::Instrument;
 
 const GRPC_HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const GRPC_HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
@@ -112,17 +114,12 @@ impl Gate {
         let mut names = ("none", "none");
         let deadline = self.deadline(face, request.headers());
         let answered = self.pass(peer, request, face, in_hand.has_place(), deadline, &mut names).await;
-        let (response, code) = match answered {
-            Ok(response) => {
-                let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
-                (response, code)
-            }
-            Err(refusal) => {
-                self.metrics.refused(refusal.reason);
-                tracing::debug!(reason = refusal.reason.name(), face = face.name(), "a call was refused");
-                (refusal.response(face), refusal.code())
-            }
-        };
+        let code = code_of(&answered);
+        let response = answered.unwrap_or_else(|refusal| {
+            self.metrics.refused(refusal.reason);
+            tracing::debug!(reason = refusal.reason.name(), face = face.name(), "a call was refused");
+            refusal.response(face)
+        });
         self.metrics.answered(face, names, code_name(code), started.elapsed());
         response.map(|body| Body::new(Holding::new(body, (in_hand, held))))
     }
@@ -149,7 +146,7 @@ impl Gate {
             return Err(full.retry_after_ms(200));
         }
         // The time-out covers all that may wait: the users' keys, too.
-        let call = within(deadline, authenticate(&self.access, peer, request.headers())).await??;
+        let mut call = within(deadline, authenticate(&self.access, peer, request.headers())).await??;
         let target = target.ok_or_else(|| Refusal::new(Reason::NoRoute, "there is nothing at this path"))?;
         match target {
             Target::Live | Target::Ready | Target::GrpcHealth => {
@@ -171,7 +168,11 @@ impl Gate {
             }
             Target::Method(route) => {
                 *names = (route.service, route.method);
-                self.call(route, call, face, request, deadline).await
+                let span = trace::begin(route, &mut call, face, request.headers());
+                let answered = self.call(route, call, face, request, deadline).instrument(span.clone()).await;
+                let code = code_of(&answered);
+                trace::end(&span, code, code_name(code));
+                answered
             }
         }
     }
@@ -286,6 +287,13 @@ impl InHand {
 impl Drop for InHand {
     fn drop(&mut self) {
         self.metrics.calls_in_hand().dec();
+    }
+}
+
+fn code_of(answered: &Result<Response<Body>, Refusal>) -> Code {
+    match answered {
+        Ok(response) => response.extensions().get::<Status>().map_or(Code::Ok, Status::code),
+        Err(refusal) => refusal.code(),
     }
 }
 

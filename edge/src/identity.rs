@@ -83,7 +83,7 @@ pub struct Call {
     pub caller: Caller,
     /// The end user, as a signed assertion or a trusted front says; never from a message.
     pub user_id: Option<i64>,
-    /// Of a sampled trace.
+    /// Of the call's trace, where that is sampled.
     pub trace_id: Option<[u8; 16]>,
 }
 

@@ -8,9 +8,10 @@
 //! 3. `authenticate` who calls ([`Access`]: a bearer key or a certificate) and for whom (a signed token about the end
 //!    user, or a header from a front proxy that may name users): a [`Call`].
 //! 4. `gate` finds the method, checks the [`Role`], the media type, and only then reads the body, bounded.
-//! 5. [`Faces`] hands it to the service: the generated trait, in process, whichever face it came by. A service reads
+//! 5. `trace` puts a span around it, in the caller's trace where it names one.
+//! 6. [`Faces`] hands it to the service: the generated trait, in process, whichever face it came by. A service reads
 //!    the [`Call`] from the request's extensions, and nothing about identity from a message.
-//! 6. `refusal` is the one place where errors become answers; [`retry_later`] is for services that know when.
+//! 7. `refusal` is the one place where errors become answers; [`retry_later`] is for services that know when.
 //!
 //! Beside the way: [`Health`] and [`Metrics`], to which other crates add their own; `openapi`, which makes
 //! `/openapi.json` from the protobuf descriptors.
@@ -77,6 +78,7 @@ mod metrics;
 mod openapi;
 mod refusal;
 mod server;
+mod trace;
 mod users;
 
 pub use access::{Access, AccessError, AccessSource, CALLERS_MAX};

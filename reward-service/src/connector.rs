@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use tracing::Instrument;
 
 /// What a downstream is asked to pay. `trade_no` is the idempotency key: the same order may be asked for again
 /// and again, and must be paid once.
@@ -96,7 +97,13 @@ impl Downstream {
             return PayAnswer::Busy { after_ms };
         }
         let timeout = Duration::from_millis(self.options.timeout_ms);
-        let answer = match tokio::time::timeout(timeout, self.connector.pay(order)).await {
+        let span = tracing::info_span!(
+            "pay",
+            otel.kind = "client",
+            connector = self.connector.name(),
+            order.trade_no
+        );
+        let answer = match tokio::time::timeout(timeout, self.connector.pay(order)).instrument(span).await {
             Ok(answer) => answer,
             Err(_) => {
                 tracing::debug!(connector = self.connector.name(), order.trade_no, "no answer in time");

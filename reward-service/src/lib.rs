@@ -63,6 +63,7 @@ mod replay;
 pub mod rpc;
 mod service;
 mod stats;
+mod traced;
 mod withdraw;
 mod writer;
 

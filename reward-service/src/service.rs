@@ -7,6 +7,7 @@ use crate::inbox::{Inbox, NotTaken, Weight};
 use crate::options::{Clock, GrantObserver, Payer, RewardOptions};
 use crate::reading::{self, ReadCall};
 use crate::stats::{Counters, RewardStats};
+use crate::traced::Traced;
 use crate::writer::{Decision, Grant, How, Job, Writer};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
+use tracing::Instrument;
 use windfall_config::rules::{Budget, BudgetKind};
 use windfall_ledger::{Attempt, BudgetRaised, BudgetSet, Ledger, LedgerError, OpenError, Writers};
 
@@ -315,7 +317,11 @@ impl Drop for Inner {
 #[async_trait]
 impl Rewards for RewardHandle {
     async fn grant_batch(&self, bonus_type: &str, events: &[Bytes]) -> Vec<GrantReply> {
-        self.grant(bonus_type, events, Attempt::Normal).await
+        let traced = Traced::begin(bonus_type, events);
+        let span = tracing::info_span!("grant_batch", bonus_type, events = events.len());
+        let replies = self.grant(bonus_type, events, Attempt::Normal).instrument(span).await;
+        traced.end(&replies);
+        replies
     }
 
     async fn archive(&self, failed: &[Failed]) -> Result<(), ArchiveUnavailable> {

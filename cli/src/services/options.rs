@@ -1,5 +1,6 @@
 //! The options file of a role: what it runs on, who may call, what is served.
 
+use crate::logging::TraceOptions;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -53,6 +54,8 @@ pub struct ServiceOptions {
     pub wallet: WalletOptions,
     /// Where this process listens, and what it lets through.
     pub serve: ServeOptions,
+    /// Where traces go.
+    pub trace: TraceOptions,
     /// How long a stop may take, ms. 0 to 600,000; default 20,000.
     pub drain_ms: u64,
 }
@@ -200,6 +203,7 @@ impl Default for ServiceOptions {
             token_service: TokenOptions::default(),
             wallet: WalletOptions::default(),
             serve: ServeOptions::default(),
+            trace: TraceOptions::default(),
             drain_ms: 20_000,
         }
     }

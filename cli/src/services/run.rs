@@ -6,6 +6,7 @@ use super::options::ServiceOptions;
 use super::parts::Parts;
 use super::role::Role;
 use crate::demo::Outcome;
+use crate::logging::LogArgs;
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -39,16 +40,16 @@ pub struct ServeArgs {
 }
 
 /// `windfall serve`: all roles in one process.
-pub fn serve(args: &ServeArgs) -> Result<Outcome> {
-    start(Role::Serve, &args.service, args.dev)
+pub fn serve(args: &ServeArgs, log: &LogArgs) -> Result<Outcome> {
+    start(Role::Serve, &args.service, args.dev, log)
 }
 
 /// `windfall <role>`.
-pub fn run(role: Role, args: &ServiceArgs) -> Result<Outcome> {
-    start(role, args, false)
+pub fn run(role: Role, args: &ServiceArgs, log: &LogArgs) -> Result<Outcome> {
+    start(role, args, false, log)
 }
 
-fn start(role: Role, args: &ServiceArgs, is_dev: bool) -> Result<Outcome> {
+fn start(role: Role, args: &ServiceArgs, is_dev: bool, log: &LogArgs) -> Result<Outcome> {
     let mut options = ServiceOptions::load(args.config.as_deref(), args.data.clone())?;
     if let Some(listen) = args.listen {
         options.serve.listen = listen;
@@ -57,7 +58,13 @@ fn start(role: Role, args: &ServiceArgs, is_dev: bool) -> Result<Outcome> {
         bail!("--dev serves without TLS and with keys that were printed: listen on a loopback address");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(live(role, options, is_dev))
+    let traces = {
+        let _in_runtime = runtime.enter();
+        log.start_with_traces(role.name(), &options.trace)?
+    };
+    let outcome = runtime.block_on(live(role, options, is_dev));
+    traces.close();
+    outcome
 }
 
 async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<Outcome> {
