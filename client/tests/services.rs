@@ -18,9 +18,10 @@ use windfall_proto::v1::tokens_server::{Tokens, TokensServer};
 use windfall_proto::v1::wallet_server::{Wallet, WalletServer};
 use windfall_proto::v1::{
     GetArchivedReply, GetArchivedRequest, GetWalletReply, GetWalletRequest, ListArchiveReply,
-    ListArchiveRequest, ListBudgetsReply, ListBudgetsRequest, ListTokensReply, ListTokensRequest,
-    ReplayArchivedReply, ReplayArchivedRequest, VerifyTokensReply, VerifyTokensRequest, WithdrawReply,
-    WithdrawRequest,
+    ListArchiveRequest, ListBudgetsReply, ListBudgetsRequest, ListHeldReply, ListHeldRequest,
+    ListReservedReply, ListReservedRequest, ListTokensReply, ListTokensRequest, ReleaseReservedReply,
+    ReleaseReservedRequest, ReplayArchivedReply, ReplayArchivedRequest, VerifyTokensReply,
+    VerifyTokensRequest, WithdrawReply, WithdrawRequest,
 };
 
 /// Answers every call with the next of these statuses, and with an empty reply when there is none left.
@@ -113,6 +114,24 @@ impl Archive for Fake {
         &self,
         request: Request<ListBudgetsRequest>,
     ) -> Result<Response<ListBudgetsReply>, Status> {
+        self.answer(&request)
+    }
+
+    async fn list_reserved(
+        &self,
+        request: Request<ListReservedRequest>,
+    ) -> Result<Response<ListReservedReply>, Status> {
+        self.answer(&request)
+    }
+
+    async fn release_reserved(
+        &self,
+        request: Request<ReleaseReservedRequest>,
+    ) -> Result<Response<ReleaseReservedReply>, Status> {
+        self.answer(&request)
+    }
+
+    async fn list_held(&self, request: Request<ListHeldRequest>) -> Result<Response<ListHeldReply>, Status> {
         self.answer(&request)
     }
 }

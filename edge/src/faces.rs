@@ -107,7 +107,7 @@ impl Faces {
         mount.faces
     }
 
-    /// Mounts the archive and the budgets. Role: operate.
+    /// Mounts the archive, the budgets, and what has not ended. Role: operate.
     #[must_use]
     pub fn archive<S: Archive>(self, service: Arc<S>) -> Self {
         let grpc = grpc(ArchiveServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX));
@@ -124,6 +124,14 @@ impl Faces {
         mount.method("ListBudgets", "/v1/budgets/list", |s, q| {
             Box::pin(async move { s.list_budgets(q).await })
         });
+        mount.method("ListReserved", "/v1/reserved/list", |s, q| {
+            Box::pin(async move { s.list_reserved(q).await })
+        });
+        mount.method("ReleaseReserved", "/v1/reserved/release", |s, q| {
+            Box::pin(async move { s.release_reserved(q).await })
+        });
+        mount
+            .method("ListHeld", "/v1/withdrawals/held", |s, q| Box::pin(async move { s.list_held(q).await }));
         mount.faces
     }
 

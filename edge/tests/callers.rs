@@ -13,7 +13,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 13] = [
+const PATHS: [(&str, Role); 16] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -25,6 +25,9 @@ const PATHS: [(&str, Role); 13] = [
     ("/v1/archive/get", Role::Operate),
     ("/v1/archive/replay", Role::Operate),
     ("/v1/budgets/list", Role::Operate),
+    ("/v1/reserved/list", Role::Operate),
+    ("/v1/reserved/release", Role::Operate),
+    ("/v1/withdrawals/held", Role::Operate),
     ("/v1/wallet/get", Role::Verify),
     ("/v1/wallet/withdraw", Role::Verify),
 ];

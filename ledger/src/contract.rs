@@ -36,7 +36,13 @@ pub(crate) trait Store: Debug + Send {
 pub(crate) trait Transaction: Debug {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
-    fn reserve(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
+    /// One payer an order; the front has counted them.
+    fn reserve(
+        &mut self,
+        batch: &[Order<'_>],
+        payers: &[&str],
+        attempt: Attempt,
+    ) -> Result<Vec<OrderOutcome>, LedgerError>;
 
     fn promise(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
@@ -52,9 +58,13 @@ pub(crate) trait Transaction: Debug {
 
     fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
 
+    fn raise_rules_version(&mut self, version: i64) -> Result<i64, LedgerError>;
+
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError>;
 
     fn archive(&mut self, entries: &[ArchiveEntry<'_>]) -> Result<usize, LedgerError>;
+
+    fn archive_list(&mut self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError>;
 
     fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError>;
 
@@ -79,6 +89,13 @@ pub(crate) trait Read: Debug {
     fn reserved(&self, before_ms: i64, after: &str, limit: u32) -> Result<Vec<ReservedOrder>, LedgerError>;
 
     fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError>;
+
+    fn held_withdrawals(
+        &self,
+        before_ms: i64,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredWithdrawal>, LedgerError>;
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError>;
 

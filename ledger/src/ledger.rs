@@ -4,7 +4,7 @@ use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::Store;
 use crate::error::{LedgerError, OpenError};
 use crate::model::{
-    Attempt, BudgetRaised, BudgetSet, BudgetState, FlowLine, Order, OrderOutcome, StoredOrder,
+    Attempt, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, FlowLine, Order, OrderOutcome, StoredOrder,
 };
 use crate::reader::LedgerReader;
 use crate::reconcile::Reconciliation;
@@ -92,13 +92,32 @@ impl Ledger {
         self.transact(|tx| tx.apply(batch, Attempt::Normal))
     }
 
-    /// Sets budgets in one transaction; those not named stay as they are. A total is never set below what is
+    /// Sets budgets in one transaction, whatever the rules' version; those not named stay as they are. A total is never set below what is
     /// used and reserved (I4); where it was asked to be, the answer says so.
     ///
     /// # Errors
     /// [`LedgerError`]: no budget was changed, or nobody knows; set them again.
     pub fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
         self.transact(|tx| tx.set_budgets(budgets))
+    }
+
+    /// Sets the budgets of a version of the rules, in one transaction with the note of that version. Where a newer
+    /// version has set its budgets, nothing is changed: of many processes, one with old rules sets none back.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: no budget was changed, or nobody knows; set them again.
+    pub fn apply_budgets(
+        &mut self,
+        version: u64,
+        budgets: &[BudgetSet<'_>],
+    ) -> Result<BudgetsApplied, LedgerError> {
+        self.transact(|tx| {
+            let newest = tx.raise_rules_version(version)?;
+            if newest != version {
+                return Ok(BudgetsApplied::Stale { newest });
+            }
+            Ok(BudgetsApplied::Set(tx.set_budgets(budgets)?))
+        })
     }
 
     /// Runs `steps` in one transaction and commits it; all of it again, a few times, where another transaction

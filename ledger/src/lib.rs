@@ -61,8 +61,8 @@ pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 pub use error::{LedgerError, OpenError};
 pub use ledger::{Ledger, Writers};
 pub use model::{
-    Attempt, Awaits, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, Finish, FlowKind, FlowLine, Order,
-    OrderOutcome, Reason, ReservedOrder, SHARDS_MAX, Status, StoredOrder, Unbudgeted,
+    Attempt, Awaits, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Finish, FlowKind,
+    FlowLine, Order, OrderOutcome, Reason, ReservedOrder, SHARDS_MAX, Status, StoredOrder, Unbudgeted,
 };
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresOptions;

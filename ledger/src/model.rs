@@ -140,6 +140,8 @@ pub struct StoredOrder {
     pub amount: i64,
     /// Where it stands.
     pub status: Status,
+    /// The downstream that it is reserved for, or was; empty: none, or one that schema version 1 did not note.
+    pub payer: String,
     /// When the ledger first saw it; Unix milliseconds.
     pub created_ms: i64,
     /// When it was credited or rejected; `None` while reserved.
@@ -175,6 +177,18 @@ pub struct ReservedOrder {
     pub order: StoredOrder,
     /// What it waits for.
     pub awaits: Awaits,
+}
+
+/// What became of the budgets of a version of the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BudgetsApplied {
+    /// They are set. Totals that could not be lowered as far as asked.
+    Set(Vec<BudgetRaised>),
+    /// A newer version has set its budgets: nothing was changed.
+    Stale {
+        /// That version.
+        newest: u64,
+    },
 }
 
 /// Whether an order that was rejected before may be tried again.

@@ -120,6 +120,19 @@ impl LedgerReader {
         self.read.withdrawal(id)
     }
 
+    /// Withdrawals that are held since before `before_ms`, by id, only ids after `after`, 1 to 10,000 of them.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn held_withdrawals(
+        &self,
+        before_ms: i64,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+        self.read.held_withdrawals(before_ms, after, limit.clamp(1, 10_000))
+    }
+
     /// Every activity, scene and type, with what it gave out.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! One transaction on the ledger: all of it is stored, or none.
 
-use crate::archive::{ArchiveEntry, Replay};
+use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, StoredOrder};
@@ -41,18 +41,26 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.apply(batch, attempt))
     }
 
-    /// Holds the budget of orders that a downstream decides. [`OrderOutcome::Reserved`] says to ask it; so does
-    /// a repeat, until the order has ended by [`Tx::post`] or [`Tx::release`]. One that [`Tx::promise`] holds is the
-    /// downstream's from then on.
+    /// Holds the budget of orders that a downstream decides: one of `payers` an order. [`OrderOutcome::Reserved`]
+    /// says to ask; so does a repeat, until the order has ended by [`Tx::post`] or [`Tx::release`]. Whom to ask,
+    /// [`StoredOrder::payer`] says: the one that was given first, since it may have paid, whatever a repeat gives.
+    /// One that [`Tx::promise`] holds is the downstream's from then on.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
     pub fn reserve(
         &mut self,
         batch: &[Order<'_>],
+        payers: &[&str],
         attempt: Attempt,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.run(|tx| tx.reserve(batch, attempt))
+        self.run(|tx| {
+            if payers.len() != batch.len() || payers.iter().any(|payer| payer.contains('\0')) {
+                let what = "each reserved order has one payer, whose name must not contain NUL";
+                return Err(LedgerError::Invalid(what.into()));
+            }
+            tx.reserve(batch, payers, attempt)
+        })
     }
 
     /// Holds the budget of orders that the ledger itself pays when their event comes: [`Tx::apply`] then credits
@@ -127,6 +135,18 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.give_back(refused, time_ms))
     }
 
+    /// Takes note of the version of the rules whose budgets are about to be set, unless a newer one was noted before.
+    /// Answers the newest: where it is not the one that was given, set nothing. Others who set budgets by their
+    /// version wait until this transaction ends.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn raise_rules_version(&mut self, version: u64) -> Result<u64, LedgerError> {
+        let asked = i64::try_from(version)
+            .map_err(|_| LedgerError::Invalid(format!("rules version {version} is beyond 63 bits")))?;
+        Ok(self.run(|tx| tx.raise_rules_version(asked))?.cast_unsigned())
+    }
+
     /// Sets budgets; those not named stay as they are. A total is never set below what is used and reserved
     /// (I4); where it was asked to be, the answer says so. What the program gave out before counts.
     ///
@@ -142,6 +162,14 @@ impl<'l> Tx<'l> {
     /// [`LedgerError`]; the transaction is lost.
     pub fn archive(&mut self, entries: &[ArchiveEntry<'_>]) -> Result<usize, LedgerError> {
         self.run(|tx| tx.archive(entries))
+    }
+
+    /// A page of the archive as this transaction sees it, oldest first.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn archive_list(&mut self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
+        self.run(|tx| tx.archive_list(filter))
     }
 
     /// Records a replay of an entry: on the entry, and for good in the audit. False where there is no such

@@ -13,6 +13,8 @@ pub struct Withdrawal<'a> {
     pub asset: &'a str,
     /// In the asset's smallest unit, at least 1.
     pub amount: i64,
+    /// Who is to be asked to pay it: a downstream's name; empty: the ledger itself. Kept from the first call.
+    pub payer: &'a str,
     /// Now; Unix milliseconds.
     pub time_ms: i64,
 }
@@ -20,11 +22,15 @@ pub struct Withdrawal<'a> {
 impl Withdrawal<'_> {
     /// Parsed at the edge, so this fails only where the code in front is wrong; the database must not find out.
     pub(crate) fn check(&self) -> Result<(), LedgerError> {
-        let Self { id, asset, amount, .. } = *self;
-        if amount < 1 || id.is_empty() || asset.is_empty() || id.contains('\0') || asset.contains('\0') {
+        let Self { id, asset, amount, payer, .. } = *self;
+        if amount < 1
+            || id.is_empty()
+            || asset.is_empty()
+            || [id, asset, payer].iter().any(|one| one.contains('\0'))
+        {
             return Err(LedgerError::Invalid(format!(
-                "withdrawal {id:?} of {amount} {asset:?}: id and asset must not be empty nor contain NUL, the \
-                 amount must be at least 1"
+                "withdrawal {id:?} of {amount} {asset:?}: id and asset must not be empty, nothing may contain NUL, \
+                 the amount must be at least 1"
             )));
         }
         Ok(())
@@ -36,8 +42,12 @@ impl Withdrawal<'_> {
 pub enum HoldOutcome {
     /// The money has left the user's balance now, and waits in the clearing account: pay it out.
     Held,
-    /// The same since an earlier call, which has not ended it: whether it was paid out, its payer knows.
-    HeldBefore,
+    /// The same since an earlier call, which has not ended it: whether it was paid out, its payer knows, and none
+    /// but the one that was to be asked then.
+    HeldBefore {
+        /// That one; empty: the ledger itself.
+        payer: String,
+    },
     /// Paid out by an earlier call. Nothing moved.
     Paid,
     /// Given back by an earlier call, for this reason; final for this id. Nothing moved.
@@ -94,6 +104,8 @@ pub struct StoredWithdrawal {
     pub amount: i64,
     /// Where it stands.
     pub status: WithdrawalStatus,
+    /// Who is asked to pay it: a downstream's name; empty: the ledger itself.
+    pub payer: String,
     /// Why it was refused; else empty.
     pub reason: String,
     /// When it was held; Unix milliseconds.
@@ -109,7 +121,7 @@ impl StoredWithdrawal {
             return HoldOutcome::Conflict;
         }
         match self.status {
-            WithdrawalStatus::Held => HoldOutcome::HeldBefore,
+            WithdrawalStatus::Held => HoldOutcome::HeldBefore { payer: self.payer.clone() },
             WithdrawalStatus::Paid => HoldOutcome::Paid,
             WithdrawalStatus::Refused => HoldOutcome::Refused(self.reason.clone()),
         }

@@ -101,8 +101,8 @@ fn a_schema_of_version_1_is_brought_up_and_a_reader_says_what_to_do() {
     // What version 2 made is taken away again.
     run(
         &place,
-        "DROP TABLE withdrawals, withdrawal_moves; ALTER TABLE accounts DROP CONSTRAINT accounts_not_below_0; \
-         ALTER TABLE programs DROP COLUMN strict; ALTER TABLE budget_shards DROP COLUMN careful; \
+        "DROP TABLE withdrawals, withdrawal_moves, rules_version; ALTER TABLE accounts DROP CONSTRAINT accounts_not_below_0; \
+         ALTER TABLE programs DROP COLUMN strict; ALTER TABLE orders DROP COLUMN payer; ALTER TABLE budget_shards DROP COLUMN careful; \
          DELETE FROM schema_version WHERE version > 1",
     )
     .unwrap();
@@ -124,7 +124,7 @@ fn a_schema_of_version_1_is_brought_up_and_a_reader_says_what_to_do() {
     });
     let mut ledger = place.open(Unbudgeted::Allow).unwrap();
     assert_eq!(ledger.apply(&[order]).unwrap(), [OrderOutcome::AlreadyCredited]);
-    let take = Withdrawal { id: "w", user_id: 7, asset: "cash", amount: 4, time_ms: 2_000 };
+    let take = Withdrawal { id: "w", user_id: 7, asset: "cash", amount: 4, payer: "", time_ms: 2_000 };
     assert_eq!(ledger.transact(|tx| tx.hold(&[take])).unwrap(), [HoldOutcome::Held]);
     let found = place.reader().unwrap().reconcile().unwrap();
     assert!(found.is_clean(), "{found:?}");

@@ -29,9 +29,9 @@ fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
         .unwrap();
     ledger.apply(&[order("a", 1, "cash"), order("b", 2, "cash"), order("c", 1, "coin")]).unwrap();
     let mut tx = ledger.begin().unwrap();
-    tx.reserve(&[order("d", 3, "cash")], Attempt::Normal).unwrap();
+    tx.reserve(&[order("d", 3, "cash")], &["bank"], Attempt::Normal).unwrap();
     tx.commit().unwrap();
-    let out = |id, amount| Withdrawal { id, user_id: 2, asset: "cash", amount, time_ms: 1 };
+    let out = |id, amount| Withdrawal { id, user_id: 2, asset: "cash", amount, payer: "", time_ms: 1 };
     let mut tx = ledger.begin().unwrap();
     tx.hold(&[out("v", 2), out("w", 3)]).unwrap();
     tx.pay_out(&["w"], 1).unwrap();

@@ -1,7 +1,7 @@
 //! One transaction of the writer: decisions on events, and the archive entries that go with them.
 
 use crate::accounts::Withdrawn;
-use crate::contract::{Failed, GrantReply, Rejection, RetryReason};
+use crate::contract::{Failed, GrantReply, Rejection};
 use crate::decode::{self, NoOrder};
 use crate::withdraw::Held;
 use crate::writer::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
@@ -45,11 +45,6 @@ impl Grant {
         self.how == How::Credit(Attempt::Normal)
     }
 
-    /// Held for a downstream, in the normal way.
-    fn is_held(&self) -> bool {
-        self.how == How::Reserve(Attempt::Normal)
-    }
-
     /// Held for its event, in the normal way.
     fn is_promised(&self) -> bool {
         self.how == How::Promise(Attempt::Normal)
@@ -86,6 +81,7 @@ impl<'l, 'j> Round<'l, 'j> {
     pub fn grant_all(&mut self, jobs: &'j [Job], answers: &mut [Answer]) -> Result<(), LedgerError> {
         let mut read = Vec::with_capacity(jobs.len());
         let (mut plain, mut held, mut promised) = (Vec::new(), Vec::new(), Vec::new());
+        let mut payers: Vec<&str> = Vec::new();
         for (at, job) in jobs.iter().enumerate() {
             if let Job::Grant(grant) = job {
                 let orders: Vec<Result<Order<'j>, NoOrder>> = grant
@@ -96,8 +92,9 @@ impl<'l, 'j> Round<'l, 'j> {
                 if grant.is_plain() {
                     plain.extend(orders.iter().flatten());
                 }
-                if grant.is_held() {
+                if let How::Reserve(Attempt::Normal, payer) = &grant.how {
                     held.extend(orders.iter().flatten());
+                    payers.resize(held.len(), payer);
                 }
                 if grant.is_promised() {
                     promised.extend(orders.iter().flatten());
@@ -106,17 +103,20 @@ impl<'l, 'j> Round<'l, 'j> {
             }
         }
         let mut plain = self.tx.apply(&plain, Attempt::Normal)?.into_iter();
-        let mut held = self.tx.reserve(&held, Attempt::Normal)?.into_iter();
+        let mut held = self.tx.reserve(&held, &payers, Attempt::Normal)?.into_iter();
         let mut promised = self.tx.promise(&promised, Attempt::Normal)?.into_iter();
         for (at, grant, orders) in read {
             let valid = || orders.iter().flatten().copied();
-            let outcomes = match grant.how {
+            let outcomes = match &grant.how {
                 How::Credit(Attempt::Normal) => plain.by_ref().take(valid().count()).collect(),
-                How::Credit(attempt) => self.tx.apply(&valid().collect::<Vec<_>>(), attempt)?,
-                How::Reserve(Attempt::Normal) => held.by_ref().take(valid().count()).collect(),
-                How::Reserve(attempt) => self.tx.reserve(&valid().collect::<Vec<_>>(), attempt)?,
+                How::Credit(attempt) => self.tx.apply(&valid().collect::<Vec<_>>(), *attempt)?,
+                How::Reserve(Attempt::Normal, _) => held.by_ref().take(valid().count()).collect(),
+                How::Reserve(attempt, payer) => {
+                    let batch: Vec<_> = valid().collect();
+                    self.tx.reserve(&batch, &vec![&**payer; batch.len()], *attempt)?
+                }
                 How::Promise(Attempt::Normal) => promised.by_ref().take(valid().count()).collect(),
-                How::Promise(attempt) => self.tx.promise(&valid().collect::<Vec<_>>(), attempt)?,
+                How::Promise(attempt) => self.tx.promise(&valid().collect::<Vec<_>>(), *attempt)?,
                 How::Reject => {
                     answers[at] = Answer::Decisions(self.reject(grant, &orders));
                     continue;
@@ -145,19 +145,21 @@ impl<'l, 'j> Round<'l, 'j> {
         orders: &[Result<Order<'j>, NoOrder>],
         outcomes: Vec<OrderOutcome>,
     ) -> Result<Vec<Decision>, LedgerError> {
+        let mut payers = self.payers(grant, orders, &outcomes)?.into_iter();
         let mut outcomes = outcomes.into_iter();
         let mut decisions = Vec::with_capacity(orders.len());
         for (event, order) in grant.events.iter().zip(orders) {
             let decision = match order {
                 Ok(order) => {
                     let outcome = outcomes.next().ok_or(LedgerError::Poisoned)?;
-                    let decision = decision(outcome, matches!(grant.how, How::Reserve(_) | How::Promise(_)));
+                    let payer = if outcome == OrderOutcome::Reserved { payers.next() } else { None };
+                    let decision = decision(outcome, payer);
                     match &decision {
                         Decision::Reply(reply) if reply.is_credited() => {
                             self.done.credited.push((order.user_id, order.trade_no));
                         }
                         Decision::Reply(reply) => self.archive_final(event, order, reply),
-                        Decision::Ask => {}
+                        Decision::Ask(_) => {}
                     }
                     decision
                 }
@@ -169,6 +171,27 @@ impl<'l, 'j> Round<'l, 'j> {
             decisions.push(decision);
         }
         Ok(decisions)
+    }
+
+    /// Who is to be asked for those that are reserved, in their order: the downstream that stands in the ledger, since
+    /// it may have paid, whoever pays the type by now (I1).
+    fn payers(
+        &mut self,
+        grant: &Grant,
+        orders: &[Result<Order<'j>, NoOrder>],
+        outcomes: &[OrderOutcome],
+    ) -> Result<Vec<String>, LedgerError> {
+        let valid = orders.iter().flatten().zip(outcomes);
+        let reserved: Vec<&str> = valid
+            .filter(|(_, outcome)| **outcome == OrderOutcome::Reserved)
+            .map(|(order, _)| order.trade_no)
+            .collect();
+        // Their event goes to a queue, whoever pays then.
+        if reserved.is_empty() || matches!(grant.how, How::Promise(_)) {
+            return Ok(vec![String::new(); reserved.len()]);
+        }
+        let stored = self.tx.orders(&reserved)?;
+        Ok(stored.into_iter().map(|order| order.map(|order| order.payer).unwrap_or_default()).collect())
     }
 
     fn archive_final(&mut self, event: &'j Bytes, order: &Order<'j>, reply: &GrantReply) {
@@ -200,7 +223,7 @@ impl<'l, 'j> Round<'l, 'j> {
         let numbers: Vec<&str> = paid.iter().map(|order| order.trade_no).collect();
         let posted = self.tx.post(&numbers, self.now_ms)?;
         for ((event, order), finish) in settle.paid.iter().zip(&paid).zip(posted) {
-            let reply = self.paid(event, order, finish)?;
+            let reply = self.paid(event, order, &settle.payer, finish)?;
             if reply.is_credited() {
                 self.done.credited.push((order.user_id, order.trade_no));
             }
@@ -224,11 +247,12 @@ impl<'l, 'j> Round<'l, 'j> {
             .collect();
         let batch: Vec<Withdrawal<'_>> = holds
             .iter()
-            .map(|(_, Hold { order, .. })| Withdrawal {
+            .map(|(_, Hold { order, payer, .. })| Withdrawal {
                 id: &order.id,
                 user_id: order.user_id,
                 asset: &order.bonus_type,
                 amount: order.amount,
+                payer,
                 time_ms: self.now_ms,
             })
             .collect();
@@ -237,7 +261,7 @@ impl<'l, 'j> Round<'l, 'j> {
         let paid: BTreeSet<&str> = holds
             .iter()
             .zip(&outcomes)
-            .filter(|((_, hold), outcome)| hold.pays && **outcome == HoldOutcome::Held)
+            .filter(|((_, hold), outcome)| hold.payer.is_empty() && **outcome == HoldOutcome::Held)
             .map(|((_, hold), _)| hold.order.id.as_str())
             .collect();
         if !paid.is_empty() {
@@ -247,8 +271,9 @@ impl<'l, 'j> Round<'l, 'j> {
             let is_paid = paid.contains(hold.order.id.as_str());
             answers[*at] = Answer::Held(match outcome {
                 HoldOutcome::Held if is_paid => Held::Done(Withdrawn::Paid),
-                HoldOutcome::HeldBefore if is_paid => Held::Done(Withdrawn::AlreadyPaid),
-                HoldOutcome::Held | HoldOutcome::HeldBefore => Held::Ask,
+                HoldOutcome::HeldBefore { .. } if is_paid => Held::Done(Withdrawn::AlreadyPaid),
+                HoldOutcome::Held => Held::Ask(hold.payer.clone()),
+                HoldOutcome::HeldBefore { payer } => Held::Ask(payer),
                 HoldOutcome::Paid => Held::Done(Withdrawn::AlreadyPaid),
                 HoldOutcome::Refused(why) => Held::Done(Withdrawn::Refused(why)),
                 HoldOutcome::Short { balance } => Held::Done(Withdrawn::Short { balance }),
@@ -292,6 +317,7 @@ impl<'l, 'j> Round<'l, 'j> {
         &mut self,
         event: &'j Bytes,
         order: &Order<'j>,
+        payer: &str,
         finish: Finish,
     ) -> Result<GrantReply, LedgerError> {
         let trade_no = order.trade_no;
@@ -303,7 +329,7 @@ impl<'l, 'j> Round<'l, 'j> {
             }
         }
         // The money is out, so it has to stand in the books: from the budget again, or before a person's eyes (I4).
-        match self.tx.reserve(&[*order], Attempt::Replay)?.first() {
+        match self.tx.reserve(&[*order], &[payer], Attempt::Replay)?.first() {
             Some(OrderOutcome::Reserved) => {
                 self.tx.post(&[trade_no], self.now_ms)?;
                 Ok(GrantReply::Credited)
@@ -365,17 +391,13 @@ pub(crate) const fn rejection(reason: Reason) -> Rejection {
     }
 }
 
-fn decision(outcome: OrderOutcome, reserve: bool) -> Decision {
+/// `payer`: whom to ask for one that is reserved.
+fn decision(outcome: OrderOutcome, payer: Option<String>) -> Decision {
     Decision::Reply(match outcome {
         OrderOutcome::Credited => GrantReply::Credited,
         OrderOutcome::AlreadyCredited => GrantReply::AlreadyCredited,
         OrderOutcome::Conflict => GrantReply::Conflict,
         OrderOutcome::Rejected(reason) => GrantReply::Rejected(rejection(reason)),
-        OrderOutcome::Reserved if reserve => return Decision::Ask,
-        // A downstream was to pay its type, and may have paid it. Paying here as well could pay twice (I1): a
-        // person has to look, so it counts as a failure and comes to the archive.
-        OrderOutcome::Reserved => {
-            GrantReply::Retry { after_ms: 1_000, reason: RetryReason::DownstreamTimeout }
-        }
+        OrderOutcome::Reserved => return Decision::Ask(payer.unwrap_or_default()),
     })
 }

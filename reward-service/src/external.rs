@@ -1,7 +1,8 @@
 //! Grants that a downstream pays: reserve → ask → post or release.
 //!
 //! The order is reserved, durably, before the downstream is asked. If we die in between, or its answer is lost,
-//! the next call finds it reserved and asks again with the same key; the downstream pays it once.
+//! the next call finds it reserved and asks again with the same key; the downstream pays it once. Which downstream that
+//! is stands with the order: whoever pays its type by now, none but the one that was asked is asked again.
 //!
 //! Answers go to the writer as they come. A call that takes longer than its caller's patience has then still done
 //! something, and the next one asks for the rest alone.
@@ -12,13 +13,13 @@ use crate::decode;
 use crate::service::RewardHandle;
 use crate::writer::{Decision, How, Job, Settle};
 use bytes::Bytes;
+use futures_util::future::join_all;
 use futures_util::stream::{self, Stream, StreamExt};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::oneshot;
-use windfall_ledger::Attempt;
 
 /// Answers that are settled together, at most; fewer when no more are there.
 const SETTLE_MAX: usize = 256;
@@ -73,11 +74,11 @@ struct Asked<'e> {
 impl RewardHandle {
     pub(crate) async fn grant_external(
         &self,
-        downstream: &Downstream,
         bonus_type: &Arc<str>,
         events: &[Bytes],
-        attempt: Attempt,
+        reserve: How,
     ) -> Vec<GrantReply> {
+        // Claimed before the ledger is asked how they stand: one that ends meanwhile is not asked for again.
         let mut claims = Claims::new(&self.inner.in_flight);
         // Malformed ones go along: the writer answers and archives them.
         let ours: Vec<usize> = (0..events.len())
@@ -88,24 +89,47 @@ impl RewardHandle {
             .collect();
         let others = events.len() - ours.len();
         let mut replies = vec![self.inner.later(bonus_type, RetryReason::Busy, others); events.len()];
-        let reserve = ours.iter().map(|at| events[*at].clone()).collect();
-        let decisions = self.decide(bonus_type, reserve, How::Reserve(attempt)).await;
-        let mut ask = Vec::new();
+        let own = ours.iter().map(|at| events[*at].clone()).collect();
+        let decisions = self.decide(bonus_type, own, reserve).await;
+        let mut ask: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (at, decision) in ours.into_iter().zip(decisions) {
             match decision {
                 Decision::Reply(reply) => replies[at] = reply,
-                Decision::Ask => ask.push(at),
+                Decision::Ask(payer) => ask.entry(payer).or_default().push(at),
             }
         }
         let asked = Asked { bonus_type, events };
-        let mut settling = Vec::new();
+        let asking = ask.into_iter().map(|(payer, at)| self.ask_payer(&asked, payer, at));
+        for (at, reply) in join_all(asking).await.concat() {
+            replies[at] = reply;
+        }
+        replies
+    }
+
+    /// Asks one downstream for the orders that are reserved for it. Answers their places and replies.
+    async fn ask_payer(&self, asked: &Asked<'_>, payer: String, ask: Vec<usize>) -> Vec<(usize, GrantReply)> {
+        let bonus_type = asked.bonus_type;
+        let Some(downstream) = self.inner.downstreams.get(&payer) else {
+            // It may have paid. Asking or paying elsewhere could pay twice (I1): a person has to look, so it counts as
+            // a failure and comes to the archive.
+            tracing::error!(
+                payer,
+                %bonus_type,
+                orders = ask.len(),
+                "orders are reserved for a downstream that is not configured; nobody else is asked"
+            );
+            let reply = GrantReply::Retry { after_ms: 1_000, reason: RetryReason::DownstreamTimeout };
+            self.inner.counters.count(bonus_type, std::iter::repeat_n(&reply, ask.len()));
+            return ask.into_iter().map(|at| (at, reply.clone())).collect();
+        };
+        let (mut replies, mut settling) = (Vec::with_capacity(ask.len()), Vec::new());
         let mut answers = pin!(asked.ask(downstream, ask).ready_chunks(SETTLE_MAX));
         while let Some(answers) = answers.next().await {
-            settling.extend(self.settle(downstream, &asked, answers, &mut replies));
+            settling.extend(self.settle(downstream, asked, &payer, answers, &mut replies));
         }
         for Settling { at, stored } in settling {
             match stored.await {
-                Ok(stored) => at.into_iter().zip(stored).for_each(|(at, reply)| replies[at] = reply),
+                Ok(stored) => replies.extend(at.into_iter().zip(stored)),
                 Err(_) => self.not_stored(bonus_type, &at, &mut replies),
             }
         }
@@ -117,8 +141,9 @@ impl RewardHandle {
         &self,
         downstream: &Downstream,
         asked: &Asked<'_>,
+        payer: &str,
         answers: Vec<(usize, PayAnswer)>,
-        replies: &mut [GrantReply],
+        replies: &mut Vec<(usize, GrantReply)>,
     ) -> Option<Settling> {
         let Asked { bonus_type, events } = *asked;
         let (mut paid_at, mut refused_at) = (Vec::new(), Vec::new());
@@ -139,8 +164,9 @@ impl RewardHandle {
                 PayAnswer::Retry { after_ms } => (after_ms, RetryReason::DownstreamRetry),
                 PayAnswer::Unknown => (downstream.timeout_retry_ms(), RetryReason::DownstreamTimeout),
             };
-            replies[at] = GrantReply::Retry { after_ms, reason };
-            self.inner.counters.count(bonus_type, &replies[at..=at]);
+            let reply = GrantReply::Retry { after_ms, reason };
+            self.inner.counters.count(bonus_type, [&reply]);
+            replies.push((at, reply));
         }
         let mut at = paid_at;
         at.extend(refused_at);
@@ -148,18 +174,19 @@ impl RewardHandle {
             return None;
         }
         let (reply, stored) = oneshot::channel();
-        let job = Job::Settle(Settle { bonus_type: Arc::clone(bonus_type), paid, refused, reply });
+        let (bonus_type, payer) = (Arc::clone(bonus_type), payer.to_owned());
+        let job = Job::Settle(Settle { bonus_type, payer, paid, refused, reply });
         if self.inner.push(job).is_err() {
-            self.not_stored(bonus_type, &at, replies);
+            self.not_stored(asked.bonus_type, &at, replies);
             return None;
         }
         Some(Settling { at, stored })
     }
 
     /// Reserved they stay, and the downstream is asked again; it pays once.
-    fn not_stored(&self, bonus_type: &str, at: &[usize], replies: &mut [GrantReply]) {
+    fn not_stored(&self, bonus_type: &str, at: &[usize], replies: &mut Vec<(usize, GrantReply)>) {
         let later = self.inner.later(bonus_type, RetryReason::StoreUnavailable, at.len());
-        at.iter().for_each(|at| replies[*at] = later.clone());
+        replies.extend(at.iter().map(|at| (*at, later.clone())));
     }
 }
 

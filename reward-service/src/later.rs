@@ -144,15 +144,15 @@ impl LaterGrants {
         let mut write = Places::default();
         for (at, decision) in places.strong.iter().zip(strong) {
             match decision {
-                Decision::Ask => write.of(steps[*at].queue).push(*at),
+                Decision::Ask(_) => write.of(steps[*at].queue).push(*at),
                 Decision::Reply(reply) => answers[*at] = Later::Reply(reply),
             }
         }
         // No answer in time: reserved or not, nobody knows, and either is well.
-        let weak = weak.unwrap_or_else(|_| vec![Decision::Ask; places.weak.len()]);
+        let weak = weak.unwrap_or_else(|_| vec![Decision::Ask(String::new()); places.weak.len()]);
         for (at, decision) in places.weak.iter().zip(weak) {
             match decision {
-                Decision::Ask => write.of(steps[*at].queue).push(*at),
+                Decision::Ask(_) => write.of(steps[*at].queue).push(*at),
                 Decision::Reply(reply) if !reply.is_final() => write.of(steps[*at].queue).push(*at),
                 Decision::Reply(reply) => answers[*at] = Later::Reply(reply),
             }
@@ -242,8 +242,8 @@ impl RewardHandle {
             return Err(ReleaseError::NoActor);
         }
         let (own, who, now_ms) = (trade_no.to_owned(), actor.to_owned(), (self.inner.clock)());
-        let entry = self.call(move |ledger| {
-            let done = ledger.transact(|tx| {
+        let done = self.call(move |ledger| {
+            ledger.transact(|tx| {
                 let Some(order) = tx.order(&own)? else { return Ok(false) };
                 if tx.release(&[(own.as_str(), Reason::Released)], now_ms)?.first() != Some(&Finish::Done) {
                     return Ok(false);
@@ -273,21 +273,16 @@ impl RewardHandle {
                     time_ms: now_ms,
                 };
                 tx.archive(&[entry])?;
+                // And the line of the audit: who ended it stands there if it has ended.
+                let (trade_no, reason) = (Some(own.clone()), Some(reason));
+                let filter = ArchiveFilter { trade_no, reason, limit: 10_000, ..ArchiveFilter::default() };
+                if let Some(entry) = tx.archive_list(&filter)?.last() {
+                    let replay = Replay { time_ms: now_ms, actor: who.clone(), outcome: "released".into() };
+                    tx.mark_replayed(entry.id, &replay)?;
+                }
                 Ok(true)
-            })?;
-            if !done {
-                return Ok(None);
-            }
-            let reason = Some("released".to_owned());
-            let filter =
-                ArchiveFilter { trade_no: Some(own), reason, limit: 10_000, ..ArchiveFilter::default() };
-            let id = ledger.archive_list(&filter)?.last().map(|entry| entry.id);
-            let replay = Replay { time_ms: now_ms, actor: who, outcome: "released".into() };
-            if let Some(id) = id {
-                ledger.transact(|tx| tx.mark_replayed(id, &replay))?;
-            }
-            Ok(Some(()))
+            })
         });
-        entry.await?.ok_or_else(|| ReleaseError::NotReserved(trade_no.to_owned()))
+        if done.await? { Ok(()) } else { Err(ReleaseError::NotReserved(trade_no.to_owned())) }
     }
 }

@@ -8,6 +8,7 @@
 //!   is asked, and posted when it has paid; whatever gets lost in between, it is asked again with the same key.
 //! - [`fake`] is a downstream in process, for demos and tests.
 //! - Money goes out by [`accounts::Accounts::withdraw`]: held, paid by [`RewardOptions::payout`], ended; once an id.
+//!   [`Resumer`] asks about those that nobody asks about again.
 //! - [`LaterGrants`] takes events now and has them granted later: budget reserved, event queued, then accepted.
 //! - `rpc` (feature `rpc`) is the service over gRPC.
 //! - What finally fails is archived in the transaction that decides it (I2); [`RewardHandle::replay`] grants
@@ -59,6 +60,7 @@ mod later;
 mod options;
 mod reading;
 mod replay;
+mod resume;
 #[cfg(feature = "rpc")]
 pub mod rpc;
 mod service;
@@ -73,6 +75,7 @@ pub use later::{
 };
 pub use options::{Clock, ConnectorOptions, GrantObserver, Payer, RewardOptions, system_clock};
 pub use replay::{ReplayError, Replayed};
+pub use resume::{ResumeOptions, Resumed, Resumer};
 pub use service::{CallError, RewardHandle, RewardService, StartError};
 pub use stats::{OTHER, RewardStats, TypeStats};
 pub use windfall_ledger as ledger;

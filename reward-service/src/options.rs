@@ -40,7 +40,9 @@ pub struct RewardOptions {
     pub pays: BTreeMap<String, Payer>,
     /// Who pays withdrawals out. The ledger: it notes them as paid in the transaction that holds them, and whoever
     /// reads the answer moves the money. A connector: it is asked with the key `withdrawal `, a space included, and
-    /// the withdrawal's id, with neither activity nor scene. Default: the ledger.
+    /// the withdrawal's id, with neither activity nor scene. Only types that the ledger pays can be withdrawn: what a
+    /// connector pays is out already. One that is held is asked of the payer that it was held for, whatever this says
+    /// by then. Default: the ledger.
     pub payout: Payer,
     /// Options of connectors by name; those not named have the defaults.
     pub connectors: BTreeMap<String, ConnectorOptions>,

@@ -26,9 +26,20 @@ pub enum ReplayError {
     /// Nobody is named who asks for it.
     #[error("a replay needs the name of who asks for it")]
     NoActor,
-    /// The ledger could not be asked.
+    /// The ledger could not be asked; nothing was granted.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// The event was granted anew, as the answer says, and this could not be written into the audit, which says
+    /// `asked`.
+    #[error("entry {id} was replayed, and came to: {}; the audit does not say so yet: {error}", word(reply))]
+    NotRecorded {
+        /// The entry.
+        id: i64,
+        /// What it came to.
+        reply: GrantReply,
+        /// Why it is not recorded.
+        error: CallError,
+    },
 }
 
 /// The word that the audit keeps. Before it stands `asked`, alone where the process died in between.
@@ -94,8 +105,10 @@ impl RewardHandle {
             let replies = self.grant(&bonus_type, &[payload], Attempt::Replay).await;
             replies.into_iter().next().ok_or(CallError::Closed)?
         };
-        self.note(id, actor, word(&reply)).await?;
-        Ok(Replayed { id, trade_no, reply })
+        match self.note(id, actor, word(&reply)).await {
+            Ok(()) => Ok(Replayed { id, trade_no, reply }),
+            Err(error) => Err(ReplayError::NotRecorded { id, reply, error }),
+        }
     }
 
     /// A line of the audit.

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 use windfall_config::rules::{Budget, BudgetKind};
-use windfall_ledger::{Attempt, BudgetRaised, BudgetSet, Ledger, LedgerError, OpenError, Writers};
+use windfall_ledger::{Attempt, BudgetSet, BudgetsApplied, Ledger, LedgerError, OpenError, Writers};
 
 /// The service could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -169,38 +169,42 @@ impl RewardHandle {
             return Vec::new();
         }
         let name = Arc::from(bonus_type);
-        if let Some(downstream) = self.downstream(bonus_type) {
-            return self.grant_external(downstream, &name, events, attempt).await;
-        }
         let how = self.how(bonus_type, attempt);
-        let decisions = self.decide(&name, events.to_vec(), how).await.into_iter();
-        decisions
-            .map(|decision| match decision {
-                Decision::Reply(reply) => reply,
-                Decision::Ask => self.inner.later(bonus_type, RetryReason::StoreUnavailable, 1),
-            })
-            .collect()
-    }
-
-    fn payer(&self, bonus_type: &str) -> &Payer {
-        self.inner.options.pays.get(bonus_type).unwrap_or(&self.inner.options.default_pays)
-    }
-
-    /// The downstream that pays this type, where one does.
-    fn downstream(&self, bonus_type: &str) -> Option<&Downstream> {
-        match self.payer(bonus_type) {
-            Payer::Connector(connector) => {
-                self.inner.downstreams.get(connector).map(|downstream| &**downstream)
-            }
-            Payer::Ledger | Payer::Nobody => None,
+        if matches!(how, How::Reserve(..)) {
+            return self.grant_external(&name, events, how).await;
         }
+        let decisions = self.decide(&name, events.to_vec(), how).await;
+        let mut replies = vec![self.inner.come_again(); events.len()];
+        let mut reserved = Vec::new();
+        for (at, decision) in decisions.into_iter().enumerate() {
+            match decision {
+                Decision::Reply(reply) => replies[at] = reply,
+                Decision::Ask(_) => reserved.push(at),
+            }
+        }
+        if !reserved.is_empty() {
+            // A downstream was to pay them when their type was its, and may have: it alone is asked (I1). One that has
+            // ended meanwhile is not reserved anew.
+            let own: Vec<Bytes> = reserved.iter().map(|at| events[*at].clone()).collect();
+            let how = How::Reserve(Attempt::Normal, Arc::from(""));
+            let asked = self.grant_external(&name, &own, how).await;
+            reserved.into_iter().zip(asked).for_each(|(at, reply)| replies[at] = reply);
+        }
+        replies
+    }
+
+    /// Who pays this type.
+    pub(crate) fn payer(&self, bonus_type: &str) -> &Payer {
+        self.inner.options.pays.get(bonus_type).unwrap_or(&self.inner.options.default_pays)
     }
 
     /// What the ledger is asked to do for this type.
     pub(crate) fn how(&self, bonus_type: &str, attempt: Attempt) -> How {
         match self.payer(bonus_type) {
             Payer::Ledger => How::Credit(attempt),
-            Payer::Connector(_) if self.downstream(bonus_type).is_some() => How::Reserve(attempt),
+            Payer::Connector(name) if self.inner.downstreams.contains_key(name) => {
+                How::Reserve(attempt, Arc::from(name.as_str()))
+            }
             Payer::Connector(_) | Payer::Nobody => How::Reject,
         }
     }
@@ -241,12 +245,12 @@ impl RewardHandle {
         Ok(answer.await.map_err(|_| CallError::Closed)??)
     }
 
-    /// Sets the budgets of the live rules; those not named stay as they are. Answers with totals that could not
-    /// be lowered as far as asked.
+    /// Sets the budgets of this version of the live rules; those not named stay as they are. Answers with totals that
+    /// could not be lowered as far as asked, or that a newer version's budgets are set and nothing was changed.
     ///
     /// # Errors
     /// [`CallError`]: none was changed, or nobody knows; set them again.
-    pub async fn apply_budgets(&self, budgets: &[Budget]) -> Result<Vec<BudgetRaised>, CallError> {
+    pub async fn apply_budgets(&self, version: u64, budgets: &[Budget]) -> Result<BudgetsApplied, CallError> {
         let budgets = budgets.to_vec();
         self.call(move |ledger| {
             let sets: Vec<BudgetSet<'_>> = budgets
@@ -259,7 +263,7 @@ impl RewardHandle {
                     shards: if budget.kind == BudgetKind::Strict { 0 } else { budget.shards },
                 })
                 .collect();
-            ledger.set_budgets(&sets)
+            ledger.apply_budgets(version, &sets)
         })
         .await
     }
@@ -279,6 +283,11 @@ impl RewardHandle {
 impl Inner {
     pub(crate) fn push(&self, job: Job) -> Result<(), NotTaken> {
         self.inbox.push(job.weight(), job)
+    }
+
+    /// Come again, since nothing is stored or nobody knows.
+    pub(crate) const fn come_again(&self) -> GrantReply {
+        GrantReply::Retry { after_ms: self.options.busy_retry_ms, reason: RetryReason::StoreUnavailable }
     }
 
     /// Come again; ours to solve. Counts for so many events.

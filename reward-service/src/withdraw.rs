@@ -2,10 +2,13 @@
 //!
 //! A withdrawal is hold → payout → end. It is held, durably, before its payer is asked. If we die in between, or an
 //! answer is lost, the next call with its id finds it held and asks the payer again with the same key; the payer
-//! pays it once. Nothing but the payer's refusal gives the money back: a time-out says nothing (I1).
+//! pays it once. Nothing but the payer's refusal gives the money back: a time-out says nothing (I1). Who the payer is
+//! stands with what is held: whoever pays by now, none but the one that was asked is asked again.
+//!
+//! Only types that the ledger pays are withdrawn. What a downstream pays was paid when it was credited.
 
 use crate::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
-use crate::connector::{Downstream, PayAnswer, PayOrder};
+use crate::connector::{PayAnswer, PayOrder};
 use crate::external::Claims;
 use crate::inbox::NotTaken;
 use crate::options::Payer;
@@ -21,8 +24,8 @@ use windfall_proto::order::{check_amount, check_bonus_type, check_trade_no};
 pub(crate) enum Held {
     /// Decided.
     Done(Withdrawn),
-    /// It is held, now or since before: ask its payer.
-    Ask,
+    /// It is held, now or since before: ask this payer and no other. Empty: the ledger itself.
+    Ask(String),
 }
 
 /// The key under which a payer knows a withdrawal. The space keeps it apart from every order number, which has none.
@@ -39,15 +42,40 @@ fn check(order: &WithdrawOrder) -> Result<(), AccountsError> {
 }
 
 impl RewardHandle {
-    fn unavailable(&self, what: impl ToString) -> AccountsError {
+    pub(crate) fn unavailable(&self, what: impl ToString) -> AccountsError {
         AccountsError::Unavailable { what: what.to_string(), after_ms: self.inner.options.busy_retry_ms }
     }
 
-    fn read_failed(&self, error: CallError) -> AccountsError {
+    pub(crate) fn read_failed(&self, error: CallError) -> AccountsError {
         match error {
             CallError::Ledger(LedgerError::Invalid(what)) => AccountsError::Invalid(what),
             other => self.unavailable(other),
         }
+    }
+
+    /// Who pays a withdrawal of this type that begins now: a downstream's name; empty: the ledger itself. Or why none
+    /// begins.
+    fn payer_of_withdrawals(&self, bonus_type: &str) -> Result<String, String> {
+        match self.payer(bonus_type) {
+            Payer::Ledger => {}
+            Payer::Connector(_) => {
+                return Err(format!("{bonus_type} is paid by its downstream, not withdrawn"));
+            }
+            Payer::Nobody => return Err(format!("{bonus_type} is paid by nobody, so it is not withdrawn")),
+        }
+        match &self.inner.options.payout {
+            Payer::Ledger => Ok(String::new()),
+            Payer::Connector(name) if self.inner.downstreams.contains_key(name) => Ok(name.clone()),
+            Payer::Connector(name) => Err(format!("there is no connector {name}")),
+            Payer::Nobody => Err("nothing is paid out here".into()),
+        }
+    }
+
+    /// Whether a withdrawal of this id was ever held.
+    async fn is_known(&self, id: &str) -> Result<bool, AccountsError> {
+        let own = id.to_owned();
+        let found = self.read(move |reader| reader.withdrawal(&own)).await;
+        Ok(found.map_err(|error| self.read_failed(error))?.is_some())
     }
 
     /// Hands a job to a writer, and waits for its answer. None comes where nothing is stored, or nobody knows.
@@ -61,18 +89,22 @@ impl RewardHandle {
         answer.await.map_err(|_| self.unavailable("the ledger did not store it, or nobody knows"))
     }
 
-    /// Asks the payer of a withdrawal that is held, and ends it as the payer says.
-    async fn pay_out(
+    /// Asks the payer of a withdrawal that is held, and ends it as the payer says. The caller has claimed its key.
+    pub(crate) async fn pay_out(
         &self,
-        downstream: &Downstream,
+        payer: &str,
         order: &WithdrawOrder,
     ) -> Result<Withdrawn, AccountsError> {
         let key = payout_key(&order.id);
-        let mut claims = Claims::new(&self.inner.in_flight);
-        if !claims.claim(&key) {
-            // Another call with this id is asking.
-            return Ok(Withdrawn::Pending { after_ms: self.inner.options.busy_retry_ms });
-        }
+        let Some(downstream) = self.inner.downstreams.get(payer) else {
+            // It may have paid. Asking or paying elsewhere could pay twice (I1).
+            tracing::error!(
+                payer,
+                id = order.id,
+                "a withdrawal is held for a payer that is not configured; nobody else is asked"
+            );
+            return Ok(Withdrawn::Pending { after_ms: 1_000 });
+        };
         let pay = PayOrder {
             trade_no: &key,
             user_id: order.user_id,
@@ -122,20 +154,29 @@ impl Accounts for RewardHandle {
 
     async fn withdraw(&self, order: &WithdrawOrder) -> Result<Withdrawn, AccountsError> {
         check(order)?;
-        let downstream = match &self.inner.options.payout {
-            Payer::Ledger => None,
-            Payer::Connector(name) => match self.inner.downstreams.get(name) {
-                Some(downstream) => Some(downstream),
-                None => return Err(AccountsError::Invalid(format!("there is no connector {name}"))),
-            },
-            Payer::Nobody => return Err(AccountsError::Invalid("nothing is paid out here".into())),
+        let payer = match self.payer_of_withdrawals(&order.bonus_type) {
+            Ok(payer) => payer,
+            // One that is there goes on to its end, as it began: then this payer counts for nothing.
+            Err(why) if !self.is_known(&order.id).await? => return Err(AccountsError::Invalid(why)),
+            Err(_) => String::new(),
         };
-        let hold = |reply| Job::Hold(Hold { order: order.clone(), pays: downstream.is_none(), reply });
-        match (self.ask_writer(hold).await?, downstream) {
-            (Held::Done(withdrawn), _) => Ok(withdrawn),
-            (Held::Ask, Some(downstream)) => self.pay_out(downstream, order).await,
-            // Held when a connector paid withdrawals, which may have paid this one: paying it here could pay twice.
-            (Held::Ask, None) => Ok(Withdrawn::Pending { after_ms: 1_000 }),
+        let mut claims = Claims::new(&self.inner.in_flight);
+        let later = || Ok(Withdrawn::Pending { after_ms: self.inner.options.busy_retry_ms });
+        let hold = |reply| Job::Hold(Hold { order: order.clone(), payer: payer.clone(), reply });
+        if payer.is_empty() {
+            // The ledger pays in the transaction that holds: nobody is asked, so nobody has to wait.
+            match self.ask_writer(hold).await? {
+                Held::Done(withdrawn) => return Ok(withdrawn),
+                Held::Ask(_) => {}
+            }
+        }
+        // Claimed before the ledger is asked how it stands: its payer is not asked about one that ends meanwhile.
+        if !claims.claim(&payout_key(&order.id)) {
+            return later();
+        }
+        match self.ask_writer(hold).await? {
+            Held::Done(withdrawn) => Ok(withdrawn),
+            Held::Ask(payer) => self.pay_out(&payer, order).await,
         }
     }
 }

@@ -19,15 +19,15 @@ use windfall_ledger::{Attempt, Finish, Ledger, LedgerError};
 pub(crate) enum Decision {
     /// Decided.
     Reply(GrantReply),
-    /// Reserved: ask the downstream.
-    Ask,
+    /// Reserved: ask this downstream and no other. Empty: none is known, as with orders that await their event.
+    Ask(String),
 }
 
 impl Decision {
     const fn reply(&self) -> Option<&GrantReply> {
         match self {
             Self::Reply(reply) => Some(reply),
-            Self::Ask => None,
+            Self::Ask(_) => None,
         }
     }
 }
@@ -42,12 +42,12 @@ pub(crate) struct Grant {
 }
 
 /// Who pays, and so what the ledger is asked to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum How {
     /// The ledger itself.
     Credit(Attempt),
-    /// A downstream: hold the budget meanwhile.
-    Reserve(Attempt),
+    /// The downstream of this name, unless another is asked already: hold the budget meanwhile.
+    Reserve(Attempt, Arc<str>),
     /// The ledger itself, when the event comes: hold the budget meanwhile.
     Promise(Attempt),
     /// Nobody.
@@ -58,6 +58,8 @@ pub(crate) enum How {
 #[derive(Debug)]
 pub(crate) struct Settle {
     pub bonus_type: Arc<str>,
+    /// Its name.
+    pub payer: String,
     pub paid: Vec<Bytes>,
     pub refused: Vec<(Bytes, String)>,
     /// First the paid ones, then the refused; dropped when nothing is stored.
@@ -68,8 +70,8 @@ pub(crate) struct Settle {
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub order: WithdrawOrder,
-    /// The ledger itself pays it, in the same transaction.
-    pub pays: bool,
+    /// Who pays it, if it is not held yet; empty: the ledger itself, in the same transaction.
+    pub payer: String,
     pub reply: oneshot::Sender<Held>,
 }
 
@@ -219,7 +221,8 @@ impl Writer {
         let mut decisions = Vec::with_capacity(events.len());
         for half in events.chunks(events.len().div_ceil(2)) {
             let (own, mut decided) = oneshot::channel();
-            let part = Grant { bonus_type: Arc::clone(&bonus_type), events: half.to_vec(), how, reply: own };
+            let (name, how) = (Arc::clone(&bonus_type), how.clone());
+            let part = Grant { bonus_type: name, events: half.to_vec(), how, reply: own };
             self.round(&mut vec![Job::Grant(part)]);
             match decided.try_recv() {
                 Ok(own) => decisions.extend(own),

@@ -16,7 +16,7 @@ use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason, Rewa
 use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{ArchiveFilter, Ledger, LedgerReader, Status};
 use windfall_reward_service::{
-    Connector, ConnectorOptions, PayAnswer, PayOrder, RewardHandle, RewardOptions, system_clock,
+    Connector, ConnectorOptions, PayAnswer, PayOrder, Payer, RewardHandle, RewardOptions, system_clock,
 };
 
 /// Answers what it is told to, then `Paid`; counts its calls.
@@ -97,7 +97,7 @@ async fn each_answer_of_a_downstream_leads_where_it_should() {
         PayAnswer::AlreadyPaid,
     ]);
     let rewards = start_with(folder.path(), options(ConnectorOptions::default()), vec![script.clone()]);
-    rewards.apply_budgets(&[budget(1)]).await.unwrap();
+    rewards.apply_budgets(1, &[budget(1)]).await.unwrap();
     let ask = || async { rewards.grant_batch("badge", &[badge("a")]).await.remove(0) };
     assert!(matches!(ask().await, GrantReply::Retry { reason: RetryReason::DownstreamTimeout, .. }));
     assert_eq!(ask().await, GrantReply::Retry { after_ms: 9, reason: RetryReason::DownstreamRetry });
@@ -120,7 +120,7 @@ async fn a_refusal_is_final_gives_the_budget_back_and_can_be_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let script = Script::of([PayAnswer::Refused("no such badge".into())]);
     let rewards = start_with(folder.path(), options(ConnectorOptions::default()), vec![script.clone()]);
-    rewards.apply_budgets(&[budget(1)]).await.unwrap();
+    rewards.apply_budgets(1, &[budget(1)]).await.unwrap();
     let refused = [GrantReply::Rejected(Rejection::DownstreamRefused)];
     assert_eq!(rewards.grant_batch("badge", &[badge("a")]).await, refused);
     assert_eq!(rewards.grant_batch("badge", &[badge("a")]).await, refused);
@@ -370,7 +370,7 @@ async fn contradicted(
     let gated = Gated { calls: AtomicUsize::new(0), open: tokio::sync::Semaphore::new(0), told };
     let gated = Arc::new(gated);
     let rewards = start_with(folder, options(ConnectorOptions::default()), vec![gated.clone()]);
-    rewards.apply_budgets(&[budget(1)]).await.unwrap();
+    rewards.apply_budgets(1, &[budget(1)]).await.unwrap();
     let ask = || {
         let rewards = rewards.clone();
         tokio::spawn(async move { rewards.grant_batch("badge", &[badge("a")]).await.remove(0) })
@@ -409,7 +409,7 @@ async fn contradicted(
     while gated.calls.load(Ordering::SeqCst) < 2 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    rewards.apply_budgets(&[budget(total)]).await.unwrap();
+    rewards.apply_budgets(1, &[budget(total)]).await.unwrap();
     gated.open.add_permits(2);
     let reply = second.await.unwrap();
     (rewards, reply)
@@ -437,7 +437,7 @@ async fn paid_after_a_refusal_when_nothing_is_left_it_waits_in_the_archive_for_a
     let entry = rewards.archive_list(filter).await.unwrap().remove(0);
     assert!(entry.detail.contains("paid downstream"), "{}", entry.detail);
     assert_clean(folder.path());
-    rewards.apply_budgets(&[budget(1)]).await.unwrap();
+    rewards.apply_budgets(1, &[budget(1)]).await.unwrap();
     assert_eq!(rewards.replay(entry.id, "ann").await.unwrap().reply, GrantReply::Credited);
     rewards.close();
     assert_clean(folder.path());
@@ -450,6 +450,63 @@ async fn refused_after_it_was_paid_it_stays_credited_and_is_not_archived() {
     let (rewards, reply) = contradicted(folder.path(), told, 1).await;
     assert_eq!(reply, GrantReply::AlreadyCredited);
     assert!(rewards.archive_list(ArchiveFilter::default()).await.unwrap().is_empty());
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// One of two that answer alike.
+struct Named(&'static str, Arc<Script>);
+
+#[async_trait]
+impl Connector for Named {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    async fn pay(&self, order: PayOrder<'_>) -> PayAnswer {
+        self.1.pay(order).await
+    }
+}
+
+#[tokio::test]
+async fn a_payer_that_is_changed_is_not_asked_for_what_another_may_have_paid() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = (Script::of([PayAnswer::Unknown, PayAnswer::Unknown]), Script::of([]));
+    let own = |name, script: &Arc<Script>| Arc::new(Named(name, Arc::clone(script))) as Arc<dyn Connector>;
+    let start = |payer: &str, with_a: bool| {
+        let mut options = RewardOptions::default();
+        if !payer.is_empty() {
+            options.pays.insert("badge".into(), Payer::Connector(payer.into()));
+        }
+        let both = with_a.then(|| own("a", &a)).into_iter().chain([own("b", &b)]);
+        start_with(folder.path(), options, both.collect())
+    };
+    let unknown =
+        |reply: &GrantReply| matches!(reply, GrantReply::Retry { reason, .. } if reason.is_failure());
+    let rewards = start("a", true);
+    assert!(unknown(&rewards.grant_batch("badge", &[badge("x")]).await[0]));
+    rewards.close();
+    // b pays by now: it gets what is new, and a is asked for what it may have paid.
+    let rewards = start("b", true);
+    let replies = rewards.grant_batch("badge", &[badge("x"), badge("y")]).await;
+    assert!(unknown(&replies[0]), "{replies:?}");
+    assert_eq!(replies[1], GrantReply::Credited);
+    assert_eq!((a.calls(), b.calls()), (2, 1));
+    rewards.close();
+    // a is gone, and b pays, or the ledger.
+    for payer in ["b", ""] {
+        let rewards = start(payer, false);
+        let replies = rewards.grant_batch("badge", &[badge("x"), badge("y")]).await;
+        assert!(unknown(&replies[0]), "{replies:?}");
+        assert_eq!(replies[1], GrantReply::AlreadyCredited);
+        assert_eq!((a.calls(), b.calls()), (2, 1), "nobody else is asked");
+        rewards.close();
+    }
+    // The ledger pays by now, and a is there: it says that it has paid.
+    let rewards = start("", true);
+    let replies = rewards.grant_batch("badge", &[badge("x"), badge("z")]).await;
+    assert_eq!(replies, [GrantReply::Credited, GrantReply::Credited]);
+    assert_eq!((a.calls(), b.calls()), (3, 1));
     rewards.close();
     assert_clean(folder.path());
 }

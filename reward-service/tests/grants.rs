@@ -10,7 +10,7 @@ use support::{assert_clean, bytes, cash, event, ledger_path, start, start_with};
 use windfall_config::rules::{Budget, BudgetKind};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::contract::{Failed, GrantReply, Rejection, RetryReason, Rewards};
-use windfall_reward_service::ledger::{ArchiveFilter, Ledger, LedgerOptions, LedgerReader};
+use windfall_reward_service::ledger::{ArchiveFilter, BudgetsApplied, Ledger, LedgerOptions, LedgerReader};
 use windfall_reward_service::{
     Payer, ReplayError, RewardHandle, RewardOptions, RewardService, StartError, system_clock,
 };
@@ -113,7 +113,7 @@ fn a_connector_that_is_not_there_is_an_error_at_the_start() {
 async fn a_budget_is_never_over_while_many_grant_and_the_total_moves() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
-    rewards.apply_budgets(&[budget(1_000, 8)]).await.unwrap();
+    rewards.apply_budgets(1, &[budget(1_000, 8)]).await.unwrap();
     let mut tasks = Vec::new();
     for caller in 0..8 {
         let rewards = rewards.clone();
@@ -138,7 +138,7 @@ async fn a_budget_is_never_over_while_many_grant_and_the_total_moves() {
     }
     let path = ledger_path(folder.path());
     for (total, shards) in [(1_500, 1), (900, 64), (2_000, 5), (1_200, 3)] {
-        rewards.apply_budgets(&[budget(total, shards)]).await.unwrap();
+        rewards.apply_budgets(1, &[budget(total, shards)]).await.unwrap();
         for _ in 0..5 {
             let state = LedgerReader::open(&path).unwrap().budgets().unwrap().remove(0);
             assert!(state.used + state.reserved <= state.total.unwrap(), "{state:?}");
@@ -304,7 +304,7 @@ async fn a_full_queue_answers_busy_and_a_closed_service_asks_to_come_again() {
 async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
-    rewards.apply_budgets(&[budget(5, 2)]).await.unwrap();
+    rewards.apply_budgets(1, &[budget(5, 2)]).await.unwrap();
     let events = [cash("a", 1, 5), cash("b", 2, 5), cash("a", 3, 5)];
     let exhausted = GrantReply::Rejected(Rejection::BudgetExhausted);
     let replies = rewards.grant_batch("cash", &events).await;
@@ -340,9 +340,9 @@ async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
     let malformed = GrantReply::Rejected(Rejection::Malformed);
     assert_eq!(rewards.replay(id("malformed"), "ann").await.unwrap().reply, malformed);
     assert_eq!(rewards.replay(id("budget_exhausted"), "ann").await.unwrap().reply, exhausted);
-    rewards.apply_budgets(&[budget(10, 2)]).await.unwrap();
+    rewards.apply_budgets(1, &[budget(10, 2)]).await.unwrap();
     assert_eq!(rewards.grant_batch("cash", &events[1..2]).await, [exhausted], "only a replay tries it anew");
-    rewards.apply_budgets(&[budget(11, 2)]).await.unwrap();
+    rewards.apply_budgets(1, &[budget(11, 2)]).await.unwrap();
     assert_eq!(rewards.grant_batch("cash", &[late]).await, [GrantReply::Credited]);
     assert_eq!(rewards.replay(id("max_failures"), "ann").await.unwrap().reply, GrantReply::AlreadyCredited);
     let filter = ArchiveFilter { reason: Some("budget_exhausted".into()), ..ArchiveFilter::default() };
@@ -377,7 +377,7 @@ async fn a_type_that_changes_hands_pays_no_reserved_order_twice() {
         time_ms: 1,
     };
     let mut tx = ledger.begin().unwrap();
-    tx.reserve(&[order], windfall_reward_service::ledger::Attempt::Normal).unwrap();
+    tx.reserve(&[order], &["bank"], windfall_reward_service::ledger::Attempt::Normal).unwrap();
     tx.commit().unwrap();
     drop(ledger);
     let rewards = start(folder.path());
@@ -511,7 +511,8 @@ async fn the_kinds_of_budgets_of_the_rules_hold_side_by_side() {
         total: 12,
         ..sharded.clone()
     };
-    assert!(rewards.apply_budgets(&[sharded, strict, all]).await.unwrap().is_empty());
+    let set = rewards.apply_budgets(1, &[sharded, strict, all]).await.unwrap();
+    assert_eq!(set, BudgetsApplied::Set(Vec::new()));
     let cards = |trade_no, amount| {
         bytes(windfall_proto::event::EventRef { scene: "cards", ..event(trade_no, 1, "cash", amount) })
     };

@@ -3,19 +3,25 @@
 
 mod support;
 
+use async_trait::async_trait;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{assert_clean, cash, ledger_path, start_with};
 use windfall_reward_service::accounts::{Accounts, WithdrawOrder, Withdrawn};
 use windfall_reward_service::contract::Rewards;
 use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{LedgerReader, WithdrawalStatus};
-use windfall_reward_service::{Payer, RewardHandle, RewardOptions, system_clock};
+use windfall_reward_service::{
+    Connector, ConnectorOptions, PayAnswer, PayOrder, Payer, Resumed, RewardHandle, RewardOptions,
+    system_clock,
+};
 
 /// Set for the child alone: its data directory.
 const CHILD: &str = "WINDFALL_TEST_KILL_WITHDRAW_DIR";
+/// The same, of the child that waits for its payer.
+const HOLDING_CHILD: &str = "WINDFALL_TEST_KILL_HOLDING_DIR";
 const WITHDRAWALS: u32 = 3_000;
 const USERS: i64 = 20;
 
@@ -37,6 +43,71 @@ async fn credit_and_withdraw(rewards: &RewardHandle, nth: u32) -> Withdrawn {
     let credit = cash(&format!("order/{nth:05}"), order.user_id, order.amount);
     assert!(rewards.grant_batch("cash", &[credit]).await[0].is_credited());
     rewards.withdraw(&order).await.unwrap()
+}
+
+/// Never answers: whoever asks it waits.
+struct Mute;
+
+#[async_trait]
+impl Connector for Mute {
+    fn name(&self) -> &str {
+        "fake"
+    }
+
+    async fn pay(&self, _: PayOrder<'_>) -> PayAnswer {
+        std::future::pending().await
+    }
+}
+
+/// Does nothing unless the test below started it as a child: holds a withdrawal, and waits for its payer.
+#[test]
+fn child_that_is_killed_with_a_withdrawal_held() {
+    let Ok(folder) = std::env::var(HOLDING_CHILD) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut options =
+            RewardOptions { payout: Payer::Connector("fake".into()), ..RewardOptions::default() };
+        let connector = ConnectorOptions { timeout_ms: 600_000, ..ConnectorOptions::default() };
+        options.connectors.insert("fake".into(), connector);
+        credit_and_withdraw(&start_with(&PathBuf::from(folder), options, vec![Arc::new(Mute)]), 1).await;
+    });
+}
+
+#[tokio::test]
+async fn killed_after_the_hold_and_never_asked_again_it_is_paid_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_is_killed_with_a_withdrawal_held", "--nocapture"])
+        .env(HOLDING_CHILD, folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let is_held = || {
+        let reader = LedgerReader::open(ledger_path(folder.path())).ok()?;
+        reader.withdrawal(&withdrawal(1).id).ok()?
+    };
+    while is_held().is_none() {
+        assert!(Instant::now() < deadline, "nothing was held");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let rewards = service(folder.path());
+    assert_eq!(rewards.resume_held(3_600_000, "", 10).await.unwrap(), Resumed::default(), "not yet");
+    // Two at once: one has it in hand, and the other finds that, or that it has ended.
+    let (first, second) = tokio::join!(rewards.resume_held(0, "", 10), rewards.resume_held(0, "", 10));
+    let both = [first.unwrap(), second.unwrap()];
+    assert!(both.iter().any(|one| one.paid == 1), "{both:?}");
+    assert!(both.iter().all(|one| one.failed + one.refused == 0), "{both:?}");
+    assert_eq!(rewards.resume_held(0, "", 10).await.unwrap(), Resumed::default());
+    rewards.close();
+    assert_clean(folder.path());
+    let book = FakeBook::read(folder.path().join("book")).unwrap();
+    assert_eq!((book.len(), book[0].trade_no.as_str()), (1, "withdrawal out/00001"));
+    let stored = LedgerReader::open(ledger_path(folder.path())).unwrap().withdrawal("out/00001").unwrap();
+    assert_eq!(stored.unwrap().status, WithdrawalStatus::Paid);
 }
 
 /// Does nothing unless the test below started it as a child.
@@ -87,16 +158,16 @@ async fn killed_at_any_moment_each_withdrawal_is_paid_once() {
         assert!(matches!(first, Withdrawn::Paid | Withdrawn::AlreadyPaid), "{nth}: {first:?}");
         assert_eq!(rewards.withdraw(&withdrawal(nth)).await, Ok(Withdrawn::AlreadyPaid));
     }
-    // What the last child had in hand beyond these may be held still, and is asked for again.
+    // What the last child had in hand beyond these may be held still, and nobody asks about it again.
+    let resumed = rewards.resume_held(0, "", 10_000).await.unwrap();
+    assert_eq!((resumed.pending, resumed.failed, resumed.refused), (0, 0, 0), "{resumed:?}");
     let mut paid = 0;
     for nth in 0..WITHDRAWALS {
         let id = withdrawal(nth).id;
         let Some(stored) = rewards.read(move |reader| reader.withdrawal(&id)).await.unwrap() else {
             continue;
         };
-        if stored.status == WithdrawalStatus::Held {
-            assert_eq!(rewards.withdraw(&withdrawal(nth)).await, Ok(Withdrawn::Paid));
-        }
+        assert_eq!(stored.status, WithdrawalStatus::Paid);
         paid += 1;
     }
     rewards.close();

@@ -64,7 +64,7 @@ async fn budget(rewards: &RewardHandle, total: i64) {
         total,
         shards: 2,
     };
-    rewards.apply_budgets(&[budget]).await.unwrap();
+    rewards.apply_budgets(1, &[budget]).await.unwrap();
 }
 
 async fn states(rewards: &RewardHandle) -> (i64, i64) {

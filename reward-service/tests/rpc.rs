@@ -11,13 +11,18 @@ use windfall_proto::v1::archive_server::Archive;
 use windfall_proto::v1::rewards_server::Rewards;
 use windfall_proto::v1::{
     Bonus, BonusEvent, GetArchivedRequest, GrantAsyncRequest, GrantBatchRequest, GrantOutcome, GrantRequest,
-    ListArchiveRequest, ListBudgetsRequest, ReplayArchivedRequest, User,
+    ListArchiveRequest, ListBudgetsRequest, ListHeldRequest, ListReservedRequest, ReleaseReservedRequest,
+    ReplayArchivedRequest, User,
 };
+use windfall_reward_service::accounts::{Accounts as _, WithdrawOrder};
 use windfall_reward_service::contract::{GrantReply, Rewards as _};
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::BudgetSet;
+use windfall_reward_service::ledger::{BudgetSet, Ledger, LedgerOptions};
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
-use windfall_reward_service::{EventQueue, LaterGrants, LaterOptions, NotQueued, RewardHandle};
+use windfall_reward_service::{
+    EventQueue, GrantObserver, LaterGrants, LaterOptions, NotQueued, RewardHandle, RewardOptions,
+    RewardService,
+};
 
 fn of<T>(tenant: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
@@ -250,4 +255,97 @@ async fn later_grants_are_accepted_and_end_where_their_events_do() {
     assert_eq!(service.grant_async(foreign).await.unwrap_err().code(), Code::PermissionDenied);
     rewards.close();
     assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn what_has_not_ended_is_listed_and_an_operator_ends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let options =
+        FakeOptions { paid_then_timeout_per_mille: 1_000, hang_ms: 60_000, ..FakeOptions::default() };
+    let fake =
+        FakeDownstream::open(folder.path().join("book"), options, windfall_reward_service::system_clock());
+    let mut options = badge_options();
+    options.payout = windfall_reward_service::Payer::Connector("fake".into());
+    options.connectors.entry("fake".into()).or_default().timeout_ms = 30;
+    let rewards = start_with(folder.path(), options, vec![std::sync::Arc::new(fake.unwrap())]);
+    rewards.grant_batch("badge", &[support::badge("b"), support::badge("a")]).await;
+    rewards.grant_batch("cash", &[support::cash("c", 7, 9)]).await;
+    for id in ["w", "v"] {
+        let (id, bonus_type) = (id.to_owned(), "cash".to_owned());
+        rewards.withdraw(&WithdrawOrder { id, user_id: 7, bonus_type, amount: 4 }).await.unwrap();
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    let service = ArchiveService::new(rewards.clone());
+    let list = |after: &str, page_size| {
+        let request = ListReservedRequest { after: after.into(), page_size, older_than_ms: 0 };
+        let (service, request) = (service.clone(), of("app", request));
+        async move { service.list_reserved(request).await.map(tonic::Response::into_inner) }
+    };
+    let page = list("", 1).await.unwrap();
+    let first = &page.orders[0];
+    assert_eq!((first.trade_no.as_str(), first.payer.as_str(), first.awaits_event), ("a", "fake", false));
+    assert_eq!((page.orders.len(), page.next_after.as_str()), (1, "a"));
+    let page = list("a", 9).await.unwrap();
+    assert_eq!((page.orders[0].trade_no.as_str(), page.next_after.as_str()), ("b", ""));
+    for (after, page_size) in [("", 1_001), ("a b", 1), ("a\0", 1)] {
+        assert_eq!(list(after, page_size).await.unwrap_err().code(), Code::InvalidArgument);
+    }
+    let request = ListHeldRequest { page_size: 1, ..ListHeldRequest::default() };
+    let page = service.list_held(of("app", request)).await.unwrap().into_inner();
+    let one = &page.withdrawals[0];
+    assert_eq!((one.withdrawal_id.as_str(), one.user_id, one.amount), ("v", 7, 4));
+    assert_eq!(
+        (one.bonus_type.as_str(), one.payer.as_str(), page.next_after.as_str()),
+        ("cash", "fake", "v")
+    );
+    let request = ListHeldRequest { older_than_ms: 3_600_000, ..ListHeldRequest::default() };
+    assert_eq!(service.list_held(of("app", request)).await.unwrap().into_inner().withdrawals, []);
+    let release = |trade_no: &str, actor: &str| {
+        let request = ReleaseReservedRequest { trade_no: trade_no.into(), actor: actor.into() };
+        let (service, request) = (service.clone(), of("app", request));
+        async move { service.release_reserved(request).await.map(drop).map_err(|status| status.code()) }
+    };
+    assert_eq!(release("a", "mara").await, Ok(()));
+    assert_eq!(release("a", "mara").await, Err(Code::NotFound));
+    assert_eq!(release("none", "mara").await, Err(Code::NotFound));
+    assert_eq!(release("", "mara").await, Err(Code::InvalidArgument));
+    assert_eq!(release("b", &"x".repeat(65)).await, Err(Code::InvalidArgument));
+    let filter = ListArchiveRequest { trade_no: "a".into(), ..ListArchiveRequest::default() };
+    let entries = service.list_archive(of("app", filter)).await.unwrap().into_inner().entries;
+    let replay = entries[0].replay.clone().unwrap();
+    assert_eq!((entries[0].reason.as_str(), replay.outcome.as_str()), ("released", "released"));
+    assert!(replay.actor.ends_with(": mara"), "{replay:?}");
+    rewards.close();
+    assert_eq!(release("b", "").await, Err(Code::Unavailable));
+    assert_clean(folder.path());
+}
+
+/// The service ends between the grant of a replay and its line in the audit.
+#[tokio::test]
+async fn a_replay_that_could_not_be_recorded_does_not_read_as_not_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let own: std::sync::Arc<std::sync::OnceLock<RewardHandle>> = std::sync::Arc::default();
+    let seen = std::sync::Arc::clone(&own);
+    let ledger = Ledger::open(support::ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let observer: GrantObserver = std::sync::Arc::new(move |_| {
+        if let Some(rewards) = seen.get() {
+            rewards.close();
+        }
+    });
+    let clock = windfall_reward_service::system_clock();
+    let rewards =
+        RewardService::start(RewardOptions::default(), ledger, vec![], Some(observer), clock).unwrap();
+    budget(&rewards, 1).await;
+    rewards.grant_batch("cash", &[support::cash("a", 7, 4)]).await;
+    budget(&rewards, 4).await;
+    own.set(rewards.clone()).ok().unwrap();
+    let request = ReplayArchivedRequest { id: 1, actor: String::new() };
+    let status = ArchiveService::new(rewards).replay_archived(of("app", request)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert!(status.message().contains("was replayed"), "{status:?}");
+    assert!(status.metadata().get("retry-after-ms").is_none(), "a hint is for what was not done");
+    let reader = windfall_reward_service::ledger::LedgerReader::open(support::ledger_path(folder.path()));
+    let reader = reader.unwrap();
+    assert_eq!(reader.balances(7).unwrap(), [("cash".to_owned(), 4)]);
+    assert_eq!(reader.replays(1).unwrap().last().map(|one| one.outcome.clone()), Some("asked".into()));
 }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use support::{assert_clean, cash, ledger_path, start, start_with};
 use tokio::sync::Semaphore;
@@ -19,12 +20,15 @@ use windfall_reward_service::ledger::{
     FlowKind, HoldOutcome, Ledger, LedgerOptions, LedgerReader, Withdrawal, WithdrawalStatus,
 };
 use windfall_reward_service::{
-    Connector, ConnectorOptions, PayAnswer, PayOrder, Payer, RewardHandle, RewardOptions, system_clock,
+    Connector, ConnectorOptions, PayAnswer, PayOrder, Payer, ResumeOptions, Resumed, Resumer, RewardHandle,
+    RewardOptions, system_clock,
 };
 
 /// Answers what it is told to, then `Paid`, and remembers under which keys it was asked.
 #[derive(Default)]
 struct Teller {
+    /// Empty: `bank`.
+    name: &'static str,
     answers: Mutex<VecDeque<PayAnswer>>,
     asked: Mutex<Vec<String>>,
     hold: Option<Semaphore>,
@@ -35,6 +39,10 @@ impl Teller {
         Arc::new(Self { answers: Mutex::new(answers.into_iter().collect()), ..Self::default() })
     }
 
+    fn named(name: &'static str, answers: impl IntoIterator<Item = PayAnswer>) -> Arc<Self> {
+        Arc::new(Self { name, answers: Mutex::new(answers.into_iter().collect()), ..Self::default() })
+    }
+
     fn calls(&self) -> usize {
         self.asked.lock().len()
     }
@@ -43,7 +51,7 @@ impl Teller {
 #[async_trait]
 impl Connector for Teller {
     fn name(&self) -> &str {
-        "bank"
+        if self.name.is_empty() { "bank" } else { self.name }
     }
 
     async fn pay(&self, order: PayOrder<'_>) -> PayAnswer {
@@ -187,7 +195,8 @@ async fn wherever_it_died_the_next_call_pays_once() {
         let bank = FakeDownstream::open(&book, options.clone(), system_clock()).unwrap();
         let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
         if died_after != "nothing" {
-            let held = Withdrawal { id: "w", user_id: 1, asset: "cash", amount: 6, time_ms: 1 };
+            let held =
+                Withdrawal { id: "w", user_id: 1, asset: "cash", amount: 6, payer: "bank", time_ms: 1 };
             assert_eq!(ledger.transact(|tx| tx.hold(&[held])).unwrap(), [HoldOutcome::Held]);
         }
         if matches!(died_after, "payment" | "end") {
@@ -296,4 +305,152 @@ async fn reads_do_not_wait_for_writers() {
     slow.unwrap();
     assert!(took < Duration::from_secs(1), "{took:?}");
     rewards.close();
+}
+
+fn paid_by(payout: &str) -> RewardOptions {
+    RewardOptions { payout: Payer::Connector(payout.into()), ..RewardOptions::default() }
+}
+
+#[tokio::test]
+async fn what_a_downstream_has_paid_is_not_withdrawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = Teller::of([]);
+    let mut options = RewardOptions::default();
+    options.pays.insert("cash".into(), Payer::Connector("bank".into()));
+    let rewards = start_with(folder.path(), options.clone(), vec![bank.clone()]);
+    credit(&rewards, "a", 1, 10).await;
+    let refused = AccountsError::Invalid("cash is paid by its downstream, not withdrawn".into());
+    assert_eq!(rewards.withdraw(&out("w", 1, 4)).await, Err(refused.clone()));
+    assert_eq!((balance(&rewards, 1).await, bank.calls()), (10, 1));
+    let stored = rewards.read(|reader| reader.withdrawal("w")).await.unwrap();
+    assert_eq!(stored, None, "nothing is held");
+    rewards.close();
+    // Nor by another connector, nor where it is nobody's.
+    options.payout = Payer::Connector("bank".into());
+    let rewards = start_with(folder.path(), options, vec![bank.clone()]);
+    assert_eq!(rewards.withdraw(&out("w", 1, 4)).await, Err(refused));
+    rewards.close();
+    let mut options = RewardOptions::default();
+    options.pays.insert("cash".into(), Payer::Nobody);
+    let rewards = start_with(folder.path(), options, vec![]);
+    assert!(matches!(rewards.withdraw(&out("w", 1, 4)).await, Err(AccountsError::Invalid(_))));
+    assert_eq!((balance(&rewards, 1).await, bank.calls()), (10, 1));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// A type that is handed to a downstream while withdrawals of it are under way.
+#[tokio::test]
+async fn what_is_held_already_goes_on_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = with_bank(folder.path(), Teller::of([PayAnswer::Paid, PayAnswer::Unknown]));
+    credit(&rewards, "a", 1, 10).await;
+    assert_eq!(rewards.withdraw(&out("paid", 1, 4)).await, Ok(Withdrawn::Paid));
+    assert!(matches!(rewards.withdraw(&out("held", 1, 4)).await, Ok(Withdrawn::Pending { .. })));
+    rewards.close();
+    let mut options = RewardOptions { payout: Payer::Nobody, ..bank_options() };
+    options.pays.insert("cash".into(), Payer::Connector("bank".into()));
+    let bank = Teller::of([PayAnswer::AlreadyPaid]);
+    let rewards = start_with(folder.path(), options, vec![bank.clone()]);
+    assert_eq!(rewards.withdraw(&out("paid", 1, 4)).await, Ok(Withdrawn::AlreadyPaid));
+    assert_eq!(rewards.withdraw(&out("held", 1, 3)).await, Ok(Withdrawn::Conflict));
+    assert_eq!(rewards.withdraw(&out("held", 1, 4)).await, Ok(Withdrawn::Paid));
+    assert_eq!(bank.calls(), 1);
+    assert!(matches!(rewards.withdraw(&out("new", 1, 1)).await, Err(AccountsError::Invalid(_))));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn a_payer_that_is_changed_is_not_asked_about_what_another_may_have_paid() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = (Teller::named("a", [PayAnswer::Unknown, PayAnswer::Unknown]), Teller::named("b", []));
+    let rewards = start_with(folder.path(), paid_by("a"), vec![a.clone(), b.clone()]);
+    credit(&rewards, "x", 1, 10).await;
+    let ask = |rewards: RewardHandle| async move { rewards.withdraw(&out("w", 1, 4)).await.unwrap() };
+    assert!(matches!(ask(rewards.clone()).await, Withdrawn::Pending { .. }));
+    rewards.close();
+    // b pays by now; then a is gone; then the ledger pays.
+    let rewards = start_with(folder.path(), paid_by("b"), vec![a.clone(), b.clone()]);
+    assert!(matches!(ask(rewards.clone()).await, Withdrawn::Pending { .. }));
+    assert_eq!((a.calls(), b.calls()), (2, 0), "only a knows whether it has paid");
+    rewards.close();
+    for options in [paid_by("b"), RewardOptions::default()] {
+        let rewards = start_with(folder.path(), options, vec![b.clone()]);
+        assert!(matches!(ask(rewards.clone()).await, Withdrawn::Pending { .. }));
+        let resumed = rewards.resume_held(0, "", 10).await.unwrap();
+        assert_eq!((resumed.pending, resumed.paid), (1, 0));
+        assert_eq!((a.calls(), b.calls()), (2, 0));
+        rewards.close();
+    }
+    let rewards = start_with(folder.path(), paid_by("b"), vec![a.clone(), b.clone()]);
+    assert_eq!(ask(rewards.clone()).await, Withdrawn::Paid);
+    assert_eq!(rewards.withdraw(&out("v", 1, 4)).await, Ok(Withdrawn::Paid), "a new one is b's");
+    assert_eq!((a.calls(), b.calls()), (3, 1));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// One call waits between its hold and its payer while another one comes.
+#[tokio::test]
+async fn a_call_that_waited_does_not_ask_about_what_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = Teller::of([]);
+    let rewards = with_bank(folder.path(), bank.clone());
+    credit(&rewards, "a", 1, 10).await;
+    let order = out("w", 1, 4);
+    let mut slow = std::pin::pin!(rewards.withdraw(&order));
+    std::future::poll_fn(|context| {
+        assert!(slow.as_mut().poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    // The writer has done what it was asked for: the withdrawal is held.
+    rewards.call(|_| Ok(())).await.unwrap();
+    let quick = rewards.withdraw(&order).await;
+    assert!(matches!(quick, Ok(Withdrawn::Paid | Withdrawn::Pending { .. })), "{quick:?}");
+    assert!(matches!(slow.await, Ok(Withdrawn::Paid | Withdrawn::AlreadyPaid)));
+    assert_eq!(rewards.withdraw(&order).await, Ok(Withdrawn::AlreadyPaid));
+    assert_eq!(bank.calls(), 1, "one of them asked");
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn what_nobody_asks_about_again_is_asked_about_until_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let unknown = || std::iter::repeat_n(PayAnswer::Unknown, 3);
+    let bank = Teller::of(unknown().chain([
+        PayAnswer::Unknown,
+        PayAnswer::Refused("closed account".into()),
+        PayAnswer::AlreadyPaid,
+    ]));
+    let mut options = bank_options();
+    options.connectors.get_mut("bank").unwrap().concurrency = 1;
+    let rewards = start_with(folder.path(), options, vec![bank.clone()]);
+    credit(&rewards, "a", 1, 10).await;
+    for id in ["u", "v", "w"] {
+        assert!(matches!(rewards.withdraw(&out(id, 1, 3)).await, Ok(Withdrawn::Pending { .. })));
+    }
+    assert_eq!(rewards.held(60_000, "", 9).await.unwrap(), [], "their callers may still ask");
+    let held = rewards.held(0, "u", 9).await.unwrap();
+    let held: Vec<_> = held.iter().map(|one| (one.id.as_str(), one.payer.as_str(), one.amount)).collect();
+    assert_eq!(held, [("v", "bank", 3), ("w", "bank", 3)]);
+    let options = ResumeOptions { older_than_ms: 0, limit: 2, period_ms: 100 };
+    let mut resumer = Resumer::new(rewards.clone(), options);
+    let first = resumer.pass().await.unwrap();
+    let expected = Resumed { pending: 1, refused: 1, next_after: Some("v".into()), ..Resumed::default() };
+    assert_eq!(first, expected);
+    assert_eq!(resumer.pass().await.unwrap(), Resumed { paid: 1, ..Resumed::default() }, "w is not held up");
+    assert_eq!(bank.calls(), 6);
+    assert_eq!(balance(&rewards, 1).await, 4);
+    // Dropped at any moment and begun anew it ends the last one as well, and ends with the service.
+    let run = tokio::time::timeout(Duration::from_millis(250), resumer.clone().run());
+    assert!(run.await.is_err(), "it goes on");
+    assert_eq!(rewards.held(0, "", 9).await.unwrap(), []);
+    assert_eq!(rewards.withdraw(&out("u", 1, 3)).await, Ok(Withdrawn::AlreadyPaid));
+    assert_eq!(bank.calls(), 7);
+    rewards.close();
+    tokio::time::timeout(Duration::from_secs(5), resumer.run()).await.unwrap();
+    assert_clean(folder.path());
 }

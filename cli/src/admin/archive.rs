@@ -163,7 +163,7 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
         {
             // A budget that was raised since is what a replay often waits for.
             let rules = windfall_config::Rules::parse(&rules, None)?;
-            rewards.apply_budgets(&rules.budgets).await?;
+            rewards.apply_budgets(rules.version, &rules.budgets).await?;
         }
         let mut replayed = Vec::new();
         for id in ids {

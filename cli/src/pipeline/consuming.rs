@@ -11,14 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
-use windfall_config::LiveRules;
+use windfall_config::{LiveRules, Rules};
 use windfall_consumer::{
     Clock as _, ConsumerHandle, ConsumerStats, Crashed, DrainReport, Gate, Parts, Salvage, SystemClock,
 };
 use windfall_limiter::{Limit, Limiter, Now};
 use windfall_queue::contract::Broker;
 use windfall_queue::virtual_queue::Fanout;
-use windfall_reward_service::RewardHandle;
+use windfall_reward_service::ledger::BudgetsApplied;
+use windfall_reward_service::{CallError, RewardHandle};
 
 /// What consumers work with.
 pub struct Shared {
@@ -168,20 +169,32 @@ impl RunningConsumer {
     }
 }
 
+/// Sets the budgets of these rules, unless newer rules have set theirs, and says what could not be set as asked.
+pub async fn set_budgets(rewards: &RewardHandle, rules: &Rules) -> Result<(), CallError> {
+    match rewards.apply_budgets(rules.version, &rules.budgets).await? {
+        BudgetsApplied::Set(raised) => {
+            for one in raised {
+                tracing::warn!(?one, "a budget cannot go below what was given out");
+            }
+        }
+        BudgetsApplied::Stale { newest } => tracing::warn!(
+            version = rules.version,
+            newest,
+            "the ledger has the budgets of newer rules, and keeps them; this process has old ones"
+        ),
+    }
+    Ok(())
+}
+
 /// Sets budgets anew with every version of the rules that changes them.
 pub async fn follow_budgets(rules: LiveRules, rewards: RewardHandle) {
     let mut changes = rules.subscribe();
     let mut applied = rules.current().budgets.clone();
     loop {
-        let now = changes.borrow_and_update().budgets.clone();
-        if now != applied {
-            match rewards.apply_budgets(&now).await {
-                Ok(raised) => {
-                    for one in raised {
-                        tracing::warn!(?one, "a budget cannot go below what was given out");
-                    }
-                    applied = now;
-                }
+        let now = Arc::clone(&changes.borrow_and_update());
+        if now.budgets != applied {
+            match set_budgets(&rewards, &now).await {
+                Ok(()) => applied.clone_from(&now.budgets),
                 Err(error) => {
                     tracing::warn!(%error, "budgets not set yet; trying again");
                     tokio::time::sleep(Duration::from_millis(200)).await;

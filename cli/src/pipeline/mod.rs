@@ -7,7 +7,7 @@ mod token_drop;
 use crate::backends::{Backends, RulesFollower};
 use crate::data::place;
 use anyhow::{Context, Result, bail};
-pub use consuming::{Consuming, Shared, follow_budgets};
+pub use consuming::{Consuming, Shared, follow_budgets, set_budgets};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -313,7 +313,7 @@ pub async fn open_shared(
     .context("the queues cannot be opened")?;
     let token_drop = TokenDrop::start(tokens);
     let rewards = start_rewards(ledger, badges, token_drop.observer())?;
-    rewards.apply_budgets(&current.budgets).await.context("the budgets cannot be set")?;
+    set_budgets(&rewards, &current).await.context("the budgets cannot be set")?;
     Ok(Shared { brokers, rules, fanout: Arc::new(fanout), rewards, token_drop })
 }
 

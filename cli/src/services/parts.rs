@@ -113,7 +113,9 @@ impl Parts {
             system_clock(),
         )
         .context("the reward service cannot start")?;
-        rewards.apply_budgets(&self.rules.current().budgets).await.context("the budgets cannot be set")?;
+        crate::pipeline::set_budgets(&rewards, &self.rules.current())
+            .await
+            .context("the budgets cannot be set")?;
         self.rewards = Some(rewards);
         self.token_drop = Some(token_drop);
         Ok(())

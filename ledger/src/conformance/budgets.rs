@@ -2,7 +2,8 @@
 
 use super::{Outcome, Place, budget, clean, open, order};
 use crate::{
-    Attempt, BUDGET_MAX, BudgetSet, Finish, LedgerError, Order, OrderOutcome, Reason, Unbudgeted, Writers,
+    Attempt, BUDGET_MAX, BudgetSet, BudgetsApplied, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason,
+    Unbudgeted, Writers,
 };
 
 pub(super) fn all_and_no_more(place: &dyn Place) -> Outcome {
@@ -41,7 +42,7 @@ pub(super) fn never_below(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     ledger.apply(&[order("a", 1, 10)])?;
     let mut tx = ledger.begin()?;
-    assert_eq!(tx.reserve(&[order("b", 1, 5)], Attempt::Normal)?, [OrderOutcome::Reserved]);
+    assert_eq!(super::reserve(&mut tx, &[order("b", 1, 5)], Attempt::Normal)?, [OrderOutcome::Reserved]);
     tx.commit()?;
     let raised = ledger.set_budgets(&[budget(12, 4)])?;
     assert_eq!((raised[0].asked, raised[0].total), (12, 15), "what was given before it was set counts");
@@ -89,7 +90,7 @@ pub(super) fn combined(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     // What was given out before counts.
     assert_eq!(ledger.apply(&[in_scene("rain", "cash", "a", 3)])?, [OrderOutcome::Credited]);
-    ledger.transact(|tx| tx.reserve(&[in_scene("cards", "cash", "b", 2)], Attempt::Normal))?;
+    ledger.transact(|tx| super::reserve(tx, &[in_scene("cards", "cash", "b", 2)], Attempt::Normal))?;
     let sets = [of("rain", "cash", 8), of("*", "cash", 10), of("rain", "*", 30), of("*", "*", 12)];
     assert!(ledger.set_budgets(&sets)?.is_empty());
     assert_eq!((state(&ledger, "*", "cash")?, state(&ledger, "rain", "*")?), ((3, 2), (3, 0)));
@@ -117,7 +118,7 @@ pub(super) fn combined(place: &dyn Place) -> Outcome {
     ledger.transact(|tx| tx.release(&[("b", Reason::DownstreamRefused)], 2_000))?;
     assert_eq!((state(&ledger, "*", "*")?, state(&ledger, "*", "cash")?), ((10, 0), (8, 0)));
     let next = [in_scene("cards", "cash", "l", 1)];
-    assert_eq!(ledger.transact(|tx| tx.reserve(&next, Attempt::Normal))?, [OrderOutcome::Reserved]);
+    assert_eq!(ledger.transact(|tx| super::reserve(tx, &next, Attempt::Normal))?, [OrderOutcome::Reserved]);
     assert_eq!(ledger.transact(|tx| tx.post(&["l"], 2_000))?, [Finish::Done]);
     assert_eq!(state(&ledger, "*", "*")?, (11, 0));
     // Never below what is given; set again it counts on.
@@ -151,9 +152,52 @@ pub(super) fn strict(place: &dyn Place) -> Outcome {
     ledger.set_budgets(&[budget(20, 4)])?;
     assert_eq!(ledger.budgets()?.remove(0).shards, 4, "sharded from now on");
     ledger.set_budgets(&[budget(20, 0)])?;
-    ledger.transact(|tx| tx.reserve(&[order("e", 1, 10)], Attempt::Normal))?;
+    ledger.transact(|tx| super::reserve(tx, &[order("e", 1, 10)], Attempt::Normal))?;
     assert_eq!(ledger.apply(&[order("f", 1, 1)])?, [no]);
     ledger.transact(|tx| tx.release(&[("e", Reason::DownstreamRefused)], 2_000))?;
     assert_eq!(ledger.apply(&[order("g", 1, 1)])?, [yes]);
     clean(place)
+}
+
+/// Of many processes each sets the budgets of the rules that it runs.
+pub(super) fn older_rules(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let total = |ledger: &Ledger| ledger.budgets().map(|budgets| budgets[0].total);
+    let set = BudgetsApplied::Set(Vec::new());
+    assert_eq!(ledger.apply_budgets(7, &[budget(600, 2)])?, set);
+    for older in [6, 0] {
+        assert_eq!(ledger.apply_budgets(older, &[budget(1_000, 2)])?, BudgetsApplied::Stale { newest: 7 });
+        assert_eq!(total(&ledger)?, Some(600));
+        drop(ledger);
+        ledger = open(place)?;
+    }
+    assert_eq!(ledger.apply_budgets(7, &[budget(600, 4)])?, set, "as every process of the fleet does");
+    assert_eq!(ledger.apply_budgets(8, &[budget(500, 2)])?, set);
+    assert_eq!(total(&ledger)?, Some(500));
+    // What fails leaves the version as it was.
+    assert!(ledger.apply_budgets(9, &[budget(-1, 2)]).is_err());
+    assert!(ledger.apply_budgets(u64::MAX, &[]).is_err());
+    assert_eq!(ledger.apply_budgets(8, &[budget(400, 2)])?, set);
+    drop(ledger);
+    // Everybody at once: the newest holds, in whatever order they come.
+    super::concurrent::all_at_once(place, |writer, ledger| {
+        for step in 0..20_u64 {
+            let version = 10 + step * 3 + writer as u64 % 3;
+            let total = i64::try_from(version).unwrap_or(0);
+            ledger.apply_budgets(version, &[budget(total, 2)])?;
+            let found = ledger.budgets()?[0].total;
+            assert!(found >= Some(total), "{found:?} after {total} was set or refused");
+        }
+        Ok(())
+    })?;
+    let newest = ledger_newest(&mut open(place)?)?;
+    assert_eq!(i64::try_from(newest).ok(), total(&open(place)?)?);
+    clean(place)
+}
+
+fn ledger_newest(ledger: &mut Ledger) -> Result<u64, LedgerError> {
+    match ledger.apply_budgets(0, &[])? {
+        BudgetsApplied::Stale { newest } => Ok(newest),
+        BudgetsApplied::Set(_) => Ok(0),
+    }
 }

@@ -111,7 +111,7 @@ pub(super) fn split_anew(place: &dyn Place) -> Outcome {
 pub(super) fn finishes(place: &dyn Place) -> Outcome {
     let names = names(300);
     let batch: Vec<_> = names.iter().map(|name| order(name, 1, 1)).collect();
-    open(place)?.transact(|tx| tx.reserve(&batch, Attempt::Normal))?;
+    open(place)?.transact(|tx| super::reserve(tx, &batch, Attempt::Normal))?;
     let (paid, released) = (AtomicUsize::new(0), AtomicUsize::new(0));
     all_at_once(place, |nth, ledger| {
         for part in names.chunks(30) {
@@ -214,7 +214,7 @@ pub(super) fn combined(place: &dyn Place) -> Outcome {
                 let (now, later) = orders.split_at(18);
                 let outcomes = ledger.apply(now)?;
                 given += outcomes.iter().filter(|outcome| **outcome == OrderOutcome::Credited).count();
-                let held = ledger.transact(|tx| tx.reserve(later, Attempt::Normal))?;
+                let held = ledger.transact(|tx| super::reserve(tx, later, Attempt::Normal))?;
                 let held: Vec<&str> = later
                     .iter()
                     .zip(held)

@@ -11,7 +11,9 @@ mod once;
 mod reserve;
 mod withdrawals;
 
-use crate::{Ledger, LedgerReader, OpenError, Order, Unbudgeted, Writers};
+use crate::{
+    Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderOutcome, Tx, Unbudgeted, Writers,
+};
 use std::error::Error;
 
 /// What a check answers; its assertions panic.
@@ -67,6 +69,9 @@ pub const CHECKS: &[Check] = &[
     ("many reservations in one call", reserve::many),
     ("a promised order is credited once, from what is held, when its event comes", reserve::promised),
     ("a promised order whose type a downstream pays by now is not paid twice", reserve::promised_then_asked),
+    ("a reservation is the payer's that was given first, whatever a repeat gives", reserve::first_payer),
+    ("an order of version 1 gets the payer that is asked first, and keeps it", reserve::no_payer_yet),
+    ("a process with older rules sets no budget back", budgets::older_rules),
     ("writers at once keep and give up promises once", concurrent::promises),
     ("the archive keeps an event once a reason, and audits replays", archive::once_a_reason),
     ("writers at once credit an order once", concurrent::same_orders),
@@ -76,6 +81,7 @@ pub const CHECKS: &[Check] = &[
     ("writers at once replay an order once", concurrent::replays),
     ("a withdrawal is held once, another under its id never, and no balance goes below 0", withdrawals::once),
     ("a withdrawal ends once, paid or given back, and the flow shows it", withdrawals::ends),
+    ("a held withdrawal is its first payer's, and is listed until it ends", withdrawals::held),
     ("withdrawals and credits in one transaction", withdrawals::within_a_transaction),
     ("a withdrawal that is not committed never was", withdrawals::not_committed),
     ("writers at once hold and end withdrawals while credits arrive", withdrawals::at_once),
@@ -103,6 +109,11 @@ fn passed(name: &str, outcome: Outcome) {
 
 fn order(trade_no: &str, user_id: i64, amount: i64) -> Order<'_> {
     Order { trade_no, user_id, activity: "spring", scene: "rain", bonus_type: "cash", amount, time_ms: 1_000 }
+}
+
+/// For a downstream.
+fn reserve(tx: &mut Tx<'_>, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
+    tx.reserve(batch, &vec!["bank"; batch.len()], attempt)
 }
 
 fn budget(total: i64, shards: u32) -> crate::BudgetSet<'static> {

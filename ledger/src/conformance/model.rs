@@ -219,7 +219,7 @@ impl Model {
                 return HoldOutcome::Conflict;
             }
             return match status {
-                WithdrawalStatus::Held => HoldOutcome::HeldBefore,
+                WithdrawalStatus::Held => HoldOutcome::HeldBefore { payer: "".into() },
                 WithdrawalStatus::Paid => HoldOutcome::Paid,
                 WithdrawalStatus::Refused => HoldOutcome::Refused("no".into()),
             };
@@ -298,7 +298,7 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
         Op::Reserve { specs, replay } => {
             let names = names(specs);
             let mut tx = ledger.begin()?;
-            let got = tx.reserve(&orders(specs, &names), attempt(*replay))?;
+            let got = super::reserve(&mut tx, &orders(specs, &names), attempt(*replay))?;
             tx.commit()?;
             let want: Vec<_> =
                 specs.iter().map(|spec| model.decide(spec, *replay, Status::Reserved, false)).collect();
@@ -351,7 +351,7 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
             let batch = orders(specs, &names);
             let (one, other) = batch.split_at(batch.len() / 2);
             tx.apply(one, Attempt::Normal)?;
-            tx.reserve(other, Attempt::Normal)?;
+            super::reserve(&mut tx, other, Attempt::Normal)?;
             drop(tx);
         }
         Op::Hold(_) | Op::PayOut(_) | Op::GiveBack(_) => withdraw(ledger, model, op)?,
@@ -371,6 +371,7 @@ fn withdraw(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
                     id,
                     user_id: take.user,
                     asset: TYPES[take.bonus_type],
+                    payer: "",
                     amount: take.amount,
                     time_ms: 3_000,
                 })

@@ -76,7 +76,7 @@ pub(super) fn large_batches(place: &dyn Place) -> Outcome {
 pub(super) fn replays(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     let mut tx = ledger.begin()?;
-    tx.reserve(&[order("a", 3, 4), order("b", 3, 4)], Attempt::Normal)?;
+    super::reserve(&mut tx, &[order("a", 3, 4), order("b", 3, 4)], Attempt::Normal)?;
     tx.release(&[("a", Reason::DownstreamRefused), ("b", Reason::DownstreamRefused)], 1_000)?;
     let batch = [order("a", 1, 1), order("a", 3, 4)];
     assert_eq!(tx.apply(&batch, Attempt::Replay)?, [OrderOutcome::Conflict, OrderOutcome::Credited]);

@@ -1,7 +1,7 @@
 //! Orders that a downstream decides: reserved, then posted or released.
 
 use super::{Outcome, Place, budget, clean, names, open, order};
-use crate::{Attempt, Awaits, Finish, OrderOutcome, Reason, Status};
+use crate::{Attempt, Awaits, Finish, Ledger, LedgerError, OrderOutcome, Reason, Status};
 
 pub(super) fn ends_once(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
@@ -9,7 +9,7 @@ pub(super) fn ends_once(place: &dyn Place) -> Outcome {
     let mut tx = ledger.begin()?;
     let batch = [order("a", 1, 5), order("b", 1, 5), order("c", 1, 1)];
     assert_eq!(
-        tx.reserve(&batch, Attempt::Normal)?,
+        super::reserve(&mut tx, &batch, Attempt::Normal)?,
         [OrderOutcome::Reserved, OrderOutcome::Reserved, OrderOutcome::Rejected(Reason::BudgetExhausted)]
     );
     tx.commit()?;
@@ -39,7 +39,7 @@ pub(super) fn many(place: &dyn Place) -> Outcome {
     ledger.set_budgets(&[budget(3_000, 8)])?;
     let names = names(2_000);
     let batch: Vec<_> = names.iter().map(|name| order(name, 1, 2)).collect();
-    let reserved = ledger.transact(|tx| tx.reserve(&batch, Attempt::Normal))?;
+    let reserved = ledger.transact(|tx| super::reserve(tx, &batch, Attempt::Normal))?;
     assert!(reserved[..1_500].iter().all(|outcome| *outcome == OrderOutcome::Reserved));
     assert!(reserved[1_500..].iter().all(|outcome| matches!(outcome, OrderOutcome::Rejected(_))));
     // Split anew meanwhile: the reservations lie in other shards than those they were taken from.
@@ -102,7 +102,10 @@ pub(super) fn promised_then_asked(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     let batch = [order("a", 1, 5), order("b", 1, 5)];
     ledger.transact(|tx| tx.promise(&batch, Attempt::Normal))?;
-    assert_eq!(ledger.transact(|tx| tx.reserve(&batch[..1], Attempt::Normal))?, [OrderOutcome::Reserved]);
+    assert_eq!(
+        ledger.transact(|tx| super::reserve(tx, &batch[..1], Attempt::Normal))?,
+        [OrderOutcome::Reserved]
+    );
     assert_eq!(ledger.apply(&batch)?, [OrderOutcome::Reserved, OrderOutcome::Credited], "it may have paid");
     assert_eq!(ledger.transact(|tx| tx.promise(&batch[..1], Attempt::Normal))?, [OrderOutcome::Reserved]);
     assert_eq!(ledger.apply(&batch[..1])?, [OrderOutcome::Reserved], "a promise takes nothing over");
@@ -115,5 +118,48 @@ pub(super) fn promised_then_asked(place: &dyn Place) -> Outcome {
         tx.promise(&order, Attempt::Replay)
     })?;
     assert_eq!(ledger.apply(&order)?, [OrderOutcome::Credited]);
+    clean(place)
+}
+
+/// Who was told to be asked may have paid: no other is named, until the order has ended and is decided anew.
+pub(super) fn first_payer(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let batch = [order("a", 1, 5), order("b", 1, 5), order("c", 1, 5)];
+    ledger.transact(|tx| tx.promise(&batch[2..], Attempt::Normal))?;
+    let reserved = [OrderOutcome::Reserved; 3];
+    for payers in [["x", "y", "z"], ["y", "z", "x"], ["", "", ""]] {
+        assert_eq!(ledger.transact(|tx| tx.reserve(&batch, &payers, Attempt::Normal))?, reserved);
+        assert_eq!(ledger.transact(|tx| tx.reserve(&batch, &payers, Attempt::Replay))?, reserved);
+        let stored = place.reader()?.orders_of(&["a", "b", "c"])?;
+        let payers: Vec<_> = stored.into_iter().flatten().map(|order| order.payer).collect();
+        assert_eq!(payers, ["x", "y", "z"]);
+    }
+    assert_eq!(place.reader()?.reserved(1_001, "", 9)?[0].order.payer, "x");
+    ledger.transact(|tx| tx.release(&[("a", Reason::DownstreamRefused)], 2_000))?;
+    ledger.transact(|tx| tx.reserve(&batch[..1], &["y"], Attempt::Replay))?;
+    assert_eq!(ledger.order("a")?.map(|order| order.payer), Some("y".into()), "x will never pay it");
+    for bad in [&[][..], &["x", "y"], &["x\0"]] {
+        let refused = ledger.transact(|tx| tx.reserve(&batch[..1], bad, Attempt::Normal));
+        assert!(matches!(refused, Err(LedgerError::Invalid(_))), "{refused:?}");
+    }
+    clean(place)
+}
+
+/// As version 1 reserved them.
+pub(super) fn no_payer_yet(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let batch = [order("a", 1, 5), order("b", 1, 5)];
+    let reserve = |ledger: &mut Ledger, payers: &[&str]| {
+        ledger.transact(|tx| tx.reserve(&batch[..payers.len()], payers, Attempt::Normal))
+    };
+    assert_eq!(reserve(&mut ledger, &["", ""])?, [OrderOutcome::Reserved; 2]);
+    assert_eq!(ledger.apply(&batch)?, [OrderOutcome::Reserved; 2], "somebody may have paid");
+    assert_eq!(reserve(&mut ledger, &["x"])?, [OrderOutcome::Reserved]);
+    assert_eq!(reserve(&mut ledger, &["y", "y"])?, [OrderOutcome::Reserved; 2]);
+    let stored = place.reader()?.orders_of(&["a", "b"])?;
+    let payers: Vec<_> = stored.into_iter().flatten().map(|order| order.payer).collect();
+    assert_eq!(payers, ["x", "y"]);
+    let state = ledger.budgets()?.remove(0);
+    assert_eq!((state.used, state.reserved), (0, 10), "held once");
     clean(place)
 }

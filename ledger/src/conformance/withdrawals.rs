@@ -9,7 +9,7 @@ use crate::{
 use std::sync::atomic::{AtomicI64, Ordering};
 
 fn take(id: &str, user_id: i64, amount: i64) -> Withdrawal<'_> {
-    Withdrawal { id, user_id, asset: "cash", amount, time_ms: 2_000 }
+    Withdrawal { id, user_id, asset: "cash", amount, payer: "", time_ms: 2_000 }
 }
 
 fn hold(ledger: &mut Ledger, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError> {
@@ -32,7 +32,7 @@ pub(super) fn once(place: &dyn Place) -> Outcome {
     ];
     for _ in 0..2 {
         let expected = [
-            HoldOutcome::HeldBefore,
+            HoldOutcome::HeldBefore { payer: "".into() },
             HoldOutcome::Conflict,
             HoldOutcome::Conflict,
             HoldOutcome::Conflict,
@@ -92,6 +92,36 @@ pub(super) fn ends(place: &dyn Place) -> Outcome {
     clean(place)
 }
 
+pub(super) fn held(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.apply(&[order("a", 1, 10)])?;
+    let by = |id, amount, payer, time_ms| Withdrawal { payer, time_ms, ..take(id, 1, amount) };
+    let asked = [by("c", 1, "bank", 2_000), by("a", 2, "", 1_000), by("b", 3, "bank", 3_000)];
+    assert_eq!(hold(&mut ledger, &asked)?, [HoldOutcome::Held, HoldOutcome::Held, HoldOutcome::Held]);
+    let expected =
+        [HoldOutcome::HeldBefore { payer: "bank".into() }, HoldOutcome::HeldBefore { payer: "".into() }];
+    assert_eq!(hold(&mut ledger, &[by("c", 1, "till", 4_000), by("a", 2, "till", 4_000)])?, expected);
+    let listed =
+        |before_ms, after: &str, limit| -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> {
+            let found = place.reader()?.held_withdrawals(before_ms, after, limit)?;
+            assert!(found.iter().all(|one| one.status == WithdrawalStatus::Held && one.user_id == 1));
+            Ok(found.into_iter().map(|one| (one.id, one.payer)).collect())
+        };
+    let pair = |id: &str, payer: &str| (id.to_owned(), payer.to_owned());
+    assert_eq!(listed(3_001, "", 9)?, [pair("a", ""), pair("b", "bank"), pair("c", "bank")]);
+    assert_eq!(listed(3_000, "", 9)?, [pair("a", ""), pair("c", "bank")], "since before");
+    assert_eq!(listed(3_001, "a", 1)?, [pair("b", "bank")]);
+    ledger.transact(|tx| {
+        tx.pay_out(&["b"], 5_000)?;
+        tx.give_back(&[("c", "closed account")], 5_000)
+    })?;
+    assert_eq!(listed(9_000, "", 9)?, [pair("a", "")]);
+    assert_eq!(place.reader()?.withdrawal("c")?.map(|one| one.payer), Some("bank".into()));
+    let bad = hold(&mut ledger, &[by("d", 1, "no\0", 1)]);
+    assert!(matches!(bad, Err(LedgerError::Invalid(_))), "{bad:?}");
+    clean(place)
+}
+
 pub(super) fn within_a_transaction(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     ledger.apply(&[order("a", 1, 3)])?;
@@ -101,7 +131,7 @@ pub(super) fn within_a_transaction(place: &dyn Place) -> Outcome {
     let expected = [
         HoldOutcome::Short { balance: 6 },
         HoldOutcome::Held,
-        HoldOutcome::HeldBefore,
+        HoldOutcome::HeldBefore { payer: "".into() },
         HoldOutcome::Held,
         HoldOutcome::Short { balance: 5 },
     ];
@@ -166,7 +196,7 @@ pub(super) fn at_once(place: &dyn Place) -> Outcome {
                     HoldOutcome::Held => drop(held.fetch_add(asked.amount, Ordering::Relaxed)),
                     HoldOutcome::Short { balance } => assert!((0..asked.amount).contains(balance)),
                     HoldOutcome::Conflict => panic!("{asked:?}"),
-                    HoldOutcome::HeldBefore | HoldOutcome::Paid | HoldOutcome::Refused(_) => {}
+                    HoldOutcome::HeldBefore { .. } | HoldOutcome::Paid | HoldOutcome::Refused(_) => {}
                 }
             }
             let mine: Vec<&str> = batch.iter().step_by(2).map(|asked| asked.id).collect();

@@ -14,6 +14,8 @@ pub(crate) struct Stored {
     pub status: Status,
     /// Reserved for its event, which the ledger then pays.
     pub promised: bool,
+    /// Reserved for a downstream that is known.
+    pub has_payer: bool,
     pub created_ms: i64,
     /// The program that pays: of the activity and scene that it was first seen in.
     pub program: Program,
@@ -56,8 +58,8 @@ pub(crate) fn insert(
     programs: &[Program],
     firsts: &[usize],
     transfers: &[i64],
-    status: Status,
-    awaits: Awaits,
+    as_if: (Status, Awaits),
+    payers: &[&str],
 ) -> Result<Vec<bool>, LedgerError> {
     let orders = || firsts.iter().map(|at| &batch[*at]);
     let trade_nos: Vec<&str> = orders().map(|order| order.trade_no).collect();
@@ -65,14 +67,15 @@ pub(crate) fn insert(
     let own: Vec<i64> = firsts.iter().map(|at| programs[*at].id).collect();
     let amounts: Vec<i64> = orders().map(|order| order.amount).collect();
     let created: Vec<i64> = orders().map(|order| order.time_ms).collect();
-    let (status, reason, took_ms) = columns(status, awaits, 0);
+    let payers: Vec<&str> = firsts.iter().map(|at| payers.get(*at).copied().unwrap_or("")).collect();
+    let (status, reason, took_ms) = columns(as_if.0, as_if.1, 0);
     let rows = session.query(
         "INSERT INTO orders \
-         (trade_no, user_id, program, amount, transfer, created_ms, status, reason, took_ms) \
-         SELECT w.*, $7::smallint, $8::smallint, $9::bigint \
-         FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) AS w \
+         (trade_no, user_id, program, amount, transfer, created_ms, payer, status, reason, took_ms) \
+         SELECT w.*, $8::smallint, $9::smallint, $10::bigint FROM unnest($1::text[], $2::bigint[], $3::bigint[], \
+         $4::bigint[], $5::bigint[], $6::bigint[], $7::text[]) AS w \
          ON CONFLICT (trade_no) DO NOTHING RETURNING trade_no",
-        &[&trade_nos, &users, &own, &amounts, &transfers, &created, &status, &reason, &took_ms],
+        &[&trade_nos, &users, &own, &amounts, &transfers, &created, &payers, &status, &reason, &took_ms],
     )?;
     if rows.len() == firsts.len() {
         return Ok(vec![true; firsts.len()]);
@@ -97,10 +100,10 @@ pub(crate) fn read<'a>(
     lock: bool,
 ) -> Result<HashMap<&'a str, Stored>, LedgerError> {
     const READ: &str = "SELECT o.trade_no, o.user_id, o.amount, o.status, o.reason, o.created_ms, p.id, \
-        p.activity, p.asset, p.budgeted FROM orders o JOIN programs p ON p.id = o.program \
+        p.activity, p.asset, p.budgeted, o.payer <> '' FROM orders o JOIN programs p ON p.id = o.program \
         WHERE o.trade_no = ANY($1)";
     const LOCK: &str = "SELECT o.trade_no, o.user_id, o.amount, o.status, o.reason, o.created_ms, p.id, \
-        p.activity, p.asset, p.budgeted FROM orders o JOIN programs p ON p.id = o.program \
+        p.activity, p.asset, p.budgeted, o.payer <> '' FROM orders o JOIN programs p ON p.id = o.program \
         WHERE o.trade_no = ANY($1) ORDER BY o.trade_no FOR NO KEY UPDATE OF o";
     let mut names: HashMap<&str, &'a str> = HashMap::with_capacity(trade_nos.len());
     names.extend(trade_nos.iter().map(|trade_no| (*trade_no, *trade_no)));
@@ -123,6 +126,7 @@ pub(crate) fn read<'a>(
             amount: cell(row, 2)?,
             status,
             promised: status == Status::Reserved && i64::from(reason) == Awaits::Event.code(),
+            has_payer: cell(row, 10)?,
             created_ms: cell(row, 5)?,
             program,
         };
@@ -141,17 +145,33 @@ pub(crate) struct Changes<'a> {
     reasons: Vec<i16>,
     transfers: Vec<i64>,
     took_ms: Vec<Option<i64>>,
+    /// `None`: as it is.
+    payers: Vec<Option<&'a str>>,
 }
 
 impl<'a> Changes<'a> {
     /// `transfer` is the number of the one that paid it, 0 for none. `awaits` is of those that are reserved.
     pub fn push(&mut self, trade_no: &'a str, status: Status, awaits: Awaits, transfer: i64, took_ms: i64) {
+        self.push_for(trade_no, status, awaits, transfer, took_ms, None);
+    }
+
+    /// The same, of one that is reserved for this downstream from now on.
+    pub fn push_for(
+        &mut self,
+        trade_no: &'a str,
+        status: Status,
+        awaits: Awaits,
+        transfer: i64,
+        took_ms: i64,
+        payer: Option<&'a str>,
+    ) {
         let (status, reason, took_ms) = columns(status, awaits, took_ms);
         self.trade_nos.push(trade_no);
         self.statuses.push(status);
         self.reasons.push(reason);
         self.transfers.push(transfer);
         self.took_ms.push(took_ms);
+        self.payers.push(payer);
     }
 
     /// Writes them. Each was inserted or locked by this transaction, so nobody is waited for here.
@@ -160,10 +180,11 @@ impl<'a> Changes<'a> {
             return Ok(());
         }
         let changed = session.execute(
-            "UPDATE orders o SET status = w.status, reason = w.reason, transfer = w.transfer, took_ms = w.took_ms \
-             FROM unnest($1::text[], $2::smallint[], $3::smallint[], $4::bigint[], $5::bigint[]) \
-             AS w(trade_no, status, reason, transfer, took_ms) WHERE o.trade_no = w.trade_no",
-            &[&self.trade_nos, &self.statuses, &self.reasons, &self.transfers, &self.took_ms],
+            "UPDATE orders o SET status = w.status, reason = w.reason, transfer = w.transfer, took_ms = w.took_ms, \
+             payer = coalesce(w.payer, o.payer) \
+             FROM unnest($1::text[], $2::smallint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::text[]) \
+             AS w(trade_no, status, reason, transfer, took_ms, payer) WHERE o.trade_no = w.trade_no",
+            &[&self.trade_nos, &self.statuses, &self.reasons, &self.transfers, &self.took_ms, &self.payers],
         )?;
         if usize::try_from(changed) == Ok(self.trade_nos.len()) {
             return Ok(());

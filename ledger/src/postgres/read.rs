@@ -18,7 +18,7 @@ use tokio_postgres::Row;
 pub(crate) fn orders(session: &Session, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
     let rows = session.query(
         "SELECT o.trade_no, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
-         o.took_ms FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
+         o.took_ms, o.payer FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
          JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.trade_no = ANY($1)",
         &[&trade_nos],
     )?;
@@ -42,6 +42,7 @@ fn order(row: &Row) -> Result<StoredOrder, LedgerError> {
         bonus_type: cell(row, 4)?,
         amount: cell(row, 5)?,
         status,
+        payer: cell(row, 10)?,
         created_ms,
         decided_ms: took_ms.map(|took_ms| created_ms.saturating_add(took_ms)),
     })
@@ -62,7 +63,7 @@ fn reserved(
 ) -> Result<Vec<ReservedOrder>, LedgerError> {
     let rows = session.query(
         "SELECT o.trade_no, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
-         o.took_ms FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
+         o.took_ms, o.payer FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
          JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
          WHERE o.status = 0 AND o.created_ms < $1 AND o.trade_no > $2 ORDER BY o.trade_no LIMIT $3",
         &[&before_ms, &after, &i64::from(limit)],
@@ -167,7 +168,7 @@ fn budgets(session: &Session) -> Result<Vec<BudgetState>, LedgerError> {
 }
 
 /// Every table, for reading each row of it.
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "names",
     "programs",
     "budget_shards",
@@ -178,6 +179,7 @@ const TABLES: [&str; 10] = [
     "replays",
     "withdrawals",
     "withdrawal_moves",
+    "rules_version",
 ];
 
 impl Link {
@@ -244,6 +246,15 @@ impl Read for Link {
 
     fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
         withdrawals::one(&*self.session()?, id)
+    }
+
+    fn held_withdrawals(
+        &self,
+        before_ms: i64,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+        withdrawals::held(&*self.session()?, before_ms, after, limit)
     }
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {

@@ -105,8 +105,10 @@ CREATE TABLE withdrawals (
     decided_ms bigint,
     status smallint NOT NULL,
     reason text NOT NULL,
+    payer text NOT NULL,
     id text COLLATE "C" NOT NULL PRIMARY KEY
 ) WITH (fillfactor = 60);
+CREATE INDEX withdrawals_held ON withdrawals (id) WHERE status = 0;
 CREATE TABLE withdrawal_moves (
     id bigint PRIMARY KEY,
     user_id bigint NOT NULL,
@@ -124,9 +126,15 @@ ALTER TABLE accounts ADD CONSTRAINT accounts_not_below_0 CHECK (kind <> 0 OR bal
 /// Strict budgets, and combined ones: a program whose scene or asset has the empty name. `careful` rows are taken from
 /// with the budget locked as a whole: strict ones, and those that a combined one covers. It stands in the row itself,
 /// since the row is what a writer that knows an older state of things is told anew, when it has waited for it.
+/// Who was asked to pay an order. The version of the rules whose budgets are set: one row, or none yet.
 const V3: &str = r#"
 ALTER TABLE programs ADD COLUMN strict boolean NOT NULL DEFAULT false;
 ALTER TABLE budget_shards ADD COLUMN careful boolean NOT NULL DEFAULT false;
+ALTER TABLE orders ADD COLUMN payer text NOT NULL DEFAULT '';
+CREATE TABLE rules_version (
+    version bigint NOT NULL,
+    one boolean NOT NULL PRIMARY KEY CHECK (one)
+);
 "#;
 
 /// Brings the schema up to date. Many processes may do so at once: one does, the others wait for it.

@@ -6,7 +6,7 @@ use super::orders::{self, Changes, Stored};
 use super::programs::{self, Program, Programs, cell};
 use super::session::Session;
 use super::{archive, read};
-use crate::archive::{ArchiveEntry, Replay};
+use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::budget::Take;
 use crate::contract::Transaction;
 use crate::error::LedgerError;
@@ -95,10 +95,11 @@ impl<'l> PgTx<'l> {
         Self { session, programs, numbers, unbudgeted, moves: Moves::default(), committed: false }
     }
 
-    /// Credits or reserves a batch.
+    /// Credits or reserves a batch; `payers`, one an order, where it is reserved for downstreams.
     fn decide(
         &mut self,
         batch: &[Order<'_>],
+        payers: &[&str],
         attempt: Attempt,
         goal: Goal,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
@@ -112,8 +113,8 @@ impl<'l> PgTx<'l> {
             Take::Used => self.numbers.take(self.session, firsts.len())?,
             Take::Reserved => vec![0; firsts.len()],
         };
-        let (status, awaits) = (goal.status(), goal.awaits());
-        let new = orders::insert(self.session, batch, &programs, &firsts, &transfers, status, awaits)?;
+        let as_if = (goal.status(), goal.awaits());
+        let new = orders::insert(self.session, batch, &programs, &firsts, &transfers, as_if, payers)?;
         let old: Vec<&str> =
             firsts.iter().zip(&new).filter(|(_, new)| !**new).map(|(at, _)| batch[*at].trade_no).collect();
         // A replay decides anew: no other may do so at the same time.
@@ -124,8 +125,8 @@ impl<'l> PgTx<'l> {
         if let Some(lost) = old.iter().find(|trade_no| !stored.contains_key(**trade_no)) {
             return Err(LedgerError::Damaged(format!("order {lost} was there, and has vanished")));
         }
-        let kept = if goal != Goal::Promise && stored.values().any(|order| order.promised) {
-            self.take_up(batch, &programs, &mut stored, goal)?
+        let kept = if stored.values().any(|order| goal.takes_up(order)) {
+            self.take_up(batch, &programs, &mut stored, payers, goal)?
         } else {
             Vec::new()
         };
@@ -144,12 +145,13 @@ impl<'l> PgTx<'l> {
         }
         // In the caller's order, so that a short budget goes to those who came first.
         asking.sort_unstable_by_key(|one| one.at);
-        let decided = self.grant(batch, &asking, goal)?;
+        let decided = self.grant(batch, payers, &asking, goal)?;
         for (one, status) in asking.iter().zip(&decided) {
             let order = &batch[one.at];
             let created_ms = one.old.map_or(order.time_ms, |old| old.created_ms);
             let (user_id, amount, program) = (order.user_id, order.amount, one.program);
-            let new = Stored { user_id, amount, status: *status, promised: false, created_ms, program };
+            let (promised, has_payer) = (false, true);
+            let new = Stored { user_id, amount, status: *status, promised, has_payer, created_ms, program };
             stored.insert(order.trade_no, new);
         }
         let mut own: Vec<usize> = asking.iter().map(|one| one.at).chain(kept).collect();
@@ -158,28 +160,32 @@ impl<'l> PgTx<'l> {
     }
 
     /// Orders whose event was awaited. It has come: they are credited from what is held for them (I1, I4); or their
-    /// type is a downstream's by now, which from now on may have paid. Answers which were credited.
+    /// type is a downstream's by now, which from now on may have paid. And orders that version 1 reserved for a
+    /// downstream it did not note: from now on no other is asked (I1). Answers which were credited.
     fn take_up<'a>(
         &mut self,
         batch: &[Order<'a>],
         programs: &[Program],
         stored: &mut HashMap<&'a str, Stored>,
+        payers: &[&'a str],
         goal: Goal,
     ) -> Result<Vec<usize>, LedgerError> {
         let mut names: Vec<&str> =
-            stored.iter().filter(|(_, order)| order.promised).map(|(trade_no, _)| *trade_no).collect();
+            stored.iter().filter(|(_, order)| goal.takes_up(order)).map(|(trade_no, _)| *trade_no).collect();
         names.sort_unstable();
         // Nobody else may do so at the same time: locked, and read again.
         stored.extend(orders::read(self.session, &names, true)?);
         let (mut changes, mut demand, mut kept) = (Changes::default(), Demand::default(), Vec::new());
         for (at, (order, program)) in batch.iter().zip(programs).enumerate() {
-            let Some(own) = stored.get_mut(order.trade_no).filter(|own| own.promised) else { continue };
+            let Some(own) = stored.get_mut(order.trade_no).filter(|own| goal.takes_up(own)) else { continue };
             if own.answer(order, program.asset) != OrderOutcome::Reserved {
                 continue;
             }
             own.promised = false;
+            own.has_payer = true;
             if goal == Goal::Reserve {
-                changes.push(order.trade_no, Status::Reserved, Awaits::Payer, 0, 0);
+                let payer = payers.get(at).copied();
+                changes.push_for(order.trade_no, Status::Reserved, Awaits::Payer, 0, 0, payer);
                 continue;
             }
             own.status = Status::Credited;
@@ -199,6 +205,7 @@ impl<'l> PgTx<'l> {
     fn grant(
         &mut self,
         batch: &[Order<'_>],
+        payers: &[&str],
         asking: &[Asking],
         goal: Goal,
     ) -> Result<Vec<Status>, LedgerError> {
@@ -220,7 +227,8 @@ impl<'l> PgTx<'l> {
             let transfer = if status == Status::Credited { one.transfer } else { 0 };
             // New ones were inserted as if they got it.
             if one.old.is_some() || status != goal.status() {
-                changes.push(order.trade_no, status, goal.awaits(), transfer, took_ms);
+                let payer = payers.get(one.at).copied();
+                changes.push_for(order.trade_no, status, goal.awaits(), transfer, took_ms, payer);
             }
             if status == Status::Credited {
                 let Order { trade_no, user_id, amount, time_ms, .. } = *order;
@@ -303,6 +311,15 @@ impl Goal {
         }
     }
 
+    /// Whether an order that is stored like this becomes another's.
+    fn takes_up(self, order: &Stored) -> bool {
+        match self {
+            Self::Credit => order.promised,
+            Self::Reserve => order.promised || (order.status == Status::Reserved && !order.has_payer),
+            Self::Promise => false,
+        }
+    }
+
     const fn awaits(self) -> Awaits {
         match self {
             Self::Promise => Awaits::Event,
@@ -357,15 +374,20 @@ fn check(batch: &[Order<'_>]) -> Result<(), LedgerError> {
 
 impl Transaction for PgTx<'_> {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.each(batch, attempt, Goal::Credit)
+        self.each(batch, &[], attempt, Goal::Credit)
     }
 
-    fn reserve(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.each(batch, attempt, Goal::Reserve)
+    fn reserve(
+        &mut self,
+        batch: &[Order<'_>],
+        payers: &[&str],
+        attempt: Attempt,
+    ) -> Result<Vec<OrderOutcome>, LedgerError> {
+        self.each(batch, payers, attempt, Goal::Reserve)
     }
 
     fn promise(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.each(batch, attempt, Goal::Promise)
+        self.each(batch, &[], attempt, Goal::Promise)
     }
 
     fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
@@ -395,6 +417,17 @@ impl Transaction for PgTx<'_> {
     fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
         let ends: Vec<_> = refused.iter().map(|(id, why)| (*id, End::Refused(why))).collect();
         self.end_all(&ends, time_ms)
+    }
+
+    fn raise_rules_version(&mut self, version: i64) -> Result<i64, LedgerError> {
+        // The row is locked until the end of this transaction: what it says is so while budgets are set. Where it
+        // waited for another, it compares with what that one left.
+        let rows = self.session.query(
+            "INSERT INTO rules_version AS v (one, version) VALUES (true, $1) \
+             ON CONFLICT (one) DO UPDATE SET version = greatest(v.version, excluded.version) RETURNING version",
+            &[&version],
+        )?;
+        rows.first().map_or_else(|| Err(LedgerError::Sql("no version came back".into())), |row| cell(row, 0))
     }
 
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
@@ -427,6 +460,10 @@ impl Transaction for PgTx<'_> {
         archive::insert(self.session, entries)
     }
 
+    fn archive_list(&mut self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
+        archive::list(self.session, filter)
+    }
+
     fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError> {
         archive::mark_replayed(self.session, id, replay)
     }
@@ -442,14 +479,18 @@ impl PgTx<'_> {
     fn each(
         &mut self,
         batch: &[Order<'_>],
+        payers: &[&str],
         attempt: Attempt,
         goal: Goal,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
         match attempt {
-            Attempt::Normal => self.decide(batch, attempt, goal),
+            Attempt::Normal => self.decide(batch, payers, attempt, goal),
             // A rejected order that comes twice may be decided anew by its second occurrence: one by one.
             Attempt::Replay => {
-                let each = batch.chunks(1).map(|one| self.decide(one, attempt, goal));
+                let each = batch.chunks(1).enumerate().map(|(at, one)| {
+                    let own = payers.get(at..at + 1).unwrap_or_default();
+                    self.decide(one, own, attempt, goal)
+                });
                 Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
             }
         }

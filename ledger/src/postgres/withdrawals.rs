@@ -14,12 +14,16 @@ use crate::withdrawal::{End, HOLD, HoldOutcome, RETURN, StoredWithdrawal, Withdr
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio_postgres::Row;
 
-const READ: &str = "SELECT w.id, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset \
+const READ: &str = "SELECT w.id, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer \
     FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.id = ANY($1)";
-const LOCK: &str = "SELECT w.id, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset \
+const LOCK: &str = "SELECT w.id, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer \
     FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.id = ANY($1) ORDER BY w.id FOR NO KEY UPDATE OF w";
-const INSERT: &str = "INSERT INTO withdrawals (id, user_id, asset, amount, created_ms, status, reason) \
-    SELECT w.*, $6::smallint, '' FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w \
+const HELD: &str = "SELECT w.id, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer \
+    FROM withdrawals w JOIN names n ON n.id = w.asset \
+    WHERE w.status = 0 AND w.created_ms < $1 AND w.id > $2 ORDER BY w.id LIMIT $3";
+const INSERT: &str = "INSERT INTO withdrawals (id, user_id, asset, amount, created_ms, payer, status, reason) \
+    SELECT w.*, $7::smallint, '' \
+    FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[]) AS w \
     ON CONFLICT (id) DO NOTHING RETURNING id";
 const LOCK_ACCOUNTS: &str = "SELECT a.asset, a.holder, a.balance, a.last FROM accounts a \
     JOIN unnest($1::bigint[], $2::bigint[]) AS w(asset, holder) ON a.asset = w.asset AND a.holder = w.holder \
@@ -45,6 +49,7 @@ fn stored(row: &Row) -> Result<Found, LedgerError> {
         amount: cell(row, 3)?,
         status,
         reason: cell(row, 5)?,
+        payer: cell(row, 9)?,
         created_ms: cell(row, 6)?,
         decided_ms: cell(row, 7)?,
     };
@@ -65,6 +70,17 @@ fn read(session: &Session, sql: &'static str, ids: &[&str]) -> Result<HashMap<St
 
 pub(crate) fn one(session: &Session, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
     Ok(read(session, READ, &[id])?.remove(id).map(|(stored, _)| stored))
+}
+
+/// Held ones, by id.
+pub(crate) fn held(
+    session: &Session,
+    before_ms: i64,
+    after: &str,
+    limit: u32,
+) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+    let rows = session.query(HELD, &[&before_ms, &after, &i64::from(limit)])?;
+    rows.iter().map(|row| Ok(stored(row)?.0)).collect()
 }
 
 /// Accounts of users that this transaction has locked, and what it moves them by.
@@ -238,8 +254,9 @@ impl PgTx<'_> {
         let own: Vec<i64> = known.iter().map(|(_, asset)| *asset).collect();
         let amounts: Vec<i64> = known.iter().map(|(asked, _)| asked.amount).collect();
         let times: Vec<i64> = known.iter().map(|(asked, _)| asked.time_ms).collect();
+        let payers: Vec<&str> = known.iter().map(|(asked, _)| asked.payer).collect();
         let held = small(WithdrawalStatus::Held.code());
-        let rows = self.session.query(INSERT, &[&ids, &users, &own, &amounts, &times, &held])?;
+        let rows = self.session.query(INSERT, &[&ids, &users, &own, &amounts, &times, &payers, &held])?;
         let new = rows.iter().map(|row| text(row, 0)).collect::<Result<BTreeSet<&str>, _>>()?;
         Ok(batch.iter().map(|asked| new.contains(asked.id)).collect())
     }

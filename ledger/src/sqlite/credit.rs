@@ -189,15 +189,16 @@ impl SqliteTx<'_> {
         order: &Order<'_>,
         attempt: Attempt,
         awaits: Awaits,
+        payer: &str,
     ) -> Result<OrderOutcome, LedgerError> {
         let program = self.program(order)?;
         let stored = orders::find(&self.ledger.db, order.trade_no)?;
         if let Some(row) = stored {
             match self.compare(order, program, row)? {
                 OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
-                OrderOutcome::Reserved if row.promised && awaits == Awaits::Payer => {
-                    // A downstream is about to be asked: from now on it may have paid.
-                    orders::set_awaits(&self.ledger.db, order.trade_no, awaits)?;
+                OrderOutcome::Reserved if awaits == Awaits::Payer && (row.promised || !row.has_payer) => {
+                    // A downstream is about to be asked: from now on it may have paid, and no other is asked (I1).
+                    orders::set_awaits(&self.ledger.db, order.trade_no, awaits, payer)?;
                     return Ok(OrderOutcome::Reserved);
                 }
                 decided => return Ok(decided),
@@ -215,11 +216,11 @@ impl SqliteTx<'_> {
         };
         let db = &self.ledger.db;
         match stored {
-            None => orders::insert_open(db, order, program.id, status, awaits)?,
+            None => orders::insert_open(db, order, program.id, status, awaits, payer)?,
             Some(row) => {
                 let took_ms = order.time_ms.saturating_sub(row.created_ms);
                 orders::set_status(db, order.trade_no, status, 0, took_ms)?;
-                orders::set_awaits(db, order.trade_no, awaits)?;
+                orders::set_awaits(db, order.trade_no, awaits, payer)?;
             }
         }
         Ok(outcome)

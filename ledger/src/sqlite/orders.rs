@@ -14,6 +14,8 @@ pub(crate) struct Row {
     pub status: Status,
     /// Reserved for its event, which the ledger then pays.
     pub promised: bool,
+    /// Reserved for a downstream that is known.
+    pub has_payer: bool,
     pub created_ms: i64,
     pub transfer: i64,
 }
@@ -73,20 +75,22 @@ pub(crate) fn insert_credited(
 pub(crate) fn find(db: &Connection, trade_no: &str) -> Result<Option<Row>, LedgerError> {
     let read = db
         .prepare_cached(
-            "SELECT user_id, program, amount, status, reason, transfer, created_ms FROM orders WHERE trade_no = ?1",
+            "SELECT user_id, program, amount, status, reason, transfer, created_ms, payer <> '' \
+             FROM orders WHERE trade_no = ?1",
         )?
         .query_row([trade_no], |row| {
             let status = Status::of_columns(row.get(3)?, row.get(4)?);
             let promised = status == Some(Status::Reserved) && row.get::<_, i64>(4)? == Awaits::Event.code();
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, status, promised, row.get(5)?, row.get(6)?))
+            let has_payer = row.get(7)?;
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, status, promised, has_payer, row.get(5)?, row.get(6)?))
         })
         .optional()?;
-    let Some((user_id, program, amount, status, promised, transfer, created_ms)) = read else {
+    let Some((user_id, program, amount, status, promised, has_payer, transfer, created_ms)) = read else {
         return Ok(None);
     };
     let status =
         status.ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
-    Ok(Some(Row { user_id, program, amount, status, promised, created_ms, transfer }))
+    Ok(Some(Row { user_id, program, amount, status, promised, has_payer, created_ms, transfer }))
 }
 
 /// Inserts one order that is not credited.
@@ -96,11 +100,12 @@ pub(crate) fn insert_open(
     program: i64,
     status: Status,
     awaits: Awaits,
+    payer: &str,
 ) -> Result<(), LedgerError> {
     let (status, reason, took_ms) = columns(status, awaits, Some(0));
     db.prepare_cached(
-        "INSERT INTO orders (trade_no, user_id, program, amount, status, reason, transfer, created_ms, took_ms) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8)",
+        "INSERT INTO orders (trade_no, user_id, program, amount, status, reason, transfer, created_ms, took_ms, payer) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9)",
     )?
     .execute(params![
         order.trade_no,
@@ -110,15 +115,21 @@ pub(crate) fn insert_open(
         status,
         reason,
         order.time_ms,
-        took_ms
+        took_ms,
+        payer
     ])?;
     Ok(())
 }
 
-/// Says anew what a reserved order waits for.
-pub(crate) fn set_awaits(db: &Connection, trade_no: &str, awaits: Awaits) -> Result<(), LedgerError> {
-    db.prepare_cached("UPDATE orders SET reason = ?2 WHERE trade_no = ?1 AND status = ?3")?
-        .execute(params![trade_no, awaits.code(), Status::RESERVED])?;
+/// Says anew what a reserved order waits for, and who is asked.
+pub(crate) fn set_awaits(
+    db: &Connection,
+    trade_no: &str,
+    awaits: Awaits,
+    payer: &str,
+) -> Result<(), LedgerError> {
+    db.prepare_cached("UPDATE orders SET reason = ?2, payer = ?4 WHERE trade_no = ?1 AND status = ?3")?
+        .execute(params![trade_no, awaits.code(), Status::RESERVED, payer])?;
     Ok(())
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<Fl
 pub(crate) fn order(db: &Connection, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
     let read = db
         .prepare_cached(
-            "SELECT o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, o.took_ms \
+            "SELECT o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, o.took_ms, o.payer \
              FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
              JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.trade_no = ?1",
         )?
@@ -112,6 +112,7 @@ pub(crate) fn order(db: &Connection, trade_no: &str) -> Result<Option<StoredOrde
                 bonus_type: row.get(3)?,
                 amount: row.get(4)?,
                 status: status.unwrap_or(Status::Reserved),
+                payer: row.get(9)?,
                 created_ms,
                 decided_ms: took_ms.map(|took_ms| created_ms.saturating_add(took_ms)),
             };

@@ -53,6 +53,15 @@ impl Read for Connection {
         withdrawals::one(self, id)
     }
 
+    fn held_withdrawals(
+        &self,
+        before_ms: i64,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+        withdrawals::held(self, before_ms, after, limit)
+    }
+
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
         query::budgets(self)
     }

@@ -101,9 +101,11 @@ CREATE TABLE withdrawals (
     amount INTEGER NOT NULL CHECK (amount > 0),
     status INTEGER NOT NULL,
     reason TEXT NOT NULL,
+    payer TEXT NOT NULL,
     created_ms INTEGER NOT NULL,
     decided_ms INTEGER
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX withdrawals_held ON withdrawals (id) WHERE status = 0;
 CREATE TABLE withdrawal_moves (
     id INTEGER PRIMARY KEY,
     withdrawal TEXT NOT NULL,
@@ -129,9 +131,15 @@ DROP TABLE accounts;
 ALTER TABLE accounts_2 RENAME TO accounts;
 ";
 
-/// Strict budgets, and combined ones: a program whose scene or asset has the empty name.
+/// Strict budgets, and combined ones: a program whose scene or asset has the empty name. Who was asked to pay an
+/// order. The version of the rules whose budgets are set: one row, or none yet.
 const V3: &str = "
 ALTER TABLE programs ADD COLUMN strict INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE orders ADD COLUMN payer TEXT NOT NULL DEFAULT '';
+CREATE TABLE rules_version (
+    one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    version INTEGER NOT NULL
+) STRICT;
 ";
 
 /// What brings a file of a version to the next one, in order. Never change one that was released.
@@ -323,7 +331,7 @@ mod tests {
             assert_eq!(ledger.apply(&[order]).unwrap(), [OrderOutcome::AlreadyCredited]);
         }
         let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
-        let take = Withdrawal { id: "w", user_id: 7, asset: "cash", amount: 4, time_ms: 2_000 };
+        let take = Withdrawal { id: "w", user_id: 7, asset: "cash", amount: 4, payer: "", time_ms: 2_000 };
         assert_eq!(ledger.transact(|tx| tx.hold(&[take])).unwrap(), [HoldOutcome::Held]);
         assert_eq!(ledger.balance(7, "cash").unwrap(), 6);
         assert_eq!(ledger.flow(7, 9).unwrap().len(), 2);

@@ -2,7 +2,7 @@
 
 use super::moves::Moves;
 use super::{SqliteLedger, archive, query};
-use crate::archive::{ArchiveEntry, Replay};
+use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::budget::Shards;
 use crate::contract::Transaction;
 use crate::error::LedgerError;
@@ -52,12 +52,18 @@ impl Transaction for SqliteTx<'_> {
         }
     }
 
-    fn reserve(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        batch.iter().map(|order| self.reserve_one(order, attempt, Awaits::Payer)).collect()
+    fn reserve(
+        &mut self,
+        batch: &[Order<'_>],
+        payers: &[&str],
+        attempt: Attempt,
+    ) -> Result<Vec<OrderOutcome>, LedgerError> {
+        let each = batch.iter().zip(payers);
+        each.map(|(order, payer)| self.reserve_one(order, attempt, Awaits::Payer, payer)).collect()
     }
 
     fn promise(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        batch.iter().map(|order| self.reserve_one(order, attempt, Awaits::Event)).collect()
+        batch.iter().map(|order| self.reserve_one(order, attempt, Awaits::Event, "")).collect()
     }
 
     fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
@@ -90,6 +96,17 @@ impl Transaction for SqliteTx<'_> {
         refused.iter().map(|(id, why)| self.end_one(id, End::Refused(why), time_ms)).collect()
     }
 
+    fn raise_rules_version(&mut self, version: i64) -> Result<i64, LedgerError> {
+        Ok(self
+            .ledger
+            .db
+            .prepare_cached(
+                "INSERT INTO rules_version (one, version) VALUES (1, ?1) \
+                 ON CONFLICT (one) DO UPDATE SET version = max(version, excluded.version) RETURNING version",
+            )?
+            .query_row([version], |row| row.get(0))?)
+    }
+
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
         let set = budgets.iter().map(|budget| self.set_budget(budget)).collect::<Result<Vec<_>, _>>()?;
         Ok(set.into_iter().flatten().collect())
@@ -97,6 +114,10 @@ impl Transaction for SqliteTx<'_> {
 
     fn archive(&mut self, entries: &[ArchiveEntry<'_>]) -> Result<usize, LedgerError> {
         archive::insert(&self.ledger.db, entries)
+    }
+
+    fn archive_list(&mut self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
+        archive::list(&self.ledger.db, filter)
     }
 
     fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError> {

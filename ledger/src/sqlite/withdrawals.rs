@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 fn find(db: &Connection, id: &str) -> Result<Option<(StoredWithdrawal, i64)>, LedgerError> {
     let read = db
         .prepare_cached(
-            "SELECT w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset \
+            "SELECT w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer \
              FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.id = ?1",
         )?
         .query_row([id], |row| {
@@ -24,6 +24,7 @@ fn find(db: &Connection, id: &str) -> Result<Option<(StoredWithdrawal, i64)>, Le
                 amount: row.get(2)?,
                 status: status.unwrap_or(WithdrawalStatus::Held),
                 reason: row.get(4)?,
+                payer: row.get(8)?,
                 created_ms: row.get(5)?,
                 decided_ms: row.get(6)?,
             };
@@ -41,6 +42,28 @@ pub(crate) fn one(db: &Connection, id: &str) -> Result<Option<StoredWithdrawal>,
     Ok(find(db, id)?.map(|(stored, _)| stored))
 }
 
+/// Held ones, by id.
+pub(crate) fn held(
+    db: &Connection,
+    before_ms: i64,
+    after: &str,
+    limit: u32,
+) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+    // The status as it stands in the index, so that the index serves.
+    let ids = db
+        .prepare_cached(
+            "SELECT id FROM withdrawals WHERE status = 0 AND created_ms < ?1 AND id > ?2 ORDER BY id LIMIT ?3",
+        )?
+        .query_map(params![before_ms, after, limit], |row| row.get(0))?
+        .collect::<Result<Vec<String>, _>>()?;
+    let mut held = Vec::with_capacity(ids.len());
+    for id in ids {
+        // One that has ended between the two reads is not held any more.
+        held.extend(one(db, &id)?.filter(|one| one.status == WithdrawalStatus::Held));
+    }
+    Ok(held)
+}
+
 /// One movement of a withdrawal.
 struct Move<'a> {
     withdrawal: &'a str,
@@ -56,7 +79,7 @@ struct Move<'a> {
 impl SqliteTx<'_> {
     pub(crate) fn hold_one(&mut self, asked: &Withdrawal<'_>) -> Result<HoldOutcome, LedgerError> {
         asked.check()?;
-        let Withdrawal { id, user_id, amount, time_ms, .. } = *asked;
+        let Withdrawal { id, user_id, amount, payer, time_ms, .. } = *asked;
         let db = &self.ledger.db;
         if let Some((stored, _)) = find(db, id)? {
             return Ok(stored.answer(asked));
@@ -76,10 +99,10 @@ impl SqliteTx<'_> {
             None => return Ok(HoldOutcome::Short { balance: 0 }),
         };
         db.prepare_cached(
-            "INSERT INTO withdrawals (id, user_id, asset, amount, status, reason, created_ms, decided_ms) \
-             VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, NULL)",
+            "INSERT INTO withdrawals (id, user_id, asset, amount, status, reason, payer, created_ms, decided_ms) \
+             VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?7, NULL)",
         )?
-        .execute(params![id, user_id, asset, amount, WithdrawalStatus::Held.code(), time_ms])?;
+        .execute(params![id, user_id, asset, amount, WithdrawalStatus::Held.code(), payer, time_ms])?;
         self.move_user(asset, user_id, -amount)?;
         self.add(CLEARING, asset, amount)?;
         self.record(&Move { withdrawal: id, kind: HOLD, user_id, asset, amount, prev, time_ms })?;

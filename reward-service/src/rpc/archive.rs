@@ -4,10 +4,10 @@ use super::status;
 use crate::service::RewardHandle;
 use prost::Message;
 use tonic::{Request, Response, Status};
-use windfall_edge::Call;
-use windfall_ledger::{ArchiveFilter, Archived, Replay};
+use windfall_edge::{Call, Caller};
+use windfall_ledger::{ArchiveFilter, Archived, Awaits, Replay, ReservedOrder, StoredWithdrawal};
 use windfall_proto::event::EventRef;
-use windfall_proto::order::check_text;
+use windfall_proto::order::{check_text, check_trade_no};
 use windfall_proto::v1;
 use windfall_proto::v1::archive_server;
 
@@ -17,7 +17,7 @@ const PAGE_MAX: u32 = 1_000;
 const READ_MAX: u32 = 100;
 const ACTOR_MAX_BYTES: usize = 64;
 
-/// The failure archive and the budgets, for operators. Role: operate.
+/// The failure archive, the budgets, and what has not ended, for operators. Role: operate.
 #[derive(Clone)]
 pub struct ArchiveService {
     rewards: RewardHandle,
@@ -67,6 +67,49 @@ fn line(entry: &Archived) -> v1::ArchiveEntry {
     }
 }
 
+/// Entries of a page.
+fn page_of(page_size: u32) -> Result<u32, Status> {
+    match page_size {
+        0 => Ok(PAGE_DEFAULT),
+        1..=PAGE_MAX => Ok(page_size),
+        _ => Err(Status::invalid_argument(format!("page_size is {page_size}; it must be 0 to {PAGE_MAX}"))),
+    }
+}
+
+/// Where a page begins: an order number or an id, or empty.
+fn check_after(after: &str) -> Result<(), Status> {
+    match check_trade_no(after) {
+        Err(why) if !after.is_empty() => Err(Status::invalid_argument(format!("after {why}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Who asks. The key's name comes from the edge: nobody acts in another's name.
+fn actor_of(caller: &Caller, actor: &str) -> Result<String, Status> {
+    check_text(actor, ACTOR_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("actor {why}")))?;
+    Ok(if actor.is_empty() { caller.name.to_string() } else { format!("{}: {actor}", caller.name) })
+}
+
+fn reserved(one: ReservedOrder) -> v1::ReservedOrder {
+    let ReservedOrder { order, awaits } = one;
+    v1::ReservedOrder {
+        trade_no: order.trade_no,
+        user_id: order.user_id,
+        activity: order.activity,
+        scene: order.scene,
+        bonus_type: order.bonus_type,
+        amount: order.amount,
+        reserved_ms: order.created_ms,
+        awaits_event: awaits == Awaits::Event,
+        payer: order.payer,
+    }
+}
+
+fn held(one: StoredWithdrawal) -> v1::HeldWithdrawal {
+    let StoredWithdrawal { id, user_id, asset, amount, created_ms, payer, .. } = one;
+    v1::HeldWithdrawal { withdrawal_id: id, user_id, bonus_type: asset, amount, held_ms: created_ms, payer }
+}
+
 #[tonic::async_trait]
 impl archive_server::Archive for ArchiveService {
     async fn list_archive(
@@ -75,15 +118,7 @@ impl archive_server::Archive for ArchiveService {
     ) -> Result<Response<v1::ListArchiveReply>, Status> {
         let tenant = std::sync::Arc::clone(&Call::of(&request)?.caller.tenant);
         let v1::ListArchiveRequest { reason, trade_no, open, page_size, after } = request.into_inner();
-        let page = match page_size {
-            0 => PAGE_DEFAULT,
-            1..=PAGE_MAX => page_size,
-            _ => {
-                return Err(Status::invalid_argument(format!(
-                    "page_size is {page_size}; it must be 0 to {PAGE_MAX}"
-                )));
-            }
-        };
+        let page = page_of(page_size)?;
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let mut filter =
             ArchiveFilter { reason: some(reason), trade_no: some(trade_no), open, after, limit: 0 };
@@ -127,12 +162,8 @@ impl archive_server::Archive for ArchiveService {
     ) -> Result<Response<v1::ReplayArchivedReply>, Status> {
         let caller = Call::of(&request)?.caller.clone();
         let v1::ReplayArchivedRequest { id, actor } = request.into_inner();
-        check_text(&actor, ACTOR_MAX_BYTES)
-            .map_err(|why| Status::invalid_argument(format!("actor {why}")))?;
+        let actor = actor_of(&caller, &actor)?;
         self.entry(id, &caller.tenant).await?;
-        // The key's name comes from the edge: nobody replays in another's name.
-        let actor =
-            if actor.is_empty() { caller.name.to_string() } else { format!("{}: {actor}", caller.name) };
         let replayed = self.rewards.replay(id, &actor).await.map_err(|error| status::of_replay(&error))?;
         Ok(Response::new(v1::ReplayArchivedReply { reply: Some(status::reply(&replayed.reply)) }))
     }
@@ -157,5 +188,49 @@ impl archive_server::Archive for ArchiveService {
             })
             .collect();
         Ok(Response::new(v1::ListBudgetsReply { budgets }))
+    }
+
+    async fn list_reserved(
+        &self,
+        request: Request<v1::ListReservedRequest>,
+    ) -> Result<Response<v1::ListReservedReply>, Status> {
+        Call::of(&request)?;
+        let v1::ListReservedRequest { older_than_ms, after, page_size } = request.into_inner();
+        let page = page_of(page_size)?;
+        check_after(&after)?;
+        let found = self.rewards.reserved(older_than_ms, &after, page).await;
+        let found = found.map_err(|error| status::of_call(&error))?;
+        let is_full = u32::try_from(found.len()).unwrap_or(u32::MAX) >= page;
+        let last = found.last().filter(|_| is_full).map(|one| one.order.trade_no.clone());
+        let orders = found.into_iter().map(reserved).collect();
+        Ok(Response::new(v1::ListReservedReply { orders, next_after: last.unwrap_or_default() }))
+    }
+
+    async fn release_reserved(
+        &self,
+        request: Request<v1::ReleaseReservedRequest>,
+    ) -> Result<Response<v1::ReleaseReservedReply>, Status> {
+        let caller = Call::of(&request)?.caller.clone();
+        let v1::ReleaseReservedRequest { trade_no, actor } = request.into_inner();
+        check_trade_no(&trade_no).map_err(|why| Status::invalid_argument(format!("trade_no {why}")))?;
+        let actor = actor_of(&caller, &actor)?;
+        self.rewards.release(&trade_no, &actor).await.map_err(|error| status::of_release(&error))?;
+        Ok(Response::new(v1::ReleaseReservedReply {}))
+    }
+
+    async fn list_held(
+        &self,
+        request: Request<v1::ListHeldRequest>,
+    ) -> Result<Response<v1::ListHeldReply>, Status> {
+        Call::of(&request)?;
+        let v1::ListHeldRequest { older_than_ms, after, page_size } = request.into_inner();
+        let page = page_of(page_size)?;
+        check_after(&after)?;
+        let found = self.rewards.held(older_than_ms, &after, page).await;
+        let found = found.map_err(|error| status::of_call(&error))?;
+        let is_full = u32::try_from(found.len()).unwrap_or(u32::MAX) >= page;
+        let last = found.last().filter(|_| is_full).map(|one| one.id.clone());
+        let withdrawals = found.into_iter().map(held).collect();
+        Ok(Response::new(v1::ListHeldReply { withdrawals, next_after: last.unwrap_or_default() }))
     }
 }

@@ -1,7 +1,7 @@
 //! Errors and answers as the wire has them. The one place for it.
 
 use crate::contract::GrantReply;
-use crate::later::Later;
+use crate::later::{Later, ReleaseError};
 use crate::replay::ReplayError;
 use crate::service::CallError;
 use tonic::{Code, Status};
@@ -49,6 +49,21 @@ pub(super) fn of_replay(error: &ReplayError) -> Status {
         ReplayError::NotFound(id) => no_entry(*id),
         ReplayError::NoActor => Status::invalid_argument("a replay needs the name of who asks for it"),
         ReplayError::Call(error) => of_call(error),
+        // Without the hint that goes with what was not done at all.
+        ReplayError::NotRecorded { error, .. } => {
+            tracing::warn!(%error, "a replay was done and is not recorded");
+            Status::unavailable(
+                "the entry was replayed, and its outcome could not be recorded; replay it again",
+            )
+        }
+    }
+}
+
+pub(super) fn of_release(error: &ReleaseError) -> Status {
+    match error {
+        ReleaseError::NotReserved(trade_no) => Status::not_found(format!("order {trade_no} is not reserved")),
+        ReleaseError::NoActor => Status::invalid_argument("a release needs the name of who asks for it"),
+        ReleaseError::Call(error) => of_call(error),
     }
 }
 

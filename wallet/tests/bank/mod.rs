@@ -102,6 +102,7 @@ impl Books {
             bonus_type: bonus_type.to_owned(),
             amount,
             status,
+            payer: String::new(),
             created_ms: 0,
             decided_ms: Some(0),
         };
