@@ -2,8 +2,9 @@
 //!
 //! Most tests use nothing of the workspace but the binary: what they show is what an operator sees. They live in
 //! `tests/`: `demo` (the whole way, its report and exit codes), `crash` (kill -9 at seeded moments), `sabotage`
-//! (a broken promise must be noticed), `bad_input` (a clear error, and nothing changed), `services` (every call, over
-//! HTTP and gRPC) and `attacks` (who must get nothing).
+//! (a broken promise must be noticed), `bad_input` (a clear error, and nothing changed), `services` and `services_grpc`
+//! (every call and every error, by HTTP and by the gRPC clients) and `attacks` (who must get nothing, within bounded
+//! memory).
 //!
 //! Those named `real_…` need real servers: `real_demo` and `real_bad_input` drive the binary, `real_churn` (processes
 //! that consume join, leave and are killed) and `real_failover` (the master broker is frozen) put the crates together
@@ -21,11 +22,14 @@
 //! ```
 
 mod binary;
+mod memory;
+pub mod raw;
 mod run;
 mod seed;
 mod service;
 
 pub use binary::{plain, sabotaged};
+pub use memory::Memory;
 pub use run::{Ended, Run, Running};
 pub use seed::Seed;
 pub use service::{Answer, Caller, Service};

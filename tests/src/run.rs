@@ -145,6 +145,11 @@ impl Running {
         self.started.elapsed()
     }
 
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it has said on standard error so far.
     ///
     /// # Panics

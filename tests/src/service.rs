@@ -1,7 +1,7 @@
 //! A running service and an ordinary HTTP client for it.
 
 use crate::run::{Run, Running};
-use crate::{Ended, plain};
+use crate::{Ended, Memory, plain};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -74,6 +74,11 @@ impl Service {
     pub fn with_keys(mut self, keys: BTreeMap<String, String>) -> Self {
         self.caller.keys = keys;
         self
+    }
+
+    /// Its memory, from now on.
+    pub fn memory(&self) -> Memory {
+        Memory::of(self.running.pid())
     }
 
     /// What calls it.
@@ -174,7 +179,8 @@ impl Caller {
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        let mut response = self.agent.run(request.body(body.to_vec()).expect("a request")).ok()?;
+        let run = self.agent.run(request.body(body.to_vec()).expect("a request"));
+        let mut response = run.inspect_err(|error| println!("{method} {path}: {error}")).ok()?;
         let status = response.status().as_u16();
         let text = response.body_mut().read_to_string().ok()?;
         Some(Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) })
