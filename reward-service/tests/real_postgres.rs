@@ -14,7 +14,8 @@ use windfall_reward_service::contract::{GrantReply, Rewards};
 use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{BudgetSet, Ledger, LedgerReader, PostgresOptions};
 use windfall_reward_service::{
-    Connector, ConnectorOptions, Payer, RewardHandle, RewardOptions, RewardService, system_clock,
+    Connector, ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
+    system_clock,
 };
 use windfall_servers::{Private, Servers};
 
@@ -244,8 +245,16 @@ async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
         }
         server
     });
-    let (server, ..) =
-        tokio::join!(trouble, futures_util::future::join_all(grants), futures_util::future::join_all(outs));
+    // Both ask about what is held as well, all the while, of their own accord.
+    let options_of = ResumeOptions { period_ms: 100, older_than_ms: 0, limit: 64 };
+    let resuming = services.iter().map(|rewards| Resumer::new(rewards.clone(), options_of).run());
+    let work = async {
+        tokio::join!(trouble, futures_util::future::join_all(grants), futures_util::future::join_all(outs))
+    };
+    let (server, ..) = tokio::select! {
+        done = work => done,
+        _ = futures_util::future::join_all(resuming) => panic!("they go on until the services are closed"),
+    };
     services.iter().for_each(RewardHandle::close);
     assert!(paid.into_inner() <= OUTS, "at most one call is told that it paid");
     let reader = LedgerReader::connect(&url, &options).unwrap();
