@@ -189,12 +189,13 @@ pub async fn set_budgets(rewards: &RewardHandle, rules: &Rules) -> Result<(), Ca
 /// Sets budgets anew with every version of the rules that changes them.
 pub async fn follow_budgets(rules: LiveRules, rewards: RewardHandle) {
     let mut changes = rules.subscribe();
-    let mut applied = rules.current().budgets.clone();
+    // Once at the beginning: the rules may have changed since the start set them.
+    let mut applied = None;
     loop {
         let now = Arc::clone(&changes.borrow_and_update());
-        if now.budgets != applied {
+        if applied.as_ref() != Some(&now.budgets) {
             match set_budgets(&rewards, &now).await {
-                Ok(()) => applied.clone_from(&now.budgets),
+                Ok(()) => applied = Some(now.budgets.clone()),
                 Err(error) => {
                     tracing::warn!(%error, "budgets not set yet; trying again");
                     tokio::time::sleep(Duration::from_millis(200)).await;
