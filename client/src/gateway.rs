@@ -1,12 +1,12 @@
 //! Sends rewards by a gateway, with the SDK's trait.
 
 use crate::error::{send_error, send_failure};
-use crate::link::{Link, Repeat};
+use crate::link::{Answer, Link, Repeat};
 use crate::options::{ClientOptions, OpenError};
 use async_trait::async_trait;
 use prost::Message;
 use std::sync::Arc;
-use tonic::Status;
+use tonic::{Code, Status};
 use windfall_proto::send::{SendBonus, SendError};
 use windfall_proto::v1::{
     SendBonusBatchReply, SendBonusBatchRequest, SendBonusReply, SendBonusRequest, SendBonusResult,
@@ -35,15 +35,17 @@ impl GatewayClient {
 
     async fn send_part(&self, requests: Vec<SendBonusRequest>) -> Vec<Result<SendBonusReply, SendError>> {
         let batch = SendBonusBatchRequest { requests };
-        let call = self.link.call(Repeat::Safe, None, &batch, |channel, request| async move {
+        let call = self.link.ask(Repeat::Safe, None, &batch, |channel, request| async move {
             SendClient::new(channel).send_bonus_batch(request).await
         });
-        let answer: Result<SendBonusBatchReply, Status> = call.await;
+        let answer: Result<Answer<SendBonusBatchReply>, Status> = call.await;
         let SendBonusBatchRequest { requests } = batch;
         match answer {
-            Ok(reply) if reply.results.len() == requests.len() => {
-                requests.iter().zip(reply.results).map(|(request, result)| read(request, result)).collect()
-            }
+            Ok(Answer { message: reply, is_in_doubt }) if reply.results.len() == requests.len() => requests
+                .iter()
+                .zip(reply.results)
+                .map(|(request, result)| read(request, result, is_in_doubt))
+                .collect(),
             Ok(_) => {
                 let what = "the gateway's answer does not fit the question";
                 requests.iter().map(|_| Err(SendError::Unanswered(what.into()))).collect()
@@ -84,9 +86,20 @@ impl SendBonus for GatewayClient {
     }
 }
 
-fn read(request: &SendBonusRequest, result: SendBonusResult) -> Result<SendBonusReply, SendError> {
+fn read(
+    request: &SendBonusRequest,
+    result: SendBonusResult,
+    is_in_doubt: bool,
+) -> Result<SendBonusReply, SendError> {
     match result.result {
         Some(Taken::Token(token)) => Ok(SendBonusReply { token }),
+        // An earlier attempt was told the same where the request itself is wrong; else it may have been taken.
+        Some(Taken::Failure(failure)) if is_in_doubt && failure.code != i32::from(Code::InvalidArgument) => {
+            let message = failure.message;
+            Err(SendError::Unanswered(format!(
+                "an earlier attempt was not answered; the last one: {message}"
+            )))
+        }
         Some(Taken::Failure(failure)) => Err(send_failure(request, &failure)),
         None => Err(SendError::Unanswered("the gateway's answer says neither yes nor no".into())),
     }

@@ -30,6 +30,14 @@ pub(crate) enum Repeat {
     Never,
 }
 
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer<R> {
+    pub(crate) message: R,
+    /// An earlier attempt of the same call may have been done.
+    pub(crate) is_in_doubt: bool,
+}
+
 impl Link {
     pub(crate) fn open(options: &ClientOptions) -> Result<Self, OpenError> {
         Ok(Self {
@@ -52,9 +60,24 @@ impl Link {
     where
         F: Future<Output = Result<Response<R>, Status>>,
     {
+        self.ask(repeat, user, message, call).await.map(|answer| answer.message)
+    }
+
+    /// The same, for answers that may say of a part of the call that it was not done.
+    pub(crate) async fn ask<M: Clone, R, F>(
+        &self,
+        repeat: Repeat,
+        user: Option<EndUser<'_>>,
+        message: &M,
+        call: impl Fn(Channel, Request<M>) -> F,
+    ) -> Result<Answer<R>, Status>
+    where
+        F: Future<Output = Result<Response<R>, Status>>,
+    {
         let first = self.next.fetch_add(1, Relaxed);
         let attempts = if repeat == Repeat::Safe { self.attempts } else { 1 };
         let mut wait = WAIT_FIRST;
+        let mut is_in_doubt = false;
         for attempt in 0.. {
             let turn = first.wrapping_add(attempt);
             let channel = self.channels[turn % self.channels.len()].clone();
@@ -67,13 +90,15 @@ impl Link {
                 ))),
             };
             let status = match answer {
-                Ok(answer) => return Ok(answer.into_inner()),
+                Ok(answer) => return Ok(Answer { message: answer.into_inner(), is_in_doubt }),
                 Err(status) => status,
             };
             let is_last = attempt + 1 >= usize::try_from(attempts).unwrap_or(1);
             if is_last || !may_help(&status) {
-                return Err(status);
+                let is_certain = !may_help(&status) || !leaves_doubt(&status);
+                return Err(if is_in_doubt && is_certain { unanswered(&status) } else { status });
             }
+            is_in_doubt |= leaves_doubt(&status);
             let asked_for = retry_after_ms(&status).map_or(wait, Duration::from_millis);
             tokio::time::sleep(jittered(asked_for.min(WAIT_MAX))).await;
             wait = (wait * 2).min(WAIT_MAX);
@@ -104,6 +129,29 @@ impl fmt::Debug for Link {
 /// How long the server asks to wait. That it says so is its word that nothing was done.
 pub(crate) fn retry_after_ms(status: &Status) -> Option<u64> {
     status.metadata().get(RETRY_AFTER_MS)?.to_str().ok()?.parse().ok()
+}
+
+/// Whether the call may have been done all the same.
+fn leaves_doubt(status: &Status) -> bool {
+    status.code() != Code::ResourceExhausted && retry_after_ms(status).is_none() && !was_never_sent(status)
+}
+
+/// Whether there was no connection to send it over.
+fn was_never_sent(status: &Status) -> bool {
+    let first = std::error::Error::source(status);
+    std::iter::successors(first, |error| error.source()).any(|error| error.is::<tonic::ConnectError>())
+}
+
+/// What the last attempt says is true of that attempt; an earlier one may have been done. Without a hint, which would
+/// be word that nothing was. What is wrong in the call itself, every attempt was told.
+fn unanswered(last: &Status) -> Status {
+    match last.code() {
+        Code::InvalidArgument | Code::Unimplemented => last.clone(),
+        code => Status::unavailable(format!(
+            "an earlier attempt was not answered; the last one: {code:?}: {}",
+            last.message()
+        )),
+    }
 }
 
 /// Whether another attempt may get another answer.

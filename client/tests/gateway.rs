@@ -179,6 +179,37 @@ async fn a_gateway_that_is_away_is_no_answer_and_another_one_takes_over() {
 }
 
 #[tokio::test]
+async fn a_refusal_after_a_lost_answer_is_no_word_that_nothing_was_taken() {
+    let taking = Arc::new(Fake { hangs: AtomicUsize::new(usize::MAX), ..Fake::default() });
+    let errors = [("full".to_owned(), SendError::SpoolFull), ("lost".to_owned(), no_route())];
+    let refusing = Arc::new(Fake { errors: errors.into(), ..Fake::default() });
+    let (first, second) = (serve(&taking, None).await, serve(&refusing, None).await);
+    for order in ["full", "lost"] {
+        let options = ClientOptions {
+            attempts: 2,
+            attempt_timeout_ms: 300,
+            ..options(&[first.address, second.address])
+        };
+        let client = GatewayClient::open(options).unwrap();
+        let error = client.send_bonus(request(order)).await.unwrap_err();
+        assert!(matches!(error, SendError::Unanswered(_)) && error.is_worth_retrying(), "{error}");
+        // The next call begins with the other one: its refusal stands until an attempt is lost.
+        assert!(!matches!(client.send_bonus(request(order)).await, Ok(_) | Err(SendError::Refused(_))));
+        let batch = client.send_bonus_batch(vec![request(order)]).await;
+        assert!(batch.iter().all(|answer| matches!(answer, Err(SendError::Unanswered(_)))), "{batch:?}");
+    }
+    assert!(!taking.taken.lock().unwrap().is_empty());
+
+    // Where there was no connection, nothing was sent, and the refusal stands.
+    let nobody = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap()
+    };
+    let client = GatewayClient::open(options(&[nobody, second.address])).unwrap();
+    assert_eq!(client.send_bonus(request("lost")).await, Err(no_route()));
+}
+
+#[tokio::test]
 async fn large_batches_go_in_parts_and_come_back_in_order() {
     let errors = [("order-700".to_owned(), no_route())].into();
     let sdk = Arc::new(Fake { errors, ..Fake::default() });

@@ -205,8 +205,12 @@ async fn what_a_status_means_and_how_often_it_is_asked() {
     let unavailable = Status::new(Code::Unavailable, "w");
     fake.say(&[unavailable.clone(), unavailable.clone(), unavailable.clone()]);
     assert_eq!(list().await, Err(CallError::Unanswered(what())));
-    fake.say(&[unavailable.clone(), unavailable.clone(), hinted(Code::Unavailable)]);
+    let busy = || hinted(Code::Unavailable);
+    fake.say(&[busy(), busy(), busy()]);
     assert_eq!(list().await, Err(CallError::Busy { what: "later".into(), after_ms: 7 }));
+    // The last one did nothing; of the first ones nobody knows.
+    fake.say(&[unavailable.clone(), unavailable.clone(), busy()]);
+    assert!(matches!(list().await, Err(CallError::Unanswered(_))));
     // An answer that does not fit the question is none.
     fake.say(&[]);
     let verified = client.verify(EndUser::Named(1), vec!["a".into()]).await;

@@ -110,12 +110,14 @@ impl Gate {
     ) -> Response<Body> {
         let started = Instant::now();
         let face = face_of(&request);
-        let in_hand = InHand::new(&self.places, self.metrics.clone());
+        let mut in_hand = InHand::new(&self.places, self.metrics.clone());
         let mut names = ("none", "none");
         let deadline = self.deadline(face, request.headers());
         let answered = self.pass(peer, request, face, in_hand.has_place(), deadline, &mut names).await;
         let code = code_of(&answered);
         let response = answered.unwrap_or_else(|refusal| {
+            // Anybody can be refused, and read the answer as slowly as the connection lets them.
+            in_hand.give_up_place();
             self.metrics.refused(refusal.reason);
             tracing::debug!(reason = refusal.reason.name(), face = face.name(), "a call was refused");
             refusal.response(face)
@@ -281,6 +283,10 @@ impl InHand {
 
     fn has_place(&self) -> bool {
         self.place.is_some()
+    }
+
+    fn give_up_place(&mut self) {
+        self.place = None;
     }
 }
 

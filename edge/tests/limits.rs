@@ -432,6 +432,30 @@ async fn calls_beyond_the_limit_are_told_to_come_again() {
 }
 
 #[tokio::test]
+async fn refusals_that_nobody_reads_take_no_place() {
+    let running = running(ServeOptions { calls_max: 2, ..options() }).await;
+    let address = running.server.address();
+    // Answers' bodies wait for a window that never opens.
+    let stream = TcpStream::connect(address).await.unwrap();
+    let mut client = h2::client::Builder::new();
+    let (sender, connection) = client.initial_window_size(0).handshake::<_, Bytes>(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut sender = sender.ready().await.unwrap();
+    let mut unread = Vec::new();
+    for _ in 0..2 {
+        let request = http::Request::post(format!("http://h{SEND}")).header("content-type", JSON.1);
+        let (response, _) = sender.send_request(request.body(()).unwrap(), true).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 401);
+        unread.push(response.into_body());
+    }
+    assert_eq!(running.metric("windfall_edge_calls_in_hand"), 2.0, "they are still there");
+    assert_eq!(post(address, SEND, &running.keys.send.text, "{}").await.status, 200);
+    drop(unread);
+    connection.abort();
+}
+
+#[tokio::test]
 async fn an_answer_that_does_not_come_in_time_is_not_known() {
     let running = running(ServeOptions { request_timeout_ms: 1_000, ..options() }).await;
     let address = running.server.address();

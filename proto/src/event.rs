@@ -6,6 +6,9 @@
 use crate::wire::{self, Malformed, Reader, Value};
 use bytes::BufMut;
 
+/// Bytes of one event at most, as the SDK and the services take it.
+pub const EVENT_BYTES_MAX: u32 = 11 << 10;
+
 /// One event, borrowed from its bytes. Strings are empty and numbers 0 where the event has no such field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventRef<'a> {

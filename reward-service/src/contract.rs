@@ -79,6 +79,9 @@ pub enum RetryReason {
     /// No queue took the event that is to be granted later; ours to solve, so it does not count as a failed grant.
     #[error("queue_unavailable")]
     QueueUnavailable,
+    /// An operator has paused the type; it does not count as a failed grant.
+    #[error("paused")]
+    Paused,
 }
 
 impl RetryReason {

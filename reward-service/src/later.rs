@@ -21,6 +21,10 @@ use windfall_proto::event::EventRef;
 /// Where events that are granted later wait.
 #[async_trait]
 pub trait EventQueue: Send + Sync {
+    /// Whether an event can go as things are: a route takes it, its queue is open. Asked before its budget is
+    /// reserved, which would otherwise stay so.
+    fn check(&self, event: &Bytes) -> Result<(), NotQueued>;
+
     /// Writes events, as the bytes say: one answer an event, in order. `strong`: Ok says that a broker has
     /// acknowledged it. Else it says that the event survives the death of this process and will be written.
     async fn enqueue(&self, events: &[Bytes], strong: bool) -> Vec<Result<(), NotQueued>>;
@@ -130,9 +134,20 @@ impl LaterGrants {
     /// with the same bytes.
     pub async fn accept(&self, bonus_type: &str, events: &[Bytes]) -> Vec<Later> {
         let steps: Vec<SceneSteps> = events.iter().map(|event| self.steps(bonus_type, event)).collect();
+        let retry = |failed: &NotQueued| {
+            let reason = RetryReason::QueueUnavailable;
+            Later::Reply(GrantReply::Retry { after_ms: failed.after_ms, reason })
+        };
+        let mut answers = vec![Later::Accepted; events.len()];
         let mut places = Places::default();
         for (at, steps) in steps.iter().enumerate() {
-            places.of(steps.store).push(at);
+            match self.queue.check(&events[at]) {
+                Ok(()) => places.of(steps.store).push(at),
+                Err(failed) => {
+                    tracing::info!(%failed, "an event cannot be granted later");
+                    answers[at] = retry(&failed);
+                }
+            }
         }
         let of = |at: &[usize]| at.iter().map(|at| events[*at].clone()).collect::<Vec<Bytes>>();
         let patience = Duration::from_millis(self.options.weak_store_ms.clamp(1, 60_000));
@@ -140,7 +155,6 @@ impl LaterGrants {
             self.rewards.promise(bonus_type, of(&places.strong)),
             tokio::time::timeout(patience, self.rewards.promise(bonus_type, of(&places.weak)))
         );
-        let mut answers = vec![Later::Accepted; events.len()];
         let mut write = Places::default();
         for (at, decision) in places.strong.iter().zip(strong) {
             match decision {
@@ -160,8 +174,7 @@ impl LaterGrants {
         let (strong, weak) =
             tokio::join!(self.write(events, &write.strong, true), self.write(events, &write.weak, false));
         for (at, failed) in strong.into_iter().chain(weak) {
-            let reason = RetryReason::QueueUnavailable;
-            answers[at] = Later::Reply(GrantReply::Retry { after_ms: failed.after_ms, reason });
+            answers[at] = retry(&failed);
         }
         answers
     }

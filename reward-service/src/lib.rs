@@ -76,7 +76,7 @@ pub use later::{
 pub use options::{Clock, ConnectorOptions, GrantObserver, Payer, RewardOptions, system_clock};
 pub use replay::{ReplayError, Replayed};
 pub use resume::{ResumeOptions, Resumed, Resumer};
-pub use service::{CallError, RewardHandle, RewardService, StartError};
+pub use service::{CallError, Fuses, RewardHandle, RewardService, StartError};
 pub use stats::{OTHER, RewardStats, TypeStats};
 pub use windfall_ledger as ledger;
 #[cfg(feature = "sabotage")]

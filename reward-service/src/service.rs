@@ -20,6 +20,9 @@ use tracing::Instrument;
 use windfall_config::rules::{Budget, BudgetKind};
 use windfall_ledger::{Attempt, BudgetSet, BudgetsApplied, Ledger, LedgerError, OpenError, Writers};
 
+/// The least wait of what an operator has paused.
+const PAUSED_RETRY_MS: u64 = 1_000;
+
 /// The service could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -127,7 +130,7 @@ impl RewardService {
                 std::thread::Builder::new().name("ledger-writer".into()).spawn(move || writer.run())?;
             inner.threads.get_mut().push(thread);
         }
-        Ok(RewardHandle { inner: Arc::new(inner) })
+        Ok(RewardHandle { inner: Arc::new(inner), fuses: None })
     }
 }
 
@@ -143,7 +146,11 @@ const fn suits(writers: Writers) -> (usize, usize) {
 #[derive(Clone)]
 pub struct RewardHandle {
     pub(crate) inner: Arc<Inner>,
+    fuses: Option<Fuses>,
 }
+
+/// Whether a bonus type may be granted now.
+pub type Fuses = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 pub(crate) struct Inner {
     pub(crate) options: RewardOptions,
@@ -158,6 +165,13 @@ pub(crate) struct Inner {
 }
 
 impl RewardHandle {
+    /// A handle whose [`Rewards::grant_batch`] grants only what the operator's fuses let through, and asks for the
+    /// rest again in a second. For callers beside the consumer, which keeps to the fuses by itself.
+    #[must_use]
+    pub fn with_fuses(self, fuses: Fuses) -> Self {
+        Self { fuses: Some(fuses), ..self }
+    }
+
     /// Grants like [`Rewards::grant_batch`]; a replay may also credit what was rejected before.
     pub(crate) async fn grant(
         &self,
@@ -326,6 +340,11 @@ impl Drop for Inner {
 #[async_trait]
 impl Rewards for RewardHandle {
     async fn grant_batch(&self, bonus_type: &str, events: &[Bytes]) -> Vec<GrantReply> {
+        if self.fuses.as_ref().is_some_and(|may_grant| !may_grant(bonus_type)) {
+            let reply = GrantReply::Retry { after_ms: PAUSED_RETRY_MS, reason: RetryReason::Paused };
+            self.inner.counters.count(bonus_type, std::iter::repeat_n(&reply, events.len()));
+            return vec![reply; events.len()];
+        }
         let traced = Traced::begin(bonus_type, events);
         let span = tracing::info_span!("grant_batch", bonus_type, events = events.len());
         let replies = self.grant(bonus_type, events, Attempt::Normal).instrument(span).await;

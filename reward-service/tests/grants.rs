@@ -247,6 +247,20 @@ async fn a_full_store_answers_retry_and_takes_the_same_batch_later() {
 }
 
 #[tokio::test]
+async fn what_is_paused_is_asked_for_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let front = rewards.clone().with_fuses(Arc::new(|bonus_type| bonus_type != "cash"));
+    let paused = GrantReply::Retry { after_ms: 1_000, reason: RetryReason::Paused };
+    assert_eq!(front.grant_batch("cash", &[cash("a", 1, 5)]).await, [paused]);
+    let coin = bytes(event("b", 1, "coin", 5));
+    assert_eq!(front.grant_batch("coin", &[coin]).await, [GrantReply::Credited]);
+    assert_eq!(rewards.grant_batch("cash", &[cash("a", 1, 5)]).await, [GrantReply::Credited]);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
 async fn what_one_user_cannot_hold_does_not_hold_up_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{assert_clean, badge, badge_options, bytes, cash, event, ledger_path, start, start_with};
 use windfall_config::rules::{Budget, BudgetKind};
+use windfall_proto::event::EventRef;
 use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason, Rewards};
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{ArchiveFilter, Awaits, LedgerReader, Status};
@@ -34,6 +35,13 @@ impl Queue {
 
 #[async_trait]
 impl EventQueue for Queue {
+    fn check(&self, event: &Bytes) -> Result<(), NotQueued> {
+        match EventRef::parse(event) {
+            Ok(event) if event.scene == "nowhere" => Err(NotQueued { what: "no route".into(), after_ms: 9 }),
+            _ => Ok(()),
+        }
+    }
+
     async fn enqueue(&self, events: &[Bytes], strong: bool) -> Vec<Result<(), NotQueued>> {
         match self.failures.lock().pop_front() {
             Some("lost") => {
@@ -103,6 +111,22 @@ async fn accepted_is_reserved_and_written_and_its_event_credits_once() {
     assert_eq!(grants.accept("cash", &[one]).await, [Later::Reply(GrantReply::AlreadyCredited)]);
     assert_eq!(queue.written(), 2, "what is credited is not written");
     assert_eq!(states(&rewards).await, (6, 0));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn what_no_route_takes_reserves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let (grants, queue) = later(&rewards, LaterOptions::default());
+    let lost = bytes(EventRef { scene: "nowhere", ..event("a", 1, "cash", 6) });
+    let answers = grants.accept("cash", &[lost, cash("b", 1, 1)]).await;
+    let retry = GrantReply::Retry { after_ms: 9, reason: RetryReason::QueueUnavailable };
+    assert_eq!(answers, [Later::Reply(retry), Later::Accepted]);
+    assert_eq!(queue.written(), 1);
+    let reserved = rewards.reserved(0, "", 10).await.unwrap();
+    assert_eq!(reserved.iter().map(|one| one.order.trade_no.as_str()).collect::<Vec<_>>(), ["b"]);
     rewards.close();
     assert_clean(folder.path());
 }
@@ -179,8 +203,7 @@ async fn weak_steps_go_on_without_and_strong_ones_do_not() {
     let mut options = LaterOptions { weak_store_ms: 50, ..LaterOptions::default() };
     options.scenes.insert(("spring-2027".into(), "rain".into()), weak);
     let (grants, queue) = later(&rewards, options);
-    let strong =
-        |name| bytes(windfall_proto::event::EventRef { scene: "cards", ..event(name, 1, "cash", 1) });
+    let strong = |name| bytes(EventRef { scene: "cards", ..event(name, 1, "cash", 1) });
     assert_eq!(
         grants.accept("cash", &[cash("a", 1, 1), strong("b")]).await,
         [Later::Accepted, Later::Accepted]

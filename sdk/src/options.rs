@@ -20,7 +20,7 @@ pub const EXTENSION_VALUE_MAX_BYTES: usize = 512;
 /// Bytes of events in one pack at most.
 pub(crate) const PACK_MAX_BYTES: u32 = 64 << 10;
 /// Bytes of one event at most, framed: what a pack of one has room for.
-pub(crate) const EVENT_MAX_BYTES: u32 = 11 << 10;
+pub(crate) const EVENT_MAX_BYTES: u32 = windfall_proto::event::EVENT_BYTES_MAX;
 
 // Every event that passes the checks fits an empty pack: all texts at their longest, and what protobuf adds.
 const _: () = {

@@ -1,7 +1,7 @@
 //! `serve --dev`: all that a try-out needs, made where it is missing: a key ring, rules, callers and their keys.
 
 use super::options::ServiceOptions;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::path::Path;
 use windfall_config::RulesStore;
 use windfall_edge::{MintedKey, mint_key};
@@ -16,8 +16,11 @@ const CALLERS: [(&str, &str, bool, &str); 4] = [
     ("operator", r#"["operate"]"#, false, "archive, budgets, /metrics"),
 ];
 
+/// What its access file begins with.
+const MARK: &str = "# Written by `windfall serve --dev`";
+
 /// Queues and limits for a laptop; no budgets, so everything is granted and counted.
-const RULES: &str = r#"version = 1
+pub(super) const RULES: &str = r#"version = 1
 types = ["cash", "coupon", "coin", "badge", "gift"]
 
 [topics]
@@ -75,13 +78,19 @@ pub fn prepare(options: &ServiceOptions, clock: &Clock) -> Result<()> {
             .context("the first rules cannot be written")?;
     }
     let access = options.access_path();
-    let tenant = options.tenants.first().map_or("windfall", String::as_str);
     println!("Keys of this start ({} holds their hashes):", access.display());
-    write_access(&access, tenant)
+    write_access(&access, &options.tenant)
 }
 
 fn write_access(path: &Path, tenant: &str) -> Result<()> {
-    let mut text = String::from("# Written by `windfall serve --dev` at each start.\n");
+    let is_ours = match std::fs::read_to_string(path) {
+        Ok(there) => there.starts_with(MARK),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    if !is_ours {
+        bail!("{} was not written by --dev, which would write over it", path.display());
+    }
+    let mut text = format!("{MARK} at each start.\n");
     for (name, roles, may_name_users, purpose) in CALLERS {
         let MintedKey { text: key, sha256 } = mint_key().context("no key could be made")?;
         text.push_str(&format!(
@@ -97,6 +106,17 @@ fn write_access(path: &Path, tenant: &str) -> Result<()> {
 mod tests {
     use super::*;
     use windfall_config::Rules;
+
+    #[test]
+    fn an_access_file_of_somebody_else_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.toml");
+        write_access(&path, "windfall").unwrap();
+        write_access(&path, "windfall").unwrap();
+        std::fs::write(&path, "# ours\n").unwrap();
+        assert!(write_access(&path, "windfall").is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "# ours\n");
+    }
 
     #[test]
     fn its_rules_validate() {

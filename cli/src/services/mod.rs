@@ -1,11 +1,12 @@
 //! The roles: services that other teams call, one a process or all in one.
 //!
 //! [`options`] is what a process is told, [`parts`] what it opens ([`opening`]), [`role`] what a role mounts, [`mod@run`] its life from
-//! the start to the last drained record; [`metrics`] and [`dev`] are what their names say.
+//! the start to the last drained record; [`following`], [`metrics`] and [`dev`] are what their names say.
 
 mod connectors;
 mod dev;
 mod fake;
+mod following;
 mod later;
 mod metrics;
 mod opening;

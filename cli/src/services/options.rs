@@ -38,8 +38,9 @@ pub struct ServiceOptions {
     pub tokens: TokensAt,
     /// Where orders and balances are kept.
     pub ledger: LedgerAt,
-    /// The apps that are served: callers of others are refused. They share the ledger, and so its users.
-    pub tenants: Vec<String>,
+    /// The app that is served; callers of another one are refused. Each app has topics, a token store and a ledger of
+    /// its own: those know users and order numbers, not apps. Default `windfall`.
+    pub tenant: String,
     /// How the SDK of the gateway gathers and keeps; `app_id` and `spool` are set by the role.
     pub sdk: SdkOptions,
     /// Topics that a consumer reads; none: all that the rules name.
@@ -195,7 +196,7 @@ impl Default for ServiceOptions {
             brokers: BTreeMap::new(),
             tokens: TokensAt::default(),
             ledger: LedgerAt::default(),
-            tenants: vec!["windfall".into()],
+            tenant: "windfall".into(),
             sdk: SdkOptions::default(),
             topics: Vec::new(),
             rewards: RewardsAt::default(),
@@ -219,8 +220,8 @@ impl ServiceOptions {
         if options.brokers.is_empty() {
             options.brokers = ["a", "b"].map(|name| (name.to_owned(), BrokerAt::Embedded)).into();
         }
-        if options.tenants.is_empty() {
-            bail!("tenants is empty; it names the apps for which rewards are taken");
+        if options.tenant.is_empty() {
+            bail!("tenant is empty; it names the app that is served");
         }
         if options.drain_ms > 600_000 {
             bail!("drain_ms = {}: 0 to 600000 is allowed", options.drain_ms);

@@ -1,6 +1,7 @@
 //! What a role stands on, opened as the options say, and closed in the order of an event's way.
 
 use super::connectors::Wired;
+use super::following::FollowRules;
 use super::later::LaterQueue;
 use super::opening::open_fanout;
 use super::options::ServiceOptions;
@@ -15,12 +16,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::{AbortHandle, block_in_place};
 use windfall_config::LiveRules;
+use windfall_config::rules::Fuse;
 use windfall_edge::{Faces, Health};
 use windfall_gateway::Gateway;
 use windfall_queue::contract::Broker;
 use windfall_queue::virtual_queue::{Clock, Fanout};
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
-use windfall_reward_service::{LaterGrants, LaterOptions, RewardHandle, RewardService, system_clock};
+use windfall_reward_service::{Fuses, LaterGrants, LaterOptions, RewardHandle, RewardService, system_clock};
 use windfall_sdk::{Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_store::contract::TokenStore;
 use windfall_token::KeyRing;
@@ -41,6 +43,7 @@ pub struct Parts {
     token_drop: Option<TokenDrop>,
     budgets: Option<AbortHandle>,
     slow: Option<Slow>,
+    following: Option<FollowRules>,
     follower: RulesFollower,
 }
 
@@ -62,6 +65,7 @@ impl Parts {
             token_drop: None,
             budgets: None,
             slow: None,
+            following: None,
             rules,
             brokers,
             fanout,
@@ -82,7 +86,7 @@ impl Parts {
             }
         }
         if let (Some(book), Some(rewards), true) = (&own.book, &own.rewards, role.serves_wallets()) {
-            let rewards = Arc::new(rewards.clone());
+            let rewards = Arc::new(rewards.clone().with_fuses(fuses(&own.rules)));
             let (book, accounts) = (book.clone(), Arc::clone(&rewards) as _);
             own.wallet = Some(Wallet::open(options.wallet.clone(), WalletParts { book, rewards, accounts })?);
         }
@@ -91,6 +95,10 @@ impl Parts {
         } else if let Some(rewards) = &own.rewards {
             own.budgets =
                 Some(tokio::spawn(follow_budgets(own.rules.clone(), rewards.clone())).abort_handle());
+        }
+        if let (Some(fanout), false) = (&own.fanout, role.sends()) {
+            // Else its SDK does.
+            own.following = Some(FollowRules::start(&own.rules, Arc::clone(fanout)));
         }
         own.slow = Some(Slow::start(own.rules.clone(), own.brokers.clone(), own.rewards.clone()));
         Ok(own)
@@ -129,26 +137,25 @@ impl Parts {
         clock: &Clock,
     ) -> Result<()> {
         let Some(fanout) = &self.fanout else { bail!("an SDK without queues") };
-        for tenant in &options.tenants {
-            let sdk_options = SdkOptions {
-                app_id: tenant.clone(),
-                spool: SpoolMode::Process(place::spool(&options.data).join(tenant)),
-                ..options.sdk.clone()
-            };
-            let parts = SdkParts {
-                keys: keys.clone(),
-                rules: self.rules.clone(),
-                fanout: Arc::clone(fanout),
-                tokens: Some(Arc::clone(tokens)),
-                clock: clock.clone(),
-            };
-            let (sdk, inherited) = Sdk::init(sdk_options, parts)
-                .with_context(|| format!("the SDK of app {tenant} cannot start"))?;
-            if inherited.packs > 0 || !inherited.set_aside.is_empty() {
-                tracing::info!(tenant, ?inherited, "an earlier process left these in the spool");
-            }
-            self.sdks.insert(tenant.clone(), sdk);
+        let tenant = &options.tenant;
+        let sdk_options = SdkOptions {
+            app_id: tenant.clone(),
+            spool: SpoolMode::Process(place::spool(&options.data).join(tenant)),
+            ..options.sdk.clone()
+        };
+        let parts = SdkParts {
+            keys: keys.clone(),
+            rules: self.rules.clone(),
+            fanout: Arc::clone(fanout),
+            tokens: Some(Arc::clone(tokens)),
+            clock: clock.clone(),
+        };
+        let (sdk, inherited) =
+            Sdk::init(sdk_options, parts).with_context(|| format!("the SDK of app {tenant} cannot start"))?;
+        if inherited.packs > 0 || !inherited.set_aside.is_empty() {
+            tracing::info!(tenant, ?inherited, "an earlier process left these in the spool");
         }
+        self.sdks.insert(tenant.clone(), sdk);
         Ok(())
     }
 
@@ -176,8 +183,8 @@ impl Parts {
     }
 
     /// The services of a role.
-    pub fn faces(&self, role: Role, tenants: &[String]) -> Faces {
-        let mut faces = Faces::of_tenants(tenants.iter().cloned());
+    pub fn faces(&self, role: Role, tenant: &str) -> Faces {
+        let mut faces = Faces::of_tenants([tenant.to_owned()]);
         if role.sends() {
             faces = faces.send(Arc::new(Gateway::new(self.sdks.clone())));
         }
@@ -189,13 +196,14 @@ impl Parts {
         if let Some(rewards) = &self.rewards
             && role.serves_grants()
         {
+            let granting = rewards.clone().with_fuses(fuses(&self.rules));
             let service = match &self.fanout {
                 Some(fanout) => {
                     let queue = LaterQueue::new(Arc::clone(fanout), self.rules.clone());
-                    let later = LaterGrants::new(rewards.clone(), Arc::new(queue), LaterOptions::default());
+                    let later = LaterGrants::new(granting, Arc::new(queue), LaterOptions::default());
                     RewardsService::with_queue(later)
                 }
-                None => RewardsService::new(rewards.clone()),
+                None => RewardsService::new(granting),
             };
             faces = faces.rewards(Arc::new(service)).archive(Arc::new(ArchiveService::new(rewards.clone())));
         }
@@ -236,6 +244,7 @@ impl Parts {
             budgets.abort();
         }
         drop(self.slow);
+        drop(self.following);
         let closed = match self.consuming {
             Some(consuming) => consuming.close(left()).await,
             None => {
@@ -254,4 +263,12 @@ impl Parts {
         self.follower.close();
         closed
     }
+}
+
+/// What an operator has paused or diverted is not granted past the queue either.
+fn fuses(rules: &LiveRules) -> Fuses {
+    let rules = rules.clone();
+    Arc::new(move |bonus_type| {
+        rules.current().limits.types.get(bonus_type).is_none_or(|own| own.fuse == Fuse::Closed)
+    })
 }

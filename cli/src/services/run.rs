@@ -83,7 +83,7 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     let (health, measured) = (Health::new(), Metrics::new());
     metrics::register(&measured, &parts);
     parts.watch(&health);
-    let served = Served { faces: parts.faces(role, &options.tenants), access, metrics: measured, health };
+    let served = Served { faces: parts.faces(role, &options.tenant), access, metrics: measured, health };
     let server = windfall_edge::serve(&options.serve, served).await.context("serve")?;
     // What a script waits for.
     println!("windfall {role} is ready at {}", server.address());

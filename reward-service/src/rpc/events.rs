@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tonic::Status;
-use windfall_proto::event::EventRef;
+use windfall_proto::event::{EVENT_BYTES_MAX, EventRef};
 use windfall_proto::order::check_bonus_type;
 use windfall_proto::v1::{Bonus, BonusEvent, User};
 
@@ -55,6 +55,14 @@ pub(super) fn read(events: &[BonusEvent], tenant: &str) -> Result<Events, Status
             start..bytes.len()
         })
         .collect();
+    if let Some((at, range)) =
+        ends.iter().enumerate().find(|(_, range)| range.len() > EVENT_BYTES_MAX as usize)
+    {
+        let len = range.len();
+        return Err(Status::invalid_argument(format!(
+            "events[{at}] is {len} bytes; at most {EVENT_BYTES_MAX} are allowed; nothing was granted"
+        )));
+    }
     let bytes = bytes.freeze();
     let mut read = Events { count: events.len(), groups: BTreeMap::new(), malformed: Vec::new() };
     for (at, (event, range)) in events.iter().zip(ends).enumerate() {
