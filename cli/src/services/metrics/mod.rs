@@ -1,16 +1,18 @@
 //! The numbers of a process, for Prometheus: what the components count, read at each scrape. `docs/services.md` lists
 //! them.
 
+mod downstreams;
+
 use super::parts::Parts;
 use super::slow::Slow;
 use std::sync::Arc;
-use windfall_connectors::Snapshot;
 use windfall_consumer::{Cause, ConsumerStats};
 use windfall_edge::{Kind, Metrics, Sample};
 use windfall_queue::virtual_queue::Fanout;
 use windfall_reward_service::{RewardHandle, TypeStats};
 use windfall_sdk::{Sdk, SdkStats};
 use windfall_token_service::{Cause as TokenCause, TokenBook};
+use windfall_wallet::Wallet;
 
 /// Registers everything that the process has.
 pub fn register(metrics: &Metrics, parts: &Parts) {
@@ -31,7 +33,10 @@ pub fn register(metrics: &Metrics, parts: &Parts) {
     if let Some(slow) = parts.slow() {
         asked(metrics, slow);
     }
-    downstreams(metrics, parts);
+    if let Some(wallet) = &parts.wallet {
+        wallets(metrics, wallet);
+    }
+    downstreams::register(metrics, parts);
 }
 
 fn sample(labels: impl IntoIterator<Item = (&'static str, String)>, value: u64) -> Sample {
@@ -317,23 +322,45 @@ fn asked(metrics: &Metrics, slow: &Slow) {
     );
 }
 
-fn downstreams(metrics: &Metrics, parts: &Parts) {
-    if parts.connectors.is_empty() {
-        return;
-    }
-    let own: Vec<_> =
-        parts.connectors.iter().map(|wired| (wired.name.clone(), Arc::clone(&wired.snapshot))).collect();
+fn wallets(metrics: &Metrics, wallet: &Wallet) {
+    let own = wallet.clone();
     metrics.register(
-        "windfall_connector_answers_total",
-        "Calls of downstream systems, by answer",
+        "windfall_wallet_looks_total",
+        "Wallets asked for, by outcome",
         Kind::Counter,
         move || {
-            let of_one = |(name, read): &(String, Arc<dyn Fn() -> Snapshot + Send + Sync>)| {
-                read().answers().map(|(answer, value)| {
-                    sample([("connector", name.clone()), ("answer", answer.to_owned())], value)
-                })
-            };
-            own.iter().flat_map(of_one).collect()
+            let stats = own.stats();
+            let whole = stats.looks.saturating_sub(stats.looks_incomplete);
+            let all =
+                [("complete", whole), ("incomplete", stats.looks_incomplete), ("failed", stats.looks_failed)];
+            all.map(|(outcome, value)| sample([("outcome", outcome.to_owned())], value)).into()
+        },
+    );
+    let own = wallet.clone();
+    metrics.register("windfall_withdrawals_total", "Withdrawals, by answer", Kind::Counter, move || {
+        let stats = own.stats();
+        let all = [
+            ("paid", stats.paid),
+            ("already_paid", stats.already_paid),
+            ("pending", stats.pending),
+            ("refused", stats.refused),
+            ("short", stats.short),
+            ("taken", stats.taken),
+            ("unanswered", stats.unanswered),
+            ("invalid", stats.invalid),
+        ];
+        all.map(|(answer, value)| sample([("answer", answer.to_owned())], value)).into()
+    });
+    let own = wallet.clone();
+    metrics.register(
+        "windfall_forced_tokens_total",
+        "Tokens credited for a withdrawal before their event arrived: asked for, and credited by that",
+        Kind::Counter,
+        move || {
+            let stats = own.stats();
+            [("asked", stats.forced), ("credited", stats.forced_credited)]
+                .map(|(state, value)| sample([("state", state.to_owned())], value))
+                .into()
         },
     );
 }
