@@ -26,7 +26,7 @@ pub trait EventQueue: Send + Sync {
     fn check(&self, event: &Bytes) -> Result<(), NotQueued>;
 
     /// Writes events, as the bytes say: one answer an event, in order. `strong`: Ok says that a broker has
-    /// acknowledged it. Else it says that the event survives the death of this process and will be written.
+    /// acknowledged it. Else it says that it is on its way, and may be lost with this process.
     async fn enqueue(&self, events: &[Bytes], strong: bool) -> Vec<Result<(), NotQueued>>;
 }
 
@@ -56,7 +56,9 @@ pub struct SceneSteps {
     /// The order store. Strong: the budget is reserved, durably. Weak: where the ledger does not answer in time, the
     /// grant goes on without, and may end rejected for want of budget. Default strong.
     pub store: Firmness,
-    /// The queue. Strong: a broker has the event. Weak: it is in the spool of this process. Default strong.
+    /// The queue. Strong: a broker has the event. Weak: it is on its way there; the order store has what it says, and
+    /// it is written again if it is lost ([`LaterGrants::write_again`]). A grant that went on without the order store
+    /// always waits for its queue: one of both must hold it. Default strong.
     pub queue: Firmness,
 }
 
@@ -121,6 +123,10 @@ impl LaterGrants {
         &self.rewards
     }
 
+    pub(crate) fn queue(&self) -> &dyn EventQueue {
+        &*self.queue
+    }
+
     /// What its scene asks for. What is no event is decided, and archived, by the ledger.
     fn steps(&self, bonus_type: &str, event: &Bytes) -> SceneSteps {
         let Ok(order) = decode::order(event, Some(bonus_type), 0) else {
@@ -166,8 +172,9 @@ impl LaterGrants {
         let weak = weak.unwrap_or_else(|_| vec![Decision::Ask(String::new()); places.weak.len()]);
         for (at, decision) in places.weak.iter().zip(weak) {
             match decision {
-                Decision::Ask(_) => write.of(steps[*at].queue).push(*at),
-                Decision::Reply(reply) if !reply.is_final() => write.of(steps[*at].queue).push(*at),
+                // Only the queue holds it, for all we know (I2).
+                Decision::Ask(_) => write.strong.push(*at),
+                Decision::Reply(reply) if !reply.is_final() => write.strong.push(*at),
                 Decision::Reply(reply) => answers[*at] = Later::Reply(reply),
             }
         }

@@ -58,6 +58,7 @@ pub mod fake;
 mod inbox;
 mod later;
 mod options;
+mod outbox;
 mod reading;
 mod replay;
 mod resume;
@@ -74,6 +75,7 @@ pub use later::{
     EventQueue, Firmness, Later, LaterGrants, LaterOptions, NotQueued, ReleaseError, SceneSteps,
 };
 pub use options::{Clock, ConnectorOptions, GrantObserver, Payer, RewardOptions, system_clock};
+pub use outbox::{Again, Rewritten};
 pub use replay::{ReplayError, Replayed};
 pub use resume::{ResumeOptions, Resumed, Resumer};
 pub use service::{CallError, Fuses, RewardHandle, RewardService, StartError};

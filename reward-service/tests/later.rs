@@ -16,8 +16,8 @@ use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason, Rewa
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{ArchiveFilter, Awaits, LedgerReader, Status};
 use windfall_reward_service::{
-    EventQueue, Firmness, Later, LaterGrants, LaterOptions, NotQueued, ReleaseError, RewardHandle,
-    SceneSteps, system_clock,
+    Again, EventQueue, Firmness, Later, LaterGrants, LaterOptions, NotQueued, ReleaseError, RewardHandle,
+    Rewritten, SceneSteps, system_clock,
 };
 
 /// Keeps what it is given, but for the calls that it is told to fail.
@@ -200,16 +200,18 @@ async fn weak_steps_go_on_without_and_strong_ones_do_not() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
     let weak = SceneSteps { store: Firmness::Weak, queue: Firmness::Weak };
+    let weak_queue = SceneSteps { queue: Firmness::Weak, ..SceneSteps::default() };
     let mut options = LaterOptions { weak_store_ms: 50, ..LaterOptions::default() };
     options.scenes.insert(("spring-2027".into(), "rain".into()), weak);
+    options.scenes.insert(("spring-2027".into(), "wheel".into()), weak_queue);
     let (grants, queue) = later(&rewards, options);
     let strong = |name| bytes(EventRef { scene: "cards", ..event(name, 1, "cash", 1) });
-    assert_eq!(
-        grants.accept("cash", &[cash("a", 1, 1), strong("b")]).await,
-        [Later::Accepted, Later::Accepted]
-    );
-    let firm: Vec<bool> = queue.written.lock().iter().map(|(_, strong)| *strong).collect();
-    assert_eq!(firm.iter().filter(|strong| **strong).count(), 1);
+    let stored = bytes(EventRef { scene: "wheel", ..event("w", 1, "cash", 1) });
+    let answers = grants.accept("cash", &[cash("a", 1, 1), strong("b"), stored.clone()]).await;
+    assert_eq!(answers, [Later::Accepted, Later::Accepted, Later::Accepted]);
+    let weakly: Vec<Bytes> =
+        queue.written.lock().iter().filter(|(_, strong)| !strong).map(|(event, _)| event.clone()).collect();
+    assert_eq!(weakly, [stored], "one of both holds each");
     // The ledger hangs.
     let hang = rewards.call(|_| {
         std::thread::sleep(Duration::from_millis(500));
@@ -227,12 +229,12 @@ async fn weak_steps_go_on_without_and_strong_ones_do_not() {
         closed[1],
         Later::Reply(GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. })
     ));
-    assert_eq!(queue.written(), 4, "the strong one is not written");
+    assert_eq!(queue.written(), 5, "the strong one is not written");
     // What went on without a reservation is granted as if it had none.
     let written: Vec<Bytes> = queue.written.lock().iter().map(|(event, _)| event.clone()).collect();
     let rewards = start(folder.path());
     let replies = rewards.grant_batch("cash", &written).await;
-    assert_eq!(replies, vec![GrantReply::Credited; 4]);
+    assert_eq!(replies, vec![GrantReply::Credited; 5]);
     rewards.close();
     assert_clean(folder.path());
 }
@@ -250,6 +252,34 @@ async fn a_downstreams_type_is_reserved_now_and_paid_when_its_event_comes() {
     assert_eq!(rewards.grant_batch("badge", &[event]).await, [GrantReply::Credited]);
     assert_eq!(fake.payments(), 1);
     assert_eq!(grants.accept("badge", &[badge("a")]).await, [Later::Reply(GrantReply::AlreadyCredited)]);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn what_was_reserved_and_lost_is_written_again_and_credits_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    budget(&rewards, 10).await;
+    let (grants, queue) = later(&rewards, LaterOptions::default());
+    // Reserved, and its event came to nothing; the caller never asks again.
+    queue.failures.lock().extend(["refused"]);
+    grants.accept("cash", &[cash("a", 1, 6)]).await;
+    assert_eq!((queue.written(), states(&rewards).await), (0, (0, 6)));
+    let soon = Again { after_ms: 3_600_000, every_ms: 1_000 };
+    assert_eq!(grants.write_again(soon).await.unwrap(), Rewritten::default(), "it is not old enough");
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let now = Again { after_ms: 1, every_ms: 3_600_000 };
+    let once = Rewritten { waiting: 1, written: 1, failed: 0 };
+    assert_eq!(grants.write_again(now).await.unwrap(), once);
+    queue.failures.lock().extend(["refused"]);
+    assert_eq!(grants.write_again(now).await.unwrap(), Rewritten { written: 0, failed: 1, ..once });
+    assert_eq!(grants.write_again(now).await.unwrap(), once);
+    let copies: Vec<Bytes> = queue.written.lock().iter().map(|(event, _)| event.clone()).collect();
+    let replies = rewards.grant_batch("cash", &copies).await;
+    assert_eq!(replies, [GrantReply::Credited, GrantReply::AlreadyCredited]);
+    assert_eq!(states(&rewards).await, (6, 0));
+    assert_eq!(grants.write_again(now).await.unwrap(), Rewritten::default());
     rewards.close();
     assert_clean(folder.path());
 }

@@ -1,19 +1,18 @@
 //! Where events wait that `GrantAsync` took: a record in the queue of their route, acknowledged by a broker before the
-//! caller is told.
-//!
-//! A scene whose queue is weak gets the same: this process has no spool, and less than an acknowledgement would not
-//! survive its death.
+//! caller is told, unless their scene says that the ledger's reservation is enough. And who writes those again whose
+//! record was lost.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 use windfall_config::LiveRules;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
 use windfall_queue::virtual_queue::{Fanout, Parcel, QueueId, Side, Undelivered};
-use windfall_reward_service::{EventQueue, NotQueued};
+use windfall_reward_service::{Again, EventQueue, LaterGrants, NotQueued};
 
 /// How long a record is offered to its queue's topics.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -101,7 +100,7 @@ impl EventQueue for LaterQueue {
         EventRef::parse(event).map_or(Ok(()), |event| self.way(&event).map(drop))
     }
 
-    async fn enqueue(&self, events: &[Bytes], _strong: bool) -> Vec<Result<(), NotQueued>> {
+    async fn enqueue(&self, events: &[Bytes], strong: bool) -> Vec<Result<(), NotQueued>> {
         let mut answers = vec![Ok(()); events.len()];
         let mut written = Vec::new();
         for pack in self.pack(events, &mut answers) {
@@ -109,6 +108,9 @@ impl EventQueue for LaterQueue {
             let parcel = LaterParcel { payload: pack.record(), key: pack.key, done };
             self.fanout.submit(&[pack.way], Box::new(parcel));
             written.push((pack.at, stored));
+        }
+        if !strong {
+            return answers;
         }
         for (at, stored) in written {
             // An acknowledgement that is lost leaves the event written; it is then written twice, and credited once.
@@ -118,6 +120,34 @@ impl EventQueue for LaterQueue {
             }
         }
         answers
+    }
+}
+
+/// Writes lost events again until it is dropped.
+pub struct Rewriting(AbortHandle);
+
+impl Rewriting {
+    /// Starts looking.
+    pub fn start(later: LaterGrants, again: Again) -> Self {
+        let task = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(again.every_ms)).await;
+                match later.write_again(again).await {
+                    Ok(done) if done.written > 0 || done.failed > 0 => {
+                        tracing::warn!(?done, "orders are reserved for long; their events are written again");
+                    }
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!(%error, "the ledger did not say which orders are reserved"),
+                }
+            }
+        });
+        Self(task.abort_handle())
+    }
+}
+
+impl Drop for Rewriting {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

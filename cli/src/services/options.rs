@@ -10,7 +10,7 @@ use windfall_connectors::{GrpcOptions, HttpOptions};
 use windfall_edge::ServeOptions;
 use windfall_queue::kafka::KafkaOptions;
 use windfall_queue::rocketmq::RocketOptions;
-use windfall_reward_service::ConnectorOptions;
+use windfall_reward_service::{Again, ConnectorOptions, Firmness, LaterOptions, SceneSteps};
 use windfall_sdk::SdkOptions;
 use windfall_store::redis::RedisOptions;
 use windfall_token_service::TokenOptions;
@@ -47,6 +47,8 @@ pub struct ServiceOptions {
     pub topics: Vec<String>,
     /// Who pays.
     pub rewards: RewardsAt,
+    /// Grants that are done later.
+    pub grant_async: GrantAsyncAt,
     /// Downstream systems by name.
     pub connectors: BTreeMap<String, ConnectorAt>,
     /// How tokens are judged.
@@ -135,6 +137,50 @@ pub struct RewardsAt {
     pub payout: String,
 }
 
+/// Which parts must answer before `GrantAsync` does.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GrantAsyncAt {
+    /// Where `scenes` says nothing: whether the budget must be reserved. Default `strong`.
+    pub store: FirmnessAt,
+    /// Where `scenes` says nothing: whether a broker must have the event. Default `strong`.
+    pub queue: FirmnessAt,
+    /// Other scenes.
+    pub scenes: Vec<SceneAt>,
+    /// How long a weak order store is waited for, 1 to 60,000 ms. Default 200.
+    pub weak_store_ms: u64,
+    /// The age at which the event of an order that is still reserved is written again, 1,000 ms to a day; then at twice
+    /// that age, and so on. Default 600,000.
+    pub again_after_ms: u64,
+}
+
+/// What a scene asks for.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SceneAt {
+    /// The campaign.
+    pub activity: String,
+    /// The place in it.
+    pub scene: String,
+    /// Whether the budget must be reserved.
+    #[serde(default)]
+    pub store: FirmnessAt,
+    /// Whether a broker must have the event.
+    #[serde(default)]
+    pub queue: FirmnessAt,
+}
+
+/// Whether a part must answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FirmnessAt {
+    /// It must.
+    #[default]
+    Strong,
+    /// It goes on without; the other one then holds the order.
+    Weak,
+}
+
 /// A downstream system.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,6 +226,63 @@ impl Default for GuardAt {
     }
 }
 
+impl Default for GrantAsyncAt {
+    fn default() -> Self {
+        let (steps, again) = (FirmnessAt::default(), Again::default().after_ms);
+        let weak_store_ms = LaterOptions::default().weak_store_ms;
+        Self { store: steps, queue: steps, scenes: Vec::new(), weak_store_ms, again_after_ms: again }
+    }
+}
+
+impl From<FirmnessAt> for Firmness {
+    fn from(at: FirmnessAt) -> Self {
+        match at {
+            FirmnessAt::Strong => Self::Strong,
+            FirmnessAt::Weak => Self::Weak,
+        }
+    }
+}
+
+impl GrantAsyncAt {
+    /// As the reward service takes them.
+    pub fn later_options(&self) -> LaterOptions {
+        let steps =
+            |store: FirmnessAt, queue: FirmnessAt| SceneSteps { store: store.into(), queue: queue.into() };
+        let scenes = self
+            .scenes
+            .iter()
+            .map(|own| ((own.activity.clone(), own.scene.clone()), steps(own.store, own.queue)));
+        LaterOptions {
+            default: steps(self.store, self.queue),
+            scenes: scenes.collect(),
+            weak_store_ms: self.weak_store_ms,
+        }
+    }
+
+    /// When events are written again.
+    pub fn again(&self) -> Again {
+        Again { after_ms: self.again_after_ms, ..Again::default() }
+    }
+
+    fn check(&self) -> Result<()> {
+        if !(1..=60_000).contains(&self.weak_store_ms) {
+            bail!("grant_async.weak_store_ms = {}: 1 to 60000 is allowed", self.weak_store_ms);
+        }
+        if !(1_000..=86_400_000).contains(&self.again_after_ms) {
+            bail!("grant_async.again_after_ms = {}: 1000 to 86400000 is allowed", self.again_after_ms);
+        }
+        let weak = |store: FirmnessAt, queue: FirmnessAt| store == queue && store == FirmnessAt::Weak;
+        if weak(self.store, self.queue) {
+            bail!("grant_async: store and queue are both weak, so nothing would hold an order");
+        }
+        if let Some(own) = self.scenes.iter().find(|own| weak(own.store, own.queue)) {
+            let (activity, scene) = (&own.activity, &own.scene);
+            bail!("grant_async.scenes: {activity}/{scene} has both weak, so nothing would hold an order");
+        }
+        Ok(())
+    }
+}
+
 impl Default for RewardsAt {
     fn default() -> Self {
         Self { default_pays: "ledger".into(), pays: BTreeMap::new(), payout: "ledger".into() }
@@ -200,6 +303,7 @@ impl Default for ServiceOptions {
             sdk: SdkOptions::default(),
             topics: Vec::new(),
             rewards: RewardsAt::default(),
+            grant_async: GrantAsyncAt::default(),
             connectors: BTreeMap::new(),
             token_service: TokenOptions::default(),
             wallet: WalletOptions::default(),
@@ -223,11 +327,47 @@ impl ServiceOptions {
         if options.tenant.is_empty() {
             bail!("tenant is empty; it names the app that is served");
         }
+        options.grant_async.check()?;
         if options.drain_ms > 600_000 {
             bail!("drain_ms = {}: 0 to 600000 is allowed", options.drain_ms);
         }
         std::fs::create_dir_all(&options.data)
             .with_context(|| format!("cannot create {}", options.data.display()))?;
         Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> ServiceOptions {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_deployments_options_are_options() {
+        let options = parse(include_str!("../../../deploy/config/windfall.toml"));
+        assert_eq!(options.tenant, "windfall");
+        assert!(options.grant_async.check().is_ok());
+    }
+
+    #[test]
+    fn one_of_store_and_queue_holds_an_order() {
+        let scene = "[[grant_async.scenes]]\nactivity = \"a\"\nscene = \"s\"\n";
+        let good = parse(&format!("[grant_async]\nqueue = \"weak\"\n{scene}store = \"weak\"\n")).grant_async;
+        good.check().unwrap();
+        let later = good.later_options();
+        assert_eq!(later.default, SceneSteps { store: Firmness::Strong, queue: Firmness::Weak });
+        let own = later.scenes[&("a".to_owned(), "s".to_owned())];
+        assert_eq!(own, SceneSteps { store: Firmness::Weak, queue: Firmness::Strong });
+        for wrong in [
+            "[grant_async]\nstore = \"weak\"\nqueue = \"weak\"".to_owned(),
+            format!("{scene}store = \"weak\"\nqueue = \"weak\""),
+            "[grant_async]\nweak_store_ms = 0".to_owned(),
+            "[grant_async]\nagain_after_ms = 1".to_owned(),
+        ] {
+            assert!(parse(&wrong).grant_async.check().is_err(), "{wrong}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::connectors::Wired;
 use super::following::FollowRules;
-use super::later::LaterQueue;
+use super::later::{LaterQueue, Rewriting};
 use super::opening::open_fanout;
 use super::options::ServiceOptions;
 use super::role::Role;
@@ -22,7 +22,7 @@ use windfall_gateway::Gateway;
 use windfall_queue::contract::Broker;
 use windfall_queue::virtual_queue::{Clock, Fanout};
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
-use windfall_reward_service::{Fuses, LaterGrants, LaterOptions, RewardHandle, RewardService, system_clock};
+use windfall_reward_service::{Fuses, LaterGrants, RewardHandle, RewardService, system_clock};
 use windfall_sdk::{Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_store::contract::TokenStore;
 use windfall_token::KeyRing;
@@ -44,6 +44,8 @@ pub struct Parts {
     budgets: Option<AbortHandle>,
     slow: Option<Slow>,
     following: Option<FollowRules>,
+    later: Option<LaterGrants>,
+    rewriting: Option<Rewriting>,
     follower: RulesFollower,
 }
 
@@ -66,6 +68,8 @@ impl Parts {
             budgets: None,
             slow: None,
             following: None,
+            later: None,
+            rewriting: None,
             rules,
             brokers,
             fanout,
@@ -89,6 +93,13 @@ impl Parts {
             let rewards = Arc::new(rewards.clone().with_fuses(fuses(&own.rules)));
             let (book, accounts) = (book.clone(), Arc::clone(&rewards) as _);
             own.wallet = Some(Wallet::open(options.wallet.clone(), WalletParts { book, rewards, accounts })?);
+        }
+        if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, role.serves_grants()) {
+            let queue = Arc::new(LaterQueue::new(Arc::clone(fanout), own.rules.clone()));
+            let granting = rewards.clone().with_fuses(fuses(&own.rules));
+            let later = LaterGrants::new(granting, queue, options.grant_async.later_options());
+            own.rewriting = Some(Rewriting::start(later.clone(), options.grant_async.again()));
+            own.later = Some(later);
         }
         if role.consumes() {
             own.consume(options).await?;
@@ -196,14 +207,9 @@ impl Parts {
         if let Some(rewards) = &self.rewards
             && role.serves_grants()
         {
-            let granting = rewards.clone().with_fuses(fuses(&self.rules));
-            let service = match &self.fanout {
-                Some(fanout) => {
-                    let queue = LaterQueue::new(Arc::clone(fanout), self.rules.clone());
-                    let later = LaterGrants::new(granting, Arc::new(queue), LaterOptions::default());
-                    RewardsService::with_queue(later)
-                }
-                None => RewardsService::new(granting),
+            let service = match &self.later {
+                Some(later) => RewardsService::with_queue(later.clone()),
+                None => RewardsService::new(rewards.clone().with_fuses(fuses(&self.rules))),
             };
             faces = faces.rewards(Arc::new(service)).archive(Arc::new(ArchiveService::new(rewards.clone())));
         }
@@ -245,6 +251,8 @@ impl Parts {
         }
         drop(self.slow);
         drop(self.following);
+        drop(self.rewriting);
+        drop(self.later);
         let closed = match self.consuming {
             Some(consuming) => consuming.close(left()).await,
             None => {
