@@ -7,6 +7,7 @@ mod connectors;
 mod dev;
 mod fake;
 mod following;
+mod keys;
 mod later;
 mod metrics;
 mod opening;

@@ -2,6 +2,7 @@
 
 use super::connectors::Wired;
 use super::following::FollowRules;
+use super::keys::FollowKeys;
 use super::later::{LaterQueue, Rewriting};
 use super::opening::open_fanout;
 use super::options::ServiceOptions;
@@ -46,6 +47,7 @@ pub struct Parts {
     following: Option<FollowRules>,
     later: Option<LaterGrants>,
     rewriting: Option<Rewriting>,
+    keys: Option<FollowKeys>,
     follower: RulesFollower,
 }
 
@@ -70,6 +72,7 @@ impl Parts {
             following: None,
             later: None,
             rewriting: None,
+            keys: None,
             rules,
             brokers,
             fanout,
@@ -86,7 +89,11 @@ impl Parts {
             if role.judges_tokens() {
                 let parts =
                     TokenParts { keys: keys.clone(), store: Arc::clone(&tokens), rules: own.rules.clone() };
-                own.book = Some(TokenBook::open(options.token_service.clone(), parts)?);
+                let book = TokenBook::open(options.token_service.clone(), parts)?;
+                let taking = book.clone();
+                let take = move |ring| taking.set_keys(ring).map_err(|error| error.to_string());
+                own.keys = Some(FollowKeys::start(&options.keys_path(), take));
+                own.book = Some(book);
             }
         }
         if let (Some(book), Some(rewards), true) = (&own.book, &own.rewards, role.serves_wallets()) {
@@ -252,6 +259,7 @@ impl Parts {
         drop(self.slow);
         drop(self.following);
         drop(self.rewriting);
+        drop(self.keys);
         drop(self.later);
         let closed = match self.consuming {
             Some(consuming) => consuming.close(left()).await,

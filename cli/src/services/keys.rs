@@ -1,0 +1,94 @@
+//! Follows the key ring's file where tokens are judged: a key that operators add is known here before any gateway mints
+//! with it.
+
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use windfall_token::KeyRing;
+
+/// Between two looks at the file.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Follows until it is dropped.
+pub struct FollowKeys(AbortHandle);
+
+/// What was seen of a file last.
+struct Seen {
+    path: PathBuf,
+    digest: Option<[u8; 32]>,
+}
+
+impl FollowKeys {
+    /// Starts following the file that a ring was just read from. `take` takes over a changed ring.
+    pub fn start(path: &Path, take: impl Fn(KeyRing) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        let mut seen = Seen { path: path.to_owned(), digest: None };
+        let task = tokio::spawn(async move {
+            loop {
+                let looked = tokio::task::spawn_blocking(move || (seen.look(), seen)).await;
+                let Ok((changed, back)) = looked else {
+                    tracing::error!("following the key ring has panicked; the keys so far stay");
+                    return;
+                };
+                seen = back;
+                match changed {
+                    None => {}
+                    Some(Ok(ring)) => match take(ring) {
+                        Ok(()) => tracing::info!("the key ring is taken over"),
+                        Err(error) => tracing::warn!(error, "the keys so far stay"),
+                    },
+                    Some(Err(error)) => {
+                        tracing::warn!(error, "the key ring cannot be read; the keys so far stay")
+                    }
+                }
+                tokio::time::sleep(EVERY).await;
+            }
+        });
+        Self(task.abort_handle())
+    }
+}
+
+impl Seen {
+    /// The ring, where the file is another one than at the last look. What cannot be read is told once.
+    fn look(&mut self) -> Option<Result<KeyRing, String>> {
+        let digest = match std::fs::read(&self.path) {
+            Ok(bytes) => Sha256::digest(&bytes).into(),
+            // Told apart from every file.
+            Err(_) => [0; 32],
+        };
+        if self.digest.replace(digest) == Some(digest) {
+            return None;
+        }
+        Some(KeyRing::load(&self.path).map_err(|error| error.to_string()))
+    }
+}
+
+impl Drop for FollowKeys {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windfall_token::{Algorithm, KeyFile};
+
+    #[test]
+    fn a_ring_is_read_when_it_changes_and_a_broken_one_is_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.toml");
+        let mut seen = Seen { path: path.clone(), digest: None };
+        assert!(matches!(seen.look(), Some(Err(_))), "none there");
+        assert!(seen.look().is_none());
+        KeyFile::create(&path, Algorithm::HmacSha256, 1).unwrap();
+        assert!(matches!(seen.look(), Some(Ok(_))));
+        assert!(seen.look().is_none());
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+        assert!(matches!(seen.look(), Some(Err(_))));
+        assert!(seen.look().is_none());
+        std::fs::write(&path, whole).unwrap();
+        assert!(matches!(seen.look(), Some(Ok(_))));
+    }
+}
