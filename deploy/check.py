@@ -50,7 +50,7 @@ def roles_of_the_binary():
 
 
 def metrics_of_the_source():
-    files = [ROOT / "edge/src/metrics.rs", *sorted((ROOT / "cli/src").rglob("metrics.rs"))]
+    files = [ROOT / "edge/src/metrics.rs", *sorted((ROOT / "cli/src/services/metrics").glob("*.rs"))]
     names = set()
     for file in files:
         names |= set(re.findall(r'"(windfall_[a-z_]+)"', file.read_text()))

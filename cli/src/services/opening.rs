@@ -63,7 +63,7 @@ impl ServiceOptions {
     pub fn open_keys(&self) -> Result<KeyRing> {
         let path = self.keys_path();
         KeyRing::load(&path).with_context(|| {
-            format!("the key ring cannot be read; `windfall keys create --keys {}` makes one", path.display())
+            format!("the key ring cannot be read; `windfall keys new --keys {}` makes one", path.display())
         })
     }
 

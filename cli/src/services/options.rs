@@ -353,6 +353,17 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_options_are_options() {
+        let text = include_str!("../../../docs/services.md");
+        let block = text.split("```toml\n").find(|block| block.starts_with("data = ")).unwrap();
+        let options = parse(block.split("```").next().unwrap());
+        options.grant_async.check().unwrap();
+        assert_eq!(options.grant_async.scenes.len(), 1);
+        assert!(options.connectors.contains_key("badges") && options.trace.otlp.is_some());
+        options.reward_options().unwrap();
+    }
+
+    #[test]
     fn one_of_store_and_queue_holds_an_order() {
         let scene = "[[grant_async.scenes]]\nactivity = \"a\"\nscene = \"s\"\n";
         let good = parse(&format!("[grant_async]\nqueue = \"weak\"\n{scene}store = \"weak\"\n")).grant_async;
