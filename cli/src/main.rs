@@ -64,7 +64,9 @@ enum Command {
     /// Tokens
     #[command(subcommand)]
     Token(admin::token::TokenCommand),
-    /// The failure archive
+    /// Ask running services: archive, replays, budgets, reserved orders, held withdrawals
+    Operate(admin::operate::OperateArgs),
+    /// The failure archive in a data directory
     #[command(subcommand)]
     Archive(admin::archive::ArchiveCommand),
 }
@@ -109,6 +111,7 @@ fn main() -> ExitCode {
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),
         Command::Rules(command) => admin::rules::run(command).map(|()| Outcome::Clean),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
+        Command::Operate(args) => admin::operate::run(args),
         Command::Archive(command) => admin::archive::run(command),
     };
     match outcome {

@@ -8,7 +8,8 @@ use tonic::transport::Channel;
 use windfall_proto::v1::archive_client::ArchiveClient as Stub;
 use windfall_proto::v1::{
     BudgetLine, GetArchivedReply, GetArchivedRequest, GrantReply, ListArchiveReply, ListArchiveRequest,
-    ListBudgetsRequest, ReplayArchivedRequest,
+    ListBudgetsRequest, ListHeldReply, ListHeldRequest, ListReservedReply, ListReservedRequest,
+    ReleaseReservedRequest, ReplayArchivedRequest,
 };
 
 /// The failure archive and the budgets. Cheap to clone.
@@ -60,6 +61,41 @@ impl ArchiveClient {
             stub(channel).replay_archived(request).await
         });
         call.await?.reply.ok_or_else(|| CallError::Unanswered("the answer is empty".into()))
+    }
+
+    /// Orders whose budget is held since long. A page, by order number.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn reserved(&self, request: ListReservedRequest) -> Result<ListReservedReply, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).list_reserved(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// Ends a reserved order. Never repeated by itself: made again after a lost answer it is `NotFound`.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn release(&self, trade_no: String, actor: String) -> Result<(), CallError> {
+        let request = ReleaseReservedRequest { trade_no, actor };
+        let call = self.link.call(Repeat::Never, None, &request, |channel, request| async move {
+            stub(channel).release_reserved(request).await
+        });
+        call.await?;
+        Ok(())
+    }
+
+    /// Withdrawals that are held since long. A page, by id.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn held(&self, request: ListHeldRequest) -> Result<ListHeldReply, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).list_held(request).await
+        });
+        Ok(call.await?)
     }
 
     /// Every budget as it stands.

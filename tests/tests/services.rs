@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use serde_json::{Value, json};
-use windfall_tests::{Answer, Service, scratch};
+use windfall_tests::{Answer, Run, Service, plain, scratch};
 
 const USER: i64 = 42;
 
@@ -122,6 +122,27 @@ fn batches_lists_grants_and_the_archive() {
     let budgets = ok(service.post("operator", None, "/v1/budgets/list", &json!({})));
     assert!(budgets["budgets"].as_array().unwrap().iter().any(|one| number(&one["used"]) > 0), "{budgets}");
 
+    let operate = |key: &str, args: &[&str]| {
+        let run = Run::new(plain()).args(["operate", "--server", &service.url()]).args(args);
+        run.env("WINDFALL_KEY", &service.keys[key]).env("USER", "bob").end()
+    };
+    let listed = operate("operator", &["archive", "--reason", "conflict", "--json"]);
+    assert_eq!((listed.code, &listed.json()[0]["trade_no"]), (Some(0), &json!("g:1")), "{listed}");
+    let id = id.as_str().unwrap();
+    let replayed = operate("operator", &["replay", id]);
+    assert!(replayed.code == Some(0) && replayed.stdout.contains("CONFLICT"), "{replayed}");
+    let inspected = operate("operator", &["inspect", id]).json();
+    let actors: Vec<_> = inspected["replays"].as_array().unwrap().iter().map(|one| &one["actor"]).collect();
+    assert!(actors.iter().any(|actor| actor.as_str().unwrap().contains("bob")), "{inspected}");
+    for asked in ["reserved", "held", "budgets"] {
+        let asked = operate("operator", &[asked, "--json"]);
+        assert!(asked.code == Some(0) && asked.json().is_array(), "{asked}");
+    }
+    let unknown = operate("operator", &["release", "never-seen"]);
+    assert!(unknown.code == Some(2) && unknown.stderr.contains("never-seen"), "{unknown}");
+    let refused = operate("grants", &["budgets"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("operate"), "{refused}");
+
     // What was credited is there after a kill, and what was sent arrives.
     drop(service.kill());
     let service = Service::dev(&data);
@@ -147,6 +168,9 @@ fn who_may_do_what() {
         ("/v1/archive/get", "operator"),
         ("/v1/archive/replay", "operator"),
         ("/v1/budgets/list", "operator"),
+        ("/v1/reserved/list", "operator"),
+        ("/v1/reserved/release", "operator"),
+        ("/v1/withdrawals/held", "operator"),
         ("/v1/wallet/get", "wallet-front"),
         ("/v1/wallet/withdraw", "wallet-front"),
     ];
@@ -172,7 +196,12 @@ fn who_may_do_what() {
     let key = |name: &str| [("authorization", format!("Bearer {}", service.keys[name]))];
     let metrics = service.send("GET", "/metrics", &key("operator"), b"");
     let text = metrics.body.as_str().unwrap_or_default();
-    for name in ["windfall_edge_calls_total", "windfall_sent_events_total", "windfall_window_records"] {
+    for name in [
+        "windfall_edge_calls_total",
+        "windfall_sent_events_total",
+        "windfall_window_records",
+        "windfall_withdrawals_total",
+    ] {
         assert!(text.contains(name), "{name} is missing: {text}");
     }
     assert!(!text.contains("wfk_"), "a key in the metrics");

@@ -57,7 +57,8 @@ burst = 10000
 rate_per_s = 50000
 burst = 5000
 [limits.types.coin]
-fuse = "pause"
+rate_per_s = 0
+burst = 1
 [end]
 "#;
 
@@ -345,6 +346,9 @@ async fn codes(channel: &Channel, key: Option<&String>, user_id: Option<i64>) ->
         archive_client::ArchiveClient.get_archived
         archive_client::ArchiveClient.replay_archived
         archive_client::ArchiveClient.list_budgets
+        archive_client::ArchiveClient.list_reserved
+        archive_client::ArchiveClient.release_reserved
+        archive_client::ArchiveClient.list_held
     }
 }
 
@@ -357,7 +361,7 @@ async fn errors_of_callers(service: &Service) {
             assert_eq!(code, Code::Unauthenticated, "{method} with the key {key:?}");
         }
     }
-    let owners = [("activity", 0..2), ("wallet-front", 2..6), ("grants", 6..9), ("operator", 9..13)];
+    let owners = [("activity", 0..2), ("wallet-front", 2..6), ("grants", 6..9), ("operator", 9..16)];
     for (caller, own) in owners {
         let key = service.keys.get(caller);
         for (at, (method, code)) in codes(&channel, key, None).await.into_iter().enumerate() {

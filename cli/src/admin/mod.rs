@@ -1,8 +1,9 @@
-//! Commands for operators: keys, rules, tokens, the failure archive.
+//! Commands for operators: keys, rules, tokens, the failure archive, running services.
 
 pub mod access;
 pub mod archive;
 pub mod keys;
+pub mod operate;
 pub mod rules;
 pub mod token;
 

@@ -23,7 +23,9 @@ use windfall_gateway::Gateway;
 use windfall_queue::contract::Broker;
 use windfall_queue::virtual_queue::{Clock, Fanout};
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
-use windfall_reward_service::{Fuses, LaterGrants, RewardHandle, RewardService, system_clock};
+use windfall_reward_service::{
+    Fuses, LaterGrants, ResumeOptions, Resumer, RewardHandle, RewardService, system_clock,
+};
 use windfall_sdk::{Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_store::contract::TokenStore;
 use windfall_token::KeyRing;
@@ -48,6 +50,7 @@ pub struct Parts {
     later: Option<LaterGrants>,
     rewriting: Option<Rewriting>,
     keys: Option<FollowKeys>,
+    resuming: Option<AbortHandle>,
     follower: RulesFollower,
 }
 
@@ -73,6 +76,7 @@ impl Parts {
             later: None,
             rewriting: None,
             keys: None,
+            resuming: None,
             rules,
             brokers,
             fanout,
@@ -107,6 +111,10 @@ impl Parts {
             let later = LaterGrants::new(granting, queue, options.grant_async.later_options());
             own.rewriting = Some(Rewriting::start(later.clone(), options.grant_async.again()));
             own.later = Some(later);
+        }
+        if let (Some(rewards), false) = (&own.rewards, own.connectors.is_empty()) {
+            let resumer = Resumer::new(rewards.clone(), ResumeOptions::default());
+            own.resuming = Some(tokio::spawn(resumer.run()).abort_handle());
         }
         if role.consumes() {
             own.consume(options).await?;
@@ -253,9 +261,7 @@ impl Parts {
                 tracing::warn!(tenant, packs = report.packs_left, "wait in the spool for the next start");
             }
         }
-        if let Some(budgets) = self.budgets {
-            budgets.abort();
-        }
+        [self.budgets, self.resuming].into_iter().flatten().for_each(|task| task.abort());
         drop(self.slow);
         drop(self.following);
         drop(self.rewriting);

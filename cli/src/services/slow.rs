@@ -15,6 +15,11 @@ const EVERY: Duration = Duration::from_secs(5);
 /// A broker that takes longer is left out of a round.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// What is old has waited for so long.
+const OLD_MS: u64 = 60_000;
+/// Beyond that it is enough to know that there are many.
+pub const COUNTED_MAX: u32 = 1_000;
+
 /// What the last round found.
 #[derive(Debug, Default)]
 pub struct Found {
@@ -22,6 +27,8 @@ pub struct Found {
     pub lag_records: BTreeMap<String, u64>,
     /// What budgets have left: activity, scene, type.
     pub budget_left: Vec<([String; 3], u64)>,
+    /// Orders that are reserved for a minute, and withdrawals that are held for one; at most [`COUNTED_MAX`].
+    pub waiting: Option<(u64, u64)>,
 }
 
 /// Asks until it is dropped.
@@ -43,7 +50,8 @@ impl Slow {
             loop {
                 let lag_records = lag(&rules, &brokers).await;
                 let budget_left = budgets(rewards.as_ref()).await;
-                *own.lock() = Found { lag_records, budget_left };
+                let waiting = waiting(rewards.as_ref()).await;
+                *own.lock() = Found { lag_records, budget_left, waiting };
                 tokio::time::sleep(EVERY).await;
             }
         });
@@ -76,10 +84,17 @@ async fn lag(rules: &LiveRules, brokers: &BTreeMap<String, Arc<dyn Broker>>) -> 
 async fn budgets(rewards: Option<&RewardHandle>) -> Vec<([String; 3], u64)> {
     let Some(rewards) = rewards else { return Vec::new() };
     // Weak: a ledger that is down says so by other metrics.
-    let Ok(states) = rewards.call(|ledger| ledger.budgets()).await else { return Vec::new() };
+    let Ok(states) = rewards.read(|reader| reader.budgets()).await else { return Vec::new() };
     let left = states.into_iter().filter_map(|state| {
         let left = state.total?.saturating_sub(state.used).saturating_sub(state.reserved);
         Some(([state.activity, state.scene, state.bonus_type], u64::try_from(left).unwrap_or(0)))
     });
     left.collect()
+}
+
+async fn waiting(rewards: Option<&RewardHandle>) -> Option<(u64, u64)> {
+    let rewards = rewards?;
+    let reserved = rewards.reserved(OLD_MS, "", COUNTED_MAX).await.ok()?.len();
+    let held = rewards.held(OLD_MS, "", COUNTED_MAX).await.ok()?.len();
+    Some((reserved as u64, held as u64))
 }

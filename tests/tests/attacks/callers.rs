@@ -5,7 +5,7 @@ use super::{SEND, Target, WALLET, code, reward};
 use serde_json::{Value, json};
 use windfall_tests::{Answer, scratch};
 
-const PATHS: [(&str, &str); 13] = [
+const PATHS: [(&str, &str); 16] = [
     ("/v1/bonuses/send", "send"),
     ("/v1/bonuses/send-batch", "send"),
     ("/v1/tokens/list", "verify"),
@@ -19,6 +19,9 @@ const PATHS: [(&str, &str); 13] = [
     ("/v1/archive/get", "operate"),
     ("/v1/archive/replay", "operate"),
     ("/v1/budgets/list", "operate"),
+    ("/v1/reserved/list", "operate"),
+    ("/v1/reserved/release", "operate"),
+    ("/v1/withdrawals/held", "operate"),
 ];
 
 #[test]

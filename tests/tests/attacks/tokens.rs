@@ -59,25 +59,25 @@ fn what_is_not_the_users_token_is_worth_nothing() {
     let dir = windfall_tests::scratch();
     let rules = dir.path().join("rules.toml");
     std::fs::write(&rules, RULES).unwrap();
-    let options = format!(
-        "rules = {{ file = {:?} }}\ntenants = [\"windfall\", \"cousin\"]\n",
-        rules.display().to_string()
-    );
-    let callers = [
-        ("cousin-activity", "tenant = \"cousin\"\nroles = [\"send\"]"),
-        ("cousin-front", "tenant = \"cousin\"\nroles = [\"verify\"]\nmay_name_users = true"),
-    ];
-    let mut target = Target::start(&options, &callers, "");
-    let mint = |caller: &str, trade_no: &str| {
-        let sent = target.ok(caller, None, SEND, &coins(trade_no, OWNER));
+    // Another app, with the same key ring.
+    let keys = dir.path().join("keys.toml");
+    let (keys, rules) = (keys.display().to_string(), rules.display().to_string());
+    let options = format!("keys = {keys:?}\nrules = {{ file = {rules:?} }}\n");
+    let mut target = Target::start(&options, &[], "");
+    let mut cousin = Target::start(&format!("tenant = \"cousin\"\n{options}"), &[], "");
+    let mint = |target: &Target, trade_no: &str| {
+        let sent = target.ok("activity", None, SEND, &coins(trade_no, OWNER));
         sent["token"].as_str().unwrap().to_owned()
     };
-    let (own, cousins) = (mint("activity", "t:1"), mint("cousin-activity", "t:2"));
+    let (own, cousins) = (mint(&target, "t:1"), mint(&cousin, "t:2"));
     // Tokens reach the store in a moment; nobody grants coins, so they stay.
     target.until("the token is VALID", |target| {
         verify(target, OWNER, std::slice::from_ref(&own))[0]["verdict"] == "TOKEN_VERDICT_VALID"
     });
-    theft(&target, &own, &cousins);
+    cousin.until("the cousin's is VALID there", |cousin| {
+        verify(cousin, OWNER, std::slice::from_ref(&cousins))[0]["verdict"] == "TOKEN_VERDICT_VALID"
+    });
+    theft(&target, &cousin, &own, &cousins);
     let changed = changes(&own);
     assert!(changed.len() > 1_000, "{} changed tokens", changed.len());
     for part in changed.chunks(512) {
@@ -94,16 +94,18 @@ fn what_is_not_the_users_token_is_worth_nothing() {
     let still = verify(&target, OWNER, std::slice::from_ref(&own));
     assert_eq!(still[0]["verdict"], "TOKEN_VERDICT_VALID", "attacks change nothing: {still:?}");
     target.still_serves();
+    cousin.still_serves();
+    cousin.stop(&[own.clone(), cousins.clone()]);
     target.stop(&[own, cousins]);
 }
 
 /// Somebody else's, and another app's.
-fn theft(target: &Target, own: &String, cousins: &String) {
+fn theft(target: &Target, cousin: &Target, own: &String, cousins: &String) {
     let illegal = json!({"verdict": "TOKEN_VERDICT_ILLEGAL"});
-    assert_eq!(verify(target, THIEF, std::slice::from_ref(own)), [illegal.clone()]);
-    assert_eq!(verify(target, OWNER, std::slice::from_ref(cousins)), [illegal.clone()], "another app's");
-    let crossed = target.ok("cousin-front", OWNER, VERIFY, &json!({"tokens": [own]}));
-    assert_eq!(crossed["tokens"], json!([illegal]));
+    let all = std::slice::from_ref(&illegal);
+    assert_eq!(verify(target, THIEF, std::slice::from_ref(own)), all);
+    assert_eq!(verify(target, OWNER, std::slice::from_ref(cousins)), all, "another app's");
+    assert_eq!(verify(cousin, OWNER, std::slice::from_ref(own)), all);
     let wallet = target.ok("wallet-front", THIEF, WALLET, &json!({"tokens": [own, cousins]}));
     assert_eq!((&wallet["balances"], &wallet["flow"]), (&json!([]), &json!([])), "{wallet}");
     let owners = target.ok("wallet-front", OWNER, WALLET, &json!({"tokens": [own, cousins, own]}));
@@ -121,8 +123,8 @@ fn theft(target: &Target, own: &String, cousins: &String) {
     let page = target.ok("wallet-front", OWNER, LIST, &json!({"page_size": 1}));
     let place = json!({"page_size": 1, "page_token": page["next_page_token"]});
     assert_eq!(target.post("wallet-front", OWNER, LIST, &place).status, 200);
-    for (caller, user_id) in [("wallet-front", THIEF), ("cousin-front", OWNER)] {
-        let refused = target.post(caller, user_id, LIST, &place);
+    for (target, user_id) in [(target, THIEF), (cousin, OWNER)] {
+        let refused = target.post("wallet-front", user_id, LIST, &place);
         assert_eq!(code(&refused), (400, "INVALID_ARGUMENT"), "another's place in another's list");
     }
 }

@@ -297,6 +297,20 @@ fn tokens(metrics: &Metrics, book: &TokenBook) {
 fn asked(metrics: &Metrics, slow: &Slow) {
     let found = slow.found();
     metrics.register(
+        "windfall_reserved_orders",
+        "Orders that have held budget for a minute; counted up to 1,000",
+        Kind::Gauge,
+        move || found.lock().waiting.iter().map(|(orders, _)| sample([], *orders)).collect(),
+    );
+    let found = slow.found();
+    metrics.register(
+        "windfall_held_withdrawals",
+        "Withdrawals whose payer has not answered for a minute; counted up to 1,000",
+        Kind::Gauge,
+        move || found.lock().waiting.iter().map(|(_, held)| sample([], *held)).collect(),
+    );
+    let found = slow.found();
+    metrics.register(
         "windfall_queue_lag_records",
         "Records written and not committed by the group",
         Kind::Gauge,

@@ -1,0 +1,221 @@
+//! `windfall operate`: what operators ask of running services, over gRPC.
+
+use crate::demo::Outcome;
+use anyhow::{Context, Result, bail};
+use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use windfall_client::{ArchiveClient, CallError, ClientOptions};
+use windfall_proto::v1::{GrantOutcome, ListArchiveRequest, ListHeldRequest, ListReservedRequest};
+
+/// `windfall operate …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct OperateArgs {
+    /// The reward service: https://host:port, or http://host:port on this machine
+    #[arg(long, global = true, default_value = "http://127.0.0.1:8080", env = "WINDFALL_SERVER")]
+    server: String,
+    /// A file with the bearer key of a caller that may operate. Default: the variable WINDFALL_KEY
+    #[arg(long, global = true)]
+    key_file: Option<PathBuf>,
+    /// Certificates (PEM) that the server is checked against; needed for https
+    #[arg(long, global = true)]
+    ca_file: Option<PathBuf>,
+    /// As JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Ask,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum Ask {
+    /// What finally failed, oldest first
+    Archive {
+        /// Only this reason
+        #[arg(long, default_value = "")]
+        reason: String,
+        /// Only this order number
+        #[arg(long, default_value = "")]
+        trade_no: String,
+        /// Only what no replay has credited
+        #[arg(long)]
+        open: bool,
+        /// Only entries with a larger number: the last one of the page before
+        #[arg(long, default_value_t = 0)]
+        after: i64,
+        /// At most so many
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        limit: u32,
+    },
+    /// One entry of the archive, with its bytes and every replay of it
+    Inspect {
+        /// Its number
+        id: i64,
+    },
+    /// Grant entries of the archive again; each try is kept with its actor. An order credits once all the same
+    Replay {
+        /// Their numbers
+        #[arg(required = true)]
+        ids: Vec<i64>,
+        /// Who asks for it, beside the name of the key
+        #[arg(long, env = "USER", default_value = "")]
+        actor: String,
+    },
+    /// Budgets as they stand
+    Budgets,
+    /// Orders that hold budget for long: their downstream has not decided, or their event has not come
+    Reserved(Page),
+    /// End reserved orders: their budget is free again, and the archive has an entry
+    Release {
+        /// Their order numbers
+        #[arg(required = true)]
+        trade_nos: Vec<String>,
+        /// Who asks for it, beside the name of the key
+        #[arg(long, env = "USER", default_value = "")]
+        actor: String,
+    },
+    /// Withdrawals that are held for long: their payer has not said whether it paid, and is asked again
+    Held(Page),
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Page {
+    /// Only what is as old as this, in seconds
+    #[arg(long, default_value_t = 60)]
+    older_than_s: u64,
+    /// Only what comes after this: the last one of the page before
+    #[arg(long, default_value = "")]
+    after: String,
+    /// At most so many
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    limit: u32,
+}
+
+/// Runs it.
+pub fn run(args: &OperateArgs) -> Result<Outcome> {
+    let key = match &args.key_file {
+        Some(path) => {
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
+        }
+        None => std::env::var("WINDFALL_KEY").unwrap_or_default(),
+    };
+    if key.trim().is_empty() {
+        bail!("no key: give --key-file, or the variable WINDFALL_KEY");
+    }
+    let options = ClientOptions {
+        endpoints: vec![args.server.clone()],
+        bearer_key: Some(key.trim().to_owned()),
+        ca_file: args.ca_file.clone(),
+        attempt_timeout_ms: 10_000,
+        ..ClientOptions::default()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = ArchiveClient::open(options)?;
+        match ask(&client, &args.command, args.json).await {
+            Ok(outcome) => Ok(outcome),
+            Err(error @ (CallError::Busy { .. } | CallError::Unanswered(_))) => {
+                eprintln!("windfall: {error}");
+                Ok(Outcome::Damage)
+            }
+            Err(error) => Err(error.into()),
+        }
+    })
+}
+
+async fn ask(client: &ArchiveClient, command: &Ask, json: bool) -> Result<Outcome, CallError> {
+    match command {
+        Ask::Archive { reason, trade_no, open, after, limit } => {
+            let (reason, trade_no) = (reason.clone(), trade_no.clone());
+            let request =
+                ListArchiveRequest { reason, trade_no, open: *open, page_size: *limit, after: *after };
+            let reply = client.list(request).await?;
+            show(&reply.entries, json);
+            more(reply.next_after != 0, reply.next_after);
+        }
+        Ask::Inspect { id } => {
+            let reply = client.get(*id).await?;
+            println!("{:#}", value(&reply));
+        }
+        Ask::Replay { ids, actor } => {
+            let mut rows = Vec::new();
+            let mut is_decided = true;
+            for id in ids {
+                let reply = client.replay(*id, actor.clone()).await?;
+                is_decided &= reply.outcome() != GrantOutcome::Retry;
+                rows.push(
+                    json!({"id": id, "outcome": reply.outcome().as_str_name(), "reason": reply.reason}),
+                );
+            }
+            show(&rows, json);
+            return Ok(if is_decided { Outcome::Clean } else { Outcome::Damage });
+        }
+        Ask::Budgets => show(&client.budgets().await?, json),
+        Ask::Reserved(page) => {
+            let reply = client
+                .reserved(ListReservedRequest {
+                    older_than_ms: page.older_than_s.saturating_mul(1_000),
+                    after: page.after.clone(),
+                    page_size: page.limit,
+                })
+                .await?;
+            show(&reply.orders, json);
+            more(!reply.next_after.is_empty(), reply.next_after);
+        }
+        Ask::Release { trade_nos, actor } => {
+            for trade_no in trade_nos {
+                client.release(trade_no.clone(), actor.clone()).await?;
+                println!("released {trade_no}");
+            }
+        }
+        Ask::Held(page) => {
+            let reply = client
+                .held(ListHeldRequest {
+                    older_than_ms: page.older_than_s.saturating_mul(1_000),
+                    after: page.after.clone(),
+                    page_size: page.limit,
+                })
+                .await?;
+            show(&reply.withdrawals, json);
+            more(!reply.next_after.is_empty(), reply.next_after);
+        }
+    }
+    Ok(Outcome::Clean)
+}
+
+fn more(is_more: bool, after: impl std::fmt::Display) {
+    if is_more {
+        eprintln!("more with --after {after}");
+    }
+}
+
+/// Messages become JSON as on the HTTP face; that cannot fail for what was decoded.
+fn value(message: &impl Serialize) -> Value {
+    serde_json::to_value(message).unwrap_or_default()
+}
+
+fn show(rows: &[impl Serialize], json: bool) {
+    let rows: Vec<Value> = rows.iter().map(value).collect();
+    if json {
+        println!("{:#}", Value::Array(rows));
+        return;
+    }
+    let none = serde_json::Map::new();
+    let of = |row: &Value| row.as_object().unwrap_or(&none).clone();
+    // Fields that say nothing are left out of a message, so no row has all of them.
+    let columns: BTreeSet<String> =
+        rows.iter().flat_map(|row| of(row).into_iter().map(|(name, _)| name)).collect();
+    let mut table = Table::new();
+    table.load_style(UTF8_BORDERS_ONLY).set_header(&columns);
+    for row in &rows {
+        let row = of(row);
+        table.add_row(columns.iter().map(|name| match row.get(name) {
+            None => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        }));
+    }
+    println!("{table}\n{} in all", rows.len());
+}
