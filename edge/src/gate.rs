@@ -11,9 +11,10 @@ use crate::openapi::{self, OpenApiError, Served};
 use crate::refusal::{Face, Reason, Refusal, code_name, json_response};
 use crate::trace;
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderMap};
 use http::{Method, Request, Response, StatusCode, Version};
-use http_body_util::Full;
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,6 +26,10 @@ use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tracing::Instrument;
 
+/// Of a body that is not wanted, so much is read.
+const UNREAD_BYTES_MAX: usize = 64 << 10;
+/// For so long.
+const UNREAD_TIME: Duration = Duration::from_secs(1);
 const GRPC_HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const GRPC_HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 
@@ -113,11 +118,17 @@ impl Gate {
         let mut in_hand = InHand::new(&self.places, self.metrics.clone());
         let mut names = ("none", "none");
         let deadline = self.deadline(face, request.headers());
-        let answered = self.pass(peer, request, face, in_hand.has_place(), deadline, &mut names).await;
+        let mut request = Some(request);
+        let answered = self.pass(peer, &mut request, face, in_hand.has_place(), deadline, &mut names).await;
         let code = code_of(&answered);
-        let response = answered.unwrap_or_else(|refusal| {
+        if answered.is_err() {
             // Anybody can be refused, and read the answer as slowly as the connection lets them.
             in_hand.give_up_place();
+        }
+        if let Some(unread) = request {
+            drain(unread).await;
+        }
+        let response = answered.unwrap_or_else(|refusal| {
             self.metrics.refused(refusal.reason);
             tracing::debug!(reason = refusal.reason.name(), face = face.name(), "a call was refused");
             refusal.response(face)
@@ -126,22 +137,26 @@ impl Gate {
         response.map(|body| Body::new(Holding::new(body, (in_hand, held))))
     }
 
-    /// Everything that can end a call before its service sees it, cheapest first.
+    /// Everything that can end a call before its service sees it, cheapest first. Takes the request when it reads its
+    /// body.
     async fn pass(
         &self,
         peer: &Peer,
-        request: Request<Incoming>,
+        waiting: &mut Option<Request<Incoming>>,
         face: Face,
         has_place: bool,
         deadline: Duration,
         names: &mut (&'static str, &'static str),
     ) -> Result<Response<Body>, Refusal> {
-        self.check_headers(&request)?;
+        let Some(request) = waiting.as_ref() else {
+            return Err(Refusal::new(Reason::Broken, "there is no request"));
+        };
+        self.check_headers(request)?;
         let target = self.target(request.uri().path(), face);
         if let Some(Target::Live | Target::Ready | Target::GrpcHealth) = target
             && (self.limits.is_health_open || peer.is_loopback())
         {
-            return self.probe(target, face, request).await;
+            return self.probe(target, face, waiting).await;
         }
         if !has_place {
             let full = Refusal::new(Reason::TooManyCalls, "too many calls are in hand; call again");
@@ -152,14 +167,14 @@ impl Gate {
         let target = target.ok_or_else(|| Refusal::new(Reason::NoRoute, "there is nothing at this path"))?;
         match target {
             Target::Live | Target::Ready | Target::GrpcHealth => {
-                self.probe(Some(target), face, request).await
+                self.probe(Some(target), face, waiting).await
             }
             Target::OpenApi => {
-                check_method(&request, Method::GET)?;
+                check_method(request, Method::GET)?;
                 Ok(json_response(StatusCode::OK, self.openapi.clone()))
             }
             Target::Metrics => {
-                check_method(&request, Method::GET)?;
+                check_method(request, Method::GET)?;
                 check_role(&call, Role::Operate)?;
                 self.metrics
                     .response()
@@ -171,7 +186,7 @@ impl Gate {
             Target::Method(route) => {
                 *names = (route.service, route.method);
                 let span = trace::begin(route, &mut call, face, request.headers());
-                let answered = self.call(route, call, face, request, deadline).instrument(span.clone()).await;
+                let answered = self.call(route, call, face, waiting, deadline).instrument(span.clone()).await;
                 let code = code_of(&answered);
                 trace::end(&span, code, code_name(code));
                 answered
@@ -184,13 +199,14 @@ impl Gate {
         route: &Route,
         call: Call,
         face: Face,
-        request: Request<Incoming>,
+        waiting: &mut Option<Request<Incoming>>,
         deadline: Duration,
     ) -> Result<Response<Body>, Refusal> {
-        check_method(&request, Method::POST)?;
-        check_role(&call, route.role)?;
-        check_media(face, request.headers())?;
-        let (parts, body) = request.into_parts();
+        let (parts, body) = take(waiting, |request| {
+            check_method(request, Method::POST)?;
+            check_role(&call, route.role)?;
+            check_media(face, request.headers())
+        })?;
         let (body, taken) = self.room.read(body, self.limits.body).await?;
         let answer = match face {
             Face::Http => route.answer_json(call, body),
@@ -207,17 +223,20 @@ impl Gate {
         &self,
         target: Option<Target<'_>>,
         face: Face,
-        request: Request<Incoming>,
+        waiting: &mut Option<Request<Incoming>>,
     ) -> Result<Response<Body>, Refusal> {
         if let Some(Target::GrpcHealth) = target {
-            check_method(&request, Method::POST)?;
-            check_media(face, request.headers())?;
-            let (parts, body) = request.into_parts();
+            let (parts, body) = take(waiting, |request| {
+                check_method(request, Method::POST)?;
+                check_media(face, request.headers())
+            })?;
             let limits = BodyLimits { bytes_max: self.limits.body.bytes_max.min(1024), ..self.limits.body };
             let (body, _taken) = self.room.read(body, limits).await?;
             return Ok((self.grpc_health)(Request::from_parts(parts, Full::new(body))).await);
         }
-        check_method(&request, Method::GET)?;
+        if let Some(request) = waiting {
+            check_method(request, Method::GET)?;
+        }
         Ok(match target {
             Some(Target::Ready) => self.health.ready_response(),
             _ => Health::live_response(),
@@ -294,6 +313,45 @@ impl Drop for InHand {
     fn drop(&mut self) {
         self.metrics.calls_in_hand().dec();
     }
+}
+
+/// The request, where the checks of its head let it pass.
+fn take(
+    waiting: &mut Option<Request<Incoming>>,
+    checked: impl FnOnce(&Request<Incoming>) -> Result<(), Refusal>,
+) -> Result<(http::request::Parts, Incoming), Refusal> {
+    let Some(request) = waiting.take() else {
+        return Err(Refusal::new(Reason::Broken, "there is no request"));
+    };
+    if let Err(refusal) = checked(&request) {
+        *waiting = Some(request);
+        return Err(refusal);
+    }
+    Ok(request.into_parts())
+}
+
+/// Reads a small body that nobody wants, over HTTP/1: a connection that is closed with some of it unread may be reset,
+/// and the answer be lost with it. What is larger, or slow, is not waited for.
+async fn drain(request: Request<Incoming>) {
+    // Who asks before sending has sent nothing.
+    if request.version() >= Version::HTTP_2 || request.headers().contains_key(EXPECT) {
+        return;
+    }
+    let mut body = request.into_body();
+    if body.size_hint().lower() > UNREAD_BYTES_MAX as u64 {
+        return;
+    }
+    let reading = async {
+        let mut left = UNREAD_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                Some(left) => left,
+                None => return,
+            };
+        }
+    };
+    // Whether it came to its end or not, the answer goes out.
+    tokio::time::timeout(UNREAD_TIME, reading).await.ok();
 }
 
 fn code_of(answered: &Result<Response<Body>, Refusal>) -> Code {

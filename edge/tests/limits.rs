@@ -432,6 +432,23 @@ async fn calls_beyond_the_limit_are_told_to_come_again() {
 }
 
 #[tokio::test]
+async fn a_refusal_reaches_who_is_still_sending_its_body() {
+    let running = running(options()).await;
+    let mut stream = TcpStream::connect(running.server.address()).await.unwrap();
+    let head = format!("POST {SEND} HTTP/1.1\r\nhost: h\r\ncontent-length: 20\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stream.write_all(&[b' '; 10]).await.unwrap();
+    }
+    // A reset that a write has caused would be here by now.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 401");
+}
+
+#[tokio::test]
 async fn refusals_that_nobody_reads_take_no_place() {
     let running = running(ServeOptions { calls_max: 2, ..options() }).await;
     let address = running.server.address();
