@@ -29,7 +29,7 @@ where
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, body)) = data.split_first() else { return };
-    match kind % 16 {
+    match kind % 20 {
         0 => one::<v1::SendBonusRequest>(body),
         1 => one::<v1::SendBonusBatchRequest>(body),
         2 => one::<v1::GrantRequest>(body),
@@ -45,6 +45,10 @@ fuzz_target!(|data: &[u8]| {
         12 => one::<v1::ListTokensReply>(body),
         13 => one::<v1::GetWalletReply>(body),
         14 => one::<v1::GrantBatchReply>(body),
-        _ => one::<v1::ListArchiveReply>(body),
+        15 => one::<v1::ListArchiveReply>(body),
+        16 => one::<v1::ListReservedRequest>(body),
+        17 => one::<v1::ReleaseReservedRequest>(body),
+        18 => one::<v1::ListHeldRequest>(body),
+        _ => one::<v1::ListReservedReply>(body),
     }
 });
