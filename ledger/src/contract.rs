@@ -64,7 +64,7 @@ pub(crate) trait Transaction: Debug {
 
     fn archive(&mut self, entries: &[ArchiveEntry<'_>]) -> Result<usize, LedgerError>;
 
-    fn archive_list(&mut self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError>;
+    fn archived_as(&mut self, payload: &[u8], reason: &str) -> Result<Option<i64>, LedgerError>;
 
     fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError>;
 

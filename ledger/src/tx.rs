@@ -1,6 +1,6 @@
 //! One transaction on the ledger: all of it is stored, or none.
 
-use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+use crate::archive::{ArchiveEntry, Replay};
 use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, StoredOrder};
@@ -164,12 +164,12 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.archive(entries))
     }
 
-    /// A page of the archive as this transaction sees it, oldest first.
+    /// The number of the entry with these bytes for this reason; there is one at most.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
-    pub fn archive_list(&mut self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
-        self.run(|tx| tx.archive_list(filter))
+    pub fn archived_as(&mut self, payload: &[u8], reason: &str) -> Result<Option<i64>, LedgerError> {
+        self.run(|tx| tx.archived_as(payload, reason))
     }
 
     /// Records a replay of an entry: on the entry, and for good in the audit. False where there is no such

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use windfall_ledger::{ArchiveEntry, ArchiveFilter, Attempt, Finish, Reason, Replay, ReservedOrder};
+use windfall_ledger::{ArchiveEntry, Attempt, Finish, Reason, Replay, ReservedOrder};
 use windfall_proto::event::EventRef;
 
 /// Where events that are granted later wait.
@@ -294,11 +294,9 @@ impl RewardHandle {
                 };
                 tx.archive(&[entry])?;
                 // And the line of the audit: who ended it stands there if it has ended.
-                let (trade_no, reason) = (Some(own.clone()), Some(reason));
-                let filter = ArchiveFilter { trade_no, reason, limit: 10_000, ..ArchiveFilter::default() };
-                if let Some(entry) = tx.archive_list(&filter)?.last() {
+                if let Some(id) = tx.archived_as(&payload, &reason)? {
                     let replay = Replay { time_ms: now_ms, actor: who.clone(), outcome: "released".into() };
-                    tx.mark_replayed(entry.id, &replay)?;
+                    tx.mark_replayed(id, &replay)?;
                 }
                 Ok(true)
             })

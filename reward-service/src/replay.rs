@@ -3,8 +3,9 @@
 use crate::contract::{GrantReply, Rejection};
 use crate::decode;
 use crate::service::{CallError, RewardHandle};
+use crate::writer::How;
 use bytes::Bytes;
-use windfall_ledger::{ArchiveFilter, Archived, Attempt, Replay};
+use windfall_ledger::{ArchiveFilter, Archived, Attempt, Reason, Replay, Status, StoredOrder};
 
 /// What a replay came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,13 +103,31 @@ impl RewardHandle {
             // A whole record, or broken bytes: nothing in it can be granted.
             GrantReply::Rejected(Rejection::Malformed)
         } else {
-            let replies = self.grant(&bonus_type, &[payload], Attempt::Replay).await;
+            let how = self.how_again(trade_no.as_deref(), &bonus_type).await?;
+            let replies = self.grant_as(&bonus_type, &[payload], how).await;
             replies.into_iter().next().ok_or(CallError::Closed)?
         };
         match self.note(id, actor, word(&reply)).await {
             Ok(()) => Ok(Replayed { id, trade_no, reply }),
             Err(error) => Err(ReplayError::NotRecorded { id, reply, error }),
         }
+    }
+
+    /// Who is asked for an order that is replayed: as now, but a downstream that was asked before may have paid, unless
+    /// it has refused for good, and then nobody else is asked (I1).
+    async fn how_again(&self, trade_no: Option<&str>, bonus_type: &str) -> Result<How, CallError> {
+        let stored = match trade_no.map(str::to_owned) {
+            Some(own) => self.read(move |reader| reader.orders_of(&[own.as_str()])).await?.pop().flatten(),
+            None => None,
+        };
+        let may_have_paid = |order: &StoredOrder| {
+            let has_refused = order.status == Status::Rejected(Reason::DownstreamRefused);
+            matches!(order.status, Status::Rejected(_)) && !has_refused && !order.payer.is_empty()
+        };
+        Ok(match stored.filter(may_have_paid) {
+            Some(order) => How::Reserve(Attempt::Replay, order.payer.into()),
+            None => self.how(bonus_type, Attempt::Replay),
+        })
     }
 
     /// A line of the audit.

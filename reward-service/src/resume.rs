@@ -156,7 +156,10 @@ impl Resumer {
                 Ok(Resumed { paid, refused, pending, failed, .. }) => {
                     tracing::warn!(paid, refused, pending, failed, "withdrawals are held still");
                 }
-                Err(CallError::Closed) => return,
+                Err(CallError::Closed) => {
+                    tracing::warn!("nobody asks about held withdrawals any more: the ledger is closed");
+                    return;
+                }
                 Err(error) => tracing::warn!(%error, "held withdrawals were not asked about; next time"),
             }
         }

@@ -173,17 +173,11 @@ impl RewardHandle {
     }
 
     /// Grants like [`Rewards::grant_batch`]; a replay may also credit what was rejected before.
-    pub(crate) async fn grant(
-        &self,
-        bonus_type: &str,
-        events: &[Bytes],
-        attempt: Attempt,
-    ) -> Vec<GrantReply> {
+    pub(crate) async fn grant_as(&self, bonus_type: &str, events: &[Bytes], how: How) -> Vec<GrantReply> {
         if events.is_empty() {
             return Vec::new();
         }
         let name = Arc::from(bonus_type);
-        let how = self.how(bonus_type, attempt);
         if matches!(how, How::Reserve(..)) {
             return self.grant_external(&name, events, how).await;
         }
@@ -284,7 +278,8 @@ impl RewardHandle {
 
     /// The counters.
     pub fn stats(&self) -> RewardStats {
-        self.inner.counters.snapshot(self.inner.inbox.events(), self.inner.inbox.is_closed())
+        let is_closed = self.inner.inbox.is_closed() || self.inner.reads.is_closed();
+        self.inner.counters.snapshot(self.inner.inbox.events(), is_closed)
     }
 
     /// Takes no more calls, lets the writer finish those that it has, and closes the ledger. Blocks; a second
@@ -345,9 +340,10 @@ impl Rewards for RewardHandle {
             self.inner.counters.count(bonus_type, std::iter::repeat_n(&reply, events.len()));
             return vec![reply; events.len()];
         }
+        let how = self.how(bonus_type, Attempt::Normal);
         let traced = Traced::begin(bonus_type, events);
         let span = tracing::info_span!("grant_batch", bonus_type, events = events.len());
-        let replies = self.grant(bonus_type, events, Attempt::Normal).instrument(span).await;
+        let replies = self.grant_as(bonus_type, events, how).instrument(span).await;
         traced.end(&replies);
         replies
     }

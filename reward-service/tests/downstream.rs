@@ -510,3 +510,36 @@ async fn a_payer_that_is_changed_is_not_asked_for_what_another_may_have_paid() {
     rewards.close();
     assert_clean(folder.path());
 }
+
+#[tokio::test]
+async fn what_was_released_is_replayed_with_whom_was_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = (Script::of([PayAnswer::Unknown]), Script::of([]));
+    let own = |name, script: &Arc<Script>| Arc::new(Named(name, Arc::clone(script))) as Arc<dyn Connector>;
+    let start = |payer: &str, with_a: bool| {
+        let mut options = RewardOptions::default();
+        if !payer.is_empty() {
+            options.pays.insert("badge".into(), Payer::Connector(payer.into()));
+        }
+        let both = with_a.then(|| own("a", &a)).into_iter().chain([own("b", &b)]);
+        start_with(folder.path(), options, both.collect())
+    };
+    // a has paid, and its answer is lost.
+    let rewards = start("a", true);
+    rewards.grant_batch("badge", &[badge("x")]).await;
+    rewards.release("x", "ann").await.unwrap();
+    let entry = rewards.archive_list(ArchiveFilter::default()).await.unwrap().remove(0);
+    rewards.close();
+    for payer in ["b", ""] {
+        let rewards = start(payer, false);
+        let replayed = rewards.replay(entry.id, "ann").await.unwrap();
+        assert!(!replayed.reply.is_final(), "{replayed:?}");
+        assert_eq!((a.calls(), b.calls()), (1, 0), "nobody else is asked");
+        rewards.close();
+    }
+    let rewards = start("b", true);
+    assert_eq!(rewards.replay(entry.id, "ann").await.unwrap().reply, GrantReply::Credited);
+    assert_eq!((a.calls(), b.calls()), (2, 0));
+    rewards.close();
+    assert_clean(folder.path());
+}

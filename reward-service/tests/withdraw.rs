@@ -426,7 +426,9 @@ async fn what_nobody_asks_about_again_is_asked_about_until_it_ends() {
         PayAnswer::AlreadyPaid,
     ]));
     let mut options = bank_options();
+    // One after the other, so that each gets its own answer.
     options.connectors.get_mut("bank").unwrap().concurrency = 1;
+    options.readers = 1;
     let rewards = start_with(folder.path(), options, vec![bank.clone()]);
     credit(&rewards, "a", 1, 10).await;
     for id in ["u", "v", "w"] {

@@ -81,7 +81,7 @@ fn a_ledger_of_a_newer_version_is_left_alone() {
         .end();
     assert_eq!(ended.code, Some(0), "{ended}");
     let schema = format!("windfall_{}", run_of(&data));
-    sql(&url, &format!("UPDATE {schema}.schema_version SET version = 99"));
+    sql(&url, &format!("INSERT INTO {schema}.schema_version (version) VALUES (99)"));
     let reconcile = || Run::new(plain()).args(["reconcile", "--json", "--data"]).arg(&data).end();
     assert_refused(&reconcile(), &["99", "this build reads up to"]);
     let resume = Run::new(plain()).args(["demo", "--resume", "--data"]).arg(&data).end();

@@ -140,17 +140,26 @@ async fn ask(client: &ArchiveClient, command: &Ask, json: bool) -> Result<Outcom
             println!("{:#}", value(&reply));
         }
         Ask::Replay { ids, actor } => {
-            let mut rows = Vec::new();
+            let (mut rows, mut failed) = (Vec::new(), None);
             let mut is_decided = true;
             for id in ids {
-                let reply = client.replay(*id, actor.clone()).await?;
-                is_decided &= reply.outcome() != GrantOutcome::Retry;
-                rows.push(
-                    json!({"id": id, "outcome": reply.outcome().as_str_name(), "reason": reply.reason}),
-                );
+                match client.replay(*id, actor.clone()).await {
+                    Ok(reply) => {
+                        is_decided &= reply.outcome() != GrantOutcome::Retry;
+                        let outcome = reply.outcome().as_str_name();
+                        rows.push(json!({"id": id, "outcome": outcome, "reason": reply.reason}));
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                }
             }
             show(&rows, json);
-            return Ok(if is_decided { Outcome::Clean } else { Outcome::Damage });
+            return match failed {
+                Some(error) => after_some(rows.len(), error),
+                None => Ok(if is_decided { Outcome::Clean } else { Outcome::Damage }),
+            };
         }
         Ask::Budgets => show(&client.budgets().await?, json),
         Ask::Reserved(page) => {
@@ -165,9 +174,11 @@ async fn ask(client: &ArchiveClient, command: &Ask, json: bool) -> Result<Outcom
             more(!reply.next_after.is_empty(), reply.next_after);
         }
         Ask::Release { trade_nos, actor } => {
-            for trade_no in trade_nos {
-                client.release(trade_no.clone(), actor.clone()).await?;
-                println!("released {trade_no}");
+            for (done, trade_no) in trade_nos.iter().enumerate() {
+                match client.release(trade_no.clone(), actor.clone()).await {
+                    Ok(()) => println!("released {trade_no}"),
+                    Err(error) => return after_some(done, error),
+                }
             }
         }
         Ask::Held(page) => {
@@ -183,6 +194,15 @@ async fn ask(client: &ArchiveClient, command: &Ask, json: bool) -> Result<Outcom
         }
     }
     Ok(Outcome::Clean)
+}
+
+/// A failure behind others that were done is not one that changed nothing.
+fn after_some(done: usize, error: CallError) -> Result<Outcome, CallError> {
+    if done == 0 {
+        return Err(error);
+    }
+    eprintln!("windfall: {done} done, then: {error}");
+    Ok(Outcome::Damage)
 }
 
 fn more(is_more: bool, after: impl std::fmt::Display) {

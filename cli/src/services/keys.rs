@@ -16,13 +16,16 @@ pub struct FollowKeys(AbortHandle);
 /// What was seen of a file last.
 struct Seen {
     path: PathBuf,
+    /// Of the ring that was taken over.
     digest: Option<[u8; 32]>,
+    /// What was told of a file that could not be read, so that it is told once.
+    told: Option<String>,
 }
 
 impl FollowKeys {
     /// Starts following the file that a ring was just read from. `take` takes over a changed ring.
     pub fn start(path: &Path, take: impl Fn(KeyRing) -> Result<(), String> + Send + Sync + 'static) -> Self {
-        let mut seen = Seen { path: path.to_owned(), digest: None };
+        let mut seen = Seen { path: path.to_owned(), digest: None, told: None };
         let task = tokio::spawn(async move {
             loop {
                 let looked = tokio::task::spawn_blocking(move || (seen.look(), seen)).await;
@@ -51,15 +54,22 @@ impl FollowKeys {
 impl Seen {
     /// The ring, where the file is another one than at the last look. What cannot be read is told once.
     fn look(&mut self) -> Option<Result<KeyRing, String>> {
-        let digest = match std::fs::read(&self.path) {
-            Ok(bytes) => Sha256::digest(&bytes).into(),
-            // Told apart from every file.
-            Err(_) => [0; 32],
-        };
-        if self.digest.replace(digest) == Some(digest) {
+        let digest = std::fs::read(&self.path).ok().map(|bytes| Sha256::digest(&bytes).into());
+        if digest.is_some() && digest == self.digest {
+            self.told = None;
             return None;
         }
-        Some(KeyRing::load(&self.path).map_err(|error| error.to_string()))
+        match KeyRing::load(&self.path) {
+            Ok(ring) => {
+                (self.digest, self.told) = (digest, None);
+                Some(Ok(ring))
+            }
+            // Tried again at each look: its mode may be mended, which the file's bytes do not show.
+            Err(error) => {
+                let error = error.to_string();
+                (self.told.replace(error.clone()).as_ref() != Some(&error)).then_some(Err(error))
+            }
+        }
     }
 }
 
@@ -72,13 +82,14 @@ impl Drop for FollowKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use windfall_token::{Algorithm, KeyFile};
 
     #[test]
     fn a_ring_is_read_when_it_changes_and_a_broken_one_is_told_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys.toml");
-        let mut seen = Seen { path: path.clone(), digest: None };
+        let mut seen = Seen { path: path.clone(), digest: None, told: None };
         assert!(matches!(seen.look(), Some(Err(_))), "none there");
         assert!(seen.look().is_none());
         KeyFile::create(&path, Algorithm::HmacSha256, 1).unwrap();
@@ -89,6 +100,15 @@ mod tests {
         assert!(matches!(seen.look(), Some(Err(_))));
         assert!(seen.look().is_none());
         std::fs::write(&path, whole).unwrap();
+        assert!(seen.look().is_none(), "it is in force");
+        // Another one, for all to see, and then as it should be.
+        std::fs::remove_file(&path).unwrap();
+        KeyFile::create(&path, Algorithm::HmacSha256, 2).unwrap();
+        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o644);
+        assert!(matches!(seen.look(), Some(Err(_))));
+        mode(0o600);
         assert!(matches!(seen.look(), Some(Ok(_))));
+        assert!(seen.look().is_none());
     }
 }

@@ -16,6 +16,8 @@ use windfall_reward_service::{Again, EventQueue, LaterGrants, NotQueued};
 
 /// How long a record is offered to its queue's topics.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Queues that hold more are behind.
+const LAG_MAX_RECORDS: u64 = 1_000;
 /// The least wait after a record that was not taken.
 const RETRY_MS: u64 = 200;
 /// Events and bytes of a record at most, as in the SDK.
@@ -127,11 +129,15 @@ impl EventQueue for LaterQueue {
 pub struct Rewriting(AbortHandle);
 
 impl Rewriting {
-    /// Starts looking.
-    pub fn start(later: LaterGrants, again: Again) -> Self {
+    /// Starts looking. `lag` says how many records the queues hold: while they are behind, an order is old because its
+    /// event waits there, and a copy of it would only make them longer.
+    pub fn start(later: LaterGrants, again: Again, lag: impl Fn() -> u64 + Send + 'static) -> Self {
         let task = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(Duration::from_millis(again.every_ms)).await;
+                if lag() > LAG_MAX_RECORDS {
+                    continue;
+                }
                 match later.write_again(again).await {
                     Ok(done) if done.written > 0 || done.failed > 0 => {
                         tracing::warn!(?done, "orders are reserved for long; their events are written again");

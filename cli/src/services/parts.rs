@@ -109,7 +109,6 @@ impl Parts {
             let queue = Arc::new(LaterQueue::new(Arc::clone(fanout), own.rules.clone()));
             let granting = rewards.clone().with_fuses(fuses(&own.rules));
             let later = LaterGrants::new(granting, queue, options.grant_async.later_options());
-            own.rewriting = Some(Rewriting::start(later.clone(), options.grant_async.again()));
             own.later = Some(later);
         }
         if let (Some(rewards), false) = (&own.rewards, own.connectors.is_empty()) {
@@ -126,7 +125,13 @@ impl Parts {
             // Else its SDK does.
             own.following = Some(FollowRules::start(&own.rules, Arc::clone(fanout)));
         }
-        own.slow = Some(Slow::start(own.rules.clone(), own.brokers.clone(), own.rewards.clone()));
+        let slow = Slow::start(own.rules.clone(), own.brokers.clone(), own.rewards.clone());
+        if let Some(later) = &own.later {
+            let found = slow.found();
+            let lag = move || found.lock().lag_records.values().sum();
+            own.rewriting = Some(Rewriting::start(later.clone(), options.grant_async.again(), lag));
+        }
+        own.slow = Some(slow);
         Ok(own)
     }
 

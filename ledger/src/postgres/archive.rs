@@ -33,6 +33,12 @@ pub(crate) fn insert(session: &Session, entries: &[ArchiveEntry<'_>]) -> Result<
     Ok(usize::try_from(new).unwrap_or(usize::MAX))
 }
 
+pub(crate) fn id_of(session: &Session, payload: &[u8], reason: &str) -> Result<Option<i64>, LedgerError> {
+    let (hash, reason) = (Sha256::digest(payload).to_vec(), plain(reason));
+    let rows = session.query("SELECT id FROM archive WHERE hash = $1 AND reason = $2", &[&hash, &reason])?;
+    rows.first().map(|row| cell(row, 0)).transpose()
+}
+
 pub(crate) fn mark_replayed(session: &Session, id: i64, replay: &Replay) -> Result<bool, LedgerError> {
     let (actor, outcome) = (plain(&replay.actor), plain(&replay.outcome));
     let changed = session.execute(

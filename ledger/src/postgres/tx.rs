@@ -6,7 +6,7 @@ use super::orders::{self, Changes, Stored};
 use super::programs::{self, Program, Programs, cell};
 use super::session::Session;
 use super::{archive, read};
-use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+use crate::archive::{ArchiveEntry, Replay};
 use crate::budget::Take;
 use crate::contract::Transaction;
 use crate::error::LedgerError;
@@ -227,7 +227,12 @@ impl<'l> PgTx<'l> {
             let transfer = if status == Status::Credited { one.transfer } else { 0 };
             // New ones were inserted as if they got it.
             if one.old.is_some() || status != goal.status() {
-                let payer = payers.get(one.at).copied();
+                // Who stands there was asked, or is about to be. One that gets nothing keeps whom it had.
+                let payer = match (status, one.old) {
+                    (Status::Reserved, _) => payers.get(one.at).copied(),
+                    (_, None) => Some(""),
+                    (_, Some(_)) => None,
+                };
                 changes.push_for(order.trade_no, status, goal.awaits(), transfer, took_ms, payer);
             }
             if status == Status::Credited {
@@ -460,8 +465,8 @@ impl Transaction for PgTx<'_> {
         archive::insert(self.session, entries)
     }
 
-    fn archive_list(&mut self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
-        archive::list(self.session, filter)
+    fn archived_as(&mut self, payload: &[u8], reason: &str) -> Result<Option<i64>, LedgerError> {
+        archive::id_of(self.session, payload, reason)
     }
 
     fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError> {

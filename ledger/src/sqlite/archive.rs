@@ -25,6 +25,14 @@ pub(crate) fn insert(db: &Connection, entries: &[ArchiveEntry<'_>]) -> Result<us
     Ok(new)
 }
 
+pub(crate) fn id_of(db: &Connection, payload: &[u8], reason: &str) -> Result<Option<i64>, LedgerError> {
+    let hash = Sha256::digest(payload);
+    Ok(db
+        .prepare_cached("SELECT id FROM archive WHERE hash = ?1 AND reason = ?2")?
+        .query_row(params![hash.as_slice(), reason], |row| row.get(0))
+        .optional()?)
+}
+
 pub(crate) fn mark_replayed(db: &Connection, id: i64, replay: &Replay) -> Result<bool, LedgerError> {
     let Replay { time_ms, actor, outcome } = replay;
     let changed = db

@@ -216,7 +216,11 @@ impl SqliteTx<'_> {
         };
         let db = &self.ledger.db;
         match stored {
-            None => orders::insert_open(db, order, program.id, status, awaits, payer)?,
+            None => {
+                // Who stands there was asked, or is about to be.
+                let payer = if status == Status::Reserved { payer } else { "" };
+                orders::insert_open(db, order, program.id, status, awaits, payer)?;
+            }
             Some(row) => {
                 let took_ms = order.time_ms.saturating_sub(row.created_ms);
                 orders::set_status(db, order.trade_no, status, 0, took_ms)?;

@@ -126,18 +126,19 @@ pub(crate) fn order(db: &Connection, trade_no: &str) -> Result<Option<StoredOrde
     }
 }
 
+/// The status as it stands in the index, so that the index serves.
+const RESERVED: &str = "SELECT trade_no, reason FROM orders WHERE status = 0 AND created_ms < ?1 AND trade_no > ?2 \
+    ORDER BY trade_no LIMIT ?3";
+
 pub(crate) fn reserved(
     db: &Connection,
     before_ms: i64,
     after: &str,
     limit: u32,
 ) -> Result<Vec<ReservedOrder>, LedgerError> {
-    let mut statement = db.prepare_cached(
-        "SELECT trade_no, reason FROM orders WHERE status = ?1 AND created_ms < ?2 AND trade_no > ?3 \
-         ORDER BY trade_no LIMIT ?4",
-    )?;
+    let mut statement = db.prepare_cached(RESERVED)?;
     let found = statement
-        .query_map(params![Status::RESERVED, before_ms, after, limit], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .query_map(params![before_ms, after, limit], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<Vec<(String, i64)>, _>>()?;
     let mut reserved = Vec::with_capacity(found.len());
     for (trade_no, reason) in found {
@@ -176,4 +177,24 @@ pub(crate) fn budgets(db: &Connection) -> Result<Vec<BudgetState>, LedgerError> 
 pub(crate) fn quick_check(db: &Connection) -> Result<(), LedgerError> {
     let answer: String = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if answer == "ok" { Ok(()) } else { Err(LedgerError::Damaged(answer)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ledger, LedgerOptions};
+
+    #[test]
+    fn reserved_orders_are_found_without_those_that_have_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        drop(Ledger::open(&path, &LedgerOptions::default()).unwrap());
+        let db = Connection::open(&path).unwrap();
+        let plan: String = db
+            .prepare(&format!("EXPLAIN QUERY PLAN {RESERVED}"))
+            .unwrap()
+            .query_row(params![1, "", 1], |row| row.get(3))
+            .unwrap();
+        assert!(plan.contains("orders_reserved"), "{plan}");
+    }
 }

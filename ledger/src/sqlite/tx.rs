@@ -2,7 +2,7 @@
 
 use super::moves::Moves;
 use super::{SqliteLedger, archive, query};
-use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+use crate::archive::{ArchiveEntry, Replay};
 use crate::budget::Shards;
 use crate::contract::Transaction;
 use crate::error::LedgerError;
@@ -116,8 +116,8 @@ impl Transaction for SqliteTx<'_> {
         archive::insert(&self.ledger.db, entries)
     }
 
-    fn archive_list(&mut self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
-        archive::list(&self.ledger.db, filter)
+    fn archived_as(&mut self, payload: &[u8], reason: &str) -> Result<Option<i64>, LedgerError> {
+        archive::id_of(&self.ledger.db, payload, reason)
     }
 
     fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError> {
