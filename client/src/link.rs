@@ -95,8 +95,7 @@ impl Link {
             };
             let is_last = attempt + 1 >= usize::try_from(attempts).unwrap_or(1);
             if is_last || !may_help(&status) {
-                let is_certain = !may_help(&status) || !leaves_doubt(&status);
-                return Err(if is_in_doubt && is_certain { unanswered(&status) } else { status });
+                return Err(last_word(status, is_in_doubt));
             }
             is_in_doubt |= leaves_doubt(&status);
             let asked_for = retry_after_ms(&status).map_or(wait, Duration::from_millis);
@@ -131,15 +130,36 @@ pub(crate) fn retry_after_ms(status: &Status) -> Option<u64> {
     status.metadata().get(RETRY_AFTER_MS)?.to_str().ok()?.parse().ok()
 }
 
+/// Whether a server said it. What breaks on the way gets a code from tonic, too, at any time of the call, and has its
+/// cause for a source: a connection that is reset "to calm down" is a RESOURCE_EXHAUSTED of a call that may be done.
+fn is_of_server(status: &Status) -> bool {
+    std::error::Error::source(status).is_none()
+}
+
 /// Whether the call may have been done all the same.
 fn leaves_doubt(status: &Status) -> bool {
-    status.code() != Code::ResourceExhausted && retry_after_ms(status).is_none() && !was_never_sent(status)
+    if !is_of_server(status) {
+        return !was_never_sent(status);
+    }
+    status.code() != Code::ResourceExhausted && retry_after_ms(status).is_none()
 }
 
 /// Whether there was no connection to send it over.
 fn was_never_sent(status: &Status) -> bool {
     let first = std::error::Error::source(status);
     std::iter::successors(first, |error| error.source()).any(|error| error.is::<tonic::ConnectError>())
+}
+
+/// What the caller is told, to whom a code means what a server means by it.
+fn last_word(last: Status, is_in_doubt: bool) -> Status {
+    let is_certain = !may_help(&last) || !leaves_doubt(&last);
+    if is_in_doubt && is_certain {
+        unanswered(&last)
+    } else if is_of_server(&last) {
+        last
+    } else {
+        Status::unavailable(last.message())
+    }
 }
 
 /// What the last attempt says is true of that attempt; an earlier one may have been done. Without a hint, which would
@@ -163,10 +183,8 @@ fn may_help(status: &Status) -> bool {
         | Code::Aborted
         | Code::Unknown
         | Code::ResourceExhausted => true,
-        // A connection that broke may call itself so; what a server calls so is the same the next time.
-        Code::Internal => std::error::Error::source(status).is_some(),
-        // Our own refusals, and those that are final.
-        _ => false,
+        // A connection that broke may have any code. The servers' refusals, and our own, are final.
+        _ => !is_of_server(status),
     }
 }
 
@@ -174,4 +192,61 @@ fn may_help(status: &Status) -> bool {
 fn jittered(wait: Duration) -> Duration {
     let random = getrandom::u32().unwrap_or_default() % 1_024;
     wait / 2 + wait / 2 * random / 1_024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::CallError;
+    use std::sync::Arc;
+
+    /// As tonic makes it of a connection that broke.
+    fn broken(code: Code) -> Status {
+        let mut status = Status::new(code, "h2 protocol error");
+        status.set_source(Arc::new(std::io::Error::other("reset")));
+        status
+    }
+
+    fn said(code: Code) -> Status {
+        Status::new(code, "said")
+    }
+
+    /// What is told of a call whose attempts end so, and how many were made.
+    async fn told(repeat: Repeat, ends: &[Status]) -> (CallError, usize) {
+        let link = Link::open(&ClientOptions::default()).unwrap();
+        let made = AtomicUsize::new(0);
+        let call = link.call(repeat, None, &(), |_, _| {
+            let end = ends[made.fetch_add(1, Relaxed)].clone();
+            async move { Err::<Response<()>, _>(end) }
+        });
+        let status = call.await.unwrap_err();
+        (status.into(), made.load(Relaxed))
+    }
+
+    #[tokio::test]
+    async fn what_breaks_on_the_way_is_no_refusal_whatever_its_code() {
+        for code in [Code::ResourceExhausted, Code::PermissionDenied, Code::Internal, Code::InvalidArgument] {
+            let unanswered = CallError::Unanswered("h2 protocol error".into());
+            assert_eq!(told(Repeat::Never, &[broken(code)]).await, (unanswered.clone(), 1), "{code:?}");
+            let ends = [broken(code), broken(code), broken(code)];
+            assert_eq!(told(Repeat::Safe, &ends).await, (unanswered, 3), "{code:?}");
+        }
+        // Nor does it hint at anything.
+        let mut hinting = broken(Code::Unavailable);
+        hinting.metadata_mut().insert(RETRY_AFTER_MS, 7.into());
+        assert!(matches!(told(Repeat::Never, &[hinting]).await, (CallError::Unanswered(_), 1)));
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_certain_unless_an_earlier_attempt_broke() {
+        let full = || said(Code::ResourceExhausted);
+        let busy = CallError::Busy { what: "said".into(), after_ms: 0 };
+        assert_eq!(told(Repeat::Safe, &[full(), full(), full()]).await, (busy, 3));
+        let ends = [broken(Code::ResourceExhausted), full(), full()];
+        assert!(matches!(told(Repeat::Safe, &ends).await, (CallError::Unanswered(_), 3)));
+        let ends = [broken(Code::ResourceExhausted), said(Code::NotFound)];
+        assert!(matches!(told(Repeat::Safe, &ends).await, (CallError::Unanswered(_), 2)));
+        let ends = [full(), said(Code::NotFound)];
+        assert_eq!(told(Repeat::Safe, &ends).await, (CallError::NotFound("said".into()), 2));
+    }
 }

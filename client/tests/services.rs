@@ -5,13 +5,15 @@ use async_trait::async_trait;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status};
 use windfall_client::{
-    ArchiveClient, CallError, ClientOptions, EndUser, TokensClient, WalletClient, WithdrawError,
+    ArchiveClient, CallError, ClientOptions, EndUser, GatewayClient, SendBonus, SendError, TokensClient,
+    WalletClient, WithdrawError,
 };
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
 use windfall_proto::v1::tokens_server::{Tokens, TokensServer};
@@ -20,7 +22,7 @@ use windfall_proto::v1::{
     GetArchivedReply, GetArchivedRequest, GetWalletReply, GetWalletRequest, ListArchiveReply,
     ListArchiveRequest, ListBudgetsReply, ListBudgetsRequest, ListHeldReply, ListHeldRequest,
     ListReservedReply, ListReservedRequest, ListTokensReply, ListTokensRequest, ReleaseReservedReply,
-    ReleaseReservedRequest, ReplayArchivedReply, ReplayArchivedRequest, VerifyTokensReply,
+    ReleaseReservedRequest, ReplayArchivedReply, ReplayArchivedRequest, SendBonusRequest, VerifyTokensReply,
     VerifyTokensRequest, WithdrawReply, WithdrawRequest,
 };
 
@@ -156,6 +158,64 @@ async fn serve() -> (Fake, ClientOptions, oneshot::Sender<()>) {
         ..ClientOptions::default()
     };
     (fake, options, stop)
+}
+
+/// HTTP/2 by hand: takes each call whole, and resets its stream for this reason.
+async fn reset_calls(mut stream: TcpStream, reason: u8) -> std::io::Result<()> {
+    const DATA: u8 = 0;
+    const SETTINGS: u8 = 4;
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface).await?;
+    stream.write_all(&[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]).await?;
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await?;
+        let [high, middle, low, kind, flags, id @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, high, middle, low]).try_into().unwrap()];
+        stream.read_exact(&mut payload).await?;
+        match (kind, flags & 1) {
+            // To be acknowledged.
+            (SETTINGS, 0) => stream.write_all(&[0, 0, 0, SETTINGS, 1, 0, 0, 0, 0]).await?,
+            // The end of a call's body.
+            (DATA, 1) => {
+                let reset = [&[0, 0, 4, 3, 0][..], &id, &[0, 0, 0, reason]].concat();
+                stream.write_all(&reset).await?;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_reset_may_have_been_done() {
+    let (enhance_your_calm, inadequate_security) = (0x0b, 0x0c);
+    for reason in [enhance_your_calm, inadequate_security] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(reset_calls(stream, reason));
+            }
+        });
+        for attempts in [1, 2] {
+            let options = ClientOptions {
+                endpoints: vec![endpoint.clone()],
+                attempt_timeout_ms: 20_000,
+                attempts,
+                ..ClientOptions::default()
+            };
+            let sent = GatewayClient::open(options.clone()).unwrap();
+            let sent = sent.send_bonus(SendBonusRequest::default()).await;
+            assert!(matches!(sent, Err(SendError::Unanswered(_))), "{sent:?}");
+            let paid = WalletClient::open(options.clone()).unwrap();
+            let paid = paid.withdraw(EndUser::Named(1), WithdrawRequest::default()).await;
+            assert!(matches!(paid, Err(WithdrawError::Unanswered { .. })), "{paid:?}");
+            let replayed = ArchiveClient::open(options).unwrap().replay(1, String::new()).await;
+            let Err(CallError::Unanswered(what)) = replayed else { panic!("{replayed:?}") };
+            assert!(what.contains("h2 protocol error"), "it was reset, not timed out: {what}");
+        }
+        server.abort();
+    }
 }
 
 fn hinted(code: Code) -> Status {

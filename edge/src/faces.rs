@@ -9,6 +9,7 @@ use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Collected, Full};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use shape::BadShape;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt;
@@ -163,7 +164,8 @@ impl Route {
 
     /// Hands a call over; what is refused here never becomes a message.
     pub(crate) fn answer_json(&self, call: Call, body: Bytes) -> Answer<Response<Body>> {
-        if let Err(refused) = self.check_tenant(&call).and_then(|()| small(shape::is_small_json(&body))) {
+        let served = self.check_tenant(&call);
+        if let Err(refused) = served.and_then(|()| shape::check_json(&body).map_err(refusal)) {
             return Box::pin(async move { status_response(refused) });
         }
         let mut request = tonic::Request::new(());
@@ -184,7 +186,7 @@ impl Route {
             let (parts, body) = request.into_parts();
             // Whole already, so this waits for nothing and copies nothing.
             let Ok(body) = body.collect().await.map(Collected::to_bytes);
-            match served.and_then(|()| small(shape::is_small_grpc(&body))) {
+            match served.and_then(|()| shape::check_grpc(&body).map_err(refusal)) {
                 Ok(()) => handler(http::Request::from_parts(parts, Full::new(body))).await,
                 Err(refused) => refused.into_http(),
             }
@@ -203,11 +205,8 @@ impl Route {
     }
 }
 
-fn small(is_small: bool) -> Result<(), Status> {
-    if is_small {
-        return Ok(());
-    }
-    Err(Status::invalid_argument(format!("the body holds more than {} values", shape::PARTS_MAX)))
+fn refusal(shape: BadShape) -> Status {
+    Status::invalid_argument(shape.to_string())
 }
 
 /// A service on its way into [`Faces`].

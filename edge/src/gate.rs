@@ -119,13 +119,15 @@ impl Gate {
         let mut names = ("none", "none");
         let deadline = self.deadline(face, request.headers());
         let mut request = Some(request);
-        let answered = self.pass(peer, &mut request, face, in_hand.has_place(), deadline, &mut names).await;
+        let answered = self.pass(peer, &mut request, face, &mut in_hand, deadline, &mut names).await;
         let code = code_of(&answered);
-        if answered.is_err() {
-            // Anybody can be refused, and read the answer as slowly as the connection lets them.
+        let unread = request.filter(|request| !request.body().is_end_stream());
+        if answered.is_err() || unread.is_some() {
+            // Anybody can be refused, and read the answer as slowly as the connection lets them; and no call shall
+            // wait for a body that nobody wants.
             in_hand.give_up_place();
         }
-        if let Some(unread) = request {
+        if let Some(unread) = unread {
             drain(unread).await;
         }
         let response = answered.unwrap_or_else(|refusal| {
@@ -144,7 +146,7 @@ impl Gate {
         peer: &Peer,
         waiting: &mut Option<Request<Incoming>>,
         face: Face,
-        has_place: bool,
+        in_hand: &mut InHand,
         deadline: Duration,
         names: &mut (&'static str, &'static str),
     ) -> Result<Response<Body>, Refusal> {
@@ -156,9 +158,9 @@ impl Gate {
         if let Some(Target::Live | Target::Ready | Target::GrpcHealth) = target
             && (self.limits.is_health_open || peer.is_loopback())
         {
-            return self.probe(target, face, waiting).await;
+            return self.probe(target, face, waiting, in_hand).await;
         }
-        if !has_place {
+        if !in_hand.has_place() {
             let full = Refusal::new(Reason::TooManyCalls, "too many calls are in hand; call again");
             return Err(full.retry_after_ms(200));
         }
@@ -167,7 +169,7 @@ impl Gate {
         let target = target.ok_or_else(|| Refusal::new(Reason::NoRoute, "there is nothing at this path"))?;
         match target {
             Target::Live | Target::Ready | Target::GrpcHealth => {
-                self.probe(Some(target), face, waiting).await
+                self.probe(Some(target), face, waiting, in_hand).await
             }
             Target::OpenApi => {
                 check_method(request, Method::GET)?;
@@ -224,7 +226,10 @@ impl Gate {
         target: Option<Target<'_>>,
         face: Face,
         waiting: &mut Option<Request<Incoming>>,
+        in_hand: &mut InHand,
     ) -> Result<Response<Body>, Refusal> {
+        // It needs none, and like a refusal it may be anybody's.
+        in_hand.give_up_place();
         if let Some(Target::GrpcHealth) = target {
             let (parts, body) = take(waiting, |request| {
                 check_method(request, Method::POST)?;

@@ -153,6 +153,40 @@ async fn many_bodies_together_have_a_limit_too() {
 }
 
 #[tokio::test]
+async fn a_grpc_body_is_one_whole_message_whose_fields_are_counted() {
+    let running = running(options()).await;
+    let framed = |message: &[u8]| {
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        [&[0][..], &length, message].concat()
+    };
+    let extension = (0..70_000).map(|nth| (nth.to_string(), String::new())).collect();
+    let many = v1::SendBonusRequest { extension, ..Default::default() }.encode_to_vec();
+    let one = framed(&order("a").encode_to_vec());
+    let refused = [
+        ("too many values", framed(&many)),
+        ("them behind a group", framed(&[&b"\x7b\x7c"[..], &many].concat())),
+        ("them in a second message", [&one[..], &framed(&many)].concat()),
+        ("a second message", [&one[..], &one].concat()),
+        ("less than the prefix says", one[..one.len() - 1].to_vec()),
+        ("the longest length, and nothing", b"\0\xff\xff\xff\xff".to_vec()),
+    ];
+    let send = async |message: Vec<u8>| {
+        let (response, mut body, connection) = open_stream(&running, GRPC_SEND, "application/grpc").await;
+        body.send_data(message.into(), true).unwrap();
+        let answer = response.await.unwrap();
+        connection.abort();
+        answer.headers().get("grpc-status").map(|status| status.to_str().unwrap().parse().unwrap())
+    };
+    for (what, message) in refused {
+        assert_eq!(send(message).await, Some(Code::InvalidArgument as i32), "{what}");
+    }
+    assert!(running.fake.calls.lock().is_empty());
+    assert_eq!(send(one).await, None, "its status comes after its answer");
+    assert_eq!(send(Vec::new()).await, Some(Code::Internal as i32), "there is no message");
+    assert_eq!(running.fake.calls.lock().len(), 1);
+}
+
+#[tokio::test]
 async fn compressed_bodies_are_not_taken() {
     let running = running(options()).await;
     let address = running.server.address();
@@ -408,30 +442,6 @@ async fn streams_of_a_connection_have_a_limit() {
 }
 
 #[tokio::test]
-async fn calls_beyond_the_limit_are_told_to_come_again() {
-    let running = running(ServeOptions { calls_max: 1, ..options() }).await;
-    let address = running.server.address();
-    let key = running.keys.send.text.clone();
-    let held = tokio::spawn({
-        let key = key.clone();
-        async move { post(address, SEND, &key, r#"{"trade_no": "wait-1000"}"#).await.status }
-    });
-    until("one is in hand", async || running.metric("windfall_edge_calls_in_hand") == 1.0).await;
-    let reply = post(address, SEND, &key, "{}").await;
-    assert_eq!((reply.status, reply.code().as_str()), (503, "UNAVAILABLE"));
-    assert_eq!((reply.header("retry-after"), &reply.json()["retry_after_ms"]), (Some("1"), &200.into()));
-    let headers = [("authorization", bearer(&key))];
-    let headers = [(headers[0].0, headers[0].1.as_str())];
-    let sent = SendClient::new(channel(address).await).send_bonus(with(order("a"), &headers)).await;
-    let error = sent.unwrap_err();
-    assert_eq!(error.code(), Code::Unavailable);
-    assert_eq!(error.metadata().get("retry-after-ms").unwrap(), "200");
-    assert_eq!(request(address, "GET", "/health/live", &[], "").await.status, 200, "health needs no place");
-    assert_eq!(held.await.unwrap(), 200);
-    assert_eq!(post(address, SEND, &key, "{}").await.status, 200);
-}
-
-#[tokio::test]
 async fn a_refusal_reaches_who_is_still_sending_its_body() {
     let running = running(options()).await;
     let mut stream = TcpStream::connect(running.server.address()).await.unwrap();
@@ -446,30 +456,6 @@ async fn a_refusal_reaches_who_is_still_sending_its_body() {
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 401");
-}
-
-#[tokio::test]
-async fn refusals_that_nobody_reads_take_no_place() {
-    let running = running(ServeOptions { calls_max: 2, ..options() }).await;
-    let address = running.server.address();
-    // Answers' bodies wait for a window that never opens.
-    let stream = TcpStream::connect(address).await.unwrap();
-    let mut client = h2::client::Builder::new();
-    let (sender, connection) = client.initial_window_size(0).handshake::<_, Bytes>(stream).await.unwrap();
-    let connection = tokio::spawn(connection);
-    let mut sender = sender.ready().await.unwrap();
-    let mut unread = Vec::new();
-    for _ in 0..2 {
-        let request = http::Request::post(format!("http://h{SEND}")).header("content-type", JSON.1);
-        let (response, _) = sender.send_request(request.body(()).unwrap(), true).unwrap();
-        let response = response.await.unwrap();
-        assert_eq!(response.status(), 401);
-        unread.push(response.into_body());
-    }
-    assert_eq!(running.metric("windfall_edge_calls_in_hand"), 2.0, "they are still there");
-    assert_eq!(post(address, SEND, &running.keys.send.text, "{}").await.status, 200);
-    drop(unread);
-    connection.abort();
 }
 
 #[tokio::test]
