@@ -101,7 +101,7 @@ fn a_schema_of_version_1_is_brought_up_and_a_reader_says_what_to_do() {
     // What version 2 made is taken away again.
     run(
         &place,
-        "DROP TABLE withdrawals, withdrawal_moves, rules_version; ALTER TABLE accounts DROP CONSTRAINT accounts_not_below_0; \
+        "DROP TABLE withdrawals, withdrawal_moves, rules_version; DROP INDEX orders_reserved; ALTER TABLE accounts DROP CONSTRAINT accounts_not_below_0; \
          ALTER TABLE programs DROP COLUMN strict; ALTER TABLE orders DROP COLUMN payer; ALTER TABLE budget_shards DROP COLUMN careful; \
          DELETE FROM schema_version WHERE version > 1",
     )
