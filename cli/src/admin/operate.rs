@@ -222,6 +222,10 @@ fn show(rows: &[impl Serialize], json: bool) {
         println!("{:#}", Value::Array(rows));
         return;
     }
+    if rows.is_empty() {
+        println!("none");
+        return;
+    }
     let none = serde_json::Map::new();
     let of = |row: &Value| row.as_object().unwrap_or(&none).clone();
     // Fields that say nothing are left out of a message, so no row has all of them.
