@@ -11,14 +11,13 @@ use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use windfall_config::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
-use windfall_consumer::{
-    Clock, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, SystemClock,
-};
+use windfall_consumer::{Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage};
+use windfall_contract::Clock;
+use windfall_contract::broker::{Broker, Consumer};
+use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
+use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 use windfall_limiter::{Limiter, Now};
-use windfall_queue::contract::{Broker, Consumer};
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
-use windfall_reward_service::contract::{ArchiveUnavailable, Failed, GrantReply, Rewards};
 
 /// Fresh topics, filled and drained one after the other, so that seconds are measured and 1.2 GB of disk are enough.
 const RUNS: usize = 7;
@@ -90,11 +89,11 @@ pub fn parts(
     rules: Rules,
     salvage: &Path,
 ) -> Result<Parts> {
-    let clock = Arc::new(SystemClock::start());
+    let clock = Clock::system();
     let rules = Arc::new(rules);
-    let now = Now(clock.now_ns());
+    let now = Now(clock.monotonic_ns());
     let Limit { rate_per_s, burst } = rules.limits.global;
-    let limiter = Limiter::new(windfall_limiter::Limit { rate_per_s, burst }, now);
+    let limiter = Limiter::new(windfall_contract::rules::Limit { rate_per_s, burst }, now);
     Ok(Parts {
         topic: topic::NAME.into(),
         source,

@@ -16,11 +16,11 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use windfall_consumer::Options;
+use windfall_contract::broker::Broker;
+use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, RetryReason, Rewards};
 use windfall_proto::event::EventRef;
 use windfall_proto::record;
-use windfall_queue::contract::Broker;
 use windfall_queue::kafka::{KafkaBroker, KafkaOptions};
-use windfall_reward_service::contract::{ArchiveUnavailable, Failed, GrantReply, RetryReason, Rewards};
 use windfall_servers::Servers;
 
 const RUNS: usize = 5;
@@ -104,7 +104,7 @@ pub fn waiting(name: &'static str) -> Result<Row> {
     let filled = stage.fill("ours", WAITING_EVENTS, PACK, |record| record)?;
     let (mut ours_per_s, mut alone_per_s, mut cpu_ns) = (Vec::new(), Vec::new(), Vec::new());
     for run in 1..=WAITING_RUNS {
-        let few = |rules: &mut windfall_config::Rules| {
+        let few = |rules: &mut windfall_contract::rules::Rules| {
             (rules.pacing.grant_batch, rules.pacing.in_hand_max) = (1, IN_HAND);
         };
         let waiting = Arc::new(Waiting::start()?);
@@ -214,7 +214,7 @@ impl Stage {
         group: &str,
         events: u64,
         rewards: Arc<dyn Rewards>,
-        tune: impl Fn(&mut windfall_config::Rules),
+        tune: impl Fn(&mut windfall_contract::rules::Rules),
     ) -> Result<Speed> {
         let directory = scratch()?;
         let mut rules = rules();

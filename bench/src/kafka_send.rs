@@ -12,11 +12,12 @@ use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use windfall_config::{LiveRules, Rules};
+use windfall_config::LiveRules;
+use windfall_contract::Clock;
+use windfall_contract::broker::Broker;
 use windfall_proto::record::{self, Head};
-use windfall_queue::contract::Broker;
 use windfall_queue::kafka::{KafkaBroker, KafkaOptions};
-use windfall_queue::virtual_queue::{Clock, Fanout, FanoutOptions};
+use windfall_queue::virtual_queue::{Fanout, FanoutOptions};
 use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, SendError, SpoolMode, User};
 use windfall_servers::Servers;
 use windfall_token::KeyRing;
@@ -200,7 +201,7 @@ fn send_bare(producer: &ThreadedProducer<DefaultProducerContext>, topic: &str, p
 }
 
 fn open(broker: Arc<KafkaBroker>, spool: SpoolMode) -> Result<(Sdk, Arc<Fanout>)> {
-    let rules = LiveRules::fixed(Rules::parse(RULES, None)?);
+    let rules = LiveRules::fixed(windfall_config::parse_rules(RULES, None)?);
     // Two names of one broker: rules want two, and all goes to the master.
     let brokers = ["kafka", "kafka2"].map(|name| (name.to_owned(), Arc::clone(&broker) as Arc<dyn Broker>));
     let clock = Clock::system();

@@ -7,7 +7,7 @@ use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use windfall_limiter::{Fuse, Limit, Limiter, Now, TypeRule};
+use windfall_limiter::{Fuse, Limit, Limiter, Now, TypeLimit};
 
 /// Between two calls; the limit refills faster than they take.
 const STEP_NS: u64 = 20;
@@ -16,7 +16,7 @@ const TYPES: usize = 8;
 pub fn measure(name: &'static str) -> Result<Row> {
     let limit = Limit { rate_per_s: Limit::RATE_PER_S_MAX, burst: Limit::BURST_MAX };
     let limiter = Limiter::new(limit, Now(0));
-    let rule = TypeRule { limit, fuse: Fuse::Closed, priority: 0 };
+    let rule = TypeLimit { limit, fuse: Fuse::Closed, priority: 0 };
     let rules: Vec<_> = (0..TYPES).map(|n| (format!("type-{n}"), rule)).collect();
     limiter.apply(limit, &rules, Now(0));
     let id = limiter.type_id("type-3");

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
+use windfall_contract::Clock;
+use windfall_contract::rewards::Rewards;
 use windfall_proto::event::EventRef;
-use windfall_reward_service::contract::Rewards;
 use windfall_reward_service::ledger::{BudgetSet, Ledger, PostgresOptions};
-use windfall_reward_service::{RewardHandle, RewardOptions, RewardService, system_clock};
+use windfall_reward_service::{RewardHandle, RewardOptions, RewardService};
 use windfall_servers::Private;
 
 /// Orders of a writer in a round.
@@ -71,7 +72,7 @@ pub fn service(url: &str, options: &PostgresOptions) -> Result<RewardHandle> {
         batch_events_max: Some(usize::try_from(BATCH)?),
         ..RewardOptions::default()
     };
-    Ok(RewardService::start(options, ledger, vec![], None, system_clock())?)
+    Ok(RewardService::start(options, ledger, vec![], None, Clock::system())?)
 }
 
 fn budget() -> BudgetSet<'static> {

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use redis::aio::MultiplexedConnection;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use windfall_contract::tokens::{TokenKey, TokenPut, TokenStore};
 use windfall_servers::{Private, RedisOptions as ServerOptions};
-use windfall_store::contract::{TokenKey, TokenPut, TokenStore};
 use windfall_store::redis::{RedisOptions, RedisStore};
 use windfall_token::KeyRing;
 

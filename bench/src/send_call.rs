@@ -12,10 +12,11 @@ use null::{NullBroker, NullStore};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
-use windfall_config::{LiveRules, Rules};
+use windfall_config::LiveRules;
+use windfall_contract::Clock;
+use windfall_contract::broker::Broker;
 use windfall_proto::event::EventRef;
-use windfall_queue::contract::Broker;
-use windfall_queue::virtual_queue::{Clock, Fanout, FanoutOptions};
+use windfall_queue::virtual_queue::{Fanout, FanoutOptions};
 use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, SendError, SpoolMode, User};
 use windfall_token::KeyRing;
 
@@ -106,7 +107,7 @@ pub const EVENT: EventRef<'_> = EventRef {
 };
 
 fn open(spool: SpoolMode) -> Result<(Sdk, Arc<Fanout>)> {
-    let rules = LiveRules::fixed(Rules::parse(RULES, None)?);
+    let rules = LiveRules::fixed(windfall_config::parse_rules(RULES, None)?);
     let brokers = ["a", "b"].map(|name| (name.to_owned(), Arc::new(NullBroker) as Arc<dyn Broker>));
     let clock = Clock::system();
     let fanout = Fanout::open(&rules.current(), brokers.into(), FanoutOptions::default(), clock.clone())?;

@@ -3,8 +3,9 @@
 use crate::mint::FIELDS;
 use anyhow::Result;
 use windfall_client::ClientOptions;
+use windfall_contract::Clock;
 use windfall_edge::{
-    Access, AccessSource, Clock, Faces, Health, Metrics, Parts, Role, ServeOptions, Server, mint_key, serve,
+    Access, AccessSource, Faces, Health, Metrics, Parts, Role, ServeOptions, Server, mint_key, serve,
 };
 
 /// A server and the key that may call it.

@@ -59,7 +59,7 @@ pub(crate) const BUDGET_SHARDS: Bound = Bound::optional(1..=64, 8);
 pub(crate) const REVOKED_KEY: Bound = Bound::required(1..=u32::MAX as u64);
 pub(crate) const REVOKED_BEFORE_MS: Bound = Bound::required(1..=NUMBER_MAX);
 
-/// Ranges of [`crate::rules::Pacing`], which has the defaults. 0 holds nothing.
+/// Ranges of [`windfall_contract::rules::Pacing`], which has the defaults. 0 holds nothing.
 pub(crate) const HOLD_MAX_MS: Bound = Bound::required(0..=10_000);
 /// Below 100 ms everything would be requeued.
 pub(crate) const DEADLINE_MS: Bound = Bound::required(100..=600_000);

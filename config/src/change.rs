@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::document::{version_of, with_version};
 use crate::refusal::Refusal;
-use crate::rules::Rules;
+use windfall_contract::rules::Rules;
 
 /// Bytes of `who` and of `why` at most.
 const REMARK_MAX_BYTES: usize = 4096;
@@ -222,5 +222,5 @@ pub(crate) fn plan(
 
 pub(crate) fn validate(text: &str, known_brokers: Option<&[String]>) -> Result<Rules, Refusal> {
     let known: Option<Vec<&str>> = known_brokers.map(|known| known.iter().map(String::as_str).collect());
-    Rules::parse(text, known.as_deref())
+    crate::parse_rules(text, known.as_deref())
 }

@@ -3,7 +3,6 @@
 
 use crate::change::{ChangeRules, SetError, Written};
 use crate::live::{LiveRules, Status};
-use crate::rules::Rules;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -76,16 +75,16 @@ pub fn run(fixture: &dyn Fixture) -> Vec<(&'static str, String)> {
 }
 
 fn with_burst(text: &str, burst: u32) -> Result<String, String> {
-    let mut rules = Rules::parse(text, None).map_err(said)?;
+    let mut rules = crate::parse_rules(text, None).map_err(said)?;
     rules.limits.global.burst = burst;
-    Ok(rules.to_text())
+    Ok(crate::rules_text(&rules))
 }
 
 fn at_version(version: u64, burst: u32) -> Result<String, String> {
-    let mut rules = Rules::parse(SAMPLE, None).map_err(said)?;
+    let mut rules = crate::parse_rules(SAMPLE, None).map_err(said)?;
     rules.version = version;
     rules.limits.global.burst = burst;
-    Ok(rules.to_text())
+    Ok(crate::rules_text(&rules))
 }
 
 fn said(error: impl std::fmt::Display) -> String {
@@ -203,7 +202,7 @@ fn of_two_writers_one_is_told(place: &dyn Place) -> Result<(), String> {
         let mut made = 0;
         while made < 5 {
             let text = store.show().map_err(said)?;
-            let burst = Rules::parse(&text, None).map_err(said)?.limits.global.burst;
+            let burst = crate::parse_rules(&text, None).map_err(said)?.limits.global.burst;
             match store.set(&with_burst(&text, burst + 1)?, who, "one more", 3) {
                 Ok(Written::Changed { .. }) => made += 1,
                 Err(SetError::Conflict { .. } | SetError::Locked(_)) => {}
@@ -220,7 +219,7 @@ fn of_two_writers_one_is_told(place: &dyn Place) -> Result<(), String> {
             .collect()
     });
     ends.into_iter().collect::<Result<(), String>>()?;
-    let now = Rules::parse(&store.show().map_err(said)?, None).map_err(said)?;
+    let now = crate::parse_rules(&store.show().map_err(said)?, None).map_err(said)?;
     same("additions", &now.limits.global.burst, &21)?;
     let history = store.history().map_err(said)?;
     let versions: Vec<u64> = history.changes.iter().map(|change| change.version).collect();
@@ -275,7 +274,7 @@ fn never_back_to_an_older_version(place: &dyn Place) -> Result<(), String> {
     same(
         "burst",
         &live.current().limits.global.burst,
-        &Rules::parse(SAMPLE, None).map_err(said)?.limits.global.burst,
+        &crate::parse_rules(SAMPLE, None).map_err(said)?.limits.global.burst,
     )
 }
 
@@ -314,7 +313,7 @@ fn a_new_start_has_what_changed_meanwhile(place: &dyn Place) -> Result<(), Strin
         let version = store
             .show()
             .map_err(said)
-            .and_then(|text| Ok(Rules::parse(&text, None).map_err(said)?.version))?;
+            .and_then(|text| Ok(crate::parse_rules(&text, None).map_err(said)?.version))?;
         wait(&live, "what is there", |status| status.version == version)?;
         drop(source);
         change(&*store, burst)?;
@@ -327,7 +326,7 @@ fn a_new_start_has_what_changed_meanwhile(place: &dyn Place) -> Result<(), Strin
             let store = place.store();
             let mut newest = 0;
             while !is_over.load(Ordering::Acquire) {
-                let version = Rules::parse(&store.show().map_err(said)?, None).map_err(said)?.version;
+                let version = crate::parse_rules(&store.show().map_err(said)?, None).map_err(said)?.version;
                 if version < newest {
                     return Err(format!("{version} after {newest}"));
                 }

@@ -2,7 +2,7 @@
 //!
 //! **Live rules** are one versioned document (TOML; `samples/rules.toml` describes every key): topics and
 //! queues, routes, limits and fuses, budgets, pacing.
-//! - [`Rules`] is a document that fits together; [`Rules::parse`] is the only way from text to it. A document
+//! - [`Rules`](windfall_contract::rules::Rules) is a document that fits together; [`parse_rules`] is the only way from text to it. A document
 //!   that does not validate as a whole changes nothing (I6): the [`Refusal`] names every problem with its key,
 //!   its line, what was found and what is allowed.
 //! - [`LiveRules`] is the handle that everybody else holds: the rules that run now, swapped as a whole, with
@@ -21,11 +21,11 @@
 //! any other state: nothing is written but the rules file and its history.
 //!
 //! ```
-//! use windfall_config::{Applied, LiveRules, Rules};
+//! use windfall_config::{Applied, LiveRules};
 //!
 //! # fn main() -> Result<(), windfall_config::Refusal> {
 //! let text = include_str!("../samples/rules.toml");
-//! let (live, applier) = LiveRules::adjustable(Rules::parse(text, Some(&["a", "b"]))?, None);
+//! let (live, applier) = LiveRules::adjustable(crate::parse_rules(text, Some(&["a", "b"]))?, None);
 //! let route = live.current().route("spring-2027", "card-draw", "coin").map(|route| route.queue.clone());
 //! assert_eq!(route.as_deref(), Some("gifts"));
 //!
@@ -51,15 +51,13 @@ mod live;
 mod nearest;
 mod options;
 mod refusal;
-mod revocations;
-pub mod rules;
 mod store;
 mod watch;
 
 pub use change::{Change, ChangeRules, History, ReadError, SetError, Written};
+pub use document::{parse_rules, parse_rules_bytes, rules_text};
 pub use live::{Applied, Applier, LiveRules, Noted, Status};
 pub use options::{OptionsError, Place, load};
 pub use refusal::{Fault, Problem, Refusal};
-pub use rules::Rules;
 pub use store::RulesStore;
 pub use watch::{FileSource, OpenError, WatchOptions};

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::refusal::{Fault, Problem, Refusal};
-use crate::rules::Rules;
+use windfall_contract::rules::Rules;
 
 /// A handle on the rules that run now. Cheap to clone; all clones see the same rules.
 ///
@@ -176,7 +176,7 @@ impl Applier {
     fn judge(&self, candidate: &[u8], running: &Rules) -> Result<Option<Rules>, Refusal> {
         let known: Option<Vec<&str>> =
             self.known_brokers.as_ref().map(|known| known.iter().map(String::as_str).collect());
-        let rules = Rules::parse_bytes(candidate, known.as_deref())?;
+        let rules = crate::parse_rules_bytes(candidate, known.as_deref())?;
         if rules == *running {
             return Ok(None);
         }
@@ -197,14 +197,14 @@ mod tests {
     const SAMPLE: &str = include_str!("../samples/rules.toml");
 
     fn sample() -> Rules {
-        Rules::parse(SAMPLE, None).unwrap()
+        crate::parse_rules(SAMPLE, None).unwrap()
     }
 
     fn at_version(version: u64, edit: impl Fn(&mut Rules)) -> String {
         let mut rules = sample();
         rules.version = version;
         edit(&mut rules);
-        rules.to_text()
+        crate::rules_text(&rules)
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
             assert!(refusal.to_string().contains("needs a higher version"), "{refusal}");
         }
         assert_eq!(live.status().refusals, 2);
-        assert_eq!(*live.current(), Rules::parse(&at_version(5, |_| {}), None).unwrap());
+        assert_eq!(*live.current(), crate::parse_rules(&at_version(5, |_| {}), None).unwrap());
     }
 
     #[test]

@@ -15,7 +15,6 @@ use notify::{RecursiveMode, Watcher as _};
 use crate::bounds::DOCUMENT_MAX_BYTES;
 use crate::live::{Applier, LiveRules};
 use crate::refusal::Refusal;
-use crate::rules::Rules;
 
 /// After so many reads that differ a candidate is judged as it stands: a file that never rests must not hold
 /// up the 1 s in which a change is applied.
@@ -106,7 +105,7 @@ impl FileSource {
         let bytes = read_bounded(path).map_err(|source| OpenError::Read { path: path.to_owned(), source })?;
         let known: Option<Vec<&str>> =
             known_brokers.as_ref().map(|known| known.iter().map(String::as_str).collect());
-        let rules = Rules::parse_bytes(&bytes, known.as_deref())
+        let rules = crate::parse_rules_bytes(&bytes, known.as_deref())
             .map_err(|refusal| OpenError::Refused { path: path.to_owned(), refusal })?;
         let (live, applier) = LiveRules::adjustable(rules, known_brokers);
         let stop = Arc::new(AtomicBool::new(false));

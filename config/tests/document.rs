@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use windfall_config::Rules;
-use windfall_config::rules::{
+use windfall_contract::rules::Rules;
+use windfall_contract::rules::{
     Budget, BudgetKind, Fuse, Limit, Limits, Pacing, Pattern, Queue, Ratio, Revocation, Revocations, Revoked,
     Route, Topic, TypeLimit,
 };
@@ -15,7 +15,7 @@ const SAMPLE: &str = include_str!("../samples/rules.toml");
 
 #[test]
 fn the_sample_says_what_it_says() {
-    let rules = Rules::parse(SAMPLE, Some(&["a", "b"])).unwrap();
+    let rules = windfall_config::parse_rules(SAMPLE, Some(&["a", "b"])).unwrap();
     assert_eq!(rules.version, 1);
     assert_eq!(rules.bonus_types, ["cash", "coupon_tea", "coupon_taxi", "coin", "badge"]);
     assert_eq!(rules.topics["gifts-b"], Topic { broker: "b".to_owned(), partitions: 4 });
@@ -37,13 +37,16 @@ fn kinds_of_budgets() {
         [[budgets]]\nkind = \"combined\"\nactivity = \"a\"\nscene = \"s\"\ntype = \"*\"\ntotal = 9007199254740991\n\
         [[budgets]]\nkind = \"strict\"\nactivity = \"a\"\nscene = \"s\"\ntype = \"coin\"\ntotal = 9\n";
     let text = SAMPLE.replacen("[pacing]", &format!("{more}[pacing]"), 1);
-    let rules = Rules::parse(&text, None).unwrap();
+    let rules = windfall_config::parse_rules(&text, None).unwrap();
     let kinds: Vec<_> = rules.budgets.iter().map(|one| (one.kind, one.scene.as_str(), one.shards)).collect();
     assert_eq!(kinds[0], (BudgetKind::Sharded, "red-packet-rain", 8));
     let expected =
         [(BudgetKind::Combined, "*", 2), (BudgetKind::Combined, "s", 8), (BudgetKind::Strict, "s", 1)];
     assert_eq!(kinds[2..], expected);
-    assert_eq!(Rules::parse(&rules.to_text(), None).unwrap().budgets, rules.budgets);
+    assert_eq!(
+        windfall_config::parse_rules(&windfall_config::rules_text(&rules), None).unwrap().budgets,
+        rules.budgets
+    );
 }
 
 /// The sample writes every pacing default out; a document without `[pacing]` must mean the same.
@@ -51,8 +54,8 @@ fn kinds_of_budgets() {
 fn the_defaults_are_those_of_the_sample() {
     let start = SAMPLE.find("[pacing]").unwrap();
     let without = format!("{}[end]", &SAMPLE[..start]);
-    let rules = Rules::parse(&without, None).unwrap();
-    assert_eq!(rules.pacing, Rules::parse(SAMPLE, None).unwrap().pacing);
+    let rules = windfall_config::parse_rules(&without, None).unwrap();
+    assert_eq!(rules.pacing, windfall_config::parse_rules(SAMPLE, None).unwrap().pacing);
     let expected = Pacing {
         hold_max_ms: 500,
         deadline_ms: 10_000,
@@ -67,13 +70,13 @@ fn the_defaults_are_those_of_the_sample() {
     assert_eq!(rules.pacing, expected);
     assert_eq!(Pacing::default(), expected);
     let fewer = SAMPLE.replacen("total = 2000000\n", "total = 3\n", 1);
-    assert_eq!(Rules::parse(&fewer, None).unwrap().budgets[1].shards, 3);
+    assert_eq!(windfall_config::parse_rules(&fewer, None).unwrap().budgets[1].shards, 3);
 }
 
 #[test]
 fn a_fuse_alone_keeps_the_default_limit() {
     let text = SAMPLE.replacen("rate_per_s = 2000\nburst = 200\n", "fuse = \"divert\"\n", 1);
-    let badge = Rules::parse(&text, None).unwrap().limits.types["badge"];
+    let badge = windfall_config::parse_rules(&text, None).unwrap().limits.types["badge"];
     assert_eq!(badge.fuse, Fuse::Divert);
     assert_eq!(badge.limit.rate_per_s, 100_000);
 }
@@ -85,10 +88,10 @@ fn zero_rate_and_quoted_names_are_fine() {
         "activity = 'say-\"hi\"\\o/'",
         1,
     );
-    let rules = Rules::parse(&text, None).unwrap();
+    let rules = windfall_config::parse_rules(&text, None).unwrap();
     assert_eq!(rules.limits.types["badge"].limit.rate_per_s, 0);
     assert_eq!(rules.budgets[0].activity, "say-\"hi\"\\o/");
-    assert_eq!(Rules::parse(&rules.to_text(), None).unwrap(), rules);
+    assert_eq!(windfall_config::parse_rules(&windfall_config::rules_text(&rules), None).unwrap(), rules);
 }
 
 fn limit() -> impl Strategy<Value = Limit> {
@@ -236,8 +239,8 @@ proptest! {
 
     #[test]
     fn what_is_written_reads_back_the_same(rules in rules()) {
-        let text = rules.to_text();
-        match Rules::parse(&text, Some(&["one", "two"])) {
+        let text = windfall_config::rules_text(&rules);
+        match windfall_config::parse_rules(&text, Some(&["one", "two"])) {
             Ok(again) => prop_assert_eq!(again, rules),
             Err(refusal) => prop_assert!(false, "{}\n{}", refusal, text),
         }
@@ -246,11 +249,11 @@ proptest! {
     /// Half written at a random byte: refused, or (the last newline alone missing) the whole.
     #[test]
     fn no_written_document_survives_a_cut(rules in rules(), cut in 0.0..1.0_f64) {
-        let text = rules.to_text();
+        let text = windfall_config::rules_text(&rules);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
         let end = (text.len() as f64 * cut) as usize;
         // A cut may split a character of a reason.
-        if let Ok(again) = Rules::parse_bytes(&text.as_bytes()[..end], None) {
+        if let Ok(again) = windfall_config::parse_rules_bytes(&text.as_bytes()[..end], None) {
             prop_assert_eq!(again, rules);
         }
     }
@@ -264,13 +267,13 @@ proptest! {
         for (at, byte) in hits {
             bytes[at] = byte;
         }
-        if let Ok(rules) = Rules::parse_bytes(&bytes, None) {
-            prop_assert_eq!(Rules::parse(&rules.to_text(), None).unwrap(), rules);
+        if let Ok(rules) = windfall_config::parse_rules_bytes(&bytes, None) {
+            prop_assert_eq!(windfall_config::parse_rules(&windfall_config::rules_text(&rules), None).unwrap(), rules);
         }
     }
 
     #[test]
     fn arbitrary_toml_is_answered(text in "([a-z]{1,6}( = |\\.|\\]|\\[)[0-9a-z\"\\[\\]{}]{0,5}\n){0,12}") {
-        prop_assert!(Rules::parse(&text, None).is_err());
+        prop_assert!(windfall_config::parse_rules(&text, None).is_err());
     }
 }

@@ -12,7 +12,7 @@ use etcd_client::{Client, Permission, PermissionType};
 use tempfile::TempDir;
 use windfall_config::conformance::{self, Fixture, Place};
 use windfall_config::etcd::{EtcdOptions, EtcdRulesStore, EtcdSource, OpenEtcdError};
-use windfall_config::{ChangeRules, LiveRules, Rules, Status};
+use windfall_config::{ChangeRules, LiveRules, Status};
 use windfall_servers::{Private, Spec};
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
@@ -124,10 +124,10 @@ fn wait(live: &LiveRules, what: &str, reached: impl Fn(&Status) -> bool) {
 }
 
 fn with_burst(store: &dyn ChangeRules, burst: u32) -> u64 {
-    let mut rules = Rules::parse(&store.show().unwrap(), None).unwrap();
+    let mut rules = windfall_config::parse_rules(&store.show().unwrap(), None).unwrap();
     rules.limits.global.burst = burst;
-    store.set(&rules.to_text(), "ann", "a test", 2).unwrap();
-    Rules::parse(&store.show().unwrap(), None).unwrap().version
+    store.set(&windfall_config::rules_text(&rules), "ann", "a test", 2).unwrap();
+    windfall_config::parse_rules(&store.show().unwrap(), None).unwrap().version
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! I6: what does not validate is refused, and the refusal says which key, what was found and what is allowed.
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
-use windfall_config::{Fault, Refusal, Rules};
+use windfall_config::{Fault, Refusal};
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
 
@@ -11,7 +11,7 @@ fn sample_with(old: &str, new: &str) -> String {
 }
 
 fn refused(text: &str) -> Refusal {
-    match Rules::parse(text, None) {
+    match windfall_config::parse_rules(text, None) {
         Ok(_) => panic!("taken, though it must not be:\n{text}"),
         Err(refusal) => refusal,
     }
@@ -123,7 +123,7 @@ fn revocations_are_bounded() {
             (0..count).map(|n| format!("[[revoke]]\ntrade_no='o{n}'\nwhy='w'\n")).collect::<String>();
         sample_with("[[revoke]]\nkey", &format!("{entries}[[revoke]]\nkey"))
     };
-    assert_eq!(Rules::parse(&many(9_997), None).unwrap().revocations.len(), 10_000);
+    assert_eq!(windfall_config::parse_rules(&many(9_997), None).unwrap().revocations.len(), 10_000);
     let refusal = refused(&many(9_998));
     assert!(refusal.to_string().contains("10001 entries"), "{refusal}");
 }
@@ -182,15 +182,17 @@ fn a_reference_to_what_is_not_there() {
 
 #[test]
 fn an_unknown_broker_where_the_brokers_are_known() {
-    assert!(Rules::parse(SAMPLE, Some(&["a", "b"])).is_ok());
-    let refusal = Rules::parse(SAMPLE, Some(&["a", "bb"])).unwrap_err();
+    assert!(windfall_config::parse_rules(SAMPLE, Some(&["a", "b"])).is_ok());
+    let refusal = windfall_config::parse_rules(SAMPLE, Some(&["a", "bb"])).unwrap_err();
     assert_eq!(refusal.problems().len(), 2, "{refusal}");
     assert!(
         refusal
             .to_string()
             .contains("topics.cash-b.broker: names the unknown broker `b`; did you mean `bb`?")
     );
-    assert!(Rules::parse(SAMPLE, Some(&[])).unwrap_err().to_string().contains("there are none"));
+    assert!(
+        windfall_config::parse_rules(SAMPLE, Some(&[])).unwrap_err().to_string().contains("there are none")
+    );
 }
 
 #[test]
@@ -316,7 +318,7 @@ fn budgets_of_a_type_that_add_up_to_too_much_and_twice_the_same() {
     };
     let largest = 9_007_199_254_740_991;
     let fits = budget("one", largest - 1) + &budget("two", 1);
-    assert!(Rules::parse(&sample_with("[pacing]", &(fits + "[pacing]")), None).is_ok());
+    assert!(windfall_config::parse_rules(&sample_with("[pacing]", &(fits + "[pacing]")), None).is_ok());
     let over = budget("one", largest) + &budget("two", 1);
     let refusal = refused(&sample_with("[pacing]", &(over + "[pacing]")));
     assert_eq!(refusal.problems().len(), 1);
@@ -366,7 +368,7 @@ fn too_long_or_not_text() {
     let mut bytes = SAMPLE.as_bytes().to_vec();
     let at = SAMPLE.find("cash").unwrap();
     bytes[at] = 0xff;
-    let refusal = Rules::parse_bytes(&bytes, None).unwrap_err();
+    let refusal = windfall_config::parse_rules_bytes(&bytes, None).unwrap_err();
     assert_eq!(refusal.problems()[0].fault, Fault::NotUtf8 { at });
     assert!(refusal.problems()[0].line.is_some());
 }
@@ -381,10 +383,10 @@ fn the_problems_are_bounded() {
 /// A prefix of a document is TOML as often as not; without the rest, defaults would hold where values were.
 #[test]
 fn a_file_half_written_is_refused_at_every_byte() {
-    let whole = Rules::parse(SAMPLE, None).unwrap();
+    let whole = windfall_config::parse_rules(SAMPLE, None).unwrap();
     let mut taken = 0;
     for end in 0..SAMPLE.len() {
-        match Rules::parse_bytes(&SAMPLE.as_bytes()[..end], None) {
+        match windfall_config::parse_rules_bytes(&SAMPLE.as_bytes()[..end], None) {
             Ok(rules) => {
                 assert_eq!(rules, whole, "{end} bytes");
                 taken += 1;
@@ -399,17 +401,17 @@ fn a_file_half_written_is_refused_at_every_byte() {
 /// An editor that writes over a longer file from its start leaves the old end behind the new one.
 #[test]
 fn a_shorter_document_over_a_longer_one_is_refused_until_it_is_cut() {
-    let shorter = Rules::parse(SAMPLE, None).unwrap().to_text();
+    let shorter = windfall_config::rules_text(&windfall_config::parse_rules(SAMPLE, None).unwrap());
     assert!(shorter.len() < SAMPLE.len());
     let mixed = [shorter.as_bytes(), &SAMPLE.as_bytes()[shorter.len()..]].concat();
-    assert!(Rules::parse_bytes(&mixed, None).is_err());
+    assert!(windfall_config::parse_rules_bytes(&mixed, None).is_err());
     let tail = format!("{SAMPLE}# a comment may follow\n\n");
-    assert!(Rules::parse(&tail, None).is_ok());
+    assert!(windfall_config::parse_rules(&tail, None).is_ok());
     for tail in ["hold_max_ms = 1\n", "[pacing]\n", "[end.more]\n", "x"] {
-        assert!(Rules::parse(&format!("{SAMPLE}{tail}"), None).is_err(), "{tail:?}");
+        assert!(windfall_config::parse_rules(&format!("{SAMPLE}{tail}"), None).is_err(), "{tail:?}");
     }
     let inside = sample_with("[pacing]", "[end]\n[pacing]").replacen("thing\n[end]", "", 1);
-    assert!(Rules::parse(&inside, None).is_err());
+    assert!(windfall_config::parse_rules(&inside, None).is_err());
     let moved = SAMPLE.replace("\n[end]\n", "\n").replacen("version = 1\n", "version = 1\nend = {}\n", 1);
     assert!(refused(&moved).problems().iter().any(|problem| problem.fault == Fault::AfterEnd));
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
-use windfall_config::{Rules, RulesStore, SetError, Written};
+use windfall_config::{RulesStore, SetError, Written};
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
 
@@ -18,13 +18,13 @@ fn bed() -> (TempDir, RulesStore) {
 }
 
 fn with_burst(text: &str, burst: u32) -> String {
-    let mut rules = Rules::parse(text, None).unwrap();
+    let mut rules = windfall_config::parse_rules(text, None).unwrap();
     rules.limits.global.burst = burst;
-    rules.to_text()
+    windfall_config::rules_text(&rules)
 }
 
 fn burst(store: &RulesStore) -> u32 {
-    Rules::parse(&store.show().unwrap(), None).unwrap().limits.global.burst
+    windfall_config::parse_rules(&store.show().unwrap(), None).unwrap().limits.global.burst
 }
 
 #[test]
@@ -112,11 +112,12 @@ fn a_rollback_is_a_new_version_with_the_old_content() {
 #[test]
 fn a_change_outside_is_not_lost() {
     let (directory, store) = bed();
-    let mut outside = Rules::parse(SAMPLE, None).unwrap();
+    let mut outside = windfall_config::parse_rules(SAMPLE, None).unwrap();
     outside.version = 7;
     outside.limits.global.burst = 70;
-    fs::write(directory.path().join("rules.toml"), outside.to_text()).unwrap();
-    let made = store.set(&with_burst(&outside.to_text(), 80), "ann", "eighty", 2).unwrap();
+    fs::write(directory.path().join("rules.toml"), windfall_config::rules_text(&outside)).unwrap();
+    let made =
+        store.set(&with_burst(&windfall_config::rules_text(&outside), 80), "ann", "eighty", 2).unwrap();
     assert_eq!(made, Written::Changed { version: 8 });
     let history = store.history().unwrap();
     assert!(!history.changes[1].follows(&history.changes[0]));
@@ -189,7 +190,8 @@ fn setters_at_once_lose_no_change_and_a_reader_sees_whole_files() {
         let mut made = 0;
         while made < 10 {
             let text = store.show().unwrap();
-            let next = with_burst(&text, Rules::parse(&text, None).unwrap().limits.global.burst + 1);
+            let next =
+                with_burst(&text, windfall_config::parse_rules(&text, None).unwrap().limits.global.burst + 1);
             match store.set(&next, &who, "one more", 1) {
                 Ok(written) => {
                     assert!(matches!(written, Written::Changed { .. }));
@@ -204,7 +206,7 @@ fn setters_at_once_lose_no_change_and_a_reader_sees_whole_files() {
         let reader = scope.spawn(|| {
             let mut newest = 0;
             while !done.load(Ordering::Acquire) {
-                let rules = Rules::parse(&store.show().unwrap(), None).unwrap();
+                let rules = windfall_config::parse_rules(&store.show().unwrap(), None).unwrap();
                 assert!(rules.version >= newest);
                 newest = rules.version;
             }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use windfall_config::{FileSource, LiveRules, OpenError, Rules, Status, WatchOptions};
+use windfall_config::{FileSource, LiveRules, OpenError, Status, WatchOptions};
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
 /// A change is applied within a second; the rest is for a machine that is busy with other tests.
@@ -55,9 +55,9 @@ impl Bed {
 }
 
 fn version(version: u64) -> String {
-    let mut rules = Rules::parse(SAMPLE, None).unwrap();
+    let mut rules = windfall_config::parse_rules(SAMPLE, None).unwrap();
     rules.version = version;
-    rules.to_text()
+    windfall_config::rules_text(&rules)
 }
 
 fn both_ways(run: impl Fn(Bed)) {
@@ -206,7 +206,7 @@ fn a_slow_writer_is_waited_for() {
     drop(file);
     bed.wait("the whole", |status| status.version == 2);
     assert_eq!(bed.live.status().refusals, 0);
-    assert_eq!(*bed.live.current(), Rules::parse(&text, None).unwrap());
+    assert_eq!(*bed.live.current(), windfall_config::parse_rules(&text, None).unwrap());
 }
 
 #[test]

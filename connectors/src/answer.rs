@@ -3,8 +3,8 @@
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use serde::{Deserialize, Serialize};
+use windfall_contract::connector::{PayAnswer, PayOrder};
 use windfall_proto::v1::{PayOutcome, PayReply};
-use windfall_reward_service::{PayAnswer, PayOrder};
 
 /// The least wait where the downstream asks for none, in ms.
 const RETRY_DEFAULT_MS: u64 = 100;

@@ -25,7 +25,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
-use windfall_reward_service::{Clock, PayAnswer};
+use windfall_contract::Clock;
+use windfall_contract::connector::PayAnswer;
 
 /// Addresses of a name that are tried, at most.
 const ADDRESSES_MAX: usize = 8;
@@ -125,7 +126,7 @@ impl Dialer {
 impl Inner {
     fn pause_end_ms(&self) -> i64 {
         // Never 0, which is no pause.
-        (self.clock)().saturating_add(i64::try_from(self.pause_ms).unwrap_or(i64::MAX)).max(1)
+        self.clock.wall_ms().saturating_add(i64::try_from(self.pause_ms).unwrap_or(i64::MAX)).max(1)
     }
 
     /// Lets everybody through while connections succeed, and one probe a pause while they fail.
@@ -135,7 +136,7 @@ impl Inner {
             return Ok(());
         }
         // More than a pause is left only where the clock was set back: that must not lock the downstream out.
-        let left_ms = u64::try_from(until_ms.saturating_sub((self.clock)())).unwrap_or(0);
+        let left_ms = u64::try_from(until_ms.saturating_sub(self.clock.wall_ms())).unwrap_or(0);
         if (1..=self.pause_ms).contains(&left_ms) {
             return Err(DialError::Paused { after_ms: left_ms });
         }
@@ -273,13 +274,14 @@ impl AsyncWrite for Conn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
 
-    fn dialer(now_ms: &Arc<AtomicI64>) -> Dialer {
+    fn dialer(now_ms: &Arc<AtomicU64>) -> Dialer {
         let allow = AllowList::parse(&["127.0.0.1"]).unwrap();
         // Nobody listens on port 1.
         let target = Target { tls: false, host: "127.0.0.1".into(), port: 1 };
         let clock = Arc::clone(now_ms);
-        let clock: Clock = Arc::new(move || clock.load(Ordering::SeqCst));
+        let clock = Clock::from_unix_ms(move || clock.load(Ordering::SeqCst));
         Dialer::new(target, allow, &WireOptions::default(), b"", clock).unwrap()
     }
 
@@ -293,7 +295,7 @@ mod tests {
 
     #[tokio::test]
     async fn while_connections_fail_one_a_pause_is_tried() {
-        let now_ms = Arc::new(AtomicI64::new(1_000_000));
+        let now_ms = Arc::new(AtomicU64::new(1_000_000));
         let dialer = dialer(&now_ms);
         assert_eq!(pause_of(&dialer).await, None);
         assert_eq!(pause_of(&dialer).await, Some(500));

@@ -13,9 +13,10 @@ use std::time::Duration;
 use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
+use windfall_contract::Clock;
+use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_proto::v1::PayRequest;
 use windfall_proto::v1::downstream_client::DownstreamClient;
-use windfall_reward_service::{Clock, Connector, PayAnswer, PayOrder};
 use zeroize::Zeroizing;
 
 /// Bytes of an answer's header list.

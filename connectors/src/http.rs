@@ -15,7 +15,8 @@ use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::time::Duration;
-use windfall_reward_service::{Clock, Connector, PayAnswer, PayOrder};
+use windfall_contract::Clock;
+use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 
 /// Bytes of an answer's body that are read.
 pub const ANSWER_MAX_BYTES: usize = 64 << 10;
@@ -115,7 +116,7 @@ impl HttpConnector {
     fn request(&self, order: &PayOrder<'_>) -> Option<Request<Full<Bytes>>> {
         let path = self.template.fill(order)?;
         let body = serde_json::to_vec(&OrderJson::from(order)).ok()?;
-        let signature = self.key.sign("POST", &path, (self.clock)(), &body);
+        let signature = self.key.sign("POST", &path, self.clock.wall_ms(), &body);
         Request::post(format!("{}{path}", self.origin))
             .header("idempotency-key", order.trade_no)
             .header(HEADER, signature)

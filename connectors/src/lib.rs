@@ -1,8 +1,8 @@
 //! Connectors to systems that pay: the orders of a bonus type go to one, over HTTP or gRPC, and its answers come
-//! back as [`PayAnswer`](windfall_reward_service::PayAnswer).
+//! back as [`PayAnswer`](windfall_contract::connector::PayAnswer).
 //!
 //! - [`HttpConnector`] posts signed JSON, [`GrpcConnector`] calls `windfall.v1.Downstream`. Both implement
-//!   [`Connector`](windfall_reward_service::Connector); the reward service has the guard around them: concurrency,
+//!   [`Connector`](windfall_contract::connector::Connector); the reward service has the guard around them: concurrency,
 //!   time-out, breaker.
 //! - [`signature`] is what a downstream checks: the exact text that is signed, and a function that verifies it.
 //! - [`AllowList`] says where a connector may connect to; it is held against the address of every connection.
@@ -53,7 +53,8 @@
 //! ```no_run
 //! use std::sync::Arc;
 //! use windfall_connectors::{HttpConnector, HttpOptions};
-//! use windfall_reward_service::{Payer, RewardOptions, system_clock};
+//! use windfall_contract::Clock;
+//! use windfall_reward_service::{Payer, RewardOptions};
 //!
 //! let options = HttpOptions {
 //!     url: "https://pay.example.com/v1/{bonus_type}/pay".into(),
@@ -62,7 +63,7 @@
 //!     secret_file: "/etc/windfall/badges.secret".into(),
 //!     wire: Default::default(),
 //! };
-//! let badges = Arc::new(HttpConnector::new("badges", &options, system_clock())?);
+//! let badges = Arc::new(HttpConnector::new("badges", &options, Clock::system())?);
 //! let mut rewards = RewardOptions::default();
 //! rewards.pays.insert("badge".into(), Payer::Connector("badges".into()));
 //! // RewardService::start(rewards, ledger, vec![badges.clone()], …), and for an exporter:

@@ -3,7 +3,7 @@
 use crate::answer::Doubt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::Instant;
-use windfall_reward_service::PayAnswer;
+use windfall_contract::connector::PayAnswer;
 
 /// Upper bounds of the latency histogram's buckets, in ms; one more bucket holds what took longer.
 pub const LATENCY_BOUNDS_MS: [u64; 13] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000];

@@ -4,7 +4,7 @@ use crate::allow::AllowList;
 use crate::options::SetupError;
 use hyper::Uri;
 use std::fmt::Write as _;
-use windfall_reward_service::PayOrder;
+use windfall_contract::connector::PayOrder;
 
 /// Bytes of a URL: at most 2,048.
 const URL_MAX_BYTES: usize = 2_048;

@@ -8,8 +8,9 @@ use support::{PAUSE_MS, answering, book, by_hand, grpc, grpc_options, order, qui
 use tokio::io::AsyncWriteExt;
 use windfall_connectors::fake::Trouble;
 use windfall_connectors::{GrpcConnector, SetupError};
+use windfall_contract::Clock;
+use windfall_contract::connector::{Connector, PayAnswer};
 use windfall_reward_service::fake::{FakeBook, FakeOptions};
-use windfall_reward_service::{Connector, PayAnswer, system_clock};
 
 #[tokio::test]
 async fn an_order_is_paid_once_and_everybody_is_told() {
@@ -60,7 +61,7 @@ async fn a_wrong_key_is_unknown_and_pays_nothing() {
     let (server, downstream) = server(folder.path(), quick()).await;
     let options = grpc_options(folder.path(), &format!("http://{}/", server.address()));
     std::fs::write(&options.key_file, "another-key-of-somebody").unwrap();
-    let connector = GrpcConnector::new("fake", &options, system_clock()).unwrap();
+    let connector = GrpcConnector::new("fake", &options, Clock::system()).unwrap();
     assert_eq!(connector.pay(order("a")).await, PayAnswer::Unknown);
     assert_eq!((server.stats().forbidden, downstream.payments(), connector.metrics().nonsense), (1, 0, 1));
 }
@@ -80,11 +81,11 @@ async fn no_connection_is_not_paid_and_a_broken_one_is_unknown() {
     assert_eq!((connector.metrics().unreachable, connector.metrics().unknown), (1, 0));
     // It comes back on the same port, and the connector with it.
     let downstream =
-        windfall_reward_service::fake::FakeDownstream::open(book(folder.path()), quick(), system_clock());
+        windfall_reward_service::fake::FakeDownstream::open(book(folder.path()), quick(), Clock::system());
     let options = windfall_connectors::fake::ServerOptions { listen: address, ..support::server_options() };
     let downstream = std::sync::Arc::new(downstream.unwrap());
     let server =
-        windfall_connectors::fake::FakeServer::start(options, downstream, system_clock()).await.unwrap();
+        windfall_connectors::fake::FakeServer::start(options, downstream, Clock::system()).await.unwrap();
     tokio::time::sleep(Duration::from_millis(PAUSE_MS + 50)).await;
     assert_eq!(connector.pay(order("a")).await, PayAnswer::Paid);
     // And goes, in the middle of its life.
@@ -117,14 +118,14 @@ async fn a_name_that_leads_inside_is_not_connected_to_and_options_are_checked() 
     let url = format!("http://localhost:{}", server.address().port());
     let mut options = grpc_options(folder.path(), &url);
     options.allow = vec!["localhost".into()];
-    let connector = GrpcConnector::new("fake", &options, system_clock()).unwrap();
+    let connector = GrpcConnector::new("fake", &options, Clock::system()).unwrap();
     assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
     assert_eq!((connector.metrics().unreachable, downstream.payments()), (1, 0));
     options.url = "http://evil.example.com".into();
-    let error = GrpcConnector::new("fake", &options, system_clock()).map(|_| ()).unwrap_err();
+    let error = GrpcConnector::new("fake", &options, Clock::system()).map(|_| ()).unwrap_err();
     assert!(matches!(error, SetupError::Option { key: "url", .. }), "{error}");
     options.url = url;
     std::fs::write(&options.key_file, "short").unwrap();
-    let error = GrpcConnector::new("fake", &options, system_clock()).map(|_| ()).unwrap_err();
+    let error = GrpcConnector::new("fake", &options, Clock::system()).map(|_| ()).unwrap_err();
     assert!(matches!(error, SetupError::File { key: "key_file", .. }), "{error}");
 }

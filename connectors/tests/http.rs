@@ -12,8 +12,9 @@ use support::{
 use tokio::io::AsyncWriteExt;
 use windfall_connectors::fake::Trouble;
 use windfall_connectors::{HttpConnector, SetupError};
+use windfall_contract::Clock;
+use windfall_contract::connector::{Connector, PayAnswer};
 use windfall_reward_service::fake::{FakeBook, FakeOptions};
-use windfall_reward_service::{Connector, PayAnswer, system_clock};
 
 #[tokio::test]
 async fn an_order_is_paid_once_and_everybody_is_told() {
@@ -45,7 +46,7 @@ async fn a_withdrawal_is_paid_out_once() {
     let mut payout = order("withdrawal w-1");
     (payout.activity, payout.scene) = ("", "");
     let url = format!("http://{}/{{activity}}/{{scene}}", server.address());
-    let connector = HttpConnector::new("fake", &http_options(folder.path(), &url), system_clock()).unwrap();
+    let connector = HttpConnector::new("fake", &http_options(folder.path(), &url), Clock::system()).unwrap();
     assert_eq!(connector.pay(payout).await, PayAnswer::Paid);
     assert_eq!(grpc(folder.path(), server.address()).pay(payout).await, PayAnswer::AlreadyPaid);
     assert_eq!(downstream.payments(), 1);
@@ -271,7 +272,7 @@ async fn idle_connections_are_bounded() {
     };
     let mut options = http_options(folder.path(), &format!("http://{}/", server.address));
     options.wire.idle_max = 4;
-    let connector = HttpConnector::new("fake", &options, system_clock()).unwrap();
+    let connector = HttpConnector::new("fake", &options, Clock::system()).unwrap();
     for nth in 0..20 {
         assert_eq!(connector.pay(order(&format!("a{nth}"))).await, PayAnswer::Paid);
     }
@@ -300,11 +301,11 @@ async fn a_name_that_leads_to_an_address_that_is_not_allowed_is_not_connected_to
     .await;
     let mut options = http_options(folder.path(), &format!("http://localhost:{}/pay", inside.address.port()));
     options.allow = vec!["localhost".into()];
-    let connector = HttpConnector::new("fake", &options, system_clock()).unwrap();
+    let connector = HttpConnector::new("fake", &options, Clock::system()).unwrap();
     assert_eq!(connector.pay(order("a")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
     assert_eq!((connector.metrics().unreachable, seen.load(Ordering::SeqCst)), (1, 0));
     options.allow.push("127.0.0.0/8".into());
-    let connector = HttpConnector::new("fake", &options, system_clock()).unwrap();
+    let connector = HttpConnector::new("fake", &options, Clock::system()).unwrap();
     connector.pay(order("a")).await;
     assert_eq!(seen.load(Ordering::SeqCst), 1);
 }
@@ -345,13 +346,13 @@ async fn the_fake_checks_signatures_keys_and_sizes() {
     let (server, downstream) = server(folder.path(), quick()).await;
     let mut options = http_options(folder.path(), &format!("http://{}/", server.address()));
     options.key_id = "k2".into();
-    let connector = HttpConnector::new("fake", &options, system_clock()).unwrap();
+    let connector = HttpConnector::new("fake", &options, Clock::system()).unwrap();
     assert_eq!(connector.pay(order("a")).await, PayAnswer::Unknown);
     options.key_id = "k1".into();
-    let late: windfall_reward_service::Clock = Arc::new(|| system_clock()() - 301_000);
+    let late = Clock::from_unix_ms(|| Clock::system().unix_ms() - 301_000);
     let connector = HttpConnector::new("fake", &options, late).unwrap();
     assert_eq!(connector.pay(order("a")).await, PayAnswer::Unknown, "a clock that is 301 s late");
-    let early: windfall_reward_service::Clock = Arc::new(|| system_clock()() + 290_000);
+    let early = Clock::from_unix_ms(|| Clock::system().unix_ms() + 290_000);
     let connector = HttpConnector::new("fake", &options, early).unwrap();
     assert_eq!(connector.pay(order("a")).await, PayAnswer::Paid, "290 s are allowed");
     assert_eq!((server.stats().forbidden, downstream.payments()), (2, 1));
@@ -364,7 +365,7 @@ async fn options_are_checked_when_it_is_made() {
     let refused = |change: fn(&mut windfall_connectors::HttpOptions)| {
         let mut options = good.clone();
         change(&mut options);
-        HttpConnector::new("fake", &options, system_clock()).map(|_| ()).unwrap_err()
+        HttpConnector::new("fake", &options, Clock::system()).map(|_| ()).unwrap_err()
     };
     assert!(matches!(refused(|o| o.allow = vec![]), SetupError::Option { key: "url", .. }));
     assert!(matches!(refused(|o| o.allow = vec!["*".into()]), SetupError::Allow(_)));
@@ -379,9 +380,9 @@ async fn options_are_checked_when_it_is_made() {
     std::fs::write(folder.path().join("short"), "short").unwrap();
     let mut options = good.clone();
     options.secret_file = folder.path().join("short");
-    let error = HttpConnector::new("fake", &options, system_clock()).map(|_| ()).unwrap_err();
+    let error = HttpConnector::new("fake", &options, Clock::system()).map(|_| ()).unwrap_err();
     assert!(matches!(error, SetupError::Key(_)), "{error}");
-    assert!(HttpConnector::new("fake", &good, system_clock()).is_ok());
+    assert!(HttpConnector::new("fake", &good, Clock::system()).is_ok());
     let text =
         "url = \"https://a.example/\"\nallow = [\"a.example\"]\nkey_id = \"k\"\nsecret_file = \"/s\"\n";
     let read: windfall_connectors::HttpOptions = toml::from_str(text).unwrap();

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{book, grpc, http, quick, server};
 use windfall_connectors::fake::Trouble;
+use windfall_contract::Clock;
+use windfall_contract::connector::Connector;
+use windfall_contract::rewards::{GrantReply, Rewards};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::contract::{GrantReply, Rewards};
 use windfall_reward_service::fake::{FakeBook, FakeOptions};
 use windfall_reward_service::ledger::{Ledger, LedgerOptions, LedgerReader, Status};
-use windfall_reward_service::{
-    Connector, ConnectorOptions, Payer, RewardHandle, RewardOptions, RewardService, system_clock,
-};
+use windfall_reward_service::{ConnectorOptions, Payer, RewardHandle, RewardOptions, RewardService};
 
 const ORDERS: usize = 120;
 
@@ -56,7 +56,7 @@ fn start(folder: &Path, connector: Arc<dyn Connector>) -> RewardHandle {
     };
     options.connectors.insert("fake".into(), guard);
     let ledger = Ledger::open(folder.join("ledger.db"), &LedgerOptions::default()).unwrap();
-    RewardService::start(options, ledger, vec![connector], None, system_clock()).unwrap()
+    RewardService::start(options, ledger, vec![connector], None, Clock::system()).unwrap()
 }
 
 /// Asks until everything is final, as a consumer does.
@@ -152,10 +152,10 @@ async fn through_restarts_of_the_downstream_each_order_is_paid_once() {
     drop(call.await);
     rewards.grant_batch("badge", &events).await;
     let again =
-        windfall_reward_service::fake::FakeDownstream::open(book(folder.path()), quick(), system_clock());
+        windfall_reward_service::fake::FakeDownstream::open(book(folder.path()), quick(), Clock::system());
     let options = windfall_connectors::fake::ServerOptions { listen: address, ..support::server_options() };
     let second =
-        windfall_connectors::fake::FakeServer::start(options, Arc::new(again.unwrap()), system_clock());
+        windfall_connectors::fake::FakeServer::start(options, Arc::new(again.unwrap()), Clock::system());
     let second = second.await.unwrap();
     let replies = until_final(&rewards, &events).await;
     assert!(replies.iter().all(GrantReply::is_credited));

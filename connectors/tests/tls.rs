@@ -13,7 +13,8 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use windfall_connectors::{GrpcConnector, HttpConnector};
-use windfall_reward_service::{Connector, PayAnswer, system_clock};
+use windfall_contract::Clock;
+use windfall_contract::connector::{Connector, PayAnswer};
 
 /// Ends TLS in front of a plain server. Its certificate, for `localhost` alone, is written to this file.
 async fn tls_in_front_of(inner: SocketAddr, certificate: &Path) -> ByHand {
@@ -52,9 +53,9 @@ async fn both_speak_tls_with_a_downstream_that_the_authority_vouches_for_and_wit
     http.wire.ca_file = Some(own.clone());
     let mut grpc = grpc_options(folder.path(), &format!("https://localhost:{port}"));
     grpc.wire = http.wire.clone();
-    let connector = HttpConnector::new("fake", &http, system_clock()).unwrap();
+    let connector = HttpConnector::new("fake", &http, Clock::system()).unwrap();
     assert_eq!(connector.pay(order("a")).await, PayAnswer::Paid);
-    let connector = GrpcConnector::new("fake", &grpc, system_clock()).unwrap();
+    let connector = GrpcConnector::new("fake", &grpc, Clock::system()).unwrap();
     assert_eq!(connector.pay(order("a")).await, PayAnswer::AlreadyPaid);
 
     // Another authority, and a name that the certificate does not have.
@@ -65,15 +66,15 @@ async fn both_speak_tls_with_a_downstream_that_the_authority_vouches_for_and_wit
     let mut wrong_name = http.clone();
     wrong_name.url = format!("https://127.0.0.1:{port}/pay");
     for options in [wrong_authority, wrong_name] {
-        let connector = HttpConnector::new("fake", &options, system_clock()).unwrap();
+        let connector = HttpConnector::new("fake", &options, Clock::system()).unwrap();
         assert_eq!(connector.pay(order("b")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
         assert_eq!(connector.metrics().unreachable, 1);
     }
     grpc.wire.ca_file = Some(folder.path().join("other.pem"));
-    let connector = GrpcConnector::new("fake", &grpc, system_clock()).unwrap();
+    let connector = GrpcConnector::new("fake", &grpc, Clock::system()).unwrap();
     assert_eq!(connector.pay(order("b")).await, PayAnswer::Retry { after_ms: PAUSE_MS });
     assert_eq!(downstream.payments(), 1);
 
     std::fs::write(&own, "nothing").unwrap();
-    assert!(HttpConnector::new("fake", &http, system_clock()).is_err());
+    assert!(HttpConnector::new("fake", &http, Clock::system()).is_err());
 }

@@ -8,16 +8,15 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use windfall_config::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
-use windfall_consumer::{
-    Clock, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, SystemClock, spawn,
-};
+use windfall_consumer::{Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, spawn};
+use windfall_contract::Clock;
+use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, SendRefused, Tag};
+use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
+use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 use windfall_limiter::{self as limiter, Limiter, Now};
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
-use windfall_queue::contract::{Broker, Delivery, DeliverySink, OutRecord, SendRefused, Tag};
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
-use windfall_reward_service::contract::{ArchiveUnavailable, Failed, GrantReply, Rewards};
 
 struct Nothing;
 
@@ -100,11 +99,11 @@ fn fill(broker: &EmbeddedBroker, events: u32, pack: u32) -> Result<(), Box<dyn E
 }
 
 async fn drain(broker: &EmbeddedBroker, dir: &Path, events: u64) -> Result<Duration, Box<dyn Error>> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let clock: Clock = Clock::system();
     let limit =
         limiter::Limit { rate_per_s: limiter::Limit::RATE_PER_S_MAX, burst: limiter::Limit::BURST_MAX };
     let rules = Arc::new(rules());
-    let now = Now(clock.now_ns());
+    let now = Now(clock.monotonic_ns());
     let parts = Parts {
         topic: "rain".into(),
         source: broker.consumer("rain", "grant").await?,

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::Id;
-use windfall_reward_service::contract::{ArchiveUnavailable, Failed, Rejection};
+use windfall_contract::rewards::{ArchiveUnavailable, Failed, Rejection};
 
 /// Items in one call.
 const BATCH: usize = 256;

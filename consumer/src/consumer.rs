@@ -1,6 +1,5 @@
 //! Starting, watching and closing a consumer.
 
-use crate::clock::Clock;
 use crate::dispatch::Dispatch;
 use crate::gate::Gate;
 use crate::options::Options;
@@ -11,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use windfall_config::rules::Rules;
-use windfall_queue::contract;
-use windfall_reward_service::contract::Rewards;
+use windfall_contract::Clock;
+use windfall_contract::broker;
+use windfall_contract::rewards::Rewards;
+use windfall_contract::rules::Rules;
 
 /// The live rules, as of now. Asked each turn of the loop, so it must be as cheap as an `Arc`'s clone.
 pub type RulesNow = Arc<dyn Fn() -> Arc<Rules> + Send + Sync>;
@@ -23,7 +23,7 @@ pub struct Parts {
     /// The topic's name, for the fleet's share and for the log.
     pub topic: String,
     /// Where records come from.
-    pub source: Box<dyn contract::Consumer>,
+    pub source: Box<dyn broker::Consumer>,
     /// Where events are granted and archived.
     pub rewards: Arc<dyn Rewards>,
     /// Where copies go.
@@ -35,7 +35,7 @@ pub struct Parts {
     /// The live rules.
     pub rules: RulesNow,
     /// The same clock that the gate was started with.
-    pub clock: Arc<dyn Clock>,
+    pub clock: Clock,
 }
 
 /// A running consumer. Dropped without [`drain`](Self::drain) it stops at once, as if its process had died:

@@ -1,10 +1,9 @@
 //! One turn with the broker: pause, commit, poll. The source travels through it, so that nothing is cancelled half
 //! way and the loop goes on meanwhile.
 
-use crate::clock::Clock;
-use std::sync::Arc;
 use std::time::Duration;
-use windfall_queue::contract::{Commit, CommitError, Consumer, Fetch, PollError, Polled, Position};
+use windfall_contract::Clock;
+use windfall_contract::broker::{Commit, CommitError, Consumer, Fetch, PollError, Polled, Position};
 
 pub(crate) type Source = Box<dyn Consumer>;
 
@@ -31,7 +30,7 @@ pub(crate) struct Turned {
     pub polled_wall_ms: i64,
 }
 
-pub(crate) async fn turn(mut source: Source, plan: Plan, clock: Arc<dyn Clock>) -> Turned {
+pub(crate) async fn turn(mut source: Source, plan: Plan, clock: Clock) -> Turned {
     for (partition, paused) in plan.pauses {
         source.pause(partition, paused);
     }
@@ -41,7 +40,7 @@ pub(crate) async fn turn(mut source: Source, plan: Plan, clock: Arc<dyn Clock>) 
         Ok(done) => done,
         Err(_) => Err(CommitError::Unavailable("no answer in time".into())),
     };
-    let (polled_ns, polled_wall_ms) = (clock.now_ns(), clock.wall_ms());
+    let (polled_ns, polled_wall_ms) = (clock.monotonic_ns(), clock.wall_ms());
     let polled = match plan.fetch {
         Some(fetch) => Some(source.poll(fetch).await),
         None => None,

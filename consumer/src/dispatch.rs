@@ -6,7 +6,6 @@
 //! broker if there is room, something to commit, or a sign of life to give.
 
 use crate::archive::Archive;
-use crate::clock::Clock;
 use crate::consumer::{DrainReport, Parts, RulesNow};
 use crate::cycle::{self, Plan, Source, Turned};
 use crate::gate::{Gate, Member};
@@ -26,10 +25,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use windfall_config::rules::{Pacing, Rules};
+use windfall_contract::Clock;
+use windfall_contract::broker::{Acks, Commit, Fetch};
+use windfall_contract::rewards::Rewards;
+use windfall_contract::rules::{Pacing, Rules};
 use windfall_limiter::Now;
-use windfall_queue::contract::{Acks, Commit, Fetch};
-use windfall_reward_service::contract::Rewards;
 
 pub(crate) const NS_PER_MS: u64 = 1_000_000;
 const SWEEP_EVERY_NS: u64 = 5 * NS_PER_MS;
@@ -53,7 +53,7 @@ pub(crate) struct Dispatch {
     pub salvage: Arc<Salvage>,
     pub gate: Arc<Gate>,
     pub member: Member,
-    pub clock: Arc<dyn Clock>,
+    pub clock: Clock,
     pub stats: Arc<ConsumerStats>,
     pub options: Options,
     rules_now: RulesNow,
@@ -101,7 +101,7 @@ pub(crate) struct Drain {
 impl Dispatch {
     pub fn new(parts: Parts, options: Options, stats: Arc<ConsumerStats>) -> Self {
         let Parts { topic, source, rewards, outlet, salvage, gate, rules, clock } = parts;
-        let now_ns = clock.now_ns();
+        let now_ns = clock.monotonic_ns();
         let of = source.partitions();
         let acks = source.acks();
         let member = gate.join();
@@ -161,7 +161,7 @@ impl Dispatch {
                 && let Some(plan) = self.plan(now_ns)
                 && let Some(source) = self.source.take()
             {
-                turning = Some(Box::pin(cycle::turn(source, plan, Arc::clone(&self.clock))));
+                turning = Some(Box::pin(cycle::turn(source, plan, self.clock.clone())));
             }
             let wake = Duration::from_nanos(self.wake_ns(now_ns).saturating_sub(now_ns));
             tokio::select! {
@@ -186,7 +186,7 @@ impl Dispatch {
 
     /// Takes in all that has come, and does all that needs no waiting.
     fn turn(&mut self) -> u64 {
-        let now_ns = self.clock.now_ns();
+        let now_ns = self.clock.monotonic_ns();
         let rules = (self.rules_now)();
         if rules.version != self.rules.version {
             self.rules = rules;
@@ -259,7 +259,7 @@ impl Dispatch {
     }
 
     fn disown(&self) {
-        self.gate.set_owned(self.member, &self.topic, 0, self.of, Now(self.clock.now_ns()));
+        self.gate.set_owned(self.member, &self.topic, 0, self.of, Now(self.clock.monotonic_ns()));
     }
 
     /// The next turn with the broker, if there is reason for one.
@@ -316,7 +316,7 @@ impl Dispatch {
                 tracing::warn!(topic = %self.topic, %error, "commit failed");
             }
         }
-        let now_ns = self.clock.now_ns();
+        let now_ns = self.clock.monotonic_ns();
         match turned.polled {
             None => {}
             Some(Ok(polled)) => {
@@ -345,7 +345,7 @@ impl Dispatch {
     }
 
     fn begin_drain(&mut self, deadline: Duration) {
-        let now_ns = self.clock.now_ns();
+        let now_ns = self.clock.monotonic_ns();
         let deadline_ns = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
         self.drain = Some(Drain {
             write_back_ns: now_ns.saturating_add(deadline_ns / 2),

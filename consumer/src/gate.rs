@@ -3,8 +3,8 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use windfall_config::rules::{self, Rules};
-use windfall_limiter::{Fuse, Limit, Limiter, Now, Share, TypeRule};
+use windfall_contract::rules::Rules;
+use windfall_limiter::{Limiter, Now, Share};
 
 /// What all consumers of a process share: the limiter, the version of the rules that it runs, and the sum of the
 /// partitions owned.
@@ -59,9 +59,8 @@ impl Gate {
             return;
         }
         state.version = Some(rules.version);
-        let types: Vec<_> =
-            rules.limits.types.iter().map(|(name, rule)| (name.clone(), type_rule(*rule))).collect();
-        self.limiter.apply(limit(rules.limits.global), &types, now);
+        let types: Vec<_> = rules.limits.types.iter().map(|(name, rule)| (name.clone(), *rule)).collect();
+        self.limiter.apply(rules.limits.global, &types, now);
         state.configured =
             rules.topics.iter().map(|(name, topic)| (name.clone(), topic.partitions)).collect();
         self.limiter.set_share(state.share(), now);
@@ -98,17 +97,4 @@ impl State {
         let owned = self.consumed.values().map(owned).sum();
         Share::new(owned, of).unwrap_or(Share::NONE)
     }
-}
-
-fn limit(limit: rules::Limit) -> Limit {
-    Limit { rate_per_s: limit.rate_per_s, burst: limit.burst }
-}
-
-fn type_rule(rule: rules::TypeLimit) -> TypeRule {
-    let fuse = match rule.fuse {
-        rules::Fuse::Closed => Fuse::Closed,
-        rules::Fuse::Pause => Fuse::Pause,
-        rules::Fuse::Divert => Fuse::Divert,
-    };
-    TypeRule { limit: limit(rule.limit), fuse, priority: rule.priority }
 }

@@ -12,8 +12,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError};
-use windfall_config::rules::Pacing;
-use windfall_reward_service::contract::{ArchiveUnavailable, Rejection};
+use windfall_contract::rewards::{ArchiveUnavailable, Rejection};
+use windfall_contract::rules::Pacing;
 
 /// How long refused copies wait before the queues are tried again, where the salvage file fails too.
 const TRY_AGAIN_NS: u64 = 500 * NS_PER_MS;
@@ -290,7 +290,7 @@ impl Dispatch {
 
     /// Takes in what a helper task has done.
     pub fn did(&mut self, chore: Result<(Id, Chore), JoinError>) {
-        let now_ns = self.clock.now_ns();
+        let now_ns = self.clock.monotonic_ns();
         match chore {
             Ok((_, Chore::Archived(result))) => self.archived(result, now_ns),
             Ok((_, Chore::Appended(result))) => {

@@ -12,9 +12,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
-use windfall_config::rules::Fuse;
+use windfall_contract::rewards::{GrantReply, Rejection, RetryReason};
+use windfall_contract::rules::Fuse;
 use windfall_limiter::{self as limiter, Now, Wait};
-use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason};
 
 /// How a lane asks again whose fuse the limiter knows of before we do.
 const ASK_FUSE_AGAIN_NS: u64 = 50 * NS_PER_MS;
@@ -151,7 +151,7 @@ impl Dispatch {
             }
         };
         let Some(call) = self.calls.in_flight.remove(&serial) else { return };
-        let now_ns = self.clock.now_ns();
+        let now_ns = self.clock.monotonic_ns();
         self.lanes.all[call.lane].granting -= call.events.len() as u64;
         self.lanes.all[call.lane].calls -= 1;
         let mut all = Tally::default();

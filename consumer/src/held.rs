@@ -2,8 +2,8 @@
 
 use crate::window::Ticket;
 use bytes::Bytes;
+use windfall_contract::broker::{Acks, Position};
 use windfall_proto::wire::{Malformed, Reader, Value};
-use windfall_queue::contract::{Acks, Position};
 
 /// A record in hand.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ impl Book {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use windfall_queue::contract::Epoch;
+    use windfall_contract::broker::Epoch;
 
     pub(crate) fn held(partition: u32) -> Held {
         Held {

@@ -6,11 +6,11 @@ use crate::lanes::Lane;
 use crate::partitions::Partition;
 use crate::stats::Cause;
 use crate::window::Ticket;
-use windfall_config::rules::Fuse;
+use windfall_contract::broker::{Acks, Change, Epoch, InRecord, Polled, Position};
+use windfall_contract::rewards::Rejection;
+use windfall_contract::rules::Fuse;
 use windfall_proto::record;
 use windfall_proto::wire::{Malformed, Reader};
-use windfall_queue::contract::{Acks, Change, Epoch, InRecord, Polled, Position};
-use windfall_reward_service::contract::Rejection;
 
 /// The field of a record that holds its events.
 const EVENTS_FIELD: u64 = 6;

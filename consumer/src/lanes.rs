@@ -12,7 +12,7 @@ use crate::stats::TypeStats;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use windfall_config::rules::{Fuse, Pacing, Rules, TypeLimit};
+use windfall_contract::rules::{Fuse, Pacing, Rules, TypeLimit};
 use windfall_limiter::{Limiter, TypeId};
 
 /// The longest that a lane whose downstream decides nothing waits between calls.

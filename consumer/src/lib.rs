@@ -46,16 +46,15 @@
 //! ```
 //! use std::sync::Arc;
 //! use std::time::Duration;
-//! use windfall_consumer::{
-//!     Clock, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, SystemClock, spawn,
-//! };
+//! use windfall_contract::Clock;
+//! use windfall_consumer::{Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, spawn};
 //! # use async_trait::async_trait;
 //! # use bytes::Bytes;
-//! # use windfall_config::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
+//! # use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 //! # use windfall_limiter::{Limiter, Now};
 //! # use windfall_proto::{event::EventRef, record};
-//! # use windfall_queue::contract::{Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Polled};
-//! # use windfall_reward_service::contract::{ArchiveUnavailable, Failed, GrantReply, Rewards};
+//! # use windfall_contract::broker::{Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Polled};
+//! # use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
 //! # struct OneRecord(Option<Bytes>);
 //! # #[async_trait]
 //! # impl Consumer for OneRecord {
@@ -105,9 +104,9 @@
 //!
 //! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 //! # runtime.block_on(async {
-//! let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-//! let now = Now(clock.now_ns());
-//! let limiter = Limiter::new(windfall_limiter::Limit { rate_per_s: 0, burst: 1 }, now);
+//! let clock: Clock = Clock::system();
+//! let now = Now(clock.monotonic_ns());
+//! let limiter = Limiter::new(windfall_contract::rules::Limit { rate_per_s: 0, burst: 1 }, now);
 //! let consumer = spawn(
 //!     Parts {
 //!         topic: "rain-a".into(),
@@ -132,7 +131,6 @@
 //! ```
 
 mod archive;
-mod clock;
 mod consumer;
 mod cycle;
 mod dispatch;
@@ -154,7 +152,6 @@ mod sweep;
 mod sync;
 pub mod window;
 
-pub use clock::{Clock, SystemClock};
 pub use consumer::{ConsumerHandle, Crashed, DrainReport, Parts, RulesNow, spawn};
 pub use gate::{Gate, Member};
 pub use options::Options;

@@ -4,7 +4,7 @@
 use crate::held::{Book, Key};
 use crate::window::Window;
 use std::collections::{BTreeMap, VecDeque};
-use windfall_queue::contract::{Commit, Epoch};
+use windfall_contract::broker::{Commit, Epoch};
 
 /// A window that spans more offsets than this gets no more records until its oldest one is finished. One bit an
 /// offset, so 512 KiB.

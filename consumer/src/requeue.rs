@@ -4,7 +4,7 @@ use crate::held::Key;
 use crate::stats::Cause;
 use bytes::Bytes;
 use std::sync::Arc;
-use windfall_config::rules::Pacing;
+use windfall_contract::rules::Pacing;
 use windfall_proto::event::{self, EventRef};
 use windfall_proto::record::{self, Head};
 

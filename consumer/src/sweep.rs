@@ -3,7 +3,7 @@
 use crate::dispatch::{Dispatch, NS_PER_MS};
 use crate::held::{Key, Place};
 use crate::stats::Cause;
-use windfall_config::rules::Fuse;
+use windfall_contract::rules::Fuse;
 
 const LOOK_EVERY_NS: u64 = 100 * NS_PER_MS;
 

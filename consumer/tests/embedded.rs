@@ -9,17 +9,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use windfall_config::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 use windfall_consumer::{
-    Clock, ConsumerHandle, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage,
-    SystemClock, spawn,
+    ConsumerHandle, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, spawn,
 };
+use windfall_contract::Clock;
+use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, Producer, Tag};
+use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, RetryReason, Rewards};
+use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 use windfall_limiter::{self as limiter, Limiter, Now};
 use windfall_proto::event::{self, EventRef};
 use windfall_proto::record::{self, Head};
-use windfall_queue::contract::{Broker, Delivery, DeliverySink, OutRecord, Producer, Tag};
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
-use windfall_reward_service::contract::{ArchiveUnavailable, Failed, GrantReply, RetryReason, Rewards};
 
 const EVENTS: u32 = 20_000;
 const PACK: u32 = 50;
@@ -117,8 +117,8 @@ async fn start(broker: &EmbeddedBroker, dir: &Path, ledger: &Arc<Ledger>) -> Con
         pacing: Pacing { requeue_delay_ms: 10, grant_batch: 100, ..Pacing::default() },
     });
     let open = Arc::new(Open::default());
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-    let now = Now(clock.now_ns());
+    let clock: Clock = Clock::system();
+    let now = Now(clock.monotonic_ns());
     let limiter = Limiter::new(limiter::Limit { rate_per_s: 0, burst: 1 }, now);
     let parts = Parts {
         topic: "rain".into(),

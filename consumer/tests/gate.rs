@@ -5,8 +5,8 @@ mod fake;
 
 use fake::rules;
 use std::sync::Arc;
-use windfall_config::rules::{Limit, Rules, Topic};
 use windfall_consumer::Gate;
+use windfall_contract::rules::{Limit, Rules, Topic};
 use windfall_limiter::{self as limiter, Limiter, Now};
 
 fn at_1000_per_s(version: u64) -> Rules {

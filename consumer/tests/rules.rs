@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tempfile::TempDir;
-use windfall_config::rules::{Fuse, Limit, Rules};
 use windfall_consumer::{Cause, ConsumerHandle, Options, Requeued, Salvage};
+use windfall_contract::rewards::Rejection;
+use windfall_contract::rules::{Fuse, Limit, Rules};
 use windfall_proto::record::Head;
-use windfall_reward_service::contract::Rejection;
 
 const SECOND: Duration = Duration::from_secs(1);
 

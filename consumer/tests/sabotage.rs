@@ -6,8 +6,8 @@ mod fake;
 
 use fake::{World, record_of, rules};
 use std::time::Duration;
-use windfall_config::rules::Fuse;
 use windfall_consumer::{Options, sabotage};
+use windfall_contract::rules::Fuse;
 
 #[tokio::test(start_paused = true)]
 async fn an_early_mark_is_reported_as_a_commit_past_a_gap() {

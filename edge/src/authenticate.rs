@@ -43,7 +43,7 @@ pub(crate) async fn authenticate(
     let live = source.live();
     let entry =
         caller(headers, peer, |key| live.access.by_key(key), |names| live.access.by_certificate(names))?;
-    let user_id = user(headers, entry, live.users.as_deref(), source.clock().now_s()).await?;
+    let user_id = user(headers, entry, live.users.as_deref(), source.clock().unix_s()).await?;
     Ok(Call { caller: entry.caller.clone(), user_id, trace_id: None })
 }
 

@@ -20,7 +20,8 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use windfall_edge::{Access, AccessSource, Call, Clock, Faces, Health, Metrics, Parts, ServeOptions};
+//! use windfall_contract::Clock;
+//! use windfall_edge::{Access, AccessSource, Call, Faces, Health, Metrics, Parts, ServeOptions};
 //! use windfall_proto::v1::{self, send_server::Send};
 //!
 //! /// A service knows neither HTTP nor keys.
@@ -68,7 +69,6 @@
 mod access;
 mod authenticate;
 mod body;
-mod clock;
 mod faces;
 mod gate;
 mod health;
@@ -82,7 +82,6 @@ mod trace;
 mod users;
 
 pub use access::{Access, AccessError, AccessSource, CALLERS_MAX};
-pub use clock::Clock;
 pub use faces::Faces;
 pub use health::Health;
 pub use identity::{Call, Caller, Role, Roles};

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
-use windfall_edge::{Clock, ServeOptions};
+use windfall_contract::Clock;
+use windfall_edge::ServeOptions;
 use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 

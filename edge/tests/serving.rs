@@ -14,7 +14,8 @@ use tokio::net::TcpStream;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
-use windfall_edge::{Clock, ServeOptions, Stopped, code_name, http_status};
+use windfall_contract::Clock;
+use windfall_edge::{ServeOptions, Stopped, code_name, http_status};
 use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 

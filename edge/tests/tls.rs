@@ -17,7 +17,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use windfall_edge::{Clock, ServeOptions, TlsOptions};
+use windfall_contract::Clock;
+use windfall_edge::{ServeOptions, TlsOptions};
 
 const NAMED: &str = "
 [[caller]]

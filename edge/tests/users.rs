@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tonic::Code;
-use windfall_edge::Clock;
+use windfall_contract::Clock;
 use windfall_proto::v1::tokens_client::TokensClient;
 
 async fn with_key_file(issuer: &Issuer, more: &str) -> Running {
@@ -27,7 +27,7 @@ async fn with_key_file(issuer: &Issuer, more: &str) -> Running {
         "[users.jwt]\njwks_file = \"{}\"\nissuer = \"{ISSUER}\"\naudience = \"{AUDIENCE}\"\n{more}",
         path.display()
     );
-    start(options(), &users, Clock::new(|| NOW_S)).await
+    start(options(), &users, Clock::from_unix_ms(|| NOW_S * 1_000)).await
 }
 
 async fn list(running: &Running, token: &str) -> Reply {
@@ -160,7 +160,7 @@ async fn keys_by_address_are_fetched_when_needed_and_never_guessed() {
     let clock = Arc::clone(&now_s);
     let users =
         format!("[users.jwt]\njwks_url = \"{url}\"\nissuer = \"{ISSUER}\"\naudience = \"{AUDIENCE}\"\n");
-    let running = start(options(), &users, Clock::new(move || clock.load(SeqCst))).await;
+    let running = start(options(), &users, Clock::from_unix_ms(move || clock.load(SeqCst) * 1_000)).await;
     let issuer = Issuer::new();
     let token = issuer.sign(&header("EdDSA", "ed"), &claims());
 
@@ -203,7 +203,7 @@ async fn an_endless_key_set_is_cut_off() {
     *served.lock() = ok(&" ".repeat(300 << 10));
     let users =
         format!("[users.jwt]\njwks_url = \"{url}\"\nissuer = \"{ISSUER}\"\naudience = \"{AUDIENCE}\"\n");
-    let running = start(options(), &users, Clock::new(|| NOW_S)).await;
+    let running = start(options(), &users, Clock::from_unix_ms(|| NOW_S * 1_000)).await;
     let token = Issuer::new().sign(&header("EdDSA", "ed"), &claims());
     assert_eq!(list(&running, &token).await.status, 503);
 }

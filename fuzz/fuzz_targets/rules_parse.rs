@@ -2,13 +2,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use windfall_config::Rules;
+use windfall_contract::rules::Rules;
 
 fuzz_target!(|data: &[u8]| {
-    match Rules::parse_bytes(data, None) {
+    match windfall_config::parse_rules_bytes(data, None) {
         Ok(rules) => {
-            let text = rules.to_text();
-            let again = Rules::parse(&text, None).expect("what we write we read");
+            let text = windfall_config::rules_text(&rules);
+            let again = windfall_config::parse_rules(&text, None).expect("what we write we read");
             assert_eq!(again, rules);
             assert_eq!(again.to_text(), text);
         }

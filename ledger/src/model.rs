@@ -1,6 +1,7 @@
 //! What goes into the ledger and what it answers.
 
 use crate::error::LedgerError;
+pub use windfall_contract::accounts::{FlowKind, FlowLine, Reason, Status, StoredOrder};
 
 /// One bonus to give. The caller has checked it: `trade_no` and names not empty, `amount` at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,85 +68,40 @@ pub enum OrderOutcome {
     Rejected(Reason),
 }
 
-/// Why an order was rejected. Stored as a number: never renumber.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// The budget had no room.
-    BudgetExhausted,
-    /// The downstream refused for good.
-    DownstreamRefused,
-    /// An operator ended a reservation whose event did not come.
-    Released,
-}
-
-impl Reason {
-    pub(crate) const fn code(self) -> i64 {
-        match self {
-            Self::BudgetExhausted => 1,
-            Self::DownstreamRefused => 2,
-            Self::Released => 3,
-        }
-    }
-
-    pub(crate) const fn of_code(code: i64) -> Option<Self> {
-        match code {
-            1 => Some(Self::BudgetExhausted),
-            2 => Some(Self::DownstreamRefused),
-            3 => Some(Self::Released),
-            _ => None,
-        }
+/// The number that a reason is stored as: never renumber.
+pub(crate) const fn reason_code(reason: Reason) -> i64 {
+    match reason {
+        Reason::BudgetExhausted => 1,
+        Reason::DownstreamRefused => 2,
+        Reason::Released => 3,
     }
 }
 
-/// Where an order stands. Stored as a number: never renumber.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Status {
-    /// Its budget is held; a downstream decides, or its event is awaited.
-    Reserved,
-    /// Paid.
-    Credited,
-    /// Not paid, for this reason. A replay may still credit it.
-    Rejected(Reason),
-}
-
-impl Status {
-    pub(crate) const RESERVED: i64 = 0;
-    pub(crate) const CREDITED: i64 = 1;
-    pub(crate) const REJECTED: i64 = 2;
-
-    pub(crate) fn of_columns(status: i64, reason: i64) -> Option<Self> {
-        match status {
-            Self::RESERVED => Some(Self::Reserved),
-            Self::CREDITED => Some(Self::Credited),
-            Self::REJECTED => Reason::of_code(reason).map(Self::Rejected),
-            _ => None,
-        }
+/// The reason that a stored number means; `None` for a number that this build does not know.
+pub(crate) const fn reason_of_code(code: i64) -> Option<Reason> {
+    match code {
+        1 => Some(Reason::BudgetExhausted),
+        2 => Some(Reason::DownstreamRefused),
+        3 => Some(Reason::Released),
+        _ => None,
     }
 }
 
-/// An order as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredOrder {
-    /// The order number.
-    pub trade_no: String,
-    /// Whose.
-    pub user_id: i64,
-    /// The campaign.
-    pub activity: String,
-    /// The place in it.
-    pub scene: String,
-    /// The bonus type.
-    pub bonus_type: String,
-    /// In the smallest unit.
-    pub amount: i64,
-    /// Where it stands.
-    pub status: Status,
-    /// The downstream that it is reserved for, or was; empty: none, or one that schema version 1 did not note.
-    pub payer: String,
-    /// When the ledger first saw it; Unix milliseconds.
-    pub created_ms: i64,
-    /// When it was credited or rejected; `None` while reserved.
-    pub decided_ms: Option<i64>,
+/// [`Status::Reserved`] as it is stored: never renumber.
+pub(crate) const RESERVED: i64 = 0;
+/// [`Status::Credited`] as it is stored: never renumber.
+pub(crate) const CREDITED: i64 = 1;
+/// [`Status::Rejected`] as it is stored, its reason beside it: never renumber.
+pub(crate) const REJECTED: i64 = 2;
+
+/// The status that the two stored columns mean; `None` for numbers that this build does not know.
+pub(crate) fn status_of_columns(status: i64, reason: i64) -> Option<Status> {
+    match status {
+        RESERVED => Some(Status::Reserved),
+        CREDITED => Some(Status::Credited),
+        REJECTED => reason_of_code(reason).map(Status::Rejected),
+        _ => None,
+    }
 }
 
 /// What a reserved order waits for. Stored in the column of the reason: never renumber.
@@ -213,36 +169,6 @@ pub enum Finish {
     Otherwise,
     /// There is no such order. Nothing moved.
     Unknown,
-}
-
-/// Which way a line of an account goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FlowKind {
-    /// A bonus, credited.
-    Credit,
-    /// Money that left for a withdrawal, whether it is paid out by now or not.
-    Withdrawal,
-    /// A withdrawal that was refused: its money is back.
-    Return,
-}
-
-/// One line of a user's account.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FlowLine {
-    /// Number of the transfer; grows with time.
-    pub transfer: i64,
-    /// Which way it goes.
-    pub kind: FlowKind,
-    /// The order that it paid, or the withdrawal's id.
-    pub trade_no: String,
-    /// The asset, a bonus type.
-    pub asset: String,
-    /// Who paid: the campaign. Empty with withdrawals.
-    pub activity: String,
-    /// In the smallest unit, always positive.
-    pub amount: i64,
-    /// When; Unix milliseconds.
-    pub time_ms: i64,
 }
 
 /// A budget to set. Three kinds stand side by side:

@@ -2,7 +2,7 @@
 //! on every database.
 
 use crate::error::LedgerError;
-use crate::model::Status;
+use crate::model::{CREDITED, RESERVED};
 use crate::withdrawal::{HOLD, PAY, RETURN, WithdrawalStatus};
 
 /// `accounts.kind` of a user's account; its holder is the user id.
@@ -170,7 +170,7 @@ pub(crate) fn reconcile(
         moves_without_withdrawal: count(MOVES_WITHOUT_WITHDRAWAL)?,
         overdrawn: count(&format!("SELECT count(*) FROM accounts WHERE kind = {USER} AND balance < 0"))?,
         budgets_over: count(BUDGETS_OVER)?,
-        wrong_used: count(&wrong_budgets("used", Status::CREDITED))?,
-        wrong_reserved: count(&wrong_budgets("reserved", Status::RESERVED))?,
+        wrong_used: count(&wrong_budgets("used", CREDITED))?,
+        wrong_reserved: count(&wrong_budgets("reserved", RESERVED))?,
     })
 }

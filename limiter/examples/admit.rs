@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
-use windfall_limiter::{Fuse, Limit, Limiter, Now, Share, TypeRule};
+use windfall_limiter::{Fuse, Limit, Limiter, Now, Share, TypeLimit};
 
 const CALLS: u64 = 200_000;
 const RUNS: usize = 101;
@@ -33,7 +33,7 @@ fn main() {
 
 fn report(name: &str, limit: Limit, share: Share, wanted: u32, step_ns: u64) {
     let limiter = Limiter::new(limit, Now(0));
-    let rule = TypeRule { limit, fuse: Fuse::Closed, priority: 0 };
+    let rule = TypeLimit { limit, fuse: Fuse::Closed, priority: 0 };
     let rules: Vec<_> = (0..8).map(|n| (format!("type-{n}"), rule)).collect();
     limiter.apply(limit, &rules, Now(0));
     limiter.set_share(share, Now(0));

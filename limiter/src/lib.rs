@@ -51,12 +51,12 @@
 //! # Example
 //! ```
 //! use std::time::Duration;
-//! use windfall_limiter::{Fuse, Limit, Limiter, Now, Share, TypeRule, Wait};
+//! use windfall_limiter::{Fuse, Limit, Limiter, Now, Share, TypeLimit, Wait};
 //!
 //! let second = |s: u64| Now(s * 1_000_000_000);
 //! let limiter = Limiter::new(Limit { rate_per_s: 1_000, burst: 1_000 }, second(0));
 //! let cash = limiter.type_id("cash");
-//! let rule = TypeRule { limit: Limit { rate_per_s: 10, burst: 5 }, fuse: Fuse::Closed, priority: 0 };
+//! let rule = TypeLimit { limit: Limit { rate_per_s: 10, burst: 5 }, fuse: Fuse::Closed, priority: 0 };
 //! limiter.apply(Limit { rate_per_s: 1_000, burst: 1_000 }, &[("cash".into(), rule)], second(0));
 //!
 //! // Buckets start empty: the first event passes when 1/10 s has filled one.
@@ -69,7 +69,7 @@
 //! limiter.set_share(Share::new(1, 4).unwrap(), second(3_600));
 //! assert_eq!(limiter.may_pass_per_s(cash), 2.5);
 //!
-//! let paused = TypeRule { fuse: Fuse::Pause, ..rule };
+//! let paused = TypeLimit { fuse: Fuse::Pause, ..rule };
 //! limiter.apply(Limit { rate_per_s: 1_000, burst: 1_000 }, &[("cash".into(), paused)], second(3_600));
 //! assert_eq!(limiter.admit(cash, 1, second(9_999)).wait, Wait::Never);
 //! ```
@@ -79,4 +79,5 @@ mod limiter;
 mod rule;
 
 pub use limiter::{Admission, Limiter, TypeId, Wait};
-pub use rule::{Fuse, Limit, Now, Share, TypeRule};
+pub use rule::{Now, Share};
+pub use windfall_contract::rules::{Fuse, Limit, TypeLimit};

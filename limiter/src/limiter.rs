@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::bucket::{Bucket, Scale};
-use crate::{Fuse, Limit, Now, Share, TypeRule};
+use crate::{Fuse, Limit, Now, Share, TypeLimit};
 
 /// Decides how many events may be granted now. `Send + Sync`; the consumers of a process share one in an `Arc`.
 ///
@@ -85,11 +85,11 @@ impl Limiter {
 
     /// Swaps the global limit and all rules at once, from `now` on. Levels are carried over (I5), fuses are not
     /// merged: a type without a rule here passes nothing. Of two rules with one name the later counts.
-    pub fn apply(&self, global: Limit, rules: &[(String, TypeRule)], now: Now) {
+    pub fn apply(&self, global: Limit, rules: &[(String, TypeLimit)], now: Now) {
         let state = &mut *self.state.lock();
         let now = state.at(now);
         state.global.set_limit(global, &state.scale, now);
-        let mut by_slot: HashMap<u16, &TypeRule> = HashMap::with_capacity(rules.len());
+        let mut by_slot: HashMap<u16, &TypeLimit> = HashMap::with_capacity(rules.len());
         for (name, rule) in rules {
             by_slot.insert(state.type_id(name).0, rule);
         }

@@ -1,51 +1,9 @@
-//! What operators and the fleet say: limits, fuses, shares; and the caller's clock.
+//! What the fleet says, its shares, and what the caller's clock says.
 
 /// Nanoseconds of a monotonic clock since a start of the caller's choice (its own process's start, say). All
 /// calls to one [`Limiter`](crate::Limiter) use the same start. Lasts 584 years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Now(pub u64);
-
-/// A token bucket: at most `rate_per_s · Δ + burst` events in any Δ seconds.
-///
-/// Whoever builds one from a document validates it there; a figure beyond its range counts as the end of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
-    /// Events a second: 0 to [`Limit::RATE_PER_S_MAX`]; 0 admits nothing.
-    pub rate_per_s: u64,
-    /// Events that may pass at once after a pause: 1 to [`Limit::BURST_MAX`]. A fleet's limit wants at least one
-    /// a partition (see the crate's page).
-    pub burst: u32,
-}
-
-impl Limit {
-    /// The highest rate, events a second.
-    pub const RATE_PER_S_MAX: u64 = 100_000_000;
-    /// The highest burst, events.
-    pub const BURST_MAX: u32 = 10_000_000;
-}
-
-/// An operator's switch on a bonus type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Fuse {
-    /// Flowing.
-    #[default]
-    Closed,
-    /// Grants nothing: the lane holds, and requeues with delay before it blocks another type.
-    Pause,
-    /// Grants nothing: the lane requeues with delay at once.
-    Divert,
-}
-
-/// The limit, fuse and rank of one bonus type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TypeRule {
-    /// Its own bucket.
-    pub limit: Limit,
-    /// The operator's switch.
-    pub fuse: Fuse,
-    /// Who asks first where the global bucket is short; 0 before 1. Kept for the caller, who orders its lanes.
-    pub priority: u8,
-}
 
 /// What part of the fleet's limits is this instance's: the partitions it owns ÷ all partitions.
 ///

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use proptest::prelude::*;
-use windfall_limiter::{Fuse, Limit, Limiter, Now, Share, TypeId, TypeRule};
+use windfall_limiter::{Fuse, Limit, Limiter, Now, Share, TypeId, TypeLimit};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -23,7 +23,7 @@ impl Instance {
 
     /// The same limit for the type and for all types: either bucket alone has to keep it.
     fn apply(&self, limit: Limit, now: Now) {
-        let rule = TypeRule { limit, fuse: Fuse::Closed, priority: 0 };
+        let rule = TypeLimit { limit, fuse: Fuse::Closed, priority: 0 };
         self.limiter.apply(limit, &[("cash".into(), rule)], now);
     }
 

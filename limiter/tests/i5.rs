@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use windfall_limiter::{Admission, Fuse, Limit, Limiter, Now, Share, TypeId, TypeRule, Wait};
+use windfall_limiter::{Admission, Fuse, Limit, Limiter, Now, Share, TypeId, TypeLimit, Wait};
 
 /// All shares here are multiples of 1/120, so that the books below are whole numbers: an event is `EVENT` grains.
 const OF: u32 = 120;
@@ -21,7 +21,7 @@ enum Op {
     Admit(usize, u32),
     Global(Limit),
     /// `None` takes the type out of the rules.
-    Type(usize, Option<TypeRule>),
+    Type(usize, Option<TypeLimit>),
     /// The same rules again.
     Again,
     Share(u32, u32),
@@ -39,9 +39,9 @@ fn limit() -> impl Strategy<Value = Limit> {
     (rate_per_s, burst).prop_map(|(rate_per_s, burst)| Limit { rate_per_s, burst })
 }
 
-fn rule() -> impl Strategy<Value = TypeRule> {
+fn rule() -> impl Strategy<Value = TypeLimit> {
     let fuse = prop_oneof![6 => Just(Fuse::Closed), 1 => Just(Fuse::Pause), 1 => Just(Fuse::Divert)];
-    (limit(), fuse).prop_map(|(limit, fuse)| TypeRule { limit, fuse, priority: 0 })
+    (limit(), fuse).prop_map(|(limit, fuse)| TypeLimit { limit, fuse, priority: 0 })
 }
 
 fn share() -> impl Strategy<Value = (u32, u32)> {
@@ -83,12 +83,12 @@ struct World {
     /// The latest time that the limiter was told: time counts when it is seen.
     seen_ns: u64,
     global: Limit,
-    rules: Vec<Option<TypeRule>>,
+    rules: Vec<Option<TypeLimit>>,
     share: (u32, u32),
 }
 
 impl World {
-    fn new(global: Limit, rules: Vec<Option<TypeRule>>) -> Self {
+    fn new(global: Limit, rules: Vec<Option<TypeLimit>>) -> Self {
         let now_ns = 77;
         let limiter = Limiter::new(global, Now(now_ns));
         let ids = (0..TYPES).map(|kind| limiter.type_id(&kind.to_string())).collect();
@@ -266,7 +266,7 @@ proptest! {
         let change = |world: &mut World, limit| {
             let (global, own) = if by_type { (PLENTY, limit) } else { (limit, PLENTY) };
             world.global = global;
-            world.rules[0] = Some(TypeRule { limit: own, fuse: Fuse::Closed, priority: 0 });
+            world.rules[0] = Some(TypeLimit { limit: own, fuse: Fuse::Closed, priority: 0 });
             world.apply();
         };
         let mut world = World::new(PLENTY, vec![None; TYPES]);

@@ -8,15 +8,15 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use windfall_limiter::{Fuse, Limit, Limiter, Now, TypeRule};
+use windfall_limiter::{Fuse, Limit, Limiter, Now, TypeLimit};
 
 const THREADS: usize = 4;
 const CALLS: u64 = 200_000;
 /// Virtual time that passes between two calls.
 const STEP_NS: u64 = 500;
 
-fn rules(rate_per_s: u64, burst: u32) -> Vec<(String, TypeRule)> {
-    let rule = TypeRule { limit: Limit { rate_per_s, burst }, fuse: Fuse::Closed, priority: 0 };
+fn rules(rate_per_s: u64, burst: u32) -> Vec<(String, TypeLimit)> {
+    let rule = TypeLimit { limit: Limit { rate_per_s, burst }, fuse: Fuse::Closed, priority: 0 };
     ["cash", "coin"].map(|name| (name.to_owned(), rule)).to_vec()
 }
 

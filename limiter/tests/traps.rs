@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use windfall_limiter::{Admission, Fuse, Limit, Limiter, Now, Share, TypeId, TypeRule, Wait};
+use windfall_limiter::{Admission, Fuse, Limit, Limiter, Now, Share, TypeId, TypeLimit, Wait};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const PLENTY: Limit = Limit { rate_per_s: Limit::RATE_PER_S_MAX, burst: Limit::BURST_MAX };
@@ -16,16 +16,16 @@ fn limit(rate_per_s: u64, burst: u32) -> Limit {
     Limit { rate_per_s, burst }
 }
 
-fn rule(rate_per_s: u64, burst: u32) -> TypeRule {
-    TypeRule { limit: limit(rate_per_s, burst), fuse: Fuse::Closed, priority: 0 }
+fn rule(rate_per_s: u64, burst: u32) -> TypeLimit {
+    TypeLimit { limit: limit(rate_per_s, burst), fuse: Fuse::Closed, priority: 0 }
 }
 
-fn set(limiter: &Limiter, rule: TypeRule, now: Now) {
+fn set(limiter: &Limiter, rule: TypeLimit, now: Now) {
     limiter.apply(PLENTY, &[("cash".into(), rule)], now);
 }
 
 /// One type, `cash`, with its rule since time 0.
-fn cash(rule: TypeRule) -> (Limiter, TypeId) {
+fn cash(rule: TypeLimit) -> (Limiter, TypeId) {
     let limiter = Limiter::new(PLENTY, at(0));
     set(&limiter, rule, at(0));
     let id = limiter.type_id("cash");
@@ -83,7 +83,7 @@ fn a_type_that_leaves_the_rules_and_comes_back_finds_its_own_level() {
     assert_eq!(limiter.type_id("cash"), id);
 
     // What it had earned before it left is still its own, and its fuse left with its rule.
-    set(&limiter, TypeRule { fuse: Fuse::Pause, priority: 3, ..rule(10, 100) }, at(3_602));
+    set(&limiter, TypeLimit { fuse: Fuse::Pause, priority: 3, ..rule(10, 100) }, at(3_602));
     limiter.apply(PLENTY, &[], at(3_605));
     assert_eq!((limiter.fuse(id), limiter.priority(id)), (Fuse::Closed, 255));
     set(&limiter, rule(10, 100), at(7_200));
@@ -216,7 +216,7 @@ fn a_fuse_stops_its_own_type_and_no_other() {
     let limiter = Limiter::new(PLENTY, at(0));
     let (cash, coin) = (limiter.type_id("cash"), limiter.type_id("coin"));
     for fuse in [Fuse::Pause, Fuse::Divert] {
-        let blown = TypeRule { fuse, priority: 7, ..rule(10, 10) };
+        let blown = TypeLimit { fuse, priority: 7, ..rule(10, 10) };
         limiter.apply(PLENTY, &[("cash".into(), blown), ("coin".into(), rule(10, 10))], at(60));
         assert_eq!((limiter.fuse(cash), limiter.priority(cash)), (fuse, 7));
         assert_eq!(limiter.admit(cash, 1, at(120)), Admission { granted: 0, wait: Wait::Never });

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use windfall_queue::contract::{
+use windfall_contract::broker::{
     Broker, Change, Commit, Delivery, DeliverySink, Fetch, OutRecord, SendRefused, Tag,
 };
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};

@@ -1,4 +1,4 @@
-//! What every driver has to show: each sentence of [`contract`](crate::contract), as a check.
+//! What every driver has to show: each sentence of [`contract`](windfall_contract::broker), as a check.
 //!
 //! A driver's tests make a [`Fixture`] and call [`run`]; each check opens the broker anew and uses a topic of its
 //! own, so a fixture may keep one directory, or one cluster, for all of them. Checks that speak of positions run on
@@ -12,15 +12,15 @@ mod reader;
 
 pub use self::reader::{Reader, Seen};
 
-use crate::contract::{
-    Acks, Broker, Consumer, Delivery, DeliverySink, OpenError, OutRecord, Producer, SendRefused, Tag,
-};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{
+    Acks, Broker, Consumer, Delivery, DeliverySink, OpenError, OutRecord, Producer, SendRefused, Tag,
+};
 
 /// What is wrong.
 pub type Outcome = Result<(), String>;

@@ -1,11 +1,11 @@
 //! The kinds of brokers that this build knows. A new driver is a folder and one line in [`DRIVERS`].
 
-use crate::contract::{Broker, OpenError};
 use crate::embedded::{EmbeddedBroker, EmbeddedOptions};
 #[cfg(feature = "kafka")]
 use crate::kafka::{KafkaBroker, KafkaOptions};
 use std::path::Path;
 use std::sync::Arc;
+use windfall_contract::broker::{Broker, OpenError};
 
 /// What a driver is opened with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
-//! use windfall_queue::contract::{Broker, Delivery, DeliverySink, OutRecord, SendRefused, Tag};
+//! use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, SendRefused, Tag};
 //! use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
 //! use windfall_queue::faulty::{Faults, Faulty};
 //! # struct Nowhere;
@@ -29,13 +29,13 @@ mod producer;
 
 use self::consumer::FaultyConsumer;
 use self::producer::{FaultyProducer, Held};
-use crate::contract::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 
 /// What goes wrong in one topic. The default is nothing. Chances are per mille of calls, 1000 is always.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

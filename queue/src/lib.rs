@@ -17,7 +17,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! use std::sync::Arc;
 //! use std::time::Duration;
-//! use windfall_queue::contract::{Broker, Change, Commit, Delivery, DeliverySink, Fetch, OutRecord, Tag};
+//! use windfall_contract::broker::{Broker, Change, Commit, Delivery, DeliverySink, Fetch, OutRecord, Tag};
 //! use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
 //!
 //! /// Learns the fate of each record that `send` took.
@@ -59,7 +59,6 @@
 //! ```
 
 pub mod conformance;
-pub mod contract;
 pub mod drivers;
 pub mod embedded;
 pub mod faulty;

@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use windfall_contract::broker::{
+    Broker, Delivery, DeliverySink, Fetch, OpenError, OutRecord, PollError, Tag,
+};
 use windfall_queue::conformance::Reader;
-use windfall_queue::contract::{Broker, Delivery, DeliverySink, Fetch, OpenError, OutRecord, PollError, Tag};
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions, Fsync};
 
 const CHILD_DIR: &str = "WINDFALL_TEST_QUEUE_DIR";
@@ -252,7 +254,7 @@ async fn what_every_group_has_committed_is_deleted_and_the_disk_freed() {
 
 /// Owns the producer that reports to it, and through it the broker.
 #[derive(Default)]
-struct Owner(std::sync::OnceLock<Arc<dyn windfall_queue::contract::Producer>>);
+struct Owner(std::sync::OnceLock<Arc<dyn windfall_contract::broker::Producer>>);
 
 impl DeliverySink for Owner {
     fn delivered(&self, _: Tag, _: Delivery) {}
@@ -349,7 +351,7 @@ fn a_broker_whose_disk_fails_says_so_and_does_not_hang() {
     let payload = vec![1; 50_000];
     loop {
         match producer.send(Tag(0), OutRecord { key: b"k", payload: &payload }) {
-            Err(windfall_queue::contract::SendRefused::Unavailable(_)) => break,
+            Err(windfall_contract::broker::SendRefused::Unavailable(_)) => break,
             _ => assert!(started.elapsed() < Duration::from_secs(10), "nobody noticed"),
         }
     }
@@ -365,7 +367,7 @@ fn a_key_that_makes_a_record_too_large_is_not_full_for_ever() {
     broker.ensure_topic("t", 1).unwrap();
     let producer = broker.producer("t", Arc::new(Nowhere)).unwrap();
     let refused = producer.send(Tag(0), OutRecord { key: b"k", payload: &vec![1; most] });
-    assert!(matches!(refused, Err(windfall_queue::contract::SendRefused::TooLarge { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(windfall_contract::broker::SendRefused::TooLarge { .. })), "{refused:?}");
 }
 
 /// `close` once held the producer's lock while it woke the writer, which asks each producer under its own lock.

@@ -5,8 +5,8 @@ use async_trait::async_trait;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use windfall_contract::broker::{Broker, OpenError};
 use windfall_queue::conformance::{self, Fixture};
-use windfall_queue::contract::{Broker, OpenError};
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
 use windfall_queue::faulty::Faulty;
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Broker, Delivery, OutRecord, Producer, SendRefused, Tag};
 use windfall_queue::conformance::{Ledger, Reader};
-use windfall_queue::contract::{Broker, Delivery, OutRecord, Producer, SendRefused, Tag};
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
 use windfall_queue::faulty::{Faults, Faulty};
 
@@ -172,7 +172,7 @@ async fn reading_under_faults_loses_nothing_and_commits_in_the_end() {
         }
         let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
         let started = Instant::now();
-        let fetch = windfall_queue::contract::Fetch {
+        let fetch = windfall_contract::broker::Fetch {
             max_records: 7,
             max_bytes: 1 << 20,
             wait: Duration::from_millis(2),

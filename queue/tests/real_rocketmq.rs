@@ -22,8 +22,8 @@ mod troubles;
 
 use ground::{Ground, drain, reader, write};
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Broker, OpenError};
 use windfall_queue::conformance::{self, CHECKS, Fixture};
-use windfall_queue::contract::{Broker, OpenError};
 use windfall_queue::rocketmq::{RocketBroker, RocketOptions};
 
 /// One check's broker: all checks run at once, so each has names of its own.

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use windfall_config::rules::{self, Ratio, Rules};
-use windfall_queue::contract::{
+use windfall_contract::Clock;
+use windfall_contract::broker::{
     Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
 };
-use windfall_queue::virtual_queue::{Clock, Fanout, FanoutOptions, Parcel, Side, Undelivered};
+use windfall_contract::rules::{self, Ratio, Rules};
+use windfall_queue::virtual_queue::{Fanout, FanoutOptions, Parcel, Side, Undelivered};
 
 /// What a scripted topic does with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,10 +8,11 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+use windfall_contract::Clock;
+use windfall_contract::rewards::Rewards;
 use windfall_proto::event::EventRef;
-use windfall_reward_service::contract::Rewards;
 use windfall_reward_service::ledger::{Ledger, LedgerOptions};
-use windfall_reward_service::{RewardOptions, RewardService, system_clock};
+use windfall_reward_service::{RewardOptions, RewardService};
 
 const TYPES: [&str; 10] =
     ["cash", "cash", "cash", "cash", "cash", "cash", "cash", "coupon_tea", "coupon_taxi", "coin"];
@@ -24,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let batch = args.next().transpose()?.unwrap_or(256);
     let folder = tempfile::tempdir_in(".")?;
     let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default())?;
-    let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, system_clock())?;
+    let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system())?;
     let batches: Arc<Vec<(&str, Vec<Bytes>)>> =
         Arc::new((0..events / batch).map(|nth| (TYPES[nth % 10], pack(nth, batch))).collect());
     let (start, cpu) = (Instant::now(), cpu_ns());

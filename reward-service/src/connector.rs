@@ -1,64 +1,16 @@
-//! The contract of downstream systems, and the guard around each: concurrency, time-out, breaker.
+//! The guard around each downstream system: concurrency, time-out, breaker.
 
-use crate::breaker::{Breaker, Pass};
-use crate::options::{Clock, ConnectorOptions};
-use async_trait::async_trait;
+use crate::options::ConnectorOptions;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tracing::Instrument;
+use windfall_contract::Clock;
+use windfall_contract::breaker::{Breaker, Pass};
+use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 
-/// What a downstream is asked to pay. `trade_no` is the idempotency key: the same order may be asked for again
-/// and again, and must be paid once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PayOrder<'a> {
-    /// The order number, the idempotency key.
-    pub trade_no: &'a str,
-    /// Who gets it.
-    pub user_id: i64,
-    /// The campaign.
-    pub activity: &'a str,
-    /// The place in it.
-    pub scene: &'a str,
-    /// The bonus type.
-    pub bonus_type: &'a str,
-    /// In the smallest unit.
-    pub amount: i64,
-}
-
-/// What a downstream answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PayAnswer {
-    /// Paid by this call, durably.
-    Paid,
-    /// Paid by an earlier call with the same key.
-    AlreadyPaid,
-    /// Over its rate: come again. Not the order's fault, never counted against it.
-    Busy {
-        /// The least wait.
-        after_ms: u64,
-    },
-    /// It failed and certainly has not paid: come again.
-    Retry {
-        /// The least wait.
-        after_ms: u64,
-    },
-    /// It will never pay this order, and has not.
-    Refused(String),
-    /// Paid or not, nobody knows: ask again with the same key.
-    Unknown,
-}
-
-/// A downstream system that pays a kind of bonus.
-#[async_trait]
-pub trait Connector: Send + Sync {
-    /// Its name in options and logs.
-    fn name(&self) -> &str;
-
-    /// Asks for one payment. Dropped before it answers, its outcome is unknown.
-    async fn pay(&self, order: PayOrder<'_>) -> PayAnswer;
-}
+const NS_PER_MS: u64 = 1_000_000;
 
 /// A connector behind its guard.
 pub(crate) struct Downstream {
@@ -75,7 +27,10 @@ impl Downstream {
             connector,
             options,
             permits: Semaphore::new(options.concurrency.clamp(1, 10_000)),
-            breaker: Mutex::new(Breaker::new(options.breaker_failures, options.breaker_open_ms)),
+            breaker: Mutex::new(Breaker::new(
+                options.breaker_failures,
+                options.breaker_open_ms.saturating_mul(NS_PER_MS),
+            )),
             clock,
         }
     }
@@ -93,8 +48,9 @@ impl Downstream {
         let Ok(_permit) = self.permits.acquire().await else {
             return PayAnswer::Busy { after_ms: self.options.timeout_retry_ms };
         };
-        if let Pass::Wait(after_ms) = self.breaker.lock().ask((self.clock)()) {
-            return PayAnswer::Busy { after_ms };
+        let now_ns = self.clock.monotonic_ns();
+        if let Pass::OpenUntil(until_ns) = self.breaker.lock().ask(now_ns) {
+            return PayAnswer::Busy { after_ms: until_ns.saturating_sub(now_ns).div_ceil(NS_PER_MS) };
         }
         let timeout = Duration::from_millis(self.options.timeout_ms);
         let span = tracing::info_span!(
@@ -112,8 +68,8 @@ impl Downstream {
         };
         let mut breaker = self.breaker.lock();
         match answer {
-            PayAnswer::Unknown => breaker.unanswered((self.clock)()),
-            _ => breaker.answered(),
+            PayAnswer::Unknown => breaker.failed(self.clock.monotonic_ns()),
+            _ => breaker.succeeded(),
         }
         answer
     }

@@ -1,12 +1,12 @@
 //! One transaction of the writer: decisions on events, and the archive entries that go with them.
 
-use crate::accounts::Withdrawn;
-use crate::contract::{Failed, GrantReply, Rejection};
 use crate::decode::{self, NoOrder};
 use crate::withdraw::Held;
 use crate::writer::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
 use std::collections::BTreeSet;
+use windfall_contract::accounts::Withdrawn;
+use windfall_contract::rewards::{Failed, GrantReply, Rejection};
 use windfall_ledger::{
     ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Reason, Status,
     StoredOrder, Tx, Withdrawal,

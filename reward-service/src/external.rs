@@ -7,8 +7,7 @@
 //! Answers go to the writer as they come. A call that takes longer than its caller's patience has then still done
 //! something, and the next one asks for the rest alone.
 
-use crate::connector::{Downstream, PayAnswer, PayOrder};
-use crate::contract::{GrantReply, RetryReason};
+use crate::connector::Downstream;
 use crate::decode;
 use crate::service::RewardHandle;
 use crate::writer::{Decision, How, Job, Settle};
@@ -20,6 +19,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::oneshot;
+use windfall_contract::connector::{PayAnswer, PayOrder};
+use windfall_contract::rewards::{GrantReply, RetryReason};
 
 /// Answers that are settled together, at most; fewer when no more are there.
 const SETTLE_MAX: usize = 256;

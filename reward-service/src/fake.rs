@@ -4,8 +4,6 @@
 //! It keeps its own book, one line a payment, so that a check can see whether it ever paid twice. The book is
 //! written before the answer and survives the death of the process (not that of the machine).
 
-use crate::connector::{Connector, PayAnswer, PayOrder};
-use crate::options::Clock;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -14,6 +12,8 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use windfall_contract::Clock;
+use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 
 /// How the fake behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,7 +161,7 @@ impl FakeDownstream {
     /// Pays, and says whether to answer.
     fn book(&self, order: PayOrder<'_>) -> (PayAnswer, bool) {
         let mut book = self.book.lock();
-        if let Err(after_ms) = book.admit((self.clock)(), &self.options) {
+        if let Err(after_ms) = book.admit(self.clock.wall_ms(), &self.options) {
             return (PayAnswer::Busy { after_ms }, true);
         }
         if self.happens(&self.retry_per_mille) {

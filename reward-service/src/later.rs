@@ -6,7 +6,6 @@
 //! [`RewardHandle::release`]; written and not answered, the event is on its way, and a repeat writes it once more at
 //! most, which credits nothing twice (I1).
 
-use crate::contract::{GrantReply, RetryReason};
 use crate::decode;
 use crate::service::{CallError, RewardHandle};
 use crate::writer::{Decision, How};
@@ -15,6 +14,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use windfall_contract::rewards::{GrantReply, RetryReason};
 use windfall_ledger::{ArchiveEntry, Attempt, Finish, Reason, Replay, ReservedOrder};
 use windfall_proto::event::EventRef;
 
@@ -246,7 +246,7 @@ impl RewardHandle {
         limit: u32,
     ) -> Result<Vec<ReservedOrder>, CallError> {
         let age = i64::try_from(older_than_ms).unwrap_or(i64::MAX);
-        let before_ms = (self.inner.clock)().saturating_sub(age);
+        let before_ms = self.inner.clock.wall_ms().saturating_sub(age);
         let after = after.to_owned();
         self.read(move |reader| reader.reserved(before_ms, &after, limit)).await
     }
@@ -261,7 +261,7 @@ impl RewardHandle {
         if actor.trim().is_empty() {
             return Err(ReleaseError::NoActor);
         }
-        let (own, who, now_ms) = (trade_no.to_owned(), actor.to_owned(), (self.inner.clock)());
+        let (own, who, now_ms) = (trade_no.to_owned(), actor.to_owned(), self.inner.clock.wall_ms());
         let done = self.call(move |ledger| {
             ledger.transact(|tx| {
                 let Some(order) = tx.order(&own)? else { return Ok(false) };

@@ -18,14 +18,15 @@
 //!
 //! ```
 //! use windfall_proto::event::EventRef;
-//! use windfall_reward_service::contract::{GrantReply, Rewards};
+//! use windfall_contract::rewards::{GrantReply, Rewards};
 //! use windfall_reward_service::ledger::{Ledger, LedgerOptions};
-//! use windfall_reward_service::{RewardOptions, RewardService, system_clock};
+//! use windfall_contract::Clock;
+//! use windfall_reward_service::{RewardOptions, RewardService};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! # let folder = tempfile::tempdir()?;
 //! let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default())?;
-//! let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, system_clock())?;
+//! let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system())?;
 //!
 //! let event = EventRef {
 //!     trade_no: "spring-2027/rain/000001/42",
@@ -47,10 +48,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod accounts;
-mod breaker;
 mod connector;
-pub mod contract;
 mod decide;
 mod decode;
 mod external;
@@ -70,11 +68,10 @@ mod traced;
 mod withdraw;
 mod writer;
 
-pub use connector::{Connector, PayAnswer, PayOrder};
 pub use later::{
     EventQueue, Firmness, Later, LaterGrants, LaterOptions, NotQueued, ReleaseError, SceneSteps,
 };
-pub use options::{Clock, ConnectorOptions, GrantObserver, Payer, RewardOptions, system_clock};
+pub use options::{ConnectorOptions, GrantObserver, Payer, RewardOptions};
 pub use outbox::{Again, Rewritten};
 pub use replay::{ReplayError, Replayed};
 pub use resume::{ResumeOptions, Resumed, Resumer};

@@ -3,17 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Unix milliseconds. Injected, so that tests own the time.
-pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
-
-/// The system's clock.
-pub fn system_clock() -> Clock {
-    Arc::new(|| {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-    })
-}
-
 /// Called with (user id, order number) of what has just been credited, or turned out to have been, after it is
 /// durable. Called on the path of every grant: it must not block.
 pub type GrantObserver = Arc<dyn Fn(&[(i64, &str)]) + Send + Sync>;

@@ -60,7 +60,7 @@ impl LaterGrants {
         let mut done = Rewritten::default();
         let mut after = String::new();
         loop {
-            let now_ms = (self.rewards().inner.clock)();
+            let now_ms = self.rewards().inner.clock.wall_ms();
             let page = self.rewards().reserved(again.after_ms, &after, PAGE).await?;
             let Some(last) = page.last() else { return Ok(done) };
             after.clone_from(&last.order.trade_no);

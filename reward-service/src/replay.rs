@@ -1,10 +1,10 @@
 //! The failure archive for operators: list it, replay from it. Every replay is audited.
 
-use crate::contract::{GrantReply, Rejection};
 use crate::decode;
 use crate::service::{CallError, RewardHandle};
 use crate::writer::How;
 use bytes::Bytes;
+use windfall_contract::rewards::{GrantReply, Rejection};
 use windfall_ledger::{ArchiveFilter, Archived, Attempt, Reason, Replay, Status, StoredOrder};
 
 /// What a replay came to.
@@ -132,7 +132,7 @@ impl RewardHandle {
 
     /// A line of the audit.
     async fn note(&self, id: i64, actor: &str, outcome: String) -> Result<(), CallError> {
-        let replay = Replay { time_ms: (self.inner.clock)(), actor: actor.to_owned(), outcome };
+        let replay = Replay { time_ms: self.inner.clock.wall_ms(), actor: actor.to_owned(), outcome };
         self.call(move |ledger| {
             let mut tx = ledger.begin()?;
             tx.mark_replayed(id, &replay)?;

@@ -1,12 +1,12 @@
 //! Withdrawals that nobody asks about again: their caller has died, or has lost interest. The money is held until their
 //! payer has said what became of it, so somebody has to ask.
 
-use crate::accounts::{AccountsError, WithdrawOrder, Withdrawn};
 use crate::external::Claims;
 use crate::service::{CallError, RewardHandle};
 use crate::withdraw::payout_key;
 use futures_util::stream::{self, StreamExt};
 use std::time::Duration;
+use windfall_contract::accounts::{AccountsError, WithdrawOrder, Withdrawn};
 use windfall_ledger::{StoredWithdrawal, WithdrawalStatus};
 
 /// Payers are asked about so many at once: callers who wait go first.
@@ -57,7 +57,7 @@ impl RewardHandle {
     ) -> Result<Vec<StoredWithdrawal>, CallError> {
         let age = i64::try_from(older_than_ms).unwrap_or(i64::MAX);
         // As old as that, not older: 0 lists what is held in this very millisecond.
-        let before_ms = (self.inner.clock)().saturating_sub(age).saturating_add(1);
+        let before_ms = self.inner.clock.wall_ms().saturating_sub(age).saturating_add(1);
         let after = after.to_owned();
         self.read(move |reader| reader.held_withdrawals(before_ms, &after, limit)).await
     }

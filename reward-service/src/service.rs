@@ -1,10 +1,9 @@
 //! The service and its handle.
 
-use crate::connector::{Connector, Downstream};
-use crate::contract::{ArchiveUnavailable, Failed, GrantReply, RetryReason, Rewards};
+use crate::connector::Downstream;
 use crate::external::InFlight;
 use crate::inbox::{Inbox, NotTaken, Weight};
-use crate::options::{Clock, GrantObserver, Payer, RewardOptions};
+use crate::options::{GrantObserver, Payer, RewardOptions};
 use crate::reading::{self, ReadCall};
 use crate::stats::{Counters, RewardStats};
 use crate::traced::Traced;
@@ -17,7 +16,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use tracing::Instrument;
-use windfall_config::rules::{Budget, BudgetKind};
+use windfall_contract::Clock;
+use windfall_contract::connector::Connector;
+use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, RetryReason, Rewards};
+use windfall_contract::rules::{Budget, BudgetKind};
 use windfall_ledger::{Attempt, BudgetSet, BudgetsApplied, Ledger, LedgerError, OpenError, Writers};
 
 /// The least wait of what an operator has paused.
@@ -78,7 +80,7 @@ impl RewardService {
             .map(|connector| {
                 let name = connector.name().to_owned();
                 let own = options.connectors.get(&name).copied().unwrap_or_default();
-                (name, Arc::new(Downstream::new(connector, own, Arc::clone(&clock))))
+                (name, Arc::new(Downstream::new(connector, own, clock.clone())))
             })
             .collect();
         let named = options.pays.iter().map(|(name, payer)| (name.as_str(), payer));
@@ -124,7 +126,7 @@ impl RewardService {
                 batch_events_max: inner.options.batch_events_max.unwrap_or(batch_events).clamp(1, 65_536),
                 observer: observer.clone(),
                 counters: Arc::clone(&inner.counters),
-                clock: Arc::clone(&inner.clock),
+                clock: inner.clock.clone(),
             };
             let thread =
                 std::thread::Builder::new().name("ledger-writer".into()).spawn(move || writer.run())?;

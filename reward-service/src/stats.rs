@@ -1,9 +1,9 @@
 //! Counters for metrics.
 
-use crate::contract::{GrantReply, Rejection, RetryReason};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use windfall_contract::rewards::{GrantReply, Rejection, RetryReason};
 
 /// Decisions since the start, for one bonus type. They count when they are durable, whether their caller still
 /// waits for them or not.

@@ -1,11 +1,11 @@
 //! Traces through the queue: an event that was sent in a sampled trace carries that trace's id, and what becomes of it
 //! is told there.
 
-use crate::contract::GrantReply;
 use bytes::Bytes;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 use tracing::{Level, Span, field};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
+use windfall_contract::rewards::GrantReply;
 use windfall_proto::event::EventRef;
 
 /// Spans of the events of a call that are traced, by their place in it.

@@ -7,8 +7,6 @@
 //!
 //! Only types that the ledger pays are withdrawn. What a downstream pays was paid when it was credited.
 
-use crate::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
-use crate::connector::{PayAnswer, PayOrder};
 use crate::external::Claims;
 use crate::inbox::NotTaken;
 use crate::options::Payer;
@@ -16,6 +14,8 @@ use crate::service::{CallError, RewardHandle};
 use crate::writer::{End, Hold, Job};
 use async_trait::async_trait;
 use tokio::sync::oneshot;
+use windfall_contract::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::connector::{PayAnswer, PayOrder};
 use windfall_ledger::{Finish, FlowLine, LedgerError, StoredOrder};
 use windfall_proto::order::{check_amount, check_bonus_type, check_trade_no};
 

@@ -1,17 +1,18 @@
 //! A thread that writes the ledger. It takes all calls that wait, puts them into one transaction, and answers
 //! after its commit: group commit. A file has one such thread, a database several, each on its own connection.
 
-use crate::accounts::WithdrawOrder;
-use crate::contract::{Failed, GrantReply, RetryReason};
 use crate::decide::Round;
 use crate::inbox::{CloseAtEnd, Inbox, Weight};
-use crate::options::{Clock, GrantObserver};
+use crate::options::GrantObserver;
 use crate::stats::Counters;
 use crate::withdraw::Held;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
+use windfall_contract::Clock;
+use windfall_contract::accounts::WithdrawOrder;
+use windfall_contract::rewards::{Failed, GrantReply, RetryReason};
 use windfall_ledger::{Attempt, Finish, Ledger, LedgerError};
 
 /// What the ledger says about one event.
@@ -162,7 +163,7 @@ impl Writer {
     }
 
     fn round(&mut self, jobs: &mut Vec<Job>) {
-        let now_ms = (self.clock)();
+        let now_ms = self.clock.wall_ms();
         let answers = if jobs.iter().all(|job| matches!(job, Job::Call(_))) {
             Ok(jobs.iter().map(|_| Answer::None).collect())
         } else {

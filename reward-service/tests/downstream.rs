@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{assert_clean, badge, badge_options, bytes, event, ledger_path, start_with};
-use windfall_config::rules::{Budget, BudgetKind};
-use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason, Rewards};
+use windfall_contract::Clock;
+use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
+use windfall_contract::rewards::{GrantReply, Rejection, RetryReason, Rewards};
+use windfall_contract::rules::{Budget, BudgetKind};
 use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{ArchiveFilter, Ledger, LedgerReader, Status};
-use windfall_reward_service::{
-    Connector, ConnectorOptions, PayAnswer, PayOrder, Payer, RewardHandle, RewardOptions, system_clock,
-};
+use windfall_reward_service::{ConnectorOptions, Payer, RewardHandle, RewardOptions};
 
 /// Answers what it is told to, then `Paid`; counts its calls.
 #[derive(Default)]
@@ -192,7 +192,7 @@ async fn when_the_store_fails_after_a_payment_it_is_asked_again_and_paid_once() 
     let folder = tempfile::tempdir().unwrap();
     let book = folder.path().join("book");
     let fake_options = FakeOptions { rate_per_s: 0, latency_ms: 0, ..FakeOptions::default() };
-    let fake = Arc::new(FakeDownstream::open(&book, fake_options, system_clock()).unwrap());
+    let fake = Arc::new(FakeDownstream::open(&book, fake_options, Clock::system()).unwrap());
     let rewards = start_with(folder.path(), options(ConnectorOptions::default()), vec![fake.clone()]);
     rewards.grant_batch("badge", &[badge("first")]).await;
     rewards.close();
@@ -231,7 +231,7 @@ async fn through_retries_lost_answers_and_restarts_each_order_is_paid_and_credit
             seed: life,
             ..FakeOptions::default()
         };
-        let fake = Arc::new(FakeDownstream::open(&book, fake_options, system_clock()).unwrap());
+        let fake = Arc::new(FakeDownstream::open(&book, fake_options, Clock::system()).unwrap());
         let rewards = start_with(folder.path(), options(connector), vec![fake.clone()]);
         // Two callers with the same orders; the first two lives are cut short.
         let tasks: Vec<_> = (0..2)
@@ -270,7 +270,7 @@ async fn the_book_survives_a_torn_line() {
     std::fs::write(&book, "a\t7\tbadge\t1\nb\t7\tba").unwrap();
     assert_eq!(FakeBook::read(&book).unwrap().len(), 1);
     let fake_options = FakeOptions { rate_per_s: 0, latency_ms: 0, ..FakeOptions::default() };
-    let fake = Arc::new(FakeDownstream::open(&book, fake_options, system_clock()).unwrap());
+    let fake = Arc::new(FakeDownstream::open(&book, fake_options, Clock::system()).unwrap());
     let rewards = start_with(folder.path(), options(ConnectorOptions::default()), vec![fake]);
     rewards.grant_batch("badge", &[badge("a"), badge("b")]).await;
     rewards.close();
@@ -283,13 +283,13 @@ async fn the_book_survives_a_torn_line() {
 #[tokio::test]
 async fn above_its_rate_the_fake_is_busy() {
     let folder = tempfile::tempdir().unwrap();
-    let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(1_000_000));
+    let now_ms = Arc::new(std::sync::atomic::AtomicU64::new(1_000_000));
     let clock = Arc::clone(&now_ms);
     let fake_options = FakeOptions { rate_per_s: 100, burst: 4, latency_ms: 0, ..FakeOptions::default() };
     let fake = FakeDownstream::open(
         folder.path().join("book"),
         fake_options,
-        Arc::new(move || clock.load(Ordering::SeqCst)),
+        Clock::from_unix_ms(move || clock.load(Ordering::SeqCst)),
     )
     .unwrap();
     let mut paid = 0;
@@ -319,7 +319,7 @@ async fn what_was_paid_before_a_call_is_given_up_is_credited() {
     let folder = tempfile::tempdir().unwrap();
     let book = folder.path().join("book");
     let fake_options = FakeOptions { rate_per_s: 0, latency_ms: 20, ..FakeOptions::default() };
-    let fake = Arc::new(FakeDownstream::open(&book, fake_options, system_clock()).unwrap());
+    let fake = Arc::new(FakeDownstream::open(&book, fake_options, Clock::system()).unwrap());
     let connector = ConnectorOptions { concurrency: 2, ..ConnectorOptions::default() };
     let rewards = start_with(folder.path(), options(connector), vec![fake]);
     let events: Vec<Bytes> = (0..20).map(|nth| badge(&format!("order/{nth}"))).collect();

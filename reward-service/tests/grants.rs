@@ -7,13 +7,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use support::{assert_clean, bytes, cash, event, ledger_path, start, start_with};
-use windfall_config::rules::{Budget, BudgetKind};
+use windfall_contract::Clock;
+use windfall_contract::rewards::{Failed, GrantReply, Rejection, RetryReason, Rewards};
+use windfall_contract::rules::{Budget, BudgetKind};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::contract::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_reward_service::ledger::{ArchiveFilter, BudgetsApplied, Ledger, LedgerOptions, LedgerReader};
-use windfall_reward_service::{
-    Payer, ReplayError, RewardHandle, RewardOptions, RewardService, StartError, system_clock,
-};
+use windfall_reward_service::{Payer, ReplayError, RewardHandle, RewardOptions, RewardService, StartError};
 
 fn budget(total: i64, shards: u32) -> Budget {
     Budget {
@@ -104,7 +103,7 @@ fn a_connector_that_is_not_there_is_an_error_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
     let options = support::badge_options();
-    let error = RewardService::start(options, ledger, vec![], None, system_clock()).map(|_| ());
+    let error = RewardService::start(options, ledger, vec![], None, Clock::system()).map(|_| ());
     assert!(matches!(error, Err(StartError::UnknownConnector { .. })), "{error:?}");
 }
 
@@ -197,7 +196,7 @@ async fn the_observer_hears_of_every_credit_after_it_is_durable() {
         ledger,
         vec![],
         Some(Arc::new(observer)),
-        system_clock(),
+        Clock::system(),
     )
     .unwrap();
     rewards.grant_batch("cash", &[cash("a", 1, 5), cash("a", 2, 5), cash("b", 2, 5)]).await;
@@ -214,7 +213,7 @@ async fn a_full_store_answers_retry_and_takes_the_same_batch_later() {
     let small = LedgerOptions { max_bytes: Some(300 * 1024), ..LedgerOptions::default() };
     let ledger = Ledger::open(&path, &small).unwrap();
     let rewards =
-        RewardService::start(RewardOptions::default(), ledger, vec![], None, system_clock()).unwrap();
+        RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system()).unwrap();
     let batches: Vec<Vec<Bytes>> = (0..20)
         .map(|batch| (0..200).map(|nth| cash(&format!("order/{batch:02}/{nth:03}"), nth, 1)).collect())
         .collect();

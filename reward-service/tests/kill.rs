@@ -9,10 +9,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use support::{assert_clean, bytes, event, ledger_path, start_with};
-use windfall_reward_service::contract::Rewards;
+use windfall_contract::Clock;
+use windfall_contract::rewards::Rewards;
+use windfall_reward_service::RewardHandle;
 use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{LedgerReader, Status};
-use windfall_reward_service::{RewardHandle, system_clock};
 
 /// Set for the child alone: its data directory.
 const CHILD: &str = "WINDFALL_TEST_KILL_DIR";
@@ -21,7 +22,7 @@ const BATCH: u32 = 50;
 
 fn service(folder: &Path) -> RewardHandle {
     let options = FakeOptions { rate_per_s: 0, latency_ms: 0, ..FakeOptions::default() };
-    let fake = FakeDownstream::open(folder.join("book"), options, system_clock()).unwrap();
+    let fake = FakeDownstream::open(folder.join("book"), options, Clock::system()).unwrap();
     start_with(folder, support::badge_options(), vec![Arc::new(fake)])
 }
 

@@ -9,14 +9,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{assert_clean, cash, ledger_path, start_with};
-use windfall_reward_service::accounts::{Accounts, WithdrawOrder, Withdrawn};
-use windfall_reward_service::contract::Rewards;
+use windfall_contract::Clock;
+use windfall_contract::accounts::{Accounts, WithdrawOrder, Withdrawn};
+use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
+use windfall_contract::rewards::Rewards;
 use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{LedgerReader, WithdrawalStatus};
-use windfall_reward_service::{
-    Connector, ConnectorOptions, PayAnswer, PayOrder, Payer, Resumed, RewardHandle, RewardOptions,
-    system_clock,
-};
+use windfall_reward_service::{ConnectorOptions, Payer, Resumed, RewardHandle, RewardOptions};
 
 /// Set for the child alone: its data directory.
 const CHILD: &str = "WINDFALL_TEST_KILL_WITHDRAW_DIR";
@@ -27,7 +26,7 @@ const USERS: i64 = 20;
 
 fn service(folder: &Path) -> RewardHandle {
     let options = FakeOptions { rate_per_s: 0, latency_ms: 1, ..FakeOptions::default() };
-    let fake = FakeDownstream::open(folder.join("book"), options, system_clock()).unwrap();
+    let fake = FakeDownstream::open(folder.join("book"), options, Clock::system()).unwrap();
     let options = RewardOptions { payout: Payer::Connector("fake".into()), ..RewardOptions::default() };
     start_with(folder, options, vec![Arc::new(fake)])
 }

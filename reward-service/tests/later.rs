@@ -10,14 +10,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{assert_clean, badge, badge_options, bytes, cash, event, ledger_path, start, start_with};
-use windfall_config::rules::{Budget, BudgetKind};
+use windfall_contract::Clock;
+use windfall_contract::rewards::{GrantReply, Rejection, RetryReason, Rewards};
+use windfall_contract::rules::{Budget, BudgetKind};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::contract::{GrantReply, Rejection, RetryReason, Rewards};
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{ArchiveFilter, Awaits, LedgerReader, Status};
 use windfall_reward_service::{
     Again, EventQueue, Firmness, Later, LaterGrants, LaterOptions, NotQueued, ReleaseError, RewardHandle,
-    Rewritten, SceneSteps, system_clock,
+    Rewritten, SceneSteps,
 };
 
 /// Keeps what it is given, but for the calls that it is told to fail.
@@ -243,7 +244,7 @@ async fn weak_steps_go_on_without_and_strong_ones_do_not() {
 async fn a_downstreams_type_is_reserved_now_and_paid_when_its_event_comes() {
     let folder = tempfile::tempdir().unwrap();
     let options = FakeOptions { latency_ms: 0, ..FakeOptions::default() };
-    let fake = Arc::new(FakeDownstream::open(folder.path().join("book"), options, system_clock()).unwrap());
+    let fake = Arc::new(FakeDownstream::open(folder.path().join("book"), options, Clock::system()).unwrap());
     let rewards = start_with(folder.path(), badge_options(), vec![fake.clone()]);
     let (grants, queue) = later(&rewards, LaterOptions::default());
     assert_eq!(grants.accept("badge", &[badge("a")]).await, [Later::Accepted]);

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::cash;
-use windfall_reward_service::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
-use windfall_reward_service::contract::{GrantReply, Rewards};
+use windfall_contract::Clock;
+use windfall_contract::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::connector::Connector;
+use windfall_contract::rewards::{GrantReply, Rewards};
 use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{BudgetSet, Ledger, LedgerReader, PostgresOptions};
 use windfall_reward_service::{
-    Connector, ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
-    system_clock,
+    ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
 };
 use windfall_servers::{Private, Servers};
 
@@ -34,7 +35,7 @@ fn schema(name: &str) -> PostgresOptions {
 
 fn start(url: &str, options: &PostgresOptions) -> RewardHandle {
     let ledger = Ledger::connect(url, options).unwrap();
-    RewardService::start(RewardOptions::default(), ledger, vec![], None, system_clock()).unwrap()
+    RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system()).unwrap()
 }
 
 /// Grants until it is final: once credited, then already credited.
@@ -185,7 +186,7 @@ async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
         paid_then_timeout_per_mille: 50,
         ..FakeOptions::default()
     };
-    let fake: Arc<dyn Connector> = Arc::new(FakeDownstream::open(&book, fake, system_clock()).unwrap());
+    let fake: Arc<dyn Connector> = Arc::new(FakeDownstream::open(&book, fake, Clock::system()).unwrap());
     let services: Vec<RewardHandle> = (0..2)
         .map(|_| {
             let ledger = Ledger::connect(&url, &options).unwrap();
@@ -194,7 +195,7 @@ async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
             let connector =
                 ConnectorOptions { timeout_ms: 50, breaker_open_ms: 50, ..ConnectorOptions::default() };
             options.connectors.insert("fake".into(), connector);
-            RewardService::start(options, ledger, vec![Arc::clone(&fake)], None, system_clock()).unwrap()
+            RewardService::start(options, ledger, vec![Arc::clone(&fake)], None, Clock::system()).unwrap()
         })
         .collect();
     let credited = AtomicU64::new(0);

@@ -6,6 +6,8 @@ mod support;
 
 use support::{assert_clean, badge_options, start, start_with};
 use tonic::{Code, Request};
+use windfall_contract::accounts::{Accounts as _, WithdrawOrder};
+use windfall_contract::rewards::{GrantReply, Rewards as _};
 use windfall_edge::{Call, Caller, Role};
 use windfall_proto::v1::archive_server::Archive;
 use windfall_proto::v1::rewards_server::Rewards;
@@ -14,8 +16,6 @@ use windfall_proto::v1::{
     ListArchiveRequest, ListBudgetsRequest, ListHeldRequest, ListReservedRequest, ReleaseReservedRequest,
     ReplayArchivedRequest, User,
 };
-use windfall_reward_service::accounts::{Accounts as _, WithdrawOrder};
-use windfall_reward_service::contract::{GrantReply, Rewards as _};
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{BudgetSet, Ledger, LedgerOptions};
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
@@ -62,8 +62,7 @@ async fn a_batch_of_all_types_is_answered_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let options =
         FakeOptions { paid_then_timeout_per_mille: 1_000, hang_ms: 60_000, ..FakeOptions::default() };
-    let fake =
-        FakeDownstream::open(folder.path().join("book"), options, windfall_reward_service::system_clock());
+    let fake = FakeDownstream::open(folder.path().join("book"), options, windfall_contract::Clock::system());
     let mut options = badge_options();
     options.connectors.entry("fake".into()).or_default().timeout_ms = 30;
     let rewards = start_with(folder.path(), options, vec![std::sync::Arc::new(fake.unwrap())]);
@@ -266,8 +265,7 @@ async fn what_has_not_ended_is_listed_and_an_operator_ends_it() {
     let folder = tempfile::tempdir().unwrap();
     let options =
         FakeOptions { paid_then_timeout_per_mille: 1_000, hang_ms: 60_000, ..FakeOptions::default() };
-    let fake =
-        FakeDownstream::open(folder.path().join("book"), options, windfall_reward_service::system_clock());
+    let fake = FakeDownstream::open(folder.path().join("book"), options, windfall_contract::Clock::system());
     let mut options = badge_options();
     options.payout = windfall_reward_service::Payer::Connector("fake".into());
     options.connectors.entry("fake".into()).or_default().timeout_ms = 30;
@@ -336,7 +334,7 @@ async fn a_replay_that_could_not_be_recorded_does_not_read_as_not_done() {
             rewards.close();
         }
     });
-    let clock = windfall_reward_service::system_clock();
+    let clock = windfall_contract::Clock::system();
     let rewards =
         RewardService::start(RewardOptions::default(), ledger, vec![], Some(observer), clock).unwrap();
     budget(&rewards, 1).await;

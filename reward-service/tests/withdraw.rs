@@ -13,15 +13,16 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use support::{assert_clean, cash, ledger_path, start, start_with};
 use tokio::sync::Semaphore;
-use windfall_reward_service::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
-use windfall_reward_service::contract::Rewards;
+use windfall_contract::Clock;
+use windfall_contract::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
+use windfall_contract::rewards::Rewards;
 use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{
     FlowKind, HoldOutcome, Ledger, LedgerOptions, LedgerReader, Withdrawal, WithdrawalStatus,
 };
 use windfall_reward_service::{
-    Connector, ConnectorOptions, PayAnswer, PayOrder, Payer, ResumeOptions, Resumed, Resumer, RewardHandle,
-    RewardOptions, system_clock,
+    ConnectorOptions, Payer, ResumeOptions, Resumed, Resumer, RewardHandle, RewardOptions,
 };
 
 /// Answers what it is told to, then `Paid`, and remembers under which keys it was asked.
@@ -167,7 +168,7 @@ async fn a_payout_that_pays_and_then_times_out_is_paid_once() {
         paid_then_timeout_per_mille: 1_000,
         ..FakeOptions::default()
     };
-    let bank = Arc::new(FakeDownstream::open(folder.path().join("book"), options, system_clock()).unwrap());
+    let bank = Arc::new(FakeDownstream::open(folder.path().join("book"), options, Clock::system()).unwrap());
     let rewards = with_bank(folder.path(), bank.clone());
     credit(&rewards, "a", 1, 10).await;
     assert!(matches!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), Withdrawn::Pending { .. }));
@@ -192,7 +193,7 @@ async fn wherever_it_died_the_next_call_pays_once() {
         let options =
             FakeOptions { name: "bank".into(), rate_per_s: 0, latency_ms: 0, ..FakeOptions::default() };
         let book = folder.path().join("book");
-        let bank = FakeDownstream::open(&book, options.clone(), system_clock()).unwrap();
+        let bank = FakeDownstream::open(&book, options.clone(), Clock::system()).unwrap();
         let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
         if died_after != "nothing" {
             let held =
@@ -214,7 +215,7 @@ async fn wherever_it_died_the_next_call_pays_once() {
             ledger.transact(|tx| tx.pay_out(&["w"], 1)).unwrap();
         }
         drop((ledger, bank));
-        let bank = Arc::new(FakeDownstream::open(&book, options, system_clock()).unwrap());
+        let bank = Arc::new(FakeDownstream::open(&book, options, Clock::system()).unwrap());
         let rewards = with_bank(folder.path(), bank);
         let first = if died_after == "end" { Withdrawn::AlreadyPaid } else { Withdrawn::Paid };
         assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), first, "died after {died_after}");

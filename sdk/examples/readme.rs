@@ -1,10 +1,8 @@
 //! The README's example, so that it goes on compiling.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
-use windfall_queue::{
-    embedded::EmbeddedBroker,
-    virtual_queue::{Clock, Fanout},
-};
+use windfall_contract::Clock;
+use windfall_queue::{embedded::EmbeddedBroker, virtual_queue::Fanout};
 use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, SpoolMode, User};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -12,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let now = clock.clone();
     let (rules, _watcher) =
         windfall_config::FileSource::open("rules.toml".as_ref(), None, move || now.unix_ms())?;
-    let mut brokers: BTreeMap<String, Arc<dyn windfall_queue::contract::Broker>> = BTreeMap::new();
+    let mut brokers: BTreeMap<String, Arc<dyn windfall_contract::broker::Broker>> = BTreeMap::new();
     for name in ["a", "b"] {
         brokers.insert(name.into(), EmbeddedBroker::open(name.as_ref(), &Default::default())?);
     }

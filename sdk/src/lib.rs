@@ -14,11 +14,12 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use windfall_queue::virtual_queue::{Clock, Fanout};
+//! use windfall_contract::Clock;
+//! use windfall_queue::virtual_queue::Fanout;
 //! use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, User};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let (rules, brokers, store): (windfall_config::LiveRules, std::collections::BTreeMap<String, Arc<dyn windfall_queue::contract::Broker>>, Arc<dyn windfall_store::contract::TokenStore>) = todo();
+//! # let (rules, brokers, store): (windfall_config::LiveRules, std::collections::BTreeMap<String, Arc<dyn windfall_contract::broker::Broker>>, Arc<dyn windfall_contract::tokens::TokenStore>) = todo();
 //! # fn todo<T>() -> T { unreachable!("this example is compiled, not run") }
 //! let clock = Clock::system();
 //! let fanout = Arc::new(Fanout::open(&rules.current(), brokers, Default::default(), clock.clone())?);

@@ -3,7 +3,7 @@
 use crate::lane::{Lane, LaneKey};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use windfall_config::rules::{Pattern, Ratio, Route, Rules};
+use windfall_contract::rules::{Pattern, Ratio, Route, Rules};
 use windfall_queue::virtual_queue::{Fanout, Side};
 
 /// Routes of one version of the rules.

@@ -17,14 +17,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use windfall_config::LiveRules;
-use windfall_config::rules::Rules;
+use windfall_contract::Clock;
+use windfall_contract::broker::OpenError;
+use windfall_contract::rules::Rules;
+use windfall_contract::tokens::TokenStore;
 use windfall_proto::send::{SendBonus, SendError};
 use windfall_proto::v1::{SendBonusReply, SendBonusRequest};
 use windfall_proto::{order, record};
-use windfall_queue::contract::OpenError;
-use windfall_queue::virtual_queue::{Clock, Fanout};
+use windfall_queue::virtual_queue::Fanout;
 use windfall_spool::{Durability, Spool, SpoolOptions};
-use windfall_store::contract::TokenStore;
 use windfall_token::{KeyRing, Minter, TokenFields};
 
 /// Between two looks at the rules: far below the second within which they shall be in force.

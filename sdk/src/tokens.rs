@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use windfall_store::contract::{TokenPut, TokenStore};
+use windfall_contract::tokens::{TokenPut, TokenStore};
 
 /// Between two looks at the buffer. Short enough for a wallet opened at once, long enough to gather a batch.
 const TICK: Duration = Duration::from_millis(2);

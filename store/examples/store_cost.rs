@@ -3,7 +3,7 @@
 //! `cargo run --release -p windfall-store --example store_cost -- [TOKENS] [BATCH]`
 
 use std::time::{Duration, Instant};
-use windfall_store::contract::{NEVER, TokenKey, TokenPut, TokenStore};
+use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
 
 /// User and system time of this process so far.

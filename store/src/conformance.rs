@@ -1,10 +1,10 @@
-//! What every backend has to show: each sentence of [`contract`](crate::contract), as a check.
+//! What every backend has to show: each sentence of [`contract`](windfall_contract::tokens), as a check.
 
-use crate::contract::{NEVER, StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use windfall_contract::tokens::{NEVER, StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 
 /// A store under test.
 #[async_trait]

@@ -9,7 +9,6 @@
 //! Calls run on the runtime's blocking threads, at most [`EmbeddedStoreOptions::max_calls`] at a time; beyond that
 //! they are `Unavailable` at once, so that a slow disk takes no more than that (I9).
 
-use crate::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use crate::packing::{packed, text, unpacked};
 use async_trait::async_trait;
 use fjall::compaction::Leveled;
@@ -24,6 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 
 /// 1 kept every token as text; such entries are still read.
 const FORMAT: u32 = 2;

@@ -14,7 +14,7 @@
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
-//! use windfall_store::contract::{NEVER, TokenKey, TokenPut, TokenStore};
+//! use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore};
 //! use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
 //!
 //! # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -34,7 +34,6 @@
 //! ```
 
 pub mod conformance;
-pub mod contract;
 pub mod embedded;
 mod packing;
 #[cfg(feature = "redis")]

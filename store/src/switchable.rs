@@ -1,10 +1,10 @@
 //! A token store that is down on demand: a decorator for the demo and for tests.
 
-use crate::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 
 /// How a store that is down behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

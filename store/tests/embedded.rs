@@ -4,8 +4,8 @@
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
+use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore};
 use windfall_store::conformance::{self, Fixture};
-use windfall_store::contract::{NEVER, TokenKey, TokenPut, TokenStore};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions, OpenStoreError};
 use windfall_store::switchable::{Down, Switchable};
 

@@ -7,9 +7,9 @@ use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_servers::{Private, RedisOptions as ServerOptions, Servers, Spec};
 use windfall_store::conformance::{self, Fixture};
-use windfall_store::contract::{NEVER, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_store::redis::{OpenRedisError, RedisOptions, RedisStore};
 
 /// The machine is shared.

@@ -10,11 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use windfall_config::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
+use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, SendRefused, Tag};
+use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 use windfall_ledger::LedgerReader;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
-use windfall_queue::contract::{Broker, Delivery, DeliverySink, OutRecord, SendRefused, Tag};
 use windfall_servers::Servers;
 use windfall_tests::{Seed, scratch};
 

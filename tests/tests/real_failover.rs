@@ -9,21 +9,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use windfall_config::LiveRules;
-use windfall_config::rules::Rules;
-use windfall_consumer::{
-    Clock as _, ConsumerHandle, Gate, Outlet, Parts, RequeueOutcome, Salvage, SystemClock,
+use windfall_consumer::{ConsumerHandle, Gate, Outlet, Parts, RequeueOutcome, Salvage};
+use windfall_contract::Clock;
+use windfall_contract::broker::{
+    Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
 };
 use windfall_ledger::{Ledger, LedgerOptions, LedgerReader};
 use windfall_limiter::{Limit, Limiter, Now};
 use windfall_proto::event;
 use windfall_proto::record;
-use windfall_queue::contract::{
-    Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
-};
 use windfall_queue::kafka::{KafkaBroker, KafkaOptions};
 use windfall_queue::rocketmq::{RocketBroker, RocketOptions};
-use windfall_queue::virtual_queue::{Clock, Fanout, FanoutOptions};
-use windfall_reward_service::{RewardHandle, RewardOptions, RewardService, system_clock};
+use windfall_queue::virtual_queue::{Fanout, FanoutOptions};
+use windfall_reward_service::{RewardHandle, RewardOptions, RewardService};
 use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, SpoolMode, User};
 use windfall_servers::{Private, Server, Servers};
 use windfall_tests::scratch;
@@ -276,7 +274,7 @@ impl Pipeline {
         brokers: &BTreeMap<String, Arc<dyn Broker>>,
         fates: &Arc<Fates>,
     ) -> Self {
-        let rules = LiveRules::fixed(Rules::parse(RULES, None).unwrap());
+        let rules = LiveRules::fixed(windfall_config::parse_rules(RULES, None).unwrap());
         let fanout =
             Fanout::open(&rules.current(), brokers.clone(), FanoutOptions::default(), Clock::system())
                 .unwrap();
@@ -298,7 +296,7 @@ impl Pipeline {
             ledger,
             Vec::new(),
             Some(observer),
-            system_clock(),
+            Clock::system(),
         )
         .unwrap();
         let keys = dir.join("keys.toml");
@@ -333,8 +331,8 @@ async fn consumers(
     rules: &LiveRules,
     rewards: &RewardHandle,
 ) -> Vec<ConsumerHandle> {
-    let clock = Arc::new(SystemClock::start());
-    let now = Now(clock.now_ns());
+    let clock = Clock::system();
+    let now = Now(clock.monotonic_ns());
     let global = rules.current().limits.global;
     let limiter = Limiter::new(Limit { rate_per_s: global.rate_per_s, burst: global.burst }, now);
     let gate = Arc::new(Gate::new(Arc::new(limiter), now));
@@ -350,7 +348,7 @@ async fn consumers(
             salvage: Arc::clone(&salvage),
             gate: Arc::clone(&gate),
             rules: Arc::new(move || live.current()),
-            clock: Arc::clone(&clock) as _,
+            clock: clock.clone(),
         };
         consumers.push(windfall_consumer::spawn(parts, windfall_consumer::Options::default()));
     }

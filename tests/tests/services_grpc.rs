@@ -13,13 +13,14 @@ use windfall_client::{
     ArchiveClient, CallError, ClientOptions, EndUser, GatewayClient, RewardsClient, SendBonus, SendError,
     TokensClient, WalletClient, WithdrawError,
 };
-use windfall_config::{LiveRules, Rules};
+use windfall_config::LiveRules;
+use windfall_contract::Clock;
+use windfall_contract::broker::Broker;
 use windfall_proto::order::AMOUNT_MAX;
 use windfall_proto::v1::{self, Bonus, BonusEvent, SendBonusRequest, User};
 use windfall_proto::v1::{FlowKind, GrantOutcome, TokenVerdict, WithdrawOutcome};
-use windfall_queue::contract::Broker;
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
-use windfall_queue::virtual_queue::{Clock, Fanout, FanoutOptions};
+use windfall_queue::virtual_queue::{Fanout, FanoutOptions};
 use windfall_sdk::{Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_tests::{Service, scratch};
 use windfall_token::KeyRing;
@@ -170,7 +171,8 @@ async fn send_by_either(clients: &Clients, dir: &Path) {
         (name.to_owned(), broker as Arc<dyn Broker>)
     };
     let brokers = BTreeMap::from(["a", "b"].map(broker));
-    let (rules, clock) = (LiveRules::fixed(Rules::parse(RULES, None).unwrap()), Clock::system());
+    let (rules, clock) =
+        (LiveRules::fixed(windfall_config::parse_rules(RULES, None).unwrap()), Clock::system());
     let fanout = Fanout::open(&rules.current(), brokers, FanoutOptions::default(), clock.clone()).unwrap();
     let parts = SdkParts {
         keys: KeyRing::ephemeral().unwrap(),

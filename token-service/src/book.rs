@@ -10,9 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_config::LiveRules;
-use windfall_config::rules::Revocations;
+use windfall_contract::rules::Revocations;
+use windfall_contract::tokens::{TokenStore, Unavailable};
 use windfall_proto::v1::BonusToken;
-use windfall_store::contract::{TokenStore, Unavailable};
 use windfall_token::{KeyRing, Reason};
 
 /// What a [`TokenBook`] is wired to.
@@ -98,7 +98,7 @@ impl TokenBook {
         self.0.keys.load_full()
     }
 
-    pub(crate) fn rules(&self) -> Arc<windfall_config::Rules> {
+    pub(crate) fn rules(&self) -> Arc<windfall_contract::rules::Rules> {
         self.0.rules.current()
     }
 

@@ -23,14 +23,14 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use windfall_config::{LiveRules, Rules};
+//! use windfall_config::LiveRules;
 //! use windfall_store::{contract::{NEVER, TokenPut, TokenStore}, embedded::EmbeddedStore};
 //! use windfall_token::{KeyRing, TokenFields, Verdict};
 //! use windfall_token_service::{Page, TokenBook, TokenOptions, TokenParts};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! # let folder = tempfile::tempdir()?;
-//! # let rules = LiveRules::fixed(Rules::parse(include_str!("../../config/samples/rules.toml"), None)?);
+//! # let rules = LiveRules::fixed(windfall_config::parse_rules(include_str!("../../config/samples/rules.toml"), None)?);
 //! let keys = KeyRing::ephemeral()?;
 //! let store = EmbeddedStore::open(folder.path(), &Default::default())?;
 //! let fields = TokenFields { trade_no: "rain-1", user_id: 42, bonus_type: "cash", amount: 888, ..Default::default() };

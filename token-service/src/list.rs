@@ -3,8 +3,8 @@
 use crate::book::{TokenBook, open};
 use crate::options::{OPENED_AT_A_TIME, PAGE_DEFAULT, PAGE_MAX, READS_MAX, SCAN};
 use crate::stats::Cause;
+use windfall_contract::tokens::{StoredToken, Unavailable};
 use windfall_proto::v1::BonusToken;
-use windfall_store::contract::{StoredToken, Unavailable};
 
 /// Where a page begins, and how long it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

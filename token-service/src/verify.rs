@@ -3,9 +3,9 @@
 use crate::book::{Failed, Keys, TokenBook, key_of, open};
 use crate::options::{OPENED_AT_A_TIME, TEXTS_MAX};
 use crate::stats::{Cause, Verified};
-use windfall_config::rules::Revocations;
+use windfall_contract::rules::Revocations;
+use windfall_contract::tokens::TokenKey;
 use windfall_proto::v1::BonusToken;
-use windfall_store::contract::TokenKey;
 use windfall_token::{Reason, StoreAnswer, Verdict};
 
 /// What is read in place of an illegal text's order number. No order can be called so.

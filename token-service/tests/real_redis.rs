@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use windfall_config::{LiveRules, Rules};
+use windfall_config::LiveRules;
+use windfall_contract::tokens::{NEVER, TokenPut, TokenStore as _};
 use windfall_servers::{Private, RedisOptions as ServerOptions};
-use windfall_store::contract::{NEVER, TokenPut, TokenStore as _};
 use windfall_store::redis::{RedisOptions, RedisStore};
 use windfall_token::{KeyRing, TokenFields, Verdict};
 use windfall_token_service::{Page, TokenBook, TokenOptions, TokenParts};
@@ -45,8 +45,9 @@ async fn tokens_of_redis_are_verified_and_listed() {
         store.put(&of_user.iter().map(put).collect::<Vec<_>>()).await.unwrap();
         texts.push(of_user.into_iter().map(|(text, _)| text).collect::<Vec<_>>());
     }
-    let rules =
-        LiveRules::fixed(Rules::parse(include_str!("../../config/samples/rules.toml"), None).unwrap());
+    let rules = LiveRules::fixed(
+        windfall_config::parse_rules(include_str!("../../config/samples/rules.toml"), None).unwrap(),
+    );
     let parts = TokenParts { keys: ring, store, rules };
     let options = TokenOptions { store_timeout_ms: 20_000 };
     let book = TokenBook::open(options, parts).unwrap();

@@ -8,7 +8,7 @@ mod desk;
 
 use desk::{Desk, TENANT, USER, fields, mint};
 use std::time::{Duration, Instant};
-use windfall_config::rules::Revoked;
+use windfall_contract::rules::Revoked;
 use windfall_token::{Algorithm, KeyRing, TokenFields, Verdict};
 
 const ROUNDS: usize = 301;

@@ -6,7 +6,7 @@ mod desk;
 use desk::{Desk, Mood, TENANT, USER, fields, mint};
 use prost::Message;
 use tonic::Request;
-use windfall_config::rules::Revoked;
+use windfall_contract::rules::Revoked;
 use windfall_edge::{Call, Caller, Role};
 use windfall_proto::v1::tokens_server::Tokens as _;
 use windfall_proto::v1::{TokenVerdict, VerifyTokensReply, VerifyTokensRequest};

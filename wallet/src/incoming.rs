@@ -3,9 +3,9 @@
 use crate::options::HELD_MAX;
 use crate::wallet::{Inner, User};
 use std::collections::BTreeMap;
+use windfall_contract::accounts::AccountsError;
 use windfall_proto::order::check_amount;
 use windfall_proto::v1::BonusToken;
-use windfall_reward_service::accounts::AccountsError;
 use windfall_reward_service::ledger::{Status, StoredOrder};
 use windfall_token_service::{PAGE_MAX, Page, Verdict, VerifyError};
 

@@ -5,8 +5,8 @@ use crate::options::{FLOW_MAX, LOOKS_MAX};
 use crate::wallet::{Inner, User, Wallet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use windfall_contract::accounts::AccountsError;
 use windfall_proto::v1::BonusToken;
-use windfall_reward_service::accounts::AccountsError;
 use windfall_reward_service::ledger::{FlowKind, FlowLine};
 use windfall_token_service::VerifyError;
 

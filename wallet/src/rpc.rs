@@ -6,12 +6,12 @@ use crate::wallet::{User, Wallet};
 use crate::withdraw::{Outcome, Receipt, WithdrawError, Withdrawal};
 use async_trait::async_trait;
 use tonic::{Code, Request, Response, Status};
+use windfall_contract::accounts::AccountsError;
 use windfall_edge::{Call, retry_later};
 use windfall_proto::v1::{
     FlowKind, FlowLine, GetWalletReply, GetWalletRequest, WalletBalance, WithdrawOutcome, WithdrawReply,
     WithdrawRequest, wallet_server,
 };
-use windfall_reward_service::accounts::AccountsError;
 
 /// The service. Mount it as `WalletServer::new(WalletService::new(wallet))`.
 #[derive(Debug, Clone)]

@@ -5,8 +5,8 @@ use crate::stats::{Counters, WalletStats};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use windfall_reward_service::accounts::{Accounts, AccountsError};
-use windfall_reward_service::contract::Rewards;
+use windfall_contract::accounts::{Accounts, AccountsError};
+use windfall_contract::rewards::Rewards;
 use windfall_token_service::TokenBook;
 
 /// What a [`Wallet`] is wired to.

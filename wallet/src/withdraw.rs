@@ -5,11 +5,11 @@ use crate::options::{FORCES_MAX, GRANT_EVENTS, RETRY_MS};
 use crate::wallet::{Inner, User, Wallet};
 use bytes::Bytes;
 use std::cmp::Reverse;
+use windfall_contract::accounts::{AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::rewards::GrantReply;
 use windfall_proto::event::EventRef;
 use windfall_proto::order::{self, Invalid};
 use windfall_proto::v1::BonusToken;
-use windfall_reward_service::accounts::{AccountsError, WithdrawOrder, Withdrawn};
-use windfall_reward_service::contract::GrantReply;
 use windfall_token_service::{TEXTS_MAX, VerifyError};
 
 /// What a user takes out.

@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
-use windfall_config::{LiveRules, Rules};
+use windfall_config::LiveRules;
+use windfall_contract::Clock;
+use windfall_contract::rewards::Rewards as _;
+use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::contract::Rewards as _;
 use windfall_reward_service::ledger::{Ledger, LedgerOptions, LedgerReader, Status};
-use windfall_reward_service::{GrantObserver, RewardHandle, RewardOptions, RewardService, system_clock};
-use windfall_store::contract::{NEVER, TokenKey, TokenPut, TokenStore};
+use windfall_reward_service::{GrantObserver, RewardHandle, RewardOptions, RewardService};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
 use windfall_token::{KeyRing, TokenFields};
 use windfall_token_service::{TokenBook, TokenOptions, TokenParts};
@@ -116,7 +117,7 @@ async fn each_order_once_and_each_withdrawal_once() {
     let path = folder.path().join("ledger.db");
     let ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
     let rewards =
-        RewardService::start(RewardOptions::default(), ledger, vec![], Some(observer), system_clock())
+        RewardService::start(RewardOptions::default(), ledger, vec![], Some(observer), Clock::system())
             .unwrap();
     let dropper = tokio::spawn({
         let store = store.clone();
@@ -127,7 +128,7 @@ async fn each_order_once_and_each_withdrawal_once() {
         }
     });
 
-    let rules = Rules::parse(include_str!("../../config/samples/rules.toml"), None).unwrap();
+    let rules = windfall_config::parse_rules(include_str!("../../config/samples/rules.toml"), None).unwrap();
     let parts = TokenParts { keys: ring, store: store.clone(), rules: LiveRules::fixed(rules) };
     let book = TokenBook::open(TokenOptions::default(), parts).unwrap();
     let parts = WalletParts { book, rewards: Arc::new(rewards.clone()), accounts: Arc::new(rewards.clone()) };

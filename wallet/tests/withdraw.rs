@@ -6,7 +6,7 @@ mod bank;
 use bank::{ALICE, At, Desk, asked, busy};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use windfall_reward_service::accounts::Withdrawn;
+use windfall_contract::accounts::Withdrawn;
 use windfall_wallet::{Outcome, User, WalletOptions, WithdrawError};
 
 fn paid(credited_tokens: u32, balance: i64) -> windfall_wallet::Receipt {

@@ -5,9 +5,9 @@ use anyhow::{Result, ensure};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, SendRefused, Tag};
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
-use windfall_queue::contract::{Broker, Delivery, DeliverySink, OutRecord, SendRefused, Tag};
 
 pub const NAME: &str = "rain";
 /// Take turns, record by record.

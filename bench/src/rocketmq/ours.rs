@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use windfall_queue::contract::{
+use windfall_contract::broker::{
     Broker, Delivery, DeliverySink, Fetch, OutRecord, Position, Producer, SendRefused, Tag,
 };
 use windfall_queue::rocketmq::{RocketBroker, RocketOptions};

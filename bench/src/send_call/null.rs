@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use windfall_queue::contract::{
+use windfall_contract::broker::{
     Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
 };
-use windfall_store::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
+use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 
 /// Records between `send` and the driver's thread.
 const RECORDS_MAX: usize = 1024;

@@ -7,11 +7,12 @@ use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::task::block_in_place;
+use windfall_contract::Clock;
+use windfall_contract::rewards::GrantReply;
 use windfall_proto::event::EventRef;
-use windfall_reward_service::contract::GrantReply;
+use windfall_reward_service::Replayed;
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::{ArchiveFilter, Archived};
-use windfall_reward_service::{Replayed, system_clock};
 
 /// Entries of one page.
 const PAGE: u32 = 1_000;
@@ -153,7 +154,7 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
         let badges = FakeDownstream::open(
             place::badge_book(data.path()),
             FakeOptions { name: "badges".into(), ..FakeOptions::default() },
-            system_clock(),
+            Clock::system(),
         )
         .context("the badge downstream's book cannot be opened")?;
         let ledger = manifest.backends.ledger(data.path()).await?;
@@ -162,7 +163,7 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
             block_in_place(|| manifest.backends.rules_store(data.path())?.show().map_err(anyhow::Error::from))
         {
             // A budget that was raised since is what a replay often waits for.
-            let rules = windfall_config::Rules::parse(&rules, None)?;
+            let rules = windfall_config::parse_rules(&rules, None)?;
             rewards.apply_budgets(rules.version, &rules.budgets).await?;
         }
         let mut replayed = Vec::new();

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use windfall_config::etcd::{EtcdOptions, EtcdRulesStore};
-use windfall_config::{ChangeRules, Rules, RulesStore, Written};
+use windfall_config::{ChangeRules, RulesStore, Written};
 
 /// `windfall rules …`
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -135,7 +135,7 @@ pub fn run(command: &RulesCommand) -> Result<()> {
         RulesCommand::Check { document, brokers } => {
             let known: Option<Vec<&str>> =
                 brokers.brokers.as_ref().map(|names| names.iter().map(String::as_str).collect());
-            let rules = Rules::parse_bytes(&read(document)?, known.as_deref())
+            let rules = windfall_config::parse_rules_bytes(&read(document)?, known.as_deref())
                 .with_context(|| format!("{} is refused", document.display()))?;
             println!(
                 "valid: version {}, {} types, {} queues, {} routes, {} budgets",
@@ -183,8 +183,8 @@ fn show(place: &RulesPlace, json: bool) -> Result<()> {
         print!("{text}");
         return Ok(());
     }
-    let rules = Rules::parse(&text, None).with_context(|| format!("{place} is refused"))?;
-    let limit = |limit: windfall_config::rules::Limit| serde_json::json!({"rate_per_s": limit.rate_per_s, "burst": limit.burst});
+    let rules = windfall_config::parse_rules(&text, None).with_context(|| format!("{place} is refused"))?;
+    let limit = |limit: windfall_contract::rules::Limit| serde_json::json!({"rate_per_s": limit.rate_per_s, "burst": limit.burst});
     let types: serde_json::Map<_, _> = rules
         .limits
         .types

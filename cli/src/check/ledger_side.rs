@@ -5,7 +5,7 @@ use crate::data::place;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
-use windfall_config::{ChangeRules, Rules};
+use windfall_config::ChangeRules;
 use windfall_proto::event::EventRef;
 use windfall_reward_service::fake::FakeBook;
 use windfall_reward_service::ledger::{ArchiveFilter, LedgerReader};
@@ -106,7 +106,7 @@ fn budgets_ever(store: &dyn ChangeRules) -> Result<BTreeMap<BudgetKey, i64>> {
     let mut allowed = BTreeMap::new();
     for document in documents {
         // A document that does not validate was never in force.
-        let Ok(rules) = Rules::parse(&document, None) else { continue };
+        let Ok(rules) = windfall_config::parse_rules(&document, None) else { continue };
         for budget in rules.budgets {
             let total = allowed.entry((budget.activity, budget.scene, budget.bonus_type)).or_insert(0);
             *total = budget.total.max(*total);

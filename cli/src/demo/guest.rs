@@ -15,9 +15,9 @@ use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::block_in_place;
 use windfall_consumer::ConsumerStats;
-use windfall_queue::virtual_queue::Clock;
+use windfall_contract::Clock;
+use windfall_reward_service::RewardHandle;
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
-use windfall_reward_service::{RewardHandle, system_clock};
 
 /// How long a guest may take to leave.
 const LEAVE: Duration = Duration::from_secs(15);
@@ -94,7 +94,7 @@ async fn consume(
     let book = place::guest(data).join("badge.book");
     std::fs::create_dir_all(place::guest(data)).context("no room for a guest in the data directory")?;
     let badges =
-        FakeDownstream::open(book, away, system_clock()).context("the guest's book cannot be opened")?;
+        FakeDownstream::open(book, away, Clock::system()).context("the guest's book cannot be opened")?;
     let shared = open_shared(
         parts.ledger(data).await?,
         brokers.into_iter().map(|(name, broker)| (name, broker as _)).collect(),

@@ -3,7 +3,8 @@
 use super::rain::{ACTIVITY, SHARES};
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
-use windfall_config::{ChangeRules, Rules};
+use windfall_config::ChangeRules;
+use windfall_contract::rules::Rules;
 use windfall_sdk::RedPacketRain;
 
 /// The type whose budget is too small for the troubled rain, on purpose: what exceeds it is archived.
@@ -33,9 +34,9 @@ pub fn change(
     now_ms: u64,
     change: impl FnOnce(&mut Rules),
 ) -> Result<()> {
-    let mut rules = Rules::parse(&store.show()?, None)?;
+    let mut rules = windfall_config::parse_rules(&store.show()?, None)?;
     change(&mut rules);
-    store.set(&rules.to_text(), "windfall demo", why, now_ms)?;
+    store.set(&windfall_config::rules_text(&rules), "windfall demo", why, now_ms)?;
     Ok(())
 }
 
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn validates_for_every_size() {
         for (rewards, calm) in [(1, false), (200_000, false), (1_000_000, true)] {
-            Rules::parse(&document(rewards, calm), Some(&["a", "b"])).unwrap();
+            windfall_config::parse_rules(&document(rewards, calm), Some(&["a", "b"])).unwrap();
         }
     }
 }

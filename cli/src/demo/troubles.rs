@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::block_in_place;
 use windfall_config::ChangeRules;
-use windfall_config::rules::Fuse;
+use windfall_contract::rules::Fuse;
 use windfall_queue::faulty::Faults;
 use windfall_servers::{Activity, Server, Servers};
 

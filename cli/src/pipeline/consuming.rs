@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
-use windfall_config::{LiveRules, Rules};
-use windfall_consumer::{
-    Clock as _, ConsumerHandle, ConsumerStats, Crashed, DrainReport, Gate, Parts, Salvage, SystemClock,
-};
+use windfall_config::LiveRules;
+use windfall_consumer::{ConsumerHandle, ConsumerStats, Crashed, DrainReport, Gate, Parts, Salvage};
+use windfall_contract::Clock;
+use windfall_contract::broker::Broker;
+use windfall_contract::rules::Rules;
 use windfall_limiter::{Limit, Limiter, Now};
-use windfall_queue::contract::Broker;
 use windfall_queue::virtual_queue::Fanout;
 use windfall_reward_service::ledger::BudgetsApplied;
 use windfall_reward_service::{CallError, RewardHandle};
@@ -64,8 +64,8 @@ impl Consuming {
             Salvage::open(salvage, SALVAGE_MAX_BYTES).context("the salvage file cannot be opened")?;
         let budgets = tokio::spawn(follow_budgets(shared.rules.clone(), shared.rewards.clone()));
         let mut own = Self { shared, salvage: Arc::new(salvage), consumers: Vec::new(), budgets };
-        let clock = Arc::new(SystemClock::start());
-        let now = Now(clock.now_ns());
+        let clock = Clock::system();
+        let now = Now(clock.monotonic_ns());
         let rules = own.shared.rules.current();
         let global = rules.limits.global;
         let limiter =
@@ -86,7 +86,7 @@ impl Consuming {
                 salvage: Arc::clone(&own.salvage),
                 gate: Arc::clone(&gate),
                 rules: Arc::new(move || live.current()),
-                clock: Arc::clone(&clock) as _,
+                clock: clock.clone(),
             };
             let options = windfall_consumer::Options {
                 jitter_seed: seed.wrapping_add(own.consumers.len() as u64),

@@ -15,17 +15,18 @@ use std::time::{Duration, Instant};
 pub use token_drop::TokenDrop;
 use windfall_config::LiveRules;
 use windfall_consumer::ConsumerStats;
-use windfall_queue::contract::Broker;
+use windfall_contract::Clock;
+use windfall_contract::broker::Broker;
+use windfall_contract::connector::Connector;
+use windfall_contract::tokens::TokenStore;
 use windfall_queue::faulty::Faulty;
-use windfall_queue::virtual_queue::{Clock, Fanout, FanoutOptions, FanoutStats};
+use windfall_queue::virtual_queue::{Fanout, FanoutOptions, FanoutStats};
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::Ledger;
 use windfall_reward_service::{
-    Connector, ConnectorOptions, GrantObserver, Payer, RewardHandle, RewardOptions, RewardService,
-    RewardStats, system_clock,
+    ConnectorOptions, GrantObserver, Payer, RewardHandle, RewardOptions, RewardService, RewardStats,
 };
 use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SdkStats, SpoolMode};
-use windfall_store::contract::TokenStore;
 use windfall_store::switchable::Switchable;
 use windfall_token::{Algorithm, KeyFile, KeyRing};
 
@@ -161,7 +162,7 @@ impl Pipeline {
         let brokers = open_brokers(data, &options.backends, options.seed).await?;
         let as_brokers = || brokers.iter().map(|(name, faulty)| (name.clone(), Arc::clone(faulty) as _));
         let tokens = Switchable::new(options.backends.tokens(data).await?);
-        let badges = FakeDownstream::open(place::badge_book(data), options.badges, system_clock())
+        let badges = FakeDownstream::open(place::badge_book(data), options.badges, Clock::system())
             .context("the badge downstream's book cannot be opened")?;
         let badges = Arc::new(badges);
         let shared = open_shared(
@@ -333,6 +334,6 @@ pub fn start_rewards(
         ..RewardOptions::default()
     };
     let connectors = vec![Arc::clone(badges) as Arc<dyn Connector>];
-    RewardService::start(options, ledger, connectors, Some(observer), system_clock())
+    RewardService::start(options, ledger, connectors, Some(observer), Clock::system())
         .context("the reward service cannot start")
 }

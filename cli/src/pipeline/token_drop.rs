@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use windfall_contract::tokens::{TokenKey, TokenStore};
 use windfall_reward_service::GrantObserver;
-use windfall_store::contract::{TokenKey, TokenStore};
 
 /// Removals that wait for the store; what is more is given up.
 const WAITING_MAX: usize = 131_072;

@@ -5,7 +5,9 @@ use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use windfall_connectors::{GrpcConnector, HttpConnector, Snapshot};
-use windfall_reward_service::{Clock, Connector, ConnectorOptions, Payer, RewardOptions};
+use windfall_contract::Clock;
+use windfall_contract::connector::Connector;
+use windfall_reward_service::{ConnectorOptions, Payer, RewardOptions};
 
 /// A connector that is set up, and its counters.
 pub struct Wired {
@@ -50,13 +52,13 @@ fn wire(name: &str, at: &ConnectorAt, clock: &Clock) -> Result<Wired> {
     let wrong = || format!("connectors.{name}");
     Ok(match &at.wire {
         Wire::Http(options) => {
-            let own = HttpConnector::new(name, options, Arc::clone(clock)).with_context(wrong)?;
+            let own = HttpConnector::new(name, options, clock.clone()).with_context(wrong)?;
             let own = Arc::new(own);
             let read = Arc::clone(&own);
             Wired { name: name.into(), connector: own, snapshot: Arc::new(move || read.metrics()) }
         }
         Wire::Grpc(options) => {
-            let own = GrpcConnector::new(name, options, Arc::clone(clock)).with_context(wrong)?;
+            let own = GrpcConnector::new(name, options, clock.clone()).with_context(wrong)?;
             let own = Arc::new(own);
             let read = Arc::clone(&own);
             Wired { name: name.into(), connector: own, snapshot: Arc::new(move || read.metrics()) }

@@ -4,8 +4,8 @@ use super::options::ServiceOptions;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use windfall_config::RulesStore;
+use windfall_contract::Clock;
 use windfall_edge::{MintedKey, mint_key};
-use windfall_queue::virtual_queue::Clock;
 use windfall_token::{Algorithm, KeyFile};
 
 /// Callers of a try-out: name, roles, whether it may name users, and what it is for.
@@ -105,7 +105,6 @@ fn write_access(path: &Path, tenant: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use windfall_config::Rules;
 
     #[test]
     fn an_access_file_of_somebody_else_is_kept() {
@@ -120,6 +119,6 @@ mod tests {
 
     #[test]
     fn its_rules_validate() {
-        Rules::parse(RULES, Some(&["a", "b"])).unwrap();
+        windfall_config::parse_rules(RULES, Some(&["a", "b"])).unwrap();
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use windfall_connectors::fake::{FakeServer, ServerOptions, Trouble};
 use windfall_connectors::signature::SigningKey;
+use windfall_contract::Clock;
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
-use windfall_reward_service::system_clock;
 
 /// Arguments of `windfall fake-downstream`.
 #[derive(Debug, Clone, clap::Args)]
@@ -88,10 +88,10 @@ pub fn fake_downstream(args: &FakeArgs) -> Result<Outcome> {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let downstream = FakeDownstream::open(&args.book, behaves, system_clock())
+        let downstream = FakeDownstream::open(&args.book, behaves, Clock::system())
             .with_context(|| format!("the book {} cannot be opened", args.book.display()))?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let server = FakeServer::start(options, Arc::new(downstream), system_clock())
+        let server = FakeServer::start(options, Arc::new(downstream), Clock::system())
             .await
             .with_context(|| format!("cannot listen at {}", args.listen))?;
         println!("windfall fake-downstream is ready at {}", server.address());

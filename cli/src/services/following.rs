@@ -53,10 +53,10 @@ mod tests {
     use super::*;
     use crate::services::dev;
     use std::collections::BTreeMap;
-    use windfall_config::Rules;
-    use windfall_queue::contract::Broker;
+    use windfall_contract::Clock;
+    use windfall_contract::broker::Broker;
     use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
-    use windfall_queue::virtual_queue::{Clock, FanoutOptions};
+    use windfall_queue::virtual_queue::FanoutOptions;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_queue_that_new_rules_bring_is_open_without_a_restart() {
@@ -66,7 +66,8 @@ mod tests {
             (name.to_owned(), broker.unwrap() as Arc<dyn Broker>)
         };
         let brokers: BTreeMap<_, _> = ["a", "b"].map(open).into();
-        let (rules, applier) = LiveRules::adjustable(Rules::parse(dev::RULES, None).unwrap(), None);
+        let (rules, applier) =
+            LiveRules::adjustable(windfall_config::parse_rules(dev::RULES, None).unwrap(), None);
         let fanout = Fanout::open(&rules.current(), brokers, FanoutOptions::default(), Clock::system());
         let fanout = Arc::new(fanout.unwrap());
         let following = FollowRules::start(&rules, Arc::clone(&fanout));

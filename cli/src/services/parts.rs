@@ -17,17 +17,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::{AbortHandle, block_in_place};
 use windfall_config::LiveRules;
-use windfall_config::rules::Fuse;
+use windfall_contract::Clock;
+use windfall_contract::broker::Broker;
+use windfall_contract::rules::Fuse;
+use windfall_contract::tokens::TokenStore;
 use windfall_edge::{Faces, Health};
 use windfall_gateway::Gateway;
-use windfall_queue::contract::Broker;
-use windfall_queue::virtual_queue::{Clock, Fanout};
+use windfall_queue::virtual_queue::Fanout;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
-use windfall_reward_service::{
-    Fuses, LaterGrants, ResumeOptions, Resumer, RewardHandle, RewardService, system_clock,
-};
+use windfall_reward_service::{Fuses, LaterGrants, ResumeOptions, Resumer, RewardHandle, RewardService};
 use windfall_sdk::{Sdk, SdkOptions, SdkParts, SpoolMode};
-use windfall_store::contract::TokenStore;
 use windfall_token::KeyRing;
 use windfall_token_service::{TokenBook, TokenParts, TokenService};
 use windfall_wallet::{Wallet, WalletParts, WalletService};
@@ -62,7 +61,7 @@ impl Parts {
         let fanout = if role.queues() { Some(open_fanout(&rules, &brokers, clock)?) } else { None };
         let keys = if role.sends() || role.judges_tokens() { Some(options.open_keys()?) } else { None };
         let tokens = options.open_tokens().await?;
-        let connectors = if role.grants() { options.wire_connectors(&system_clock())? } else { Vec::new() };
+        let connectors = if role.grants() { options.wire_connectors(&Clock::system())? } else { Vec::new() };
         let mut own = Self {
             sdks: BTreeMap::new(),
             rewards: None,
@@ -149,7 +148,7 @@ impl Parts {
             ledger,
             connectors,
             Some(token_drop.observer()),
-            system_clock(),
+            Clock::system(),
         )
         .context("the reward service cannot start")?;
         crate::pipeline::set_budgets(&rewards, &self.rules.current())

@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use windfall_contract::Clock;
 use windfall_edge::{AccessSource, Health, Metrics, Parts as Served};
-use windfall_queue::virtual_queue::Clock;
 
 /// Arguments of every role.
 #[derive(Debug, Clone, clap::Args)]
@@ -74,7 +74,7 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
         dev::prepare(&options, &clock)?;
     }
     let access = options.access_path();
-    let access = AccessSource::follow(&access, windfall_edge::Clock::system())
+    let access = AccessSource::follow(&access, windfall_contract::Clock::system())
         .with_context(|| format!("callers cannot be read from {}", access.display()))?;
     let drain = Duration::from_millis(options.drain_ms);
     // Half of the time is for calls in hand, the rest for what they left on its way.

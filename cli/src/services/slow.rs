@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinHandle};
 use windfall_config::LiveRules;
-use windfall_queue::contract::Broker;
+use windfall_contract::broker::Broker;
 use windfall_reward_service::RewardHandle;
 
 /// Between two rounds.

@@ -9,7 +9,7 @@ use super::walk::{Findings, Section, Text};
 use crate::bounds::{self, Bound, NUMBER_MAX};
 use crate::nearest::shortened;
 use crate::refusal::Fault;
-use crate::rules::{Budget, BudgetKind, Fuse, Limit, Limits, Pacing, TypeLimit};
+use windfall_contract::rules::{Budget, BudgetKind, Fuse, Limit, Limits, Pacing, TypeLimit};
 
 /// Stands in where a limit is faulty.
 const SHUT: Limit = Limit { rate_per_s: 0, burst: 1 };

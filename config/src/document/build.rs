@@ -15,7 +15,7 @@ use super::walk::{Findings, Section, Text};
 use crate::bounds::{self, NAME_MAX_BYTES, TYPE_MAX_BYTES, TYPES_MAX};
 use crate::nearest::shortened;
 use crate::refusal::{Fault, Problem};
-use crate::rules::{Pattern, Queue, Ratio, Route, Rules, Topic};
+use windfall_contract::rules::{Pattern, Queue, Ratio, Route, Rules, Topic};
 
 const TYPE_NAME: &str = "1 to 32 of a-z, 0-9, _, - and .";
 const PLACE_NAME: &str = "1 to 64 of A-Z, a-z, 0-9, _, - and ., the first a letter or digit";

@@ -10,62 +10,59 @@ use toml::de::DeTable;
 
 use crate::bounds::DOCUMENT_MAX_BYTES;
 use crate::refusal::{Fault, PROBLEMS_MAX, Problem, Refusal};
-use crate::rules::Rules;
+use windfall_contract::rules::Rules;
 
 pub(crate) use walk::{join, line_of};
 
 /// The table that ends every document, so that half of one is never taken for a whole.
 const END: &str = "end";
 
-impl Rules {
-    /// Reads a document and checks it as a whole. `samples/rules.toml` describes every key.
-    ///
-    /// `known_brokers` are the brokers of the static options; without them, any broker's name is taken.
-    ///
-    /// # Errors
-    /// [`Refusal`] with every problem that could be found (at most 50), each with its key, its line, what was
-    /// found and what is allowed.
-    pub fn parse(text: &str, known_brokers: Option<&[&str]>) -> Result<Self, Refusal> {
-        let refuse = |fault| Err(Refusal::of(Problem { key: String::new(), line: None, fault }));
-        if text.len() > DOCUMENT_MAX_BYTES {
-            return refuse(Fault::TooLarge { max: DOCUMENT_MAX_BYTES });
-        }
-        if text.lines().all(is_blank) {
-            return refuse(Fault::Empty);
-        }
-        let root = parse_toml(text)?;
-        let unfinished = check_end(text, &root);
-        match build::build(text, &root, known_brokers) {
-            Ok(rules) if unfinished.is_empty() => Ok(rules),
-            Ok(_) => Err(Refusal::new(unfinished)),
-            Err(mut problems) => {
-                problems.extend(unfinished);
-                Err(Refusal::new(problems))
-            }
-        }
+/// Reads a document and checks it as a whole. `samples/rules.toml` describes every key.
+///
+/// `known_brokers` are the brokers of the static options; without them, any broker's name is taken.
+///
+/// # Errors
+/// [`Refusal`] with every problem that could be found (at most 50), each with its key, its line, what was
+/// found and what is allowed.
+pub fn parse_rules(text: &str, known_brokers: Option<&[&str]>) -> Result<Rules, Refusal> {
+    let refuse = |fault| Err(Refusal::of(Problem { key: String::new(), line: None, fault }));
+    if text.len() > DOCUMENT_MAX_BYTES {
+        return refuse(Fault::TooLarge { max: DOCUMENT_MAX_BYTES });
     }
-
-    /// [`Rules::parse`] of a file's bytes, which may not be text at all.
-    ///
-    /// # Errors
-    /// [`Refusal`], as [`Rules::parse`].
-    pub fn parse_bytes(bytes: &[u8], known_brokers: Option<&[&str]>) -> Result<Self, Refusal> {
-        match str::from_utf8(bytes) {
-            Ok(text) => Self::parse(text, known_brokers),
-            Err(error) => {
-                let at = error.valid_up_to();
-                let line = Some(1 + bytes.iter().take(at).filter(|byte| **byte == b'\n').count());
-                Err(Refusal::of(Problem { key: String::new(), line, fault: Fault::NotUtf8 { at } }))
-            }
-        }
+    if text.lines().all(is_blank) {
+        return refuse(Fault::Empty);
     }
-
-    /// The document that reads back as these rules, every default written out.
-    pub fn to_text(&self) -> String {
-        write::write(self)
+    let root = parse_toml(text)?;
+    let unfinished = check_end(text, &root);
+    match build::build(text, &root, known_brokers) {
+        Ok(rules) if unfinished.is_empty() => Ok(rules),
+        Ok(_) => Err(Refusal::new(unfinished)),
+        Err(mut problems) => {
+            problems.extend(unfinished);
+            Err(Refusal::new(problems))
+        }
     }
 }
 
+/// [`parse_rules`] of a file's bytes, which may not be text at all.
+///
+/// # Errors
+/// [`Refusal`], as [`parse_rules`].
+pub fn parse_rules_bytes(bytes: &[u8], known_brokers: Option<&[&str]>) -> Result<Rules, Refusal> {
+    match str::from_utf8(bytes) {
+        Ok(text) => parse_rules(text, known_brokers),
+        Err(error) => {
+            let at = error.valid_up_to();
+            let line = Some(1 + bytes.iter().take(at).filter(|byte| **byte == b'\n').count());
+            Err(Refusal::of(Problem { key: String::new(), line, fault: Fault::NotUtf8 { at } }))
+        }
+    }
+}
+
+/// The document that reads back as these rules, every default written out.
+pub fn rules_text(rules: &Rules) -> String {
+    write::write(rules)
+}
 /// The version that a document carries; `None` where it is no document.
 pub(crate) fn version_of(text: &str) -> Option<u64> {
     let root = DeTable::parse(text).ok()?;

@@ -7,7 +7,7 @@ use super::walk::{Findings, Section};
 use crate::bounds::{self, REVOCATIONS_MAX, TRADE_NO_MAX_BYTES, WHY_MAX_BYTES};
 use crate::nearest::shortened;
 use crate::refusal::Fault;
-use crate::revocations::{Revocation, Revocations, Revoked};
+use windfall_contract::rules::{Revocation, Revocations, Revoked};
 
 const TRADE_NO: &str = "1 to 128 visible ASCII characters";
 const WHY: &str = "1 to 256 bytes without control characters";

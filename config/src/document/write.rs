@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::rules::{Limit, Revoked, Rules};
+use windfall_contract::rules::{Limit, Revoked, Rules};
 
 /// Everything is written out, so that a later change of a default changes no document that was kept.
 pub(super) fn write(rules: &Rules) -> String {

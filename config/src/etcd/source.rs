@@ -3,7 +3,6 @@
 use super::connection::{Connection, Found};
 use super::{EtcdOptions, OpenEtcdError};
 use crate::live::{Applier, LiveRules};
-use crate::rules::Rules;
 use crate::store::write_whole;
 use crate::watch::read_bounded;
 use etcd_client::EventType;
@@ -14,6 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use windfall_contract::rules::Rules;
 
 /// Between two tries to reach etcd; also the pause after a watch that ended in order.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -127,7 +127,7 @@ async fn begin<C: Fn() -> u64>(
     let rules = match (copied, &first) {
         // What etcd has is offered to it like any later change: an older one is not taken.
         (Some(rules), _) => rules,
-        (None, Ok(Found { document: Some(bytes), .. })) => Rules::parse_bytes(bytes, known.as_deref())
+        (None, Ok(Found { document: Some(bytes), .. })) => crate::parse_rules_bytes(bytes, known.as_deref())
             .map_err(|refusal| OpenEtcdError::Refused { key: key.clone(), refusal })?,
         (None, Ok(_)) => return Err(OpenEtcdError::Missing { place, key }),
         (None, Err(what)) => return Err(OpenEtcdError::Unreachable { place, what: what.clone() }),
@@ -151,7 +151,7 @@ fn read_copy(path: &Path, known_brokers: Option<&[&str]>) -> Option<Rules> {
             }
         })
         .ok()?;
-    Rules::parse_bytes(&bytes, known_brokers)
+    crate::parse_rules_bytes(&bytes, known_brokers)
         .inspect_err(|refusal| tracing::warn!(%place, %refusal, "the copy of the rules is not used"))
         .ok()
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use windfall_reward_service::Clock;
+use windfall_contract::Clock;
 use windfall_reward_service::fake::FakeDownstream;
 
 /// Options of the server; [`windfall_reward_service::fake::FakeOptions`] are those of the downstream behind it.

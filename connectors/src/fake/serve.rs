@@ -22,10 +22,11 @@ use tokio::task::JoinSet;
 use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service;
+use windfall_contract::Clock;
+use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_proto::v1::downstream_server::{Downstream, DownstreamServer};
 use windfall_proto::v1::{PayOutcome, PayReply, PayRequest};
 use windfall_reward_service::fake::FakeDownstream;
-use windfall_reward_service::{Clock, Connector, PayAnswer, PayOrder};
 
 /// Bytes of a request's body.
 const BODY_MAX_BYTES: usize = 64 << 10;
@@ -200,7 +201,7 @@ async fn http(shared: &Shared, request: Request<Incoming>) -> Result<Response<Bo
 fn is_signed(shared: &Shared, headers: &HeaderMap, path: &str, body: &[u8]) -> bool {
     let header = headers.get(HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let keys = &shared.options.signing_keys;
-    verify(keys, header, "POST", path, body, (shared.clock)(), shared.options.skew_ms).is_ok()
+    verify(keys, header, "POST", path, body, shared.clock.wall_ms(), shared.options.skew_ms).is_ok()
 }
 
 fn parse(body: &[u8]) -> Option<(OrderJson<'_>, i64, i64)> {

@@ -11,8 +11,9 @@ use tokio::task::JoinHandle;
 use windfall_connectors::fake::{FakeServer, ServerOptions};
 use windfall_connectors::signature::SigningKey;
 use windfall_connectors::{GrpcConnector, GrpcOptions, HttpConnector, HttpOptions, WireOptions};
+use windfall_contract::Clock;
+use windfall_contract::connector::PayOrder;
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
-use windfall_reward_service::{PayOrder, system_clock};
 
 pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
 pub const BEARER: &str = "a-bearer-key-of-the-fake";
@@ -50,7 +51,7 @@ pub fn http_options(folder: &Path, url: &str) -> HttpOptions {
 
 pub fn http(folder: &Path, address: SocketAddr) -> HttpConnector {
     let options = http_options(folder, &format!("http://{address}/v1/{{bonus_type}}/pay?from=windfall"));
-    HttpConnector::new("fake", &options, system_clock()).unwrap()
+    HttpConnector::new("fake", &options, Clock::system()).unwrap()
 }
 
 pub fn grpc_options(folder: &Path, url: &str) -> GrpcOptions {
@@ -61,7 +62,7 @@ pub fn grpc_options(folder: &Path, url: &str) -> GrpcOptions {
 }
 
 pub fn grpc(folder: &Path, address: SocketAddr) -> GrpcConnector {
-    GrpcConnector::new("fake", &grpc_options(folder, &format!("http://{address}")), system_clock()).unwrap()
+    GrpcConnector::new("fake", &grpc_options(folder, &format!("http://{address}")), Clock::system()).unwrap()
 }
 
 pub fn quick() -> FakeOptions {
@@ -81,8 +82,8 @@ pub fn server_options() -> ServerOptions {
 }
 
 pub async fn server(folder: &Path, fake: FakeOptions) -> (FakeServer, Arc<FakeDownstream>) {
-    let downstream = Arc::new(FakeDownstream::open(book(folder), fake, system_clock()).unwrap());
-    let server = FakeServer::start(server_options(), downstream.clone(), system_clock()).await.unwrap();
+    let downstream = Arc::new(FakeDownstream::open(book(folder), fake, Clock::system()).unwrap());
+    let server = FakeServer::start(server_options(), downstream.clone(), Clock::system()).await.unwrap();
     (server, downstream)
 }
 

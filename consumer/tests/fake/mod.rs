@@ -9,19 +9,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use windfall_config::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 use windfall_consumer::{
-    Clock, ConsumerHandle, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, spawn,
+    ConsumerHandle, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, spawn,
 };
+use windfall_contract::Clock;
+use windfall_contract::broker::{
+    Acks, Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Polled, Position,
+};
+use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards};
+use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 use windfall_limiter::{self as limiter, Limiter, Now};
 use windfall_proto::event::{self, EventRef};
 use windfall_proto::record::{self, Head};
-use windfall_queue::contract::{
-    Acks, Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Polled, Position,
-};
-use windfall_reward_service::contract::{
-    ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards,
-};
 
 pub const WALL_START_MS: i64 = 1_800_000_000_000;
 
@@ -31,13 +30,13 @@ pub struct TestClock {
     pub ahead_ms: AtomicU64,
 }
 
-impl Clock for TestClock {
-    fn now_ns(&self) -> u64 {
+impl TestClock {
+    pub fn now_ns(&self) -> u64 {
         let ahead_ns = self.ahead_ms.load(Ordering::SeqCst) * 1_000_000;
         u64::try_from(self.start.elapsed().as_nanos()).unwrap() + ahead_ns
     }
 
-    fn wall_ms(&self) -> i64 {
+    pub fn wall_ms(&self) -> i64 {
         WALL_START_MS + i64::try_from(self.now_ns() / 1_000_000).unwrap()
     }
 }
@@ -189,9 +188,10 @@ impl World {
                 state.assign(u32::try_from(partition).unwrap());
             }
         }
-        let clock: Arc<dyn Clock> = self.clock.clone();
+        let (mono, wall) = (Arc::clone(&self.clock), Arc::clone(&self.clock));
+        let clock = Clock::from_sources(move || mono.now_ns(), move || wall.wall_ms().cast_unsigned());
         let limit = limiter::Limit { rate_per_s: 100_000_000, burst: 10_000_000 };
-        let now = Now(clock.now_ns());
+        let now = Now(clock.monotonic_ns());
         let rules = Arc::clone(&self.rules);
         let gate = Arc::new(Gate::new(Arc::new(Limiter::new(limit, now)), now));
         *self.gate.lock() = Some(Arc::clone(&gate));

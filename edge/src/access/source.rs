@@ -1,7 +1,6 @@
 //! The access file as it is now, followed while the process runs.
 
 use super::{Access, AccessError};
-use crate::clock::Clock;
 use crate::users::{Fetches, KeySet, Users};
 use arc_swap::ArcSwap;
 use std::fmt;
@@ -12,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::MissedTickBehavior;
+use windfall_contract::Clock;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -200,7 +200,7 @@ async fn follow(path: PathBuf, mut in_force: Texts, state: Arc<State>) {
         }
         let users = state.live.load().users.clone();
         if let Some(users) = users {
-            users.refresh_if_old(state.clock.now_s()).await;
+            users.refresh_if_old(state.clock.unix_s()).await;
         }
     }
 }

@@ -4,6 +4,7 @@ use super::programs::{Program, cell, text};
 use super::session::Session;
 use crate::error::LedgerError;
 use crate::model::{Awaits, Order, OrderOutcome, Status};
+use crate::model::{CREDITED, REJECTED, RESERVED, reason_code, status_of_columns};
 use std::collections::HashMap;
 
 /// What a decision needs of a stored order.
@@ -39,9 +40,9 @@ impl Stored {
 fn columns(status: Status, awaits: Awaits, took_ms: i64) -> (i16, i16, Option<i64>) {
     let small = |code: i64| i16::try_from(code).unwrap_or(i16::MAX);
     match status {
-        Status::Reserved => (small(Status::RESERVED), small(awaits.code()), None),
-        Status::Credited => (small(Status::CREDITED), 0, Some(took_ms)),
-        Status::Rejected(reason) => (small(Status::REJECTED), small(reason.code()), Some(took_ms)),
+        Status::Reserved => (small(RESERVED), small(awaits.code()), None),
+        Status::Credited => (small(CREDITED), 0, Some(took_ms)),
+        Status::Rejected(reason) => (small(REJECTED), small(reason_code(reason)), Some(took_ms)),
     }
 }
 
@@ -112,7 +113,7 @@ pub(crate) fn read<'a>(
     for row in &rows {
         let trade_no = text(row, 0)?;
         let (status, reason): (i16, i16) = (cell(row, 3)?, cell(row, 4)?);
-        let status = Status::of_columns(i64::from(status), i64::from(reason))
+        let status = status_of_columns(i64::from(status), i64::from(reason))
             .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
         let program = Program {
             id: cell(row, 6)?,

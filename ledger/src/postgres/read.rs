@@ -7,6 +7,7 @@ use super::{archive, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
+use crate::model::status_of_columns;
 use crate::model::{Awaits, BudgetState, FlowKind, FlowLine, ReservedOrder, Status, StoredOrder};
 use crate::reader::OrderLine;
 use crate::reconcile::{self, EXTRA_TRANSFERS, Reconciliation, USER};
@@ -50,7 +51,7 @@ fn order(row: &Row) -> Result<StoredOrder, LedgerError> {
 
 fn status(row: &Row, at: usize, trade_no: &str) -> Result<Status, LedgerError> {
     let (status, reason): (i16, i16) = (cell(row, at)?, cell(row, at + 1)?);
-    Status::of_columns(i64::from(status), i64::from(reason))
+    status_of_columns(i64::from(status), i64::from(reason))
         .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))
 }
 

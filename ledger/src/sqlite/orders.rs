@@ -3,6 +3,7 @@
 use super::rows::insert_rows;
 use crate::error::LedgerError;
 use crate::model::{Awaits, Order, Status};
+use crate::model::{CREDITED, REJECTED, RESERVED, reason_code, status_of_columns};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// What a decision needs of a stored order.
@@ -50,7 +51,7 @@ pub(crate) fn insert_credited(
                 bind.int(order.user_id)?;
                 bind.int(programs[at])?;
                 bind.int(order.amount)?;
-                bind.int(Status::CREDITED)?;
+                bind.int(CREDITED)?;
                 bind.int(0)?;
                 bind.int(transfer + i64::try_from(row).unwrap_or(0))?;
                 bind.int(order.time_ms)?;
@@ -79,7 +80,7 @@ pub(crate) fn find(db: &Connection, trade_no: &str) -> Result<Option<Row>, Ledge
              FROM orders WHERE trade_no = ?1",
         )?
         .query_row([trade_no], |row| {
-            let status = Status::of_columns(row.get(3)?, row.get(4)?);
+            let status = status_of_columns(row.get(3)?, row.get(4)?);
             let promised = status == Some(Status::Reserved) && row.get::<_, i64>(4)? == Awaits::Event.code();
             let has_payer = row.get(7)?;
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, status, promised, has_payer, row.get(5)?, row.get(6)?))
@@ -129,7 +130,7 @@ pub(crate) fn set_awaits(
     payer: &str,
 ) -> Result<(), LedgerError> {
     db.prepare_cached("UPDATE orders SET reason = ?2, payer = ?4 WHERE trade_no = ?1 AND status = ?3")?
-        .execute(params![trade_no, awaits.code(), Status::RESERVED, payer])?;
+        .execute(params![trade_no, awaits.code(), RESERVED, payer])?;
     Ok(())
 }
 
@@ -152,8 +153,8 @@ pub(crate) fn set_status(
 
 fn columns(status: Status, awaits: Awaits, took_ms: Option<i64>) -> (i64, i64, Option<i64>) {
     match status {
-        Status::Reserved => (Status::RESERVED, awaits.code(), None),
-        Status::Credited => (Status::CREDITED, 0, took_ms),
-        Status::Rejected(reason) => (Status::REJECTED, reason.code(), took_ms),
+        Status::Reserved => (RESERVED, awaits.code(), None),
+        Status::Credited => (CREDITED, 0, took_ms),
+        Status::Rejected(reason) => (REJECTED, reason_code(reason), took_ms),
     }
 }

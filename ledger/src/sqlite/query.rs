@@ -1,6 +1,7 @@
 //! Reading what is stored.
 
 use crate::error::LedgerError;
+use crate::model::status_of_columns;
 use crate::model::{Awaits, BudgetState, FlowKind, FlowLine, ReservedOrder, Status, StoredOrder};
 use crate::reconcile::USER;
 use crate::withdrawal::HOLD;
@@ -101,7 +102,7 @@ pub(crate) fn order(db: &Connection, trade_no: &str) -> Result<Option<StoredOrde
              JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.trade_no = ?1",
         )?
         .query_row([trade_no], |row| {
-            let status = Status::of_columns(row.get(5)?, row.get(6)?);
+            let status = status_of_columns(row.get(5)?, row.get(6)?);
             let created_ms: i64 = row.get(7)?;
             let took_ms: Option<i64> = row.get(8)?;
             let order = StoredOrder {

@@ -4,7 +4,8 @@ use super::{archive, query, schema, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
-use crate::model::{BudgetState, FlowLine, ReservedOrder, Status, StoredOrder};
+use crate::model::status_of_columns;
+use crate::model::{BudgetState, FlowLine, ReservedOrder, StoredOrder};
 use crate::reader::OrderLine;
 use crate::reconcile::{self, Reconciliation};
 use crate::withdrawal::StoredWithdrawal;
@@ -119,7 +120,7 @@ impl OrderLines<'_> {
         let mut rows = statement.query(params![after, PAGE])?;
         while let Some(row) = rows.next()? {
             let trade_no: String = row.get(0)?;
-            let status = Status::of_columns(row.get(4)?, row.get(5)?)
+            let status = status_of_columns(row.get(4)?, row.get(5)?)
                 .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
             let own: u32 = row.get(6)?;
             let credits = own.saturating_add(self.extra.get(&trade_no).copied().unwrap_or(0));

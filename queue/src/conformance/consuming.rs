@@ -3,9 +3,9 @@
 use super::groups::numbers;
 use super::reader::fetch;
 use super::{Outcome, Stage, ensure};
-use crate::contract::{Acks, Fetch};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Acks, Fetch};
 
 /// `max_records` and `max_bytes` hold, but one record always comes; 0 records are changes alone.
 pub(super) async fn limits_of_a_poll(stage: &Stage<'_>) -> Outcome {

@@ -3,8 +3,8 @@
 use super::groups::{numbers, payloads};
 use super::reader::fetch;
 use super::{Outcome, Stage, ensure, said};
-use crate::contract::{Acks, Commit, Position};
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Acks, Commit, Position};
 
 /// What was finished never comes again, what was not comes again: after a close, and after a drop.
 pub(super) async fn unfinished_come_again(stage: &Stage<'_>) -> Outcome {

@@ -2,10 +2,10 @@
 
 use super::reader::{Reader, Seen, fetch};
 use super::{Outcome, Stage, ensure, said};
-use crate::contract::{Acks, Broker, Commit, Epoch, Position};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Acks, Broker, Commit, Epoch, Position};
 
 /// The payloads, sorted.
 pub(super) fn payloads(seen: &Seen) -> BTreeSet<Vec<u8>> {

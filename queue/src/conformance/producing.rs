@@ -2,10 +2,10 @@
 
 use super::reader::fetch;
 use super::{Ledger, Outcome, Stage, close, ensure, said, send_within};
-use crate::contract::{Acks, Delivery, OpenError, OutRecord, SendRefused, Tag};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use windfall_contract::broker::{Acks, Delivery, OpenError, OutRecord, SendRefused, Tag};
 
 /// Exactly one report for each taken record, from any number of threads; none after `close`, which refuses more.
 pub(super) async fn reports_once(stage: &Stage<'_>) -> Outcome {

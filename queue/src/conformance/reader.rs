@@ -1,10 +1,10 @@
 //! A consumer that checks what it is brought, as it is brought.
 
-use crate::contract::{
-    Acks, Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Position,
-};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{
+    Acks, Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Position,
+};
 
 /// Reads like a careful service: owns what it was assigned, and knows how far it is.
 pub struct Reader {

@@ -4,10 +4,10 @@ use super::Alive;
 use super::group::{Group, MemberId};
 use super::reader::{self, Prefetch};
 use super::topic::Topic;
-use crate::contract::{Change, Commit, CommitError, Consumer, Fetch, OpenError, PollError, Polled};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use windfall_contract::broker::{Change, Commit, CommitError, Consumer, Fetch, OpenError, PollError, Polled};
 
 /// A consumer as callers hold it. Dropping it leaves the group.
 pub(super) struct EmbeddedConsumer {

@@ -1,9 +1,9 @@
 //! Who reads which partition: the cooperative assignment of one group in one topic. No I/O, no clock.
 
 use super::reader::Prefetch;
-use crate::contract::{Change, Commit, Epoch};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use windfall_contract::broker::{Change, Commit, Epoch};
 
 /// A consumer of the group, for as long as it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,6 @@
 //! A broker inside the process, on files: fjall below, one owner process at a time.
 //!
-//! What was reported [`Stored`](crate::contract::Delivery::Stored) is there after `kill -9`; with
+//! What was reported [`Stored`](windfall_contract::broker::Delivery::Stored) is there after `kill -9`; with
 //! [`Fsync::EachBatch`] also after the machine died. A directory belongs to one process; a second one gets
 //! [`OpenError::InUse`].
 //!
@@ -38,7 +38,6 @@ use self::producer::EmbeddedProducer;
 use self::storage::{Extent, ReadError, Storage, TopicRow, io, open_error};
 use self::topic::{Inner, MAX_PARTITIONS, Partition, Topic};
 use self::writer::{Signals, Writer};
-use crate::contract::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 use async_trait::async_trait;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -46,6 +45,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
+use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 
 /// Bytes of a topic's or a group's name.
 const MAX_NAME_BYTES: usize = 249;

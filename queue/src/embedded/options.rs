@@ -1,7 +1,7 @@
 //! What an operator may choose, with defaults that keep a broker under 64 MiB.
 
-use crate::contract::OpenError;
 use std::time::Duration;
+use windfall_contract::broker::OpenError;
 
 /// When written records reach the disk itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,12 +3,12 @@
 use super::Alive;
 use super::chunk::ChunkBuffer;
 use super::topic::Topic;
-use crate::contract::{Delivery, DeliverySink, OutRecord, Producer, SendRefused, Tag};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Delivery, DeliverySink, OutRecord, Producer, SendRefused, Tag};
 
 /// A producer as callers hold it. Dropping it without `close` leaves the writer to finish what was taken.
 pub(super) struct EmbeddedProducer {

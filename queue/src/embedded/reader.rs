@@ -3,12 +3,12 @@
 use super::chunk::ChunkCursor;
 use super::storage::{ChunkKey, ReadError};
 use super::topic::{Inner, Topic};
-use crate::contract::{Epoch, Fetch, InRecord, PollError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::Notify;
+use windfall_contract::broker::{Epoch, Fetch, InRecord, PollError};
 
 /// What is read and not yet polled, shared by a consumer, its reader thread and its group.
 #[derive(Debug)]

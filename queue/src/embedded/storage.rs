@@ -5,7 +5,6 @@
 
 use super::chunk;
 use super::options::{EmbeddedOptions, Fsync};
-use crate::contract::OpenError;
 use bytes::Bytes;
 use fjall::config::{BlockSizePolicy, FilterPolicy};
 use fjall::{
@@ -16,6 +15,7 @@ use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use windfall_contract::broker::OpenError;
 
 /// The newest layout that this build reads.
 const FORMAT: u32 = 1;

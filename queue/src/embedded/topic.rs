@@ -4,11 +4,11 @@ use super::group::Group;
 use super::options::EmbeddedOptions;
 use super::storage::{Extent, Storage};
 use super::writer::Signals;
-use crate::contract::{Lag, OpenError};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use windfall_contract::broker::{Lag, OpenError};
 
 /// Partitions of a topic at most.
 pub(super) const MAX_PARTITIONS: u32 = 1024;

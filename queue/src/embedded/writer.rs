@@ -6,7 +6,6 @@ use super::options::EmbeddedOptions;
 use super::producer::{ProducerShared, Taken};
 use super::storage::ChunkKey;
 use super::topic::{Inner, Topic};
-use crate::contract::Delivery;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
+use windfall_contract::broker::Delivery;
 
 /// So many waiting bytes are written without lingering.
 const HURRY_BYTES: usize = 256 << 10;

@@ -1,12 +1,12 @@
 //! The consuming side: errors, and rebalances that deliver again what was not committed.
 
 use super::{Dice, TopicFaults};
-use crate::contract::{
-    Acks, Broker, Change, Commit, CommitError, Consumer, Epoch, Fetch, OpenError, PollError, Polled, Position,
-};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use windfall_contract::broker::{
+    Acks, Broker, Change, Commit, CommitError, Consumer, Epoch, Fetch, OpenError, PollError, Polled, Position,
+};
 
 pub(super) struct FaultyConsumer {
     broker: Arc<dyn Broker>,

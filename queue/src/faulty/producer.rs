@@ -1,12 +1,14 @@
 //! The producing side: what is held back lives in a heap by due time, and one thread a producer works it off.
 
 use super::{Dice, Faults, TopicFaults};
-use crate::contract::{Broker, Delivery, DeliverySink, OpenError, OutRecord, Producer, SendRefused, Tag};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{
+    Broker, Delivery, DeliverySink, OpenError, OutRecord, Producer, SendRefused, Tag,
+};
 
 const MAX_HELD_RECORDS: usize = 65_536;
 const MAX_HELD_BYTES: usize = 32 << 20;

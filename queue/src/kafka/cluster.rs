@@ -3,7 +3,6 @@
 
 use super::options::{KafkaOptions, OVERHEAD_BYTES};
 use super::watch::Watch;
-use crate::contract::{Lag, OpenError};
 use rdkafka::admin::{
     AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
 };
@@ -17,6 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Lag, OpenError};
 
 /// How long one try to reach the cluster waits before it looks for errors that no try will mend.
 const LOOK: Duration = Duration::from_millis(250);

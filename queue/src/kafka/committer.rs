@@ -2,7 +2,6 @@
 //! come by the queue of records, behind all that was read ahead.
 
 use super::thread::Client;
-use crate::contract::{Commit, CommitError, OpenError};
 use parking_lot::Mutex;
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -10,6 +9,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use tokio::sync::oneshot;
+use windfall_contract::broker::{Commit, CommitError, OpenError};
 
 /// Ends with its handle, after the commit that it is at.
 pub(super) struct Committer {

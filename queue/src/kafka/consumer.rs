@@ -2,12 +2,12 @@
 
 use super::committer::Committer;
 use super::shared::Shared;
-use crate::contract::{Commit, CommitError, Consumer, Fetch, PollError, Polled};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
+use windfall_contract::broker::{Commit, CommitError, Consumer, Fetch, PollError, Polled};
 
 /// How long leaving the group may take: librdkafka waits 5 s for the broker's answer.
 const LEAVE: Duration = Duration::from_secs(6);

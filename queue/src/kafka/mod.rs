@@ -16,7 +16,7 @@
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use windfall_queue::contract::Broker;
+//! use windfall_contract::broker::Broker;
 //! use windfall_queue::kafka::{KafkaBroker, KafkaOptions};
 //!
 //! let broker = KafkaBroker::open(&KafkaOptions::at("127.0.0.1:9092"))?;
@@ -42,12 +42,12 @@ use self::consumer::KafkaConsumer;
 use self::producer::KafkaProducer;
 use self::shared::Shared;
 use self::thread::Reader;
-use crate::contract::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::oneshot;
+use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 
 /// One Kafka cluster.
 pub struct KafkaBroker {

@@ -1,12 +1,12 @@
 //! What an operator may choose, and how it becomes librdkafka's settings.
 
-use crate::contract::OpenError;
 use rdkafka::ClientConfig;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use windfall_contract::broker::OpenError;
 
 /// How a Kafka cluster is reached and used. Defaults suit packs of events; what is left out has its default.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -6,7 +6,6 @@
 use super::cluster;
 use super::options::KafkaOptions;
 use super::watch::{self, Watch};
-use crate::contract::{Delivery, DeliverySink, OpenError, OutRecord, Producer, SendRefused, Tag};
 use parking_lot::{Condvar, Mutex, RwLock};
 use rdkafka::ClientContext;
 use rdkafka::bindings::{rd_kafka_message_status, rd_kafka_msg_status_t};
@@ -20,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Delivery, DeliverySink, OpenError, OutRecord, Producer, SendRefused, Tag};
 
 /// How long the thread waits for reports before it looks whether it should end.
 const LOOK: Duration = Duration::from_millis(10);

@@ -1,10 +1,10 @@
 //! What a consumer and its thread share: partitions, records read ahead, changes to report, orders to carry out.
 
-use crate::contract::{Change, Commit, Epoch, Fetch, InRecord, PollError, Polled};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use windfall_contract::broker::{Change, Commit, Epoch, Fetch, InRecord, PollError, Polled};
 
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,

@@ -6,7 +6,6 @@
 use super::cluster;
 use super::shared::{Order, Shared};
 use super::watch::{self, Watch};
-use crate::contract::{Epoch, InRecord};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use rdkafka::config::RDKafkaLogLevel;
@@ -19,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use windfall_contract::broker::{Epoch, InRecord};
 
 /// How long a poll waits for a record. Orders wait as long.
 const LOOK: Duration = Duration::from_millis(10);

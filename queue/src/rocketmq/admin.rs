@@ -2,9 +2,9 @@
 
 use super::options::RocketOptions;
 use super::registry::Place;
-use crate::contract::{Lag, OpenError};
 use std::time::Duration;
 use tokio::time::Instant;
+use windfall_contract::broker::{Lag, OpenError};
 use windfall_rocketmq::admin::Admin;
 use windfall_rocketmq::{CallError, Client, Granted, Next, Route};
 

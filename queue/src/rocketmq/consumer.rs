@@ -4,12 +4,14 @@ use super::engine::Engine;
 use super::member::Member;
 use super::registry::Seat;
 use super::tasks;
-use crate::contract::{Acks, Change, Commit, CommitError, Consumer, Fetch, PollError, Polled, Position};
 use async_trait::async_trait;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
+use windfall_contract::broker::{
+    Acks, Change, Commit, CommitError, Consumer, Fetch, PollError, Polled, Position,
+};
 
 pub(super) struct RocketConsumer {
     member: Arc<Member>,

@@ -1,9 +1,9 @@
 //! The driver's own threads: its network work goes on whatever the caller's threads do.
 
-use crate::contract::OpenError;
 use std::future::Future;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
+use windfall_contract::broker::OpenError;
 
 /// A runtime that may be dropped anywhere.
 pub(super) struct Engine {

@@ -8,10 +8,10 @@
 //! never come again. So a record is not given back at once after it came or was extended.
 
 use super::payload;
-use crate::contract::{Epoch, Fetch, InRecord};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Epoch, Fetch, InRecord};
 use windfall_rocketmq::{AckEntry, InMessage};
 
 /// Before a record may be given back: a few times the ms that must not be shared.

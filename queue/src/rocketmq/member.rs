@@ -2,11 +2,11 @@
 
 use super::held::Held;
 use super::options::RocketOptions;
-use crate::contract::{Epoch, Fetch};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use windfall_contract::broker::{Epoch, Fetch};
 use windfall_rocketmq::{CallError, Client, InMessage};
 
 /// Records in hand, of whatever state, beyond which none are asked for: what cannot be acknowledged stays here.
@@ -146,7 +146,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::OpenError;
+    use windfall_contract::broker::OpenError;
     use windfall_rocketmq::{Body, Role};
 
     /// Of a server that is not there.

@@ -1,6 +1,6 @@
 //! The driver of RocketMQ 5, by its gRPC protocol (`windfall-rocketmq`).
 //!
-//! Each record is acknowledged by itself ([`Acks::Each`](crate::contract::Acks)): a received record is hidden from
+//! Each record is acknowledged by itself ([`Acks::Each`](windfall_contract::broker::Acks)): a received record is hidden from
 //! the other members for `invisible_ms`, extended while polls come, acknowledged by `finish`, given back by `close`.
 //!
 //! - [`RocketOptions`]: all that an operator may choose. `admin` matters: without the brokers' own ports no topic and
@@ -20,8 +20,8 @@
 //! would be lost.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), windfall_queue::contract::OpenError> {
-//! use windfall_queue::contract::Broker;
+//! # async fn example() -> Result<(), windfall_contract::broker::OpenError> {
+//! use windfall_contract::broker::Broker;
 //! use windfall_queue::rocketmq::{RocketBroker, RocketOptions};
 //!
 //! let broker = RocketBroker::open(&RocketOptions {
@@ -55,10 +55,10 @@ use self::engine::Engine;
 use self::member::Member;
 use self::producer::RocketProducer;
 use self::registry::{Place, Registry};
-use crate::contract::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Instant;
+use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 use windfall_rocketmq::{Client, Role};
 
 /// RocketMQ, behind one or more proxies.

@@ -1,9 +1,9 @@
 //! What an operator may choose, with defaults that fit a server with its own defaults.
 
-use crate::contract::OpenError;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
+use windfall_contract::broker::OpenError;
 use windfall_rocketmq::{ClientOptions, Credentials};
 
 /// A word that is never printed.

@@ -1,7 +1,7 @@
 //! A record as a message: bytes as they are, the partition key as a user property (keys proper would be indexed).
 
-use crate::contract::OutRecord;
 use bytes::Bytes;
+use windfall_contract::broker::OutRecord;
 use windfall_rocketmq::{InMessage, OutMessage};
 
 /// The partition key, where it is printable ASCII.

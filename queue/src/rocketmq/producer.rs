@@ -4,13 +4,13 @@ use super::engine::Engine;
 use super::options::RocketOptions;
 use super::payload::{self, MAX_KEY_BYTES};
 use super::sender;
-use crate::contract::{Delivery, DeliverySink, OutRecord, Producer, SendRefused, Tag};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use windfall_contract::broker::{Delivery, DeliverySink, OutRecord, Producer, SendRefused, Tag};
 use windfall_rocketmq::{CallError, Client, OutMessage};
 
 /// While the server is silent, records are refused at once, but for one try now and then.

@@ -1,11 +1,11 @@
 //! The consumers of this process: which share each has, and what they hold unfinished.
 
 use super::member::Member;
-use crate::contract::Epoch;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use windfall_contract::broker::Epoch;
 
 /// The server shows given back records 2 to 3 s later; until then they are nowhere to be seen.
 const BETWEEN: Duration = Duration::from_secs(6);

@@ -2,11 +2,11 @@
 
 use super::admin::MIN_ATTEMPTS;
 use super::member::Member;
-use crate::contract::CommitError;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::CommitError;
 use windfall_rocketmq::wire::Code;
 use windfall_rocketmq::{AckEntry, CallError, Receive};
 

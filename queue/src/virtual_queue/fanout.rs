@@ -1,18 +1,18 @@
 //! The fan-out: owns the producers, sends parcels, retries them, and knows how each topic is doing.
 
-use super::breaker::Gate;
-use super::clock::Clock;
 use super::flight::{AfterSend, Flight, Flights};
 use super::topology::{QueueId, Side, TopicNow, Topology};
 use super::{Parcel, Undelivered};
-use crate::contract::{Broker, Delivery, DeliverySink, OpenError, OutRecord, SendRefused, Tag};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use windfall_config::rules::Rules;
+use windfall_contract::Clock;
+use windfall_contract::breaker::Pass;
+use windfall_contract::broker::{Broker, Delivery, DeliverySink, OpenError, OutRecord, SendRefused, Tag};
+use windfall_contract::rules::Rules;
 
 /// The longest that the retry thread sleeps, so that an injected clock is noticed.
 const TICK_MS: u64 = 20;
@@ -298,7 +298,7 @@ impl Inner {
         let mut too_large = 0;
         for _ in 0..flight.targets.len() {
             let topic = &topology.topics[flight.targets[flight.at]];
-            if topic.health.ask(now_ns) == Gate::Pass {
+            if topic.health.ask(now_ns) == Pass::Go {
                 match self.send(topic, flight, now_ns) {
                     Sent::Away => return,
                     Sent::Back(back, size) => {

@@ -1,9 +1,9 @@
 //! Parcels on their way: a slab keyed by tag, the retries that are due, the answers that are overdue.
 
 use super::Parcel;
-use crate::contract::{Delivery, Tag};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use windfall_contract::broker::{Delivery, Tag};
 
 /// Fewer entries than this are not worth a sweep.
 const SWEEP_FROM: usize = 1_024;

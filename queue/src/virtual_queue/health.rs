@@ -1,9 +1,9 @@
 //! How a topic is doing: its breaker, what it has in hand, since when it has been silent.
 
-use super::breaker::{Breaker, Gate};
 use super::fanout::FanoutOptions;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use windfall_contract::breaker::{Breaker, Pass};
 
 /// Health of one topic. Counters are read without a lock and may be a moment old.
 pub(super) struct Health {
@@ -32,7 +32,7 @@ impl Health {
 
     /// Whether the next record may go here. A topic that holds records and says nothing is taken for hung long
     /// before their answers are overdue, so that new records do not queue up behind them.
-    pub(super) fn ask(&self, now_ns: u64) -> Gate {
+    pub(super) fn ask(&self, now_ns: u64) -> Pass {
         let mut breaker = self.breaker.lock();
         let silent_ns = now_ns.saturating_sub(self.heard_ns.load(Relaxed));
         if self.in_flight.load(Relaxed) > 0 && silent_ns > self.hang_ns && !breaker.is_open() {
@@ -85,7 +85,7 @@ impl Health {
     }
 
     pub(super) fn trips(&self) -> u64 {
-        self.breaker.lock().trips
+        self.breaker.lock().trips()
     }
 
     pub(super) fn in_flight(&self) -> u64 {

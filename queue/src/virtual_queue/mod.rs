@@ -11,14 +11,11 @@
 //! What is sent twice: a record whose answer did not come in time is sent to the other topic as well. Its order
 //! numbers make the copy harmless (I1); leaving it unsent would not be (I2).
 
-mod breaker;
-mod clock;
 mod fanout;
 mod flight;
 mod health;
 mod topology;
 
-pub use clock::Clock;
 pub use fanout::{CloseReport, Fanout, FanoutOptions, FanoutStats, TopicStats};
 pub use topology::{QueueId, Side};
 

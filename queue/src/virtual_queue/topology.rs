@@ -2,10 +2,10 @@
 
 use super::fanout::FanoutOptions;
 use super::health::Health;
-use crate::contract::{Broker, DeliverySink, OpenError, Producer};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use windfall_config::rules::{Ratio, Rules};
+use windfall_contract::broker::{Broker, DeliverySink, OpenError, Producer};
+use windfall_contract::rules::{Ratio, Rules};
 
 /// A queue, by the order in which this process first saw its name. Stays the same when rules change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,9 +4,10 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use windfall_config::rules::{self, Ratio, Rules};
-use windfall_queue::contract::Broker;
-use windfall_queue::virtual_queue::{Clock, Fanout, FanoutOptions, Parcel, Side, Undelivered};
+use windfall_contract::Clock;
+use windfall_contract::broker::Broker;
+use windfall_contract::rules::{self, Ratio, Rules};
+use windfall_queue::virtual_queue::{Fanout, FanoutOptions, Parcel, Side, Undelivered};
 use windfall_servers::Private;
 
 #[derive(Default)]

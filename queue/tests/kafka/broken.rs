@@ -5,8 +5,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Broker, Delivery, Fetch, OpenError, OutRecord, Producer, SendRefused, Tag};
 use windfall_queue::conformance::{Ledger, Reader};
-use windfall_queue::contract::{Broker, Delivery, Fetch, OpenError, OutRecord, Producer, SendRefused, Tag};
 use windfall_queue::kafka::{KafkaBroker, KafkaOptions, Mechanism, Sasl, Secret, Tls};
 use windfall_servers::{KafkaOptions as ServerOptions, Private};
 
@@ -34,12 +34,12 @@ fn send_all(producer: &dyn Producer, tags: std::ops::Range<u64>, taken: &mut BTr
     slowest
 }
 
-fn numbers(records: &[windfall_queue::contract::InRecord]) -> BTreeSet<u64> {
+fn numbers(records: &[windfall_contract::broker::InRecord]) -> BTreeSet<u64> {
     records.iter().map(|record| u64::from_be_bytes(record.payload.as_ref().try_into().unwrap())).collect()
 }
 
 /// Everything in a topic.
-fn read_all(broker: &Arc<KafkaBroker>, topic: &str) -> Vec<windfall_queue::contract::InRecord> {
+fn read_all(broker: &Arc<KafkaBroker>, topic: &str) -> Vec<windfall_contract::broker::InRecord> {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let end = broker.lag(topic, "check").await.unwrap().end;
@@ -299,7 +299,7 @@ async fn a_partition_that_went_while_all_was_held_is_read_when_it_is_back() {
     .await
     .unwrap();
     let fetch = |max_records| Fetch { max_records, max_bytes: 1 << 20, wait: Duration::from_millis(5) };
-    let number = |record: &windfall_queue::contract::InRecord| {
+    let number = |record: &windfall_contract::broker::InRecord| {
         u64::from_be_bytes(record.payload[..8].try_into().unwrap())
     };
     let mut first = Reader::new(broker.consumer("t", "g").await.unwrap());

@@ -4,8 +4,8 @@ use super::{PATIENCE, options, prefix, shared};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Broker, OpenError};
 use windfall_queue::conformance::{self, Fixture};
-use windfall_queue::contract::{Broker, OpenError};
 use windfall_queue::kafka::{KafkaBroker, KafkaOptions};
 
 struct Kafka {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use windfall_contract::broker::{Broker, Delivery, Fetch, InRecord, OutRecord, Producer, SendRefused, Tag};
 use windfall_queue::conformance::{Ledger, Reader};
-use windfall_queue::contract::{Broker, Delivery, Fetch, InRecord, OutRecord, Producer, SendRefused, Tag};
 use windfall_queue::rocketmq::{RocketBroker, RocketOptions};
 use windfall_servers::{Private, RocketMqOptions, Server, Servers};
 

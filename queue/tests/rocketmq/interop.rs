@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use windfall_queue::contract::Broker;
+use windfall_contract::broker::Broker;
 use windfall_queue::rocketmq::RocketBroker;
 
 const COUNT: usize = 100;

@@ -3,7 +3,7 @@
 use super::ground::{options_of, prefix};
 use crate::failover::a_frozen_master_is_passed_by;
 use std::sync::Arc;
-use windfall_queue::contract::Broker;
+use windfall_contract::broker::Broker;
 use windfall_queue::kafka::{KafkaBroker, KafkaOptions};
 use windfall_queue::rocketmq::{RocketBroker, RocketOptions};
 use windfall_servers::{KafkaOptions as KafkaServer, Private, RocketMqOptions, Server, Servers};

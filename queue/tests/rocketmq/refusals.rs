@@ -3,8 +3,8 @@
 use super::ground::{Ground, private, reader, write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Broker, OpenError};
 use windfall_queue::conformance::Ledger;
-use windfall_queue::contract::{Broker, OpenError};
 use windfall_queue::rocketmq::{RocketBroker, RocketOptions, Secret};
 use windfall_rocketmq::admin::Admin;
 use windfall_servers::RocketMqOptions;

@@ -4,7 +4,7 @@ use super::ground::{Ground, drain, reader, write};
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::{Duration, Instant, SystemTime};
-use windfall_queue::contract::Broker;
+use windfall_contract::broker::Broker;
 use windfall_queue::rocketmq::RocketBroker;
 use windfall_rocketmq::wire::messaging_service_client::MessagingServiceClient;
 use windfall_rocketmq::wire::{

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use windfall_contract::broker::{Broker, OpenError};
 use windfall_queue::conformance::Ledger;
-use windfall_queue::contract::{Broker, OpenError};
 use windfall_queue::rocketmq::{RocketBroker, RocketOptions};
 use windfall_servers::RocketMqOptions;
 

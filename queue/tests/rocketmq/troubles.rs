@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use windfall_contract::broker::{Broker, CommitError, Delivery, Position, Tag};
 use windfall_queue::conformance::Ledger;
-use windfall_queue::contract::{Broker, CommitError, Delivery, Position, Tag};
 use windfall_queue::rocketmq::{RocketBroker, RocketOptions};
 use windfall_servers::RocketMqOptions;
 
@@ -98,7 +98,7 @@ async fn frozen() {
     let broker = RocketBroker::open(&options).unwrap();
     let mut consumer = broker.consumer("freeze", "g").await.unwrap();
     write(&broker, "freeze", 0..200).await;
-    let fetch = |wait| windfall_queue::contract::Fetch { max_records: 256, max_bytes: 8 << 20, wait };
+    let fetch = |wait| windfall_contract::broker::Fetch { max_records: 256, max_bytes: 8 << 20, wait };
     let mut held = Vec::new();
     let started = Instant::now();
     while held.len() < 200 && started.elapsed() < Duration::from_secs(60) {
@@ -112,7 +112,7 @@ async fn frozen() {
     for number in 200..300 {
         send(&*producer, number);
     }
-    let position = |record: &windfall_queue::contract::InRecord| Position {
+    let position = |record: &windfall_contract::broker::InRecord| Position {
         partition: record.partition,
         epoch: record.epoch,
         offset: record.offset,

@@ -10,12 +10,13 @@
 //! use windfall_proto::v1::{Bonus, BonusEvent, GrantOutcome, GrantRequest, User};
 //! use windfall_reward_service::ledger::{Ledger, LedgerOptions};
 //! use windfall_reward_service::rpc::RewardsService;
-//! use windfall_reward_service::{RewardOptions, RewardService, system_clock};
+//! use windfall_contract::Clock;
+//! use windfall_reward_service::{RewardOptions, RewardService};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! # let folder = tempfile::tempdir()?;
 //! let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default())?;
-//! let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, system_clock())?;
+//! let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system())?;
 //! let service = RewardsService::new(rewards.clone());
 //!
 //! let event = BonusEvent {

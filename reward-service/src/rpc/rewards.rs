@@ -2,12 +2,12 @@
 
 use super::events::{self, Events};
 use super::status;
-use crate::contract::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use crate::later::LaterGrants;
 use crate::service::RewardHandle;
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use tonic::{Request, Response, Status};
+use windfall_contract::rewards::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_edge::Call;
 use windfall_proto::v1;
 use windfall_proto::v1::rewards_server;
@@ -108,7 +108,7 @@ impl rewards_server::Rewards for RewardsService {
             return Err(Status::unimplemented("this reward service has no queue to write to"));
         };
         let mut events = request.into_inner().events;
-        let now_ms = (self.rewards.inner.clock)();
+        let now_ms = self.rewards.inner.clock.wall_ms();
         for event in &mut events {
             // As the SDK does for those who send to a queue.
             for time_ms in [&mut event.award_time_ms, &mut event.first_sent_ms] {

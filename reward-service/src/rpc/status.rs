@@ -1,10 +1,10 @@
 //! Errors and answers as the wire has them. The one place for it.
 
-use crate::contract::GrantReply;
 use crate::later::{Later, ReleaseError};
 use crate::replay::ReplayError;
 use crate::service::CallError;
 use tonic::{Code, Status};
+use windfall_contract::rewards::GrantReply;
 use windfall_edge::retry_later;
 use windfall_ledger::LedgerError;
 use windfall_proto::v1;

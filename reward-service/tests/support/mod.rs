@@ -4,9 +4,11 @@
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use windfall_contract::Clock;
+use windfall_contract::connector::Connector;
 use windfall_proto::event::EventRef;
 use windfall_reward_service::ledger::{Ledger, LedgerOptions, LedgerReader};
-use windfall_reward_service::{Connector, Payer, RewardHandle, RewardOptions, RewardService, system_clock};
+use windfall_reward_service::{Payer, RewardHandle, RewardOptions, RewardService};
 
 pub fn event<'a>(trade_no: &'a str, user_id: i64, bonus_type: &'a str, amount: i64) -> EventRef<'a> {
     EventRef {
@@ -58,7 +60,7 @@ pub fn start_with(
     connectors: Vec<Arc<dyn Connector>>,
 ) -> RewardHandle {
     let ledger = Ledger::open(ledger_path(folder), &LedgerOptions::default()).unwrap();
-    RewardService::start(options, ledger, connectors, None, system_clock()).unwrap()
+    RewardService::start(options, ledger, connectors, None, Clock::system()).unwrap()
 }
 
 pub fn assert_clean(folder: &Path) {

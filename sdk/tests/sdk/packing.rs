@@ -112,11 +112,11 @@ fn options_out_of_range_are_named() {
         let parts = SdkParts {
             keys: stage.ring.clone(),
             rules: windfall_config::LiveRules::fixed(
-                windfall_config::rules::Rules::parse(&one_queue(), None).unwrap(),
+                windfall_config::parse_rules(&one_queue(), None).unwrap(),
             ),
             fanout: stage.fanout.clone(),
             tokens: None,
-            clock: windfall_queue::virtual_queue::Clock::system(),
+            clock: windfall_contract::Clock::system(),
         };
         match Sdk::init(options, parts) {
             Err(InitError::Option(text)) => assert!(text.starts_with(named), "{text}"),

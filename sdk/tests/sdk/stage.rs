@@ -11,14 +11,14 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use windfall_config::LiveRules;
-use windfall_config::rules::Rules;
-use windfall_proto::v1::{Bonus, BonusEvent, BonusEventBatch, SendBonusRequest, User};
-use windfall_queue::contract::{
+use windfall_contract::Clock;
+use windfall_contract::broker::{
     Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
 };
-use windfall_queue::virtual_queue::{Clock, Fanout, FanoutOptions};
+use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
+use windfall_proto::v1::{Bonus, BonusEvent, BonusEventBatch, SendBonusRequest, User};
+use windfall_queue::virtual_queue::{Fanout, FanoutOptions};
 use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SpoolMode};
-use windfall_store::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_token::KeyRing;
 
 /// What a broker does with a record.
@@ -207,7 +207,7 @@ impl Stage {
 
     pub fn with_brokers(options: SdkOptions, text: &str, mood: Mood) -> Self {
         let (a, b) = (Scripted::new(mood), Scripted::new(mood));
-        let (live, applier) = LiveRules::adjustable(Rules::parse(text, None).unwrap(), None);
+        let (live, applier) = LiveRules::adjustable(windfall_config::parse_rules(text, None).unwrap(), None);
         let brokers: BTreeMap<String, Arc<dyn Broker>> = [("a", &a), ("b", &b)]
             .map(|(name, broker)| (name.to_owned(), Arc::new(Handle(Arc::clone(broker))) as Arc<dyn Broker>))
             .into();
@@ -228,7 +228,7 @@ impl Stage {
 
     pub fn change_rules(&self, text: &str) {
         self.applier.apply(text.as_bytes(), 1).unwrap();
-        let version = Rules::parse(text, None).unwrap().version;
+        let version = windfall_config::parse_rules(text, None).unwrap().version;
         wait_until("the rules are in force", || self.sdk.stats().rules_version == version);
     }
 

@@ -32,7 +32,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use windfall_store::contract::{NEVER, TokenPut, TokenStore};
+//! use windfall_contract::tokens::{NEVER, TokenPut, TokenStore};
 //! use windfall_store::redis::{RedisOptions, RedisStore};
 //!
 //! let store = RedisStore::open(RedisOptions::at("redis://:secret@10.0.0.7:6379")).await?;
@@ -52,7 +52,6 @@ mod whole;
 
 pub use options::{OpenRedisError, RedisOptions};
 
-use crate::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use crate::packing::{packed, text, unpacked};
 use async_trait::async_trait;
 use nodes::{Nodes, Request};
@@ -66,6 +65,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use whole::Seen;
+use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 
 /// The latest millisecond that is handed to Redis: the end of the year 9999.
 const LATEST_MS: u64 = 253_402_300_799_000;

@@ -7,7 +7,6 @@ use super::link::{Link, Trouble};
 use super::options::{NODES_MAX, OpenRedisError, REDIRECTS_MAX, REFRESH_PAUSE, RedisOptions};
 use super::server;
 use super::slots::{self, SLOTS};
-use crate::contract::Unavailable;
 use futures_util::future::{join_all, select_ok};
 use parking_lot::Mutex;
 use redis::{
@@ -18,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+use windfall_contract::tokens::Unavailable;
 
 /// Commands on one key, to be sent one right after the other. They may be repeated, all.
 pub(super) struct Request {

@@ -11,15 +11,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use windfall_consumer::{
-    Clock, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, SystemClock,
-};
+use windfall_consumer::{Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage};
+use windfall_contract::Clock;
+use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, Producer, Tag};
+use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
 use windfall_ledger::{Ledger, PostgresOptions};
 use windfall_limiter::{Limit, Limiter, Now};
-use windfall_queue::contract::{Broker, Delivery, DeliverySink, OutRecord, Producer, Tag};
 use windfall_queue::kafka::{KafkaBroker, KafkaOptions};
-use windfall_reward_service::contract::{ArchiveUnavailable, Failed, GrantReply, Rewards};
-use windfall_reward_service::{RewardHandle, RewardOptions, RewardService, system_clock};
+use windfall_reward_service::{RewardHandle, RewardOptions, RewardService};
 
 /// What a member is told, by its environment.
 pub const KAFKA: &str = "CHURN_KAFKA";
@@ -50,10 +49,10 @@ pub fn run(kafka: &str) {
     let ledger = Ledger::connect(&of(POSTGRES), &ledger_options(&run)).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let rewards =
-        RewardService::start(RewardOptions::default(), ledger, Vec::new(), None, system_clock()).unwrap();
+        RewardService::start(RewardOptions::default(), ledger, Vec::new(), None, Clock::system()).unwrap();
     let report = runtime.block_on(async {
-        let clock = Arc::new(SystemClock::start());
-        let now = Now(clock.now_ns());
+        let clock = Clock::system();
+        let now = Now(clock.monotonic_ns());
         let rules = Arc::new(rules());
         let global = rules.limits.global;
         let limiter = Limiter::new(Limit { rate_per_s: global.rate_per_s, burst: global.burst }, now);

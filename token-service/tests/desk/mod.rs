@@ -6,9 +6,10 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use windfall_config::rules::{Revocation, Revoked};
-use windfall_config::{Applier, LiveRules, Rules};
-use windfall_store::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
+use windfall_config::{Applier, LiveRules};
+use windfall_contract::rules::Rules;
+use windfall_contract::rules::{Revocation, Revoked};
+use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_token::{KeyRing, TokenFields};
 use windfall_token_service::{TokenBook, TokenOptions, TokenParts};
 
@@ -109,7 +110,8 @@ impl Desk {
     }
 
     pub fn with(ring: KeyRing) -> Self {
-        let mut rules = Rules::parse(include_str!("../../../config/samples/rules.toml"), None).unwrap();
+        let mut rules =
+            windfall_config::parse_rules(include_str!("../../../config/samples/rules.toml"), None).unwrap();
         rules.revocations = std::iter::empty().collect();
         let (live, applier) = LiveRules::adjustable(rules.clone(), None);
         let store = Arc::new(Fake::default());
@@ -133,7 +135,7 @@ impl Desk {
         self.rules.version += 1;
         let entry = |what| Revocation { what, why: "a test".into() };
         self.rules.revocations = what.into_iter().map(entry).collect();
-        self.applier.apply(self.rules.to_text().as_bytes(), 0).unwrap();
+        self.applier.apply(windfall_config::rules_text(&self.rules).as_bytes(), 0).unwrap();
     }
 
     pub fn mood(&self, mood: Mood) {

@@ -7,14 +7,13 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use windfall_config::{LiveRules, Rules};
+use windfall_config::LiveRules;
+use windfall_contract::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards};
+use windfall_contract::rules::Rules;
+use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
-use windfall_reward_service::contract::{
-    ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards,
-};
 use windfall_reward_service::ledger::{FlowKind, FlowLine, Reason, Status, StoredOrder};
-use windfall_store::contract::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_token::{KeyRing, TokenFields};
 use windfall_token_service::{TokenBook, TokenOptions, TokenParts};
 use windfall_wallet::{User, Wallet, WalletOptions, WalletParts, Withdrawal};
@@ -329,7 +328,8 @@ impl Desk {
     }
 
     pub fn with(options: WalletOptions) -> Self {
-        let rules = Rules::parse(include_str!("../../../config/samples/rules.toml"), None).unwrap();
+        let rules =
+            windfall_config::parse_rules(include_str!("../../../config/samples/rules.toml"), None).unwrap();
         let rules = LiveRules::fixed(Rules { revocations: std::iter::empty().collect(), ..rules });
         let world = Arc::new(World::default());
         let part = || Arc::new(Part(Arc::clone(&world)));

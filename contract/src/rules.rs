@@ -136,8 +136,15 @@ pub struct Limits {
 pub struct Limit {
     /// Events a second, 0 to 100,000,000; 0 admits nothing.
     pub rate_per_s: u64,
-    /// Events that may pass at once after a pause: 1 to 10,000,000.
+    /// Events that may pass at once after a pause: 1 to 10,000,000. A fleet's limit wants at least one per partition.
     pub burst: u32,
+}
+
+impl Limit {
+    /// The highest rate, events per second.
+    pub const RATE_PER_S_MAX: u64 = 100_000_000;
+    /// The highest burst, events.
+    pub const BURST_MAX: u32 = 10_000_000;
 }
 
 /// The limit, fuse and rank of one bonus type.

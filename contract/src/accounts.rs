@@ -1,7 +1,6 @@
 //! What wallets ask the reward service for: what a user has, and to pay it out.
 
 use async_trait::async_trait;
-use windfall_ledger::{FlowLine, StoredOrder};
 
 /// Money that a user takes out. `id` is the idempotency key: the same withdrawal may be asked for again and again,
 /// and is paid once.
@@ -40,6 +39,83 @@ pub enum Withdrawn {
     Conflict,
 }
 
+/// Why an order was rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The budget had no room.
+    BudgetExhausted,
+    /// The downstream refused for good.
+    DownstreamRefused,
+    /// An operator ended a reservation whose event did not come.
+    Released,
+}
+
+/// Where an order stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Its budget is held; a downstream decides, or its event is awaited.
+    Reserved,
+    /// Paid.
+    Credited,
+    /// Not paid, for this reason. A replay may still credit it.
+    Rejected(Reason),
+}
+
+/// An order as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredOrder {
+    /// The order number.
+    pub trade_no: String,
+    /// Whose.
+    pub user_id: i64,
+    /// The campaign.
+    pub activity: String,
+    /// The place in it.
+    pub scene: String,
+    /// The bonus type.
+    pub bonus_type: String,
+    /// In the smallest unit.
+    pub amount: i64,
+    /// Where it stands.
+    pub status: Status,
+    /// The downstream that it is reserved for, or was; empty: none, or one that schema version 1 did not note.
+    pub payer: String,
+    /// When the ledger first saw it; Unix milliseconds.
+    pub created_ms: i64,
+    /// When it was credited or rejected; `None` while reserved.
+    pub decided_ms: Option<i64>,
+}
+
+/// Which way a line of an account goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FlowKind {
+    /// A bonus, credited.
+    Credit,
+    /// Money that left for a withdrawal, whether it is paid out by now or not.
+    Withdrawal,
+    /// A withdrawal that was refused: its money is back.
+    Return,
+}
+
+/// One line of a user's account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowLine {
+    /// Number of the transfer; grows with time.
+    pub transfer: i64,
+    /// Which way it goes.
+    pub kind: FlowKind,
+    /// The order that it paid, or the withdrawal's id.
+    pub trade_no: String,
+    /// The asset, a bonus type.
+    pub asset: String,
+    /// Who paid: the campaign. Empty with withdrawals.
+    pub activity: String,
+    /// In the smallest unit, always positive.
+    pub amount: i64,
+    /// When; Unix milliseconds.
+    pub time_ms: i64,
+}
+
 /// The ledger could not be asked, or did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccountsError {
@@ -56,7 +132,7 @@ pub enum AccountsError {
     },
 }
 
-/// Reads and empties accounts. Granting is [`Rewards`](crate::contract::Rewards).
+/// Reads and empties accounts. Granting is [`Rewards`](crate::rewards::Rewards).
 #[async_trait]
 pub trait Accounts: Send + Sync {
     /// A user's balances by bonus type, in the order of the types; none where there is no account.

@@ -1,0 +1,54 @@
+//! A downstream system that pays: what it is asked, what it answers.
+
+use async_trait::async_trait;
+
+/// What a downstream is asked to pay. `trade_no` is the idempotency key: the same order may be asked for again
+/// and again, and must be paid once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PayOrder<'a> {
+    /// The order number, the idempotency key.
+    pub trade_no: &'a str,
+    /// Who gets it.
+    pub user_id: i64,
+    /// The campaign.
+    pub activity: &'a str,
+    /// The place in it.
+    pub scene: &'a str,
+    /// The bonus type.
+    pub bonus_type: &'a str,
+    /// In the smallest unit.
+    pub amount: i64,
+}
+
+/// What a downstream answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PayAnswer {
+    /// Paid by this call, durably.
+    Paid,
+    /// Paid by an earlier call with the same key.
+    AlreadyPaid,
+    /// Over its rate: come again. Not the order's fault, never counted against it.
+    Busy {
+        /// The least wait.
+        after_ms: u64,
+    },
+    /// It failed and certainly has not paid: come again.
+    Retry {
+        /// The least wait.
+        after_ms: u64,
+    },
+    /// It will never pay this order, and has not.
+    Refused(String),
+    /// Paid or not, nobody knows: ask again with the same key.
+    Unknown,
+}
+
+/// A downstream system that pays a kind of bonus.
+#[async_trait]
+pub trait Connector: Send + Sync {
+    /// Its name in options and logs.
+    fn name(&self) -> &str;
+
+    /// Asks for one payment. Dropped before it answers, its outcome is unknown.
+    async fn pay(&self, order: PayOrder<'_>) -> PayAnswer;
+}
