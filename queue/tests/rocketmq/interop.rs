@@ -1,5 +1,5 @@
 //! An independent peer: what RocketMQ's official Rust client sends we read, and what we send it reads.
-//! It is a program of its own (`interop/rocketmq`), so that its dependencies stay out of ours.
+//! It is a program of its own (`tools/interop/rocketmq`), so that its dependencies stay out of ours.
 
 use super::ground::{Ground, drain, reader, write_payloads};
 use serde_json::Value;
@@ -14,9 +14,9 @@ const COUNT: usize = 100;
 
 fn program() -> PathBuf {
     let default =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop/rocketmq/target/debug/windfall-rocketmq-peer");
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/interop/rocketmq/target/debug/windfall-rocketmq-peer");
     let program = std::env::var_os("WINDFALL_ROCKETMQ_PEER").map_or(default, PathBuf::from);
-    assert!(program.is_file(), "{} is absent: run cargo build in interop/rocketmq", program.display());
+    assert!(program.is_file(), "{} is absent: run cargo build in tools/interop/rocketmq", program.display());
     program
 }
 

@@ -210,7 +210,7 @@ pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
 }
 
 pub(crate) fn home() -> PathBuf {
-    let home = match (env::var_os(HOME_VARIABLE), Path::new(env!("CARGO_MANIFEST_DIR")).parent()) {
+    let home = match (env::var_os(HOME_VARIABLE), Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)) {
         (Some(home), _) => PathBuf::from(home),
         (None, Some(root)) if root.is_dir() => root.join(".servers"),
         // The source is elsewhere now; the binary was moved.

@@ -4,7 +4,7 @@
 //! up to 32 and acknowledges one after the other. Two clients on each side, private server, alternating rounds, each
 //! of `rocketmq.receive` from a topic of its own that was filled before.
 //!
-//! `rocketmq.receive` also runs the official client (`interop/rocketmq`) where it has been built, in the same rounds,
+//! `rocketmq.receive` also runs the official client (`tools/interop/rocketmq`) where it has been built, in the same rounds,
 //! and prints its rate.
 
 mod bare;
@@ -69,7 +69,7 @@ pub fn receive(name: &'static str) -> Result<Row> {
     }
     let (ours, bare) = (median(ours_per_s), median(bare_per_s));
     match peer_per_s.is_empty() {
-        true => eprintln!("  the official client is not built: cargo build --release in interop/rocketmq"),
+        true => eprintln!("  the official client is not built: cargo build --release in tools/interop/rocketmq"),
         false => {
             let peer = median(peer_per_s);
             eprintln!("  the official client: {peer:.0} a second; ours is {:.1} times as fast", ours / peer);

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const PLACE: &str = "interop/rocketmq/target/release/windfall-rocketmq-peer";
+const PLACE: &str = "tools/interop/rocketmq/target/release/windfall-rocketmq-peer";
 
 /// Where it is, if it has been built.
 pub fn program() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
     let program = std::env::var_os("WINDFALL_ROCKETMQ_PEER").map_or_else(|| root.join(PLACE), PathBuf::from);
     program.is_file().then_some(program)
 }
