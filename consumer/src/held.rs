@@ -18,7 +18,8 @@ pub(crate) struct Held {
     pub failures: u32,
     /// As the record says; 0 once it is due.
     pub not_before_ms: i64,
-    pub arrived_ns: u64,
+    /// Since when its own work is under way: its arrival, or when it was due if that came later.
+    pub since_ns: u64,
     pub place: Place,
     /// Where in the payload the first event stands that was not cut yet.
     pub cut_at: usize,
@@ -28,6 +29,8 @@ pub(crate) struct Held {
     pub open: u32,
     /// Past its deadline: whatever happens to it next, it goes back to a queue.
     pub overdue: bool,
+    /// It waits in the delay room, and is due later than a record may wait there.
+    pub outlasts_room: bool,
 }
 
 /// Where the uncut events of a record wait.
@@ -191,12 +194,13 @@ pub(crate) mod tests {
             attempt: 0,
             failures: 0,
             not_before_ms: 0,
-            arrived_ns: 0,
+            since_ns: 0,
             place: Place::Gone,
             cut_at: 0,
             uncut: 0,
             open: 1,
             overdue: false,
+            outlasts_room: false,
         }
     }
 

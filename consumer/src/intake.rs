@@ -122,12 +122,13 @@ impl Dispatch {
             attempt: 0,
             failures: 0,
             not_before_ms: 0,
-            arrived_ns: now_ns,
+            since_ns: now_ns,
             place: Place::Gone,
             cut_at: 0,
             uncut: 0,
             open: 1,
             overdue: false,
+            outlasts_room: false,
         };
         if let Ok(read) = &read {
             held.lane = read.lane;
@@ -138,7 +139,7 @@ impl Dispatch {
         let (lane, payload) = (held.lane, held.payload.clone());
         let key = self.book.insert(held);
         if let Some(own) = self.partitions.all.get_mut(&record.partition) {
-            own.delivered(key, lane);
+            own.delivered(lane);
         }
         match read {
             Ok(read) => {
@@ -148,6 +149,7 @@ impl Dispatch {
             Err(bad) => {
                 self.stats.malformed.add(1);
                 let detail = format!("record {}/{}: {bad}", record.partition, record.offset);
+                self.work_begins(key, now_ns);
                 self.archive.push_record(key, payload, detail);
             }
         }
@@ -173,6 +175,7 @@ impl Dispatch {
     /// sent back with a delay must not spin through the queue.
     fn place(&mut self, key: Key, read: &Read, bytes: usize, now_ns: u64, wall_ms: i64) {
         if read.failures > self.pacing().max_failures {
+            self.work_begins(key, now_ns);
             let rejection = if read.lane.is_some() { Rejection::MaxFailures } else { Rejection::UnknownType };
             return self.archive_events(key, rejection);
         }
@@ -182,8 +185,29 @@ impl Dispatch {
         }
     }
 
+    /// From now on the record's age counts towards the head-of-line deadline. One that is not due has no work of its
+    /// own yet, so it is not stuck, however long it waits.
+    fn work_begins(&mut self, key: Key, now_ns: u64) {
+        let Some(held) = self.book.get_mut(key) else { return };
+        held.since_ns = now_ns;
+        if let Some(own) = self.partitions.all.get_mut(&held.position.partition) {
+            own.work_begins(key);
+        }
+    }
+
+    /// A record has waited in the delay room for as long as one may. Where its due time is still ahead it takes
+    /// another trip through its queue, and keeps that due time.
+    pub fn leave_room(&mut self, key: Key, now_ns: u64) {
+        match self.book.get(key).map(|held| held.outlasts_room) {
+            Some(true) => self.send_back(key, Cause::NotDue),
+            Some(false) => self.is_due(key, now_ns),
+            None => {}
+        }
+    }
+
     /// Puts a record that is due into its lane, or back to a queue where its lane does not take it.
     pub fn is_due(&mut self, key: Key, now_ns: u64) {
+        self.work_begins(key, now_ns);
         let Some(held) = self.book.get_mut(key) else { return };
         held.not_before_ms = 0;
         // Rules may have changed while it waited.
@@ -219,10 +243,12 @@ impl Dispatch {
             self.churned(now_ns);
             return self.send_back(key, Cause::NotDue);
         }
+        let longest_ms = pacing.longest_delay_ms();
         if let Some(held) = self.book.get_mut(key) {
             held.place = Place::Room;
-            let due_ns = now_ns.saturating_add(early_ms.saturating_mul(NS_PER_MS));
-            self.room.push(due_ns, key, count, bytes);
+            held.outlasts_room = early_ms > longest_ms;
+            let leaves_ns = now_ns.saturating_add(early_ms.min(longest_ms).saturating_mul(NS_PER_MS));
+            self.room.push(leaves_ns, key, count, bytes);
         }
     }
 

@@ -15,7 +15,7 @@ const SPAN_MAX: u64 = 1 << 22;
 pub(crate) struct Partition {
     pub epoch: Epoch,
     pub window: Window,
-    /// Keys in delivery order; those that mean nothing any more are passed over.
+    /// Keys of records whose own work is under way, the oldest first; those that mean nothing any more are passed over.
     order: VecDeque<Key>,
     /// How long `order` was when it was last rid of dead keys.
     order_live: usize,
@@ -63,8 +63,8 @@ impl Partition {
         }
     }
 
-    pub fn delivered(&mut self, key: Key, lane: Option<usize>) {
-        self.order.push_back(key);
+    /// A record of this lane was delivered.
+    pub fn delivered(&mut self, lane: Option<usize>) {
         self.run = match (lane, self.run) {
             (None, _) => None,
             (Some(lane), Some((of, length))) if of == lane => Some((lane, length.saturating_add(1))),
@@ -72,7 +72,12 @@ impl Partition {
         };
     }
 
-    /// The oldest record in hand that has not been taken by [`take_oldest`](Self::take_oldest).
+    /// A record's own work begins: no other one of this partition began later.
+    pub fn work_begins(&mut self, key: Key) {
+        self.order.push_back(key);
+    }
+
+    /// The oldest record in hand whose work is under way and that has not been taken by [`take_oldest`](Self::take_oldest).
     pub fn oldest(&mut self, book: &Book) -> Option<Key> {
         while let Some(&key) = self.order.front() {
             if book.get(key).is_some() {

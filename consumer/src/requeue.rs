@@ -143,6 +143,10 @@ impl Outbox {
     pub fn take(&mut self, pacing: &Pacing, wall_ms: i64, jitter: &mut Jitter) -> Vec<Copy> {
         self.full.extend(self.open.drain(..).map(|(copy, _)| copy));
         for copy in &mut self.full {
+            // What is not due yet keeps its due time, or it would be put off with every trip.
+            if copy.not_before_ms > wall_ms {
+                continue;
+            }
             let delay_ms = jitter.of(delay_ms(pacing, copy.attempt)).max(copy.after_ms);
             let due_ms = wall_ms.saturating_add(i64::try_from(delay_ms).unwrap_or(i64::MAX));
             copy.not_before_ms = copy.not_before_ms.max(due_ms);

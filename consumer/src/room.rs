@@ -43,6 +43,13 @@ impl Room {
         None
     }
 
+    /// All records that wait, the earliest due first; the caller moves them elsewhere.
+    pub fn take_all(&mut self, book: &Book) -> Vec<Key> {
+        let due = std::mem::take(&mut self.due).into_sorted_vec();
+        let waits = |key: &Key| book.get(*key).is_some_and(|held| held.place == Place::Room);
+        due.into_iter().rev().map(|Reverse((_, key))| key).filter(waits).collect()
+    }
+
     /// Frees the keys of records that left before they were due, when they are more than half.
     pub fn compact(&mut self, book: &Book) {
         if self.due.len() > 1024 && self.due.len() > 2 * self.records {

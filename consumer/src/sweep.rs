@@ -17,6 +17,9 @@ impl Dispatch {
         {
             drain.has_written_back = true;
             write_back = Some((u64::MAX, Cause::Drain));
+            for key in self.room.take_all(&self.book) {
+                self.send_back(key, Cause::Drain);
+            }
         }
         if let Some((before_ns, cause)) = write_back {
             self.write_back_older(before_ns, cause);
@@ -25,7 +28,7 @@ impl Dispatch {
             if let Some(held) = self.book.get_mut(key) {
                 held.place = Place::Gone;
             }
-            self.is_due(key, now_ns);
+            self.leave_room(key, now_ns);
         }
         if now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS {
             self.looked_ns = now_ns;
@@ -39,13 +42,14 @@ impl Dispatch {
         }
     }
 
-    /// Head of line: records that arrived at `before_ns` or earlier and are not finished go back, so that a stuck
-    /// downstream never stalls a partition's commits.
+    /// Head of line: records whose own work began at `before_ns` or earlier and is not finished go back, so that a
+    /// stuck downstream never stalls a partition's commits. A record that is not due yet is not stuck: written back
+    /// for its age it would get a new due time each time and never be granted.
     fn write_back_older(&mut self, before_ns: u64, cause: Cause) {
         let mut overdue = Vec::new();
         for own in self.partitions.all.values_mut() {
             while let Some(key) = own.oldest(&self.book) {
-                if self.book.get(key).is_none_or(|held| held.arrived_ns > before_ns) {
+                if self.book.get(key).is_none_or(|held| held.since_ns > before_ns) {
                     break;
                 }
                 own.take_oldest();
@@ -101,7 +105,10 @@ impl Dispatch {
 
     /// The watchdog, and the gauges.
     fn look(&mut self, now_ns: u64) {
-        let patience_ns = self.pacing().deadline_ms.saturating_mul(2 * NS_PER_MS);
+        let pacing = self.pacing();
+        // A record that waits for its due time holds its partition back, and is no reason for an alarm.
+        let patience_ms = pacing.deadline_ms.saturating_mul(2).saturating_add(pacing.longest_delay_ms());
+        let patience_ns = patience_ms.saturating_mul(NS_PER_MS);
         let (mut stuck, mut depth, mut oldest_ns) = (0, 0, now_ns);
         for (number, own) in &mut self.partitions.all {
             let progress = own.look(now_ns, patience_ns);
@@ -117,7 +124,7 @@ impl Dispatch {
             depth += own.window.in_hand();
             own.compact(&self.book);
             if let Some(held) = own.oldest(&self.book).and_then(|key| self.book.get(key)) {
-                oldest_ns = oldest_ns.min(held.arrived_ns);
+                oldest_ns = oldest_ns.min(held.since_ns);
             }
         }
         self.room.compact(&self.book);

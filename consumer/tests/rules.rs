@@ -386,6 +386,39 @@ async fn a_record_that_is_not_due_waits_and_does_not_spin() {
     scene.world.settle(5 * SECOND).await;
 }
 
+/// The story of a record of 256 events that went round for ever: PostgreSQL was away for 70 s, its due time had grown
+/// past the head-of-line deadline, and each write-back for its age set a new one.
+#[tokio::test(start_paused = true)]
+async fn what_an_outage_has_delayed_beyond_the_deadline_is_granted_after_the_outage() {
+    let shipped = Rules { pacing: windfall_contract::rules::Pacing::default(), ..rules(&["cash"]) };
+    assert!(shipped.pacing.requeue_delay_max_ms > shipped.pacing.deadline_ms);
+    let longest = Duration::from_millis(shipped.pacing.longest_delay_ms());
+    let scene = scene(2, shipped);
+    *scene.world.troubles.lock() = Troubles { undecided: 100, ..Troubles::default() };
+    for n in 0..8 {
+        scene.world.append(n % 2, record_of("cash", &format!("a{n}"), 256));
+    }
+    scene.wait(70 * SECOND).await;
+    *scene.world.troubles.lock() = Troubles::default();
+    let copies = scene.world.state.lock().copy_records;
+    scene.world.settle(longest + SECOND).await;
+    assert_eq!(scene.world.state.lock().copy_records, copies, "nothing is written back for its age alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_writes_back_what_is_not_due_with_its_due_time() {
+    let scene = scene(1, rules(&["cash"]));
+    let due_ms = WALL_START_MS + 1_900;
+    let head = Head { bonus_type: "cash", attempt: 0, failures: 0, not_before_ms: due_ms, count: 10 };
+    scene.world.append(0, record_with(head, "a"));
+    scene.wait(Duration::from_millis(100)).await;
+    let report = scene.consumer.drain(Duration::from_millis(400)).await.unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    let state = scene.world.state.lock();
+    let copy = windfall_proto::record::split(&state.partitions[0][1].payload).unwrap().0;
+    assert_eq!((copy.attempt, copy.not_before_ms), (1, due_ms));
+}
+
 #[tokio::test(start_paused = true)]
 async fn more_delayed_records_than_there_is_room_for_churn_slowly() {
     let scene = scene(1, rules(&["cash", "coin"]));

@@ -270,6 +270,14 @@ impl Default for Pacing {
     }
 }
 
+impl Pacing {
+    /// How long a record that is not due waits in a consumer's memory at most: the longest delay that a write-back
+    /// sets, and no less than the head-of-line deadline.
+    pub fn longest_delay_ms(&self) -> u64 {
+        self.requeue_delay_max_ms.max(self.deadline_ms)
+    }
+}
+
 impl Rules {
     /// The route of an event, `None` where no route matches.
     pub fn route(&self, activity: &str, scene: &str, bonus_type: &str) -> Option<&Route> {

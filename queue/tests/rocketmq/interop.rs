@@ -13,8 +13,8 @@ use windfall_queue::rocketmq::RocketBroker;
 const COUNT: usize = 100;
 
 fn program() -> PathBuf {
-    let default =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/interop/rocketmq/target/debug/windfall-rocketmq-peer");
+    let default = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tools/interop/rocketmq/target/debug/windfall-rocketmq-peer");
     let program = std::env::var_os("WINDFALL_ROCKETMQ_PEER").map_or(default, PathBuf::from);
     assert!(program.is_file(), "{} is absent: run cargo build in tools/interop/rocketmq", program.display());
     program

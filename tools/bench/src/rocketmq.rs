@@ -69,7 +69,9 @@ pub fn receive(name: &'static str) -> Result<Row> {
     }
     let (ours, bare) = (median(ours_per_s), median(bare_per_s));
     match peer_per_s.is_empty() {
-        true => eprintln!("  the official client is not built: cargo build --release in tools/interop/rocketmq"),
+        true => {
+            eprintln!("  the official client is not built: cargo build --release in tools/interop/rocketmq")
+        }
         false => {
             let peer = median(peer_per_s);
             eprintln!("  the official client: {peer:.0} a second; ours is {:.1} times as fast", ours / peer);
