@@ -5,13 +5,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The binary as anyone gets it.
+/// Names a binary that has been built already, with every feature: `./dev test` does so for all its tests. Its switches
+/// of sabotage are off unless `WINDFALL_SABOTAGE` turns one on.
+const BUILT: &str = "WINDFALL_BINARY";
+
+/// The binary that is tested; without a switch of sabotage it does what the shipped one does.
 ///
 /// # Panics
 /// If it cannot be built.
 pub fn plain() -> &'static Path {
     static PLAIN: OnceLock<PathBuf> = OnceLock::new();
-    PLAIN.get_or_init(|| build("windfall-plain", &[]))
+    PLAIN.get_or_init(|| built().unwrap_or_else(|| build("windfall-plain", &[])))
+}
+
+/// The binary as anyone gets it, built with its default features alone.
+///
+/// # Panics
+/// If it cannot be built.
+pub fn shipped() -> &'static Path {
+    static SHIPPED: OnceLock<PathBuf> = OnceLock::new();
+    SHIPPED.get_or_init(|| build("windfall-plain", &[]))
 }
 
 /// The binary with the switches of `WINDFALL_SABOTAGE`.
@@ -20,7 +33,12 @@ pub fn plain() -> &'static Path {
 /// If it cannot be built.
 pub fn sabotaged() -> &'static Path {
     static SABOTAGED: OnceLock<PathBuf> = OnceLock::new();
-    SABOTAGED.get_or_init(|| build("windfall-sabotage", &["--features", "sabotage"]))
+    SABOTAGED
+        .get_or_init(|| built().unwrap_or_else(|| build("windfall-sabotage", &["--features", "sabotage"])))
+}
+
+fn built() -> Option<PathBuf> {
+    std::env::var_os(BUILT).map(PathBuf::from)
 }
 
 /// Builds beside the test itself (same target directory, same profile) and keeps the result as `name`: cargo gives

@@ -1,0 +1,44 @@
+//! Every command explains itself, and a wrong call ends with 2. Cargo also builds the binary for the end-to-end tests
+//! because this test needs it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::process::{Command, Output};
+
+fn windfall(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_windfall")).args(arguments).output().unwrap()
+}
+
+/// The commands that a page of help lists.
+fn listed(help: &str) -> Vec<String> {
+    let lines =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_explains_itself() {
+    let mut pages = vec![Vec::new()];
+    let mut seen = 0;
+    while let Some(path) = pages.pop() {
+        let arguments: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
+        let shown = windfall(&arguments);
+        assert_eq!(shown.status.code(), Some(0), "{arguments:?}");
+        let help = String::from_utf8(shown.stdout).unwrap();
+        assert!(help.contains("Usage:"), "{arguments:?}: {help}");
+        seen += 1;
+        for name in listed(&help).into_iter().filter(|name| name != "help") {
+            pages.push(path.iter().cloned().chain([name]).collect());
+        }
+    }
+    assert!(seen > 30, "{seen} pages of help");
+}
+
+#[test]
+fn a_wrong_call_ends_with_2_and_says_why() {
+    for arguments in [&["rain"][..], &["demo", "--rewards", "many"], &["rules", "show", "--nowhere"]] {
+        let refused = windfall(arguments);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
+        assert!(!refused.stderr.is_empty(), "{arguments:?}");
+    }
+}
