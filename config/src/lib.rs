@@ -17,7 +17,7 @@
 //! **Static options** are each component's own struct, in its own crate; [`load`] fills any of them from a
 //! file with the environment laid over it.
 //!
-//! Not here: what limits, routes or budgets do (`windfall-limiter`, `windfall-queue`, the reward service), and
+//! Not here: what limits, routes or budgets do (`windfall-limiter`, `windfall-queue-virtual`, the reward service), and
 //! any other state: nothing is written but the rules file and its history.
 //!
 //! ```
