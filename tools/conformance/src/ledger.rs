@@ -11,10 +11,10 @@ mod once;
 mod reserve;
 mod withdrawals;
 
-use crate::{
+use std::error::Error;
+use windfall_ledger::{
     Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderOutcome, Tx, Unbudgeted, Writers,
 };
-use std::error::Error;
 
 /// What a check answers; its assertions panic.
 pub type Outcome = Result<(), Box<dyn Error>>;
@@ -116,8 +116,8 @@ fn reserve(tx: &mut Tx<'_>, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec
     tx.reserve(batch, &vec!["bank"; batch.len()], attempt)
 }
 
-fn budget(total: i64, shards: u32) -> crate::BudgetSet<'static> {
-    crate::BudgetSet { activity: "spring", scene: "rain", bonus_type: "cash", total, shards }
+fn budget(total: i64, shards: u32) -> windfall_ledger::BudgetSet<'static> {
+    windfall_ledger::BudgetSet { activity: "spring", scene: "rain", bonus_type: "cash", total, shards }
 }
 
 fn names(count: usize) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The failure archive.
 
 use super::{Outcome, Place, open};
-use crate::{ArchiveEntry, ArchiveFilter, Replay};
+use windfall_ledger::{ArchiveEntry, ArchiveFilter, Replay};
 
 pub(super) fn once_a_reason(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;

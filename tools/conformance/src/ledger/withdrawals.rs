@@ -2,11 +2,11 @@
 
 use super::concurrent::all_at_once;
 use super::{Outcome, Place, clean, names, open, order};
-use crate::{
+use std::sync::atomic::{AtomicI64, Ordering};
+use windfall_ledger::{
     Attempt, Finish, FlowKind, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Withdrawal,
     WithdrawalStatus,
 };
-use std::sync::atomic::{AtomicI64, Ordering};
 
 fn take(id: &str, user_id: i64, amount: i64) -> Withdrawal<'_> {
     Withdrawal { id, user_id, asset: "cash", amount, payer: "", time_ms: 2_000 }

@@ -1,8 +1,8 @@
 //! Many writers at once.
 
 use super::{Outcome, Place, budget, clean, names, open, order, writers};
-use crate::{Attempt, BUDGET_MAX, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use windfall_ledger::{Attempt, BUDGET_MAX, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason};
 
 const WRITERS: usize = 4;
 
@@ -61,7 +61,7 @@ pub(super) fn one_budget(place: &dyn Place) -> Outcome {
     for (round, shards) in [0_u32, 1, 3, 8].into_iter().enumerate() {
         let scene = format!("scene-{round}");
         let total = 3_000;
-        open(place)?.set_budgets(&[crate::BudgetSet { scene: &scene, ..budget(total, shards) }])?;
+        open(place)?.set_budgets(&[windfall_ledger::BudgetSet { scene: &scene, ..budget(total, shards) }])?;
         let given: Vec<i64> = all_at_once(place, |nth, ledger| {
             let mut given = 0;
             for batch in 0..40 {
@@ -186,10 +186,14 @@ pub(super) fn combined(place: &dyn Place) -> Outcome {
     for (round, shards) in [0_u32, 1, 4].into_iter().enumerate() {
         let activity = format!("activity-{round}");
         let total = 2_200;
-        let all =
-            crate::BudgetSet { activity: &activity, scene: "*", bonus_type: "*", ..budget(total, shards) };
-        let cash = crate::BudgetSet { bonus_type: "cash", ..all };
-        let own = crate::BudgetSet { scene: "scene-0", bonus_type: "cash", ..all };
+        let all = windfall_ledger::BudgetSet {
+            activity: &activity,
+            scene: "*",
+            bonus_type: "*",
+            ..budget(total, shards)
+        };
+        let cash = windfall_ledger::BudgetSet { bonus_type: "cash", ..all };
+        let own = windfall_ledger::BudgetSet { scene: "scene-0", bonus_type: "cash", ..all };
         open(place)?.set_budgets(&[own])?;
         let given: Vec<i64> = all_at_once(place, |nth, ledger| {
             let mut given = 0;

@@ -1,11 +1,10 @@
 //! What every home of live rules has to show, file or etcd: changes numbered and kept, refusals that change nothing,
 //! followers that are up to date within a second and never go back.
 
-use crate::change::{ChangeRules, SetError, Written};
-use crate::live::{LiveRules, Status};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use windfall_config::{ChangeRules, LiveRules, SetError, Status, Written};
 
 /// A home of rules under test.
 pub trait Fixture {
@@ -60,7 +59,7 @@ const CHECKS: [(&str, Check); 9] = [
     ("a_new_start_has_what_changed_meanwhile", a_new_start_has_what_changed_meanwhile),
 ];
 
-const SAMPLE: &str = include_str!("../samples/rules.toml");
+const SAMPLE: &str = include_str!("../../../config/samples/rules.toml");
 /// Far more than it may take; for a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -75,16 +74,16 @@ pub fn run(fixture: &dyn Fixture) -> Vec<(&'static str, String)> {
 }
 
 fn with_burst(text: &str, burst: u32) -> Result<String, String> {
-    let mut rules = crate::parse_rules(text, None).map_err(said)?;
+    let mut rules = windfall_config::parse_rules(text, None).map_err(said)?;
     rules.limits.global.burst = burst;
-    Ok(crate::rules_text(&rules))
+    Ok(windfall_config::rules_text(&rules))
 }
 
 fn at_version(version: u64, burst: u32) -> Result<String, String> {
-    let mut rules = crate::parse_rules(SAMPLE, None).map_err(said)?;
+    let mut rules = windfall_config::parse_rules(SAMPLE, None).map_err(said)?;
     rules.version = version;
     rules.limits.global.burst = burst;
-    Ok(crate::rules_text(&rules))
+    Ok(windfall_config::rules_text(&rules))
 }
 
 fn said(error: impl std::fmt::Display) -> String {
@@ -202,7 +201,7 @@ fn of_two_writers_one_is_told(place: &dyn Place) -> Result<(), String> {
         let mut made = 0;
         while made < 5 {
             let text = store.show().map_err(said)?;
-            let burst = crate::parse_rules(&text, None).map_err(said)?.limits.global.burst;
+            let burst = windfall_config::parse_rules(&text, None).map_err(said)?.limits.global.burst;
             match store.set(&with_burst(&text, burst + 1)?, who, "one more", 3) {
                 Ok(Written::Changed { .. }) => made += 1,
                 Err(SetError::Conflict { .. } | SetError::Locked(_)) => {}
@@ -219,7 +218,7 @@ fn of_two_writers_one_is_told(place: &dyn Place) -> Result<(), String> {
             .collect()
     });
     ends.into_iter().collect::<Result<(), String>>()?;
-    let now = crate::parse_rules(&store.show().map_err(said)?, None).map_err(said)?;
+    let now = windfall_config::parse_rules(&store.show().map_err(said)?, None).map_err(said)?;
     same("additions", &now.limits.global.burst, &21)?;
     let history = store.history().map_err(said)?;
     let versions: Vec<u64> = history.changes.iter().map(|change| change.version).collect();
@@ -274,7 +273,7 @@ fn never_back_to_an_older_version(place: &dyn Place) -> Result<(), String> {
     same(
         "burst",
         &live.current().limits.global.burst,
-        &crate::parse_rules(SAMPLE, None).map_err(said)?.limits.global.burst,
+        &windfall_config::parse_rules(SAMPLE, None).map_err(said)?.limits.global.burst,
     )
 }
 
@@ -313,7 +312,7 @@ fn a_new_start_has_what_changed_meanwhile(place: &dyn Place) -> Result<(), Strin
         let version = store
             .show()
             .map_err(said)
-            .and_then(|text| Ok(crate::parse_rules(&text, None).map_err(said)?.version))?;
+            .and_then(|text| Ok(windfall_config::parse_rules(&text, None).map_err(said)?.version))?;
         wait(&live, "what is there", |status| status.version == version)?;
         drop(source);
         change(&*store, burst)?;
@@ -326,7 +325,8 @@ fn a_new_start_has_what_changed_meanwhile(place: &dyn Place) -> Result<(), Strin
             let store = place.store();
             let mut newest = 0;
             while !is_over.load(Ordering::Acquire) {
-                let version = crate::parse_rules(&store.show().map_err(said)?, None).map_err(said)?.version;
+                let version =
+                    windfall_config::parse_rules(&store.show().map_err(said)?, None).map_err(said)?.version;
                 if version < newest {
                     return Err(format!("{version} after {newest}"));
                 }

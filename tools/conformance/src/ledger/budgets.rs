@@ -1,7 +1,7 @@
 //! Budgets are never over, and are used up to the last piece (I4).
 
 use super::{Outcome, Place, budget, clean, open, order};
-use crate::{
+use windfall_ledger::{
     Attempt, BUDGET_MAX, BudgetSet, BudgetsApplied, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason,
     Unbudgeted, Writers,
 };
@@ -80,7 +80,7 @@ fn in_scene<'a>(scene: &'a str, bonus_type: &'a str, trade_no: &'a str, amount: 
 }
 
 /// What a combined budget says of itself: used, reserved.
-fn state(ledger: &crate::Ledger, scene: &str, bonus_type: &str) -> Result<(i64, i64), LedgerError> {
+fn state(ledger: &windfall_ledger::Ledger, scene: &str, bonus_type: &str) -> Result<(i64, i64), LedgerError> {
     let all = ledger.budgets()?;
     let found = all.iter().find(|one| (one.scene.as_str(), one.bonus_type.as_str()) == (scene, bonus_type));
     Ok(found.map_or((-1, -1), |one| (one.used, one.reserved)))

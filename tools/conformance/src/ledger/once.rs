@@ -1,7 +1,7 @@
 //! An order credits once (I1).
 
 use super::{Outcome, Place, clean, names, open, order};
-use crate::{
+use windfall_ledger::{
     ArchiveEntry, ArchiveFilter, Attempt, BUDGET_MAX, LedgerError, Order, OrderOutcome, Reason, Unbudgeted,
 };
 

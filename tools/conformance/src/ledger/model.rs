@@ -1,10 +1,10 @@
 //! Random histories against a naive model: what the ledger answers and holds is what one would compute by hand.
 use super::{Fixture, Outcome, open};
-use crate::{
+use std::collections::BTreeMap;
+use windfall_ledger::{
     Attempt, BudgetSet, Finish, HoldOutcome, Ledger, LedgerReader, Order, OrderOutcome, Reason, Status,
     Withdrawal, WithdrawalStatus,
 };
-use std::collections::BTreeMap;
 
 const SCENES: [&str; 2] = ["rain", "cards"];
 const TYPES: [&str; 2] = ["cash", "badge"];
