@@ -12,12 +12,12 @@
 //! - [`RulesStore`] changes the file for an operator: checked, whole, numbered, with who and why, and any
 //!   version can be rolled back to ([`ChangeRules`]).
 //! - `etcd`, with the feature of that name, has source and store for rules in etcd, with a copy on disk for starts
-//!   without it. Both pass [`conformance`].
+//!   without it. Both pass the suite of `windfall-conformance`.
 //!
 //! **Static options** are each component's own struct, in its own crate; [`load`] fills any of them from a
 //! file with the environment laid over it.
 //!
-//! Not here: what limits, routes or budgets do (`windfall-limiter`, `windfall-queue`, the reward service), and
+//! Not here: what limits, routes or budgets do (`windfall-limiter`, `windfall-queue-virtual`, the reward service), and
 //! any other state: nothing is written but the rules file and its history.
 //!
 //! ```
@@ -43,7 +43,6 @@
 
 mod bounds;
 mod change;
-pub mod conformance;
 mod document;
 #[cfg(feature = "etcd")]
 pub mod etcd;

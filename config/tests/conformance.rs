@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use tempfile::TempDir;
-use windfall_config::conformance::{self, Fixture, Place};
 use windfall_config::{ChangeRules, FileSource, LiveRules, RulesStore};
+use windfall_conformance::rules::{self, Fixture, Place};
 
 struct Files;
 
@@ -55,6 +55,6 @@ impl Place for InFile {
 
 #[test]
 fn a_file_conforms() {
-    let failed = conformance::run(&Files);
+    let failed = rules::run(&Files);
     assert!(failed.is_empty(), "{failed:#?}");
 }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, Permission, PermissionType};
 use tempfile::TempDir;
-use windfall_config::conformance::{self, Fixture, Place};
 use windfall_config::etcd::{EtcdOptions, EtcdRulesStore, EtcdSource, OpenEtcdError};
 use windfall_config::{ChangeRules, LiveRules, Status};
+use windfall_conformance::rules::{self, Fixture, Place};
 use windfall_servers::{Private, Spec};
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
@@ -133,7 +133,7 @@ fn with_burst(store: &dyn ChangeRules, burst: u32) -> u64 {
 #[test]
 #[ignore = "needs real servers: ./dev test runs it"]
 fn etcd_conforms() {
-    let failed = conformance::run(&Etcd::new());
+    let failed = rules::run(&Etcd::new());
     assert!(failed.is_empty(), "{failed:#?}");
 }
 

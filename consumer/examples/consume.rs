@@ -16,7 +16,7 @@ use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 use windfall_limiter::{self as limiter, Limiter, Now};
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
-use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
+use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
 
 struct Nothing;
 

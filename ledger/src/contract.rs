@@ -1,6 +1,6 @@
 //! What a database must offer to be a ledger. [`Ledger`](crate::Ledger), [`Tx`](crate::Tx) and
 //! [`LedgerReader`](crate::LedgerReader) are the front, and say what each step means; the suite in
-//! [`conformance`](crate::conformance) checks it on every database.
+//! The suite of `windfall-conformance` checks it on every database.
 
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::error::{LedgerError, OpenError};

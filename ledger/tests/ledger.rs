@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 use tempfile::TempDir;
-use windfall_ledger::conformance::{self, Fixture, Place};
+use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_ledger::{
     Ledger, LedgerError, LedgerOptions, LedgerReader, OpenError, Order, OrderOutcome, Unbudgeted, Writers,
 };
@@ -37,7 +37,7 @@ impl Place for Folder {
 
 #[test]
 fn it_passes_the_suite() {
-    conformance::run(&Files);
+    ledger::run(&Files);
 }
 
 #[test]

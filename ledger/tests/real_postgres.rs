@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use windfall_ledger::conformance::{self, Fixture, Place};
+use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_ledger::{
     HoldOutcome, Ledger, LedgerReader, OpenError, Order, OrderOutcome, PostgresOptions, Unbudgeted,
     Withdrawal, Writers,
@@ -62,7 +62,7 @@ impl Place for Schema {
 #[test]
 #[ignore = "needs real servers: ./dev test runs it"]
 fn it_passes_the_suite() {
-    conformance::run(&Schemas::shared());
+    ledger::run(&Schemas::shared());
 }
 
 #[test]

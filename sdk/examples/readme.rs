@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use windfall_contract::Clock;
-use windfall_queue::{embedded::EmbeddedBroker, virtual_queue::Fanout};
+use windfall_queue_embedded::EmbeddedBroker;
+use windfall_queue_virtual::Fanout;
 use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, SpoolMode, User};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use windfall_proto::record::Head;
 use windfall_proto::send::SendError;
-use windfall_queue::virtual_queue::{QueueId, Side};
+use windfall_queue_virtual::{QueueId, Side};
 use windfall_spool::{OpenPack, SealedPack, Spool};
 
 /// What the packs of a lane have in common.

@@ -15,7 +15,7 @@
 //! ```no_run
 //! use std::sync::Arc;
 //! use windfall_contract::Clock;
-//! use windfall_queue::virtual_queue::Fanout;
+//! use windfall_queue_virtual::Fanout;
 //! use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, User};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -4,7 +4,7 @@ use crate::lane::{Lane, LaneKey};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use windfall_contract::rules::{Pattern, Ratio, Route, Rules};
-use windfall_queue::virtual_queue::{Fanout, Side};
+use windfall_queue_virtual::{Fanout, Side};
 
 /// Routes of one version of the rules.
 #[derive(Default)]

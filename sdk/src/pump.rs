@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use windfall_queue::virtual_queue::{Parcel, Undelivered};
+use windfall_queue_virtual::{Parcel, Undelivered};
 use windfall_spool::SealedPack;
 
 /// Between two looks at the lanes.

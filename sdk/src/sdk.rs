@@ -24,7 +24,7 @@ use windfall_contract::tokens::TokenStore;
 use windfall_proto::send::{SendBonus, SendError};
 use windfall_proto::v1::{SendBonusReply, SendBonusRequest};
 use windfall_proto::{order, record};
-use windfall_queue::virtual_queue::Fanout;
+use windfall_queue_virtual::Fanout;
 use windfall_spool::{Durability, Spool, SpoolOptions};
 use windfall_token::{KeyRing, Minter, TokenFields};
 

@@ -8,7 +8,7 @@ use crate::sdk::{Inherited, Shared};
 use std::sync::Arc;
 use windfall_proto::event::EventRef;
 use windfall_proto::{record, wire};
-use windfall_queue::virtual_queue::Undelivered;
+use windfall_queue_virtual::Undelivered;
 use windfall_spool::{RecoveredPack, SealedPack};
 
 /// A pack that no queue takes now.

@@ -8,7 +8,6 @@
 //! - [`embedded`]: a backend on files inside the process.
 //! - `redis`, with the feature of that name: a backend on Redis and Redis Cluster.
 //! - [`switchable`]: a decorator that is down on demand, for the demo and tests.
-//! - [`conformance`]: the checks that each backend passes.
 //!
 //! It does not seal, open or judge tokens (`windfall-token` does), and it is no ledger: losing it loses no money.
 //!
@@ -33,7 +32,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod conformance;
 pub mod embedded;
 mod packing;
 #[cfg(feature = "redis")]

@@ -4,8 +4,8 @@
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
+use windfall_conformance::tokens::{self, Fixture};
 use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore};
-use windfall_store::conformance::{self, Fixture};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions, OpenStoreError};
 use windfall_store::switchable::{Down, Switchable};
 
@@ -40,13 +40,13 @@ fn token() -> (TokenPut, TokenKey) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_conforms() {
-    let failed = conformance::run(&Embedded::new(false)).await;
+    let failed = tokens::run(&Embedded::new(false)).await;
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn switchable_that_is_up_conforms() {
-    let failed = conformance::run(&Embedded::new(true)).await;
+    let failed = tokens::run(&Embedded::new(true)).await;
     assert!(failed.is_empty(), "{failed:#?}");
 }
 

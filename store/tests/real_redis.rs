@@ -7,9 +7,9 @@ use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use windfall_conformance::tokens::{self, Fixture};
 use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_servers::{Private, RedisOptions as ServerOptions, Servers, Spec};
-use windfall_store::conformance::{self, Fixture};
 use windfall_store::redis::{OpenRedisError, RedisOptions, RedisStore};
 
 /// The machine is shared.
@@ -88,7 +88,7 @@ async fn one_server_conforms() {
     for options in
         [RedisOptions::at(&url), RedisOptions { pipeline_users: 2, connections: 1, ..RedisOptions::at(&url) }]
     {
-        let failed = conformance::run(&Redis { name: "redis", options: patient(options) }).await;
+        let failed = tokens::run(&Redis { name: "redis", options: patient(options) }).await;
         assert!(failed.is_empty(), "{failed:#?}");
     }
 }
@@ -101,7 +101,7 @@ async fn a_cluster_conforms_and_is_followed_when_slots_move_and_nodes_die() {
     // One address is enough to learn the others, and one that is away does not matter.
     let seeds = ["redis://127.0.0.1:1", urls[1].as_str()];
     let options = patient(RedisOptions::cluster(seeds));
-    let failed = conformance::run(&Redis { name: "cluster", options: options.clone() }).await;
+    let failed = tokens::run(&Redis { name: "cluster", options: options.clone() }).await;
     assert!(failed.is_empty(), "{failed:#?}");
 
     let store = RedisStore::open(options.clone()).await.unwrap();

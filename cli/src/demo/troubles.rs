@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::block_in_place;
 use windfall_config::ChangeRules;
 use windfall_contract::rules::Fuse;
-use windfall_queue::faulty::Faults;
+use windfall_queue_faulty::Faults;
 use windfall_servers::{Activity, Server, Servers};
 
 /// One thing that happens.

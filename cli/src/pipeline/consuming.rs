@@ -17,7 +17,7 @@ use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::rules::Rules;
 use windfall_limiter::{Limit, Limiter, Now};
-use windfall_queue::virtual_queue::Fanout;
+use windfall_queue_virtual::Fanout;
 use windfall_reward_service::ledger::BudgetsApplied;
 use windfall_reward_service::{CallError, RewardHandle};
 

@@ -19,8 +19,8 @@ use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::connector::Connector;
 use windfall_contract::tokens::TokenStore;
-use windfall_queue::faulty::Faulty;
-use windfall_queue::virtual_queue::{Fanout, FanoutOptions, FanoutStats};
+use windfall_queue_faulty::Faulty;
+use windfall_queue_virtual::{Fanout, FanoutOptions, FanoutStats};
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 use windfall_reward_service::ledger::Ledger;
 use windfall_reward_service::{

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_config::LiveRules;
 use windfall_consumer::{Done, Outlet, RequeueOutcome, Requeued};
-use windfall_queue::virtual_queue::{Fanout, Parcel, QueueId, Side, Undelivered};
+use windfall_queue_virtual::{Fanout, Parcel, QueueId, Side, Undelivered};
 
 /// How long a copy is offered to its queues before it goes to the salvage file.
 const PATIENCE: Duration = Duration::from_secs(2);

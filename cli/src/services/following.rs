@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use windfall_config::LiveRules;
-use windfall_queue::virtual_queue::Fanout;
+use windfall_queue_virtual::Fanout;
 
 /// Between two attempts to take over the same rules.
 const RETRY: Duration = Duration::from_secs(1);
@@ -55,8 +55,8 @@ mod tests {
     use std::collections::BTreeMap;
     use windfall_contract::Clock;
     use windfall_contract::broker::Broker;
-    use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
-    use windfall_queue::virtual_queue::FanoutOptions;
+    use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
+    use windfall_queue_virtual::FanoutOptions;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_queue_that_new_rules_bring_is_open_without_a_restart() {

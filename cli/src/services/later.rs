@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use windfall_config::LiveRules;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
-use windfall_queue::virtual_queue::{Fanout, Parcel, QueueId, Side, Undelivered};
+use windfall_queue_virtual::{Fanout, Parcel, QueueId, Side, Undelivered};
 use windfall_reward_service::{Again, EventQueue, LaterGrants, NotQueued};
 
 /// How long a record is offered to its queue's topics.

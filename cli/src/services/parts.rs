@@ -23,7 +23,7 @@ use windfall_contract::rules::Fuse;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::{Faces, Health};
 use windfall_gateway::Gateway;
-use windfall_queue::virtual_queue::Fanout;
+use windfall_queue_virtual::Fanout;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
 use windfall_reward_service::{Fuses, LaterGrants, ResumeOptions, Resumer, RewardHandle, RewardService};
 use windfall_sdk::{Sdk, SdkOptions, SdkParts, SpoolMode};

@@ -17,7 +17,7 @@ use windfall_contract::broker::{
 };
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_proto::v1::{Bonus, BonusEvent, BonusEventBatch, SendBonusRequest, User};
-use windfall_queue::virtual_queue::{Fanout, FanoutOptions};
+use windfall_queue_virtual::{Fanout, FanoutOptions};
 use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_token::KeyRing;
 

@@ -17,7 +17,7 @@ use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, Produ
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
 use windfall_ledger::{Ledger, PostgresOptions};
 use windfall_limiter::{Limit, Limiter, Now};
-use windfall_queue::kafka::{KafkaBroker, KafkaOptions};
+use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
 use windfall_reward_service::{RewardHandle, RewardOptions, RewardService};
 
 /// What a member is told, by its environment.

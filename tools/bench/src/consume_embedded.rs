@@ -17,7 +17,7 @@ use windfall_contract::broker::{Broker, Consumer};
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
 use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 use windfall_limiter::{Limiter, Now};
-use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
+use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
 
 /// Fresh topics, filled and drained one after the other, so that seconds are measured and 1.2 GB of disk are enough.
 const RUNS: usize = 7;

@@ -20,7 +20,7 @@ use windfall_contract::broker::Broker;
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, RetryReason, Rewards};
 use windfall_proto::event::EventRef;
 use windfall_proto::record;
-use windfall_queue::kafka::{KafkaBroker, KafkaOptions};
+use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
 use windfall_servers::Servers;
 
 const RUNS: usize = 5;

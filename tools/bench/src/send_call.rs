@@ -16,7 +16,7 @@ use windfall_config::LiveRules;
 use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_proto::event::EventRef;
-use windfall_queue::virtual_queue::{Fanout, FanoutOptions};
+use windfall_queue_virtual::{Fanout, FanoutOptions};
 use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, SendError, SpoolMode, User};
 use windfall_token::KeyRing;
 

@@ -8,7 +8,7 @@ use super::slow::Slow;
 use std::sync::Arc;
 use windfall_consumer::{Cause, ConsumerStats};
 use windfall_edge::{Kind, Metrics, Sample};
-use windfall_queue::virtual_queue::Fanout;
+use windfall_queue_virtual::Fanout;
 use windfall_reward_service::{RewardHandle, TypeStats};
 use windfall_sdk::{Sdk, SdkStats};
 use windfall_token_service::{Cause as TokenCause, TokenBook};
@@ -136,7 +136,7 @@ fn queues(metrics: &Metrics, fanout: &Arc<Fanout>) {
         "Records, by topic and fate",
         Kind::Counter,
         move || {
-            let of_topic = |topic: windfall_queue::virtual_queue::TopicStats| {
+            let of_topic = |topic: windfall_queue_virtual::TopicStats| {
                 [("sent", topic.sent), ("stored", topic.stored), ("failed", topic.failed)].map(
                     |(fate, value)| {
                         sample([("topic", topic.topic.clone()), ("fate", fate.to_owned())], value)

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
-use windfall_rocketmq::wire::messaging_service_client::MessagingServiceClient;
-use windfall_rocketmq::wire::receive_message_response::Content;
-use windfall_rocketmq::wire::settings::PubSub;
-use windfall_rocketmq::wire::telemetry_command::Command;
-use windfall_rocketmq::wire::{self, Code, MessageType};
+use windfall_rocketmq_wire::proto::messaging_service_client::MessagingServiceClient;
+use windfall_rocketmq_wire::proto::receive_message_response::Content;
+use windfall_rocketmq_wire::proto::settings::PubSub;
+use windfall_rocketmq_wire::proto::telemetry_command::Command;
+use windfall_rocketmq_wire::proto::{self, Code, MessageType};
 
 const INVISIBLE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ impl Bare {
                 let id = format!("bare-send-{client}");
                 for number in (client as u64..events).step_by(CLIENTS) {
                     let messages = vec![message(&topic, number)];
-                    let request = signed(wire::SendMessageRequest { messages }, &id);
+                    let request = signed(proto::SendMessageRequest { messages }, &id);
                     let answer = stub.send_message(request).await?.into_inner();
                     accepted(answer.status)?;
                 }
@@ -92,20 +92,20 @@ impl Bare {
     /// A member of the group whose settings the proxy has echoed.
     async fn join(&self, topic: &str, id: String) -> Result<Member> {
         let mut stub = self.connect().await?;
-        let subscription = wire::Subscription {
+        let subscription = proto::Subscription {
             group: Some(resource(GROUP)),
-            subscriptions: vec![wire::SubscriptionEntry {
+            subscriptions: vec![proto::SubscriptionEntry {
                 topic: Some(resource(topic)),
                 expression: Some(everything()),
             }],
         };
-        let settings = wire::Settings {
-            client_type: Some(wire::ClientType::SimpleConsumer.into()),
+        let settings = proto::Settings {
+            client_type: Some(proto::ClientType::SimpleConsumer.into()),
             pub_sub: Some(PubSub::Subscription(subscription)),
-            user_agent: Some(wire::Ua { language: wire::Language::Rust.into(), version: "5.1.0".into() }),
+            user_agent: Some(proto::Ua { language: proto::Language::Rust.into(), version: "5.1.0".into() }),
             ..Default::default()
         };
-        let command = wire::TelemetryCommand { status: None, command: Some(Command::Settings(settings)) };
+        let command = proto::TelemetryCommand { status: None, command: Some(Command::Settings(settings)) };
         let commands = futures_util::stream::iter([command]).chain(futures_util::stream::pending());
         let mut telemetry = stub.telemetry(signed(commands, &id)).await?.into_inner();
         telemetry.message().await?.context("the settings were not echoed")?;
@@ -118,13 +118,13 @@ struct Member {
     id: String,
     topic: String,
     /// The proxy forgets us without it.
-    _telemetry: tonic::Streaming<wire::TelemetryCommand>,
+    _telemetry: tonic::Streaming<proto::TelemetryCommand>,
 }
 
 impl Member {
-    async fn receive(&mut self) -> Result<Vec<wire::Message>> {
-        let queue = wire::MessageQueue { topic: Some(resource(&self.topic)), ..Default::default() };
-        let request = wire::ReceiveMessageRequest {
+    async fn receive(&mut self) -> Result<Vec<proto::Message>> {
+        let queue = proto::MessageQueue { topic: Some(resource(&self.topic)), ..Default::default() };
+        let request = proto::ReceiveMessageRequest {
             group: Some(resource(GROUP)),
             message_queue: Some(queue),
             filter_expression: Some(everything()),
@@ -148,13 +148,13 @@ impl Member {
         Ok(messages)
     }
 
-    async fn ack(&mut self, message: wire::Message) -> Result<()> {
+    async fn ack(&mut self, message: proto::Message) -> Result<()> {
         let system = message.system_properties.unwrap_or_default();
-        let entry = wire::AckMessageEntry {
+        let entry = proto::AckMessageEntry {
             message_id: system.message_id,
             receipt_handle: system.receipt_handle.unwrap_or_default(),
         };
-        let request = wire::AckMessageRequest {
+        let request = proto::AckMessageRequest {
             group: Some(resource(GROUP)),
             topic: Some(resource(&self.topic)),
             entries: vec![entry],
@@ -163,15 +163,15 @@ impl Member {
     }
 }
 
-fn message(topic: &str, number: u64) -> wire::Message {
-    let system = wire::SystemProperties {
+fn message(topic: &str, number: u64) -> proto::Message {
+    let system = proto::SystemProperties {
         message_id: format!("01{number:032X}"),
-        body_encoding: wire::Encoding::Identity.into(),
+        body_encoding: proto::Encoding::Identity.into(),
         message_type: MessageType::Normal.into(),
         born_timestamp: Some(SystemTime::now().into()),
         ..Default::default()
     };
-    wire::Message {
+    proto::Message {
         topic: Some(resource(topic)),
         system_properties: Some(system),
         body: Bytes::copy_from_slice(&event(number)),
@@ -192,17 +192,17 @@ fn signed<T>(message: T, id: &str) -> Request<T> {
     request
 }
 
-fn accepted(status: Option<wire::Status>) -> Result<()> {
+fn accepted(status: Option<proto::Status>) -> Result<()> {
     match status {
         Some(status) if status.code == i32::from(Code::Ok) => Ok(()),
         other => bail!("RocketMQ refuses: {other:?}"),
     }
 }
 
-fn resource(name: &str) -> wire::Resource {
-    wire::Resource { resource_namespace: String::new(), name: name.to_owned() }
+fn resource(name: &str) -> proto::Resource {
+    proto::Resource { resource_namespace: String::new(), name: name.to_owned() }
 }
 
-fn everything() -> wire::FilterExpression {
-    wire::FilterExpression { r#type: wire::FilterType::Tag.into(), expression: "*".into() }
+fn everything() -> proto::FilterExpression {
+    proto::FilterExpression { r#type: proto::FilterType::Tag.into(), expression: "*".into() }
 }

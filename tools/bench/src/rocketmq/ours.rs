@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use windfall_contract::broker::{
     Broker, Delivery, DeliverySink, Fetch, OutRecord, Position, Producer, SendRefused, Tag,
 };
-use windfall_queue::rocketmq::{RocketBroker, RocketOptions};
+use windfall_queue_rocketmq::{RocketBroker, RocketOptions};
 use windfall_servers::Server;
 
 const CLOSE: Duration = Duration::from_secs(60);

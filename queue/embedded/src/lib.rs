@@ -1,0 +1,269 @@
+//! A broker inside the process, on files: fjall below, one owner process at a time.
+//!
+//! What was reported [`Stored`](windfall_contract::broker::Delivery::Stored) is there after `kill -9`; with
+//! [`Fsync::EachBatch`] also after the machine died. A directory belongs to one process; a second one gets
+//! [`OpenError::InUse`].
+//!
+//! **Retention.** A record is kept until every group of its topic has committed past it, then deleted in the
+//! background, whole chunks at a time. A topic without a group keeps everything. A group exists from its first
+//! consumer on, for good, and starts at the oldest record kept.
+//!
+//! **Groups** live in this process: a member that never polls keeps its partitions until it is dropped, as there is
+//! no session to run out. A record read shares its memory with up to 64 KiB of its neighbours; copy what is kept.
+//!
+//! **After a failed write** (a full disk, say) the journal's state is unknown: open records are reported
+//! `Unknown`, sends are refused as `Unavailable`, and the directory must be opened again.
+//!
+//! **Damage** is reported, never skipped: by `open` where the log ends earlier than it once did or cannot be
+//! read, by `poll` where a record cannot.
+//!
+//! # Write and read
+//! ```
+//! # let dir = tempfile::tempdir()?;
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use windfall_contract::broker::{Broker, Change, Commit, Delivery, DeliverySink, Fetch, OutRecord, Tag};
+//! use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
+//!
+//! /// Learns the fate of each record that `send` took.
+//! struct Print;
+//! impl DeliverySink for Print {
+//!     fn delivered(&self, tag: Tag, delivery: Delivery) {
+//!         println!("{tag:?}: {delivery:?}");
+//!     }
+//! }
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+//! # runtime.block_on(async {
+//! let broker = EmbeddedBroker::open(dir.path(), &EmbeddedOptions::default())?;
+//! broker.ensure_topic("rewards", 4)?;
+//! let producer = broker.producer("rewards", Arc::new(Print))?;
+//! producer.send(Tag(1), OutRecord { key: b"order-1", payload: b"a pack of events" })?;
+//! assert_eq!(producer.close(Duration::from_secs(5)), 0);
+//!
+//! let mut consumer = broker.consumer("rewards", "grants").await?;
+//! let fetch = Fetch { max_records: 100, max_bytes: 1 << 20, wait: Duration::from_secs(5) };
+//! let record = loop {
+//!     // Changes come before records: what is mine, and from which offset on.
+//!     let polled = consumer.poll(fetch).await?;
+//!     for change in polled.changes {
+//!         assert!(matches!(change, Change::Assigned { next_offset: 0, .. }));
+//!     }
+//!     if let Some(record) = polled.records.into_iter().next() {
+//!         break record;
+//!     }
+//! };
+//! assert_eq!(record.payload, "a pack of events");
+//! // Finished: the group will not get it again.
+//! let next_offset = record.offset + 1;
+//! consumer.commit(&[Commit { partition: record.partition, epoch: record.epoch, next_offset }]).await?;
+//! assert_eq!(broker.lag("rewards", "grants").await?.records(), 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod chunk;
+mod cleanup;
+mod consumer;
+mod ends;
+mod group;
+mod options;
+mod producer;
+mod reader;
+mod storage;
+mod topic;
+mod writer;
+
+pub use options::{EmbeddedOptions, Fsync};
+
+use self::consumer::EmbeddedConsumer;
+use self::ends::{EndsFile, Witness};
+use self::group::Group;
+use self::producer::EmbeddedProducer;
+use self::storage::{Extent, ReadError, Storage, TopicRow, io, open_error};
+use self::topic::{Inner, MAX_PARTITIONS, Partition, Topic};
+use self::writer::{Signals, Writer};
+use async_trait::async_trait;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread::JoinHandle;
+use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
+
+/// Bytes of a topic's or a group's name.
+const MAX_NAME_BYTES: usize = 249;
+
+/// The embedded broker. Its files stay open as long as it, or a producer or consumer of it, is alive.
+pub struct EmbeddedBroker {
+    alive: Arc<Alive>,
+}
+
+/// Stops the writer, after everything taken is written, when the last handle goes.
+struct Alive {
+    inner: Arc<Inner>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl EmbeddedBroker {
+    /// Opens the broker in `dir`, creating it if there is none.
+    ///
+    /// # Errors
+    /// [`OpenError`]: `InUse` by another owner, `Newer` or `Damaged` files, `Io` where the directory cannot be
+    /// written, `Invalid` options.
+    pub fn open(dir: &Path, options: &EmbeddedOptions) -> Result<Arc<Self>, OpenError> {
+        options.check()?;
+        let place = dir.display().to_string();
+        let storage = Storage::open(dir, options)?;
+        let (mut ends, witness) = EndsFile::open(dir).map_err(|error| io(&place, &error))?;
+        let topics = load(&storage, &witness, &place, options)?;
+        let found = topics.values().flat_map(|topic| {
+            let id = topic.id;
+            (0u32..).zip(topic.ends()).map(move |(partition, end)| ((id, partition), end))
+        });
+        ends.settle(found).map_err(|error| io(&place, &error))?;
+        let inner = Arc::new(Inner {
+            place: place.clone(),
+            options: options.clone(),
+            storage,
+            topics: RwLock::new(topics),
+            signals: Signals::new(),
+            readers: AtomicUsize::new(0),
+        });
+        let writer = Writer::new(inner.clone(), ends);
+        let writer = std::thread::Builder::new()
+            .name("queue-write".into())
+            .spawn(move || writer.run())
+            .map_err(|error| io(&place, &error))?;
+        Ok(Arc::new(Self { alive: Arc::new(Alive { inner, writer: Mutex::new(Some(writer)) }) }))
+    }
+}
+
+#[async_trait]
+impl Broker for EmbeddedBroker {
+    fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<(), OpenError> {
+        check_name("topic", topic)?;
+        if !(1..=MAX_PARTITIONS).contains(&partitions) {
+            let what = format!("topic {topic:?}: {partitions} partitions; it may have 1 to {MAX_PARTITIONS}");
+            return Err(OpenError::Invalid(what));
+        }
+        let inner = &self.alive.inner;
+        let mut topics = inner.topics.write();
+        let known = topics.get(topic).cloned();
+        let has = known.as_ref().map_or(0, |known| known.count());
+        if u32::try_from(has).is_ok_and(|has| has >= partitions) {
+            return Ok(());
+        }
+        let next_id = topics.values().map(|topic| topic.id + 1).max().unwrap_or(0);
+        let row = TopicRow { id: known.as_ref().map_or(next_id, |known| known.id), partitions };
+        inner.storage.put_topic(topic, row).map_err(|error| open_error(&inner.place, error))?;
+        let entry = known.unwrap_or_else(|| {
+            let groups = Mutex::default();
+            Arc::new(Topic { id: row.id, partitions: RwLock::default(), groups })
+        });
+        let fresh = (has..partitions as usize).map(|_| Partition::new(Extent { low: 0, end: 0 }));
+        entry.partitions.write().extend(fresh);
+        for group in entry.groups.lock().values() {
+            group.grow(partitions as usize);
+        }
+        topics.insert(topic.to_owned(), entry);
+        Ok(())
+    }
+
+    fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
+        let topic = self.alive.inner.topic(topic)?;
+        Ok(Arc::new(EmbeddedProducer::new(self.alive.clone(), topic, sink)))
+    }
+
+    async fn consumer(&self, topic: &str, group: &str) -> Result<Box<dyn Consumer>, OpenError> {
+        check_name("group", group)?;
+        let inner = &self.alive.inner;
+        let topic = inner.topic(topic)?;
+        let (entry, fresh) = {
+            let mut groups = topic.groups.lock();
+            let known = groups.get(group).cloned();
+            let fresh = known.is_none();
+            let entry = known.unwrap_or_else(|| Arc::new(Group::new(group, topic.lows())));
+            groups.insert(group.to_owned(), entry.clone());
+            (entry, fresh)
+        };
+        if fresh {
+            // From now on nothing is deleted that this group has not committed, restarts or not.
+            let start: Vec<_> = (0u32..).zip(entry.committed()).collect();
+            inner
+                .signals
+                .commit(topic.id, group, &start)
+                .await
+                .map_err(|what| OpenError::Io { place: inner.place.clone(), what })?;
+        }
+        Ok(Box::new(EmbeddedConsumer::join(self.alive.clone(), topic, entry)?))
+    }
+
+    async fn lag(&self, topic: &str, group: &str) -> Result<Lag, OpenError> {
+        Ok(self.alive.inner.topic(topic)?.lag(group))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.inner.signals.stop();
+        // The last handle may belong to a sink, which the writer drops: it then ends by itself.
+        if let Some(writer) = self.writer.lock().take()
+            && writer.thread().id() != std::thread::current().id()
+            && writer.join().is_err()
+        {
+            tracing::error!(place = %self.inner.place, "the queue writer thread panicked");
+        }
+    }
+}
+
+/// Reads all topics and groups, and checks each partition's end against its witness.
+fn load(
+    storage: &Storage,
+    witness: &Witness,
+    place: &str,
+    options: &EmbeddedOptions,
+) -> Result<BTreeMap<String, Arc<Topic>>, OpenError> {
+    let read = |error: ReadError| match error {
+        ReadError::Damaged(what) => OpenError::Damaged { place: place.into(), what },
+        ReadError::Io(what) => OpenError::Io { place: place.into(), what },
+    };
+    let mut topics = BTreeMap::new();
+    let mut missing = witness.ends.clone();
+    for (name, row) in storage.topics().map_err(read)? {
+        let mut partitions = Vec::new();
+        for index in 0..row.partitions {
+            let extent = storage.extent(row.id, index).map_err(read)?;
+            missing.retain(|place, end| *place != (row.id, index) || *end > extent.end);
+            partitions.push(Partition::new(extent));
+        }
+        let topic = Topic { id: row.id, partitions: RwLock::new(partitions), groups: Mutex::default() };
+        let kept: Vec<_> = topic.lows().into_iter().zip(topic.ends()).collect();
+        for (group, committed) in storage.groups(row.id).map_err(read)? {
+            let committed = (0u32..)
+                .zip(&kept)
+                .map(|(index, (low, end))| committed.get(&index).copied().unwrap_or(0).clamp(*low, *end));
+            let entry = Arc::new(Group::new(&group, committed.collect()));
+            topic.groups.lock().insert(group, entry);
+        }
+        topics.insert(name, Arc::new(topic));
+    }
+    if let Some(((topic, partition), end)) = missing.first_key_value() {
+        let what = format!("topic number {topic}, partition {partition} no longer reaches offset {end}");
+        if witness.same_boot || options.fsync == Fsync::EachBatch {
+            return Err(OpenError::Damaged { place: place.into(), what });
+        }
+        tracing::warn!(place, what, "records were lost with the machine: fsync is off");
+    }
+    Ok(topics)
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), OpenError> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        let problem = format!("a {what}'s name has 1 to {MAX_NAME_BYTES} bytes; {name:?} has {}", name.len());
+        return Err(OpenError::Invalid(problem));
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The driver of Kafka, by librdkafka.
+//!
+//! - [`KafkaOptions`]: where the cluster is, how it is entered, what may be tuned.
+//! - [`KafkaBroker`]: the [`Broker`] of one cluster. A topic's producer is one idempotent client (acks=all) and one
+//!   thread; a consumer is one member of a group, one thread that reads ahead, and one that commits.
+//!
+//! What it adds to librdkafka: a record's tag comes back in its report, exactly once, even when the producer is
+//! closed before the broker answered; a partition is given back only when the caller has polled again after it was
+//! told, so that its last commit counts; a caller that takes nothing does not keep a rebalance waiting; a fatal error
+//! is followed by a new client instead of silence.
+//!
+//! What it does not: transactions. Delivery is at least once; the ledger makes it once.
+//!
+//! A group of ours is a group of Kafka's for each topic, `<prefix><group>.<topic>`, so that members of one topic do
+//! not rebalance another's.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use windfall_contract::broker::Broker;
+//! use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
+//!
+//! let broker = KafkaBroker::open(&KafkaOptions::at("127.0.0.1:9092"))?;
+//! broker.ensure_topic("rewards", 10)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod cluster;
+mod committer;
+mod consumer;
+mod options;
+mod producer;
+mod shared;
+mod thread;
+mod watch;
+
+pub use self::options::{Compression, KafkaOptions, Mechanism, Sasl, Secret, Tls};
+
+use self::cluster::Observer;
+use self::committer::Committer;
+use self::consumer::KafkaConsumer;
+use self::producer::KafkaProducer;
+use self::shared::Shared;
+use self::thread::Reader;
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
+
+/// One Kafka cluster.
+pub struct KafkaBroker {
+    options: Arc<KafkaOptions>,
+    members: Arc<Mutex<HashMap<String, HashSet<usize>>>>,
+}
+
+impl KafkaBroker {
+    /// Connects, and fails if the cluster does not answer within `connect_timeout_ms`. Blocks.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] for options that cannot work: out of range, a file that is not there, credentials or
+    /// certificates that are turned away. [`OpenError::Unavailable`] if nobody answers.
+    pub fn open(options: &KafkaOptions) -> Result<Arc<Self>, OpenError> {
+        options.check()?;
+        Observer::open(options, "windfall-open")?;
+        Ok(Arc::new(Self { options: Arc::new(options.clone()), members: Arc::default() }))
+    }
+}
+
+#[async_trait]
+impl Broker for KafkaBroker {
+    fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<(), OpenError> {
+        cluster::ensure_topic(&self.options, &self.options.topic(topic), partitions)
+    }
+
+    fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
+        let topic = self.options.topic(topic);
+        existing(&self.options, &topic, "windfall-open")?;
+        Ok(Arc::new(KafkaProducer::open(&self.options, &topic, sink)?))
+    }
+
+    async fn consumer(&self, topic: &str, group: &str) -> Result<Box<dyn Consumer>, OpenError> {
+        let (group, topic) = (self.options.group(topic, group), self.options.topic(topic));
+        let member = Membership::next(&self.members, &group);
+        let options = Arc::clone(&self.options);
+        let opened = blocking(move || open_consumer(&options, &topic, &group, member)).await?;
+        Ok(Box::new(opened))
+    }
+
+    async fn lag(&self, topic: &str, group: &str) -> Result<Lag, OpenError> {
+        let (group, topic) = (self.options.group(topic, group), self.options.topic(topic));
+        let options = Arc::clone(&self.options);
+        blocking(move || {
+            let observer = Observer::open(&options, &group)?;
+            let partitions = observer.partitions(&topic)?.ok_or_else(|| absent(&options, &topic))?;
+            observer.lag(&topic, partitions)
+        })
+        .await
+    }
+}
+
+fn open_consumer(
+    options: &KafkaOptions,
+    topic: &str,
+    group: &str,
+    member: Membership,
+) -> Result<KafkaConsumer, OpenError> {
+    let partitions = existing(options, topic, group)?;
+    let prefetch_bytes = usize::try_from(options.prefetch_kib).unwrap_or(usize::MAX).saturating_mul(1024);
+    let shared = Arc::new(Shared::new(partitions, prefetch_bytes));
+    let current = Arc::new(Mutex::new(None));
+    let (left, has_left) = oneshot::channel();
+    let reader = Reader {
+        shared: Arc::clone(&shared),
+        topic: topic.to_owned(),
+        config: options.consumer(group, member.number),
+        poll_interval_max: options.poll_interval_max(),
+        request_timeout: options.request_timeout(),
+        metadata_refresh: std::time::Duration::from_millis(options.metadata_refresh_ms.into()),
+        prefetch_bytes,
+        current: Arc::clone(&current),
+        left,
+    };
+    let committer = Committer::start(topic, current)?;
+    let first = reader.connect().map_err(cluster::configured)?;
+    let name = format!("read-{topic}");
+    std::thread::Builder::new()
+        .name(name.clone())
+        .spawn(move || reader.run(first))
+        .map_err(|error| OpenError::Io { place: name, what: error.to_string() })?;
+    Ok(KafkaConsumer {
+        shared,
+        committer,
+        request_timeout: options.request_timeout(),
+        left: Some(has_left),
+        _member: member,
+    })
+}
+
+/// How many partitions a topic has, which must be there.
+fn existing(options: &KafkaOptions, topic: &str, group: &str) -> Result<u32, OpenError> {
+    let observer = Observer::open(options, group)?;
+    observer.partitions(topic)?.ok_or_else(|| absent(options, topic))
+}
+
+fn absent(options: &KafkaOptions, topic: &str) -> OpenError {
+    OpenError::Invalid(format!("kafka at {} has no topic `{topic}`", options.bootstrap_servers))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
+) -> Result<T, OpenError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|died| Err(OpenError::Unavailable(format!("opening was cut off: {died}"))))
+}
+
+/// A member's number in its group within this process: the lowest that is free, so that a restart finds the same.
+struct Membership {
+    all: Arc<Mutex<HashMap<String, HashSet<usize>>>>,
+    group: String,
+    number: usize,
+}
+
+impl Membership {
+    fn next(all: &Arc<Mutex<HashMap<String, HashSet<usize>>>>, group: &str) -> Self {
+        let mut groups = all.lock();
+        let taken = groups.entry(group.to_owned()).or_default();
+        let number = (0..).find(|number| !taken.contains(number)).unwrap_or(usize::MAX);
+        taken.insert(number);
+        drop(groups);
+        Self { all: Arc::clone(all), group: group.to_owned(), number }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Some(taken) = self.all.lock().get_mut(&self.group) {
+            taken.remove(&self.number);
+        }
+    }
+}

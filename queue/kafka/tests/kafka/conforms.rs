@@ -1,0 +1,55 @@
+//! The contract, sentence by sentence.
+
+use super::{PATIENCE, options, prefix, shared};
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use windfall_conformance::broker::{CHECKS, Fixture};
+use windfall_contract::broker::{Broker, OpenError};
+use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
+
+struct Kafka {
+    options: KafkaOptions,
+    prefix: String,
+}
+
+#[async_trait]
+impl Fixture for Kafka {
+    fn name(&self) -> &str {
+        "kafka"
+    }
+
+    fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    fn quiet(&self) -> Duration {
+        Duration::from_millis(300)
+    }
+
+    async fn open(&self) -> Result<Arc<dyn Broker>, OpenError> {
+        let options = self.options.clone();
+        let opened = tokio::task::spawn_blocking(move || KafkaBroker::open(&options)).await.unwrap();
+        Ok(opened? as Arc<dyn Broker>)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn kafka_conforms() {
+    let servers = tokio::task::spawn_blocking(|| shared("kafka")).await.unwrap();
+    let fixture = Kafka { options: options(&servers, String::new()), prefix: prefix("conform") };
+    let mut failed = Vec::new();
+    for (name, _) in CHECKS {
+        let started = Instant::now();
+        if let Err(what) = windfall_conformance::broker::run_one(&fixture, name).await {
+            failed.push(format!("{name}: {what}"));
+        }
+        println!("{name}: {:?}", started.elapsed());
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}

@@ -1,0 +1,127 @@
+//! The RocketMQ driver on a real server: the conformance suite, and what may happen to a server.
+#![allow(clippy::unwrap_used)] // tests
+
+#[path = "rocketmq/ground.rs"]
+mod ground;
+#[path = "rocketmq/interop.rs"]
+mod interop;
+#[path = "rocketmq/refusals.rs"]
+mod refusals;
+#[path = "rocketmq/strangers.rs"]
+mod strangers;
+#[path = "rocketmq/tls.rs"]
+mod tls;
+#[path = "rocketmq/troubles.rs"]
+mod troubles;
+
+use ground::{Ground, drain, reader, write};
+use std::time::{Duration, Instant};
+use windfall_conformance::broker::{CHECKS, Fixture};
+use windfall_contract::broker::{Broker, OpenError};
+use windfall_queue_rocketmq::{RocketBroker, RocketOptions};
+
+/// One check's broker: all checks run at once, so each has names of its own.
+struct Stage {
+    options: RocketOptions,
+}
+
+#[async_trait::async_trait]
+impl Fixture for Stage {
+    fn name(&self) -> &str {
+        "rocketmq"
+    }
+
+    fn prefix(&self) -> &str {
+        // The driver puts its own before each name.
+        ""
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(90)
+    }
+
+    fn quiet(&self) -> Duration {
+        // Hidden for 8 s and shown up to 3 s later.
+        Duration::from_secs(13)
+    }
+
+    async fn open(&self) -> Result<std::sync::Arc<dyn Broker>, OpenError> {
+        Ok(std::sync::Arc::new(RocketBroker::open(&self.options)?))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn conformance() {
+    let ground = Ground::shared().await;
+    let only = std::env::var("CHECK").ok();
+    let checks = CHECKS.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name));
+    let runs = checks.map(|(name, _)| {
+        let prefix = format!("{}{name}-", ground.options.prefix);
+        // All checks at once on a busy machine: a hiding that is much shorter ends before it is extended.
+        let stage = Stage {
+            options: RocketOptions { prefix, invisible_ms: 8_000, instances: 4, ..ground.options.clone() },
+        };
+        async move {
+            let started = Instant::now();
+            let outcome = windfall_conformance::broker::run_one(&stage, name).await;
+            println!("{name}: {:?} {outcome:?}", started.elapsed());
+            outcome.err().map(|what| (*name, what))
+        }
+    });
+    let failed: Vec<_> = futures_util::future::join_all(runs).await.into_iter().flatten().collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// What is held is extended for as long as polls come: four times its hiding, and nobody else gets it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn held_for_long() {
+    let ground = Ground::shared().await;
+    let broker =
+        RocketBroker::open(&RocketOptions { invisible_ms: 3_000, ..ground.options.clone() }).unwrap();
+    broker.ensure_topic("long", 4).unwrap();
+    let mut holder = reader(&broker, "long", "g").await;
+    write(&broker, "long", 0..50).await;
+    let held = holder.read(50, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(held.len(), 50);
+    let mut other = reader(&broker, "long", "g").await;
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(13) {
+        assert!(drain(&mut holder, Duration::from_millis(50)).await.is_empty(), "came to its holder again");
+        assert!(drain(&mut other, Duration::from_millis(50)).await.is_empty(), "came to another");
+    }
+    holder.commit().await.unwrap();
+    assert_eq!(broker.lag("long", "g").await.unwrap().records(), 0);
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(7) {
+        assert!(drain(&mut other, Duration::from_millis(100)).await.is_empty(), "came again though finished");
+    }
+}
+
+/// A member that leaves gives back what it holds; another has it within seconds, not after the hiding's 30.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn given_back() {
+    let ground = Ground::shared().await;
+    let broker = RocketBroker::open(&ground.options).unwrap();
+    broker.ensure_topic("back", 4).unwrap();
+    for (round, by_close) in [(0, true), (1, false)] {
+        let mut leaver = reader(&broker, "back", "g").await;
+        write(&broker, "back", round * 40..round * 40 + 40).await;
+        leaver.read(40, Duration::from_secs(60)).await.unwrap();
+        let left = Instant::now();
+        if by_close {
+            leaver.close().await
+        } else {
+            drop(leaver)
+        }
+        let mut next = reader(&broker, "back", "g").await;
+        next.read(40, Duration::from_secs(60)).await.unwrap();
+        let took = left.elapsed();
+        println!("given back within {took:?}");
+        assert!(took < Duration::from_secs(20), "the hiding of 30 s, not the return, brought them: {took:?}");
+        next.commit().await.unwrap();
+        next.close().await;
+    }
+}

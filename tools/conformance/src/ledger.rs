@@ -1,0 +1,144 @@
+//! What every database has to show behind [`Ledger`]: each sentence of its contract, as a check.
+//!
+//! A database's tests make a [`Fixture`] and call [`run`]; each check has a fresh ledger. Where one writer is all
+//! there can be ([`Writers::One`]), checks of concurrency run with one.
+
+mod archive;
+mod budgets;
+mod concurrent;
+mod model;
+mod once;
+mod reserve;
+mod withdrawals;
+
+use std::error::Error;
+use windfall_ledger::{
+    Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderOutcome, Tx, Unbudgeted, Writers,
+};
+
+/// What a check answers; its assertions panic.
+pub type Outcome = Result<(), Box<dyn Error>>;
+
+/// Makes ledgers of one database.
+pub trait Fixture {
+    /// A ledger that was never there before.
+    ///
+    /// # Errors
+    /// Whatever stands in the way; it fails the check.
+    fn fresh(&self) -> Result<Box<dyn Place>, Box<dyn Error>>;
+}
+
+/// Where one ledger lies.
+pub trait Place: Send + Sync {
+    /// Opens it for writing.
+    ///
+    /// # Errors
+    /// What the database says; it fails the check.
+    fn open(&self, unbudgeted: Unbudgeted) -> Result<Ledger, OpenError>;
+
+    /// Opens it for reading.
+    ///
+    /// # Errors
+    /// What the database says; it fails the check.
+    fn reader(&self) -> Result<LedgerReader, OpenError>;
+}
+
+/// One check: its name, and what it does.
+pub type Check = (&'static str, fn(&dyn Place) -> Outcome);
+
+/// All checks on one ledger.
+pub const CHECKS: &[Check] = &[
+    ("an order credits once, and another one under its number never", once::credits_once),
+    ("repeats within a batch are answered as if one after another", once::repeats_within_a_batch),
+    ("old orders among new ones, in large batches", once::large_batches),
+    ("a replay decides a rejected order anew, and its first scene pays", once::replays),
+    ("what is not committed never was", once::not_committed),
+    ("a bad order spoils its whole batch", once::bad_order),
+    ("a sum beyond 64 bits is an error", once::overflow),
+    ("a budget gives all it has and no more, whatever its shards", budgets::all_and_no_more),
+    ("an amount that no shard holds alone is gathered", budgets::gathered),
+    ("a total is never lowered below what is given and held", budgets::never_below),
+    ("without a budget, orders are refused where the option says so", budgets::unbudgeted),
+    ("an order takes from every combined budget that covers it, or from none", budgets::combined),
+    ("a strict budget goes out in the order of arrival", budgets::strict),
+    (
+        "writers at once take from combined budgets, make new ones under them, and set them",
+        concurrent::combined,
+    ),
+    ("a reservation ends once and either way", reserve::ends_once),
+    ("many reservations in one call", reserve::many),
+    ("a promised order is credited once, from what is held, when its event comes", reserve::promised),
+    ("a promised order whose type a downstream pays by now is not paid twice", reserve::promised_then_asked),
+    ("a reservation is the payer's that was given first, whatever a repeat gives", reserve::first_payer),
+    ("an order of version 1 gets the payer that is asked first, and keeps it", reserve::no_payer_yet),
+    ("a process with older rules sets no budget back", budgets::older_rules),
+    ("writers at once keep and give up promises once", concurrent::promises),
+    ("the archive keeps an event once a reason, and audits replays", archive::once_a_reason),
+    ("writers at once credit an order once", concurrent::same_orders),
+    ("writers at once never overdraw a budget, and use all of it", concurrent::one_budget),
+    ("writers at once set a budget while others take from it", concurrent::split_anew),
+    ("writers at once end a reservation once", concurrent::finishes),
+    ("writers at once replay an order once", concurrent::replays),
+    ("a withdrawal is held once, another under its id never, and no balance goes below 0", withdrawals::once),
+    ("a withdrawal ends once, paid or given back, and the flow shows it", withdrawals::ends),
+    ("a held withdrawal is its first payer's, and is listed until it ends", withdrawals::held),
+    ("withdrawals and credits in one transaction", withdrawals::within_a_transaction),
+    ("a withdrawal that is not committed never was", withdrawals::not_committed),
+    ("writers at once hold and end withdrawals while credits arrive", withdrawals::at_once),
+    ("a reader that is kept sees what was committed since", withdrawals::kept_reader),
+];
+
+/// Runs all checks, and random histories against a model.
+///
+/// # Panics
+/// A check failed; its name and the failure are printed.
+pub fn run(fixture: &dyn Fixture) {
+    for (name, check) in CHECKS {
+        let outcome = fixture.fresh().and_then(|place| check(&*place));
+        passed(name, outcome);
+    }
+    passed("random histories do what a model does", model::histories(fixture));
+}
+
+fn passed(name: &str, outcome: Outcome) {
+    if let Err(error) = outcome {
+        panic!("{name}: {error}");
+    }
+    eprintln!("passed: {name}");
+}
+
+fn order(trade_no: &str, user_id: i64, amount: i64) -> Order<'_> {
+    Order { trade_no, user_id, activity: "spring", scene: "rain", bonus_type: "cash", amount, time_ms: 1_000 }
+}
+
+/// For a downstream.
+fn reserve(tx: &mut Tx<'_>, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
+    tx.reserve(batch, &vec!["bank"; batch.len()], attempt)
+}
+
+fn budget(total: i64, shards: u32) -> windfall_ledger::BudgetSet<'static> {
+    windfall_ledger::BudgetSet { activity: "spring", scene: "rain", bonus_type: "cash", total, shards }
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|nth| format!("order/{nth:05}")).collect()
+}
+
+fn open(place: &dyn Place) -> Result<Ledger, OpenError> {
+    place.open(Unbudgeted::Allow)
+}
+
+/// So many writers, as far as the database allows.
+fn writers(place: &dyn Place, count: usize) -> Result<Vec<Ledger>, OpenError> {
+    let first = open(place)?;
+    let more = if first.writers() == Writers::One { 0 } else { count - 1 };
+    let more = (0..more).map(|_| first.another()).collect::<Result<Vec<_>, _>>()?;
+    Ok(std::iter::once(first).chain(more).collect())
+}
+
+/// Everything fits together.
+fn clean(place: &dyn Place) -> Outcome {
+    let found = place.reader()?.reconcile()?;
+    assert!(found.is_clean(), "{found:?}");
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! Budgets are never over, and are used up to the last piece (I4).
+
+use super::{Outcome, Place, budget, clean, open, order};
+use windfall_ledger::{
+    Attempt, BUDGET_MAX, BudgetSet, BudgetsApplied, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason,
+    Unbudgeted, Writers,
+};
+
+pub(super) fn all_and_no_more(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    for shards in [1, 3, 64] {
+        let scene = format!("scene-{shards}");
+        ledger.set_budgets(&[BudgetSet { scene: &scene, ..budget(100, shards) }])?;
+        let names: Vec<String> = (0..60).map(|nth| format!("order/{shards}/{nth}")).collect();
+        let batch: Vec<_> = names.iter().map(|name| Order { scene: &scene, ..order(name, 1, 2) }).collect();
+        let mut outcomes = ledger.apply(&batch[..20])?;
+        outcomes.extend(ledger.apply(&batch[20..])?);
+        let credited = outcomes.iter().filter(|outcome| **outcome == OrderOutcome::Credited).count();
+        assert_eq!(credited, 50, "{shards} shards");
+        assert!(outcomes[..50].iter().all(|outcome| *outcome == OrderOutcome::Credited), "first come");
+        assert_eq!(outcomes[50], OrderOutcome::Rejected(Reason::BudgetExhausted));
+        assert_eq!(ledger.apply(&batch[50..51])?, outcomes[50..51], "a rejection stays");
+        let all = ledger.budgets()?;
+        let state = all.iter().find(|state| state.scene == scene).ok_or("no such budget")?;
+        assert_eq!((state.total, state.used, state.reserved), (Some(100), 100, 0));
+        assert_eq!(state.shards, shards);
+    }
+    clean(place)
+}
+
+pub(super) fn gathered(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.set_budgets(&[budget(64, 64)])?;
+    assert_eq!(
+        ledger.apply(&[order("a", 1, 65), order("b", 1, 64)])?,
+        [OrderOutcome::Rejected(Reason::BudgetExhausted), OrderOutcome::Credited]
+    );
+    clean(place)
+}
+
+pub(super) fn never_below(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.apply(&[order("a", 1, 10)])?;
+    let mut tx = ledger.begin()?;
+    assert_eq!(super::reserve(&mut tx, &[order("b", 1, 5)], Attempt::Normal)?, [OrderOutcome::Reserved]);
+    tx.commit()?;
+    let raised = ledger.set_budgets(&[budget(12, 4)])?;
+    assert_eq!((raised[0].asked, raised[0].total), (12, 15), "what was given before it was set counts");
+    assert_eq!(ledger.apply(&[order("c", 1, 1)])?, [OrderOutcome::Rejected(Reason::BudgetExhausted)]);
+    assert!(ledger.set_budgets(&[budget(16, 1)])?.is_empty());
+    assert_eq!(ledger.apply(&[order("d", 1, 1)])?, [OrderOutcome::Credited]);
+    let mut tx = ledger.begin()?;
+    assert_eq!(tx.post(&["b"], 2_000)?, [Finish::Done]);
+    tx.commit()?;
+    let bad = ledger.set_budgets(&[budget(BUDGET_MAX + 1, 1)]);
+    assert!(matches!(bad, Err(LedgerError::Invalid(_))), "{bad:?}");
+    clean(place)
+}
+
+pub(super) fn unbudgeted(place: &dyn Place) -> Outcome {
+    let mut ledger = place.open(Unbudgeted::Refuse)?;
+    let rejected = [OrderOutcome::Rejected(Reason::BudgetExhausted)];
+    assert_eq!(ledger.apply(&[order("a", 1, 1)])?, rejected);
+    if ledger.writers() == Writers::Many {
+        // Set by another: what this one remembers is old.
+        open(place)?.set_budgets(&[budget(1, 1)])?;
+    } else {
+        ledger.set_budgets(&[budget(1, 1)])?;
+    }
+    assert_eq!(ledger.apply(&[order("b", 1, 1)])?, [OrderOutcome::Credited]);
+    clean(place)
+}
+
+fn of<'a>(scene: &'a str, bonus_type: &'a str, total: i64) -> BudgetSet<'a> {
+    BudgetSet { scene, bonus_type, ..budget(total, 3) }
+}
+
+fn in_scene<'a>(scene: &'a str, bonus_type: &'a str, trade_no: &'a str, amount: i64) -> Order<'a> {
+    Order { scene, bonus_type, ..order(trade_no, 1, amount) }
+}
+
+/// What a combined budget says of itself: used, reserved.
+fn state(ledger: &windfall_ledger::Ledger, scene: &str, bonus_type: &str) -> Result<(i64, i64), LedgerError> {
+    let all = ledger.budgets()?;
+    let found = all.iter().find(|one| (one.scene.as_str(), one.bonus_type.as_str()) == (scene, bonus_type));
+    Ok(found.map_or((-1, -1), |one| (one.used, one.reserved)))
+}
+
+pub(super) fn combined(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    // What was given out before counts.
+    assert_eq!(ledger.apply(&[in_scene("rain", "cash", "a", 3)])?, [OrderOutcome::Credited]);
+    ledger.transact(|tx| super::reserve(tx, &[in_scene("cards", "cash", "b", 2)], Attempt::Normal))?;
+    let sets = [of("rain", "cash", 8), of("*", "cash", 10), of("rain", "*", 30), of("*", "*", 12)];
+    assert!(ledger.set_budgets(&sets)?.is_empty());
+    assert_eq!((state(&ledger, "*", "cash")?, state(&ledger, "rain", "*")?), ((3, 2), (3, 0)));
+    let no = OrderOutcome::Rejected(Reason::BudgetExhausted);
+    let yes = OrderOutcome::Credited;
+    let batch = [
+        // Its own has 5 left, all cash 5, all 7.
+        in_scene("rain", "cash", "c", 6),
+        in_scene("rain", "cash", "d", 4),
+        in_scene("cards", "cash", "e", 2),
+        in_scene("cards", "cash", "f", 1),
+        in_scene("new", "cash", "g", 1),
+        in_scene("new", "coin", "h", 3),
+        in_scene("rain", "coin", "i", 2),
+        in_scene("rain", "coin", "j", 1),
+    ];
+    assert_eq!(ledger.apply(&batch)?, [no, yes, no, yes, no, no, yes, no], "from all of them, or from none");
+    assert_eq!((state(&ledger, "*", "*")?, state(&ledger, "*", "cash")?), ((10, 2), (8, 2)));
+    assert_eq!(state(&ledger, "rain", "*")?, (9, 0));
+    assert_eq!(state(&ledger, "new", "coin")?, (0, 0), "nothing of what was refused");
+    clean(place)?;
+    // A scene that is called like all of them is one of them.
+    assert_eq!(ledger.apply(&[in_scene("*", "coin", "k", 1)])?, [no]);
+    // What was reserved before they were set is given back to all, or posted in all.
+    ledger.transact(|tx| tx.release(&[("b", Reason::DownstreamRefused)], 2_000))?;
+    assert_eq!((state(&ledger, "*", "*")?, state(&ledger, "*", "cash")?), ((10, 0), (8, 0)));
+    let next = [in_scene("cards", "cash", "l", 1)];
+    assert_eq!(ledger.transact(|tx| super::reserve(tx, &next, Attempt::Normal))?, [OrderOutcome::Reserved]);
+    assert_eq!(ledger.transact(|tx| tx.post(&["l"], 2_000))?, [Finish::Done]);
+    assert_eq!(state(&ledger, "*", "*")?, (11, 0));
+    // Never below what is given; set again it counts on.
+    let raised = ledger.set_budgets(&[of("*", "*", 5)])?;
+    assert_eq!((raised[0].scene.as_str(), raised[0].asked, raised[0].total), ("*", 5, 11));
+    assert_eq!(ledger.apply(&[in_scene("new", "coin", "m", 1)])?, [no]);
+    ledger.set_budgets(&[of("*", "*", 12)])?;
+    assert_eq!(ledger.apply(&[in_scene("new", "coin", "n", 1), in_scene("new", "coin", "o", 1)])?, [yes, no]);
+    for bad in [BudgetSet { activity: "*", ..of("rain", "cash", 1) }, of("", "cash", 1), of("rain", "", 1)] {
+        assert!(matches!(ledger.set_budgets(&[bad]), Err(LedgerError::Invalid(_))), "{bad:?}");
+    }
+    clean(place)?;
+    drop(ledger);
+    // What it covers has a budget, also where one is needed.
+    let mut ledger = place.open(Unbudgeted::Refuse)?;
+    ledger.set_budgets(&[of("*", "*", 13)])?;
+    let other = Order { activity: "autumn", ..in_scene("rain", "cash", "p", 1) };
+    assert_eq!(ledger.apply(&[other, in_scene("fresh", "badge", "q", 1)])?, [no, yes]);
+    clean(place)
+}
+
+pub(super) fn strict(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.set_budgets(&[budget(10, 0)])?;
+    let batch = [order("a", 1, 8), order("b", 1, 3), order("c", 1, 2), order("d", 1, 1)];
+    let no = OrderOutcome::Rejected(Reason::BudgetExhausted);
+    let yes = OrderOutcome::Credited;
+    assert_eq!(ledger.apply(&batch)?, [yes, no, yes, no]);
+    let state = ledger.budgets()?.remove(0);
+    assert_eq!((state.total, state.used, state.shards), (Some(10), 10, 0));
+    ledger.set_budgets(&[budget(20, 4)])?;
+    assert_eq!(ledger.budgets()?.remove(0).shards, 4, "sharded from now on");
+    ledger.set_budgets(&[budget(20, 0)])?;
+    ledger.transact(|tx| super::reserve(tx, &[order("e", 1, 10)], Attempt::Normal))?;
+    assert_eq!(ledger.apply(&[order("f", 1, 1)])?, [no]);
+    ledger.transact(|tx| tx.release(&[("e", Reason::DownstreamRefused)], 2_000))?;
+    assert_eq!(ledger.apply(&[order("g", 1, 1)])?, [yes]);
+    clean(place)
+}
+
+/// Of many processes each sets the budgets of the rules that it runs.
+pub(super) fn older_rules(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let total = |ledger: &Ledger| ledger.budgets().map(|budgets| budgets[0].total);
+    let set = BudgetsApplied::Set(Vec::new());
+    assert_eq!(ledger.apply_budgets(7, &[budget(600, 2)])?, set);
+    for older in [6, 0] {
+        assert_eq!(ledger.apply_budgets(older, &[budget(1_000, 2)])?, BudgetsApplied::Stale { newest: 7 });
+        assert_eq!(total(&ledger)?, Some(600));
+        drop(ledger);
+        ledger = open(place)?;
+    }
+    assert_eq!(ledger.apply_budgets(7, &[budget(600, 4)])?, set, "as every process of the fleet does");
+    assert_eq!(ledger.apply_budgets(8, &[budget(500, 2)])?, set);
+    assert_eq!(total(&ledger)?, Some(500));
+    // What fails leaves the version as it was.
+    assert!(ledger.apply_budgets(9, &[budget(-1, 2)]).is_err());
+    assert!(ledger.apply_budgets(u64::MAX, &[]).is_err());
+    assert_eq!(ledger.apply_budgets(8, &[budget(400, 2)])?, set);
+    drop(ledger);
+    // Everybody at once: the newest holds, in whatever order they come.
+    super::concurrent::all_at_once(place, |writer, ledger| {
+        for step in 0..20_u64 {
+            let version = 10 + step * 3 + writer as u64 % 3;
+            let total = i64::try_from(version).unwrap_or(0);
+            ledger.apply_budgets(version, &[budget(total, 2)])?;
+            let found = ledger.budgets()?[0].total;
+            assert!(found >= Some(total), "{found:?} after {total} was set or refused");
+        }
+        Ok(())
+    })?;
+    let newest = ledger_newest(&mut open(place)?)?;
+    assert_eq!(i64::try_from(newest).ok(), total(&open(place)?)?);
+    clean(place)
+}
+
+fn ledger_newest(ledger: &mut Ledger) -> Result<u64, LedgerError> {
+    match ledger.apply_budgets(0, &[])? {
+        BudgetsApplied::Stale { newest } => Ok(newest),
+        BudgetsApplied::Set(_) => Ok(0),
+    }
+}

@@ -1,0 +1,136 @@
+//! An order credits once (I1).
+
+use super::{Outcome, Place, clean, names, open, order};
+use windfall_ledger::{
+    ArchiveEntry, ArchiveFilter, Attempt, BUDGET_MAX, LedgerError, Order, OrderOutcome, Reason, Unbudgeted,
+};
+
+pub(super) fn credits_once(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    assert_eq!(ledger.apply(&[order("a", 1, 5)])?, [OrderOutcome::Credited]);
+    let batch = [
+        order("a", 1, 5),
+        order("a", 2, 5),
+        order("a", 1, 6),
+        Order { bonus_type: "coin", ..order("a", 1, 5) },
+        // The scene is not part of the comparison.
+        Order { scene: "cards", ..order("a", 1, 5) },
+    ];
+    let expected = [
+        OrderOutcome::AlreadyCredited,
+        OrderOutcome::Conflict,
+        OrderOutcome::Conflict,
+        OrderOutcome::Conflict,
+        OrderOutcome::AlreadyCredited,
+    ];
+    assert_eq!(ledger.apply(&batch)?, expected);
+    drop(ledger);
+    let mut ledger = open(place)?;
+    assert_eq!(ledger.apply(&batch)?, expected, "opened again as well");
+    assert_eq!(ledger.balance(1, "cash")?, 5);
+    assert_eq!(ledger.balance(2, "cash")?, 0);
+    assert_eq!(ledger.apply(&[])?, []);
+    clean(place)
+}
+
+pub(super) fn repeats_within_a_batch(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let batch = [order("b", 1, 5), order("a", 1, 5), order("b", 1, 5), order("b", 1, 7), order("a", 1, 5)];
+    assert_eq!(
+        ledger.apply(&batch)?,
+        [
+            OrderOutcome::Credited,
+            OrderOutcome::Credited,
+            OrderOutcome::AlreadyCredited,
+            OrderOutcome::Conflict,
+            OrderOutcome::AlreadyCredited
+        ]
+    );
+    assert_eq!(ledger.balance(1, "cash")?, 10);
+    clean(place)
+}
+
+pub(super) fn large_batches(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let names = names(6_000);
+    let all: Vec<_> = (0_i64..).zip(&names).map(|(nth, name)| order(name, nth % 7, 3)).collect();
+    let old: Vec<_> = all.iter().copied().step_by(13).collect();
+    assert!(ledger.apply(&old)?.iter().all(|outcome| *outcome == OrderOutcome::Credited));
+    for (nth, outcome) in ledger.apply(&all)?.into_iter().enumerate() {
+        let expected = if nth % 13 == 0 { OrderOutcome::AlreadyCredited } else { OrderOutcome::Credited };
+        assert_eq!(outcome, expected, "{nth}");
+    }
+    let reader = place.reader()?;
+    let flow = reader.flow(3, 10_000)?;
+    assert_eq!(flow.len(), 857);
+    assert!(flow.is_sorted_by(|a, b| a.transfer > b.transfer), "newest first");
+    assert_eq!(reader.flow(3, 10)?, flow[..10]);
+    assert_eq!(reader.balances(3)?, [("cash".to_owned(), 2_571)]);
+    assert_eq!(reader.orders()?.collect::<Result<Vec<_>, _>>()?.len(), names.len());
+    reader.check()?;
+    clean(place)
+}
+
+/// Both found by the model: a first occurrence that was a conflict, so that the second was answered from the row
+/// alone; and a transfer that named the replay's scene where the order and its budget named that of the first.
+pub(super) fn replays(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let mut tx = ledger.begin()?;
+    super::reserve(&mut tx, &[order("a", 3, 4), order("b", 3, 4)], Attempt::Normal)?;
+    tx.release(&[("a", Reason::DownstreamRefused), ("b", Reason::DownstreamRefused)], 1_000)?;
+    let batch = [order("a", 1, 1), order("a", 3, 4)];
+    assert_eq!(tx.apply(&batch, Attempt::Replay)?, [OrderOutcome::Conflict, OrderOutcome::Credited]);
+    let elsewhere = Order { scene: "cards", ..order("b", 3, 4) };
+    assert_eq!(tx.apply(&[elsewhere], Attempt::Replay)?, [OrderOutcome::Credited]);
+    tx.commit()?;
+    assert_eq!(ledger.order("b")?.map(|order| order.scene), Some("rain".into()));
+    let used: Vec<_> = ledger.budgets()?.into_iter().map(|one| (one.scene, one.used)).collect();
+    assert_eq!(used, [("cards".to_owned(), 0), ("rain".to_owned(), 8)]);
+    clean(place)
+}
+
+pub(super) fn not_committed(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let mut tx = ledger.begin()?;
+    tx.apply(&[order("a", 1, 5)], Attempt::Normal)?;
+    let entry = ArchiveEntry { trade_no: None, payload: b"x", reason: "malformed", detail: "", time_ms: 0 };
+    tx.archive(&[entry])?;
+    drop(tx);
+    assert_eq!(ledger.order("a")?, None);
+    assert!(ledger.archive_list(&ArchiveFilter::default())?.is_empty());
+    assert!(ledger.budgets()?.is_empty(), "names made by it are gone as well");
+    assert_eq!(ledger.apply(&[order("a", 1, 5)])?, [OrderOutcome::Credited]);
+    clean(place)
+}
+
+pub(super) fn bad_order(place: &dyn Place) -> Outcome {
+    let mut ledger = place.open(Unbudgeted::Allow)?;
+    for bad in [order("b", 1, 0), order("b", 1, -1), order("", 1, 1)] {
+        let mut tx = ledger.begin()?;
+        let error = tx.apply(&[order("a", 1, 5), bad], Attempt::Normal);
+        assert!(matches!(error, Err(LedgerError::Invalid(_))), "{error:?}");
+        let again = tx.apply(&[order("c", 1, 5)], Attempt::Normal);
+        assert!(matches!(again, Err(LedgerError::Poisoned)), "{again:?}");
+        assert!(matches!(tx.commit(), Err(LedgerError::Poisoned)));
+    }
+    assert_eq!(ledger.order("a")?, None);
+    Ok(())
+}
+
+pub(super) fn overflow(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let scenes: Vec<String> = (0..40).map(|nth| format!("scene-{nth}")).collect();
+    let mut refused = 0;
+    for (nth, scene) in scenes.iter().enumerate() {
+        let name = format!("order/{nth}");
+        let order = Order { scene, ..order(&name, 1, BUDGET_MAX) };
+        match ledger.apply(&[order]) {
+            Ok(outcomes) => assert_eq!(outcomes, [OrderOutcome::Credited]),
+            Err(LedgerError::Sql(_)) => refused += 1,
+            Err(other) => return Err(other.into()),
+        }
+    }
+    assert_eq!(refused, 40 - 31, "a wrong balance must not be");
+    assert_eq!(ledger.balance(1, "cash")?, 31 * BUDGET_MAX);
+    clean(place)
+}

@@ -1,0 +1,165 @@
+//! Orders that a downstream decides: reserved, then posted or released.
+
+use super::{Outcome, Place, budget, clean, names, open, order};
+use windfall_ledger::{Attempt, Awaits, Finish, Ledger, LedgerError, OrderOutcome, Reason, Status};
+
+pub(super) fn ends_once(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.set_budgets(&[budget(10, 2)])?;
+    let mut tx = ledger.begin()?;
+    let batch = [order("a", 1, 5), order("b", 1, 5), order("c", 1, 1)];
+    assert_eq!(
+        super::reserve(&mut tx, &batch, Attempt::Normal)?,
+        [OrderOutcome::Reserved, OrderOutcome::Reserved, OrderOutcome::Rejected(Reason::BudgetExhausted)]
+    );
+    tx.commit()?;
+    assert_eq!(ledger.apply(&batch[..1])?, [OrderOutcome::Reserved], "not paid twice");
+    let refused = [("b", Reason::DownstreamRefused)];
+    for first in [Finish::Done, Finish::Before] {
+        let mut tx = ledger.begin()?;
+        assert_eq!(tx.post(&["a", "a"], 1_500)?, [first, Finish::Before]);
+        assert_eq!(tx.release(&refused, 1_500)?, [first]);
+        assert_eq!(tx.post(&["b", "x"], 1_500)?, [Finish::Otherwise, Finish::Unknown]);
+        assert_eq!(tx.release(&[("a", Reason::DownstreamRefused)], 1_500)?, [Finish::Otherwise]);
+        assert_eq!(tx.order("a")?.map(|order| order.status), Some(Status::Credited));
+        tx.commit()?;
+    }
+    assert_eq!(ledger.balance(1, "cash")?, 5);
+    let stored = ledger.order("a")?.ok_or("no such order")?;
+    assert_eq!((stored.status, stored.created_ms, stored.decided_ms), (Status::Credited, 1_000, Some(1_500)));
+    // Its budget came back: a replay gets it.
+    let mut tx = ledger.begin()?;
+    assert_eq!(tx.apply(&batch[1..2], Attempt::Replay)?, [OrderOutcome::Credited]);
+    tx.commit()?;
+    clean(place)
+}
+
+pub(super) fn many(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.set_budgets(&[budget(3_000, 8)])?;
+    let names = names(2_000);
+    let batch: Vec<_> = names.iter().map(|name| order(name, 1, 2)).collect();
+    let reserved = ledger.transact(|tx| super::reserve(tx, &batch, Attempt::Normal))?;
+    assert!(reserved[..1_500].iter().all(|outcome| *outcome == OrderOutcome::Reserved));
+    assert!(reserved[1_500..].iter().all(|outcome| matches!(outcome, OrderOutcome::Rejected(_))));
+    // Split anew meanwhile: the reservations lie in other shards than those they were taken from.
+    ledger.set_budgets(&[budget(3_000, 3)])?;
+    let paid: Vec<&str> = names[..1_000].iter().map(String::as_str).collect();
+    let refused: Vec<_> =
+        names[1_000..1_500].iter().map(|name| (name.as_str(), Reason::DownstreamRefused)).collect();
+    let (posted, released) =
+        ledger.transact(|tx| Ok((tx.post(&paid, 2_000)?, tx.release(&refused, 2_000)?)))?;
+    assert!(posted.iter().chain(&released).all(|finish| *finish == Finish::Done));
+    let state = &ledger.budgets()?[0];
+    assert_eq!((state.total, state.used, state.reserved), (Some(3_000), 2_000, 0));
+    assert_eq!(ledger.balance(1, "cash")?, 2_000);
+    let found = ledger.transact(|tx| tx.orders(&["order/00000", "none", "order/01999"]))?;
+    let found: Vec<_> = found.into_iter().map(|order| order.map(|order| order.status)).collect();
+    assert_eq!(found, [Some(Status::Credited), None, Some(Status::Rejected(Reason::BudgetExhausted))]);
+    clean(place)
+}
+
+/// Budget held for orders whose events come later; then the ledger pays them from what is held.
+pub(super) fn promised(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.set_budgets(&[budget(10, 2)])?;
+    let batch = [order("a", 1, 5), order("b", 1, 5), order("c", 1, 1)];
+    let exhausted = OrderOutcome::Rejected(Reason::BudgetExhausted);
+    for _ in 0..2 {
+        let outcomes = ledger.transact(|tx| tx.promise(&batch, Attempt::Normal))?;
+        assert_eq!(outcomes, [OrderOutcome::Reserved, OrderOutcome::Reserved, exhausted]);
+    }
+    assert_eq!(ledger.balance(1, "cash")?, 0);
+    let state = ledger.budgets()?.remove(0);
+    assert_eq!((state.used, state.reserved), (0, 10));
+    let listed = place.reader()?.reserved(1_001, "", 9)?;
+    let listed: Vec<_> = listed.iter().map(|one| (one.order.trade_no.as_str(), one.awaits)).collect();
+    assert_eq!(listed, [("a", Awaits::Event), ("b", Awaits::Event)]);
+    assert_eq!(place.reader()?.reserved(1_001, "a", 9)?.len(), 1);
+    assert_eq!(place.reader()?.reserved(1_000, "", 9)?, [], "since before");
+    // Another order under the number first, then its own event, twice; and one that was never promised.
+    let events = [order("a", 2, 5), order("a", 1, 5), order("a", 1, 5), order("d", 1, 1)];
+    assert_eq!(
+        ledger.apply(&events)?,
+        [OrderOutcome::Conflict, OrderOutcome::Credited, OrderOutcome::AlreadyCredited, exhausted]
+    );
+    assert_eq!(
+        ledger.transact(|tx| tx.promise(&batch[..1], Attempt::Normal))?,
+        [OrderOutcome::AlreadyCredited]
+    );
+    // An operator gives up on the other one; its late event is rejected, and a replay decides it anew.
+    assert_eq!(ledger.transact(|tx| tx.release(&[("b", Reason::Released)], 2_000))?, [Finish::Done]);
+    assert_eq!(ledger.apply(&batch[1..2])?, [OrderOutcome::Rejected(Reason::Released)]);
+    assert_eq!(ledger.transact(|tx| tx.apply(&batch[1..2], Attempt::Replay))?, [OrderOutcome::Credited]);
+    assert_eq!(ledger.balance(1, "cash")?, 10);
+    let state = ledger.budgets()?.remove(0);
+    assert_eq!((state.used, state.reserved), (10, 0));
+    clean(place)
+}
+
+/// A type that a downstream pays by the time its event comes: nobody pays it twice.
+pub(super) fn promised_then_asked(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let batch = [order("a", 1, 5), order("b", 1, 5)];
+    ledger.transact(|tx| tx.promise(&batch, Attempt::Normal))?;
+    assert_eq!(
+        ledger.transact(|tx| super::reserve(tx, &batch[..1], Attempt::Normal))?,
+        [OrderOutcome::Reserved]
+    );
+    assert_eq!(ledger.apply(&batch)?, [OrderOutcome::Reserved, OrderOutcome::Credited], "it may have paid");
+    assert_eq!(ledger.transact(|tx| tx.promise(&batch[..1], Attempt::Normal))?, [OrderOutcome::Reserved]);
+    assert_eq!(ledger.apply(&batch[..1])?, [OrderOutcome::Reserved], "a promise takes nothing over");
+    assert_eq!(ledger.transact(|tx| tx.post(&["a"], 2_000))?, [Finish::Done]);
+    // A released one that is promised anew by a replay is the event's again.
+    let order = [order("c", 1, 2)];
+    ledger.transact(|tx| {
+        tx.promise(&order, Attempt::Normal)?;
+        tx.release(&[("c", Reason::Released)], 2_000)?;
+        tx.promise(&order, Attempt::Replay)
+    })?;
+    assert_eq!(ledger.apply(&order)?, [OrderOutcome::Credited]);
+    clean(place)
+}
+
+/// Who was told to be asked may have paid: no other is named, until the order has ended and is decided anew.
+pub(super) fn first_payer(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let batch = [order("a", 1, 5), order("b", 1, 5), order("c", 1, 5)];
+    ledger.transact(|tx| tx.promise(&batch[2..], Attempt::Normal))?;
+    let reserved = [OrderOutcome::Reserved; 3];
+    for payers in [["x", "y", "z"], ["y", "z", "x"], ["", "", ""]] {
+        assert_eq!(ledger.transact(|tx| tx.reserve(&batch, &payers, Attempt::Normal))?, reserved);
+        assert_eq!(ledger.transact(|tx| tx.reserve(&batch, &payers, Attempt::Replay))?, reserved);
+        let stored = place.reader()?.orders_of(&["a", "b", "c"])?;
+        let payers: Vec<_> = stored.into_iter().flatten().map(|order| order.payer).collect();
+        assert_eq!(payers, ["x", "y", "z"]);
+    }
+    assert_eq!(place.reader()?.reserved(1_001, "", 9)?[0].order.payer, "x");
+    ledger.transact(|tx| tx.release(&[("a", Reason::DownstreamRefused)], 2_000))?;
+    ledger.transact(|tx| tx.reserve(&batch[..1], &["y"], Attempt::Replay))?;
+    assert_eq!(ledger.order("a")?.map(|order| order.payer), Some("y".into()), "x will never pay it");
+    for bad in [&[][..], &["x", "y"], &["x\0"]] {
+        let refused = ledger.transact(|tx| tx.reserve(&batch[..1], bad, Attempt::Normal));
+        assert!(matches!(refused, Err(LedgerError::Invalid(_))), "{refused:?}");
+    }
+    clean(place)
+}
+
+/// As version 1 reserved them.
+pub(super) fn no_payer_yet(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let batch = [order("a", 1, 5), order("b", 1, 5)];
+    let reserve = |ledger: &mut Ledger, payers: &[&str]| {
+        ledger.transact(|tx| tx.reserve(&batch[..payers.len()], payers, Attempt::Normal))
+    };
+    assert_eq!(reserve(&mut ledger, &["", ""])?, [OrderOutcome::Reserved; 2]);
+    assert_eq!(ledger.apply(&batch)?, [OrderOutcome::Reserved; 2], "somebody may have paid");
+    assert_eq!(reserve(&mut ledger, &["x"])?, [OrderOutcome::Reserved]);
+    assert_eq!(reserve(&mut ledger, &["y", "y"])?, [OrderOutcome::Reserved; 2]);
+    let stored = place.reader()?.orders_of(&["a", "b"])?;
+    let payers: Vec<_> = stored.into_iter().flatten().map(|order| order.payer).collect();
+    assert_eq!(payers, ["x", "y"]);
+    let state = ledger.budgets()?.remove(0);
+    assert_eq!((state.used, state.reserved), (0, 10), "held once");
+    clean(place)
+}

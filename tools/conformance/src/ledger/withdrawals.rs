@@ -1,0 +1,250 @@
+//! Withdrawals: held once an id, never below 0, then paid or given back.
+
+use super::concurrent::all_at_once;
+use super::{Outcome, Place, clean, names, open, order};
+use std::sync::atomic::{AtomicI64, Ordering};
+use windfall_ledger::{
+    Attempt, Finish, FlowKind, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Withdrawal,
+    WithdrawalStatus,
+};
+
+fn take(id: &str, user_id: i64, amount: i64) -> Withdrawal<'_> {
+    Withdrawal { id, user_id, asset: "cash", amount, payer: "", time_ms: 2_000 }
+}
+
+fn hold(ledger: &mut Ledger, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError> {
+    ledger.transact(|tx| tx.hold(batch))
+}
+
+pub(super) fn once(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.apply(&[order("a", 1, 10), order("b", 2, 10)])?;
+    assert_eq!(hold(&mut ledger, &[take("x", 1, 4)])?, [HoldOutcome::Held]);
+    let others = [
+        take("x", 1, 4),
+        take("x", 2, 4),
+        take("x", 1, 3),
+        Withdrawal { asset: "coin", ..take("x", 1, 4) },
+        // As large as everything, and as nobody has.
+        take("y", 1, 7),
+        Withdrawal { asset: "coin", ..take("y", 1, 1) },
+        take("y", 3, 1),
+    ];
+    for _ in 0..2 {
+        let expected = [
+            HoldOutcome::HeldBefore { payer: "".into() },
+            HoldOutcome::Conflict,
+            HoldOutcome::Conflict,
+            HoldOutcome::Conflict,
+            HoldOutcome::Short { balance: 6 },
+            HoldOutcome::Short { balance: 0 },
+            HoldOutcome::Short { balance: 0 },
+        ];
+        assert_eq!(hold(&mut ledger, &others)?, expected);
+        drop(ledger);
+        ledger = open(place)?;
+    }
+    assert_eq!(ledger.withdrawal("y")?, None, "nothing of what was short is kept");
+    assert_eq!(hold(&mut ledger, &[take("y", 1, 6)])?, [HoldOutcome::Held], "the id may be used again");
+    assert_eq!(ledger.balance(1, "cash")?, 0);
+    clean(place)
+}
+
+pub(super) fn ends(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.apply(&[order("a", 1, 10)])?;
+    hold(&mut ledger, &[take("x", 1, 4), take("y", 1, 6)])?;
+    for first in [Finish::Done, Finish::Before] {
+        let (paid, refused, other) = ledger.transact(|tx| {
+            Ok((
+                tx.pay_out(&["x", "x", "none"], 3_000)?,
+                tx.give_back(&[("y", "closed account"), ("y", "again"), ("x", "late")], 3_000)?,
+                tx.pay_out(&["y"], 3_000)?,
+            ))
+        })?;
+        assert_eq!(paid, [first, Finish::Before, Finish::Unknown]);
+        assert_eq!(refused, [first, Finish::Before, Finish::Otherwise]);
+        assert_eq!(other, [Finish::Otherwise]);
+    }
+    let again = [take("x", 1, 4), take("y", 1, 6), take("y", 1, 5)];
+    let refused = HoldOutcome::Refused("closed account".into());
+    assert_eq!(hold(&mut ledger, &again)?, [HoldOutcome::Paid, refused, HoldOutcome::Conflict]);
+    assert_eq!(ledger.balance(1, "cash")?, 6);
+    let stored = ledger.withdrawal("x")?.ok_or("no such withdrawal")?;
+    assert_eq!((stored.user_id, stored.asset.as_str(), stored.amount), (1, "cash", 4));
+    assert_eq!(
+        (stored.status, stored.created_ms, stored.decided_ms),
+        (WithdrawalStatus::Paid, 2_000, Some(3_000))
+    );
+    // The next credit hangs on the movements, and they on the one before.
+    ledger.apply(&[order("b", 1, 1)])?;
+    let flow = place.reader()?.flow(1, 10)?;
+    let lines: Vec<_> = flow.iter().map(|line| (line.kind, line.trade_no.as_str(), line.amount)).collect();
+    let expected = [
+        (FlowKind::Credit, "b", 1),
+        (FlowKind::Return, "y", 6),
+        (FlowKind::Withdrawal, "y", 6),
+        (FlowKind::Withdrawal, "x", 4),
+        (FlowKind::Credit, "a", 10),
+    ];
+    assert_eq!(lines, expected);
+    assert_eq!(ledger.flow(1, 2)?, flow[..2]);
+    clean(place)
+}
+
+pub(super) fn held(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.apply(&[order("a", 1, 10)])?;
+    let by = |id, amount, payer, time_ms| Withdrawal { payer, time_ms, ..take(id, 1, amount) };
+    let asked = [by("c", 1, "bank", 2_000), by("a", 2, "", 1_000), by("b", 3, "bank", 3_000)];
+    assert_eq!(hold(&mut ledger, &asked)?, [HoldOutcome::Held, HoldOutcome::Held, HoldOutcome::Held]);
+    let expected =
+        [HoldOutcome::HeldBefore { payer: "bank".into() }, HoldOutcome::HeldBefore { payer: "".into() }];
+    assert_eq!(hold(&mut ledger, &[by("c", 1, "till", 4_000), by("a", 2, "till", 4_000)])?, expected);
+    let listed =
+        |before_ms, after: &str, limit| -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> {
+            let found = place.reader()?.held_withdrawals(before_ms, after, limit)?;
+            assert!(found.iter().all(|one| one.status == WithdrawalStatus::Held && one.user_id == 1));
+            Ok(found.into_iter().map(|one| (one.id, one.payer)).collect())
+        };
+    let pair = |id: &str, payer: &str| (id.to_owned(), payer.to_owned());
+    assert_eq!(listed(3_001, "", 9)?, [pair("a", ""), pair("b", "bank"), pair("c", "bank")]);
+    assert_eq!(listed(3_000, "", 9)?, [pair("a", ""), pair("c", "bank")], "since before");
+    assert_eq!(listed(3_001, "a", 1)?, [pair("b", "bank")]);
+    ledger.transact(|tx| {
+        tx.pay_out(&["b"], 5_000)?;
+        tx.give_back(&[("c", "closed account")], 5_000)
+    })?;
+    assert_eq!(listed(9_000, "", 9)?, [pair("a", "")]);
+    assert_eq!(place.reader()?.withdrawal("c")?.map(|one| one.payer), Some("bank".into()));
+    let bad = hold(&mut ledger, &[by("d", 1, "no\0", 1)]);
+    assert!(matches!(bad, Err(LedgerError::Invalid(_))), "{bad:?}");
+    clean(place)
+}
+
+pub(super) fn within_a_transaction(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.apply(&[order("a", 1, 3)])?;
+    let mut tx = ledger.begin()?;
+    tx.apply(&[order("b", 1, 3), order("c", 2, 5)], Attempt::Normal)?;
+    let batch = [take("x", 1, 7), take("x", 1, 2), take("x", 1, 2), take("y", 1, 4), take("z", 2, 6)];
+    let expected = [
+        HoldOutcome::Short { balance: 6 },
+        HoldOutcome::Held,
+        HoldOutcome::HeldBefore { payer: "".into() },
+        HoldOutcome::Held,
+        HoldOutcome::Short { balance: 5 },
+    ];
+    assert_eq!(tx.hold(&batch)?, expected, "what it credited before counts");
+    assert_eq!(tx.pay_out(&["x"], 2_000)?, [Finish::Done]);
+    assert_eq!(tx.apply(&[order("d", 1, 9)], Attempt::Normal)?, [OrderOutcome::Credited]);
+    tx.commit()?;
+    assert_eq!((ledger.balance(1, "cash")?, ledger.balance(2, "cash")?), (9, 5));
+    assert_eq!(ledger.flow(1, 10)?.len(), 5);
+    for bad in
+        [take("", 1, 1), take("v", 1, 0), take("v\0", 1, 1), Withdrawal { asset: "", ..take("v", 1, 1) }]
+    {
+        let refused = hold(&mut ledger, &[bad]);
+        assert!(matches!(refused, Err(LedgerError::Invalid(_))), "{refused:?}");
+    }
+    assert_eq!(hold(&mut ledger, &[])?, []);
+    clean(place)
+}
+
+pub(super) fn not_committed(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.apply(&[order("a", 1, 3)])?;
+    for steps in 1..4 {
+        let mut tx = ledger.begin()?;
+        tx.hold(&[take("x", 1, 2)])?;
+        if steps > 1 {
+            tx.pay_out(&["x"], 2_000)?;
+        }
+        if steps > 2 {
+            tx.apply(&[order("b", 1, 3)], Attempt::Normal)?;
+        }
+        drop(tx);
+        assert_eq!((ledger.withdrawal("x")?, ledger.balance(1, "cash")?), (None, 3));
+        assert_eq!(ledger.flow(1, 10)?.len(), 1);
+    }
+    assert_eq!(hold(&mut ledger, &[take("x", 1, 3)])?, [HoldOutcome::Held]);
+    clean(place)
+}
+
+/// The same withdrawals of a few users in the hands of all, while all credit the same users.
+pub(super) fn at_once(place: &dyn Place) -> Outcome {
+    let (orders, ids) = (names(400), (0..200).map(|nth| format!("out/{nth:03}")).collect::<Vec<_>>());
+    let (held, ended) = (AtomicI64::new(0), AtomicI64::new(0));
+    let amount = |nth: usize| 1 + i64::try_from(nth % 4).unwrap_or(0);
+    let user = |nth: usize| i64::try_from(nth % 3).unwrap_or(0);
+    all_at_once(place, |writer, ledger| {
+        for (round, part) in orders.chunks(20).enumerate() {
+            let credits: Vec<Order<'_>> = (round * 20..)
+                .zip(part)
+                .map(|(nth, name)| order(name, user(nth), 1))
+                .skip(writer % 2)
+                .collect();
+            ledger.apply(&credits)?;
+            let batch: Vec<Withdrawal<'_>> = (0..ids.len())
+                .skip(round % 7 + writer)
+                .step_by(9)
+                .map(|nth| take(&ids[nth], user(nth), amount(nth)))
+                .collect();
+            let outcomes = ledger.transact(|tx| tx.hold(&batch))?;
+            for (outcome, asked) in outcomes.iter().zip(&batch) {
+                match outcome {
+                    HoldOutcome::Held => drop(held.fetch_add(asked.amount, Ordering::Relaxed)),
+                    HoldOutcome::Short { balance } => assert!((0..asked.amount).contains(balance)),
+                    HoldOutcome::Conflict => panic!("{asked:?}"),
+                    HoldOutcome::HeldBefore { .. } | HoldOutcome::Paid | HoldOutcome::Refused(_) => {}
+                }
+            }
+            let mine: Vec<&str> = batch.iter().step_by(2).map(|asked| asked.id).collect();
+            let back: Vec<(&str, &str)> = batch.iter().step_by(3).map(|asked| (asked.id, "no")).collect();
+            let paid = ledger.transact(|tx| tx.pay_out(&mine, 3_000))?;
+            let returned = ledger.transact(|tx| tx.give_back(&back, 3_000))?;
+            let count = |done: &[Finish]| done.iter().filter(|finish| **finish == Finish::Done).count();
+            ended.fetch_add(i64::try_from(count(&paid) + count(&returned)).unwrap_or(0), Ordering::Relaxed);
+        }
+        // What skipped its first: everything is credited in the end.
+        let all: Vec<Order<'_>> = (0..).zip(&orders).map(|(nth, name)| order(name, user(nth), 1)).collect();
+        ledger.apply(&all).map(drop)
+    })?;
+    let ledger = open(place)?;
+    let (mut taken, mut returned, mut decided) = (0, 0, 0);
+    for id in &ids {
+        let Some(stored) = ledger.withdrawal(id)? else { continue };
+        taken += stored.amount;
+        decided += i64::from(stored.decided_ms.is_some());
+        returned += if stored.status == WithdrawalStatus::Refused { stored.amount } else { 0 };
+    }
+    assert_eq!(held.into_inner(), taken, "each is held once");
+    assert_eq!(ended.into_inner(), decided, "each ends once");
+    let balances = (0..3).map(|user| ledger.balance(user, "cash")).collect::<Result<Vec<_>, _>>()?;
+    assert!(balances.iter().all(|balance| *balance >= 0));
+    assert_eq!(balances.iter().sum::<i64>(), 400 - taken + returned);
+    let flow = (0..3).map(|user| ledger.flow(user, 10_000)).collect::<Result<Vec<_>, _>>()?.concat();
+    let sum: i64 = flow
+        .iter()
+        .map(|line| if line.kind == FlowKind::Withdrawal { -line.amount } else { line.amount })
+        .sum();
+    assert_eq!(sum, balances.iter().sum::<i64>(), "every movement hangs on its user's chain");
+    clean(place)
+}
+
+/// A reader that is kept sees what was committed since.
+pub(super) fn kept_reader(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.apply(&[order("a", 1, 3)])?;
+    let reader = ledger.reader()?;
+    assert_eq!(reader.balances(1)?, [("cash".to_owned(), 3)]);
+    ledger.apply(&[order("b", 1, 4)])?;
+    hold(&mut ledger, &[take("x", 1, 2)])?;
+    assert_eq!(reader.balances(1)?, [("cash".to_owned(), 5)]);
+    assert_eq!(reader.withdrawal("x")?.map(|one| one.status), Some(WithdrawalStatus::Held));
+    let orders = reader.orders_of(&["b", "none", "a"])?;
+    let amounts: Vec<_> = orders.into_iter().map(|order| order.map(|order| order.amount)).collect();
+    assert_eq!(amounts, [Some(4), None, Some(3)]);
+    assert!(reader.reconcile()?.is_clean());
+    clean(place)
+}
