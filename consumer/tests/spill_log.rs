@@ -2,11 +2,11 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
-use windfall_consumer::salvage::{Salvage, SalvageError, SalvageOpenError};
-use windfall_consumer::{RequeueOutcome, Requeued};
+use windfall_consumer::spill_log::{SpillError, SpillLog, SpillOpenError};
+use windfall_consumer::{RequeueOutcome, RequeueRecord};
 
-fn record(n: u32, payload_bytes: usize) -> Requeued {
-    Requeued {
+fn record(n: u32, payload_bytes: usize) -> RequeueRecord {
+    RequeueRecord {
         bonus_type: "cash".into(),
         activity: "spring".into(),
         scene: "rain".into(),
@@ -17,7 +17,7 @@ fn record(n: u32, payload_bytes: usize) -> Requeued {
     }
 }
 
-fn taken(salvage: &Salvage) -> Vec<Requeued> {
+fn taken(salvage: &SpillLog) -> Vec<RequeueRecord> {
     salvage.take(100).unwrap().into_iter().map(|(_, record)| record).collect()
 }
 
@@ -29,8 +29,8 @@ fn log(dir: &Path) -> std::path::PathBuf {
 fn what_was_appended_is_there_for_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let records: Vec<_> = (1..4).map(|n| record(n, 100)).collect();
-    Salvage::open(dir.path(), 1 << 20).unwrap().append(&records).unwrap();
-    let salvage = Salvage::open(dir.path(), 1 << 20).unwrap();
+    SpillLog::open(dir.path(), 1 << 20).unwrap().append(&records).unwrap();
+    let salvage = SpillLog::open(dir.path(), 1 << 20).unwrap();
     assert_eq!(salvage.pending(), 3);
     assert_eq!(taken(&salvage), records);
     assert!(taken(&salvage).is_empty(), "an entry is taken by one replay at a time");
@@ -39,7 +39,7 @@ fn what_was_appended_is_there_for_the_next_start() {
 #[test]
 fn the_file_is_cut_when_all_is_stored_and_refused_ones_wait_again() {
     let dir = tempfile::tempdir().unwrap();
-    let salvage = Salvage::open(dir.path(), 1 << 20).unwrap();
+    let salvage = SpillLog::open(dir.path(), 1 << 20).unwrap();
     salvage.append(&[record(1, 10), record(2, 10)]).unwrap();
     let ids: Vec<_> = salvage.take(10).unwrap().into_iter().map(|(id, _)| id).collect();
     salvage.settle(ids[0], RequeueOutcome::Stored).unwrap();
@@ -50,18 +50,18 @@ fn the_file_is_cut_when_all_is_stored_and_refused_ones_wait_again() {
     salvage.settle(id, RequeueOutcome::Stored).unwrap();
     assert_eq!(std::fs::metadata(log(dir.path())).unwrap().len(), 8);
     drop(salvage);
-    assert_eq!(Salvage::open(dir.path(), 1 << 20).unwrap().pending(), 0);
+    assert_eq!(SpillLog::open(dir.path(), 1 << 20).unwrap().pending(), 0);
 }
 
 #[test]
 fn a_full_file_refuses_all_or_nothing_and_is_rewritten_when_half_is_done() {
     let dir = tempfile::tempdir().unwrap();
-    let salvage = Salvage::open(dir.path(), 10_000).unwrap();
+    let salvage = SpillLog::open(dir.path(), 10_000).unwrap();
     for n in 0..9 {
         salvage.append(&[record(n, 1_000)]).unwrap();
     }
     let two = [record(9, 500), record(10, 500)];
-    assert!(matches!(salvage.append(&two), Err(SalvageError::Full { max: 10_000, .. })));
+    assert!(matches!(salvage.append(&two), Err(SpillError::Full { max: 10_000, .. })));
     assert_eq!(salvage.pending(), 9);
     for (id, record) in salvage.take(9).unwrap() {
         // The first stays, so that the file cannot just be cut.
@@ -70,23 +70,23 @@ fn a_full_file_refuses_all_or_nothing_and_is_rewritten_when_half_is_done() {
     }
     salvage.append(&two).unwrap();
     drop(salvage);
-    let salvage = Salvage::open(dir.path(), 10_000).unwrap();
+    let salvage = SpillLog::open(dir.path(), 10_000).unwrap();
     assert_eq!(taken(&salvage), [record(0, 1_000), record(9, 500), record(10, 500)]);
 }
 
 #[test]
 fn wherever_a_write_was_cut_whole_entries_survive() {
     let dir = tempfile::tempdir().unwrap();
-    Salvage::open(dir.path(), 1 << 20).unwrap().append(&[record(1, 20), record(2, 20)]).unwrap();
+    SpillLog::open(dir.path(), 1 << 20).unwrap().append(&[record(1, 20), record(2, 20)]).unwrap();
     let whole = std::fs::read(log(dir.path())).unwrap();
     let first_ends = 8 + (whole.len() - 8) / 2;
     for cut in (0..whole.len()).filter(|cut| cut % 5 == 0 || cut.abs_diff(first_ends) < 2) {
         std::fs::write(log(dir.path()), &whole[..cut]).unwrap();
-        let salvage = Salvage::open(dir.path(), 1 << 20).unwrap();
+        let salvage = SpillLog::open(dir.path(), 1 << 20).unwrap();
         assert_eq!(salvage.pending(), usize::from(cut >= first_ends), "cut at {cut}");
         salvage.append(&[record(3, 5)]).unwrap();
         drop(salvage);
-        let salvage = Salvage::open(dir.path(), 1 << 20).unwrap();
+        let salvage = SpillLog::open(dir.path(), 1 << 20).unwrap();
         assert_eq!(taken(&salvage).last(), Some(&record(3, 5)), "cut at {cut}");
     }
 }
@@ -94,11 +94,11 @@ fn wherever_a_write_was_cut_whole_entries_survive() {
 #[test]
 fn a_flipped_bit_is_never_replayed_and_the_bytes_are_kept_for_a_person() {
     let dir = tempfile::tempdir().unwrap();
-    Salvage::open(dir.path(), 1 << 20).unwrap().append(&[record(1, 20), record(2, 20)]).unwrap();
+    SpillLog::open(dir.path(), 1 << 20).unwrap().append(&[record(1, 20), record(2, 20)]).unwrap();
     let mut bytes = std::fs::read(log(dir.path())).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(log(dir.path()), &bytes).unwrap();
-    let salvage = Salvage::open(dir.path(), 1 << 20).unwrap();
+    let salvage = SpillLog::open(dir.path(), 1 << 20).unwrap();
     assert_eq!(taken(&salvage), [record(1, 20)]);
     let kept = std::fs::read(dir.path().join("salvage.damaged")).unwrap();
     assert_eq!(kept, bytes[8 + (bytes.len() - 8) / 2..]);
@@ -107,11 +107,11 @@ fn a_flipped_bit_is_never_replayed_and_the_bytes_are_kept_for_a_person() {
 #[test]
 fn a_directory_in_use_and_a_foreign_file_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let open = Salvage::open(dir.path(), 1 << 20).unwrap();
-    assert!(matches!(Salvage::open(dir.path(), 1 << 20), Err(SalvageOpenError::InUse(_))));
+    let open = SpillLog::open(dir.path(), 1 << 20).unwrap();
+    assert!(matches!(SpillLog::open(dir.path(), 1 << 20), Err(SpillOpenError::InUse(_))));
     drop(open);
     std::fs::write(log(dir.path()), b"WFSALV99 of a newer version").unwrap();
-    assert!(matches!(Salvage::open(dir.path(), 1 << 20), Err(SalvageOpenError::Unknown(_))));
+    assert!(matches!(SpillLog::open(dir.path(), 1 << 20), Err(SpillOpenError::Unknown(_))));
 }
 
 #[test]
@@ -119,11 +119,11 @@ fn what_a_second_damage_cuts_off_does_not_replace_what_the_first_did() {
     let dir = tempfile::tempdir().unwrap();
     let mut cut = Vec::new();
     for end in [b"first".as_slice(), b"second"] {
-        Salvage::open(dir.path(), 1 << 20).unwrap().append(&[record(1, 100)]).unwrap();
+        SpillLog::open(dir.path(), 1 << 20).unwrap().append(&[record(1, 100)]).unwrap();
         let mut bytes = std::fs::read(log(dir.path())).unwrap();
         bytes.extend_from_slice(end);
         std::fs::write(log(dir.path()), bytes).unwrap();
-        Salvage::open(dir.path(), 1 << 20).unwrap();
+        SpillLog::open(dir.path(), 1 << 20).unwrap();
         cut.extend_from_slice(end);
     }
     assert_eq!(std::fs::read(dir.path().join("salvage.damaged")).unwrap(), cut);
