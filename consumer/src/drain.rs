@@ -62,3 +62,20 @@ impl Drain {
         self.times.as_ref().is_some_and(|times| has_nothing_left || now_ns >= times.end_ns)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_writes_back_once_at_half_of_its_deadline_and_ends_at_all_of_it() {
+        let mut drain = Drain::default();
+        assert!(!drain.begins_to_write_back(u64::MAX) && !drain.is_over(true, u64::MAX), "nobody asked");
+        drain.begin(Duration::from_nanos(100), 1_000);
+        assert!(!drain.begins_to_write_back(1_049));
+        assert!(drain.begins_to_write_back(1_050));
+        assert!(!drain.begins_to_write_back(1_060), "once");
+        assert!(!drain.is_over(false, 1_099) && drain.is_over(false, 1_100));
+        assert!(drain.is_over(true, 1_001), "nothing is left");
+    }
+}

@@ -191,7 +191,7 @@ impl Flow {
     /// Lets every lane pass what it may, by priority.
     pub fn pump(&mut self, may_gather: bool, now_ns: u64) {
         for rank in 0..self.lanes.len() {
-            let at = self.lanes.by_priority(rank);
+            let at = self.lanes.ranked(rank);
             while self.pass(at, may_gather, now_ns) {}
         }
     }

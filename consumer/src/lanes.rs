@@ -133,7 +133,7 @@ impl Lanes {
     }
 
     /// The lane that is served as the `rank`-th, the most urgent one first.
-    pub fn by_priority(&self, rank: usize) -> usize {
+    pub fn ranked(&self, rank: usize) -> usize {
         self.by_priority[rank]
     }
 

@@ -74,3 +74,34 @@ impl Liveness {
         self.session_timeout_ms.saturating_mul(NS_PER_MS) / 4
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000 * NS_PER_MS;
+
+    #[test]
+    fn the_session_is_over_when_either_clock_says_so_and_begins_anew_with_a_poll() {
+        let mut liveness = Liveness::new(1_000);
+        assert_eq!(liveness.look(0, 0), Some(SessionChange::Frozen { had_begun: false }));
+        liveness.polled(0, 0);
+        assert_eq!(liveness.look(SECOND_NS, 1_000), Some(SessionChange::Thawed));
+        assert_eq!(liveness.look(SECOND_NS, 1_000), None);
+        assert_eq!(liveness.look(SECOND_NS + 1, 1_000), Some(SessionChange::Frozen { had_begun: true }));
+        liveness.polled(2 * SECOND_NS, 2_000);
+        assert_eq!(liveness.look(2 * SECOND_NS, 2_000), Some(SessionChange::Thawed));
+        // The machine slept: its monotonic clock stood still meanwhile.
+        assert_eq!(liveness.look(2 * SECOND_NS, 3_001), Some(SessionChange::Frozen { had_begun: true }));
+        assert!(liveness.is_frozen());
+    }
+
+    #[test]
+    fn a_sign_of_life_is_due_four_times_in_a_session() {
+        let mut liveness = Liveness::new(1_000);
+        assert!(liveness.needs_a_beat(0), "before the first poll");
+        liveness.polled(0, 0);
+        assert!(!liveness.needs_a_beat(SECOND_NS / 4 - 1));
+        assert!(liveness.needs_a_beat(SECOND_NS / 4));
+    }
+}

@@ -83,3 +83,47 @@ impl<T> RequeueCalls<T> {
         self.in_flight.remove(&id).map(|purpose| (purpose, outcome))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+
+    /// Keeps what it is given until the test answers.
+    #[derive(Default)]
+    struct Slow(Mutex<Vec<Done>>);
+
+    impl RequeueSink for Slow {
+        fn requeue(&self, _: RequeueRecord, done: Done) {
+            self.0.lock().push(done);
+        }
+    }
+
+    fn record() -> RequeueRecord {
+        RequeueRecord {
+            bonus_type: "cash".into(),
+            activity: "spring".into(),
+            scene: "rain".into(),
+            first_user_id: 1,
+            key: vec![b'k'],
+            payload: vec![b'p'],
+            events: 1,
+        }
+    }
+
+    #[test]
+    fn each_call_has_one_outcome_and_one_that_is_never_answered_is_refused() {
+        let sink = Arc::new(Slow::default());
+        let mut calls = RequeueCalls::new(Arc::clone(&sink) as Arc<dyn RequeueSink>, 2);
+        calls.begin("stored", record());
+        calls.begin("dropped", record());
+        assert!(calls.is_full() && calls.try_next().is_none(), "nothing is answered yet");
+        let dropped = sink.0.lock().pop();
+        drop(dropped);
+        let stored = sink.0.lock().pop().unwrap();
+        stored(RequeueOutcome::Stored);
+        assert_eq!(calls.try_next(), Some(("dropped", RequeueOutcome::Refused)));
+        assert_eq!(calls.try_next(), Some(("stored", RequeueOutcome::Stored)));
+        assert_eq!((calls.try_next(), calls.len()), (None, 0));
+    }
+}

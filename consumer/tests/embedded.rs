@@ -1,4 +1,4 @@
-//! A consumer on the embedded broker: killed, opened again, with copies going back to the same topic.
+//! A consumer on the embedded broker: killed, opened again, with events going back to the same topic.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use async_trait::async_trait;

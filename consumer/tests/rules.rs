@@ -296,12 +296,12 @@ async fn only_the_part_that_failed_goes_back() {
     // 1,000 events, a fifth of what is asked fails: 1 / 0.8 grants an event.
     let granted = state.granted_by_type["cash"];
     assert!((1_150..1_350).contains(&granted), "{granted}");
-    let copies = state.copy_records;
-    assert!(copies < 60, "{copies} copies for about 250 events: they travel together");
+    let requeued = state.requeued_records;
+    assert!(requeued < 60, "{requeued} records for about 250 events: they travel together");
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_every_queue_refuses_copies_wait_in_the_salvage_file_across_a_crash() {
+async fn when_every_queue_refuses_events_wait_in_the_spill_log_across_a_crash() {
     let scene = scene(1, rules(&["cash"]));
     scene.world.dead_sink.store(true, Ordering::SeqCst);
     *scene.world.troubles.lock() = Troubles { undecided: 100, ..Troubles::default() };
@@ -322,7 +322,7 @@ async fn when_every_queue_refuses_copies_wait_in_the_salvage_file_across_a_crash
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_the_queues_are_back_the_salvage_file_empties_without_a_pause() {
+async fn once_the_queues_are_back_the_spill_log_empties_without_a_pause() {
     let dir = tempfile::tempdir().unwrap();
     let waiting: Vec<RequeueRecord> = (0..400)
         .map(|n| {
@@ -382,7 +382,7 @@ async fn a_record_that_is_not_due_waits_and_does_not_spin() {
     scene.wait(Duration::from_millis(17_000)).await;
     assert_eq!(scene.granted("cash"), 10);
     // The deadline is 2 s: about nine trips in 18 s.
-    assert!(scene.world.state.lock().copy_records <= 10);
+    assert!(scene.world.state.lock().requeued_records <= 10);
     scene.world.settle(5 * SECOND).await;
 }
 
@@ -400,9 +400,13 @@ async fn what_an_outage_has_delayed_beyond_the_deadline_is_granted_after_the_out
     }
     scene.wait(70 * SECOND).await;
     *scene.world.troubles.lock() = Troubles::default();
-    let copies = scene.world.state.lock().copy_records;
+    let requeued = scene.world.state.lock().requeued_records;
     scene.world.settle(longest + SECOND).await;
-    assert_eq!(scene.world.state.lock().copy_records, copies, "nothing is written back for its age alone");
+    assert_eq!(
+        scene.world.state.lock().requeued_records,
+        requeued,
+        "nothing is written back for its age alone"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -415,8 +419,8 @@ async fn draining_writes_back_what_is_not_due_with_its_due_time() {
     let report = scene.consumer.drain(Duration::from_millis(400)).await.unwrap();
     assert!(report.is_clean(), "{report:?}");
     let state = scene.world.state.lock();
-    let copy = windfall_proto::record::split(&state.partitions[0][1].payload).unwrap().0;
-    assert_eq!((copy.attempt, copy.not_before_ms), (1, due_ms));
+    let requeued = windfall_proto::record::split(&state.partitions[0][1].payload).unwrap().0;
+    assert_eq!((requeued.attempt, requeued.not_before_ms), (1, due_ms));
 }
 
 #[tokio::test(start_paused = true)]
@@ -435,8 +439,8 @@ async fn more_delayed_records_than_there_is_room_for_churn_slowly() {
     scene.world.append(0, record_of("coin", "b", 10));
     scene.wait(3 * SECOND).await;
     assert_eq!(scene.granted("coin"), 10, "behind 6,000 events that are not due");
-    let copies = scene.world.state.lock().copy_records;
-    assert!(copies < 3 * 1_100, "{copies} in 3 s, at 1,000 records a second at most");
+    let requeued = scene.world.state.lock().requeued_records;
+    assert!(requeued < 3 * 1_100, "{requeued} in 3 s, at 1,000 records a second at most");
     assert_eq!(scene.granted("cash"), 0);
     scene.world.settle(120 * SECOND).await;
 }

@@ -1,4 +1,4 @@
-//! The salvage file: durable, bounded, replayed, and no worse for a torn end.
+//! The spill log: durable, bounded, replayed, and no worse for a torn end.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -17,8 +17,8 @@ fn record(n: u32, payload_bytes: usize) -> RequeueRecord {
     }
 }
 
-fn taken(salvage: &SpillLog) -> Vec<RequeueRecord> {
-    salvage.take(100).unwrap().into_iter().map(|(_, record)| record).collect()
+fn taken(spill_log: &SpillLog) -> Vec<RequeueRecord> {
+    spill_log.take(100).unwrap().into_iter().map(|(_, record)| record).collect()
 }
 
 fn log(dir: &Path) -> std::path::PathBuf {
@@ -30,48 +30,48 @@ fn what_was_appended_is_there_for_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let records: Vec<_> = (1..4).map(|n| record(n, 100)).collect();
     SpillLog::open(dir.path(), 1 << 20).unwrap().append(&records).unwrap();
-    let salvage = SpillLog::open(dir.path(), 1 << 20).unwrap();
-    assert_eq!(salvage.pending(), 3);
-    assert_eq!(taken(&salvage), records);
-    assert!(taken(&salvage).is_empty(), "an entry is taken by one replay at a time");
+    let spill_log = SpillLog::open(dir.path(), 1 << 20).unwrap();
+    assert_eq!(spill_log.pending(), 3);
+    assert_eq!(taken(&spill_log), records);
+    assert!(taken(&spill_log).is_empty(), "an entry is taken by one replay at a time");
 }
 
 #[test]
 fn the_file_is_cut_when_all_is_stored_and_refused_ones_wait_again() {
     let dir = tempfile::tempdir().unwrap();
-    let salvage = SpillLog::open(dir.path(), 1 << 20).unwrap();
-    salvage.append(&[record(1, 10), record(2, 10)]).unwrap();
-    let ids: Vec<_> = salvage.take(10).unwrap().into_iter().map(|(id, _)| id).collect();
-    salvage.settle(ids[0], RequeueOutcome::Stored).unwrap();
-    salvage.settle(ids[1], RequeueOutcome::Refused).unwrap();
-    assert_eq!(salvage.pending(), 1);
-    let (id, again) = salvage.take(10).unwrap().pop().unwrap();
+    let spill_log = SpillLog::open(dir.path(), 1 << 20).unwrap();
+    spill_log.append(&[record(1, 10), record(2, 10)]).unwrap();
+    let ids: Vec<_> = spill_log.take(10).unwrap().into_iter().map(|(id, _)| id).collect();
+    spill_log.settle(ids[0], RequeueOutcome::Stored).unwrap();
+    spill_log.settle(ids[1], RequeueOutcome::Refused).unwrap();
+    assert_eq!(spill_log.pending(), 1);
+    let (id, again) = spill_log.take(10).unwrap().pop().unwrap();
     assert_eq!(again, record(2, 10));
-    salvage.settle(id, RequeueOutcome::Stored).unwrap();
+    spill_log.settle(id, RequeueOutcome::Stored).unwrap();
     assert_eq!(std::fs::metadata(log(dir.path())).unwrap().len(), 8);
-    drop(salvage);
+    drop(spill_log);
     assert_eq!(SpillLog::open(dir.path(), 1 << 20).unwrap().pending(), 0);
 }
 
 #[test]
 fn a_full_file_refuses_all_or_nothing_and_is_rewritten_when_half_is_done() {
     let dir = tempfile::tempdir().unwrap();
-    let salvage = SpillLog::open(dir.path(), 10_000).unwrap();
+    let spill_log = SpillLog::open(dir.path(), 10_000).unwrap();
     for n in 0..9 {
-        salvage.append(&[record(n, 1_000)]).unwrap();
+        spill_log.append(&[record(n, 1_000)]).unwrap();
     }
     let two = [record(9, 500), record(10, 500)];
-    assert!(matches!(salvage.append(&two), Err(SpillError::Full { max: 10_000, .. })));
-    assert_eq!(salvage.pending(), 9);
-    for (id, record) in salvage.take(9).unwrap() {
+    assert!(matches!(spill_log.append(&two), Err(SpillError::Full { max: 10_000, .. })));
+    assert_eq!(spill_log.pending(), 9);
+    for (id, record) in spill_log.take(9).unwrap() {
         // The first stays, so that the file cannot just be cut.
         let stored = if record.events == 0 { RequeueOutcome::Refused } else { RequeueOutcome::Stored };
-        salvage.settle(id, stored).unwrap();
+        spill_log.settle(id, stored).unwrap();
     }
-    salvage.append(&two).unwrap();
-    drop(salvage);
-    let salvage = SpillLog::open(dir.path(), 10_000).unwrap();
-    assert_eq!(taken(&salvage), [record(0, 1_000), record(9, 500), record(10, 500)]);
+    spill_log.append(&two).unwrap();
+    drop(spill_log);
+    let spill_log = SpillLog::open(dir.path(), 10_000).unwrap();
+    assert_eq!(taken(&spill_log), [record(0, 1_000), record(9, 500), record(10, 500)]);
 }
 
 #[test]
@@ -82,12 +82,12 @@ fn wherever_a_write_was_cut_whole_entries_survive() {
     let first_ends = 8 + (whole.len() - 8) / 2;
     for cut in (0..whole.len()).filter(|cut| cut % 5 == 0 || cut.abs_diff(first_ends) < 2) {
         std::fs::write(log(dir.path()), &whole[..cut]).unwrap();
-        let salvage = SpillLog::open(dir.path(), 1 << 20).unwrap();
-        assert_eq!(salvage.pending(), usize::from(cut >= first_ends), "cut at {cut}");
-        salvage.append(&[record(3, 5)]).unwrap();
-        drop(salvage);
-        let salvage = SpillLog::open(dir.path(), 1 << 20).unwrap();
-        assert_eq!(taken(&salvage).last(), Some(&record(3, 5)), "cut at {cut}");
+        let spill_log = SpillLog::open(dir.path(), 1 << 20).unwrap();
+        assert_eq!(spill_log.pending(), usize::from(cut >= first_ends), "cut at {cut}");
+        spill_log.append(&[record(3, 5)]).unwrap();
+        drop(spill_log);
+        let spill_log = SpillLog::open(dir.path(), 1 << 20).unwrap();
+        assert_eq!(taken(&spill_log).last(), Some(&record(3, 5)), "cut at {cut}");
     }
 }
 
@@ -98,8 +98,8 @@ fn a_flipped_bit_is_never_replayed_and_the_bytes_are_kept_for_a_person() {
     let mut bytes = std::fs::read(log(dir.path())).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(log(dir.path()), &bytes).unwrap();
-    let salvage = SpillLog::open(dir.path(), 1 << 20).unwrap();
-    assert_eq!(taken(&salvage), [record(1, 20)]);
+    let spill_log = SpillLog::open(dir.path(), 1 << 20).unwrap();
+    assert_eq!(taken(&spill_log), [record(1, 20)]);
     let kept = std::fs::read(dir.path().join("salvage.damaged")).unwrap();
     assert_eq!(kept, bytes[8 + (bytes.len() - 8) / 2..]);
 }

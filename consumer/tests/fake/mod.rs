@@ -105,13 +105,13 @@ pub struct State {
     pub archived: BTreeMap<String, Rejection>,
     pub archived_raw: Vec<Bytes>,
     /// Malformed records that were written back as they were.
-    raw_copies: BTreeSet<Bytes>,
-    /// The highest attempt of a stored copy by order.
-    copies: HashMap<String, u32>,
-    /// Highest count of failed grants, of attempts, of any stored copy.
+    requeued_raw: BTreeSet<Bytes>,
+    /// The highest attempt of a stored requeue record, by order.
+    requeued: HashMap<String, u32>,
+    /// Highest count of failed grants, of attempts, of any stored requeue record.
     pub most_failures: u32,
     pub most_attempts: u32,
-    pub copy_records: u64,
+    pub requeued_records: u64,
     pub granted_by_type: BTreeMap<String, u64>,
     pub hanging: u64,
     pub calls: u64,
@@ -302,20 +302,20 @@ impl World {
 
     /// Whatever lies at these offsets is credited, archived or stored elsewhere.
     fn check_finished(&self, state: &mut State, at: usize, offsets: std::ops::Range<u64>) {
-        let salvaged = std::fs::read(self.dir.join("salvage.log")).unwrap_or_default();
+        let spilled = std::fs::read(self.dir.join("salvage.log")).unwrap_or_default();
         let mut violations = Vec::new();
         let first = state.partitions[at].partition_point(|stored| stored.offset < offsets.start);
         for stored in state.partitions[at][first..].iter().take_while(|stored| stored.offset < offsets.end) {
             let attempt = record::split(&stored.payload).map_or(0, |(head, _)| head.attempt);
             let is_safe =
-                state.archived_raw.contains(&stored.payload) || state.raw_copies.contains(&stored.payload);
+                state.archived_raw.contains(&stored.payload) || state.requeued_raw.contains(&stored.payload);
             if orders_of(&stored.payload).is_empty() && !is_safe {
                 violations.push(format!("a malformed record at {} was lost", stored.offset));
             }
             for order in orders_of(&stored.payload) {
-                let copied = state.copies.get(&order).is_some_and(|copy| *copy > attempt);
-                let is_salvaged = || salvaged.windows(order.len()).any(|bytes| bytes == order.as_bytes());
-                if !Self::is_settled(state, &order) && !copied && !is_salvaged() {
+                let is_requeued = state.requeued.get(&order).is_some_and(|latest| *latest > attempt);
+                let is_spilled = || spilled.windows(order.len()).any(|bytes| bytes == order.as_bytes());
+                if !Self::is_settled(state, &order) && !is_requeued && !is_spilled() {
                     violations.push(format!(
                         "I3: a commit passes {order} at {}, which is not finished",
                         stored.offset
@@ -601,21 +601,21 @@ impl World {
     fn store_requeued(&self, record: &RequeueRecord) {
         let payload = Bytes::from(record.payload.clone());
         if record.bonus_type.is_empty() {
-            self.state.lock().raw_copies.insert(payload);
+            self.state.lock().requeued_raw.insert(payload);
             return self.append(0, record.payload.clone());
         }
         let (head, _) = record::split(&record.payload).unwrap();
         let first = orders_of(&payload).first().cloned().unwrap_or_default();
         let mut state = self.state.lock();
         if record.key != format!("{first}{}", head.attempt).into_bytes() {
-            state.violations.push(format!("a copy of {first} has the key {:?}", record.key));
+            state.violations.push(format!("a requeue record of {first} has the key {:?}", record.key));
         }
-        state.copy_records += 1;
+        state.requeued_records += 1;
         state.most_failures = state.most_failures.max(head.failures);
         state.most_attempts = state.most_attempts.max(head.attempt);
         for order in orders_of(&payload) {
-            let copy = state.copies.entry(order).or_default();
-            *copy = (*copy).max(head.attempt);
+            let latest = state.requeued.entry(order).or_default();
+            *latest = (*latest).max(head.attempt);
         }
         let partitions = state.partitions.len();
         drop(state);
