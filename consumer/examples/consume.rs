@@ -8,7 +8,9 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use windfall_consumer::{Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, spawn};
+use windfall_consumer::{
+    Done, Options, Parts, RequeueOutcome, RequeueRecord, RequeueSink, SharedLimiter, SpillLog, spawn,
+};
 use windfall_contract::Clock;
 use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, SendRefused, Tag};
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
@@ -31,8 +33,8 @@ impl Rewards for Nothing {
     }
 }
 
-impl Outlet for Nothing {
-    fn requeue(&self, _: Requeued, done: Done) {
+impl RequeueSink for Nothing {
+    fn requeue(&self, _: RequeueRecord, done: Done) {
         done(RequeueOutcome::Refused);
     }
 }
@@ -108,9 +110,9 @@ async fn drain(broker: &EmbeddedBroker, dir: &Path, events: u64) -> Result<Durat
         topic: "rain".into(),
         source: broker.consumer("rain", "grant").await?,
         rewards: Arc::new(Nothing),
-        outlet: Arc::new(Nothing),
-        salvage: Arc::new(Salvage::open(dir, 1 << 20)?),
-        gate: Arc::new(Gate::new(Arc::new(Limiter::new(limit, now)), now)),
+        requeue_sink: Arc::new(Nothing),
+        spill_log: Arc::new(SpillLog::open(dir, 1 << 20)?),
+        limiter: Arc::new(SharedLimiter::new(Arc::new(Limiter::new(limit, now)), now)),
         rules: Arc::new(move || Arc::clone(&rules)),
         clock,
     };

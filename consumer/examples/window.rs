@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use windfall_consumer::window::{Ticket, Window};
 
-const IN_HAND: u64 = 100_000;
+const IN_FLIGHT: u64 = 100_000;
 const ROUNDS: u64 = 100;
 
 /// Counts the heap bytes in use.
@@ -35,16 +35,16 @@ static HEAP: Counting = Counting;
 
 fn main() {
     let mut window = Window::new(1, 0);
-    let mut ring: Vec<Option<Ticket>> = (0..IN_HAND).map(|_| None).collect();
+    let mut ring: Vec<Option<Ticket>> = (0..IN_FLIGHT).map(|_| None).collect();
     let before = HEAP_BYTES.load(Ordering::Relaxed);
     for (offset, place) in (0..).zip(&mut ring) {
         *place = window.deliver(offset).ok();
     }
     let bytes = HEAP_BYTES.load(Ordering::Relaxed) - before;
-    println!("memory at {IN_HAND} in hand: {:.2} bits a record", bytes as f64 * 8.0 / IN_HAND as f64);
+    println!("memory at {IN_FLIGHT} in flight: {:.2} bits a record", bytes as f64 * 8.0 / IN_FLIGHT as f64);
 
     let began = Instant::now();
-    let mut offset = IN_HAND;
+    let mut offset = IN_FLIGHT;
     for _ in 0..ROUNDS {
         for place in &mut ring {
             let ticket = window.deliver(black_box(offset)).ok();
@@ -55,7 +55,7 @@ fn main() {
         }
         black_box(window.advance());
     }
-    let ns = began.elapsed().as_nanos() as f64 / (ROUNDS * IN_HAND) as f64;
-    println!("deliver + finish + commit every {IN_HAND}: {ns:.1} ns a record");
-    assert_eq!(window.in_hand(), IN_HAND);
+    let ns = began.elapsed().as_nanos() as f64 / (ROUNDS * IN_FLIGHT) as f64;
+    println!("deliver + finish + commit every {IN_FLIGHT}: {ns:.1} ns a record");
+    assert_eq!(window.in_flight(), IN_FLIGHT);
 }

@@ -1,133 +1,131 @@
-//! What finally failed, on its way to the failure archive. Unfinished until the archive has it.
+//! What finally failed, on its way to the failure archive. It stays in flight until the archive has it.
 
-use crate::dispatch::{Dispatch, NS_PER_MS};
-use crate::going_back::Chore;
-use crate::held::Key;
-use crate::requeue::Fate;
-use crate::stats::Cause;
+use crate::in_flight::{InFlightTable, Key};
+use crate::units::NS_PER_MS;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::Id;
-use windfall_contract::rewards::{ArchiveUnavailable, Failed, Rejection};
+use tokio::task::{JoinError, JoinSet};
+use windfall_contract::rewards::{ArchiveUnavailable, Failed, Rejection, Rewards};
 
 /// Items in one call.
 const BATCH: usize = 256;
 const PAUSE_MIN_NS: u64 = 100 * NS_PER_MS;
 const PAUSE_MAX_NS: u64 = 5_000 * NS_PER_MS;
 
+/// How a call's task ended.
+pub(crate) type ArchiveEnd = Result<Result<(), ArchiveUnavailable>, JoinError>;
+
 /// One event, or one malformed record.
 #[derive(Debug, Clone)]
-pub(crate) struct Item {
-    key: Key,
-    failures: u32,
-    is_record: bool,
-    failed: Failed,
+pub(crate) struct ArchiveItem {
+    pub key: Key,
+    pub failures: u32,
+    pub is_record: bool,
+    pub failed: Failed,
 }
 
-/// Items that wait, and those being archived. No more than there are events of records in hand.
-#[derive(Debug, Default)]
+/// Items that wait, and those being archived. There are no more than events of records in flight.
 pub(crate) struct Archive {
-    waiting: VecDeque<Item>,
-    asked: Option<(Id, Vec<Item>)>,
+    topic: Arc<str>,
+    rewards: Arc<dyn Rewards>,
+    waiting: VecDeque<ArchiveItem>,
+    /// Being archived by the one task of `calls`.
+    asked: Vec<ArchiveItem>,
+    calls: JoinSet<Result<(), ArchiveUnavailable>>,
     ask_at_ns: u64,
     pause_ns: u64,
 }
 
-impl Item {
+/// What became of the items of a call, as far as it is not to be asked for again.
+#[derive(Debug)]
+pub(crate) enum ArchiveAnswer {
+    /// They are archived.
+    Archived(Vec<ArchiveItem>),
+    /// I2: they are not archived, so they are not finished. These are past their deadline, and go back to a queue.
+    Overdue(Vec<ArchiveItem>),
+}
+
+impl ArchiveItem {
     pub fn event(key: Key, failures: u32, event: Bytes, rejection: Rejection, detail: String) -> Self {
         Self { key, failures, is_record: false, failed: Failed { payload: event, rejection, detail } }
+    }
+
+    /// A malformed record.
+    pub fn record(key: Key, record: Bytes, detail: String) -> Self {
+        let failed = Failed { payload: record, rejection: Rejection::Malformed, detail };
+        Self { key, failures: 0, is_record: true, failed }
     }
 }
 
 impl Archive {
-    pub fn push(&mut self, item: Item) {
+    pub fn new(topic: Arc<str>, rewards: Arc<dyn Rewards>) -> Self {
+        Self {
+            topic,
+            rewards,
+            waiting: VecDeque::new(),
+            asked: Vec::new(),
+            calls: JoinSet::new(),
+            ask_at_ns: 0,
+            pause_ns: 0,
+        }
+    }
+
+    pub fn push(&mut self, item: ArchiveItem) {
         self.waiting.push_back(item);
     }
 
-    pub fn push_record(&mut self, key: Key, record: Bytes, detail: String) {
-        let failed = Failed { payload: record, rejection: Rejection::Malformed, detail };
-        self.push(Item { key, failures: 0, is_record: true, failed });
-    }
-
-    pub fn is_asked_by(&self, task: Id) -> bool {
-        self.asked.as_ref().is_some_and(|(own, _)| *own == task)
-    }
-}
-
-impl Dispatch {
     /// Asks the archive to take what waits.
-    pub fn archive_turn(&mut self, now_ns: u64) {
-        let archive = &mut self.archive;
-        if archive.asked.is_some() || archive.waiting.is_empty() || now_ns < archive.ask_at_ns {
+    pub fn turn(&mut self, table: &InFlightTable, patience_ms: u64, now_ns: u64) {
+        if !self.calls.is_empty() || self.waiting.is_empty() || now_ns < self.ask_at_ns {
             return;
         }
-        let many = archive.waiting.len().min(BATCH);
+        let many = self.waiting.len().min(BATCH);
         // What was revoked meanwhile is its next owner's to archive.
-        let items: Vec<Item> =
-            archive.waiting.drain(..many).filter(|item| self.book.get(item.key).is_some()).collect();
-        if items.is_empty() {
+        let is_ours = |item: &ArchiveItem| table.get(item.key).is_some();
+        self.asked = self.waiting.drain(..many).filter(is_ours).collect();
+        if self.asked.is_empty() {
             return;
         }
-        let failed: Vec<Failed> = items.iter().map(|item| item.failed.clone()).collect();
+        let failed: Vec<Failed> = self.asked.iter().map(|item| item.failed.clone()).collect();
         let rewards = Arc::clone(&self.rewards);
-        let patience = Duration::from_millis(self.rules.pacing.deadline_ms);
-        let task = self.chores.spawn(async move {
+        let patience = Duration::from_millis(patience_ms);
+        self.calls.spawn(async move {
             let asked = tokio::time::timeout(patience, rewards.archive(&failed)).await;
-            let late = |_| Err(ArchiveUnavailable("no answer by the deadline".into()));
-            Chore::Archived(asked.unwrap_or_else(late))
+            asked.unwrap_or_else(|_| Err(ArchiveUnavailable("no answer by the deadline".into())))
         });
-        archive.asked = Some((task.id(), items));
     }
 
-    /// Takes in the archive's answer.
-    pub fn archived(&mut self, result: Result<(), ArchiveUnavailable>, now_ns: u64) {
-        let Some((_, items)) = self.archive.asked.take() else { return };
-        if let Err(error) = result {
-            let pause_ns = (self.archive.pause_ns * 2).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);
-            self.archive.pause_ns = pause_ns;
-            self.archive.ask_at_ns = now_ns + pause_ns;
-            tracing::warn!(topic = %self.topic, %error, items = items.len(), "cannot archive");
-            // I2: not archived, so not finished. What is past its deadline goes back and comes again.
-            for item in items.into_iter().rev() {
-                match self.book.get(item.key).map(|held| held.overdue) {
-                    Some(true) => self.archive_later(item),
-                    Some(false) => self.archive.waiting.push_front(item),
-                    None => {}
-                }
-            }
-            return;
-        }
-        self.archive.pause_ns = 0;
-        for item in items {
-            let lane = self.book.get(item.key).and_then(|held| held.lane);
-            if let Some(lane) = lane {
-                self.lanes.all[lane].stats.archived.add(1);
-            }
-            self.stats.archived.add(1);
-            self.book.settle(item.key, 1);
-        }
+    /// Waits for the end of a call; `None` where there is none. Cancel-safe.
+    pub async fn next(&mut self) -> Option<ArchiveEnd> {
+        self.calls.join_next().await
     }
 
-    fn archive_later(&mut self, item: Item) {
-        let Some(held) = self.book.get(item.key) else { return };
-        self.stats.count_requeued(Cause::Deadline, 1);
-        if item.is_record {
-            return self.back.push_record(item.key, item.failed.payload);
+    /// A call that has ended already.
+    pub fn try_next(&mut self) -> Option<ArchiveEnd> {
+        self.calls.try_join_next()
+    }
+
+    /// Takes in the archive's answer. What is not archived and not overdue is asked for again.
+    pub fn take_in(&mut self, ended: ArchiveEnd, table: &InFlightTable, now_ns: u64) -> ArchiveAnswer {
+        let items = std::mem::take(&mut self.asked);
+        let result = ended.unwrap_or_else(|error| Err(ArchiveUnavailable(error.to_string())));
+        let Err(error) = result else {
+            self.pause_ns = 0;
+            return ArchiveAnswer::Archived(items);
+        };
+        self.pause_ns = (self.pause_ns * 2).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);
+        self.ask_at_ns = now_ns + self.pause_ns;
+        tracing::warn!(topic = %self.topic, %error, items = items.len(), "the archive took nothing, it is asked again");
+        let mut overdue = Vec::new();
+        for item in items.into_iter().rev() {
+            match table.get(item.key).map(|record| record.is_overdue) {
+                Some(true) => overdue.push(item),
+                Some(false) => self.waiting.push_front(item),
+                None => {}
+            }
         }
-        let bonus_type = match held.lane {
-            Some(lane) => Arc::clone(&self.lanes.all[lane].name),
-            None => windfall_proto::record::split(&held.payload)
-                .map_or_else(|_| Arc::from(""), |(head, _)| head.bonus_type.into()),
-        };
-        let fate = Fate {
-            bonus_type,
-            attempt: held.attempt,
-            failures: item.failures,
-            not_before_ms: 0,
-            cause: Cause::Deadline,
-        };
-        self.back.push(&fate, 0, item.key, item.failed.payload);
+        ArchiveAnswer::Overdue(overdue)
     }
 }

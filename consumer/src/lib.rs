@@ -1,160 +1,143 @@
 //! Drains a topic: reads its records, grants their events as fast as the limits allow, and commits how far it is.
 //!
-//! For: the role `consumer` of the binary, one [`spawn`] a topic. Not for: knowing what a grant does (that is the
-//! reward service), which queue a copy takes (that is the [`Outlet`]), or when a delayed event fires (a record
-//! that is not due waits here a little and otherwise goes round through its queue).
+//! This crate is for the role `consumer` of the binary, which calls [`spawn`] once per topic. It is not the place
+//! that knows what a grant does (that is the reward service), which queue an event goes back to (that is the
+//! [`RequeueSink`]), or when a delayed event fires (a record that is not due waits here for a while and otherwise goes
+//! round through its queue). It knows brokers and rewards by their contracts alone.
 //!
 //! # The way of a record
-//! 1. **Fetch.** As much as the lanes can take; see *Pace*.
+//! 1. **Fetch.** A poll brings as many records as the lanes can take; see *Pace*.
 //! 2. **Window** ([`window`]). The record gets a ticket. The committed offset of a partition never passes a
 //!    record whose ticket is not finished (I3), and the ticket is finished when each of its events is credited,
-//!    archived, or stored elsewhere: in a queue, acknowledged, or in the [`salvage`] file, synced.
-//! 3. **Lane.** One a bonus type, bounded to what the type may pass within `hold_max`. Records that are not due
-//!    wait in a delay room beside them.
+//!    archived, or stored elsewhere: in a queue that has acknowledged it, or in the [`spill_log`], synced.
+//! 3. **Lane.** There is one lane per bonus type, bounded to what the type may pass within `hold_max`. Records that
+//!    are not due wait in a delay queue beside the lanes.
 //! 4. **Grant.** Lanes are served by priority. What the limiter admits is cut off the front, in parts of a record
-//!    where it must be, and granted in batches across records, several calls at a time.
-//! 5. **Settle.** Event by event. What was not decided goes back to a queue as a copy: attempt + 1, a delay that
-//!    doubles, and failures + 1 only if the grant itself failed. Copies of events with the same past travel
-//!    together, so requeues stay packed.
+//!    where it must be, and granted in batches across records, in several calls at a time.
+//! 5. **Settle.** Events are settled one by one. An event that was not decided goes back to a queue: with attempt + 1,
+//!    with a delay that doubles, and with failures + 1 only if the grant itself failed. Events with the same past
+//!    travel together, so requeued records stay packed.
+//!
+//! # Who owns which rule
+//! Each file owns the state of one rule and returns what it has decided; none reaches into another. `flow` hands a
+//! record from one to the next, and `dispatch` is the loop around it.
+//!
+//! | rule | owner |
+//! |---|---|
+//! | which records are in flight, and when one is finished | `in_flight` |
+//! | what waits for its limit, and how much may | `lane`, `lanes` |
+//! | what waits for its due time | `delay_queue` |
+//! | which grant calls are open, and who waits for their answers | `grant_calls` |
+//! | what goes back to a queue, packed how, and when it is due again | `retry_state`, `outbox`, `requeue_delay` |
+//! | what waits on disk when no queue takes it, and its replay | [`spill_log`], `replay` |
+//! | what is archived | `archive` |
+//! | windows, commits and pauses of the partitions owned | `partition`, `partitions`, [`window`] |
+//! | how much is fetched | `pace` |
+//! | whether the session is over, and what share of the limits is ours | `liveness`, `membership`, `shared_limiter` |
+//! | turns with the broker | `broker_link` |
+//! | how a consumer ends | `drain` |
 //!
 //! # Rules
-//! - **Nothing is archived for a limit or a fuse.** Only failed grants, more than `max_failures` of them, or a
-//!   type that stays unknown for as many tries.
-//! - **Fuses.** `pause`: held in its lane until the head-of-line deadline or until the lane is full, then
-//!   requeued. `divert`: requeued at once; what waited in the lane too.
-//! - **Head of line.** A record older than `deadline` goes back: what waits as it is, what is in a grant call as
-//!   copies. The late answer is not waited for (the order number makes the copy harmless), and a call nobody
-//!   waits for is cancelled.
+//! - **Nothing is archived for a limit or a fuse.** An event is archived only after more than `max_failures` failed
+//!   grants, or when its type stays unknown for as many tries.
+//! - **Fuses.** With `pause` an event is held in its lane until the head-of-line deadline or until the lane is full,
+//!   and then requeued. With `divert` it is requeued at once, and so is what waited in the lane.
+//! - **Head of line.** A record whose own work is older than `deadline` goes back, both what waits and what is in a
+//!   grant call. The late answer is not waited for (the order number makes a second grant harmless), and a call to
+//!   which nobody listens is cancelled.
 //! - **Pace.** A lane that is a quarter of the topic or more holds the fetch back when it is full, so that a busy
 //!   downstream costs no requeues. A partition that holds nothing but records for a full lane is paused. When a
 //!   limit or a fuse is what holds the lane back, and another type has nothing left to do, the fetch goes on and
-//!   the overflow is requeued, at most `churn_per_s` records a second.
-//! - **In hand.** At most `in_hand_max` events in calls; half of it is split among the types, so a type whose
-//!   downstream hangs leaves the others theirs.
-//! - **Fleet** ([`Gate`]). The share of each limit is the partitions owned ÷ all. Lowered before a revoked
-//!   partition can go. An instance that has not polled within the session time-out admits nothing, and its
+//!   the overflow is requeued, at most `churn_per_s` records per second.
+//! - **In flight.** At most `in_hand_max` events are in calls; half of that number is split among the types, so a type
+//!   whose downstream hangs leaves the others their part.
+//! - **Fleet** ([`SharedLimiter`]). The share of each limit is the partitions owned ÷ all. It is lowered before a
+//!   revoked partition can go. An instance that has not polled within the session time-out admits nothing, and its
 //!   partitions no longer count for the other topics of its process.
 //! - **Priority across topics.** Within a topic, cash asks first. Two topics of one process share the global
 //!   bucket as they ask.
 //!
 //! # What if we die here?
 //! Everything in memory is a copy of something uncommitted: after a crash it is delivered again and granted
-//! again under its order number. Copies are written before their originals are finished, so a crash between the
-//! two leaves both, never none. Nothing else is kept on disk but the salvage file.
+//! again under its order number. What goes back is stored before its original is finished, so a crash between the
+//! two leaves both, never none. Nothing else is kept on disk but the spill log.
 //!
 //! # Example
-//! ```
-//! use std::sync::Arc;
-//! use std::time::Duration;
-//! use windfall_contract::Clock;
-//! use windfall_consumer::{Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, spawn};
-//! # use async_trait::async_trait;
-//! # use bytes::Bytes;
-//! # use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
-//! # use windfall_limiter::{Limiter, Now};
-//! # use windfall_proto::{event::EventRef, record};
-//! # use windfall_contract::broker::{Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Polled};
-//! # use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
-//! # struct OneRecord(Option<Bytes>);
-//! # #[async_trait]
-//! # impl Consumer for OneRecord {
-//! #     async fn poll(&mut self, fetch: Fetch) -> Result<Polled, PollError> {
-//! #         let Some(payload) = self.0.take() else {
-//! #             tokio::time::sleep(fetch.wait).await;
-//! #             return Ok(Polled::default());
-//! #         };
-//! #         let assigned = Change::Assigned { partition: 0, epoch: Epoch(1), next_offset: 0 };
-//! #         let record = InRecord { partition: 0, epoch: Epoch(1), offset: 0, key: Bytes::new(), payload };
-//! #         Ok(Polled { changes: vec![assigned], records: vec![record] })
-//! #     }
-//! #     async fn commit(&mut self, _: &[Commit]) -> Result<(), CommitError> { Ok(()) }
-//! #     fn pause(&mut self, _: u32, _: bool) {}
-//! #     fn partitions(&self) -> u32 { 1 }
-//! #     async fn close(self: Box<Self>) {}
-//! # }
-//! # struct Yes;
-//! # #[async_trait]
-//! # impl Rewards for Yes {
-//! #     async fn grant_batch(&self, _: &str, events: &[Bytes]) -> Vec<GrantReply> {
-//! #         vec![GrantReply::Credited; events.len()]
-//! #     }
-//! #     async fn archive(&self, _: &[Failed]) -> Result<(), ArchiveUnavailable> { Ok(()) }
-//! # }
-//! # let limit = Limit { rate_per_s: 1_000_000, burst: 1_000 };
-//! # let cash = TypeLimit { limit, fuse: Fuse::Closed, priority: 0 };
-//! # let live_rules = Arc::new(Rules {
-//! #     version: 1, bonus_types: vec!["cash".into()], topics: Default::default(), queues: Default::default(),
-//! #     routes: vec![], limits: Limits { global: limit, types: [("cash".into(), cash)].into() }, budgets: vec![],
-//! #     pacing: Pacing::default(), revocations: Default::default(),
-//! # });
-//! # let mut event = Vec::new();
-//! # EventRef { trade_no: "rain-1", ..Default::default() }.encode([], &mut event);
-//! # let head = record::Head { bonus_type: "cash", attempt: 0, failures: 0, not_before_ms: 0, count: 1 };
-//! # let source = OneRecord(Some(record::build(head, [event.as_slice()]).into()));
-//! # let rewards = Yes;
-//! # let dir = tempfile::tempdir()?;
+//! A requeue sink without any queue, so that what goes back waits in the spill log:
 //!
-//! /// No queue takes copies: they wait in the salvage file.
+//! ```
+//! use windfall_consumer::{Done, RequeueOutcome, RequeueRecord, RequeueSink, SpillLog};
+//!
 //! struct NoQueue;
-//! impl Outlet for NoQueue {
-//!     fn requeue(&self, _: Requeued, done: Done) {
+//! impl RequeueSink for NoQueue {
+//!     fn requeue(&self, _record: RequeueRecord, done: Done) {
 //!         done(RequeueOutcome::Refused);
 //!     }
 //! }
 //!
-//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-//! # runtime.block_on(async {
-//! let clock: Clock = Clock::system();
-//! let now = Now(clock.monotonic_ns());
-//! let limiter = Limiter::new(windfall_contract::rules::Limit { rate_per_s: 0, burst: 1 }, now);
-//! let consumer = spawn(
-//!     Parts {
-//!         topic: "rain-a".into(),
-//!         source: Box::new(source),
-//!         rewards: Arc::new(rewards),
-//!         outlet: Arc::new(NoQueue),
-//!         salvage: Arc::new(Salvage::open(dir.path(), 64 << 20)?),
-//!         gate: Arc::new(Gate::new(Arc::new(limiter), now)),
-//!         rules: Arc::new(move || Arc::clone(&live_rules)),
-//!         clock,
-//!     },
-//!     Options::default(),
-//! );
-//! while consumer.stats().credited.get() == 0 {
-//!     tokio::time::sleep(Duration::from_millis(1)).await;
-//! }
-//! let report = consumer.drain(Duration::from_secs(5)).await?;
-//! assert!(report.is_clean());
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! # })?;
+//! let dir = tempfile::tempdir()?;
+//! let spill_log = SpillLog::open(dir.path(), 64 << 20)?;
+//! assert_eq!(spill_log.pending(), 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Start, watch and drain; whoever wires a process brings the [`Parts`]:
+//!
+//! ```
+//! use std::time::Duration;
+//! use windfall_consumer::{Crashed, DrainReport, Options, Parts, spawn};
+//!
+//! async fn drain_after(parts: Parts, events: u64) -> Result<DrainReport, Crashed> {
+//!     let consumer = spawn(parts, Options::default());
+//!     while consumer.stats().credited.get() < events {
+//!         tokio::time::sleep(Duration::from_millis(10)).await;
+//!     }
+//!     consumer.drain(Duration::from_secs(5)).await
+//! }
+//! ```
+//!
+//! `examples/consume.rs` is a whole program on the embedded broker.
 
 mod archive;
+mod broker_link;
 mod consumer;
-mod cycle;
+mod delay_queue;
 mod dispatch;
-mod gate;
-mod going_back;
-mod granting;
-mod held;
-mod intake;
+mod drain;
+mod flow;
+mod grant_calls;
+mod in_flight;
+mod lane;
 mod lanes;
+mod liveness;
+mod membership;
 mod options;
+mod outbox;
+mod pace;
+mod partition;
 mod partitions;
+mod parts;
+mod record_head;
+mod replay;
 mod requeue;
-mod room;
+mod requeue_calls;
+mod requeue_delay;
+mod retry_state;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
-pub mod salvage;
+mod shared_limiter;
+pub mod spill_log;
 mod stats;
-mod sweep;
 mod sync;
+mod units;
+mod watchdog;
 pub mod window;
 
-pub use consumer::{ConsumerHandle, Crashed, DrainReport, Parts, RulesNow, spawn};
-pub use gate::{Gate, Member};
+pub use consumer::{ConsumerHandle, Crashed, spawn};
+pub use drain::DrainReport;
 pub use options::Options;
-pub use requeue::{Done, Outlet, RequeueOutcome, Requeued};
-pub use salvage::Salvage;
+pub use parts::{Parts, RulesNow};
+pub use requeue::{Done, RequeueOutcome, RequeueRecord, RequeueSink};
+pub use shared_limiter::{Member, SharedLimiter};
+pub use spill_log::SpillLog;
 pub use stats::{Cause, ConsumerStats, Count, TypeStats};

@@ -15,7 +15,7 @@ pub struct Options {
     pub fetch_records_max: usize,
     /// Bytes of one poll at most: 64 KiB to 64 MiB. Default 4 MiB.
     pub fetch_bytes_max: usize,
-    /// Records that a full lane or a full delay room may send back to the queues a second: 1 to 100,000. Default
+    /// Records that a full lane or a full delay queue may send back to the queues per second: 1 to 100,000. Default
     /// 1,000. Beyond it the fetch slows down: better late than a broker that is busy with our leftovers.
     pub churn_per_s: u64,
     /// Seeds the jitter of delays. Default 0; give each instance its own.

@@ -1,145 +1,170 @@
-//! The partitions that we own: their windows, what is in hand of each in delivery order, and how far each is
-//! committed.
+//! The partitions that we own, and what the broker is told about them with the next turn: commits and pauses.
 
-use crate::held::{Book, Key};
-use crate::window::Window;
-use std::collections::{BTreeMap, VecDeque};
-use windfall_contract::broker::{Commit, Epoch};
-
-/// A window that spans more offsets than this gets no more records until its oldest one is finished. One bit an
-/// offset, so 512 KiB.
-const SPAN_MAX: u64 = 1 << 22;
-
-/// One partition under one assignment.
-#[derive(Debug)]
-pub(crate) struct Partition {
-    pub epoch: Epoch,
-    pub window: Window,
-    /// Keys of records whose own work is under way, the oldest first; those that mean nothing any more are passed over.
-    order: VecDeque<Key>,
-    /// How long `order` was when it was last rid of dead keys.
-    order_live: usize,
-    committed: u64,
-    /// The position at the last look, and when it moved or was reached by an empty window.
-    seen_position: u64,
-    moved_ns: u64,
-    pub is_stuck: bool,
-    /// Since when its intake is paused.
-    pub paused_ns: Option<u64>,
-    /// The lane that its latest records went to, and how many in a row.
-    pub run: Option<(usize, u32)>,
-    dropped_seen: u64,
-}
+use crate::in_flight::{InFlightTable, Key};
+use crate::lanes::Lanes;
+use crate::partition::{Partition, Progress};
+use crate::units::NS_PER_MS;
+use std::collections::BTreeMap;
+use windfall_contract::broker::{Acks, Commit, Epoch};
+use windfall_contract::rules::Pacing;
 
 /// All partitions that we own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Partitions {
-    pub all: BTreeMap<u32, Partition>,
+    all: BTreeMap<u32, Partition>,
+    acks: Acks,
+    /// Commits of partitions that are going, to be made before the next poll.
+    owed: Vec<Commit>,
+    /// Partitions to pause or to resume with the next turn.
+    pauses: Vec<(u32, bool)>,
+    commit_every_ns: u64,
+    committed_ns: u64,
 }
 
-/// What a look at a partition's progress found.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Progress {
-    /// It has just been found stuck.
-    pub newly_stuck: bool,
-    /// Tickets dropped since the last look, and the lowest offset of all.
-    pub dropped: Option<(u64, u64)>,
-}
-
-impl Partition {
-    pub fn new(epoch: Epoch, next_offset: u64, now_ns: u64) -> Self {
-        Self {
-            epoch,
-            window: Window::new(epoch.0, next_offset),
-            order: VecDeque::new(),
-            order_live: 0,
-            committed: next_offset,
-            seen_position: next_offset,
-            moved_ns: now_ns,
-            is_stuck: false,
-            paused_ns: None,
-            run: None,
-            dropped_seen: 0,
-        }
-    }
-
-    /// A record of this lane was delivered.
-    pub fn delivered(&mut self, lane: Option<usize>) {
-        self.run = match (lane, self.run) {
-            (None, _) => None,
-            (Some(lane), Some((of, length))) if of == lane => Some((lane, length.saturating_add(1))),
-            (Some(lane), _) => Some((lane, 1)),
-        };
-    }
-
-    /// A record's own work begins: no other one of this partition began later.
-    pub fn work_begins(&mut self, key: Key) {
-        self.order.push_back(key);
-    }
-
-    /// The oldest record in hand whose work is under way and that has not been taken by [`take_oldest`](Self::take_oldest).
-    pub fn oldest(&mut self, book: &Book) -> Option<Key> {
-        while let Some(&key) = self.order.front() {
-            if book.get(key).is_some() {
-                return Some(key);
-            }
-            self.order.pop_front();
-        }
-        None
-    }
-
-    pub fn take_oldest(&mut self) {
-        self.order.pop_front();
-    }
-
-    /// Frees the dead keys behind a record that lives long, when they are more than half.
-    pub fn compact(&mut self, book: &Book) {
-        if self.order.len() > 4096 && self.order.len() > 2 * self.order_live {
-            self.order.retain(|&key| book.get(key).is_some());
-            self.order_live = self.order.len();
-        }
-    }
-
-    pub fn spans_too_much(&mut self) -> bool {
-        self.window.next_offset() - self.window.advance() > SPAN_MAX
-    }
-
-    /// Looks whether the position has moved within `patience_ns`.
-    pub fn look(&mut self, now_ns: u64, patience_ns: u64) -> Progress {
-        let position = self.window.advance();
-        if position != self.seen_position || position == self.window.next_offset() {
-            (self.seen_position, self.moved_ns, self.is_stuck) = (position, now_ns, false);
-        }
-        let newly_stuck = !self.is_stuck && now_ns.saturating_sub(self.moved_ns) > patience_ns;
-        self.is_stuck |= newly_stuck;
-        let dropped =
-            self.window.dropped().filter(|dropped| dropped.count > self.dropped_seen).map(|dropped| {
-                let new = dropped.count - self.dropped_seen;
-                self.dropped_seen = dropped.count;
-                (new, dropped.first_offset)
-            });
-        Progress { newly_stuck, dropped }
-    }
-
-    /// What there is to commit since the last that was stored.
-    pub fn commit(&mut self, partition: u32) -> Option<Commit> {
-        let next_offset = self.window.advance();
-        (next_offset > self.committed).then_some(Commit { partition, epoch: self.epoch, next_offset })
-    }
+/// What a look at all partitions found.
+#[derive(Debug, Default)]
+pub(crate) struct Overview {
+    /// Those that need a person's attention, by number.
+    pub notable: Vec<(u32, Progress)>,
+    pub stuck: u64,
+    /// Records delivered and not finished.
+    pub depth: u64,
+    /// Since when the oldest work is under way.
+    pub oldest_since_ns: Option<u64>,
 }
 
 impl Partitions {
-    /// What there is to commit.
-    pub fn commits(&mut self) -> Vec<Commit> {
-        self.all.iter_mut().filter_map(|(&number, partition)| partition.commit(number)).collect()
+    pub fn new(acks: Acks, commit_every_ms: u64, now_ns: u64) -> Self {
+        Self {
+            all: BTreeMap::new(),
+            acks,
+            owed: Vec::new(),
+            pauses: Vec::new(),
+            commit_every_ns: commit_every_ms.saturating_mul(NS_PER_MS),
+            committed_ns: now_ns,
+        }
     }
 
-    /// A commit was stored.
-    pub fn committed(&mut self, commit: &Commit) {
-        if let Some(partition) = self.all.get_mut(&commit.partition)
-            && partition.epoch == commit.epoch
+    /// How many we own.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub fn epoch(&self, partition: u32) -> Option<Epoch> {
+        self.all.get(&partition).map(Partition::epoch)
+    }
+
+    pub fn assign(&mut self, partition: u32, epoch: Epoch, next_offset: u64, now_ns: u64) {
+        self.all.insert(partition, Partition::new(epoch, next_offset, now_ns));
+    }
+
+    /// Ends an assignment: what is finished is committed before the next poll, and from here on its tickets do
+    /// nothing. Says whether there was such an assignment.
+    pub fn revoke(&mut self, partition: u32, epoch: Epoch) -> bool {
+        if self.epoch(partition) != Some(epoch) {
+            return false;
+        }
+        if let Some(mut own) = self.all.remove(&partition)
+            && self.acks == Acks::Prefix
         {
-            partition.committed = partition.committed.max(commit.next_offset);
+            self.owed.extend(own.commit(partition));
+        }
+        self.pauses.retain(|(paused, _)| *paused != partition);
+        true
+    }
+
+    /// A partition under this assignment, if we own it.
+    #[inline]
+    pub fn under(&mut self, partition: u32, epoch: Epoch) -> Option<&mut Partition> {
+        self.all.get_mut(&partition).filter(|own| own.epoch() == epoch)
+    }
+
+    /// A record's own work begins.
+    #[inline]
+    pub fn work_begins(&mut self, partition: u32, key: Key) {
+        if let Some(own) = self.all.get_mut(&partition) {
+            own.work_begins(key);
+        }
+    }
+
+    /// Takes the records whose own work began at `before_ns` or earlier and is not finished.
+    pub fn take_older(&mut self, table: &InFlightTable, before_ns: u64) -> Vec<Key> {
+        let mut older = Vec::new();
+        self.all.values_mut().for_each(|own| own.take_older(table, before_ns, &mut older));
+        older
+    }
+
+    /// What there is to commit with the next turn: what is owed, and all else when it is time for it.
+    pub fn take_commits(&mut self, now_ns: u64) -> Vec<Commit> {
+        let mut commits = std::mem::take(&mut self.owed);
+        if now_ns.saturating_sub(self.committed_ns) >= self.commit_every_ns {
+            self.committed_ns = now_ns;
+            self.add_commits(&mut commits);
+        }
+        commits
+    }
+
+    /// All that there is to commit, before we leave the group.
+    pub fn take_last_commits(&mut self) -> Vec<Commit> {
+        let mut commits = std::mem::take(&mut self.owed);
+        self.add_commits(&mut commits);
+        commits
+    }
+
+    /// These commits were stored.
+    pub fn committed(&mut self, commits: &[Commit]) {
+        for commit in commits {
+            if let Some(own) = self.all.get_mut(&commit.partition) {
+                own.committed(commit);
+            }
+        }
+    }
+
+    /// These commits were not stored, and are to be made before we leave.
+    pub fn commit_again(&mut self, commits: Vec<Commit>) {
+        self.owed.extend(commits);
+    }
+
+    /// Decides which partitions are paused or resumed with the next turn; returns how many are paused.
+    pub fn decide_pauses(&mut self, lanes: &Lanes, pacing: &Pacing, now_ns: u64) -> u64 {
+        let mut paused = 0;
+        for (&number, own) in &mut self.all {
+            if own.decide_pause(lanes, pacing, now_ns) {
+                self.pauses.push((number, own.is_paused()));
+            }
+            paused += u64::from(own.is_paused());
+        }
+        paused
+    }
+
+    pub fn has_pauses(&self) -> bool {
+        !self.pauses.is_empty()
+    }
+
+    pub fn take_pauses(&mut self) -> Vec<(u32, bool)> {
+        std::mem::take(&mut self.pauses)
+    }
+
+    /// The watchdog: looks which partitions have made no progress for `patience_ns`.
+    pub fn look(&mut self, table: &InFlightTable, patience_ns: u64, now_ns: u64) -> Overview {
+        let mut overview = Overview::default();
+        for (&number, own) in &mut self.all {
+            let progress = own.look(now_ns, patience_ns);
+            overview.stuck += u64::from(progress.is_stuck);
+            overview.depth += progress.depth;
+            if progress.newly_stuck.is_some() || progress.dropped.is_some() {
+                overview.notable.push((number, progress));
+            }
+            own.compact(table);
+            let oldest_ns = own.oldest_since_ns(table);
+            overview.oldest_since_ns = overview.oldest_since_ns.into_iter().chain(oldest_ns).min();
+        }
+        overview
+    }
+
+    fn add_commits(&mut self, commits: &mut Vec<Commit>) {
+        if self.acks == Acks::Prefix {
+            commits.extend(self.all.iter_mut().filter_map(|(&number, own)| own.commit(number)));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Delivered, not yet committed records of one partition under one assignment.
 //!
-//! A linked list of fixed blocks, one bit an offset: 1 is "not finished". A block starts with every bit set and a
+//! A linked list of fixed blocks, one bit per offset: 1 is "not finished". A block starts with every bit set and a
 //! [`Ticket`] clears its own, so delivery writes nothing shared and finishing is one atomic instruction on any
 //! thread. Offsets that were never delivered (compaction, transaction markers) are cleared when the next delivery
 //! shows the gap; gaps wider than a block cost nothing. The position to commit is the first set bit below the
@@ -16,7 +16,7 @@ const _: () = assert!(WORDS as u64 * 64 == BLOCK_OFFSETS);
 
 /// A record that must not be taken: the window has its offset, or a later one, already.
 ///
-/// Leave the record aside: the first delivery of the offset is in hand or finished.
+/// Leave the record aside: the first delivery of the offset is in flight or finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("offset {offset} was delivered after offset {} already had been", .next.saturating_sub(1))]
 pub struct NotAscending {
@@ -121,7 +121,7 @@ impl Window {
     }
 
     /// The offset to read next if this partition were assigned anew: every delivered record below it is finished
-    /// (I3). Frees the blocks that it passes; costs a constant amount a record over the window's life.
+    /// (I3). Frees the blocks that it passes; costs a constant amount per record over the window's life.
     pub fn advance(&mut self) -> u64 {
         while let Some(block) = self.blocks.front() {
             let is_last = self.blocks.len() == 1;
@@ -160,8 +160,8 @@ impl Window {
         self.next
     }
 
-    /// Records delivered and not finished. Walks the whole window: for reports, not for each record.
-    pub fn in_hand(&self) -> u64 {
+    /// Records delivered and not finished. It walks the whole window, so it is for reports and not for each record.
+    pub fn in_flight(&self) -> u64 {
         let mut sum = 0;
         for (at, block) in self.blocks.iter().enumerate() {
             let is_last = at + 1 == self.blocks.len();

@@ -1,4 +1,4 @@
-//! A consumer on the embedded broker: killed, opened again, with copies going back to the same topic.
+//! A consumer on the embedded broker: killed, opened again, with events going back to the same topic.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use async_trait::async_trait;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use windfall_consumer::{
-    ConsumerHandle, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, spawn,
+    ConsumerHandle, Done, Options, Parts, RequeueOutcome, RequeueRecord, RequeueSink, SharedLimiter,
+    SpillLog, spawn,
 };
 use windfall_contract::Clock;
 use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, Producer, Tag};
@@ -70,8 +71,8 @@ impl DeliverySink for Open {
     }
 }
 
-impl Outlet for SameTopic {
-    fn requeue(&self, record: Requeued, done: Done) {
+impl RequeueSink for SameTopic {
+    fn requeue(&self, record: RequeueRecord, done: Done) {
         let tag = self.next.fetch_add(1, Ordering::SeqCst);
         self.open.0.lock().insert(tag, done);
         let out = OutRecord { key: &record.key, payload: &record.payload };
@@ -124,13 +125,13 @@ async fn start(broker: &EmbeddedBroker, dir: &Path, ledger: &Arc<Ledger>) -> Con
         topic: "rain".into(),
         source: broker.consumer("rain", "grant").await.unwrap(),
         rewards: Arc::clone(ledger) as Arc<dyn Rewards>,
-        outlet: Arc::new(SameTopic {
+        requeue_sink: Arc::new(SameTopic {
             producer: broker.producer("rain", Arc::clone(&open) as Arc<dyn DeliverySink>).unwrap(),
             open,
             next: AtomicU64::new(0),
         }),
-        salvage: Arc::new(Salvage::open(&dir.join("salvage"), 1 << 20).unwrap()),
-        gate: Arc::new(Gate::new(Arc::new(limiter), now)),
+        spill_log: Arc::new(SpillLog::open(&dir.join("salvage"), 1 << 20).unwrap()),
+        limiter: Arc::new(SharedLimiter::new(Arc::new(limiter), now)),
         rules: Arc::new(move || Arc::clone(&rules)),
         clock,
     };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tempfile::TempDir;
-use windfall_consumer::{Cause, ConsumerHandle, Options, Requeued, Salvage};
+use windfall_consumer::{Cause, ConsumerHandle, Options, RequeueRecord, SpillLog};
 use windfall_contract::rewards::Rejection;
 use windfall_contract::rules::{Fuse, Limit, Rules};
 use windfall_proto::record::Head;
@@ -64,7 +64,7 @@ async fn events_are_granted_in_batches_across_records() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_events_are_in_hand_than_allowed() {
+async fn no_more_events_are_in_calls_than_allowed() {
     let scene = scene(2, rules(&["cash", "coin"]));
     *scene.world.grant_takes.lock() = Duration::from_millis(20);
     for n in 0..200 {
@@ -296,14 +296,14 @@ async fn only_the_part_that_failed_goes_back() {
     // 1,000 events, a fifth of what is asked fails: 1 / 0.8 grants an event.
     let granted = state.granted_by_type["cash"];
     assert!((1_150..1_350).contains(&granted), "{granted}");
-    let copies = state.copy_records;
-    assert!(copies < 60, "{copies} copies for about 250 events: they travel together");
+    let requeued = state.requeued_records;
+    assert!(requeued < 60, "{requeued} records for about 250 events: they travel together");
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_every_queue_refuses_copies_wait_in_the_salvage_file_across_a_crash() {
+async fn when_every_queue_refuses_events_wait_in_the_spill_log_across_a_crash() {
     let scene = scene(1, rules(&["cash"]));
-    scene.world.dead_outlet.store(true, Ordering::SeqCst);
+    scene.world.dead_sink.store(true, Ordering::SeqCst);
     *scene.world.troubles.lock() = Troubles { undecided: 100, ..Troubles::default() };
     scene.world.append(0, record_of("cash", "a", 10));
     scene.wait(SECOND).await;
@@ -316,18 +316,18 @@ async fn when_every_queue_refuses_copies_wait_in_the_salvage_file_across_a_crash
     let consumer = world.start(options());
     tokio::time::sleep(5 * SECOND).await;
     assert_eq!(world.open_orders().len(), 10, "the queues still refuse");
-    world.dead_outlet.store(false, Ordering::SeqCst);
+    world.dead_sink.store(false, Ordering::SeqCst);
     world.settle(60 * SECOND).await;
     assert!(consumer.stats().replayed.get() >= 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_the_queues_are_back_the_salvage_file_empties_without_a_pause() {
+async fn once_the_queues_are_back_the_spill_log_empties_without_a_pause() {
     let dir = tempfile::tempdir().unwrap();
-    let waiting: Vec<Requeued> = (0..400)
+    let waiting: Vec<RequeueRecord> = (0..400)
         .map(|n| {
             let head = Head { bonus_type: "cash", attempt: 1, failures: 0, not_before_ms: 0, count: 1 };
-            Requeued {
+            RequeueRecord {
                 bonus_type: "cash".into(),
                 activity: "spring".into(),
                 scene: "rain".into(),
@@ -338,7 +338,7 @@ async fn once_the_queues_are_back_the_salvage_file_empties_without_a_pause() {
             }
         })
         .collect();
-    Salvage::open(dir.path(), 1 << 20).unwrap().append(&waiting).unwrap();
+    SpillLog::open(dir.path(), 1 << 20).unwrap().append(&waiting).unwrap();
     let world = World::new(1, 7, dir.path(), rules(&["cash"]));
     let consumer = world.start(options());
     tokio::time::sleep(3 * SECOND).await;
@@ -349,7 +349,7 @@ async fn once_the_queues_are_back_the_salvage_file_empties_without_a_pause() {
 #[tokio::test(start_paused = true)]
 async fn what_neither_queue_nor_file_takes_stays_in_the_window() {
     let scene = scene(1, rules(&["cash"]));
-    scene.world.dead_outlet.store(true, Ordering::SeqCst);
+    scene.world.dead_sink.store(true, Ordering::SeqCst);
     *scene.world.troubles.lock() = Troubles { undecided: 100, ..Troubles::default() };
     // More than the file's 1 MiB.
     for n in 0..10 {
@@ -359,7 +359,7 @@ async fn what_neither_queue_nor_file_takes_stays_in_the_window() {
     assert!(scene.consumer.stats().salvage_failed.get() > 0);
     assert!(!scene.world.is_drained());
     *scene.world.troubles.lock() = Troubles::default();
-    scene.world.dead_outlet.store(false, Ordering::SeqCst);
+    scene.world.dead_sink.store(false, Ordering::SeqCst);
     scene.world.settle(60 * SECOND).await;
 }
 
@@ -382,7 +382,7 @@ async fn a_record_that_is_not_due_waits_and_does_not_spin() {
     scene.wait(Duration::from_millis(17_000)).await;
     assert_eq!(scene.granted("cash"), 10);
     // The deadline is 2 s: about nine trips in 18 s.
-    assert!(scene.world.state.lock().copy_records <= 10);
+    assert!(scene.world.state.lock().requeued_records <= 10);
     scene.world.settle(5 * SECOND).await;
 }
 
@@ -400,9 +400,13 @@ async fn what_an_outage_has_delayed_beyond_the_deadline_is_granted_after_the_out
     }
     scene.wait(70 * SECOND).await;
     *scene.world.troubles.lock() = Troubles::default();
-    let copies = scene.world.state.lock().copy_records;
+    let requeued = scene.world.state.lock().requeued_records;
     scene.world.settle(longest + SECOND).await;
-    assert_eq!(scene.world.state.lock().copy_records, copies, "nothing is written back for its age alone");
+    assert_eq!(
+        scene.world.state.lock().requeued_records,
+        requeued,
+        "nothing is written back for its age alone"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -415,8 +419,8 @@ async fn draining_writes_back_what_is_not_due_with_its_due_time() {
     let report = scene.consumer.drain(Duration::from_millis(400)).await.unwrap();
     assert!(report.is_clean(), "{report:?}");
     let state = scene.world.state.lock();
-    let copy = windfall_proto::record::split(&state.partitions[0][1].payload).unwrap().0;
-    assert_eq!((copy.attempt, copy.not_before_ms), (1, due_ms));
+    let requeued = windfall_proto::record::split(&state.partitions[0][1].payload).unwrap().0;
+    assert_eq!((requeued.attempt, requeued.not_before_ms), (1, due_ms));
 }
 
 #[tokio::test(start_paused = true)]
@@ -435,8 +439,8 @@ async fn more_delayed_records_than_there_is_room_for_churn_slowly() {
     scene.world.append(0, record_of("coin", "b", 10));
     scene.wait(3 * SECOND).await;
     assert_eq!(scene.granted("coin"), 10, "behind 6,000 events that are not due");
-    let copies = scene.world.state.lock().copy_records;
-    assert!(copies < 3 * 1_100, "{copies} in 3 s, at 1,000 records a second at most");
+    let requeued = scene.world.state.lock().requeued_records;
+    assert!(requeued < 3 * 1_100, "{requeued} in 3 s, at 1,000 records a second at most");
     assert_eq!(scene.granted("cash"), 0);
     scene.world.settle(120 * SECOND).await;
 }
@@ -462,16 +466,16 @@ async fn a_malformed_record_is_archived_whole_and_does_not_stop_its_partition() 
 async fn malformed_records_that_nobody_takes_are_bounded_in_bytes() {
     let scene = scene(1, rules(&["cash"]));
     *scene.world.troubles.lock() = Troubles { archive_down: 100, ..Troubles::default() };
-    scene.world.dead_outlet.store(true, Ordering::SeqCst);
+    scene.world.dead_sink.store(true, Ordering::SeqCst);
     for _ in 0..400 {
         scene.world.append(0, vec![0xff; 64 << 10]);
     }
     scene.wait(SECOND).await;
     // 25 MiB in the topic; 4 MiB of lanes and what stands for them, and one fetch of 4 MiB beyond.
-    let in_hand = scene.consumer.stats().records_in_hand.get();
-    assert!((64..=130).contains(&in_hand), "{in_hand} records of 64 KiB");
+    let in_flight = scene.consumer.stats().records_in_hand.get();
+    assert!((64..=130).contains(&in_flight), "{in_flight} records of 64 KiB");
     *scene.world.troubles.lock() = Troubles::default();
-    scene.world.dead_outlet.store(false, Ordering::SeqCst);
+    scene.world.dead_sink.store(false, Ordering::SeqCst);
     scene.world.settle(60 * SECOND).await;
 }
 
@@ -560,7 +564,7 @@ async fn a_revoked_partition_is_committed_as_far_as_it_is_finished_and_late_answ
 }
 
 #[tokio::test(start_paused = true)]
-async fn draining_finishes_what_is_in_hand() {
+async fn draining_finishes_what_is_in_flight() {
     let scene = scene(1, rules(&["cash"]));
     *scene.world.grant_takes.lock() = Duration::from_millis(100);
     scene.world.append(0, record_of("cash", "a", 40));
@@ -594,7 +598,7 @@ async fn draining_ends_in_time_even_if_nobody_answers() {
     scene.world.append(0, record_of("cash", "a", 40));
     scene.wait(Duration::from_millis(50)).await;
     scene.world.stuck_broker.store(true, Ordering::SeqCst);
-    scene.world.dead_outlet.store(true, Ordering::SeqCst);
+    scene.world.dead_sink.store(true, Ordering::SeqCst);
     let began = tokio::time::Instant::now();
     let report = scene.consumer.drain(SECOND).await.unwrap();
     assert!(began.elapsed() < 9 * SECOND);
@@ -606,7 +610,7 @@ async fn draining_ends_in_time_even_if_nobody_answers() {
 async fn a_partition_that_makes_no_progress_is_reported() {
     let scene = scene(1, rules(&["cash"]));
     *scene.world.troubles.lock() = Troubles { archive_down: 100, ..Troubles::default() };
-    scene.world.dead_outlet.store(true, Ordering::SeqCst);
+    scene.world.dead_sink.store(true, Ordering::SeqCst);
     // Nobody takes it: not the archive, not a queue, not the file.
     scene.world.append(0, vec![0xff; 2 << 20]);
     scene.wait(15 * SECOND).await;

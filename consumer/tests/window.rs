@@ -90,7 +90,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(window.advance(), naive.position());
-            prop_assert_eq!(window.in_hand(), naive.unfinished.len() as u64);
+            prop_assert_eq!(window.in_flight(), naive.unfinished.len() as u64);
             prop_assert_eq!(window.dropped().map_or(0, |dropped| dropped.count), dropped);
         }
     }

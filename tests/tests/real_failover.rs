@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use windfall_config::LiveRules;
-use windfall_consumer::{ConsumerHandle, Gate, Outlet, Parts, RequeueOutcome, Salvage};
+use windfall_consumer::{ConsumerHandle, Parts, RequeueOutcome, RequeueSink, SharedLimiter, SpillLog};
 use windfall_contract::Clock;
 use windfall_contract::broker::{
     Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
@@ -335,8 +335,8 @@ async fn consumers(
     let now = Now(clock.monotonic_ns());
     let global = rules.current().limits.global;
     let limiter = Limiter::new(Limit { rate_per_s: global.rate_per_s, burst: global.burst }, now);
-    let gate = Arc::new(Gate::new(Arc::new(limiter), now));
-    let salvage = Arc::new(Salvage::open(&dir.join("salvage"), 64 << 20).unwrap());
+    let limiter = Arc::new(SharedLimiter::new(Arc::new(limiter), now));
+    let salvage = Arc::new(SpillLog::open(&dir.join("salvage"), 64 << 20).unwrap());
     let mut consumers = Vec::new();
     for (broker, topic) in [("a", "cash-a"), ("b", "cash-b")] {
         let live = rules.clone();
@@ -344,9 +344,9 @@ async fn consumers(
             topic: topic.into(),
             source: brokers[broker].consumer(topic, GROUP).await.unwrap(),
             rewards: Arc::new(rewards.clone()),
-            outlet: Arc::new(NoQueue),
-            salvage: Arc::clone(&salvage),
-            gate: Arc::clone(&gate),
+            requeue_sink: Arc::new(NoQueue),
+            spill_log: Arc::clone(&salvage),
+            limiter: Arc::clone(&limiter),
             rules: Arc::new(move || live.current()),
             clock: clock.clone(),
         };
@@ -358,8 +358,8 @@ async fn consumers(
 /// Copies go to the salvage file, which grants them again.
 struct NoQueue;
 
-impl Outlet for NoQueue {
-    fn requeue(&self, _: windfall_consumer::Requeued, done: windfall_consumer::Done) {
+impl RequeueSink for NoQueue {
+    fn requeue(&self, _: windfall_consumer::RequeueRecord, done: windfall_consumer::Done) {
         done(RequeueOutcome::Refused);
     }
 }

@@ -1,7 +1,7 @@
 //! The consuming half: consumers with what they share, the queues they write back to, and the reward service.
 //! A pipeline has one; a guest process is nothing but one.
 
-use super::outlet::FanoutOutlet;
+use super::outlet::FanoutSink;
 use super::token_drop::TokenDrop;
 use super::{GROUP, SALVAGE_MAX_BYTES};
 use anyhow::{Context, Result};
@@ -12,7 +12,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 use windfall_config::LiveRules;
-use windfall_consumer::{ConsumerHandle, ConsumerStats, Crashed, DrainReport, Gate, Parts, Salvage};
+use windfall_consumer::{
+    ConsumerHandle, ConsumerStats, Crashed, DrainReport, Parts, SharedLimiter, SpillLog,
+};
 use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::rules::Rules;
@@ -38,7 +40,7 @@ pub struct Shared {
 /// Running consumers.
 pub struct Consuming {
     pub shared: Shared,
-    pub salvage: Arc<Salvage>,
+    pub salvage: Arc<SpillLog>,
     consumers: Vec<RunningConsumer>,
     /// Carries changed budgets from the rules to the ledger.
     budgets: JoinHandle<()>,
@@ -61,7 +63,7 @@ impl Consuming {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Self> {
         let salvage =
-            Salvage::open(salvage, SALVAGE_MAX_BYTES).context("the salvage file cannot be opened")?;
+            SpillLog::open(salvage, SALVAGE_MAX_BYTES).context("the salvage file cannot be opened")?;
         let budgets = tokio::spawn(follow_budgets(shared.rules.clone(), shared.rewards.clone()));
         let mut own = Self { shared, salvage: Arc::new(salvage), consumers: Vec::new(), budgets };
         let clock = Clock::system();
@@ -70,8 +72,8 @@ impl Consuming {
         let global = rules.limits.global;
         let limiter =
             Arc::new(Limiter::new(Limit { rate_per_s: global.rate_per_s, burst: global.burst }, now));
-        let gate = Arc::new(Gate::new(limiter, now));
-        let outlet = Arc::new(FanoutOutlet::new(Arc::clone(&own.shared.fanout), own.shared.rules.clone()));
+        let shared_limiter = Arc::new(SharedLimiter::new(limiter, now));
+        let outlet = Arc::new(FanoutSink::new(Arc::clone(&own.shared.fanout), own.shared.rules.clone()));
         for (name, topic) in rules.topics.iter().filter(|(name, _)| wanted(name)) {
             let broker =
                 own.shared.brokers.get(&topic.broker).context("a topic on a broker that is not there")?;
@@ -82,9 +84,9 @@ impl Consuming {
                 topic: name.clone(),
                 source,
                 rewards: Arc::new(own.shared.rewards.clone()),
-                outlet: Arc::clone(&outlet) as _,
-                salvage: Arc::clone(&own.salvage),
-                gate: Arc::clone(&gate),
+                requeue_sink: Arc::clone(&outlet) as _,
+                spill_log: Arc::clone(&own.salvage),
+                limiter: Arc::clone(&shared_limiter),
                 rules: Arc::new(move || live.current()),
                 clock: clock.clone(),
             };

@@ -1,27 +1,27 @@
-//! Where consumers' copies go: the candidate queues of their route, through the fan-out.
+//! Where consumers write events back to: the candidate queues of their route, through the fan-out.
 
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_config::LiveRules;
-use windfall_consumer::{Done, Outlet, RequeueOutcome, Requeued};
+use windfall_consumer::{Done, RequeueOutcome, RequeueRecord, RequeueSink};
 use windfall_queue_virtual::{Fanout, Parcel, QueueId, Side, Undelivered};
 
-/// How long a copy is offered to its queues before it goes to the salvage file.
+/// How long a record is offered to its queues before it goes to the salvage file.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Sends copies by the routes in force.
-pub struct FanoutOutlet {
+/// Sends records by the routes in force.
+pub struct FanoutSink {
     fanout: Arc<Fanout>,
     rules: LiveRules,
 }
 
-impl FanoutOutlet {
+impl FanoutSink {
     pub fn new(fanout: Arc<Fanout>, rules: LiveRules) -> Self {
         Self { fanout, rules }
     }
 
-    /// The candidate queues of a copy; every queue where no route takes it, for it must stay somewhere.
-    fn candidates(&self, record: &Requeued) -> Vec<(QueueId, Side)> {
+    /// The candidate queues of a record; every queue where no route takes it, for it must stay somewhere.
+    fn candidates(&self, record: &RequeueRecord) -> Vec<(QueueId, Side)> {
         let rules = self.rules.current();
         let names: Vec<&String> = match rules.route(&record.activity, &record.scene, &record.bonus_type) {
             Some(route) => route.requeue.iter().collect(),
@@ -37,19 +37,19 @@ impl FanoutOutlet {
     }
 }
 
-impl Outlet for FanoutOutlet {
-    fn requeue(&self, record: Requeued, done: Done) {
+impl RequeueSink for FanoutSink {
+    fn requeue(&self, record: RequeueRecord, done: Done) {
         let candidates = self.candidates(&record);
-        self.fanout.submit(&candidates, Box::new(CopyParcel { record, done }));
+        self.fanout.submit(&candidates, Box::new(RequeueParcel { record, done }));
     }
 }
 
-struct CopyParcel {
-    record: Requeued,
+struct RequeueParcel {
+    record: RequeueRecord,
     done: Done,
 }
 
-impl Parcel for CopyParcel {
+impl Parcel for RequeueParcel {
     fn key(&self) -> &[u8] {
         &self.record.key
     }

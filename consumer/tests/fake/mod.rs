@@ -1,4 +1,4 @@
-//! A topic, a reward service and an outlet in memory, which do what a seed says, and check I3 at each commit.
+//! A topic, a reward service and a requeue sink in memory, which do what a seed says, and check I3 at each commit.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use async_trait::async_trait;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use windfall_consumer::{
-    ConsumerHandle, Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage, spawn,
+    ConsumerHandle, Done, Options, Parts, RequeueOutcome, RequeueRecord, RequeueSink, SharedLimiter,
+    SpillLog, spawn,
 };
 use windfall_contract::Clock;
 use windfall_contract::broker::{
@@ -18,7 +19,7 @@ use windfall_contract::broker::{
 };
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
-use windfall_limiter::{self as limiter, Limiter, Now};
+use windfall_limiter::{Limit as LimiterLimit, Limiter, Now};
 use windfall_proto::event::{self, EventRef};
 use windfall_proto::record::{self, Head};
 
@@ -104,13 +105,13 @@ pub struct State {
     pub archived: BTreeMap<String, Rejection>,
     pub archived_raw: Vec<Bytes>,
     /// Malformed records that were written back as they were.
-    raw_copies: BTreeSet<Bytes>,
-    /// The highest attempt of a stored copy by order.
-    copies: HashMap<String, u32>,
-    /// Highest count of failed grants, of attempts, of any stored copy.
+    requeued_raw: BTreeSet<Bytes>,
+    /// The highest attempt of a stored requeue record, by order.
+    requeued: HashMap<String, u32>,
+    /// Highest count of failed grants, of attempts, of any stored requeue record.
     pub most_failures: u32,
     pub most_attempts: u32,
-    pub copy_records: u64,
+    pub requeued_records: u64,
     pub granted_by_type: BTreeMap<String, u64>,
     pub hanging: u64,
     pub calls: u64,
@@ -125,7 +126,7 @@ pub struct World {
     pub troubles: Mutex<Troubles>,
     pub hanging_types: Mutex<BTreeSet<String>>,
     pub grant_takes: Mutex<Duration>,
-    pub dead_outlet: AtomicBool,
+    pub dead_sink: AtomicBool,
     pub stuck_broker: AtomicBool,
     /// The broker wants to hear of each record.
     pub each: AtomicBool,
@@ -133,7 +134,7 @@ pub struct World {
     pub clock: Arc<TestClock>,
     pub dir: PathBuf,
     pub rules: Arc<Mutex<Arc<Rules>>>,
-    pub gate: Mutex<Option<Arc<Gate>>>,
+    pub limiter: Mutex<Option<Arc<SharedLimiter>>>,
 }
 
 impl World {
@@ -151,14 +152,14 @@ impl World {
             troubles: Mutex::default(),
             hanging_types: Mutex::default(),
             grant_takes: Mutex::default(),
-            dead_outlet: AtomicBool::new(false),
+            dead_sink: AtomicBool::new(false),
             stuck_broker: AtomicBool::new(false),
             each: AtomicBool::new(false),
             rng: Mutex::new(Rng(seed)),
             clock: Arc::new(TestClock { start: tokio::time::Instant::now(), ahead_ms: AtomicU64::new(0) }),
             dir: dir.to_owned(),
             rules: Arc::new(Mutex::new(Arc::new(rules))),
-            gate: Mutex::default(),
+            limiter: Mutex::default(),
         })
     }
 
@@ -190,28 +191,28 @@ impl World {
         }
         let (mono, wall) = (Arc::clone(&self.clock), Arc::clone(&self.clock));
         let clock = Clock::from_sources(move || mono.now_ns(), move || wall.wall_ms().cast_unsigned());
-        let limit = limiter::Limit { rate_per_s: 100_000_000, burst: 10_000_000 };
+        let limit = LimiterLimit { rate_per_s: 100_000_000, burst: 10_000_000 };
         let now = Now(clock.monotonic_ns());
         let rules = Arc::clone(&self.rules);
-        let gate = Arc::new(Gate::new(Arc::new(Limiter::new(limit, now)), now));
-        *self.gate.lock() = Some(Arc::clone(&gate));
+        let limiter = Arc::new(SharedLimiter::new(Arc::new(Limiter::new(limit, now)), now));
+        *self.limiter.lock() = Some(Arc::clone(&limiter));
         let parts = Parts {
             topic: "rain-a".into(),
             source: Box::new(FakeConsumer(Arc::clone(self))),
             rewards: Arc::new(FakeRewards(Arc::clone(self))),
-            outlet: Arc::new(FakeOutlet(Arc::clone(self))),
-            salvage: Arc::new(Salvage::open(&self.dir, 1 << 20).unwrap()),
-            gate,
+            requeue_sink: Arc::new(FakeSink(Arc::clone(self))),
+            spill_log: Arc::new(SpillLog::open(&self.dir, 1 << 20).unwrap()),
+            limiter,
             rules: Arc::new(move || Arc::clone(&rules.lock())),
             clock,
         };
         spawn(parts, options)
     }
 
-    /// What the process's gate lets pass of a type.
+    /// What the limiter of the process lets pass of a type.
     pub fn may_pass_per_s(&self, bonus_type: &str) -> f64 {
-        let gate = self.gate.lock().clone().unwrap();
-        gate.limiter().may_pass_per_s(gate.limiter().type_id(bonus_type))
+        let limiter = self.limiter.lock().clone().unwrap();
+        limiter.limiter().may_pass_per_s(limiter.limiter().type_id(bonus_type))
     }
 
     /// The topic gets a partition that another instance owns.
@@ -301,20 +302,20 @@ impl World {
 
     /// Whatever lies at these offsets is credited, archived or stored elsewhere.
     fn check_finished(&self, state: &mut State, at: usize, offsets: std::ops::Range<u64>) {
-        let salvaged = std::fs::read(self.dir.join("salvage.log")).unwrap_or_default();
+        let spilled = std::fs::read(self.dir.join("salvage.log")).unwrap_or_default();
         let mut violations = Vec::new();
         let first = state.partitions[at].partition_point(|stored| stored.offset < offsets.start);
         for stored in state.partitions[at][first..].iter().take_while(|stored| stored.offset < offsets.end) {
             let attempt = record::split(&stored.payload).map_or(0, |(head, _)| head.attempt);
             let is_safe =
-                state.archived_raw.contains(&stored.payload) || state.raw_copies.contains(&stored.payload);
+                state.archived_raw.contains(&stored.payload) || state.requeued_raw.contains(&stored.payload);
             if orders_of(&stored.payload).is_empty() && !is_safe {
                 violations.push(format!("a malformed record at {} was lost", stored.offset));
             }
             for order in orders_of(&stored.payload) {
-                let copied = state.copies.get(&order).is_some_and(|copy| *copy > attempt);
-                let is_salvaged = || salvaged.windows(order.len()).any(|bytes| bytes == order.as_bytes());
-                if !Self::is_settled(state, &order) && !copied && !is_salvaged() {
+                let is_requeued = state.requeued.get(&order).is_some_and(|latest| *latest > attempt);
+                let is_spilled = || spilled.windows(order.len()).any(|bytes| bytes == order.as_bytes());
+                if !Self::is_settled(state, &order) && !is_requeued && !is_spilled() {
                     violations.push(format!(
                         "I3: a commit passes {order} at {}, which is not finished",
                         stored.offset
@@ -576,19 +577,19 @@ impl World {
     }
 }
 
-struct FakeOutlet(Arc<World>);
+struct FakeSink(Arc<World>);
 
-impl Outlet for FakeOutlet {
-    fn requeue(&self, record: Requeued, done: Done) {
+impl RequeueSink for FakeSink {
+    fn requeue(&self, record: RequeueRecord, done: Done) {
         let world = Arc::clone(&self.0);
         let troubles = *world.troubles.lock();
-        if world.dead_outlet.load(Ordering::SeqCst) || world.luck(troubles.refuse_requeue) {
+        if world.dead_sink.load(Ordering::SeqCst) || world.luck(troubles.refuse_requeue) {
             return done(RequeueOutcome::Refused);
         }
         tokio::spawn(async move {
             let late_ms = world.rng.lock().below(4);
             tokio::time::sleep(Duration::from_millis(late_ms)).await;
-            world.store_copy(&record);
+            world.store_requeued(&record);
             if !world.luck(troubles.lose_requeue_answer) {
                 done(RequeueOutcome::Stored);
             }
@@ -597,24 +598,24 @@ impl Outlet for FakeOutlet {
 }
 
 impl World {
-    fn store_copy(&self, record: &Requeued) {
+    fn store_requeued(&self, record: &RequeueRecord) {
         let payload = Bytes::from(record.payload.clone());
         if record.bonus_type.is_empty() {
-            self.state.lock().raw_copies.insert(payload);
+            self.state.lock().requeued_raw.insert(payload);
             return self.append(0, record.payload.clone());
         }
         let (head, _) = record::split(&record.payload).unwrap();
         let first = orders_of(&payload).first().cloned().unwrap_or_default();
         let mut state = self.state.lock();
         if record.key != format!("{first}{}", head.attempt).into_bytes() {
-            state.violations.push(format!("a copy of {first} has the key {:?}", record.key));
+            state.violations.push(format!("a requeue record of {first} has the key {:?}", record.key));
         }
-        state.copy_records += 1;
+        state.requeued_records += 1;
         state.most_failures = state.most_failures.max(head.failures);
         state.most_attempts = state.most_attempts.max(head.attempt);
         for order in orders_of(&payload) {
-            let copy = state.copies.entry(order).or_default();
-            *copy = (*copy).max(head.attempt);
+            let latest = state.requeued.entry(order).or_default();
+            *latest = (*latest).max(head.attempt);
         }
         let partitions = state.partitions.len();
         drop(state);

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use windfall_consumer::{Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage};
+use windfall_consumer::{
+    Done, Options, Parts, RequeueOutcome, RequeueRecord, RequeueSink, SharedLimiter, SpillLog,
+};
 use windfall_contract::Clock;
 use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, Producer, Tag};
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
@@ -63,9 +65,9 @@ pub fn run(kafka: &str) {
             topic: TOPIC.into(),
             source: broker.consumer(TOPIC, GROUP).await.unwrap(),
             rewards: Arc::new(Logged { rewards: rewards.clone(), log: Mutex::new(BufWriter::new(log)) }),
-            outlet: Arc::new(Same { producer: Arc::clone(&producer), back }),
-            salvage: Arc::new(Salvage::open(&dir.join(format!("salvage-{number}")), 1 << 24).unwrap()),
-            gate: Arc::new(Gate::new(Arc::new(limiter), now)),
+            requeue_sink: Arc::new(Same { producer: Arc::clone(&producer), back }),
+            spill_log: Arc::new(SpillLog::open(&dir.join(format!("salvage-{number}")), 1 << 24).unwrap()),
+            limiter: Arc::new(SharedLimiter::new(Arc::new(limiter), now)),
             rules: Arc::new(move || Arc::clone(&rules)),
             clock,
         };
@@ -115,8 +117,8 @@ struct Back {
     open: Mutex<HashMap<Tag, Done>>,
 }
 
-impl Outlet for Same {
-    fn requeue(&self, record: Requeued, done: Done) {
+impl RequeueSink for Same {
+    fn requeue(&self, record: RequeueRecord, done: Done) {
         let tag = Tag(self.back.next.fetch_add(1, Relaxed));
         self.back.open.lock().insert(tag, done);
         if self.producer.send(tag, OutRecord { key: &record.key, payload: &record.payload }).is_err() {

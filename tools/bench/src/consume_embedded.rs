@@ -11,7 +11,9 @@ use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use windfall_consumer::{Done, Gate, Options, Outlet, Parts, RequeueOutcome, Requeued, Salvage};
+use windfall_consumer::{
+    Done, Options, Parts, RequeueOutcome, RequeueRecord, RequeueSink, SharedLimiter, SpillLog,
+};
 use windfall_contract::Clock;
 use windfall_contract::broker::{Broker, Consumer};
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
@@ -98,9 +100,9 @@ pub fn parts(
         topic: topic::NAME.into(),
         source,
         rewards,
-        outlet: Arc::new(NoWork),
-        salvage: Arc::new(Salvage::open(salvage, 1 << 20).context("the salvage file")?),
-        gate: Arc::new(Gate::new(Arc::new(limiter), now)),
+        requeue_sink: Arc::new(NoWork),
+        spill_log: Arc::new(SpillLog::open(salvage, 1 << 20).context("the salvage file")?),
+        limiter: Arc::new(SharedLimiter::new(Arc::new(limiter), now)),
         rules: Arc::new(move || Arc::clone(&rules)),
         clock,
     })
@@ -136,8 +138,8 @@ impl Rewards for NoWork {
     }
 }
 
-impl Outlet for NoWork {
-    fn requeue(&self, _record: Requeued, done: Done) {
+impl RequeueSink for NoWork {
+    fn requeue(&self, _record: RequeueRecord, done: Done) {
         done(RequeueOutcome::Refused);
     }
 }

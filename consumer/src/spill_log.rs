@@ -1,4 +1,5 @@
-//! Where copies wait when every queue refuses them (I2): one file, appended, synced, replayed.
+//! The spill log: where records wait when every queue refuses them (I2). It is one file, appended, synced, replayed.
+//! Operators know it as the salvage file.
 //!
 //! The file `salvage.log` is a magic of eight bytes, then frames: body length (u32, little-endian), CRC32C of the
 //! body (u32, little-endian), body. A body is a protobuf message: 1 bonus type, 2 activity, 3 scene, 4 user,
@@ -8,7 +9,7 @@
 //!
 //! Everything here blocks on the disk: call it from a thread that may.
 
-use crate::requeue::Requeued;
+use crate::requeue::{RequeueOutcome, RequeueRecord};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -21,9 +22,9 @@ const FRAME_HEAD_BYTES: usize = 8;
 /// A frame is a record and a few names; no broker takes one that large.
 const BODY_MAX_BYTES: u32 = 64 << 20;
 
-/// The salvage file of a process.
+/// The spill log of a process.
 #[derive(Debug)]
-pub struct Salvage {
+pub struct SpillLog {
     dir: PathBuf,
     max_bytes: u64,
     file: Mutex<Log>,
@@ -35,16 +36,16 @@ pub struct Salvage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EntryId(u64);
 
-/// The salvage file could not be opened.
+/// The spill log could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum SalvageOpenError {
-    /// Another process has it. One process a directory.
+pub enum SpillOpenError {
+    /// Another process has it. There is one process per directory.
     #[error("{0} is in use by another process")]
     InUse(PathBuf),
-    /// Not written by this version of Windfall. Move it away, or use the version that wrote it.
+    /// It was not written by this version of Windfall. Move it away, or use the version that wrote it.
     #[error("{0} is not a salvage file of this version")]
     Unknown(PathBuf),
-    /// The system said no.
+    /// The system refused.
     #[error("{path}: {source}")]
     Io {
         /// The file or directory.
@@ -56,7 +57,7 @@ pub enum SalvageOpenError {
 
 /// Nothing was written; keep what it was for.
 #[derive(Debug, thiserror::Error)]
-pub enum SalvageError {
+pub enum SpillError {
     /// It has reached its limit. It empties itself when queues take records again.
     #[error("the salvage file has no room for {needed} bytes; its limit is {max}")]
     Full {
@@ -65,7 +66,7 @@ pub enum SalvageError {
         /// The limit.
         max: u64,
     },
-    /// The system said no. Trying again is sound.
+    /// The system refused. Trying again is sound.
     #[error("the salvage file cannot be written: {0}")]
     Io(#[from] io::Error),
 }
@@ -94,25 +95,25 @@ enum EntryState {
     Done,
 }
 
-impl Salvage {
+impl SpillLog {
     /// Opens or creates the file in `dir`, at most `max_bytes` long. What it holds is there to be taken.
     ///
     /// A damaged end (a write that a crash cut short, which nobody was told had succeeded) is copied to
     /// the end of `salvage.damaged` for a person to look at, and cut off.
     ///
     /// # Errors
-    /// [`SalvageOpenError`].
-    pub fn open(dir: &Path, max_bytes: u64) -> Result<Self, SalvageOpenError> {
+    /// [`SpillOpenError`].
+    pub fn open(dir: &Path, max_bytes: u64) -> Result<Self, SpillOpenError> {
         let at = |path: &Path| {
             let path = path.to_owned();
-            move |source| SalvageOpenError::Io { path, source }
+            move |source| SpillOpenError::Io { path, source }
         };
         std::fs::create_dir_all(dir).map_err(at(dir))?;
         let lock_path = dir.join("salvage.lock");
         let lock = open_file(&lock_path).map_err(at(&lock_path))?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(SalvageOpenError::InUse(dir.to_owned())),
+            Err(TryLockError::WouldBlock) => return Err(SpillOpenError::InUse(dir.to_owned())),
             Err(TryLockError::Error(error)) => return Err(at(&lock_path)(error)),
         }
         let path = dir.join("salvage.log");
@@ -121,7 +122,7 @@ impl Salvage {
         file.read_to_end(&mut bytes).map_err(at(&path))?;
         // A file shorter than its magic was being created when its process died.
         if bytes.len() >= MAGIC.len() && bytes[..MAGIC.len()] != MAGIC[..] {
-            return Err(SalvageOpenError::Unknown(path));
+            return Err(SpillOpenError::Unknown(path));
         }
         let (entries, len) = scan(&bytes);
         let mut log = Log { file, len, next_id: entries.len() as u64, entries };
@@ -132,13 +133,13 @@ impl Salvage {
     /// Appends records, all or none, durable when it returns.
     ///
     /// # Errors
-    /// [`SalvageError`].
-    pub fn append(&self, records: &[Requeued]) -> Result<(), SalvageError> {
+    /// [`SpillError`].
+    pub fn append(&self, records: &[RequeueRecord]) -> Result<(), SpillError> {
         let mut frames = Vec::new();
         let mut sizes = Vec::with_capacity(records.len());
         for record in records {
             let body = encode(record);
-            let full = SalvageError::Full { needed: body.len() as u64, max: u64::from(BODY_MAX_BYTES) };
+            let full = SpillError::Full { needed: body.len() as u64, max: u64::from(BODY_MAX_BYTES) };
             let size = u32::try_from(body.len()).ok().filter(|size| *size <= BODY_MAX_BYTES).ok_or(full)?;
             frames.extend_from_slice(&size.to_le_bytes());
             frames.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
@@ -151,7 +152,7 @@ impl Salvage {
             log.compact(&self.dir)?;
         }
         if log.len + needed > self.max_bytes {
-            return Err(SalvageError::Full { needed, max: self.max_bytes });
+            return Err(SpillError::Full { needed, max: self.max_bytes });
         }
         log.append(&frames, &sizes)?;
         Ok(())
@@ -160,8 +161,8 @@ impl Salvage {
     /// Takes up to `most` waiting entries for replay; each has to be [settled](Self::settle).
     ///
     /// # Errors
-    /// [`SalvageError::Io`]; nothing is taken.
-    pub fn take(&self, most: usize) -> Result<Vec<(EntryId, Requeued)>, SalvageError> {
+    /// [`SpillError::Io`]; nothing is taken.
+    pub fn take(&self, most: usize) -> Result<Vec<(EntryId, RequeueRecord)>, SpillError> {
         let log = &mut *self.file.lock();
         let mut taken = Vec::new();
         let waiting = log.entries.iter_mut().filter(|entry| entry.state == EntryState::Waiting);
@@ -182,12 +183,12 @@ impl Salvage {
     /// Says what became of an entry taken: a broker has it, or it waits again.
     ///
     /// # Errors
-    /// [`SalvageError::Io`]: an empty file could not be cut; its entries may be replayed again after a restart.
-    pub fn settle(&self, id: EntryId, outcome: crate::RequeueOutcome) -> Result<(), SalvageError> {
+    /// [`SpillError::Io`]: an empty file could not be cut; its entries may be replayed again after a restart.
+    pub fn settle(&self, id: EntryId, outcome: RequeueOutcome) -> Result<(), SpillError> {
         let log = &mut *self.file.lock();
         match outcome {
-            crate::RequeueOutcome::Stored => log.set_state(id.0, EntryState::Done),
-            crate::RequeueOutcome::Refused => log.set_state(id.0, EntryState::Waiting),
+            RequeueOutcome::Stored => log.set_state(id.0, EntryState::Done),
+            RequeueOutcome::Refused => log.set_state(id.0, EntryState::Waiting),
         }
         while log.entries.front().is_some_and(|entry| entry.state == EntryState::Done) {
             log.entries.pop_front();
@@ -315,7 +316,7 @@ fn frame_at(bytes: &[u8], at: usize) -> Option<u32> {
     (size > 0 && crc32c::crc32c(body) == sum && decode(body).is_ok()).then_some(size)
 }
 
-fn encode(record: &Requeued) -> Vec<u8> {
+fn encode(record: &RequeueRecord) -> Vec<u8> {
     let mut out = Vec::with_capacity(record.payload.len() + 256);
     wire::put_bytes(&mut out, 1, record.bonus_type.as_bytes());
     wire::put_bytes(&mut out, 2, record.activity.as_bytes());
@@ -327,8 +328,8 @@ fn encode(record: &Requeued) -> Vec<u8> {
     out
 }
 
-fn decode(body: &[u8]) -> Result<Requeued, Malformed> {
-    let mut record = Requeued {
+fn decode(body: &[u8]) -> Result<RequeueRecord, Malformed> {
+    let mut record = RequeueRecord {
         bonus_type: String::new(),
         activity: String::new(),
         scene: String::new(),

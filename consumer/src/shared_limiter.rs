@@ -1,4 +1,4 @@
-//! The process's one limiter, kept in step with the live rules and with the partitions that the process owns.
+//! The one limiter of a process, kept in step with the live rules and with the partitions that the process owns.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use windfall_limiter::{Limiter, Now, Share};
 /// that the rules name. So the shares of a fleet never sum to more than one, whichever topics an instance
 /// consumes; a topic that nobody consumes leaves its part unused.
 #[derive(Debug)]
-pub struct Gate {
+pub struct SharedLimiter {
     limiter: Arc<Limiter>,
     state: Mutex<State>,
 }
@@ -35,11 +35,11 @@ struct Consumed {
     owned: BTreeMap<Member, u32>,
 }
 
-/// One consumer of the process, as the gate counts them.
+/// One consumer of the process, as the limiter counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Member(u64);
 
-impl Gate {
+impl SharedLimiter {
     /// Nothing passes before rules are applied and partitions are owned.
     pub fn new(limiter: Arc<Limiter>, now: Now) -> Self {
         limiter.set_share(Share::NONE, now);

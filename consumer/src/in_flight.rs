@@ -1,18 +1,21 @@
-//! Records in hand: from delivery until every event of theirs is settled.
+//! The records in flight: from their delivery until every event of theirs is settled.
+//!
+//! This table is the only place that finishes a record, so it is the place that keeps I3.
 
 use crate::window::Ticket;
 use bytes::Bytes;
 use windfall_contract::broker::{Acks, Position};
+use windfall_proto::record;
 use windfall_proto::wire::{Malformed, Reader, Value};
 
-/// A record in hand.
+/// A record in flight.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct InFlightRecord {
     pub position: Position,
     /// `None` only under sabotage.
     pub ticket: Option<Ticket>,
     pub payload: Bytes,
-    /// Its lane; `None` for a record that never gets to one (malformed, of an unknown type).
+    /// Its lane; `None` for a record that never gets to one (it is malformed or of an unknown type).
     pub lane: Option<usize>,
     pub attempt: u32,
     pub failures: u32,
@@ -23,46 +26,46 @@ pub(crate) struct Held {
     pub place: Place,
     /// Where in the payload the first event stands that was not cut yet.
     pub cut_at: usize,
-    /// Events not cut yet.
+    /// Events that were not cut yet.
     pub uncut: u32,
-    /// Events not settled yet. The record is finished at 0.
+    /// Events that are not settled yet. The record is finished at 0.
     pub open: u32,
-    /// Past its deadline: whatever happens to it next, it goes back to a queue.
-    pub overdue: bool,
-    /// It waits in the delay room, and is due later than a record may wait there.
-    pub outlasts_room: bool,
+    /// It is past its deadline: whatever happens to it next, it goes back to a queue.
+    pub is_overdue: bool,
+    /// It waits in the delay queue, and is due later than a record may wait there.
+    pub outlasts_delay_queue: bool,
 }
 
 /// Where the uncut events of a record wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In its lane.
+    /// They wait in their lane.
     Lane,
-    /// In the delay room.
-    Room,
-    /// None are left, or they are on their way to a queue or the archive.
+    /// They wait in the delay queue.
+    DelayQueue,
+    /// None are left, or they are on their way to a queue or to the archive.
     Gone,
 }
 
-/// Names a record in hand, and nothing once it is finished or forgotten.
+/// The name of a record in flight. It means nothing once the record is finished or forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     index: u32,
     generation: u32,
 }
 
-/// All records in hand, by key.
+/// All records in flight, by key.
 #[derive(Debug, Default)]
-pub(crate) struct Book {
-    slots: Vec<(u32, Option<Held>)>,
+pub(crate) struct InFlightTable {
+    slots: Vec<(u32, Option<InFlightRecord>)>,
     free: Vec<u32>,
-    /// Bytes of the records in hand.
+    /// Bytes of the records in flight.
     bytes: u64,
     /// Finished records that the broker has to be told of one by one; `None` where it commits positions.
     finished: Option<Vec<Position>>,
 }
 
-impl Held {
+impl InFlightRecord {
     /// Cuts up to `most` events off the front, as slices of the payload.
     pub fn cut(&mut self, most: u32, out: &mut Vec<Bytes>) -> Result<u32, Malformed> {
         let take = most.min(self.uncut);
@@ -78,27 +81,28 @@ impl Held {
         self.uncut -= take;
         Ok(take)
     }
+
+    /// The bonus type as the record itself names it; `None` where the record is malformed.
+    pub fn bonus_type(&self) -> Option<&str> {
+        record::split(&self.payload).ok().map(|(head, _)| head.bonus_type)
+    }
 }
 
-impl Book {
+impl InFlightTable {
     pub fn new(acks: Acks) -> Self {
         Self { finished: (acks == Acks::Each).then(Vec::new), ..Self::default() }
     }
 
-    /// Finished records that the broker was not told of yet.
+    /// Takes the finished records that the broker was not told of yet.
     pub fn take_finished(&mut self) -> Vec<Position> {
         self.finished.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The broker did not hear of these: it is told again.
+    /// The broker did not hear of these records, so it is told again.
     pub fn tell_again(&mut self, untold: Vec<Position>) {
         if let Some(finished) = &mut self.finished {
             finished.extend(untold);
         }
-    }
-
-    pub fn has_finished(&self) -> bool {
-        self.finished() > 0
     }
 
     /// How many finished records the broker was not told of yet.
@@ -106,73 +110,76 @@ impl Book {
         self.finished.as_ref().map_or(0, Vec::len)
     }
 
-    pub fn insert(&mut self, held: Held) -> Key {
-        self.bytes += held.payload.len() as u64;
+    pub fn insert(&mut self, record: InFlightRecord) -> Key {
+        self.bytes += record.payload.len() as u64;
         if let Some(index) = self.free.pop() {
             let (generation, slot) = &mut self.slots[index as usize];
-            *slot = Some(held);
+            *slot = Some(record);
             return Key { index, generation: *generation };
         }
         // Far fewer records fit in memory than u32 counts.
         let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-        self.slots.push((0, Some(held)));
+        self.slots.push((0, Some(record)));
         Key { index, generation: 0 }
     }
 
     #[inline]
-    pub fn get(&self, key: Key) -> Option<&Held> {
+    pub fn get(&self, key: Key) -> Option<&InFlightRecord> {
         let (generation, slot) = self.slots.get(key.index as usize)?;
         slot.as_ref().filter(|_| *generation == key.generation)
     }
 
     #[inline]
-    pub fn get_mut(&mut self, key: Key) -> Option<&mut Held> {
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut InFlightRecord> {
         let (generation, slot) = self.slots.get_mut(key.index as usize)?;
         slot.as_mut().filter(|_| *generation == key.generation)
     }
 
-    pub fn remove(&mut self, key: Key) -> Option<Held> {
+    pub fn remove(&mut self, key: Key) -> Option<InFlightRecord> {
         let (generation, slot) = self.slots.get_mut(key.index as usize)?;
         if *generation != key.generation {
             return None;
         }
-        let held = slot.take()?;
-        self.bytes = self.bytes.saturating_sub(held.payload.len() as u64);
+        let record = slot.take()?;
+        self.bytes = self.bytes.saturating_sub(record.payload.len() as u64);
         *generation = generation.wrapping_add(1);
         self.free.push(key.index);
-        Some(held)
+        Some(record)
     }
 
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Bytes of all that are in hand, wherever they are: lanes, room, calls, copies, archive.
+    /// Bytes of all records in flight, wherever they are: in lanes, in the delay queue, in calls, on their way to
+    /// a queue or to the archive.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Keys of all that are in hand.
-    pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
-        (0_u32..).zip(&self.slots).filter_map(|(index, (generation, slot))| {
-            slot.as_ref().map(|_| Key { index, generation: *generation })
-        })
+    /// The keys of a partition's records.
+    pub fn keys_of(&self, partition: u32) -> Vec<Key> {
+        let of_it = |record: &&InFlightRecord| record.position.partition == partition;
+        let key = |(index, (generation, slot)): (u32, &(u32, Option<InFlightRecord>))| {
+            slot.as_ref().filter(of_it).map(|_| Key { index, generation: *generation })
+        };
+        (0_u32..).zip(&self.slots).filter_map(key).collect()
     }
 
-    /// So many events of a record are settled. Finishes the record with its last one; whether it did.
+    /// So many events of a record are settled. The last one finishes the record; says whether it did.
     #[inline]
     pub fn settle(&mut self, key: Key, events: u32) -> bool {
-        let Some(held) = self.get_mut(key) else { return false };
-        held.open = held.open.saturating_sub(events);
-        if held.open > 0 {
+        let Some(record) = self.get_mut(key) else { return false };
+        record.open = record.open.saturating_sub(events);
+        if record.open > 0 {
             return false;
         }
-        // I3: the only place that finishes a record, and every event of it is settled.
-        if let Some(held) = self.remove(key) {
+        // I3: this is the only place that finishes a record, and every event of it is settled.
+        if let Some(record) = self.remove(key) {
             if let Some(finished) = &mut self.finished {
-                finished.push(held.position);
+                finished.push(record.position);
             }
-            if let Some(ticket) = held.ticket {
+            if let Some(ticket) = record.ticket {
                 ticket.finish();
             }
         }
@@ -185,8 +192,8 @@ pub(crate) mod tests {
     use super::*;
     use windfall_contract::broker::Epoch;
 
-    pub(crate) fn held(partition: u32) -> Held {
-        Held {
+    pub(crate) fn record_in(partition: u32) -> InFlightRecord {
+        InFlightRecord {
             position: Position { partition, epoch: Epoch(1), offset: 0 },
             ticket: None,
             payload: Bytes::new(),
@@ -199,20 +206,20 @@ pub(crate) mod tests {
             cut_at: 0,
             uncut: 0,
             open: 1,
-            overdue: false,
-            outlasts_room: false,
+            is_overdue: false,
+            outlasts_delay_queue: false,
         }
     }
 
     #[test]
     fn a_key_means_nothing_once_its_record_is_finished() {
-        let mut book = Book::default();
-        let first = book.insert(Held { open: 3, ..held(1) });
-        assert!(!book.settle(first, 2));
-        assert!(book.settle(first, 1));
-        let second = book.insert(held(2));
-        assert!(book.get(first).is_none() && book.remove(first).is_none());
-        assert!(!book.settle(first, 1), "a late answer must not settle the place's next record");
-        assert_eq!(book.keys().collect::<Vec<_>>(), [second]);
+        let mut table = InFlightTable::default();
+        let first = table.insert(InFlightRecord { open: 3, ..record_in(1) });
+        assert!(!table.settle(first, 2));
+        assert!(table.settle(first, 1));
+        let second = table.insert(record_in(2));
+        assert!(table.get(first).is_none() && table.remove(first).is_none());
+        assert!(!table.settle(first, 1), "a late answer must not settle the place's next record");
+        assert_eq!((table.keys_of(1), table.keys_of(2)), (vec![], vec![second]));
     }
 }

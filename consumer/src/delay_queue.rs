@@ -1,0 +1,91 @@
+//! The delay queue: records that are not due yet, the earliest first.
+
+use crate::in_flight::{InFlightRecord, InFlightTable, Key, Place};
+use crate::units::NS_PER_MS;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use windfall_contract::rules::Pacing;
+
+/// Holds no more than one lane does (I9).
+#[derive(Debug, Default)]
+pub(crate) struct DelayQueue {
+    due: BinaryHeap<Reverse<(u64, Key)>>,
+    records: usize,
+    events: u64,
+    bytes: u64,
+}
+
+impl DelayQueue {
+    /// Takes a record that is due in `early_ms`; says whether it was let in. Half of the queue is kept for records
+    /// that are due within `hold_max`, and an empty queue takes any record.
+    pub fn enter(
+        &mut self,
+        key: Key,
+        record: &mut InFlightRecord,
+        early_ms: u64,
+        pacing: &Pacing,
+        now_ns: u64,
+    ) -> bool {
+        let part = if early_ms <= pacing.hold_max_ms { 1 } else { 2 };
+        let (events, bytes) = (u64::from(record.uncut), record.payload.len() as u64);
+        let has_room = self.events + events <= u64::from(pacing.lane_events_max) / part
+            && self.bytes + bytes <= pacing.lane_bytes_max / part;
+        if !has_room && self.records > 0 {
+            return false;
+        }
+        let longest_ms = pacing.longest_delay_ms();
+        record.place = Place::DelayQueue;
+        record.outlasts_delay_queue = early_ms > longest_ms;
+        let leaves_ns = now_ns.saturating_add(early_ms.min(longest_ms).saturating_mul(NS_PER_MS));
+        self.due.push(Reverse((leaves_ns, key)));
+        self.records += 1;
+        self.events += events;
+        self.bytes += bytes;
+        true
+    }
+
+    /// A record that waits here goes elsewhere; its key is passed over later.
+    pub fn forget(&mut self, record: &InFlightRecord) {
+        self.records = self.records.saturating_sub(1);
+        self.events = self.events.saturating_sub(u64::from(record.uncut));
+        self.bytes = self.bytes.saturating_sub(record.payload.len() as u64);
+    }
+
+    /// Takes out a record that has waited until it was due, or as long as a record may wait here.
+    pub fn pop_due(&mut self, table: &mut InFlightTable, now_ns: u64) -> Option<Key> {
+        while let Some(&Reverse((due_ns, key))) = self.due.peek() {
+            if due_ns > now_ns {
+                return None;
+            }
+            self.due.pop();
+            if let Some(record) = table.get_mut(key).filter(|record| record.place == Place::DelayQueue) {
+                record.place = Place::Gone;
+                self.forget(record);
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// All records that wait, the earliest due first; the caller moves them elsewhere.
+    pub fn take_all(&mut self, table: &InFlightTable) -> Vec<Key> {
+        let due = std::mem::take(&mut self.due).into_sorted_vec();
+        due.into_iter().rev().map(|Reverse((_, key))| key).filter(|&key| waits(table, key)).collect()
+    }
+
+    /// Frees the keys of records that left before they were due, when they are more than half.
+    pub fn compact(&mut self, table: &InFlightTable) {
+        if self.due.len() > 1024 && self.due.len() > 2 * self.records {
+            self.due.retain(|&Reverse((_, key))| waits(table, key));
+        }
+    }
+
+    /// How many records wait.
+    pub fn len(&self) -> usize {
+        self.records
+    }
+}
+
+fn waits(table: &InFlightTable, key: Key) -> bool {
+    table.get(key).is_some_and(|record| record.place == Place::DelayQueue)
+}

@@ -1,0 +1,500 @@
+//! The way of a record through the parts: from its delivery to its lane, into a grant call, and until it is settled.
+//!
+//! Each part owns the state of one rule and returns what it has decided; this file hands the decisions on.
+
+use crate::archive::{Archive, ArchiveAnswer, ArchiveEnd, ArchiveItem};
+use crate::delay_queue::DelayQueue;
+use crate::grant_calls::{CallEnd, GrantCall, GrantCalls, Tally};
+use crate::in_flight::{InFlightRecord, InFlightTable, Key, Place};
+use crate::lanes::{Entry, Lanes};
+use crate::outbox::RetryMetadata;
+use crate::pace::Pace;
+use crate::partitions::Partitions;
+use crate::record_head::{self, RecordHead};
+use crate::retry_state::{RetryAnswer, RetryState};
+use crate::stats::{Cause, ConsumerStats};
+use crate::window::Ticket;
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::Arc;
+use windfall_contract::broker::{Epoch, InRecord, Position};
+use windfall_contract::rewards::{GrantReply, Rejection, RetryReason};
+use windfall_contract::rules::Rules;
+use windfall_limiter::Limiter;
+
+/// Records in flight, of whatever state, beyond which nothing is fetched.
+const RECORDS_IN_FLIGHT_MAX: usize = 1 << 18;
+/// What stands for an answer that did not come.
+const NO_ANSWER: GrantReply = GrantReply::Retry { after_ms: 0, reason: RetryReason::StoreUnavailable };
+
+/// The parts that a record passes through.
+pub(crate) struct Flow {
+    pub topic: Arc<str>,
+    pub stats: Arc<ConsumerStats>,
+    pub limiter: Arc<Limiter>,
+    pub rules: Arc<Rules>,
+    pub table: InFlightTable,
+    pub partitions: Partitions,
+    pub lanes: Lanes,
+    pub delay_queue: DelayQueue,
+    pub pace: Pace,
+    pub grants: GrantCalls,
+    pub retries: RetryState,
+    pub archive: Archive,
+}
+
+/// Delivery: assignments, revocations, records.
+impl Flow {
+    pub fn assigned(&mut self, partition: u32, epoch: Epoch, next_offset: u64, now_ns: u64) {
+        if let Some(old) = self.partitions.epoch(partition) {
+            self.revoked(partition, old);
+        }
+        tracing::info!(topic = %self.topic, partition, epoch = epoch.0, next_offset, "assigned");
+        self.partitions.assign(partition, epoch, next_offset, now_ns);
+    }
+
+    /// Commits what is finished and forgets the rest: the next owner is given it again, and what we have under
+    /// way for it is harmless (I1) and has no effect on any window.
+    pub fn revoked(&mut self, partition: u32, epoch: Epoch) {
+        // The window first: from here on its tickets do nothing.
+        if !self.partitions.revoke(partition, epoch) {
+            return;
+        }
+        for key in self.table.keys_of(partition) {
+            self.leave_place(key);
+            self.table.remove(key);
+        }
+        tracing::info!(topic = %self.topic, partition, epoch = epoch.0, "revoked");
+    }
+
+    pub fn arrived(&mut self, record: InRecord, now_ns: u64, wall_ms: i64) {
+        let InRecord { partition, epoch, offset, payload, .. } = record;
+        let Some(own) = self.partitions.under(partition, epoch) else { return };
+        let Ok(ticket) = own.deliver(offset) else {
+            self.stats.not_ascending.add(1);
+            return;
+        };
+        let head = record_head::read(&payload);
+        let lane = head.as_ref().ok().and_then(|head| self.lanes.find(head.bonus_type));
+        own.delivered(lane);
+        let mut in_flight = InFlightRecord {
+            position: Position { partition, epoch, offset },
+            ticket: keep(ticket),
+            payload: payload.clone(),
+            lane,
+            attempt: 0,
+            failures: 0,
+            not_before_ms: 0,
+            since_ns: now_ns,
+            place: Place::Gone,
+            cut_at: 0,
+            uncut: 0,
+            open: 1,
+            is_overdue: false,
+            outlasts_delay_queue: false,
+        };
+        match head {
+            Ok(head) => {
+                (in_flight.attempt, in_flight.failures) = (head.attempt, head.failures);
+                in_flight.not_before_ms = head.not_before_ms;
+                (in_flight.cut_at, in_flight.uncut) = (head.events_at, head.count);
+                in_flight.open = head.count;
+                let key = self.table.insert(in_flight);
+                self.stats.events_fetched.add(head.count.into());
+                self.place(key, &head, now_ns, wall_ms);
+            }
+            Err(bad) => {
+                let key = self.table.insert(in_flight);
+                self.stats.malformed.add(1);
+                let detail = format!("record {partition}/{offset}: {bad}");
+                self.work_begins(key, now_ns);
+                self.archive.push(ArchiveItem::record(key, payload, detail));
+            }
+        }
+    }
+
+    /// Decides where a record waits. Whatever is to become of it, it does not happen before it is due: what was
+    /// sent back with a delay must not spin through the queue.
+    fn place(&mut self, key: Key, head: &RecordHead<'_>, now_ns: u64, wall_ms: i64) {
+        let Some(record) = self.table.get_mut(key) else { return };
+        if head.failures > self.rules.pacing.max_failures {
+            let is_known = record.lane.is_some();
+            self.work_begins(key, now_ns);
+            let rejection = if is_known { Rejection::MaxFailures } else { Rejection::UnknownType };
+            return self.archive_rest(key, rejection);
+        }
+        match u64::try_from(head.not_before_ms.saturating_sub(wall_ms)) {
+            Ok(early_ms) if early_ms > 0 => {
+                if !self.delay_queue.enter(key, record, early_ms, &self.rules.pacing, now_ns) {
+                    self.pace.churned(now_ns);
+                    self.send_back(key, Cause::NotDue);
+                }
+            }
+            _ => self.is_due(key, now_ns),
+        }
+    }
+
+    /// Lets go what has waited in the delay queue for as long as it may. Where the due time of a record is still
+    /// ahead, it takes another trip through its queue, and keeps that due time.
+    pub fn release_due(&mut self, now_ns: u64) {
+        while let Some(key) = self.delay_queue.pop_due(&mut self.table, now_ns) {
+            match self.table.get(key).map(|record| record.outlasts_delay_queue) {
+                Some(true) => self.send_back(key, Cause::NotDue),
+                Some(false) => self.is_due(key, now_ns),
+                None => {}
+            }
+        }
+    }
+
+    /// Puts a record that is due into its lane, or back to a queue where its lane does not take it.
+    fn is_due(&mut self, key: Key, now_ns: u64) {
+        self.work_begins(key, now_ns);
+        let Some(record) = self.table.get_mut(key) else { return };
+        record.not_before_ms = 0;
+        let (lane, events) = (record.lane, record.uncut);
+        let entry = self.lanes.enter(key, record, now_ns);
+        if let (Some(lane), Entry::Waits | Entry::Full(_)) = (lane, entry) {
+            self.pace.came(lane, events);
+        }
+        match entry {
+            Entry::Waits => {}
+            Entry::Full(cause) => {
+                self.pace.churned(now_ns);
+                self.send_back(key, cause);
+            }
+            Entry::Closed(cause) => self.send_back(key, cause),
+        }
+    }
+
+    /// From now on the record's age counts towards the head-of-line deadline. A record that is not due has no work of
+    /// its own yet, so it is not stuck, however long it waits.
+    fn work_begins(&mut self, key: Key, now_ns: u64) {
+        let Some(record) = self.table.get_mut(key) else { return };
+        record.since_ns = now_ns;
+        self.partitions.work_begins(record.position.partition, key);
+    }
+
+    /// Takes a record out of its lane or the delay queue, wherever it waits.
+    fn leave_place(&mut self, key: Key) {
+        let Some(record) = self.table.get_mut(key) else { return };
+        match (record.place, record.lane) {
+            (Place::Lane, Some(at)) => self.lanes[at].forget(record),
+            (Place::DelayQueue, _) => self.delay_queue.forget(record),
+            _ => {}
+        }
+        record.place = Place::Gone;
+    }
+}
+
+/// Grants: from the lanes to the reward service and back.
+impl Flow {
+    /// Lets every lane pass what it may, by priority.
+    pub fn pump(&mut self, may_gather: bool, now_ns: u64) {
+        for rank in 0..self.lanes.len() {
+            let at = self.lanes.ranked(rank);
+            while self.pass(at, may_gather, now_ns) {}
+        }
+    }
+
+    /// Lets one batch of a lane pass; says whether another may follow.
+    fn pass(&mut self, at: usize, may_gather: bool, now_ns: u64) -> bool {
+        let pacing = &self.rules.pacing;
+        let Some(admission) = self.lanes.admit(at, pacing, may_gather, &self.limiter, now_ns) else {
+            return false;
+        };
+        if admission.granted > 0 {
+            self.call(at, admission.granted);
+        }
+        if let Some(cause) = admission.send_rest_back {
+            self.send_lane_back(at, cause, now_ns);
+        }
+        admission.may_ask_again
+    }
+
+    fn call(&mut self, at: usize, granted: u32) {
+        let lane = &mut self.lanes[at];
+        let (events, segments) = lane.cut(&mut self.table, granted);
+        if events.is_empty() {
+            return;
+        }
+        lane.call_begins(events.len() as u64);
+        self.stats.grant_calls.add(1);
+        self.grants.begin(at, &lane.name, events, segments);
+    }
+
+    /// Takes in the answer to a call.
+    pub fn granted(&mut self, ended: CallEnd, now_ns: u64) {
+        let Some((call, replies)) = self.grants.take(ended) else { return };
+        let mut all = Tally::default();
+        for (key, range) in call.segments() {
+            // I3: only a record that is still waiting for this answer is settled by it.
+            match key.filter(|&key| self.table.get(key).is_some()) {
+                Some(key) => self.settle(key, &call, range, &replies, &mut all),
+                None => self.stats.late_answers.add(range.len() as u64),
+            }
+        }
+        let lane = &mut self.lanes[call.lane];
+        lane.call_ended(call.events.len() as u64);
+        lane.downstream_answered(all.settled() > 0, now_ns);
+        lane.stats.credited.add(all.credited + all.already);
+        lane.stats.archived.add(all.rejected);
+        self.stats.credited.add(all.credited);
+        self.stats.already_credited.add(all.already);
+        self.stats.rejected.add(all.rejected);
+    }
+
+    fn settle(
+        &mut self,
+        key: Key,
+        call: &GrantCall,
+        range: Range<usize>,
+        replies: &[GrantReply],
+        all: &mut Tally,
+    ) {
+        let before = all.settled();
+        for at in range {
+            match replies.get(at).unwrap_or(&NO_ANSWER) {
+                GrantReply::Credited => all.credited += 1,
+                GrantReply::AlreadyCredited => all.already += 1,
+                GrantReply::Conflict | GrantReply::Rejected(_) => all.rejected += 1,
+                GrantReply::Retry { after_ms, reason } => {
+                    self.retry(key, call.lane, &call.events[at], *after_ms, *reason);
+                }
+            }
+        }
+        let settled = all.settled() - before;
+        if settled > 0 {
+            self.table.settle(key, u32::try_from(settled).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Only failed grants lead to the archive, however often the event went back for another reason.
+    fn retry(&mut self, key: Key, lane: usize, event: &Bytes, after_ms: u64, reason: RetryReason) {
+        let Some(record) = self.table.get(key) else { return };
+        let failures = record.failures.saturating_add(u32::from(reason.is_failure()));
+        if failures > self.rules.pacing.max_failures {
+            let detail = format!("{failures} failed grants, the last: {reason}");
+            let rejection = Rejection::MaxFailures;
+            return self.archive.push(ArchiveItem::event(key, failures, event.clone(), rejection, detail));
+        }
+        let cause = if reason.is_failure() { Cause::Failed } else { Cause::Undecided };
+        let bonus_type = Arc::clone(&self.lanes[lane].name);
+        let metadata = RetryMetadata { bonus_type, attempt: record.attempt, failures, not_before_ms: 0 };
+        self.count_requeued(Some(lane), cause, 1);
+        self.retries.push(&metadata, after_ms, key, event.clone());
+    }
+
+    /// Head of line: records whose own work began at `before_ns` or earlier and is not finished go back, so that a
+    /// stuck downstream never stalls a partition's commits. A record that is not due yet is not stuck: written back
+    /// for its age it would get a new due time each time and never be granted.
+    pub fn send_older_back(&mut self, before_ns: u64, cause: Cause) {
+        let overdue = self.partitions.take_older(&self.table, before_ns);
+        if overdue.is_empty() {
+            return;
+        }
+        for key in overdue {
+            if let Some(record) = self.table.get_mut(key) {
+                record.is_overdue = true;
+                self.send_back(key, cause);
+            }
+        }
+        // The order number makes the events that are in calls harmless when they are granted twice (I1).
+        let (overdue, ended) = self.grants.give_up_overdue(&self.table);
+        for part in overdue {
+            let Some(record) = self.table.get(part.key) else { continue };
+            let metadata = RetryMetadata {
+                bonus_type: Arc::clone(&self.lanes[part.lane].name),
+                attempt: record.attempt,
+                failures: record.failures,
+                not_before_ms: 0,
+            };
+            self.count_requeued(Some(part.lane), cause, part.events.len());
+            part.events.into_iter().for_each(|event| self.retries.push(&metadata, 0, part.key, event));
+        }
+        for call in ended {
+            self.lanes[call.lane].call_ended(call.events.len() as u64);
+        }
+    }
+}
+
+/// Back to a queue, or to the archive.
+impl Flow {
+    /// Writes back what of a record has not been cut yet.
+    fn send_back(&mut self, key: Key, cause: Cause) {
+        let Some(events) = self.cut_rest(key) else { return };
+        let Some(record) = self.table.get(key) else { return };
+        let is_unknown = cause == Cause::UnknownType;
+        let failures = record.failures.saturating_add(u32::from(is_unknown));
+        if is_unknown && failures > self.rules.pacing.max_failures {
+            return self.archive_events(key, events, Rejection::UnknownType);
+        }
+        let metadata = RetryMetadata {
+            bonus_type: self.bonus_type(record),
+            attempt: record.attempt,
+            failures,
+            not_before_ms: record.not_before_ms,
+        };
+        self.count_requeued(record.lane, cause, events.len());
+        events.into_iter().for_each(|event| self.retries.push(&metadata, 0, key, event));
+    }
+
+    /// Writes back all that waits in a lane. What a limit sends back counts as churn: it was fetched in vain.
+    fn send_lane_back(&mut self, at: usize, cause: Cause, now_ns: u64) {
+        for key in self.lanes[at].waiting(&self.table) {
+            if cause == Cause::Limit {
+                self.pace.churned(now_ns);
+            }
+            self.send_back(key, cause);
+        }
+    }
+
+    /// Writes back what waits in lanes that are closed, and what no longer fits the others.
+    pub fn send_back_closed_lanes(&mut self, now_ns: u64) {
+        for at in 0..self.lanes.len() {
+            if let Some(cause) = self.lanes.why_closed(at) {
+                self.send_lane_back(at, cause, now_ns);
+            }
+        }
+        self.send_back_excess();
+    }
+
+    /// A limit was cut: what no longer passes within `hold_max` goes back, the last first.
+    pub fn send_back_excess(&mut self) {
+        for at in 0..self.lanes.len() {
+            let cause = self.lanes[at].why_not_held();
+            for key in self.lanes[at].excess(&self.table) {
+                self.send_back(key, cause);
+            }
+        }
+    }
+
+    /// Writes back all that waits in the delay queue.
+    pub fn send_delayed_back(&mut self, cause: Cause) {
+        for key in self.delay_queue.take_all(&self.table) {
+            self.send_back(key, cause);
+        }
+    }
+
+    /// Takes in an answer about events that go back.
+    pub fn retried(&mut self, answer: RetryAnswer, now_ns: u64) {
+        self.retries.take_in(answer, now_ns);
+        for (key, events) in self.retries.take_stored() {
+            self.table.settle(key, events);
+        }
+    }
+
+    /// Takes in the archive's answer.
+    pub fn archived(&mut self, ended: ArchiveEnd, now_ns: u64) {
+        match self.archive.take_in(ended, &self.table, now_ns) {
+            ArchiveAnswer::Archived(items) => items.iter().for_each(|item| self.is_archived(item)),
+            ArchiveAnswer::Overdue(items) => items.into_iter().for_each(|item| self.archive_later(item)),
+        }
+    }
+
+    fn is_archived(&mut self, item: &ArchiveItem) {
+        if let Some(lane) = self.table.get(item.key).and_then(|record| record.lane) {
+            self.lanes[lane].stats.archived.add(1);
+        }
+        self.stats.archived.add(1);
+        self.table.settle(item.key, 1);
+    }
+
+    /// The archive did not take it in time: it goes back to a queue, and is archived when it comes again.
+    fn archive_later(&mut self, item: ArchiveItem) {
+        let Some(record) = self.table.get(item.key) else { return };
+        self.stats.count_requeued(Cause::Deadline, 1);
+        if item.is_record {
+            return self.retries.push_record(item.key, item.failed.payload);
+        }
+        let metadata = RetryMetadata {
+            bonus_type: self.bonus_type(record),
+            attempt: record.attempt,
+            failures: item.failures,
+            not_before_ms: 0,
+        };
+        self.retries.push(&metadata, 0, item.key, item.failed.payload);
+    }
+
+    /// Archives what of a record has not been cut yet.
+    fn archive_rest(&mut self, key: Key, rejection: Rejection) {
+        if let Some(events) = self.cut_rest(key) {
+            self.archive_events(key, events, rejection);
+        }
+    }
+
+    fn archive_events(&mut self, key: Key, events: Vec<Bytes>, rejection: Rejection) {
+        let Some(record) = self.table.get(key) else { return };
+        let detail = format!("{} failed grants", record.failures);
+        for event in events {
+            self.archive.push(ArchiveItem::event(key, record.failures, event, rejection, detail.clone()));
+        }
+    }
+
+    /// Cuts what of a record has not been cut yet, wherever it waits; `None` where nothing is left.
+    fn cut_rest(&mut self, key: Key) -> Option<Vec<Bytes>> {
+        self.leave_place(key);
+        let record = self.table.get_mut(key).filter(|record| record.uncut > 0)?;
+        let mut events = Vec::with_capacity(record.uncut as usize);
+        // Every record was walked from end to end on arrival, so cutting does not fail.
+        record.cut(u32::MAX, &mut events).ok()?;
+        Some(events)
+    }
+
+    fn bonus_type(&self, record: &InFlightRecord) -> Arc<str> {
+        match record.lane {
+            Some(lane) => Arc::clone(&self.lanes[lane].name),
+            None => record.bonus_type().unwrap_or_default().into(),
+        }
+    }
+
+    fn count_requeued(&self, lane: Option<usize>, cause: Cause, events: usize) {
+        if let Some(lane) = lane {
+            self.lanes[lane].stats.requeued.add(events as u64);
+        }
+        self.stats.count_requeued(cause, events as u64);
+    }
+}
+
+/// What the loop asks of all parts together.
+impl Flow {
+    /// Gives to the sink and to the archive what may go there.
+    pub fn send_off(&mut self, now_ns: u64, wall_ms: impl FnOnce() -> i64) {
+        let pacing = &self.rules.pacing;
+        self.retries.turn(pacing, now_ns, wall_ms);
+        self.archive.turn(&self.table, pacing.deadline_ms, now_ns);
+    }
+
+    /// How many records to fetch.
+    pub fn records_to_fetch(&self, now_ns: u64) -> usize {
+        let pacing = &self.rules.pacing;
+        // I9: as if every lane were full, and the delay queue, and as much again were in calls and going back or to
+        // the archive.
+        let bytes_max = pacing.lane_bytes_max.saturating_mul(self.lanes.len() as u64 + 3);
+        let is_full = self.table.len() >= RECORDS_IN_FLIGHT_MAX
+            || self.table.finished() >= RECORDS_IN_FLIGHT_MAX
+            || self.table.bytes() >= bytes_max
+            || self.retries.is_full(pacing);
+        if is_full { 0 } else { self.pace.records_to_fetch(&self.lanes, pacing, now_ns) }
+    }
+
+    /// Nothing is in flight and nothing goes back.
+    pub fn is_empty(&self) -> bool {
+        self.table.len() == 0 && self.retries.is_empty()
+    }
+}
+
+/// Keeps the ticket until its record is settled.
+#[cfg(not(feature = "sabotage"))]
+fn keep(ticket: Ticket) -> Option<Ticket> {
+    Some(ticket)
+}
+
+/// Keeps the ticket until its record is settled, unless the promise is to be broken.
+#[cfg(feature = "sabotage")]
+fn keep(ticket: Ticket) -> Option<Ticket> {
+    if crate::sabotage::is_early_mark() {
+        ticket.finish();
+        return None;
+    }
+    Some(ticket)
+}

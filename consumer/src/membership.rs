@@ -1,0 +1,47 @@
+//! This consumer's part in the share of the fleet's limits: how many partitions it owns, of how many.
+
+use crate::shared_limiter::{Member, SharedLimiter};
+use std::sync::Arc;
+use windfall_contract::Clock;
+use windfall_limiter::Now;
+
+/// One consumer's entry with the process's limiter. It is withdrawn when this is dropped, also when the loop is
+/// cancelled or panics: what the process no longer does it must not count on.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    limiter: Arc<SharedLimiter>,
+    member: Member,
+    topic: Arc<str>,
+    /// Partitions of the topic.
+    of: u32,
+    clock: Clock,
+}
+
+impl Membership {
+    /// Joins; nothing is owned yet.
+    pub fn join(limiter: Arc<SharedLimiter>, topic: Arc<str>, of: u32, clock: Clock) -> Self {
+        let member = limiter.join();
+        let new = Self { limiter, member, topic, of, clock };
+        new.disown();
+        new
+    }
+
+    /// The topic has so many partitions; says whether that is a change.
+    pub fn topic_has(&mut self, partitions: u32) -> bool {
+        std::mem::replace(&mut self.of, partitions) != partitions
+    }
+
+    pub fn owns(&self, partitions: u32, now_ns: u64) {
+        self.limiter.set_owned(self.member, &self.topic, partitions, self.of, Now(now_ns));
+    }
+
+    pub fn disown(&self) {
+        self.owns(0, self.clock.monotonic_ns());
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.disown();
+    }
+}

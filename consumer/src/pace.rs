@@ -1,0 +1,95 @@
+//! How much is fetched: as much as the lanes can take, and a little more where one of them must not block another.
+
+use crate::lane::Lane;
+use crate::lanes::Lanes;
+use crate::options::Options;
+use crate::units::NS_PER_MS;
+use windfall_contract::rules::Pacing;
+
+/// What a poll brings when a full lane must not hide what lies behind it.
+const FETCH_RECORDS_MIN: usize = 8;
+/// The first poll, when nothing is known of the records.
+const FETCH_RECORDS_FIRST: usize = 64;
+/// Churn that may be owed before the fetch waits.
+const CHURN_AHEAD_NS: u64 = 50 * NS_PER_MS;
+/// The most that the fetch waits for churn.
+const CHURN_OWED_MAX_NS: u64 = 1_000 * NS_PER_MS;
+
+/// What came lately, and how much of it went back in vain.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    fetch_records_max: usize,
+    churn_each_ns: u64,
+    churn_until_ns: u64,
+    /// Records that came lately; a moving sum over the last polls.
+    recent_records: u64,
+    /// Events that came lately, by lane.
+    recent_events: Vec<u64>,
+}
+
+impl Pace {
+    pub fn new(options: &Options) -> Self {
+        Self {
+            fetch_records_max: options.fetch_records_max,
+            churn_each_ns: 1_000 * NS_PER_MS / options.churn_per_s.max(1),
+            churn_until_ns: 0,
+            recent_records: 0,
+            recent_events: Vec::new(),
+        }
+    }
+
+    /// A poll has brought so many records.
+    pub fn polled(&mut self, records: usize) {
+        if records > 0 {
+            self.recent_records = self.recent_records * 3 / 4 + records as u64;
+            self.recent_events.iter_mut().for_each(|events| *events = *events * 3 / 4);
+        }
+    }
+
+    /// Events that are due came to a lane, whether it took them or not.
+    #[inline]
+    pub fn came(&mut self, lane: usize, events: u32) {
+        if self.recent_events.len() <= lane {
+            self.recent_events.resize(lane + 1, 0);
+        }
+        self.recent_events[lane] += u64::from(events);
+    }
+
+    /// A record goes back because there is no room for it: this counts against `churn_per_s`. A lane that is emptied
+    /// at once does not stop the fetch for longer than `CHURN_OWED_MAX_NS`.
+    pub fn churned(&mut self, now_ns: u64) {
+        let until_ns = self.churn_until_ns.max(now_ns) + self.churn_each_ns;
+        self.churn_until_ns = until_ns.min(now_ns + CHURN_OWED_MAX_NS);
+    }
+
+    /// How many records the lanes can take. A lane that is a quarter of what comes, or more, counts: the fetch
+    /// waits until a quarter of it is free, and brings no more than fits even if all of it is for that lane. Room
+    /// opens as fast as the lanes pass, so the fetch follows them. What smaller lanes cannot take goes back.
+    pub fn records_to_fetch(&self, lanes: &Lanes, pacing: &Pacing, now_ns: u64) -> usize {
+        if self.churn_until_ns > now_ns + CHURN_AHEAD_NS {
+            return 0;
+        }
+        let most = self.fetch_records_max;
+        let recent: u64 = self.recent_events.iter().sum();
+        if recent == 0 || self.recent_records == 0 {
+            return FETCH_RECORDS_FIRST.min(most);
+        }
+        let events_per_record = (recent / self.recent_records).max(1);
+        let large = lanes.iter().zip(&self.recent_events).filter(|(_, came)| **came * 4 >= recent);
+        let fit = large.map(|(lane, _)| match lane.records_that_fit(events_per_record) {
+            0 if self.may_overflow(lane, lanes, pacing, now_ns) => FETCH_RECORDS_MIN,
+            records => usize::try_from(records).unwrap_or(most),
+        });
+        fit.min().unwrap_or(most).min(most)
+    }
+
+    /// Whether more may come in although a large lane is full, and go back, so that it does not block another
+    /// type: when nothing passes there, or when a limit holds it back and a type that came lately has nothing
+    /// left to do. A lane that a busy downstream holds back paces its topic.
+    fn may_overflow(&self, full: &Lane, lanes: &Lanes, pacing: &Pacing, now_ns: u64) -> bool {
+        let hold_max_ns = pacing.hold_max_ms.saturating_mul(NS_PER_MS);
+        let passes = now_ns.saturating_sub(full.passed_ns) <= hold_max_ns && full.bound_events > 0;
+        let starves = |(lane, came): (&Lane, &u64)| lane.events == 0 && *came > 0;
+        !passes || full.is_limited && lanes.iter().zip(&self.recent_events).any(starves)
+    }
+}

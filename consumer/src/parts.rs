@@ -1,0 +1,34 @@
+//! What a consumer is made of.
+
+use crate::requeue::RequeueSink;
+use crate::shared_limiter::SharedLimiter;
+use crate::spill_log::SpillLog;
+use std::sync::Arc;
+use windfall_contract::Clock;
+use windfall_contract::broker;
+use windfall_contract::rewards::Rewards;
+use windfall_contract::rules::Rules;
+
+/// Returns the live rules, as of now. It is called in each turn of the loop, so it must be as cheap as the clone of an
+/// `Arc`.
+pub type RulesNow = Arc<dyn Fn() -> Arc<Rules> + Send + Sync>;
+
+/// What a consumer is made of.
+pub struct Parts {
+    /// The topic's name, for the fleet's share and for the log.
+    pub topic: String,
+    /// Where records come from.
+    pub source: Box<dyn broker::Consumer>,
+    /// Where events are granted and archived.
+    pub rewards: Arc<dyn Rewards>,
+    /// Where events are written back to.
+    pub requeue_sink: Arc<dyn RequeueSink>,
+    /// Where they wait when no queue takes them; one per process.
+    pub spill_log: Arc<SpillLog>,
+    /// The limiter with the fleet's share; one per process.
+    pub limiter: Arc<SharedLimiter>,
+    /// The live rules.
+    pub rules: RulesNow,
+    /// The same clock that the limiter was started with.
+    pub clock: Clock,
+}

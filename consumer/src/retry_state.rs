@@ -1,0 +1,175 @@
+//! Events on their way back to a queue, and to the spill log where no queue takes them. What was stored in one or the
+//! other is reported to the loop, which settles it (I2, I3).
+
+use crate::in_flight::Key;
+use crate::outbox::{Outbox, PendingRequeue, RetryMetadata};
+use crate::requeue::{RequeueOutcome, RequeueRecord, RequeueSink};
+use crate::requeue_calls::RequeueCalls;
+use crate::requeue_delay::Jitter;
+use crate::spill_log::{SpillError, SpillLog};
+use crate::stats::ConsumerStats;
+use crate::units::NS_PER_MS;
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::task::{JoinError, JoinSet};
+use windfall_contract::rules::Pacing;
+
+/// Records with the sink at once; more wait for one of these to be answered.
+const REQUEUES_IN_FLIGHT_MAX: usize = 1024;
+/// How long refused records wait before the queues are tried again, where the spill log fails too.
+const TRY_AGAIN_NS: u64 = 500 * NS_PER_MS;
+
+/// Events that go back, wherever they are.
+pub(crate) struct RetryState {
+    topic: Arc<str>,
+    stats: Arc<ConsumerStats>,
+    log: Arc<SpillLog>,
+    outbox: Outbox,
+    /// For room among those with the sink.
+    waiting: VecDeque<PendingRequeue>,
+    requeues: RequeueCalls<PendingRequeue>,
+    /// For the spill log.
+    refused: Vec<PendingRequeue>,
+    /// Being appended to it, by the one task of `appends`.
+    appending: Vec<PendingRequeue>,
+    appends: JoinSet<Result<(), SpillError>>,
+    /// What the log would not take either, until the queues are tried again.
+    stranded: Vec<PendingRequeue>,
+    try_again_ns: u64,
+    jitter: Jitter,
+    /// Events in records of all states.
+    events: u64,
+    /// Events that were stored and are not settled yet, by record.
+    stored: Vec<(Key, u32)>,
+}
+
+/// What a sink or the spill log has answered.
+pub(crate) enum RetryAnswer {
+    Requeued(PendingRequeue, RequeueOutcome),
+    Appended(Result<Result<(), SpillError>, JoinError>),
+}
+
+impl RetryState {
+    pub fn new(
+        topic: Arc<str>,
+        sink: Arc<dyn RequeueSink>,
+        log: Arc<SpillLog>,
+        jitter_seed: u64,
+        stats: Arc<ConsumerStats>,
+    ) -> Self {
+        Self {
+            topic,
+            stats,
+            log,
+            outbox: Outbox::default(),
+            waiting: VecDeque::new(),
+            requeues: RequeueCalls::new(sink, REQUEUES_IN_FLIGHT_MAX),
+            refused: Vec::new(),
+            appending: Vec::new(),
+            appends: JoinSet::new(),
+            stranded: Vec::new(),
+            try_again_ns: 0,
+            jitter: Jitter::new(jitter_seed),
+            events: 0,
+            stored: Vec::new(),
+        }
+    }
+
+    pub fn push(&mut self, metadata: &RetryMetadata, after_ms: u64, key: Key, event: Bytes) {
+        self.events += 1;
+        self.outbox.push(metadata, after_ms, key, event);
+    }
+
+    /// Writes back a malformed record as it came.
+    pub fn push_record(&mut self, key: Key, record: Bytes) {
+        self.events += 1;
+        self.outbox.push_raw(key, record);
+    }
+
+    /// Whether no more should come in: as much is going back as waits in a lane.
+    pub fn is_full(&self, pacing: &Pacing) -> bool {
+        self.events >= u64::from(pacing.lane_events_max)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.events == 0
+    }
+
+    /// Gives to the sink what may go, and to the spill log what the sink has refused.
+    pub fn turn(&mut self, pacing: &Pacing, now_ns: u64, wall_ms: impl FnOnce() -> i64) {
+        if now_ns >= self.try_again_ns {
+            self.waiting.extend(self.stranded.drain(..));
+        }
+        if !self.outbox.is_empty() {
+            self.waiting.extend(self.outbox.take(pacing, wall_ms(), &mut self.jitter));
+        }
+        while !self.requeues.is_full() {
+            let Some(pending) = self.waiting.pop_front() else { break };
+            let record = pending.build();
+            self.requeues.begin(pending, record);
+        }
+        if !self.refused.is_empty() && self.appends.is_empty() {
+            self.appending = std::mem::take(&mut self.refused);
+            let records: Vec<RequeueRecord> = self.appending.iter().map(PendingRequeue::build).collect();
+            let log = Arc::clone(&self.log);
+            self.appends.spawn_blocking(move || log.append(&records));
+        }
+    }
+
+    /// Waits for an answer; for ever where none is due. Cancel-safe.
+    pub async fn next(&mut self) -> RetryAnswer {
+        tokio::select! {
+            (pending, outcome) = self.requeues.next() => RetryAnswer::Requeued(pending, outcome),
+            Some(appended) = self.appends.join_next() => RetryAnswer::Appended(appended),
+        }
+    }
+
+    /// An answer that is there already.
+    pub fn try_next(&mut self) -> Option<RetryAnswer> {
+        if let Some((pending, outcome)) = self.requeues.try_next() {
+            return Some(RetryAnswer::Requeued(pending, outcome));
+        }
+        self.appends.try_join_next().map(RetryAnswer::Appended)
+    }
+
+    /// Takes in an answer. What it says is stored waits to be taken by [`take_stored`](Self::take_stored).
+    pub fn take_in(&mut self, answer: RetryAnswer, now_ns: u64) {
+        match answer {
+            RetryAnswer::Requeued(pending, RequeueOutcome::Stored) => {
+                self.stats.requeues_stored.add(1);
+                self.is_stored(pending);
+            }
+            RetryAnswer::Requeued(pending, RequeueOutcome::Refused) => {
+                self.stats.requeues_refused.add(1);
+                self.refused.push(pending);
+            }
+            RetryAnswer::Appended(Ok(Ok(()))) => {
+                let appended = std::mem::take(&mut self.appending);
+                self.stats.salvaged.add(appended.len() as u64);
+                appended.into_iter().for_each(|pending| self.is_stored(pending));
+            }
+            RetryAnswer::Appended(Ok(Err(error))) => self.append_failed(&error, now_ns),
+            RetryAnswer::Appended(Err(error)) => self.append_failed(&error, now_ns),
+        }
+    }
+
+    /// I3: these events are safe elsewhere, so their records need not keep them.
+    pub fn take_stored(&mut self) -> impl Iterator<Item = (Key, u32)> {
+        self.stored.drain(..)
+    }
+
+    fn is_stored(&mut self, pending: PendingRequeue) {
+        self.events = self.events.saturating_sub(pending.events().into());
+        self.stored.extend(pending.parts);
+    }
+
+    /// Neither a queue nor the log has these events: they stay in flight, and the queues are tried again.
+    fn append_failed(&mut self, error: &dyn std::fmt::Display, now_ns: u64) {
+        self.stats.salvage_failed.add(1);
+        let records = self.appending.len();
+        tracing::error!(topic = %self.topic, %error, records, "refused records cannot be written to the salvage file");
+        self.try_again_ns = now_ns + TRY_AGAIN_NS;
+        self.stranded.append(&mut self.appending);
+    }
+}
