@@ -1,16 +1,16 @@
 //! Log lines on standard error, and spans to a collector by OTLP.
 
-use anyhow::{Context, Result, bail};
+#[cfg(feature = "otlp")]
+mod otlp;
+
+#[cfg(not(feature = "otlp"))]
+use crate::drivers::Driver;
+#[cfg(not(feature = "otlp"))]
+use anyhow::Context;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
-use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithTonicConfig};
-use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use serde::Deserialize;
-use std::time::Duration;
-use tonic::transport::ClientTlsConfig;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -18,10 +18,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// What is logged, and how.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LogArgs {
-    /// What to log on standard error: error, warn, info, debug, trace or off
+    /// The least severe level that is logged to standard error: error, warn, info, debug, trace, or off
     #[arg(long, global = true, default_value = "error", env = "WINDFALL_LOG")]
     log: LevelFilter,
-    /// How: text or json
+    /// The format of the log
     #[arg(long, global = true, default_value = "text", env = "WINDFALL_LOG_FORMAT")]
     log_format: Format,
 }
@@ -46,8 +46,11 @@ pub struct TraceOptions {
 }
 
 /// Spans on their way to the collector.
-#[derive(Debug)]
-pub struct Traces(Option<SdkTracerProvider>);
+#[derive(Debug, Default)]
+pub struct Traces {
+    #[cfg(feature = "otlp")]
+    exporting: Option<otlp::Exporting>,
+}
 
 impl Default for TraceOptions {
     fn default() -> Self {
@@ -63,15 +66,21 @@ impl LogArgs {
 
     /// Lines, and spans where the options say to whom. Needs a tokio runtime.
     pub fn start_with_traces(&self, role: &str, options: &TraceOptions) -> Result<Traces> {
-        let Some(provider) = options.provider(role)? else {
-            self.start();
-            return Ok(Traces(None));
-        };
-        // Our own spans: the exporter's transport has some, too, which would be exported for ever.
-        let ours = Targets::new().with_target("windfall", LevelFilter::INFO);
-        let spans = tracing_opentelemetry::layer().with_tracer(provider.tracer("windfall")).with_filter(ours);
-        tracing_subscriber::registry().with(spans).with(self.lines()).init();
-        Ok(Traces(Some(provider)))
+        options.check()?;
+        #[cfg(not(feature = "otlp"))]
+        options
+            .otlp
+            .as_ref()
+            .map_or(Ok(()), |_| Driver::Otlp.check())
+            .with_context(|| format!("the role {role} exports no traces"))?;
+        #[cfg(feature = "otlp")]
+        if let Some(address) = &options.otlp {
+            let (exporting, spans) = otlp::Exporting::start(role, address, options)?;
+            tracing_subscriber::registry().with(spans).with(self.lines()).init();
+            return Ok(Traces { exporting: Some(exporting) });
+        }
+        self.start();
+        Ok(Traces::default())
     }
 
     fn lines<S: tracing::Subscriber + for<'a> LookupSpan<'a>>(&self) -> Box<dyn Layer<S> + Send + Sync> {
@@ -86,46 +95,28 @@ impl LogArgs {
 }
 
 impl TraceOptions {
-    fn provider(&self, role: &str) -> Result<Option<SdkTracerProvider>> {
+    fn check(&self) -> Result<()> {
         if self.sampled_per_mille > 1_000 {
-            bail!("trace.sampled_per_mille = {}: 0 to 1000 is allowed", self.sampled_per_mille);
+            bail!("trace.sampled_per_mille is {}, but only 0 to 1000 is allowed", self.sampled_per_mille);
         }
         if !(1..=60_000).contains(&self.timeout_ms) {
-            bail!("trace.timeout_ms = {}: 1 to 60000 is allowed", self.timeout_ms);
+            bail!("trace.timeout_ms is {}, but only 1 to 60000 is allowed", self.timeout_ms);
         }
-        let Some(address) = &self.otlp else { return Ok(None) };
-        let wrong = || format!("trace.otlp = {address:?}");
-        let is_secure = address.starts_with("https://");
-        if !is_secure && !address.starts_with("http://") {
-            bail!("{}: http://host:port or https://host:port", wrong());
+        match &self.otlp {
+            Some(address) if !address.starts_with("http://") && !address.starts_with("https://") => {
+                bail!("trace.otlp is {address:?}, but only http://host:port or https://host:port is allowed")
+            }
+            _ => Ok(()),
         }
-        let exporter = SpanExporter::builder()
-            .with_tonic()
-            .with_endpoint(address)
-            .with_timeout(Duration::from_millis(self.timeout_ms));
-        let exporter = if is_secure {
-            exporter.with_tls_config(ClientTlsConfig::new().with_native_roots())
-        } else {
-            exporter
-        };
-        let root = Sampler::TraceIdRatioBased(f64::from(self.sampled_per_mille) / 1_000.0);
-        let provider = SdkTracerProvider::builder()
-            .with_sampler(Sampler::ParentBased(Box::new(root)))
-            .with_resource(Resource::builder().with_service_name(format!("windfall-{role}")).build())
-            // Full, its queue drops spans and says so: traces must not hold up money.
-            .with_batch_exporter(exporter.build().with_context(wrong)?)
-            .build();
-        Ok(Some(provider))
     }
 }
 
 impl Traces {
     /// Sends what is left, within a few seconds. Blocks.
     pub fn close(self) {
-        if let Some(provider) = self.0
-            && let Err(error) = provider.shutdown()
-        {
-            tracing::warn!(%error, "the last spans were not exported");
+        #[cfg(feature = "otlp")]
+        if let Some(exporting) = self.exporting {
+            exporting.close();
         }
     }
 }
@@ -142,9 +133,9 @@ mod tests {
             (TraceOptions { otlp: Some("collector:4317".into()), ..TraceOptions::default() }, "trace.otlp"),
         ];
         for (options, word) in cases {
-            let error = options.provider("wallet").unwrap_err();
+            let error = options.check().unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
         }
-        assert!(TraceOptions::default().provider("wallet").unwrap().is_none());
+        TraceOptions::default().check().unwrap();
     }
 }

@@ -1,28 +1,29 @@
 //! The one binary `windfall`: the demo, its proof, and the commands of operators.
 //!
-//! Exit codes: 0 all is well; 1 the check found damage, or a replay decided nothing; 2 the call or its input was
-//! wrong, nothing was changed; 130 interrupted.
+//! [`wiring`] puts a process together from its parts, which [`drivers`] open; [`services`] (the roles) and [`demo`] give it
+//! theirs. [`outcome`] has the exit codes.
 
 mod admin;
-mod backends;
 mod check;
-mod data;
 mod demo;
+mod drivers;
 mod logging;
-mod pipeline;
+mod outcome;
+mod place;
 #[cfg(feature = "sabotage")]
 mod sabotage;
 mod services;
+mod wiring;
 
 use clap::{Parser, Subcommand};
-use demo::Outcome;
 use logging::LogArgs;
+use outcome::{EXIT_CODES, Outcome};
 use services::Role;
 use std::process::ExitCode;
 
 /// Reward and event fan-out at festival scale: every user holds proof at once, and the money arrives exactly once.
 #[derive(Debug, Parser)]
-#[command(name = "windfall", version, arg_required_else_help = true)]
+#[command(name = "windfall", version, arg_required_else_help = true, after_help = EXIT_CODES)]
 struct Cli {
     #[command(flatten)]
     log: LogArgs,
@@ -34,45 +35,45 @@ struct Cli {
 enum Command {
     /// Make it rain rewards on this machine, break things meanwhile, and prove that nothing was lost or paid twice
     Demo(demo::DemoArgs),
-    /// Consume for a running demo as a second process, until Ctrl-C: partitions move here and back
+    /// Consume for a running demo as a second process until Ctrl-C, so that partitions move here and back
     Join(demo::guest::JoinArgs),
-    /// Check the files of an earlier demo: the rain's own record against ledger, archive and downstream
+    /// Check the files of an earlier demo: compare the rain's own record with ledger, archive and downstream
     Reconcile(demo::ReconcileArgs),
-    /// Every service in one process: sending, consuming, granting, tokens, wallets; gRPC and HTTP on one port
+    /// Run every service in one process: sending, consuming, granting, tokens and wallets, by gRPC and HTTP on one port
     Serve(services::ServeArgs),
-    /// List and verify users' tokens
+    /// Run the service that lists and verifies users' tokens
     TokenService(services::ServiceArgs),
-    /// Grant over a wire; the failure archive
+    /// Run the service that grants rewards and keeps the failure archive
     RewardService(services::ServiceArgs),
-    /// Drain the topics into the ledger and downstream systems
+    /// Run the consumer that drains the topics into the ledger and the downstream systems
     Consumer(services::ServiceArgs),
-    /// Users' balances, movements and withdrawals
+    /// Run the service for users' balances, movements and withdrawals
     Wallet(services::ServiceArgs),
-    /// Take rewards from activity services that cannot link the SDK
+    /// Run the service that sends rewards for activity services that cannot link the SDK
     SdkGateway(services::ServiceArgs),
-    /// A paying system to try connectors on
+    /// Run a paying system to try connectors on; it moves no real money
     FakeDownstream(services::FakeArgs),
-    /// Keys of callers
+    /// Make keys for the callers of the services
     #[command(subcommand)]
     Access(admin::access::AccessCommand),
-    /// The key ring of tokens
+    /// Manage the key ring that seals and signs tokens
     #[command(subcommand)]
     Keys(admin::keys::KeysCommand),
-    /// The live rules: queues, routes, limits, fuses, budgets, pacing
+    /// Check, show, change and roll back the live rules: queues, routes, limits, fuses, budgets, pacing
     #[command(subcommand)]
     Rules(admin::rules::RulesCommand),
-    /// Tokens
+    /// Look into tokens
     #[command(subcommand)]
     Token(admin::token::TokenCommand),
-    /// Ask running services: archive, replays, budgets, reserved orders, held withdrawals
+    /// Ask running services about the archive, budgets, reserved orders and held withdrawals, and replay or release them
     Operate(admin::operate::OperateArgs),
-    /// The failure archive in a data directory
+    /// List and replay the failure archive in a demo's data directory
     #[command(subcommand)]
     Archive(admin::archive::ArchiveCommand),
 }
 
 impl Command {
-    /// Roles begin to log when they know where their traces go.
+    /// Whether it runs a service: these begin to log when they know where their traces go.
     const fn is_role(&self) -> bool {
         matches!(
             self,
@@ -115,9 +116,7 @@ fn main() -> ExitCode {
         Command::Archive(command) => admin::archive::run(command),
     };
     match outcome {
-        Ok(Outcome::Clean) => ExitCode::SUCCESS,
-        Ok(Outcome::Damage) => ExitCode::from(1),
-        Ok(Outcome::Interrupted) => ExitCode::from(130),
+        Ok(outcome) => outcome.into(),
         Err(error) => {
             eprintln!("windfall: {error:#}");
             ExitCode::from(2)

@@ -1,4 +1,4 @@
-//! The binary under test: built once a test process, kept under a name of its own.
+//! The programs under test: built once in a test process, kept under names of their own.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 /// Names a binary that has been built already, with every feature: `./dev test` does so for all its tests. Its switches
 /// of sabotage are off unless `WINDFALL_SABOTAGE` turns one on.
 const BUILT: &str = "WINDFALL_BINARY";
+/// Names a program `windfall-servers` that has been built already.
+const SERVERS_PROGRAM: &str = "WINDFALL_SERVERS_PROGRAM";
 
 /// The binary that is tested; without a switch of sabotage it does what the shipped one does.
 ///
@@ -15,7 +17,7 @@ const BUILT: &str = "WINDFALL_BINARY";
 /// If it cannot be built.
 pub fn plain() -> &'static Path {
     static PLAIN: OnceLock<PathBuf> = OnceLock::new();
-    PLAIN.get_or_init(|| built().unwrap_or_else(|| build("windfall-plain", &[])))
+    PLAIN.get_or_init(|| built().unwrap_or_else(|| build("windfall", "windfall-plain", &[])))
 }
 
 /// The binary as anyone gets it, built with its default features alone.
@@ -24,7 +26,7 @@ pub fn plain() -> &'static Path {
 /// If it cannot be built.
 pub fn shipped() -> &'static Path {
     static SHIPPED: OnceLock<PathBuf> = OnceLock::new();
-    SHIPPED.get_or_init(|| build("windfall-plain", &[]))
+    SHIPPED.get_or_init(|| build("windfall", "windfall-plain", &[]))
 }
 
 /// The binary with the switches of `WINDFALL_SABOTAGE`.
@@ -33,8 +35,21 @@ pub fn shipped() -> &'static Path {
 /// If it cannot be built.
 pub fn sabotaged() -> &'static Path {
     static SABOTAGED: OnceLock<PathBuf> = OnceLock::new();
-    SABOTAGED
-        .get_or_init(|| built().unwrap_or_else(|| build("windfall-sabotage", &["--features", "sabotage"])))
+    SABOTAGED.get_or_init(|| {
+        built().unwrap_or_else(|| build("windfall", "windfall-sabotage", &["--features", "sabotage"]))
+    })
+}
+
+/// The program that freezes, kills and starts real servers, which the demo is told of by `--servers-program`.
+///
+/// # Panics
+/// If it cannot be built.
+pub fn servers_program() -> &'static Path {
+    static SERVERS: OnceLock<PathBuf> = OnceLock::new();
+    SERVERS.get_or_init(|| {
+        let named = std::env::var_os(SERVERS_PROGRAM).map(PathBuf::from);
+        named.unwrap_or_else(|| build("windfall-servers", "windfall-servers", &[]))
+    })
 }
 
 fn built() -> Option<PathBuf> {
@@ -43,7 +58,7 @@ fn built() -> Option<PathBuf> {
 
 /// Builds beside the test itself (same target directory, same profile) and keeps the result as `name`: cargo gives
 /// both kinds the same name, and test processes may run side by side, hence the lock around build and copy.
-fn build(name: &str, features: &[&str]) -> PathBuf {
+fn build(package: &str, name: &str, features: &[&str]) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     // TARGET/debug/deps/crash-0123: this test.
     let profile = test.parent().and_then(Path::parent).expect("a directory of a profile");
@@ -56,7 +71,7 @@ fn build(name: &str, features: &[&str]) -> PathBuf {
     cargo
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .arg("build")
-        .args(["-p", "windfall", "--quiet"]);
+        .args(["-p", package, "--quiet"]);
     cargo.arg("--target-dir").arg(target).args(features);
     // What cargo tells a test about its own package is not for a build beside it: build scripts that look at it (ring's)
     // would run again, and with them all that stands on them, each time another one builds.
@@ -74,9 +89,9 @@ fn build(name: &str, features: &[&str]) -> PathBuf {
         cargo.arg("--release");
     }
     let status = cargo.status().expect("cargo");
-    assert!(status.success(), "the binary windfall cannot be built: {cargo:?}");
+    assert!(status.success(), "{package} cannot be built: {cargo:?}");
 
-    let built = profile.join(format!("windfall{}", std::env::consts::EXE_SUFFIX));
+    let built = profile.join(format!("{package}{}", std::env::consts::EXE_SUFFIX));
     let kept = own.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
     let fresh = own.join(format!("{name}.{}", std::process::id()));
     // A link, not a copy: a copy's open file could reach a child of another thread, and then nobody may run it.

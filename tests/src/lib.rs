@@ -28,7 +28,7 @@ mod run;
 mod seed;
 mod service;
 
-pub use binary::{plain, sabotaged, shipped};
+pub use binary::{plain, sabotaged, servers_program, shipped};
 pub use memory::Memory;
 pub use run::{Ended, Run, Running};
 pub use seed::Seed;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 use windfall_servers::Servers;
-use windfall_tests::{Run, assert_clean, figure, plain, scratch};
+use windfall_tests::{Ended, Run, assert_clean, figure, plain, scratch, servers_program};
 
 const PARTS: [&str; 5] = ["--kafka", "--rocketmq", "--redis", "--postgres", "--etcd"];
 /// Servers of a busy machine take their time to come back.
@@ -16,14 +16,34 @@ const TIME_OUT: Duration = Duration::from_secs(400);
 fn the_rain_on_real_parts() {
     let names = ["kafka", "rocketmq", "redis", "postgres", "etcd"];
     drop(Servers::from_env_or_start(&names).unwrap());
+    without_the_program_no_server_is_found();
     servers_killed_in_turn();
     killed_itself_and_resumed();
 }
 
+/// A demo that may stop servers.
+fn demo() -> Run {
+    Run::new(plain()).args(["demo", "--servers-program"]).arg(servers_program())
+}
+
+/// `--kafka` means the server that `./dev up` runs, which the program alone knows.
+fn without_the_program_no_server_is_found() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    let run = |run: Run| -> Ended { run.args(["demo", "--kafka", "--data"]).arg(&data).end() };
+    let ended = run(Run::new(plain()).env("WINDFALL_SERVERS_PROGRAM", ""));
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.stderr.contains("--servers-program"), "{ended}");
+    let ended = run(Run::new(plain()).env("WINDFALL_SERVERS_PROGRAM", "/nowhere/servers"));
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.stderr.contains("/nowhere/servers cannot be run"), "{ended}");
+    assert!(!data.exists(), "nothing was made");
+}
+
 fn servers_killed_in_turn() {
     let dir = scratch();
-    let ended = Run::new(plain())
-        .args(["demo", "--json", "--rewards", "36000", "--seconds-of-rain", "60", "--data"])
+    let ended = demo()
+        .args(["--json", "--rewards", "36000", "--seconds-of-rain", "60", "--data"])
         .arg(dir.path().join("data"))
         .args(PARTS)
         .time_out(TIME_OUT)
@@ -53,18 +73,8 @@ fn servers_killed_in_turn() {
 fn killed_itself_and_resumed() {
     let dir = scratch();
     let data = dir.path().join("data");
-    let running = Run::new(plain())
-        .args([
-            "demo",
-            "--calm",
-            "--swap",
-            "--json",
-            "--rewards",
-            "20000",
-            "--seconds-of-rain",
-            "10",
-            "--data",
-        ])
+    let running = demo()
+        .args(["--calm", "--swap", "--json", "--rewards", "20000", "--seconds-of-rain", "10", "--data"])
         .arg(&data)
         .args(PARTS)
         .time_out(TIME_OUT)

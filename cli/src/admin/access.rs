@@ -6,9 +6,9 @@ use windfall_edge::mint_key;
 /// `windfall access …`
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum AccessCommand {
-    /// Make a bearer key: show it to its owner once, put the hash into the access file
+    /// Make a bearer key: show the key to its owner once, and put its hash into the access file
     NewKey {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -17,7 +17,7 @@ pub enum AccessCommand {
 /// Runs it.
 pub fn run(command: &AccessCommand) -> Result<()> {
     let AccessCommand::NewKey { json } = command;
-    let key = mint_key().context("the system gave no randomness")?;
+    let key = mint_key().context("the system gives no random numbers, so no key can be made")?;
     if *json {
         println!("{}", serde_json::json!({"key": key.text, "key_sha256": key.sha256}));
     } else {

@@ -1,18 +1,21 @@
 //! `windfall archive`: what finally failed, and another try.
 
 use super::utc;
-use crate::data::{DataDir, Manifest, place};
-use crate::demo::Outcome;
+use crate::demo::data::{DataDir, Manifest};
+use crate::demo::parts;
+use crate::outcome::Outcome;
+use crate::place;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::task::block_in_place;
 use windfall_contract::Clock;
+use windfall_contract::connector::Connector;
 use windfall_contract::rewards::GrantReply;
 use windfall_proto::event::EventRef;
-use windfall_reward_service::Replayed;
-use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
+use windfall_reward_service::fake::FakeDownstream;
 use windfall_reward_service::ledger::{ArchiveFilter, Archived};
+use windfall_reward_service::{Replayed, RewardService};
 
 /// Entries of one page.
 const PAGE: u32 = 1_000;
@@ -24,30 +27,30 @@ pub enum ArchiveCommand {
     List {
         #[command(flatten)]
         which: Which,
-        /// Only what no replay has credited
+        /// Only entries that no replay has credited
         #[arg(long)]
         open: bool,
-        /// At most so many
+        /// The largest number of entries to list
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
-        /// Only entries with a larger number: the last one of the page before
+        /// Only entries after this number, which is the last one of the page before
         #[arg(long, default_value_t = 0)]
         after: i64,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Grant archived events again; each try is kept with its actor. An order credits once all the same
+    /// Grant archived events again; each attempt is kept with its actor, and an order is credited once at most
     Replay {
         #[command(flatten)]
         which: Which,
-        /// These entries, by number
+        /// Only the entries of these numbers
         #[arg(long, value_delimiter = ',')]
         id: Vec<i64>,
-        /// Who asks for it. Default: $USER
+        /// Who asks for it [default: $USER]
         #[arg(long)]
         actor: Option<String>,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -56,13 +59,13 @@ pub enum ArchiveCommand {
 /// Which entries.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Which {
-    /// The data directory
+    /// The data directory of a demo
     #[arg(long)]
     data: PathBuf,
-    /// Only this reason, as `list` shows it
+    /// Only entries of this reason, as `list` shows it
     #[arg(long)]
     reason: Option<String>,
-    /// Only this order number
+    /// Only the entry of this order number
     #[arg(long)]
     trade_no: Option<String>,
 }
@@ -84,7 +87,7 @@ pub fn run(command: &ArchiveCommand) -> Result<Outcome> {
         ArchiveCommand::Replay { which, id, actor, json } => {
             let actor = actor.clone().or_else(|| std::env::var("USER").ok()).unwrap_or_default();
             if id.is_empty() && which.reason.is_none() && which.trade_no.is_none() {
-                bail!("say what to replay: --id, --reason or --trade-no");
+                bail!("the entries to replay are not named: give --id, --reason or --trade-no");
             }
             replay(which, id, &actor, *json)
         }
@@ -92,7 +95,7 @@ pub fn run(command: &ArchiveCommand) -> Result<Outcome> {
 }
 
 fn list(which: &Which, filter: &ArchiveFilter, json: bool) -> Result<()> {
-    let ledger = Manifest::read(&which.data)?.backends.ledger_reader(&which.data)?;
+    let ledger = Manifest::read(&which.data)?.backends.ledger().open_reader(&which.data)?;
     let entries = ledger.archive_list(filter)?;
     if json {
         let rows: Vec<_> = entries.iter().map(to_json).collect();
@@ -151,17 +154,17 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
     let (data, manifest) = DataDir::open(&which.data)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let replayed = runtime.block_on(async {
-        let badges = FakeDownstream::open(
-            place::badge_book(data.path()),
-            FakeOptions { name: "badges".into(), ..FakeOptions::default() },
-            Clock::system(),
-        )
-        .context("the badge downstream's book cannot be opened")?;
-        let ledger = manifest.backends.ledger(data.path()).await?;
-        let rewards = crate::pipeline::start_rewards(ledger, &Arc::new(badges), Arc::new(|_| {}))?;
-        if let Ok(rules) =
-            block_in_place(|| manifest.backends.rules_store(data.path())?.show().map_err(anyhow::Error::from))
-        {
+        let badges =
+            FakeDownstream::open(place::badge_book(data.path()), parts::badge_options(), Clock::system())
+                .context("the badge downstream's book cannot be opened")?;
+        let ledger = block_in_place(|| manifest.backends.ledger().open(data.path()))?;
+        let connectors: Vec<Arc<dyn Connector>> = vec![Arc::new(badges)];
+        let rewards =
+            RewardService::start(parts::reward_options(), ledger, connectors, None, Clock::system())
+                .context("the reward service cannot start")?;
+        if let Ok(rules) = block_in_place(|| {
+            manifest.backends.rules().store(data.path(), None)?.show().map_err(anyhow::Error::from)
+        }) {
             // A budget that was raised since is what a replay often waits for.
             let rules = windfall_config::parse_rules(&rules, None)?;
             rewards.apply_budgets(rules.version, &rules.budgets).await?;

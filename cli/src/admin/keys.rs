@@ -8,7 +8,7 @@ use windfall_token::{Algorithm, KeyFile, KeyId};
 /// `windfall keys …`
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum KeysCommand {
-    /// Make a key file with one key, which mints at once
+    /// Make a key ring with one key, which mints at once
     New {
         #[command(flatten)]
         file: RingFile,
@@ -16,7 +16,7 @@ pub enum KeysCommand {
         #[arg(long, default_value = "hmac-sha256-128")]
         algorithm: Algorithm,
     },
-    /// Add a pending key: give the file to every process before you promote it
+    /// Add a pending key; give the file to every process before you promote the key
     Add {
         #[command(flatten)]
         file: RingFile,
@@ -38,26 +38,26 @@ pub enum KeysCommand {
         /// The key's number
         id: u32,
     },
-    /// Destroy a retired key: its tokens are illegal from then on, for good
+    /// Destroy a retired key: its tokens are illegal from then on, and nothing brings it back
     Destroy {
         #[command(flatten)]
         file: RingFile,
         /// The key's number
         id: u32,
     },
-    /// Show the keys, never their secrets
+    /// List the keys, without their secrets
     List {
         #[command(flatten)]
         file: RingFile,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Write a copy that verifies and cannot mint (rings of ed25519 keys alone)
+    /// Write a copy of the ring that verifies and cannot mint; only for rings of ed25519 keys
     ExportVerifier {
         #[command(flatten)]
         file: RingFile,
-        /// The copy
+        /// The file to write the copy to
         to: PathBuf,
     },
 }
@@ -65,7 +65,7 @@ pub enum KeysCommand {
 /// The ring's file.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RingFile {
-    /// The key file
+    /// The file of the key ring
     #[arg(long, default_value = "keys.toml")]
     file: PathBuf,
 }

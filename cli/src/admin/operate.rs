@@ -1,6 +1,6 @@
 //! `windfall operate`: what operators ask of running services, over gRPC.
 
-use crate::demo::Outcome;
+use crate::outcome::Outcome;
 use anyhow::{Context, Result, bail};
 use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
 use serde::Serialize;
@@ -13,16 +13,16 @@ use windfall_proto::v1::{GrantOutcome, ListArchiveRequest, ListHeldRequest, List
 /// `windfall operate …`
 #[derive(Debug, Clone, clap::Args)]
 pub struct OperateArgs {
-    /// The reward service: https://host:port, or http://host:port on this machine
+    /// The address of the reward service: https://host:port, or http://host:port on this machine
     #[arg(long, global = true, default_value = "http://127.0.0.1:8080", env = "WINDFALL_SERVER")]
     server: String,
-    /// A file with the bearer key of a caller that may operate. Default: the variable WINDFALL_KEY
+    /// The file with the bearer key of a caller that may operate [default: the environment variable WINDFALL_KEY]
     #[arg(long, global = true)]
     key_file: Option<PathBuf>,
-    /// Certificates (PEM) that the server is checked against; needed for https
+    /// The file with the certificates (PEM) that the server is checked against; needed for https
     #[arg(long, global = true)]
     ca_file: Option<PathBuf>,
-    /// As JSON
+    /// Print JSON
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -31,64 +31,64 @@ pub struct OperateArgs {
 
 #[derive(Debug, Clone, clap::Subcommand)]
 enum Ask {
-    /// What finally failed, oldest first
+    /// List the events that finally failed, oldest first
     Archive {
-        /// Only this reason
+        /// Only entries of this reason
         #[arg(long, default_value = "")]
         reason: String,
-        /// Only this order number
+        /// Only the entry of this order number
         #[arg(long, default_value = "")]
         trade_no: String,
-        /// Only what no replay has credited
+        /// Only entries that no replay has credited
         #[arg(long)]
         open: bool,
-        /// Only entries with a larger number: the last one of the page before
+        /// Only entries after this number, which is the last one of the page before
         #[arg(long, default_value_t = 0)]
         after: i64,
-        /// At most so many
+        /// The largest number of entries to list
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         limit: u32,
     },
-    /// One entry of the archive, with its bytes and every replay of it
+    /// Show one entry of the archive, with its bytes and every replay of it
     Inspect {
-        /// Its number
+        /// The entry's number
         id: i64,
     },
-    /// Grant entries of the archive again; each try is kept with its actor. An order credits once all the same
+    /// Grant entries of the archive again; each attempt is kept with its actor, and an order is credited once at most
     Replay {
-        /// Their numbers
+        /// The entries' numbers
         #[arg(required = true)]
         ids: Vec<i64>,
-        /// Who asks for it, beside the name of the key
+        /// Who asks for it; kept beside the name of the key
         #[arg(long, env = "USER", default_value = "")]
         actor: String,
     },
-    /// Budgets as they stand
+    /// Show the budgets as they stand
     Budgets,
-    /// Orders that hold budget for long: their downstream has not decided, or their event has not come
+    /// List orders that have held budget for long: their downstream has not decided, or their event has not arrived
     Reserved(Page),
-    /// End reserved orders: their budget is free again, and the archive has an entry
+    /// End reserved orders: their budget becomes free again, and the archive gets an entry
     Release {
-        /// Their order numbers
+        /// The orders' numbers
         #[arg(required = true)]
         trade_nos: Vec<String>,
-        /// Who asks for it, beside the name of the key
+        /// Who asks for it; kept beside the name of the key
         #[arg(long, env = "USER", default_value = "")]
         actor: String,
     },
-    /// Withdrawals that are held for long: their payer has not said whether it paid, and is asked again
+    /// List withdrawals that have been held for long: their payer has not said whether it paid, and is asked again
     Held(Page),
 }
 
 #[derive(Debug, Clone, clap::Args)]
 struct Page {
-    /// Only what is as old as this, in seconds
+    /// Only what is at least this old, in seconds
     #[arg(long, default_value_t = 60)]
     older_than_s: u64,
-    /// Only what comes after this: the last one of the page before
+    /// Only what comes after this one, which is the last of the page before
     #[arg(long, default_value = "")]
     after: String,
-    /// At most so many
+    /// The largest number to list
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
 }
@@ -96,13 +96,12 @@ struct Page {
 /// Runs it.
 pub fn run(args: &OperateArgs) -> Result<Outcome> {
     let key = match &args.key_file {
-        Some(path) => {
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
-        }
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("the key file {} cannot be read", path.display()))?,
         None => std::env::var("WINDFALL_KEY").unwrap_or_default(),
     };
     if key.trim().is_empty() {
-        bail!("no key: give --key-file, or the variable WINDFALL_KEY");
+        bail!("there is no key: give --key-file, or set the environment variable WINDFALL_KEY");
     }
     let options = ClientOptions {
         endpoints: vec![args.server.clone()],
@@ -201,7 +200,7 @@ fn after_some(done: usize, error: CallError) -> Result<Outcome, CallError> {
     if done == 0 {
         return Err(error);
     }
-    eprintln!("windfall: {done} done, then: {error}");
+    eprintln!("windfall: {done} were done, then this failed: {error}");
     Ok(Outcome::Damage)
 }
 

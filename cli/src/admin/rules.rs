@@ -1,18 +1,18 @@
 //! `windfall rules`: look at the live rules, check a candidate, set it, roll back.
 
 use super::{now_ms, utc};
+use crate::drivers::{Driver, RulesAt};
 use anyhow::{Context, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use windfall_config::etcd::{EtcdOptions, EtcdRulesStore};
-use windfall_config::{ChangeRules, RulesStore, Written};
+use windfall_config::{ChangeRules, Written};
 
 /// `windfall rules …`
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum RulesCommand {
-    /// Say whether a document is valid, and everything that is wrong with it; changes nothing
+    /// Say whether a document is valid, and everything that is wrong with it; this changes nothing
     Check {
-        /// The document; - for standard input
+        /// The file of the document; - means standard input
         document: PathBuf,
         #[command(flatten)]
         brokers: KnownBrokers,
@@ -21,7 +21,7 @@ pub enum RulesCommand {
     Show {
         #[command(flatten)]
         place: RulesPlace,
-        /// As one JSON object: version, queues, limits and budgets
+        /// Print one JSON object with version, queues, limits and budgets
         #[arg(long)]
         json: bool,
     },
@@ -29,18 +29,18 @@ pub enum RulesCommand {
     Set {
         #[command(flatten)]
         place: RulesPlace,
-        /// The new document, with the version it was made from; - for standard input
+        /// The file of the new document, which names the version that it was made from; - means standard input
         document: PathBuf,
         #[command(flatten)]
         remark: Remark,
         #[command(flatten)]
         brokers: KnownBrokers,
     },
-    /// List every change: version, time, who, why
+    /// List every change, with its version, its time, who made it and why
     History {
         #[command(flatten)]
         place: RulesPlace,
-        /// As JSON, with the documents
+        /// Print JSON, with the documents
         #[arg(long)]
         json: bool,
     },
@@ -61,13 +61,13 @@ pub struct RulesPlace {
     /// The file of the live rules
     #[arg(long, default_value = "rules.toml", conflicts_with = "etcd")]
     file: PathBuf,
-    /// The rules are in etcd: http://host:port of its members, separated by commas
+    /// The members of the etcd that holds the rules: http://host:port, separated by commas
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     etcd: Vec<String>,
-    /// What their keys in etcd begin with
+    /// The prefix of their keys in etcd
     #[arg(long, value_name = "PREFIX", default_value = "/windfall/rules/", requires = "etcd")]
     etcd_prefix: String,
-    /// A user of etcd; its password is in the environment variable WINDFALL_ETCD_PASSWORD
+    /// The user of etcd, whose password is in the environment variable WINDFALL_ETCD_PASSWORD
     #[arg(long, value_name = "NAME", requires = "etcd")]
     etcd_user: Option<String>,
 }
@@ -75,23 +75,19 @@ pub struct RulesPlace {
 impl RulesPlace {
     fn store(&self, known_brokers: Option<Vec<String>>) -> Result<Box<dyn ChangeRules>> {
         if self.etcd.is_empty() {
-            return Ok(Box::new(RulesStore::new(&self.file, known_brokers)));
+            return RulesAt::File(self.file.clone()).store(Path::new("."), known_brokers);
         }
+        Driver::Etcd.check().context("--etcd cannot be used")?;
         let user = match &self.etcd_user {
             Some(name) => {
-                let password = std::env::var("WINDFALL_ETCD_PASSWORD")
-                    .context("--etcd-user needs the password in WINDFALL_ETCD_PASSWORD")?;
+                let password = std::env::var("WINDFALL_ETCD_PASSWORD").context(
+                    "--etcd-user needs the password in the environment variable WINDFALL_ETCD_PASSWORD",
+                )?;
                 Some((name.clone(), password))
             }
             None => None,
         };
-        let options = EtcdOptions {
-            endpoints: self.etcd.clone(),
-            prefix: self.etcd_prefix.clone(),
-            user,
-            ..EtcdOptions::default()
-        };
-        Ok(Box::new(EtcdRulesStore::new(options, known_brokers)?))
+        RulesAt::etcd(self.etcd.clone(), self.etcd_prefix.clone(), user).store(Path::new("."), known_brokers)
     }
 }
 
@@ -107,10 +103,10 @@ impl std::fmt::Display for RulesPlace {
 /// Who changes the rules, and why: kept with the change.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Remark {
-    /// Who makes the change. Default: $USER
+    /// Who makes the change [default: $USER]
     #[arg(long)]
     who: Option<String>,
-    /// Why
+    /// Why the change is made
     #[arg(long)]
     why: String,
 }
@@ -124,7 +120,7 @@ impl Remark {
 /// Brokers that topics may name.
 #[derive(Debug, Clone, clap::Args)]
 pub struct KnownBrokers {
-    /// Brokers that the processes know, separated by commas; without it any name will do
+    /// The brokers that the processes know, separated by commas; without it a topic may name any broker
     #[arg(long, value_delimiter = ',')]
     brokers: Option<Vec<String>>,
 }

@@ -8,17 +8,17 @@ use windfall_token::{KeyRing, Reason, TEXT_MAX_BYTES};
 /// `windfall token …`
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum TokenCommand {
-    /// Open a token and print its fields as JSON; for operators, who may know why one is refused
+    /// Open a token and print its fields as JSON, or say which step refuses it, which only operators may know
     Open {
-        /// The token's text; - for standard input
+        /// The token's text; - means standard input
         token: String,
-        /// The key file
+        /// The file of the key ring
         #[arg(long, default_value = "keys.toml")]
         file: PathBuf,
         /// The app that the token was minted for
-        #[arg(long, default_value = crate::pipeline::APP_ID)]
+        #[arg(long, default_value = crate::demo::parts::APP_ID)]
         app_id: String,
-        /// Refuse it unless it is this user's
+        /// Refuse the token unless it belongs to this user
         #[arg(long)]
         user_id: Option<i64>,
     },
@@ -32,7 +32,9 @@ pub fn run(command: &TokenCommand) -> Result<()> {
     let token = match ring.diagnose(text.trim_ascii_end(), app_id, *user_id) {
         Ok(token) => token,
         Err(Reason::Length { len }) if len > TEXT_MAX_BYTES => {
-            bail!("illegal token: length: more than {TEXT_MAX_BYTES} bytes; a token text has at most so many")
+            bail!(
+                "illegal token: length: a token text has at most {TEXT_MAX_BYTES} bytes, and this one has more"
+            )
         }
         Err(reason) => bail!("illegal token: {reason}"),
     };

@@ -49,9 +49,10 @@ impl JournalWriter {
     /// its answer counts as swallowed.
     pub fn open(data: &Path, thread: usize) -> Result<Self> {
         let dir = data.join(DIR);
-        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        std::fs::create_dir_all(&dir)
+            .with_context(|| format!("the directory {} cannot be created", dir.display()))?;
         let path = dir.join(format!("{thread:02}.log"));
-        let context = || format!("cannot open {}", path.display());
+        let context = || format!("the rain's journal {} cannot be opened", path.display());
         let mut file =
             OpenOptions::new().create(true).append(true).read(true).open(&path).with_context(context)?;
         let len = file.metadata().with_context(context)?.len();
@@ -82,7 +83,7 @@ impl JournalWriter {
 
     /// Hands what was noted to the system, whence a kill of this process does not take it back.
     pub fn flush(&mut self) -> Result<()> {
-        self.file.write_all(self.text.as_bytes()).context("cannot write the rain's journal")?;
+        self.file.write_all(self.text.as_bytes()).context("the rain's journal cannot be written")?;
         self.text.clear();
         Ok(())
     }
@@ -102,13 +103,18 @@ pub enum Line {
 /// Reads every line of a data directory's journal, file by file.
 pub fn read(data: &Path, mut each: impl FnMut(Line) -> Result<()>) -> Result<()> {
     for path in files(data)? {
-        let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = File::open(&path)
+            .with_context(|| format!("the rain's journal {} cannot be read", path.display()))?;
         let mut reader = BufReader::with_capacity(1 << 16, file);
         let mut text = String::new();
         let mut at = 0_u64;
         loop {
             text.clear();
-            if reader.read_line(&mut text).with_context(|| format!("cannot read {}", path.display()))? == 0 {
+            if reader
+                .read_line(&mut text)
+                .with_context(|| format!("the rain's journal {} cannot be read", path.display()))?
+                == 0
+            {
                 break;
             }
             at += 1;

@@ -1,7 +1,7 @@
 //! The other side of the check: what the ledger, the archive and the downstream's book say.
 
 use super::{Book, Content, Figures, Verdict};
-use crate::data::place;
+use crate::place;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -163,7 +163,11 @@ async fn server_side(
     let mut on_their_way = 0;
     let mut after: Option<Box<str>> = None;
     loop {
-        let page = sources.tokens.list(user_id, after.as_deref(), 100).await.context("the token store")?;
+        let page = sources
+            .tokens
+            .list(user_id, after.as_deref(), 100)
+            .await
+            .context("the token store does not answer")?;
         let Some(last) = page.last() else { return Ok(on_their_way) };
         after = Some(last.trade_no.clone());
         for stored in page {
@@ -176,7 +180,7 @@ async fn server_side(
             let order = sources.order(&stored.trade_no)?;
             if order.is_some_and(|order| order.status == Status::Credited) {
                 let key = TokenKey { user_id, trade_no: stored.trade_no };
-                sources.tokens.remove(&[key]).await.context("the token store")?;
+                sources.tokens.remove(&[key]).await.context("the token store does not answer")?;
             } else {
                 on_their_way += 1;
             }

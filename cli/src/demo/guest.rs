@@ -1,9 +1,11 @@
 //! `windfall join`: another process that consumes for a running demo, until it is told to leave.
 
-use super::Outcome;
-use crate::backends::Kind;
-use crate::data::{Manifest, place};
-use crate::pipeline::{BROKERS, Consuming, open_brokers, open_shared};
+use super::backends::Kind;
+use super::data::Manifest;
+use super::parts::{self, Place};
+use crate::outcome::Outcome;
+use crate::place;
+use crate::wiring::{Consuming, Wiring, Work};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -13,17 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::block_in_place;
 use windfall_consumer::ConsumerStats;
-use windfall_contract::Clock;
 use windfall_reward_service::RewardHandle;
-use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
+use windfall_reward_service::fake::FakeOptions;
 
 /// How long a guest may take to leave.
 const LEAVE: Duration = Duration::from_secs(15);
 
 /// What a guest says once it has credited something.
-const WORKS: &str = "the first reward is credited";
+const WORKS: &str = "The second process has credited its first reward.";
 
 /// Arguments of `windfall join`.
 #[derive(Debug, Clone, clap::Args)]
@@ -83,45 +83,27 @@ async fn consume(
     until_input_ends: bool,
 ) -> Result<GuestReport> {
     let mut terminated = signal(SignalKind::terminate())?;
-    let parts = &manifest.backends;
-    let clock = Clock::system();
-    let known = BROKERS.map(str::to_owned).to_vec();
-    let copy = place::guest(data).join("rules-copy.toml");
-    let (rules, source) = block_in_place(|| parts.follow_rules(data, copy, known, move || clock.unix_ms()))?;
-    let brokers = open_brokers(data, parts, manifest.seed).await?;
+    std::fs::create_dir_all(place::guest(data)).context("the guest's directory cannot be made")?;
+    let place = Place::of_guest(data);
     // Badges are paid by the demo's own process alone; should one come here, it comes again elsewhere.
-    let away = FakeOptions { name: "badges".into(), retry_per_mille: 1_000, ..FakeOptions::default() };
-    let book = place::guest(data).join("badge.book");
-    std::fs::create_dir_all(place::guest(data)).context("no room for a guest in the data directory")?;
-    let badges =
-        FakeDownstream::open(book, away, Clock::system()).context("the guest's book cannot be opened")?;
-    let shared = open_shared(
-        parts.ledger(data).await?,
-        brokers.into_iter().map(|(name, broker)| (name, broker as _)).collect(),
-        rules,
-        parts.tokens(data).await?,
-        &Arc::new(badges),
-    )
-    .await?;
-    let rewards = shared.rewards.clone();
-    let consuming =
-        Consuming::start(shared, &place::guest(data).join("salvage"), manifest.seed ^ 1, |name| {
-            name == topic
-        })
-        .await?;
-    eprintln!("joined: consuming {topic}");
+    let away = FakeOptions { retry_per_mille: 1_000, ..parts::badge_options() };
+    let (_, parts) = parts::open(&place, &manifest.backends, away, manifest.seed).await?;
+    let options = parts::wiring_options(&place, vec![topic.to_owned()], manifest.seed ^ 1);
+    let wiring = Wiring::start(Work { consumes: true, ..Work::default() }, parts, options).await?;
+    let rewards = wiring.rewards.clone().context("a guest without a reward service")?;
+    eprintln!("The second process has joined and consumes the topic {topic}.");
     tokio::select! {
         _ = terminated.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
         () = input_ended(), if until_input_ends => {}
         () = first_credit(&rewards) => {}
     }
-    let requeued = consuming.stats().map(ConsumerStats::requeued_all).sum();
-    let salvage = Arc::clone(&consuming.salvage);
-    consuming.close(LEAVE).await?;
-    source.close();
-    if salvage.pending() > 0 {
-        bail!("{} copies wait in the guest's salvage file; join again to send them", salvage.pending());
+    let requeued = wiring.consuming.iter().flat_map(Consuming::stats).map(ConsumerStats::requeued_all).sum();
+    let salvage = wiring.consuming.as_ref().map(|consuming| Arc::clone(&consuming.salvage));
+    wiring.close(LEAVE).await?;
+    let waiting = salvage.map_or(0, |salvage| salvage.pending());
+    if waiting > 0 {
+        bail!("{waiting} records wait in the guest's salvage file; join again to send them");
     }
     let types = rewards.stats().types;
     Ok(GuestReport {
@@ -156,7 +138,7 @@ impl Guest {
     /// Starts one.
     pub fn start(data: &Path) -> Result<Self> {
         let own = std::env::current_exe().context("the demo's own binary cannot be found")?;
-        std::fs::create_dir_all(place::guest(data)).context("no room for a guest in the data directory")?;
+        std::fs::create_dir_all(place::guest(data)).context("the guest's directory cannot be made")?;
         let log = place::guest(data).join("log");
         let out = File::create(&log).with_context(|| format!("{} cannot be written", log.display()))?;
         let child = tokio::process::Command::new(own)
@@ -188,6 +170,7 @@ impl Guest {
                 self.log.display()
             );
         }
-        serde_json::from_slice(&output.stdout).context("the second consumer process said something else")
+        serde_json::from_slice(&output.stdout)
+            .context("the second consumer process gave a report that cannot be read")
     }
 }

@@ -1,21 +1,31 @@
 //! `windfall demo`: a red-packet rain over the whole way, with troubles, and the proof at the end.
 
+mod backend_args;
+mod backends;
+pub mod data;
 pub mod guest;
+pub mod parts;
+mod pipeline;
 pub mod rain;
 pub mod report;
 mod rules;
+mod servers;
 mod troubles;
 mod view;
 
-use crate::backends::{BackendArgs, Backends};
 use crate::check::journal::Line;
 use crate::check::samples::{self, Sample, Sources, sampled_users};
 use crate::check::{journal, ledger_side};
-use crate::data::{DataDir, Manifest, place};
-use crate::pipeline::{self, Pipeline, PipelineOptions, Snapshot};
+use crate::outcome::Outcome;
+use crate::place;
 use anyhow::{Context, Result, bail};
+use backend_args::{BackendArgs, ServersArgs};
+use backends::Backends;
+use data::{DataDir, Manifest};
+use pipeline::{Pipeline, Snapshot};
 use rain::{NumberSet, Progress};
 use report::{Latencies, RainReport, Report};
+use servers::ServersProgram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,42 +33,45 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::block_in_place;
 use troubles::{Ran, Stage};
 use view::View;
+use windfall_reward_service::fake::FakeOptions;
 use windfall_reward_service::ledger::LedgerReader;
 use windfall_token::KeyRing;
 
 /// Without progress for so long, the drain gives up and leaves the rest for `--resume`.
 const STALL: Duration = Duration::from_secs(60);
 /// How long closing may take.
-const CLOSE: Duration = Duration::from_secs(10);
+const CLOSE: Duration = Duration::from_secs(20);
 /// Where a demo without `--data` keeps its files.
 const DEFAULT_DATA: &str = ".windfall/demo";
 
 /// Arguments of `windfall demo`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DemoArgs {
-    /// Rewards to give out
+    /// The number of rewards to give out
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     rewards: u64,
-    /// Users that they are spread over
+    /// The number of users that the rewards are spread over
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     users: u64,
-    /// Spread the rain over so many seconds; 0: as fast as it goes. Default: 10, or 0 with --calm
+    /// Spread the rain over this many seconds; 0 means as fast as it goes [default: 10; on real servers 60; with --calm 0]
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     seconds_of_rain: Option<u64>,
-    /// Seed of who gets what and of the troubles
+    /// The seed of who gets what, and of the troubles
     #[arg(long, default_value_t = 2027)]
     seed: u64,
-    /// Keep everything in this directory. Default: .windfall/demo, made anew each time
+    /// The directory of all files [default: .windfall/demo, made anew each time]
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Finish what a killed demo left in --data; its own rewards, users and seed hold
+    /// Finish what a killed demo left in --data, with the rewards, users and seed of that demo
     #[arg(long, requires = "data")]
     resume: bool,
-    /// Without troubles
+    /// Break nothing, and set budgets that suffice
     #[arg(long)]
     calm: bool,
     #[command(flatten)]
     backends: BackendArgs,
+    #[command(flatten)]
+    servers: ServersArgs,
     /// Print one JSON object on standard output and nothing else there (docs/demo.md names its fields)
     #[arg(long)]
     json: bool,
@@ -75,22 +88,12 @@ pub struct ReconcileArgs {
     json: bool,
 }
 
-/// What came of it, for the exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// All is well.
-    Clean,
-    /// The check found damage.
-    Damage,
-    /// Stopped before the end; `--resume` goes on.
-    Interrupted,
-}
-
 /// Runs a demo.
 pub fn demo(args: &DemoArgs) -> Result<Outcome> {
-    let (data, manifest) = open_data(args)?;
+    let program = args.servers.program();
+    let (data, manifest) = open_data(args, program.as_ref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let rain = runtime.block_on(make_it_rain(&data, &manifest, args.resume))?;
+    let rain = runtime.block_on(make_it_rain(&data, &manifest, program.as_ref(), args.resume))?;
     let Some(rain) = rain else {
         eprintln!(
             "Stopped. What is on its way is kept; finish it with: windfall demo --resume --data {}",
@@ -125,7 +128,7 @@ fn print(report: &Report, json: bool) -> Result<Outcome> {
     Ok(if report.ok { Outcome::Clean } else { Outcome::Damage })
 }
 
-fn open_data(args: &DemoArgs) -> Result<(DataDir, Manifest)> {
+fn open_data(args: &DemoArgs, program: Option<&ServersProgram>) -> Result<(DataDir, Manifest)> {
     if let (true, Some(path)) = (args.resume, &args.data) {
         if !args.backends.is_empty() {
             bail!(
@@ -136,7 +139,7 @@ fn open_data(args: &DemoArgs) -> Result<(DataDir, Manifest)> {
     }
     let backends = match args.backends.is_empty() {
         true => Backends::default(),
-        false => args.backends.resolve(&run_name())?,
+        false => args.backends.resolve(&run_name(), program)?,
     };
     // Real servers take seconds to come back; the rain must outlast their troubles.
     let with_troubles = if backends.is_embedded() { 10 } else { 60 };
@@ -157,25 +160,30 @@ fn open_data(args: &DemoArgs) -> Result<(DataDir, Manifest)> {
                 // Ours, by its name and its manifest; not while another demo runs in it.
                 drop(DataDir::open(&path).context("the demo's own directory cannot be made anew")?);
                 std::fs::remove_dir_all(&path)
-                    .with_context(|| format!("cannot delete the earlier demo in {}", path.display()))?;
+                    .with_context(|| format!("the earlier demo in {} cannot be deleted", path.display()))?;
             }
             path
         }
     };
     let data = DataDir::create(&path, &manifest)?;
-    let store = manifest.backends.rules_store(data.path())?;
+    let store = manifest.backends.rules().store(data.path(), None)?;
     rules::write(&*store, manifest.rewards, manifest.calm, now_ms())?;
     Ok((data, manifest))
 }
 
 /// Opens the pipeline, makes it rain, lets things go wrong, waits for the end. `None`: interrupted.
-async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Result<Option<RainReport>> {
+async fn make_it_rain(
+    data: &DataDir,
+    manifest: &Manifest,
+    program: Option<&ServersProgram>,
+    resumed: bool,
+) -> Result<Option<RainReport>> {
     let path = data.path();
     data.begin()?;
     let intended = if resumed { intended(path)? } else { NumberSet::default() };
     if resumed {
         block_in_place(|| {
-            let store = manifest.backends.rules_store(path)?;
+            let store = manifest.backends.rules().store(path, None)?;
             match rules::exist(&*store)? {
                 // The killed process may have died between cutting a limit and raising it.
                 true => troubles::rules_as_they_were(&*store),
@@ -183,13 +191,14 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
             }
         })?;
     }
-    let mut options = PipelineOptions::new(path, manifest.backends.clone(), manifest.seed);
+    let mut badges = FakeOptions { seed: manifest.seed, ..parts::badge_options() };
     if !manifest.calm {
-        options.badges.retry_per_mille = 50;
-        options.badges.paid_then_timeout_per_mille = 10;
+        badges.retry_per_mille = 50;
+        badges.paid_then_timeout_per_mille = 10;
     }
-    let (pipeline, inherited) = Pipeline::open(path, options).await?;
-    let pipeline = Arc::new(pipeline);
+    let pipeline = Arc::new(Pipeline::open(path, &manifest.backends, badges, manifest.seed).await?);
+    let inherited = &pipeline.wiring.inherited;
+    let inherited_events = inherited.events;
     let progress = Arc::new(Progress::default());
     let view = Arc::new(View::new(manifest.rewards));
     if resumed {
@@ -197,7 +206,7 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
             "resumed: {} of {} rewards were asked for before, {} events were found in the spool",
             intended.len(),
             manifest.rewards,
-            inherited.events
+            inherited_events
         ));
     }
     for left in &inherited.set_aside {
@@ -214,7 +223,10 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
         if manifest.calm {
             return Ok(Ran::default());
         }
-        let stage = Stage::new(&pipeline, path, &manifest.backends)?;
+        for line in left_running(&manifest.backends, program.is_some()) {
+            view.say(&line);
+        }
+        let stage = Stage::new(&pipeline, path, &manifest.backends, program)?;
         troubles::run(&stage, manifest, rain, &progress.stop, |what| view.say(what)).await
     };
     let (poured, ran) = tokio::join!(pouring, troubling);
@@ -229,7 +241,7 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
     // Both end by the abort; waiting for them lets go of what they share.
     interrupt.await.ok();
     watcher.await.ok();
-    let end = pipeline.snapshot().await?;
+    let end = pipeline.snapshot().await;
     view.show(&progress, &end);
     view.finish();
     let pipeline = Arc::into_inner(pipeline).context("a task still holds the pipeline")?;
@@ -243,7 +255,26 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
         );
     }
     let times = Times { rain, last_credit };
-    Ok(Some(rain_report(manifest, resumed, inherited.events, &end, &progress, &latencies_ns, times, ran)))
+    Ok(Some(rain_report(manifest, resumed, inherited_events, &end, &progress, &latencies_ns, times, ran)))
+}
+
+/// Says which real servers no trouble stops, and why.
+fn left_running(backends: &Backends, has_program: bool) -> Vec<String> {
+    let is_ours = |name: &str| backends.controlled.iter().any(|own| own == name);
+    let (ours, others): (Vec<&str>, Vec<&str>) =
+        backends.servers().map(|(name, _)| name).partition(|name| is_ours(name));
+    let mut lines = Vec::new();
+    if !others.is_empty() {
+        lines.push(format!("{}: given by address, so no trouble freezes or kills it", others.join(", ")));
+    }
+    if !ours.is_empty() && !has_program {
+        lines.push(format!(
+            "{}: no trouble freezes or kills it, because the program windfall-servers is not named \
+             (--servers-program or WINDFALL_SERVERS_PROGRAM)",
+            ours.join(", ")
+        ));
+    }
+    lines
 }
 
 #[derive(Clone, Copy)]
@@ -346,18 +377,18 @@ fn rain_report(
 
 /// The independent check, on files that nobody holds open any more.
 async fn check(data: &DataDir, manifest: &Manifest, rain: Option<RainReport>) -> Result<Report> {
-    let ledger = block_in_place(|| manifest.backends.ledger_reader(data.path()))?;
+    let ledger = block_in_place(|| manifest.backends.ledger().open_reader(data.path()))?;
     let verdict = block_in_place(|| {
-        ledger_side::check(data.path(), &*manifest.backends.rules_store(data.path())?, &ledger)
+        ledger_side::check(data.path(), &*manifest.backends.rules().store(data.path(), None)?, &ledger)
     })?;
     let samples = check_samples(data.path(), manifest, &ledger).await?;
     Ok(Report::new(data, rain, verdict, samples))
 }
 
 async fn check_samples(data: &Path, manifest: &Manifest, ledger: &LedgerReader) -> Result<Vec<Sample>> {
-    let tokens = manifest.backends.tokens(data).await?;
+    let tokens = manifest.backends.tokens().open(data).await?;
     let keys = KeyRing::load(&place::keys(data)).context("the key ring cannot be read")?;
-    let sources = Sources { data, ledger, tokens: &*tokens, keys: &keys, app_id: pipeline::APP_ID };
+    let sources = Sources { data, ledger, tokens: &*tokens, keys: &keys, app_id: parts::APP_ID };
     samples::check(&sources, &sampled_users(manifest.users, manifest.seed)).await
 }
 
@@ -379,10 +410,7 @@ fn intended(data: &Path) -> Result<NumberSet> {
 fn watch(pipeline: Arc<Pipeline>, progress: Arc<Progress>, view: Arc<View>) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         loop {
-            match pipeline.snapshot().await {
-                Ok(now) => view.show(&progress, &now),
-                Err(error) => view.say(&format!("no figures: {error:#}")),
-            }
+            view.show(&progress, &pipeline.snapshot().await);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     })
@@ -409,4 +437,24 @@ impl Interrupt {
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_no_trouble_stops_are_named() {
+        let backends = Backends {
+            kafka: Some("host:9092".into()),
+            redis: Some("redis://127.0.0.1".into()),
+            controlled: vec!["redis".into()],
+            ..Backends::default()
+        };
+        let with = left_running(&backends, true);
+        assert!(with.len() == 1 && with[0].starts_with("kafka: given by address"), "{with:?}");
+        let without = left_running(&backends, false);
+        assert!(without.len() == 2 && without[1].starts_with("redis: "), "{without:?}");
+        assert!(left_running(&Backends::default(), false).is_empty());
+    }
 }

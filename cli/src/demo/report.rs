@@ -1,10 +1,10 @@
 //! What a demo or a reconciliation came to: one table, or one JSON object of the same.
 
+use super::data::DataDir;
 use super::guest::GuestReport;
 use super::troubles::Happening;
 use crate::check::samples::Sample;
 use crate::check::{Figures, Verdict};
-use crate::data::DataDir;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::fmt::Write as _;

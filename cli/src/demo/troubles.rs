@@ -1,10 +1,11 @@
 //! What goes wrong while it rains, and when.
 
+use super::backends::Backends;
+use super::data::Manifest;
 use super::guest::{self, Guest, GuestReport};
+use super::pipeline::Pipeline;
 use super::rules;
-use crate::backends::Backends;
-use crate::data::Manifest;
-use crate::pipeline::Pipeline;
+use super::servers::{Activity, ServersProgram};
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -14,7 +15,6 @@ use tokio::task::block_in_place;
 use windfall_config::ChangeRules;
 use windfall_contract::rules::Fuse;
 use windfall_queue_faulty::Faults;
-use windfall_servers::{Activity, Server, Servers};
 
 /// One thing that happens.
 struct Trouble {
@@ -32,24 +32,46 @@ pub struct Stage<'a> {
     data: &'a Path,
     rules: Box<dyn ChangeRules>,
     /// The real servers that may be stopped. Whatever happens, they run again when this is dropped.
-    servers: Vec<Server>,
+    servers: Option<Servers<'a>>,
     /// A second process that consumes.
     guest: Mutex<Option<Guest>>,
 }
 
+/// Real servers that are ours to stop.
+struct Servers<'a> {
+    program: &'a ServersProgram,
+    names: &'a [String],
+}
+
 impl<'a> Stage<'a> {
-    /// The stage of a demo.
-    pub fn new(pipeline: &'a Pipeline, data: &'a Path, backends: &Backends) -> Result<Self> {
-        let running = Servers::from_env();
-        let servers = backends.controlled.iter().map(|name| running.server(name));
-        let servers =
-            servers.collect::<Result<_, _>>().context("`./dev up` runs other servers than it did")?;
-        let rules = backends.rules_store(data)?;
+    /// The stage of a demo. Without a program no server is stopped.
+    pub fn new(
+        pipeline: &'a Pipeline,
+        data: &'a Path,
+        backends: &'a Backends,
+        program: Option<&'a ServersProgram>,
+    ) -> Result<Self> {
+        let names = &backends.controlled[..];
+        let servers = program.filter(|_| !names.is_empty()).map(|program| Servers { program, names });
+        if let Some(servers) = &servers {
+            servers.activities()?;
+        }
+        let rules = backends.rules().store(data, None)?;
         Ok(Self { pipeline, data, rules, servers, guest: Mutex::default() })
     }
 
-    fn server(&self, name: &str) -> Result<&Server> {
-        self.servers.iter().find(|server| server.name() == name).context("a server that is not ours to stop")
+    fn program(&self) -> Result<&ServersProgram> {
+        self.servers.as_ref().map(|servers| servers.program).context("this demo stops no servers")
+    }
+
+    /// Whether the server of this name is ours to stop.
+    fn stops(&self, name: &str) -> bool {
+        self.servers.as_ref().is_some_and(|servers| servers.names.iter().any(|own| own == name))
+    }
+
+    /// The name of the server behind a broker of the rules, if it is ours to stop.
+    fn stoppable(&self, parts: &Backends, broker: &str) -> Option<&'static str> {
+        parts.kind(broker).server().filter(|name| self.stops(name))
     }
 
     /// Gives the second process the time to get partitions and to credit something: Kafka divides them anew only
@@ -73,21 +95,46 @@ impl<'a> Stage<'a> {
 
     /// Starts what stands still, without waiting for it.
     fn wake(&self) -> Result<()> {
-        for server in &self.servers {
-            match server.activity()? {
+        let Some(servers) = &self.servers else { return Ok(()) };
+        for (name, activity) in servers.activities()? {
+            match activity {
                 Activity::Running => {}
-                Activity::Frozen => server.thaw()?,
-                Activity::Stopped => server.start_without_waiting()?,
+                Activity::Frozen => servers.program.thaw(name)?,
+                Activity::Stopped => servers.program.start_without_waiting(name)?,
             }
         }
         Ok(())
+    }
+
+    /// Waits until every server answers.
+    fn wait_for_servers(&self) -> Result<()> {
+        let Some(servers) = &self.servers else { return Ok(()) };
+        servers.names.iter().try_for_each(|name| servers.program.start(name))?;
+        servers.program.wait_for_starts()
+    }
+}
+
+impl Servers<'_> {
+    fn activities(&self) -> Result<Vec<(&str, Activity)>> {
+        let all = self.program.status()?;
+        let mut found = Vec::with_capacity(self.names.len());
+        for name in self.names {
+            let server = all.get(name).with_context(|| {
+                format!("`./dev up` runs other servers than it did: there is no {name} among them")
+            })?;
+            found.push((name.as_str(), server.activity));
+        }
+        Ok(found)
     }
 }
 
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.wake() {
-            tracing::error!(%error, "a server that the demo has stopped does not start again; see `./dev up`");
+            tracing::error!(
+                error = format!("{error:#}"),
+                "a server that the demo has stopped does not start again; see `./dev up`"
+            );
         }
     }
 }
@@ -101,7 +148,7 @@ fn trouble(
 }
 
 /// All that goes wrong, in order: with real servers real troubles, with embedded parts made ones.
-fn troubles(manifest: &Manifest) -> Vec<Trouble> {
+fn troubles(stage: &Stage<'_>, manifest: &Manifest) -> Vec<Trouble> {
     let parts = &manifest.backends;
     let mut all = vec![
         trouble(20, "broker a writes some records of cash-a twice and loses some answers", |on| {
@@ -113,20 +160,20 @@ fn troubles(manifest: &Manifest) -> Vec<Trouble> {
         trouble(550, "the fuse of coupon_tea is closed again", |on| close(&*on.rules)),
         trouble(600, "the limit of coin is raised again", |on| raise_and_close(&*on.rules, "raise coin")),
         trouble(900, "the badge downstream gets worse: retry for 10 %", |on| {
-            on.pipeline.badges.set_faults(100, 10);
+            on.pipeline.breakable.badges.set_faults(100, 10);
             Ok(())
         }),
         trouble(990, "the badge downstream is as before: retry for 5 %, lost answers for 1 %", |on| {
-            on.pipeline.badges.set_faults(50, 10);
+            on.pipeline.breakable.badges.set_faults(50, 10);
             Ok(())
         }),
     ];
-    brokers(parts, &mut all);
-    stores(parts, &mut all);
+    brokers(stage, parts, &mut all);
+    stores(stage, &mut all);
     if guest::topic(manifest).is_some() {
         all.push(trouble(350, "a second process joins and consumes", |on| {
             // It is to find both brokers there: what a start without them does is not its subject.
-            on.servers.iter().try_for_each(Server::wait_ready)?;
+            on.wait_for_servers()?;
             *on.guest.lock() = Some(Guest::start(on.data)?);
             Ok(())
         }));
@@ -135,20 +182,14 @@ fn troubles(manifest: &Manifest) -> Vec<Trouble> {
     all
 }
 
-/// The name of the server behind a broker of the rules, if it is ours to stop.
-fn stoppable(parts: &Backends, broker: &str) -> Option<&'static str> {
-    let name = parts.kind(broker).server()?;
-    parts.controlled.iter().any(|own| own == name).then_some(name)
-}
-
-fn brokers(parts: &Backends, all: &mut Vec<Trouble>) {
-    if let Some(name) = stoppable(parts, "a") {
+fn brokers(stage: &Stage<'_>, parts: &Backends, all: &mut Vec<Trouble>) {
+    if let Some(name) = stage.stoppable(parts, "a") {
         all.extend([
-            trouble(80, format!("{name}, broker a, is frozen"), move |on| Ok(on.server(name)?.freeze()?)),
-            trouble(170, format!("{name} is killed"), move |on| Ok(on.server(name)?.kill()?)),
+            trouble(80, format!("{name}, broker a, is frozen"), move |on| on.program()?.freeze(name)),
+            trouble(170, format!("{name} is killed"), move |on| on.program()?.kill(name)),
             trouble(180, format!("{name} is started again"), move |on| {
                 faults(on.pipeline, Faults::default());
-                Ok(on.server(name)?.start_without_waiting()?)
+                on.program()?.start_without_waiting(name)
             }),
         ]);
     } else {
@@ -167,51 +208,44 @@ fn brokers(parts: &Backends, all: &mut Vec<Trouble>) {
             }),
         ]);
     }
-    if let Some(name) = stoppable(parts, "b") {
+    if let Some(name) = stage.stoppable(parts, "b") {
         all.extend([
-            trouble(520, format!("{name}, broker b, is killed"), move |on| Ok(on.server(name)?.kill()?)),
+            trouble(520, format!("{name}, broker b, is killed"), move |on| on.program()?.kill(name)),
             trouble(540, format!("{name} is started again"), move |on| {
-                Ok(on.server(name)?.start_without_waiting()?)
+                on.program()?.start_without_waiting(name)
             }),
         ]);
     }
 }
 
-fn stores(parts: &Backends, all: &mut Vec<Trouble>) {
-    let is_ours = |name: &str| parts.controlled.iter().any(|own| own == name);
-    if is_ours("redis") {
+fn stores(stage: &Stage<'_>, all: &mut Vec<Trouble>) {
+    if stage.stops("redis") {
         all.extend([
-            trouble(650, "redis, the token store, is killed", |on| Ok(on.server("redis")?.kill()?)),
-            trouble(720, "redis is started again", |on| Ok(on.server("redis")?.start_without_waiting()?)),
+            trouble(650, "redis, the token store, is killed", |on| on.program()?.kill("redis")),
+            trouble(720, "redis is started again", |on| on.program()?.start_without_waiting("redis")),
         ]);
     } else {
         all.extend([
             trouble(650, "the token store is down", |on| {
-                on.pipeline.tokens.set_down(true);
+                on.pipeline.breakable.tokens.set_down(true);
                 Ok(())
             }),
             trouble(850, "the token store is back", |on| {
-                on.pipeline.tokens.set_down(false);
+                on.pipeline.breakable.tokens.set_down(false);
                 Ok(())
             }),
         ]);
     }
-    if is_ours("etcd") {
+    if stage.stops("etcd") {
         all.extend([
-            trouble(420, "etcd, with the live rules, is killed", |on| Ok(on.server("etcd")?.kill()?)),
-            trouble(430, "etcd is started again", |on| {
-                let etcd = on.server("etcd")?;
-                etcd.start_without_waiting()?;
-                Ok(etcd.wait_ready()?)
-            }),
+            trouble(420, "etcd, with the live rules, is killed", |on| on.program()?.kill("etcd")),
+            trouble(430, "etcd is started again", |on| on.program()?.start("etcd")),
         ]);
     }
-    if is_ours("postgres") {
+    if stage.stops("postgres") {
         all.extend([
-            trouble(750, "postgres, the ledger, is killed", |on| Ok(on.server("postgres")?.kill()?)),
-            trouble(780, "postgres is started again", |on| {
-                Ok(on.server("postgres")?.start_without_waiting()?)
-            }),
+            trouble(750, "postgres, the ledger, is killed", |on| on.program()?.kill("postgres")),
+            trouble(780, "postgres is started again", |on| on.program()?.start_without_waiting("postgres")),
         ]);
     }
 }
@@ -252,7 +286,7 @@ pub async fn run(
     let mut ran = Ran::default();
     // A server that takes long to come back moves all that follows, so that each trouble has its time.
     let mut late = Duration::ZERO;
-    let mut all = troubles(manifest);
+    let mut all = troubles(stage, manifest);
     if guest::topic(manifest).is_some() {
         let at = all.partition_point(|trouble| trouble.at <= GUEST_LEAVES);
         all.insert(at, trouble(GUEST_LEAVES, "the second process leaves", |_| Ok(())));
@@ -294,11 +328,11 @@ fn note(ran: &mut Ran, started: Instant, what: &str, say: impl Fn(&str)) {
 /// Puts everything right, as far as this process broke it.
 fn mend(stage: &Stage<'_>) -> Result<()> {
     faults(stage.pipeline, Faults::default());
-    stage.pipeline.tokens.set_down(false);
+    stage.pipeline.breakable.tokens.set_down(false);
     block_in_place(|| {
         rules_as_they_were(&*stage.rules)?;
         stage.wake()?;
-        stage.servers.iter().try_for_each(|server| Ok(server.wait_ready()?))
+        stage.wait_for_servers()
     })
 }
 
@@ -309,7 +343,7 @@ pub fn rules_as_they_were(rules_at: &dyn ChangeRules) -> Result<()> {
 
 /// What broker a does with topic cash-a from now on.
 fn faults(pipeline: &Pipeline, faults: Faults) {
-    if let Some(broker) = pipeline.brokers.get("a") {
+    if let Some(broker) = pipeline.breakable.brokers.get("a") {
         broker.set("cash-a", faults);
     }
 }

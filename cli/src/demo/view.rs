@@ -1,7 +1,7 @@
 //! The live view: bars on a terminal, a line a second elsewhere. All of it goes to standard error.
 
+use super::pipeline::Snapshot;
 use super::rain::Progress;
-use crate::pipeline::Snapshot;
 use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::atomic::Ordering::Relaxed;

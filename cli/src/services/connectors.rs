@@ -32,7 +32,9 @@ impl ServiceOptions {
                 "ledger" => Payer::Ledger,
                 "nobody" => Payer::Nobody,
                 name if self.connectors.contains_key(name) => Payer::Connector(name.into()),
-                other => bail!("{key} = {other:?}: `ledger`, `nobody` or the name of a [connectors] table"),
+                other => bail!(
+                    "{key} is {other:?}, but only `ledger`, `nobody` or the name of a [connectors] table is allowed"
+                ),
             })
         };
         let pays = self.rewards.pays.iter().map(|(bonus_type, word)| {
@@ -49,7 +51,7 @@ impl ServiceOptions {
 }
 
 fn wire(name: &str, at: &ConnectorAt, clock: &Clock) -> Result<Wired> {
-    let wrong = || format!("connectors.{name}");
+    let wrong = || format!("the options connectors.{name} cannot be used");
     Ok(match &at.wire {
         Wire::Http(options) => {
             let own = HttpConnector::new(name, options, clock.clone()).with_context(wrong)?;

@@ -20,7 +20,7 @@ const CALLERS: [(&str, &str, bool, &str); 4] = [
 const MARK: &str = "# Written by `windfall serve --dev`";
 
 /// Queues and limits for a laptop; no budgets, so everything is granted and counted.
-pub(super) const RULES: &str = r#"version = 1
+pub const RULES: &str = r#"version = 1
 types = ["cash", "coupon", "coin", "badge", "gift"]
 
 [topics]
@@ -67,11 +67,12 @@ pub fn prepare(options: &ServiceOptions, clock: &Clock) -> Result<()> {
         KeyFile::create(&keys, Algorithm::HmacSha256, clock.unix_ms())
             .context("the key ring cannot be made")?;
     }
-    if let Some(rules) = options.rules_path()
+    if let Some(rules) = options.rules.path(&options.data)
         && !rules.exists()
     {
         if let Some(dir) = rules.parent() {
-            std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+            std::fs::create_dir_all(dir)
+                .with_context(|| format!("the directory {} cannot be created", dir.display()))?;
         }
         RulesStore::new(rules, None)
             .set(RULES, "windfall serve --dev", "first version", clock.unix_ms())
@@ -88,18 +89,23 @@ fn write_access(path: &Path, tenant: &str) -> Result<()> {
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     };
     if !is_ours {
-        bail!("{} was not written by --dev, which would write over it", path.display());
+        bail!(
+            "{} was not written by --dev, and --dev would overwrite it: name another directory by --data",
+            path.display()
+        );
     }
     let mut text = format!("{MARK} at each start.\n");
     for (name, roles, may_name_users, purpose) in CALLERS {
-        let MintedKey { text: key, sha256 } = mint_key().context("no key could be made")?;
+        let MintedKey { text: key, sha256 } =
+            mint_key().context("the system gives no random numbers, so no key can be made")?;
         text.push_str(&format!(
             "\n[[caller]]\nname = {name:?}\ntenant = {tenant:?}\nroles = {roles}\nkey_sha256 = [{sha256:?}]\n\
              may_name_users = {may_name_users}\n"
         ));
         println!("  {name:<13} {key}  {purpose}");
     }
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    std::fs::write(path, text)
+        .with_context(|| format!("the access file {} cannot be written", path.display()))
 }
 
 #[cfg(test)]

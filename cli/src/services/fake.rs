@@ -1,6 +1,6 @@
 //! `windfall fake-downstream`: a paying system to try connectors on. No real money.
 
-use crate::demo::Outcome;
+use crate::outcome::Outcome;
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,40 +14,40 @@ use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 /// Arguments of `windfall fake-downstream`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct FakeArgs {
-    /// Where it listens, HTTP and gRPC on one port; port 0 takes a free one
+    /// The address and port to listen on, for HTTP and gRPC; port 0 takes a free port
     #[arg(long, default_value = "127.0.0.1:8090")]
     listen: SocketAddr,
-    /// Its book of payments, one line each; goes on with an old one
+    /// The file that records its payments, one line for each; an earlier file is continued
     #[arg(long, default_value = "fake-downstream.book")]
     book: PathBuf,
-    /// Payments a second; above it answers busy. 0: no limit
+    /// Payments per second, above which it answers that it is busy; 0 means no limit
     #[arg(long, default_value_t = 2_000)]
     rate: u64,
-    /// How long an answer takes, ms
+    /// How long an answer takes, in milliseconds
     #[arg(long, default_value_t = 2)]
     latency_ms: u64,
-    /// Of 1,000 calls, so many answer "retry" and pay nothing
+    /// Of 1,000 calls, this many are answered with "retry" and pay nothing
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     errors_per_mille: u32,
-    /// Of 1,000 payments, so many are made and never answered
+    /// Of 1,000 payments, this many are made and never answered
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     credited_then_timeout_per_mille: u32,
-    /// Spoil answers, after the payment: nonsense, redirect, endless, stalled, cut, huge-head or wrong-type
+    /// Spoil answers after the payment, in one of these ways: nonsense, redirect, endless, stalled, cut, huge-head, wrong-type
     #[arg(long)]
     trouble: Option<Trouble>,
-    /// Of 1,000 answers, so many are spoilt
+    /// Of 1,000 answers, this many are spoilt
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     trouble_per_mille: u32,
-    /// The file with the secret that signs HTTP requests; with --key-id
+    /// The file with the secret that signs HTTP requests; needs --key-id
     #[arg(long, requires = "key_id")]
     secret_file: Option<PathBuf>,
-    /// The id of that key
+    /// The id of the key in --secret-file
     #[arg(long, requires = "secret_file")]
     key_id: Option<String>,
-    /// The file with the bearer key of gRPC calls
+    /// The file with the bearer key that gRPC calls must carry
     #[arg(long)]
     key_file: Option<PathBuf>,
-    /// Take requests without signature and key; on loopback alone
+    /// Take requests without a signature or key; allowed on a loopback address alone
     #[arg(long)]
     open: bool,
 }
@@ -55,10 +55,12 @@ pub struct FakeArgs {
 /// Runs it until it is told to stop.
 pub fn fake_downstream(args: &FakeArgs) -> Result<Outcome> {
     if args.open && !args.listen.ip().is_loopback() {
-        bail!("--open takes anybody's requests: listen on a loopback address");
+        bail!("--open takes anybody's requests: make it listen on a loopback address");
     }
     if !args.open && args.secret_file.is_none() && args.key_file.is_none() {
-        bail!("nobody could call it: give --secret-file and --key-id (HTTP), --key-file (gRPC), or --open");
+        bail!(
+            "nobody could call this downstream: give --secret-file and --key-id (HTTP), --key-file (gRPC), or --open"
+        );
     }
     let read = |path: &PathBuf| {
         std::fs::read_to_string(path)
@@ -93,7 +95,7 @@ pub fn fake_downstream(args: &FakeArgs) -> Result<Outcome> {
         let mut terminate = signal(SignalKind::terminate())?;
         let server = FakeServer::start(options, Arc::new(downstream), Clock::system())
             .await
-            .with_context(|| format!("cannot listen at {}", args.listen))?;
+            .with_context(|| format!("the address {} cannot be listened on", args.listen))?;
         println!("windfall fake-downstream is ready at {}", server.address());
         tokio::select! {
             _ = terminate.recv() => {}

@@ -1,16 +1,13 @@
 //! The roles: services that other teams call, one a process or all in one.
 //!
-//! [`options`] is what a process is told, [`parts`] what it opens ([`opening`]), [`role`] what a role mounts, [`mod@run`] its life from
-//! the start to the last drained record; [`following`], [`metrics`] and [`dev`] are what their names say.
+//! [`options`] is what a process is told, [`parts`] opens what the options name and hands it to the one wiring
+//! ([`crate::wiring`]), [`role`] is the work of each role, [`mod@run`] the life of a process from its start to the last
+//! drained record; [`metrics`], [`connectors`] and [`dev`] are what their names say.
 
 mod connectors;
-mod dev;
+pub mod dev;
 mod fake;
-mod following;
-mod keys;
-mod later;
 mod metrics;
-mod opening;
 mod options;
 mod parts;
 mod role;

@@ -1,18 +1,16 @@
 //! The options file of a role: what it runs on, who may call, what is served.
 
+use crate::drivers::{BrokerAt, Driver, LedgerAt, RulesAt, TokensAt};
 use crate::logging::TraceOptions;
+use crate::place;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use windfall_config::etcd::EtcdOptions;
 use windfall_connectors::{GrpcOptions, HttpOptions};
 use windfall_edge::ServeOptions;
-use windfall_queue_kafka::KafkaOptions;
-use windfall_queue_rocketmq::RocketOptions;
 use windfall_reward_service::{Again, ConnectorOptions, Firmness, LaterOptions, SceneSteps};
 use windfall_sdk::SdkOptions;
-use windfall_store::redis::RedisOptions;
 use windfall_token_service::TokenOptions;
 use windfall_wallet::WalletOptions;
 
@@ -61,68 +59,6 @@ pub struct ServiceOptions {
     pub trace: TraceOptions,
     /// How long a stop may take, ms. 0 to 600,000; default 20,000.
     pub drain_ms: u64,
-}
-
-/// A file, or etcd.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum RulesAt {
-    /// `rules/rules.toml` in `data`.
-    #[default]
-    Data,
-    /// This file.
-    File(PathBuf),
-    /// Keys in etcd; `copy` is set by the role.
-    Etcd(EtcdOptions),
-}
-
-/// What a broker of the rules is.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum BrokerAt {
-    /// Files in `data`: for one process alone.
-    Embedded,
-    /// A Kafka cluster.
-    Kafka(KafkaOptions),
-    /// RocketMQ.
-    Rocketmq(RocketOptions),
-}
-
-/// What keeps tokens.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum TokensAt {
-    /// Files in `data`: for one process alone.
-    #[default]
-    Embedded,
-    /// Redis, or Redis Cluster.
-    Redis(RedisOptions),
-}
-
-/// What keeps orders and balances.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum LedgerAt {
-    /// A file in `data`: for one process alone.
-    #[default]
-    File,
-    /// A PostgreSQL database.
-    Postgres(PostgresAt),
-}
-
-/// Where the database is.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PostgresAt {
-    /// `postgres://user:password@host:port/database`.
-    pub url: String,
-    /// The schema that holds the tables. Default `windfall`.
-    #[serde(default = "default_schema")]
-    pub schema: String,
-}
-
-fn default_schema() -> String {
-    "windfall".into()
 }
 
 /// Who pays a bonus type, and withdrawals.
@@ -266,18 +202,23 @@ impl GrantAsyncAt {
 
     fn check(&self) -> Result<()> {
         if !(1..=60_000).contains(&self.weak_store_ms) {
-            bail!("grant_async.weak_store_ms = {}: 1 to 60000 is allowed", self.weak_store_ms);
+            bail!("grant_async.weak_store_ms is {}, but only 1 to 60000 is allowed", self.weak_store_ms);
         }
         if !(1_000..=86_400_000).contains(&self.again_after_ms) {
-            bail!("grant_async.again_after_ms = {}: 1000 to 86400000 is allowed", self.again_after_ms);
+            bail!(
+                "grant_async.again_after_ms is {}, but only 1000 to 86400000 is allowed",
+                self.again_after_ms
+            );
         }
         let weak = |store: FirmnessAt, queue: FirmnessAt| store == queue && store == FirmnessAt::Weak;
         if weak(self.store, self.queue) {
-            bail!("grant_async: store and queue are both weak, so nothing would hold an order");
+            bail!("grant_async.store and grant_async.queue are both weak, so nothing would hold an order");
         }
         if let Some(own) = self.scenes.iter().find(|own| weak(own.store, own.queue)) {
             let (activity, scene) = (&own.activity, &own.scene);
-            bail!("grant_async.scenes: {activity}/{scene} has both weak, so nothing would hold an order");
+            bail!(
+                "grant_async.scenes makes both store and queue weak for {activity}/{scene}, so nothing would hold an order"
+            );
         }
         Ok(())
     }
@@ -325,15 +266,40 @@ impl ServiceOptions {
             options.brokers = ["a", "b"].map(|name| (name.to_owned(), BrokerAt::Embedded)).into();
         }
         if options.tenant.is_empty() {
-            bail!("tenant is empty; it names the app that is served");
+            bail!("the option tenant is empty, but it must name the app that is served");
         }
+        options.check_drivers()?;
         options.grant_async.check()?;
         if options.drain_ms > 600_000 {
-            bail!("drain_ms = {}: 0 to 600000 is allowed", options.drain_ms);
+            bail!("drain_ms is {}, but only 0 to 600000 is allowed", options.drain_ms);
         }
         std::fs::create_dir_all(&options.data)
-            .with_context(|| format!("cannot create {}", options.data.display()))?;
+            .with_context(|| format!("the directory {} cannot be created", options.data.display()))?;
         Ok(options)
+    }
+
+    /// The key ring's file.
+    pub fn keys_path(&self) -> PathBuf {
+        self.keys.clone().unwrap_or_else(|| place::keys(&self.data))
+    }
+
+    /// The access file.
+    pub fn access_path(&self) -> PathBuf {
+        self.access.clone().unwrap_or_else(|| self.data.join("access.toml"))
+    }
+
+    /// Refuses options that name a driver which this binary was built without.
+    fn check_drivers(&self) -> Result<()> {
+        let check = |key: &str, driver: Option<Driver>| {
+            driver.map_or(Ok(()), Driver::check).with_context(|| format!("the option {key} cannot be used"))
+        };
+        for (name, at) in &self.brokers {
+            check(&format!("brokers.{name}"), at.driver())?;
+        }
+        check("rules", self.rules.driver())?;
+        check("tokens", self.tokens.driver())?;
+        check("ledger", self.ledger.driver())?;
+        check("trace.otlp", self.trace.otlp.as_ref().map(|_| Driver::Otlp))
     }
 }
 

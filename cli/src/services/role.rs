@@ -1,5 +1,6 @@
-//! What each role needs and mounts.
+//! The roles of the binary, and the work of each.
 
+use crate::wiring::Work;
 use std::fmt;
 
 /// A role of the binary.
@@ -32,48 +33,29 @@ impl Role {
         }
     }
 
-    fn is(self, own: Self) -> bool {
-        self == own || self == Self::Serve
-    }
-
-    /// Sends rewards: an SDK a tenant.
-    pub fn sends(self) -> bool {
-        self.is(Self::SdkGateway)
-    }
-
-    /// Reads topics.
-    pub fn consumes(self) -> bool {
-        self.is(Self::Consumer)
-    }
-
-    /// Serves grants and the archive.
-    pub fn serves_grants(self) -> bool {
-        self.is(Self::RewardService)
-    }
-
-    /// Serves tokens.
-    pub fn serves_tokens(self) -> bool {
-        self.is(Self::TokenService)
-    }
-
-    /// Serves wallets.
-    pub fn serves_wallets(self) -> bool {
-        self.is(Self::Wallet)
-    }
-
-    /// Writes the ledger.
-    pub fn grants(self) -> bool {
-        self.consumes() || self.serves_grants() || self.serves_wallets()
-    }
-
-    /// Judges tokens.
-    pub fn judges_tokens(self) -> bool {
-        self.serves_tokens() || self.serves_wallets()
-    }
-
-    /// Writes to queues.
-    pub fn queues(self) -> bool {
-        self.sends() || self.consumes() || self.serves_grants()
+    /// What a process of this role does.
+    pub const fn work(self) -> Work {
+        const NOTHING: Work = Work {
+            sends: false,
+            consumes: false,
+            serves_grants: false,
+            serves_tokens: false,
+            serves_wallets: false,
+        };
+        match self {
+            Self::Serve => Work {
+                sends: true,
+                consumes: true,
+                serves_grants: true,
+                serves_tokens: true,
+                serves_wallets: true,
+            },
+            Self::TokenService => Work { serves_tokens: true, ..NOTHING },
+            Self::RewardService => Work { serves_grants: true, ..NOTHING },
+            Self::Consumer => Work { consumes: true, ..NOTHING },
+            Self::Wallet => Work { serves_wallets: true, ..NOTHING },
+            Self::SdkGateway => Work { sends: true, ..NOTHING },
+        }
     }
 }
 

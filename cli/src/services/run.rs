@@ -5,8 +5,8 @@ use super::metrics;
 use super::options::ServiceOptions;
 use super::parts::Parts;
 use super::role::Role;
-use crate::demo::Outcome;
 use crate::logging::LogArgs;
+use crate::outcome::Outcome;
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,13 +18,14 @@ use windfall_edge::{AccessSource, Health, Metrics, Parts as Served};
 /// Arguments of every role.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServiceArgs {
-    /// Options file (TOML); see docs/services.md. Variables WINDFALL_OPTION_… lie over it: WINDFALL_OPTION_SERVE__LISTEN
+    /// The options file (TOML), which docs/services.md describes. An environment variable such as
+    /// WINDFALL_OPTION_SERVE__LISTEN replaces the file's `serve.listen`
     #[arg(long)]
     config: Option<PathBuf>,
-    /// Where this process keeps its own files, in place of the options' `data`
+    /// The directory of this process's own files, in place of the option `data`
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Address and port, in place of the options' `serve.listen`; port 0 takes a free one
+    /// The address and port to listen on, in place of the option `serve.listen`; port 0 takes a free port
     #[arg(long)]
     listen: Option<SocketAddr>,
 }
@@ -34,7 +35,7 @@ pub struct ServiceArgs {
 pub struct ServeArgs {
     #[command(flatten)]
     service: ServiceArgs,
-    /// To try it out: makes key ring, rules and callers' keys where they are missing, and prints the keys
+    /// Try it out: make the key ring, the rules and the callers' keys where they are missing, and print the keys
     #[arg(long)]
     dev: bool,
 }
@@ -55,7 +56,9 @@ fn start(role: Role, args: &ServiceArgs, is_dev: bool, log: &LogArgs) -> Result<
         options.serve.listen = listen;
     }
     if is_dev && !options.serve.listen.ip().is_loopback() {
-        bail!("--dev serves without TLS and with keys that were printed: listen on a loopback address");
+        bail!(
+            "--dev serves without TLS, to callers whose keys were printed: make it listen on a loopback address"
+        );
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let traces = {
@@ -84,7 +87,8 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     metrics::register(&measured, &parts);
     parts.watch(&health);
     let served = Served { faces: parts.faces(role, &options.tenant), access, metrics: measured, health };
-    let server = windfall_edge::serve(&options.serve, served).await.context("serve")?;
+    let server =
+        windfall_edge::serve(&options.serve, served).await.context("the services cannot be served")?;
     // What a script waits for.
     println!("windfall {role} is ready at {}", server.address());
     let why = stops.first().await;
@@ -102,7 +106,7 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     tokio::select! {
         closed = ending => closed.map(|()| Outcome::Clean),
         _ = stops.first() => {
-            eprintln!("windfall: told twice to stop: what was in hand is delivered again at the next start");
+            eprintln!("windfall: stopped by the second signal; what was in flight is delivered again at the next start");
             Ok(Outcome::Interrupted)
         }
     }

@@ -1,6 +1,6 @@
 //! Numbers that cost a question to a broker or to the ledger: asked for every few seconds, read at each scrape.
 
-use crate::pipeline::GROUP;
+use crate::wiring::GROUP;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

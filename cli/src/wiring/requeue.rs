@@ -1,4 +1,4 @@
-//! Where consumers write events back to: the candidate queues of their route, through the fan-out.
+//! Where records go that a consumer requeues: the candidate queues of their route, through the fan-out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,17 +6,18 @@ use windfall_config::LiveRules;
 use windfall_consumer::{Done, RequeueOutcome, RequeueRecord, RequeueSink};
 use windfall_queue_virtual::{Fanout, Parcel, QueueId, Side, Undelivered};
 
-/// How long a record is offered to its queues before it goes to the salvage file.
+/// How long a record is offered to its queues before it goes to the spill log.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Sends records by the routes in force.
-pub struct FanoutSink {
+/// Requeues records by the routes in force.
+pub struct RequeueToQueues {
     fanout: Arc<Fanout>,
     rules: LiveRules,
 }
 
-impl FanoutSink {
-    pub fn new(fanout: Arc<Fanout>, rules: LiveRules) -> Self {
+impl RequeueToQueues {
+    /// To these queues.
+    pub const fn new(fanout: Arc<Fanout>, rules: LiveRules) -> Self {
         Self { fanout, rules }
     }
 
@@ -37,7 +38,7 @@ impl FanoutSink {
     }
 }
 
-impl RequeueSink for FanoutSink {
+impl RequeueSink for RequeueToQueues {
     fn requeue(&self, record: RequeueRecord, done: Done) {
         let candidates = self.candidates(&record);
         self.fanout.submit(&candidates, Box::new(RequeueParcel { record, done }));

@@ -1,17 +1,14 @@
 //! Follows the key ring's file where tokens are judged: a key that operators add is known here before any gateway mints
 //! with it.
 
+use super::background::Background;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::task::AbortHandle;
 use windfall_token::KeyRing;
 
 /// Between two looks at the file.
 const EVERY: Duration = Duration::from_secs(5);
-
-/// Follows until it is dropped.
-pub struct FollowKeys(AbortHandle);
 
 /// What was seen of a file last.
 struct Seen {
@@ -22,33 +19,33 @@ struct Seen {
     told: Option<String>,
 }
 
-impl FollowKeys {
-    /// Starts following the file that a ring was just read from. `take` takes over a changed ring.
-    pub fn start(path: &Path, take: impl Fn(KeyRing) -> Result<(), String> + Send + Sync + 'static) -> Self {
-        let mut seen = Seen { path: path.to_owned(), digest: None, told: None };
-        let task = tokio::spawn(async move {
-            loop {
-                let looked = tokio::task::spawn_blocking(move || (seen.look(), seen)).await;
-                let Ok((changed, back)) = looked else {
-                    tracing::error!("following the key ring has panicked; the keys so far stay");
-                    return;
-                };
-                seen = back;
-                match changed {
-                    None => {}
-                    Some(Ok(ring)) => match take(ring) {
-                        Ok(()) => tracing::info!("the key ring is taken over"),
-                        Err(error) => tracing::warn!(error, "the keys so far stay"),
-                    },
-                    Some(Err(error)) => {
-                        tracing::warn!(error, "the key ring cannot be read; the keys so far stay")
-                    }
+/// Follows the file that a ring was just read from. `take` takes over a changed ring.
+pub fn follow(
+    path: &Path,
+    take: impl Fn(KeyRing) -> Result<(), String> + Send + Sync + 'static,
+) -> Background {
+    let mut seen = Seen { path: path.to_owned(), digest: None, told: None };
+    Background::spawn("keys", async move {
+        loop {
+            let looked = tokio::task::spawn_blocking(move || (seen.look(), seen)).await;
+            let Ok((changed, back)) = looked else {
+                tracing::error!("following the key ring has panicked; the keys so far stay");
+                return;
+            };
+            seen = back;
+            match changed {
+                None => {}
+                Some(Ok(ring)) => match take(ring) {
+                    Ok(()) => tracing::info!("the key ring is taken over"),
+                    Err(error) => tracing::warn!(error, "the keys so far stay"),
+                },
+                Some(Err(error)) => {
+                    tracing::warn!(error, "the key ring cannot be read; the keys so far stay");
                 }
-                tokio::time::sleep(EVERY).await;
             }
-        });
-        Self(task.abort_handle())
-    }
+            tokio::time::sleep(EVERY).await;
+        }
+    })
 }
 
 impl Seen {
@@ -70,12 +67,6 @@ impl Seen {
                 (self.told.replace(error.clone()).as_ref() != Some(&error)).then_some(Err(error))
             }
         }
-    }
-}
-
-impl Drop for FollowKeys {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -1,6 +1,7 @@
-//! The layout of a data directory, and who may use it.
+//! The data directory of a demo: what it was started with, and who may use it.
 
-use crate::backends::Backends;
+use super::backends::Backends;
+use crate::place;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -81,12 +82,12 @@ impl DataDir {
         if let Some(dir) = place::rules(path).parent() {
             std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         }
-        let text = toml::to_string(&manifest).context("cannot write the manifest")?;
+        let text = toml::to_string(&manifest).context("the manifest cannot be written")?;
         // Whole or not at all: a kill in between must not leave a directory that is neither new nor a demo's.
         let draft = own.file("demo.toml.new");
         std::fs::write(&draft, text)
             .and_then(|()| std::fs::rename(&draft, own.file(MANIFEST)))
-            .with_context(|| format!("cannot write to {}", path.display()))?;
+            .with_context(|| format!("the directory {} cannot be written to", path.display()))?;
         Ok(own)
     }
 
@@ -103,26 +104,26 @@ impl DataDir {
             .truncate(false)
             .write(true)
             .open(&file)
-            .with_context(|| format!("cannot write to {}", path.display()))?;
+            .with_context(|| format!("the directory {} cannot be written to", path.display()))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => bail!("{} is in use by another process", path.display()),
             Err(TryLockError::Error(error)) => {
-                Err(error).with_context(|| format!("cannot lock {}", file.display()))
+                Err(error).with_context(|| format!("the file {} cannot be locked", file.display()))
             }
         }
     }
 
     /// Notes that nothing is on its way any more.
     pub fn finish(&self) -> Result<()> {
-        std::fs::write(self.file(FINISHED), "").context("cannot note that the demo is finished")
+        std::fs::write(self.file(FINISHED), "").context("it cannot be noted that the demo is finished")
     }
 
     /// Notes that something may be on its way.
     pub fn begin(&self) -> Result<()> {
         match std::fs::remove_file(self.file(FINISHED)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).context("cannot note that the demo goes on")
+                Err(error).context("it cannot be noted that the demo goes on")
             }
             _ => Ok(()),
         }
@@ -140,53 +141,6 @@ impl DataDir {
 
     fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
-    }
-}
-
-/// Where things are in a data directory.
-pub mod place {
-    use std::path::{Path, PathBuf};
-
-    /// The key ring.
-    pub fn keys(data: &Path) -> PathBuf {
-        data.join("keys.toml")
-    }
-    /// The live rules, in a directory of their own: it is watched, and the ledger next to them would wake it all
-    /// the time.
-    pub fn rules(data: &Path) -> PathBuf {
-        data.join("rules").join("rules.toml")
-    }
-    /// The SDK's spool.
-    pub fn spool(data: &Path) -> PathBuf {
-        data.join("spool")
-    }
-    /// An embedded broker.
-    pub fn broker(data: &Path, name: &str) -> PathBuf {
-        data.join("brokers").join(name)
-    }
-    /// The token store.
-    pub fn tokens(data: &Path) -> PathBuf {
-        data.join("tokens")
-    }
-    /// The ledger.
-    pub fn ledger(data: &Path) -> PathBuf {
-        data.join("ledger.db")
-    }
-    /// What no queue would take.
-    pub fn salvage(data: &Path) -> PathBuf {
-        data.join("salvage")
-    }
-    /// The last good rules, where etcd keeps them.
-    pub fn rules_copy(data: &Path) -> PathBuf {
-        data.join("rules-copy.toml")
-    }
-    /// What a second process that joins keeps for itself.
-    pub fn guest(data: &Path) -> PathBuf {
-        data.join("guest")
-    }
-    /// The book of the badge downstream.
-    pub fn badge_book(data: &Path) -> PathBuf {
-        data.join("badge.book")
     }
 }
 

@@ -1,14 +1,17 @@
-//! Where events wait that `GrantAsync` took: a record in the queue of their route, acknowledged by a broker before the
-//! caller is told, unless their scene says that the ledger's reservation is enough. And who writes those again whose
-//! record was lost.
+//! Where the events of asynchronous grants wait: in a record in the queue of their route, acknowledged by a broker before
+//! the caller is told, unless their scene says that the ledger's reservation is enough. And the task that writes those
+//! again whose record was lost.
 
+use super::background::Background;
+use super::parts::Brokers;
+use super::queues;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 use windfall_config::LiveRules;
+use windfall_contract::broker::Lag;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
 use windfall_queue_virtual::{Fanout, Parcel, QueueId, Side, Undelivered};
@@ -25,7 +28,7 @@ const PACK_EVENTS: usize = 256;
 const PACK_BYTES: usize = 64 << 10;
 
 /// Writes events to the queues of the rules in force.
-pub struct LaterQueue {
+pub struct AsyncGrantQueue {
     fanout: Arc<Fanout>,
     rules: LiveRules,
 }
@@ -40,7 +43,7 @@ struct Pack {
     at: Vec<usize>,
 }
 
-impl LaterQueue {
+impl AsyncGrantQueue {
     /// Over these queues.
     pub const fn new(fanout: Arc<Fanout>, rules: LiveRules) -> Self {
         Self { fanout, rules }
@@ -96,7 +99,7 @@ impl LaterQueue {
 }
 
 #[async_trait]
-impl EventQueue for LaterQueue {
+impl EventQueue for AsyncGrantQueue {
     fn check(&self, event: &Bytes) -> Result<(), NotQueued> {
         // What is no event is for the ledger to decide, and to archive.
         EventRef::parse(event).map_or(Ok(()), |event| self.way(&event).map(drop))
@@ -107,7 +110,7 @@ impl EventQueue for LaterQueue {
         let mut written = Vec::new();
         for pack in self.pack(events, &mut answers) {
             let (done, stored) = oneshot::channel();
-            let parcel = LaterParcel { payload: pack.record(), key: pack.key, done };
+            let parcel = AsyncGrantParcel { payload: pack.record(), key: pack.key, done };
             self.fanout.submit(&[pack.way], Box::new(parcel));
             written.push((pack.at, stored));
         }
@@ -125,36 +128,25 @@ impl EventQueue for LaterQueue {
     }
 }
 
-/// Writes lost events again until it is dropped.
-pub struct Rewriting(AbortHandle);
-
-impl Rewriting {
-    /// Starts looking. `lag` says how many records the queues hold: while they are behind, an order is old because its
-    /// event waits there, and a copy of it would only make them longer.
-    pub fn start(later: LaterGrants, again: Again, lag: impl Fn() -> u64 + Send + 'static) -> Self {
-        let task = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(Duration::from_millis(again.every_ms)).await;
-                if lag() > LAG_MAX_RECORDS {
-                    continue;
-                }
-                match later.write_again(again).await {
-                    Ok(done) if done.written > 0 || done.failed > 0 => {
-                        tracing::warn!(?done, "orders are reserved for long; their events are written again");
-                    }
-                    Ok(_) => {}
-                    Err(error) => tracing::warn!(%error, "the ledger did not say which orders are reserved"),
-                }
+/// Writes lost events again. While the queues are behind, an order is old because its event waits there, and a copy of
+/// it would only make them longer; so their `lag` is asked for first.
+pub fn write_again(grants: LaterGrants, again: Again, rules: LiveRules, brokers: Brokers) -> Background {
+    Background::spawn("lost events", async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(again.every_ms)).await;
+            let lag = queues::lag(&rules.current(), &brokers).await;
+            if lag.into_values().flatten().map(Lag::records).sum::<u64>() > LAG_MAX_RECORDS {
+                continue;
             }
-        });
-        Self(task.abort_handle())
-    }
-}
-
-impl Drop for Rewriting {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+            match grants.write_again(again).await {
+                Ok(done) if done.written > 0 || done.failed > 0 => {
+                    tracing::warn!(?done, "orders are reserved for long; their events are written again");
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "the ledger did not say which orders are reserved"),
+            }
+        }
+    })
 }
 
 impl Pack {
@@ -168,13 +160,13 @@ impl Pack {
     }
 }
 
-struct LaterParcel {
+struct AsyncGrantParcel {
     key: Vec<u8>,
     payload: Vec<u8>,
     done: oneshot::Sender<bool>,
 }
 
-impl Parcel for LaterParcel {
+impl Parcel for AsyncGrantParcel {
     fn key(&self) -> &[u8] {
         &self.key
     }

@@ -1,0 +1,90 @@
+//! The ledger: a file or PostgreSQL.
+
+use super::Driver;
+use crate::place;
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use std::path::Path;
+#[cfg(feature = "postgres")]
+use windfall_ledger::PostgresOptions;
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader};
+
+/// What keeps orders and balances.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum LedgerAt {
+    /// A file in the data directory, for one process alone.
+    #[default]
+    File,
+    /// A PostgreSQL database.
+    Postgres(PostgresAt),
+}
+
+/// Where the database is.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PostgresAt {
+    /// `postgres://user:password@host:port/database`.
+    pub url: String,
+    /// The schema that holds the tables. Default `windfall`.
+    #[serde(default = "default_schema")]
+    pub schema: String,
+}
+
+fn default_schema() -> String {
+    "windfall".into()
+}
+
+impl LedgerAt {
+    /// The driver that it needs.
+    pub const fn driver(&self) -> Option<Driver> {
+        match self {
+            Self::File => None,
+            Self::Postgres(_) => Some(Driver::Postgres),
+        }
+    }
+
+    /// Opens it for writing. Blocks.
+    pub fn open(&self, data: &Path) -> Result<Ledger> {
+        match self {
+            Self::File => Ledger::open(place::ledger(data), &LedgerOptions::default())
+                .context("the ledger cannot be opened"),
+            Self::Postgres(at) => at.open().context("the ledger in PostgreSQL cannot be opened"),
+        }
+    }
+
+    /// Opens it for reading alone. Blocks.
+    pub fn open_reader(&self, data: &Path) -> Result<LedgerReader> {
+        match self {
+            Self::File => Ok(LedgerReader::open(place::ledger(data))?),
+            Self::Postgres(at) => at.open_reader(),
+        }
+        .context("the ledger cannot be read")
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl PostgresAt {
+    fn options(&self) -> PostgresOptions {
+        PostgresOptions { schema: self.schema.clone(), ..PostgresOptions::default() }
+    }
+
+    fn open(&self) -> Result<Ledger> {
+        Ok(Ledger::connect(&self.url, &self.options())?)
+    }
+
+    fn open_reader(&self) -> Result<LedgerReader> {
+        Ok(LedgerReader::connect(&self.url, &self.options())?)
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+impl PostgresAt {
+    fn open(&self) -> Result<Ledger> {
+        Driver::Postgres.absent()
+    }
+
+    fn open_reader(&self) -> Result<LedgerReader> {
+        Driver::Postgres.absent()
+    }
+}

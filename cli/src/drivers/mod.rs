@@ -1,0 +1,136 @@
+//! The one place where drivers are opened: brokers, token store, ledger and live rules, embedded or on real servers.
+//!
+//! An options file of a role and a demo's command line both come down to the same four choices: [`BrokerAt`],
+//! [`TokensAt`], [`LedgerAt`], [`RulesAt`]. Each driver of a real server is a cargo feature of this binary; a binary that
+//! was built without one still reads the options that name it, and refuses them by [`Driver::check`].
+
+mod brokers;
+mod ledger;
+mod rules;
+mod tokens;
+
+use anyhow::{Result, bail};
+pub use brokers::BrokerAt;
+pub use ledger::{LedgerAt, PostgresAt};
+pub use rules::{RulesAt, RulesFollower};
+pub use tokens::TokensAt;
+
+/// A driver that this binary may have been built without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driver {
+    /// Apache Kafka.
+    Kafka,
+    /// Apache RocketMQ.
+    RocketMq,
+    /// Redis and Redis Cluster.
+    Redis,
+    /// PostgreSQL.
+    Postgres,
+    /// etcd.
+    Etcd,
+    /// OpenTelemetry's protocol, by which traces are exported.
+    Otlp,
+}
+
+impl Driver {
+    /// Its name, and the cargo feature that builds it.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Kafka => ("Kafka", "kafka"),
+            Self::RocketMq => ("RocketMQ", "rocketmq"),
+            Self::Redis => ("Redis", "redis"),
+            Self::Postgres => ("PostgreSQL", "postgres"),
+            Self::Etcd => ("etcd", "etcd"),
+            Self::Otlp => ("OTLP", "otlp"),
+        }
+    }
+
+    /// Whether this binary was built with it.
+    pub const fn is_built(self) -> bool {
+        match self {
+            Self::Kafka => cfg!(feature = "kafka"),
+            Self::RocketMq => cfg!(feature = "rocketmq"),
+            Self::Redis => cfg!(feature = "redis"),
+            Self::Postgres => cfg!(feature = "postgres"),
+            Self::Etcd => cfg!(feature = "etcd"),
+            Self::Otlp => cfg!(feature = "otlp"),
+        }
+    }
+
+    /// Refuses what needs a driver that is not there.
+    pub fn check(self) -> Result<()> {
+        if self.is_built() {
+            return Ok(());
+        }
+        let (name, feature) = self.names();
+        bail!(
+            "this binary was built without {name}; build it with `./dev run …`, or with cargo's feature `{feature}`"
+        )
+    }
+
+    /// What opening answers where [`Driver::check`] was not asked before.
+    #[cfg_attr(
+        all(
+            feature = "kafka",
+            feature = "rocketmq",
+            feature = "redis",
+            feature = "postgres",
+            feature = "etcd"
+        ),
+        expect(dead_code, reason = "every driver is there")
+    )]
+    fn absent<T>(self) -> Result<T> {
+        self.check()?;
+        bail!("{} was not opened", self.names().0)
+    }
+}
+
+/// Stands for the options of a driver that this binary was built without. It takes any, for nothing reads them.
+#[cfg(not(all(feature = "kafka", feature = "rocketmq", feature = "redis", feature = "etcd")))]
+#[derive(Debug, Clone, Copy)]
+pub struct Absent;
+
+#[cfg(not(all(feature = "kafka", feature = "rocketmq", feature = "redis", feature = "etcd")))]
+impl<'de> serde::Deserialize<'de> for Absent {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(from).map(|_| Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_was_not_built_is_refused_by_name() {
+        use Driver::{Etcd, Kafka, Otlp, Postgres, Redis, RocketMq};
+        for driver in [Kafka, RocketMq, Redis, Postgres, Etcd, Otlp] {
+            let refused = driver.check().map_err(|error| error.to_string());
+            let (name, feature) = driver.names();
+            match refused {
+                Ok(()) => assert!(driver.is_built(), "{name}"),
+                Err(error) => {
+                    let expected =
+                        format!("this binary was built without {name}; build it with `./dev run …`");
+                    assert!(!driver.is_built() && error.starts_with(&expected), "{error}");
+                    assert!(error.contains(&format!("`{feature}`")), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_options_of_every_driver_are_read_whether_it_was_built_or_not() {
+        let brokers = "kafka = { bootstrap_servers = \"localhost:9092\" }";
+        let broker: BrokerAt = toml::from_str(brokers).unwrap();
+        assert_eq!(broker.driver(), Some(Driver::Kafka));
+        let broker: BrokerAt = toml::from_str("rocketmq = { endpoints = [\"localhost:8081\"] }").unwrap();
+        assert_eq!(broker.driver(), Some(Driver::RocketMq));
+        let tokens: TokensAt = toml::from_str("redis = { urls = [\"redis://localhost\"] }").unwrap();
+        assert_eq!(tokens.driver(), Some(Driver::Redis));
+        let ledger: LedgerAt = toml::from_str("postgres = { url = \"postgres://localhost\" }").unwrap();
+        assert_eq!(ledger.driver(), Some(Driver::Postgres));
+        let rules: RulesAt = toml::from_str("etcd = { endpoints = [\"http://localhost:2379\"] }").unwrap();
+        assert_eq!(rules.driver(), Some(Driver::Etcd));
+    }
+}

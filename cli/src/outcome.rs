@@ -1,0 +1,31 @@
+//! What a command came to, and the exit code that says so.
+
+use std::process::ExitCode;
+
+/// What a command came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All is well.
+    Clean,
+    /// The check found damage, or something that was asked for is not decided yet.
+    Damage,
+    /// It was stopped before its end.
+    Interrupted,
+}
+
+/// What `--help` says of exit codes.
+pub const EXIT_CODES: &str = "Exit codes:
+  0    All is well.
+  1    The check found damage, or something that was asked for is not decided yet: ask again.
+  2    The call or its input was wrong, or a part could not be used. Nothing was changed.
+  130  The command was interrupted.";
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        Self::from(match outcome {
+            Outcome::Clean => 0,
+            Outcome::Damage => 1,
+            Outcome::Interrupted => 130,
+        })
+    }
+}

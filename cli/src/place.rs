@@ -1,0 +1,54 @@
+//! Where things are in a data directory, a demo's or a role's.
+
+use std::path::{Path, PathBuf};
+
+/// The key ring.
+pub fn keys(data: &Path) -> PathBuf {
+    data.join("keys.toml")
+}
+
+/// The live rules, in a directory of their own: it is watched, and the ledger next to them would wake it all
+/// the time.
+pub fn rules(data: &Path) -> PathBuf {
+    data.join("rules").join("rules.toml")
+}
+
+/// The SDK's spool.
+pub fn spool(data: &Path) -> PathBuf {
+    data.join("spool")
+}
+
+/// An embedded broker.
+pub fn broker(data: &Path, name: &str) -> PathBuf {
+    data.join("brokers").join(name)
+}
+
+/// The token store.
+pub fn tokens(data: &Path) -> PathBuf {
+    data.join("tokens")
+}
+
+/// The ledger.
+pub fn ledger(data: &Path) -> PathBuf {
+    data.join("ledger.db")
+}
+
+/// What no queue would take.
+pub fn salvage(data: &Path) -> PathBuf {
+    data.join("salvage")
+}
+
+/// The last good rules, where etcd keeps them.
+pub fn rules_copy(data: &Path) -> PathBuf {
+    data.join("rules-copy.toml")
+}
+
+/// What a second process that joins keeps for itself.
+pub fn guest(data: &Path) -> PathBuf {
+    data.join("guest")
+}
+
+/// The book of the badge downstream.
+pub fn badge_book(data: &Path) -> PathBuf {
+    data.join("badge.book")
+}

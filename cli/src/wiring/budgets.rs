@@ -1,0 +1,54 @@
+//! Carries the budgets of the live rules to the ledger.
+
+use super::background::Background;
+use std::sync::Arc;
+use std::time::Duration;
+use windfall_config::LiveRules;
+use windfall_contract::rules::Rules;
+use windfall_reward_service::ledger::BudgetsApplied;
+use windfall_reward_service::{CallError, RewardHandle};
+
+/// Between two attempts to set the same budgets.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Sets the budgets of these rules, unless newer rules have set theirs, and says what could not be set as asked.
+pub async fn set(rewards: &RewardHandle, rules: &Rules) -> Result<(), CallError> {
+    match rewards.apply_budgets(rules.version, &rules.budgets).await? {
+        BudgetsApplied::Set(raised) => {
+            for one in raised {
+                tracing::warn!(?one, "a budget cannot go below what was given out");
+            }
+        }
+        BudgetsApplied::Stale { newest } => tracing::warn!(
+            version = rules.version,
+            newest,
+            "the ledger has the budgets of newer rules, and keeps them; this process has old ones"
+        ),
+    }
+    Ok(())
+}
+
+/// Sets budgets anew with every version of the rules that changes them.
+pub fn follow(rules: LiveRules, rewards: RewardHandle) -> Background {
+    Background::spawn("budgets", async move {
+        let mut changes = rules.subscribe();
+        // Once at the beginning: the rules may have changed since the start set them.
+        let mut applied = None;
+        loop {
+            let now = Arc::clone(&changes.borrow_and_update());
+            if applied.as_ref() != Some(&now.budgets) {
+                match set(&rewards, &now).await {
+                    Ok(()) => applied = Some(now.budgets.clone()),
+                    Err(error) => {
+                        tracing::warn!(%error, "budgets not set yet; trying again");
+                        tokio::time::sleep(RETRY).await;
+                        continue;
+                    }
+                }
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    })
+}

@@ -1,0 +1,27 @@
+//! The one wiring of a process: SDK, queues, consumers, reward service, token verifier, wallet, and the tasks that keep
+//! them at the rules, budgets and keys in force.
+//!
+//! Nothing here knows an address or an options file. Whoever starts a process gives [`Parts`] (brokers, stores, ledger,
+//! connectors, live rules), says by [`Work`] what the process does, and gets a running [`Wiring`]. `services` opens the
+//! parts that an options file names; `demo` opens parts that it can break. What runs on them is the same.
+
+mod async_grants;
+mod background;
+mod budgets;
+mod consuming;
+mod keys;
+mod parts;
+mod queues;
+mod requeue;
+mod running;
+mod token_drop;
+mod work;
+
+pub use consuming::Consuming;
+pub use parts::{Brokers, Options, Parts};
+pub use queues::lag;
+pub use running::Wiring;
+pub use work::Work;
+
+/// The consumer group of the reward service.
+pub const GROUP: &str = "reward";

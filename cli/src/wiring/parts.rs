@@ -1,0 +1,67 @@
+//! What a process is given to run on.
+
+use crate::drivers::RulesFollower;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use windfall_config::LiveRules;
+use windfall_contract::Clock;
+use windfall_contract::broker::Broker;
+use windfall_contract::connector::Connector;
+use windfall_contract::tokens::TokenStore;
+use windfall_reward_service::ledger::Ledger;
+use windfall_reward_service::{Again, LaterOptions, RewardOptions};
+use windfall_sdk::SdkOptions;
+use windfall_token::KeyRing;
+use windfall_token_service::TokenOptions;
+use windfall_wallet::WalletOptions;
+
+/// Brokers by the names that the rules have for them.
+pub type Brokers = BTreeMap<String, Arc<dyn Broker>>;
+
+/// Open parts. Those that the process's [`Work`](super::Work) does not need may be missing.
+pub struct Parts {
+    /// The live rules.
+    pub rules: LiveRules,
+    /// Keeps the live rules up to date; closed last.
+    pub rules_follower: RulesFollower,
+    /// The brokers; needed where the process writes to queues.
+    pub brokers: Brokers,
+    /// Where tokens are kept.
+    pub tokens: Arc<dyn TokenStore>,
+    /// The key ring; needed where the process sends or verifies tokens.
+    pub keys: Option<KeyRing>,
+    /// Where orders and balances are kept; needed where the process grants.
+    pub ledger: Option<Ledger>,
+    /// The downstream systems that `Options::rewards` names.
+    pub connectors: Vec<Arc<dyn Connector>>,
+    /// The process's clock.
+    pub clock: Clock,
+}
+
+/// How the parts are used.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Of the SDK: the app it sends for, and how it gathers packs.
+    pub sdk: SdkOptions,
+    /// The directory of the SDK's spool.
+    pub spool: PathBuf,
+    /// Who pays what.
+    pub rewards: RewardOptions,
+    /// How tokens are verified.
+    pub token_service: TokenOptions,
+    /// How long wallets wait.
+    pub wallet: WalletOptions,
+    /// Which parts must answer before an asynchronous grant does.
+    pub async_grants: LaterOptions,
+    /// When events of orders that are still reserved are written again.
+    pub rewrite: Again,
+    /// Topics that are consumed; none: all that the rules name.
+    pub topics: Vec<String>,
+    /// The spill log: records that no queue takes wait there.
+    pub salvage: PathBuf,
+    /// The key ring's file, followed where tokens are verified.
+    pub keys_file: PathBuf,
+    /// Seeds the consumers' jitter.
+    pub jitter_seed: u64,
+}
