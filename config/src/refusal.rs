@@ -113,7 +113,7 @@ pub enum Fault {
     #[error("is {found}; it must be {allowed}")]
     WrongType {
         /// The type that stands there.
-        found: &'static str,
+        found: String,
         /// What it must be.
         allowed: String,
     },
@@ -125,6 +125,9 @@ pub enum Fault {
         /// What it must be.
         allowed: String,
     },
+    /// A value that its own type refuses, in that type's words.
+    #[error("{0}")]
+    Unfit(String),
     /// A reference to something that is not there.
     #[error("names the unknown {what} `{found}`; {}", hint(.nearest.as_deref(), .known))]
     UnknownName {
