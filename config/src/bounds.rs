@@ -4,18 +4,18 @@ use windfall_contract::rules::Limit;
 
 use crate::document::Number;
 
-/// Bytes of a document at most: 1 MiB, which holds some ten thousand routes and is read in a millisecond.
+/// Bytes of a document at most: 1 MiB, which holds some ten thousand routes.
 pub(crate) const DOCUMENT_MAX_BYTES: usize = 1 << 20;
 /// Bytes of the name of a topic, queue, broker, activity or scene.
 pub(crate) const NAME_MAX_BYTES: usize = 64;
 /// Bytes of a bonus type's name, as the record format has it.
 pub(crate) const TYPE_MAX_BYTES: usize = 32;
-/// Bonus types at most: each costs every instance a lane.
+/// The most bonus types of a document: each costs every instance a lane.
 pub(crate) const TYPES_MAX: usize = 256;
 /// The largest version, budget total, and sum of budget totals of a type: 2^53 − 1, exact in every JSON reader.
 pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
 
-/// Revocations at most. With long order numbers the document's size is reached before.
+/// The most revocations of a document. With long order numbers its size is reached before.
 pub(crate) const REVOCATIONS_MAX: usize = 10_000;
 /// Bytes of a revoked order number, as tokens have them.
 pub(crate) const TRADE_NO_MAX_BYTES: usize = 128;
@@ -24,7 +24,7 @@ pub(crate) const WHY_MAX_BYTES: usize = 256;
 
 pub(crate) type Version = Number<u64, 1, NUMBER_MAX>;
 pub(crate) type Partitions = Number<u32, 1, 1024>;
-/// Per cent; a queue that says nothing sends all to its master.
+/// A share in per cent; a queue that gives none sends all events to its master.
 pub(crate) type RatioPercent = Number<u8, 0, 100>;
 pub(crate) type RatePerS = Number<u64, 0, { Limit::RATE_PER_S_MAX }>;
 pub(crate) type Burst = Number<u32, 1, { Limit::BURST_MAX as u64 }>;
@@ -37,7 +37,7 @@ pub(crate) type BudgetShards = Number<u32, 1, 64>;
 /// Eight rows take some eight times the concurrent grants of one, and rebalance rarely.
 pub(crate) const BUDGET_SHARDS_DEFAULT: u32 = 8;
 
-/// Keys are numbered from 1.
+/// The keys of a key ring are numbered from 1.
 pub(crate) type RevokedKey = Number<u32, 1, { u32::MAX as u64 }>;
 pub(crate) type RevokedBeforeMs = Number<i64, 1, NUMBER_MAX>;
 
@@ -45,7 +45,7 @@ pub(crate) type RevokedBeforeMs = Number<i64, 1, NUMBER_MAX>;
 pub(crate) type HoldMaxMs = Number<u64, 0, 10_000>;
 /// Below 100 ms everything would be requeued.
 pub(crate) type DeadlineMs = Number<u64, 100, 600_000>;
-/// At least 1, so that doubling grows.
+/// The delay is at least 1 ms, so that doubling makes it grow.
 pub(crate) type RequeueDelayMs = Number<u64, 1, 60_000>;
 pub(crate) type RequeueDelayMaxMs = Number<u64, 1, 3_600_000>;
 pub(crate) type MaxFailures = Number<u32, 1, 1000>;

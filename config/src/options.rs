@@ -26,17 +26,17 @@ pub enum OptionsError {
     /// The file cannot be read.
     #[error("the options file {path} cannot be read: {source}")]
     Read {
-        /// The file.
+        /// The options file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The file is no text, too long, or not TOML.
+    /// The file is not text, is too long, or is not TOML.
     #[error("{path}{}: {message}", .line.map(|line| format!(", line {line}")).unwrap_or_default())]
     Document {
-        /// The file.
+        /// The options file.
         path: PathBuf,
-        /// Line, from 1, where it is known.
+        /// The line, counted from 1, where it is known.
         line: Option<usize>,
         /// What is wrong.
         message: String,
@@ -56,19 +56,19 @@ pub enum OptionsError {
 /// Where an option was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// In the file.
+    /// The option was set in the file.
     File {
-        /// The file.
+        /// The options file.
         path: PathBuf,
-        /// Line, from 1.
+        /// The line, counted from 1.
         line: usize,
     },
-    /// In the environment.
+    /// The option was set by a variable of the environment.
     Environment {
         /// The variable's name.
         name: String,
     },
-    /// Nowhere: it is missing.
+    /// The option was set nowhere, so it is missing.
     Nowhere,
 }
 

@@ -43,23 +43,8 @@ impl<T> Field<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Given<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Given<T> {
-            type Value = Field<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value")
-            }
-
-            fn visit_none<E: Error>(self) -> Result<Field<T>, E> {
-                Ok(Field::Missing)
-            }
-
-            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Field<T>, D::Error> {
-                Needed::deserialize(deserializer).map(|Needed(field)| field)
-            }
-        }
-        deserializer.deserialize_option(Given(PhantomData))
+        let given = Option::<Needed<T>>::deserialize(deserializer)?;
+        Ok(given.map_or(Self::Missing, |Needed(field)| field))
     }
 }
 
