@@ -8,7 +8,7 @@ use crate::document::{version_of, with_version};
 use crate::refusal::Refusal;
 use windfall_contract::rules::Rules;
 
-/// Bytes of `who` and of `why` at most.
+/// The most bytes that `who` and `why` may have each.
 const REMARK_MAX_BYTES: usize = 4096;
 
 /// Rules with their history, as an operator changes them: [`crate::RulesStore`] has them in a file, `EtcdRulesStore`
@@ -47,13 +47,13 @@ pub trait ChangeRules: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// The version it made.
+    /// The version that the change made.
     pub version: u64,
-    /// When, ms since 1970.
+    /// When it was made, in ms since 1970.
     pub at_ms: u64,
-    /// Who made it.
+    /// The person or program that made it.
     pub who: String,
-    /// Why.
+    /// The reason that was given for it.
     pub why: String,
     /// The whole document before it; `None` for the first.
     pub before: Option<String>,
@@ -72,23 +72,23 @@ impl Change {
 /// Every change that was kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
-    /// By version, oldest first.
+    /// The changes by version, the oldest first.
     pub changes: Vec<Change>,
     /// Files or keys that could not be read, with the reason.
     pub unreadable: Vec<(String, String)>,
 }
 
-/// What a change came to.
+/// The outcome of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// This version is there now.
+    /// The document was written, and has a new version.
     Changed {
         /// The new version.
         version: u64,
     },
-    /// It said that already, to the byte; nothing was written.
+    /// The document was the same to the byte already, so nothing was written.
     Unchanged {
-        /// The version it has.
+        /// The version that the document has.
         version: u64,
     },
 }
@@ -97,9 +97,9 @@ pub enum Written {
 #[derive(Debug, thiserror::Error)]
 #[error("{place} cannot be read: {source}")]
 pub struct ReadError {
-    /// The file, directory or key.
+    /// The file, directory or key that cannot be read.
     pub place: String,
-    /// Why.
+    /// The error of the operating system or of etcd.
     pub source: io::Error,
 }
 
@@ -134,11 +134,11 @@ pub enum SetError {
     /// there before trying again.
     #[error("{what} {place}: {source}; look at the version that is there before trying again")]
     Io {
-        /// What failed.
+        /// The step that failed.
         what: &'static str,
-        /// Where.
+        /// The file, directory or key at which it failed.
         place: String,
-        /// Why.
+        /// The error of the operating system or of etcd.
         source: io::Error,
     },
 }
@@ -184,7 +184,7 @@ pub(crate) fn check_base(based_on: u64, current: Option<u64>) -> Result<(), SetE
     }
 }
 
-/// Who, why and when.
+/// The remarks with which a change is kept.
 #[derive(Clone, Copy)]
 pub(crate) struct Remarks<'a> {
     pub(crate) who: &'a str,

@@ -25,7 +25,7 @@
 //!
 //! # fn main() -> Result<(), windfall_config::Refusal> {
 //! let text = include_str!("../samples/rules.toml");
-//! let (live, applier) = LiveRules::adjustable(crate::parse_rules(text, Some(&["a", "b"]))?, None);
+//! let (live, applier) = LiveRules::adjustable(windfall_config::parse_rules(text, Some(&["a", "b"]))?, None);
 //! let route = live.current().route("spring-2027", "card-draw", "coin").map(|route| route.queue.clone());
 //! assert_eq!(route.as_deref(), Some("gifts"));
 //!
@@ -46,9 +46,11 @@ mod change;
 mod document;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod findings;
 mod live;
 mod nearest;
 mod options;
+mod reader;
 mod refusal;
 mod store;
 mod watch;

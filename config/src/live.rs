@@ -41,7 +41,7 @@ pub struct Status {
     pub version: u64,
     /// When it was swapped in, ms since 1970; `None` for the rules of the start.
     pub applied_at_ms: Option<u64>,
-    /// Swaps since the start.
+    /// How often the rules were swapped since the start.
     pub swaps: u64,
     /// Candidates refused since the start (I6). The same bytes, seen again, count once.
     pub refusals: u64,
@@ -56,7 +56,7 @@ pub struct Status {
 /// A message with its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Noted {
-    /// When, ms since 1970.
+    /// When it was noted, in ms since 1970.
     pub at_ms: u64,
     /// What was wrong, with keys and lines.
     pub text: String,
@@ -65,14 +65,14 @@ pub struct Noted {
 /// What became of a candidate that validates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
-    /// It runs now.
+    /// The candidate runs now.
     Swapped {
         /// The version that ran before.
         from: u64,
         /// The version that runs now.
         to: u64,
     },
-    /// It is what runs already.
+    /// The candidate is what runs already.
     Unchanged,
 }
 

@@ -10,7 +10,7 @@ pub(crate) const PROBLEMS_MAX: usize = 50;
 /// A rules document that was refused as a whole (I6). Correct what it names and offer the document again;
 /// nothing has changed.
 ///
-/// Its text has one line a problem.
+/// Its text has one line for each problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text())]
 pub struct Refusal {
@@ -48,7 +48,7 @@ impl Refusal {
 pub struct Problem {
     /// The key's path, as `queues.cash.ratio` or `routes[2].queue`; empty for the document itself.
     pub key: String,
-    /// Line, from 1, where it is known.
+    /// The line, counted from 1, where it is known.
     pub line: Option<usize>,
     /// What is wrong.
     pub fault: Fault,
@@ -69,31 +69,31 @@ impl fmt::Display for Problem {
 /// What is wrong, with what was found and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Nothing but white space and comments.
+    /// The document has nothing but white space and comments.
     #[error("the document is empty")]
     Empty,
-    /// Too long to be rules.
+    /// The document is too long.
     #[error("the document has more than {max} bytes; at most {max} are allowed")]
     TooLarge {
-        /// The limit, bytes.
+        /// The limit in bytes.
         max: usize,
     },
-    /// Not text.
+    /// The document is not text.
     #[error("byte {at} is not UTF-8; the document must be UTF-8 text")]
     NotUtf8 {
         /// Offset of the first byte that does not fit.
         at: usize,
     },
-    /// Not TOML.
+    /// The document is not TOML.
     #[error("not TOML: {0}")]
     Syntax(String),
-    /// It does not end with `[end]`.
+    /// The document does not end with `[end]`.
     #[error("the document is half written: its last line must be `[end]`")]
     Unfinished,
     /// Something stands after `[end]`, as when a longer document was partly overwritten.
     #[error("`[end]` must be the last line and have no keys; nothing but comments may follow")]
     AfterEnd,
-    /// A key that nothing reads.
+    /// A key is not known, so nothing would read it.
     #[error("unknown key `{found}`; {}", hint(.nearest.as_deref(), .known))]
     UnknownKey {
         /// The key.
@@ -103,29 +103,32 @@ pub enum Fault {
         /// The keys that may stand there.
         known: String,
     },
-    /// A key that must be there.
+    /// A key that must be there is missing.
     #[error("is missing; it must be {allowed}")]
     Missing {
         /// What it must be.
         allowed: String,
     },
-    /// Another type of value.
+    /// The value is of another type than the key's.
     #[error("is {found}; it must be {allowed}")]
     WrongType {
-        /// The type that stands there.
-        found: &'static str,
-        /// What it must be.
-        allowed: String,
-    },
-    /// A value that is not allowed.
-    #[error("is {found}; it must be {allowed}")]
-    NotAllowed {
-        /// The value.
+        /// The type that stands there, and the value where it is a string.
         found: String,
         /// What it must be.
         allowed: String,
     },
-    /// A reference to something that is not there.
+    /// The value is not allowed.
+    #[error("is {found}; it must be {allowed}")]
+    NotAllowed {
+        /// The value that stands there.
+        found: String,
+        /// What it must be.
+        allowed: String,
+    },
+    /// The type of a static option refuses the value, in its own words.
+    #[error("{0}")]
+    Unfit(String),
+    /// The value refers to something that is not there.
     #[error("names the unknown {what} `{found}`; {}", hint(.nearest.as_deref(), .known))]
     UnknownName {
         /// What it should name: `topic`, `queue`, `type`, `broker`.
@@ -137,10 +140,10 @@ pub enum Fault {
         /// The names that are there.
         known: String,
     },
-    /// The same thing twice.
+    /// The same thing stands there twice.
     #[error("{found} stands there twice; once is allowed")]
     Twice {
-        /// What.
+        /// What stands there twice.
         found: String,
     },
     /// Two values that are fine alone do not fit together.
@@ -151,13 +154,13 @@ pub enum Fault {
         /// What is allowed.
         allowed: &'static str,
     },
-    /// A type that no route takes, so that its events would have no queue.
+    /// No route takes a bonus type, so its events would have no queue.
     #[error("no route takes the type `{found}`; add one, or remove the type")]
     Unreachable {
-        /// The type.
+        /// The bonus type.
         found: String,
     },
-    /// Not newer than the version that is running, and not the same either.
+    /// The document is not newer than the version that is running, and has other content.
     #[error(
         "is {found}, but version {running} is running with other content; a change needs a higher version"
     )]

@@ -171,6 +171,32 @@ fn an_unknown_or_unfit_variable() {
     in_variable("WINDFALL_NAME__FIRST", "x", "name.first", "a value of its own");
 }
 
+/// What stands inside of a variable's value stands in that variable, and nowhere in the file.
+#[test]
+fn a_fault_inside_of_a_variables_value_names_the_variable() {
+    for file in ["", FILE] {
+        for (value, key) in [
+            ("{ linger_ms = 1, offset = [1] }", "sdk.offset"),
+            ("{ linger_ms = 1, spool = \"memroy\" }", "sdk.spool"),
+            ("{ linger_ms = \"5\" }", "sdk.linger_ms"),
+            ("{ linger_ms = 1, spool = { sized = { bites = 5 } } }", "sdk.spool.sized.bites"),
+        ] {
+            let (place, found, message) = refused(file, &[("WINDFALL_SDK", value)]);
+            assert_eq!(place, Place::Environment { name: "WINDFALL_SDK".to_owned() }, "{message}");
+            assert_eq!(found, key, "{message}");
+        }
+    }
+}
+
+#[test]
+fn words_keep_the_type_of_their_field_where_toml_would_guess_another() {
+    let env = [("WINDFALL_NAME", "[1]"), ("WINDFALL_THREADS", "007"), ("WINDFALL_RATIO", " .5 ")];
+    let options = with("", &env).unwrap();
+    assert_eq!((options.name.as_str(), options.threads, options.ratio), ("[1]", Some(7), 0.5));
+    let (_, key, message) = refused("", &[("WINDFALL_THREADS", "300")]);
+    assert!(key == "threads" && message == "is 300; it must be a whole number (u8)", "{key}: {message}");
+}
+
 #[test]
 fn a_key_set_by_two_variables_is_refused() {
     for env in [

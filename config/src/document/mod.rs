@@ -1,18 +1,23 @@
 //! The rules document: TOML in, [`Rules`] out, and back.
 
-mod amounts;
-mod build;
+mod check;
+mod limits;
+mod raw;
 mod revoke;
-mod walk;
+mod value;
 mod write;
 
-use toml::de::DeTable;
-
-use crate::bounds::DOCUMENT_MAX_BYTES;
-use crate::refusal::{Fault, PROBLEMS_MAX, Problem, Refusal};
+use serde::Deserialize as _;
+use toml::de::{DeTable, DeValue};
 use windfall_contract::rules::Rules;
 
-pub(crate) use walk::{join, line_of};
+use crate::bounds::DOCUMENT_MAX_BYTES;
+use crate::findings::{Findings, line_of};
+use crate::reader::{Reader, Source};
+use crate::refusal::{Fault, PROBLEMS_MAX, Problem, Refusal};
+use raw::RawDocument;
+
+pub(crate) use value::Number;
 
 /// The table that ends every document, so that half of one is never taken for a whole.
 const END: &str = "end";
@@ -33,14 +38,17 @@ pub fn parse_rules(text: &str, known_brokers: Option<&[&str]>) -> Result<Rules, 
         return refuse(Fault::Empty);
     }
     let root = parse_toml(text)?;
+    let findings = Findings::new(text);
     let unfinished = check_end(text, &root);
-    match build::build(text, &root, known_brokers) {
-        Ok(rules) if unfinished.is_empty() => Ok(rules),
-        Ok(_) => Err(Refusal::new(unfinished)),
-        Err(mut problems) => {
-            problems.extend(unfinished);
-            Err(Refusal::new(problems))
-        }
+    let source = Source { text_bytes: text.len(), findings: Some(&findings) };
+    let rules = RawDocument::deserialize(Reader::new(&DeValue::Table(root), &source))
+        .ok()
+        .map(|document| check::check(&document, known_brokers, &findings));
+    let mut problems = findings.into_problems();
+    problems.extend(unfinished);
+    match rules {
+        Some(rules) if problems.is_empty() => Ok(rules),
+        _ => Err(Refusal::new(problems)),
     }
 }
 
@@ -97,8 +105,8 @@ fn is_blank(line: &str) -> bool {
 }
 
 // I6: a prefix of a document is TOML as often as not, and would run with defaults where the rest was.
-fn check_end(text: &str, root: &DeTable<'_>) -> Vec<Problem> {
-    let problem = |line, fault| vec![Problem { key: END.to_owned(), line, fault }];
+fn check_end(text: &str, root: &DeTable<'_>) -> Option<Problem> {
+    let problem = |line, fault| Some(Problem { key: END.to_owned(), line, fault });
     let Some((key, value)) = root.get_key_value(END) else {
         return problem(None, Fault::Unfinished);
     };
@@ -106,7 +114,7 @@ fn check_end(text: &str, root: &DeTable<'_>) -> Vec<Problem> {
         text.get(key.span().end..).and_then(|rest| rest.trim_start_matches([' ', '\t']).strip_prefix(']'));
     let last = rest.is_some_and(|rest| rest.lines().all(is_blank));
     if last && value.get_ref().as_table().is_some_and(DeTable::is_empty) {
-        return Vec::new();
+        return None;
     }
     problem(Some(line_of(text, key.span().start)), Fault::AfterEnd)
 }
