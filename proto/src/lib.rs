@@ -6,6 +6,7 @@
 //! - [`event`] is a borrowed view of one event, for the paths that cannot pay for seven allocations each.
 //! - [`order`] has the checked types (`TradeNo`, `Amount`, …): parse once, at the edge.
 //! - [`send`] is the call of activity services, in process or over a wire.
+//! - `methods` (features `rpc` and `json`) lists the methods of each service, for whoever mounts them.
 //! - [`wire`] is the handful of protobuf encoders that borrowed views need.
 //!
 //! Not here: I/O, clocks, policy.
@@ -30,6 +31,8 @@
 //! ```
 
 pub mod event;
+#[cfg(all(feature = "rpc", feature = "json"))]
+pub mod methods;
 pub mod order;
 pub mod record;
 pub mod send;
