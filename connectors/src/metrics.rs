@@ -4,37 +4,51 @@ use crate::answer::Doubt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::Instant;
 use windfall_contract::connector::PayAnswer;
+use windfall_contract::declare_metrics;
 
 /// Upper bounds of the latency histogram's buckets, in ms; one more bucket holds what took longer.
 pub const LATENCY_BOUNDS_MS: [u64; 13] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000];
 
-/// Counters of a connector, since it was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Snapshot {
-    /// Answers `Paid`.
-    pub paid: u64,
-    /// Answers `AlreadyPaid`.
-    pub already_paid: u64,
-    /// Answers `Busy`.
-    pub busy: u64,
-    /// Answers `Retry`.
-    pub retry: u64,
-    /// Answers `Refused`.
-    pub refused: u64,
-    /// Answers `Unknown`, and calls that were given up before they answered.
-    pub unknown: u64,
-    /// Of `unknown`: no answer in time.
-    pub timeouts: u64,
-    /// Of `unknown`: the connection broke, or what came was not HTTP or gRPC.
-    pub broken: u64,
-    /// Of `unknown`: an answer that says nothing certain. Look at the downstream.
-    pub nonsense: u64,
-    /// Of `unknown`: given up by the caller, whose own time-out was shorter.
-    pub given_up: u64,
-    /// Of `retry`: there was no connection.
-    pub unreachable: u64,
-    /// How long calls took.
-    pub latency: Latency,
+declare_metrics! {
+    /// Counters of a connector, since it was made.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Snapshot {
+        counter "windfall_connector_answers_total" ["answer"]
+        "Calls of downstream systems, by answer; `unknown`: it may have paid" {
+            /// Answers `Paid`.
+            pub paid: u64 as "paid",
+            /// Answers `AlreadyPaid`.
+            pub already_paid: u64 as "already_paid",
+            /// Answers `Busy`.
+            pub busy: u64 as "busy",
+            /// Answers `Retry`.
+            pub retry: u64 as "retry",
+            /// Answers `Refused`.
+            pub refused: u64 as "refused",
+            /// Answers `Unknown`, and calls that were given up before they answered.
+            pub unknown: u64 as "unknown",
+        }
+        counter "windfall_connector_unknown_total" ["cause"]
+        "Calls that may have paid, by the cause why nobody knows" {
+            /// Of `unknown`: no answer in time.
+            pub timeouts: u64 as "timeout",
+            /// Of `unknown`: the connection broke, or what came was not HTTP or gRPC.
+            pub broken: u64 as "broken",
+            /// Of `unknown`: an answer that says nothing certain. Look at the downstream.
+            pub nonsense: u64 as "nonsense",
+            /// Of `unknown`: given up by the caller, whose own time-out was shorter.
+            pub given_up: u64 as "given_up",
+        }
+        counter "windfall_connector_unreachable_total"
+        "Calls that found no connection to the downstream system; they are among the answers `retry`" {
+            /// Of `retry`: there was no connection.
+            pub unreachable: u64,
+        }
+        .. {
+            /// How long calls took.
+            pub latency: Latency,
+        }
+    }
 }
 
 impl Snapshot {

@@ -3,6 +3,8 @@
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use windfall_contract::declare_metrics;
+use windfall_contract::metrics::{Each, Readable};
 
 /// A number that one loop writes and anybody reads.
 #[derive(Debug, Default)]
@@ -72,75 +74,174 @@ impl Cause {
     }
 }
 
-/// One consumer's numbers. Counters unless a doc says "now".
+/// Events written back, by [`Cause`].
 #[derive(Debug, Default)]
-pub struct ConsumerStats {
-    /// Records read.
-    pub records_fetched: Count,
-    /// Events in them.
-    pub events_fetched: Count,
-    /// Grant calls begun.
-    pub grant_calls: Count,
-    /// Events credited by a call of ours.
-    pub credited: Count,
-    /// Events that had been credited before.
-    pub already_credited: Count,
-    /// Events that the reward service refused for good and archived.
-    pub rejected: Count,
-    /// Events, and malformed records, that we archived.
-    pub archived: Count,
-    /// Records that could not be read as such; each is also counted as archived.
-    pub malformed: Count,
-    /// Copies that a broker has stored.
-    pub requeues_stored: Count,
-    /// Copies that every candidate refused.
-    pub requeues_refused: Count,
-    /// Copies written to the salvage file.
-    pub salvaged: Count,
-    /// Salvaged copies that a broker has stored since.
-    pub replayed: Count,
-    /// Failed appends to the salvage file; what it was for stays in the window.
-    pub salvage_failed: Count,
-    /// Answers of grant calls that came after their events had been requeued.
-    pub late_answers: Count,
-    /// Commits that were stored.
-    pub commits: Count,
-    /// Commits that failed; tried again.
-    pub commits_failed: Count,
-    /// Polls that failed; tried again.
-    pub polls_failed: Count,
-    /// Times that the loop found its session over and held back until it had polled.
-    pub frozen: Count,
-    /// Records skipped because their offset, or a later one, was in hand.
-    pub not_ascending: Count,
-    /// Tickets dropped unfinished: a bug, each pins its partition until it is assigned anew.
-    pub tickets_dropped: Count,
-    /// Partitions owned, now.
-    pub partitions: Count,
-    /// Records in hand, now.
-    pub records_in_hand: Count,
-    /// Events in grant calls, now.
-    pub events_granting: Count,
-    /// Records in the delay room, now.
-    pub delayed: Count,
-    /// Records delivered and not finished, as the windows count them, at the last commit.
-    pub window_depth: Count,
-    /// Age of the oldest record in hand, now; milliseconds.
-    pub oldest_ms: Count,
-    /// Partitions without progress for longer than twice the deadline, now.
-    pub stuck_partitions: Count,
-    /// Partitions whose intake is paused, now.
-    pub paused_partitions: Count,
-    /// The version of the rules that it runs, now.
-    pub rules_version: Count,
-    requeued: [Count; Cause::ALL.len()],
-    types: RwLock<Vec<Arc<TypeStats>>>,
+struct ByCause([Count; Cause::ALL.len()]);
+
+impl Readable for Count {
+    fn read(&self, value: &[&str], each: &mut Each<'_>) {
+        each(value, self.get());
+    }
+}
+
+impl Readable for ByCause {
+    fn read(&self, _value: &[&str], each: &mut Each<'_>) {
+        Cause::ALL.into_iter().zip(&self.0).for_each(|(cause, count)| each(&[cause.name()], count.get()));
+    }
+}
+
+declare_metrics! {
+    /// One consumer's numbers. Counters unless a doc says "now".
+    #[derive(Debug, Default)]
+    pub struct ConsumerStats {
+        counter "windfall_fetched_records_total"
+        "Records read" {
+            /// Records read.
+            pub records_fetched: Count,
+        }
+        counter "windfall_fetched_events_total"
+        "Events in the records that were read" {
+            /// Events in them.
+            pub events_fetched: Count,
+        }
+        counter "windfall_grant_calls_total"
+        "Grant calls begun" {
+            /// Grant calls begun.
+            pub grant_calls: Count,
+        }
+        counter "windfall_finished_events_total" ["outcome"]
+        "Events that this consumer brought to their end, by outcome" {
+            /// Events credited by a call of ours.
+            pub credited: Count as "credited",
+            /// Events that had been credited before.
+            pub already_credited: Count as "already_credited",
+            /// Events that the reward service refused for good and archived.
+            pub rejected: Count as "rejected",
+            /// Events, and malformed records, that we archived.
+            pub archived: Count as "archived",
+        }
+        counter "windfall_malformed_records_total"
+        "Records that could not be read as such; each is archived" {
+            /// Records that could not be read as such; each is also counted as archived.
+            pub malformed: Count,
+        }
+        counter "windfall_requeued_events_total" ["cause"]
+        "Events written back to a queue, by cause" {
+            /// Events written back, by cause.
+            requeued_by: ByCause,
+        }
+        counter "windfall_requeued_records_total" ["outcome"]
+        "Records written back to a queue: stored by a broker, or refused by every candidate queue" {
+            /// Copies that a broker has stored.
+            pub requeues_stored: Count as "stored",
+            /// Copies that every candidate refused.
+            pub requeues_refused: Count as "refused",
+        }
+        counter "windfall_salvaged_records_total"
+        "Records that every queue refused and that were written to the salvage file" {
+            /// Copies written to the salvage file.
+            pub salvaged: Count,
+        }
+        counter "windfall_salvage_replayed_records_total"
+        "Salvaged records that a broker has stored since" {
+            /// Salvaged copies that a broker has stored since.
+            pub replayed: Count,
+        }
+        counter "windfall_salvage_failed_total"
+        "Appends to the salvage file that failed; the record stays in the window" {
+            /// Failed appends to the salvage file; what it was for stays in the window.
+            pub salvage_failed: Count,
+        }
+        counter "windfall_late_grant_answers_total"
+        "Answers of grant calls that came after their events had been requeued" {
+            /// Answers of grant calls that came after their events had been requeued.
+            pub late_answers: Count,
+        }
+        counter "windfall_commits_total"
+        "Commits that were stored" {
+            /// Commits that were stored.
+            pub commits: Count,
+        }
+        counter "windfall_commits_failed_total"
+        "Commits that failed; they are tried again" {
+            /// Commits that failed; tried again.
+            pub commits_failed: Count,
+        }
+        counter "windfall_polls_failed_total"
+        "Polls that failed; they are tried again" {
+            /// Polls that failed; tried again.
+            pub polls_failed: Count,
+        }
+        counter "windfall_consumer_frozen_total"
+        "Times that the consumer found its session over and granted nothing until it had polled again" {
+            /// Times that the loop found its session over and held back until it had polled.
+            pub frozen: Count,
+        }
+        counter "windfall_not_ascending_records_total"
+        "Records that were skipped because their offset, or a later one, was in flight already" {
+            /// Records skipped because their offset, or a later one, was in hand.
+            pub not_ascending: Count,
+        }
+        counter "windfall_tickets_dropped_total"
+        "Tickets that were dropped unfinished: a bug, and each pins its partition until that is assigned anew" {
+            /// Tickets dropped unfinished: a bug, each pins its partition until it is assigned anew.
+            pub tickets_dropped: Count,
+        }
+        gauge "windfall_partitions"
+        "Partitions that this consumer owns" {
+            /// Partitions owned, now.
+            pub partitions: Count,
+        }
+        gauge "windfall_consumer_in_flight_records"
+        "Records in flight in this consumer" {
+            /// Records in hand, now.
+            pub records_in_hand: Count,
+        }
+        gauge "windfall_granting_events"
+        "Events in grant calls that have not answered" {
+            /// Events in grant calls, now.
+            pub events_granting: Count,
+        }
+        gauge "windfall_delayed_records"
+        "Records that wait in memory for their due time" {
+            /// Records in the delay room, now.
+            pub delayed: Count,
+        }
+        gauge "windfall_window_records"
+        "Records delivered and not finished, at the last commit" {
+            /// Records delivered and not finished, as the windows count them, at the last commit.
+            pub window_depth: Count,
+        }
+        gauge "windfall_window_oldest_milliseconds"
+        "Age of the oldest record in flight" {
+            /// Age of the oldest record in hand, now; milliseconds.
+            pub oldest_ms: Count,
+        }
+        gauge "windfall_stuck_partitions"
+        "Partitions without progress for longer than twice the head-of-line deadline" {
+            /// Partitions without progress for longer than twice the deadline, now.
+            pub stuck_partitions: Count,
+        }
+        gauge "windfall_paused_partitions"
+        "Partitions whose intake is paused" {
+            /// Partitions whose intake is paused, now.
+            pub paused_partitions: Count,
+        }
+        gauge "windfall_consumer_rules_version"
+        "The version of the live rules that the consumer runs" {
+            /// The version of the rules that it runs, now.
+            pub rules_version: Count,
+        }
+        .. {
+            types: RwLock<Vec<Arc<TypeStats>>>
+        }
+    }
 }
 
 impl ConsumerStats {
     /// Events written back for this cause.
     pub fn requeued(&self, cause: Cause) -> u64 {
-        self.requeued[cause as usize].get()
+        self.requeued_by.0[cause as usize].get()
     }
 
     /// Events written back, all told.
@@ -154,7 +255,7 @@ impl ConsumerStats {
     }
 
     pub(crate) fn count_requeued(&self, cause: Cause, events: u64) {
-        self.requeued[cause as usize].add(events);
+        self.requeued_by.0[cause as usize].add(events);
     }
 
     pub(crate) fn of_type(&self, name: &str) -> Arc<TypeStats> {
@@ -168,17 +269,27 @@ impl ConsumerStats {
     }
 }
 
-/// One bonus type's numbers in one consumer.
-#[derive(Debug, Default)]
-pub struct TypeStats {
-    /// The bonus type.
-    pub name: String,
-    /// Events in its lane, now.
-    pub lane_events: Count,
-    /// Events credited, now or before.
-    pub credited: Count,
-    /// Events requeued.
-    pub requeued: Count,
-    /// Events rejected or archived.
-    pub archived: Count,
+declare_metrics! {
+    /// One bonus type's numbers in one consumer.
+    #[derive(Debug, Default)]
+    pub struct TypeStats {
+        gauge "windfall_lane_events"
+        "Events that wait in the lane of their bonus type" {
+            /// Events in its lane, now.
+            pub lane_events: Count,
+        }
+        counter "windfall_lane_finished_events_total" ["outcome"]
+        "Events that left the lane of their bonus type, by outcome; `credited`: by this call or before" {
+            /// Events credited, now or before.
+            pub credited: Count as "credited",
+            /// Events requeued.
+            pub requeued: Count as "requeued",
+            /// Events rejected or archived.
+            pub archived: Count as "archived",
+        }
+        .. {
+            /// The bonus type.
+            pub name: String,
+        }
+    }
 }

@@ -13,7 +13,8 @@
 //! | [`connector`] | a downstream system that pays | `connectors` | reward service |
 //! | [`rules`] | the live rules after validation | `config` parses and follows them | everybody |
 //!
-//! [`Clock`] is the one clock that callers inject, [`breaker::Breaker`] the one circuit breaker.
+//! [`Clock`] is the one clock that callers inject, [`breaker::Breaker`] the one circuit breaker; [`metrics`] is where a
+//! number that operators see is declared.
 //!
 //! ```
 //! use windfall_contract::Clock;
@@ -35,6 +36,7 @@ pub mod breaker;
 pub mod broker;
 mod clock;
 pub mod connector;
+pub mod metrics;
 mod revocations;
 pub mod rewards;
 pub mod rules;

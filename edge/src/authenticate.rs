@@ -1,4 +1,4 @@
-//! Who calls, for whom: the same rules for both faces, before a byte of a body is read.
+//! Who calls, for whom: the same rules for both transports, before a byte of a body is read.
 
 use crate::access::{AccessSource, Entry};
 use crate::identity::Call;

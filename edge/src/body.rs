@@ -94,7 +94,7 @@ impl Taken {
         let used = room.used.fetch_add(bytes, Relaxed).saturating_add(bytes);
         // Counted either way: dropping gives back what was added.
         self.bytes += bytes;
-        room.metrics.body_bytes_in_hand().inc_by(as_gauge(bytes));
+        room.metrics.body_bytes_in_flight().inc_by(as_gauge(bytes));
         if used > room.bytes_max {
             let full = Refusal::new(Reason::NoMemory, "too many bytes of bodies are in hand; call again");
             return Err(full.retry_after_ms(200));
@@ -106,7 +106,7 @@ impl Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         self.room.used.fetch_sub(self.bytes, Relaxed);
-        self.room.metrics.body_bytes_in_hand().dec_by(as_gauge(self.bytes));
+        self.room.metrics.body_bytes_in_flight().dec_by(as_gauge(self.bytes));
     }
 }
 

@@ -1,15 +1,15 @@
-//! What stands between a wire and a service: who calls, what they may, how much they may send, and both faces, gRPC
+//! What stands between a wire and a service: who calls, what they may, how much they may send, and both transports, gRPC
 //! and HTTP/JSON, on one port.
 //!
 //! The way of a request, which is also the order of this crate's rooms:
 //! 1. `server` accepts the connection, reads the names in its client certificate, and cuts off who is slow or too
 //!    many ([`ServeOptions`]).
-//! 2. `gate` checks the headers' size, takes a place among the calls in hand, and asks
+//! 2. `pipeline` checks the headers' size, takes a place among the calls in flight, and asks
 //! 3. `authenticate` who calls ([`Access`]: a bearer key or a certificate) and for whom (a signed token about the end
 //!    user, or a header from a front proxy that may name users): a [`Call`].
-//! 4. `gate` finds the method, checks the [`Role`], the media type, and only then reads the body, bounded.
+//! 4. `pipeline` finds the method, checks the [`Role`], the media type, and only then reads the body, bounded.
 //! 5. `trace` puts a span around it, in the caller's trace where it names one.
-//! 6. [`Faces`] hands it to the service: the generated trait, in process, whichever face it came by. A service reads
+//! 6. [`Router`] hands it to the service: the generated trait, in process, whichever transport it came by. A service reads
 //!    the [`Call`] from the request's extensions, and nothing about identity from a message.
 //! 7. `refusal` is the one place where errors become answers; [`retry_later`] is for services that know when.
 //!
@@ -21,7 +21,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use windfall_contract::Clock;
-//! use windfall_edge::{Access, AccessSource, Call, Faces, Health, Metrics, Parts, ServeOptions};
+//! use windfall_edge::{Access, AccessSource, Call, Router, Health, Metrics, Parts, ServeOptions};
 //! use windfall_proto::v1::{self, send_server::Send};
 //!
 //! /// A service knows neither HTTP nor keys.
@@ -53,7 +53,7 @@
 //!     key.sha256
 //! ))?;
 //! let parts = Parts {
-//!     faces: Faces::new().send(Arc::new(Gateway)),
+//!     router: Router::new().send(Arc::new(Gateway)),
 //!     access: AccessSource::fixed(access, Clock::system())?,
 //!     metrics: Metrics::new(),
 //!     health: Health::new(),
@@ -69,27 +69,27 @@
 mod access;
 mod authenticate;
 mod body;
-mod faces;
-mod gate;
 mod health;
 mod identity;
 mod key;
 mod metrics;
 mod openapi;
+mod pipeline;
 mod refusal;
+mod router;
 mod server;
 mod trace;
 mod users;
 
 pub use access::{Access, AccessError, AccessSource, CALLERS_MAX};
-pub use faces::Faces;
 pub use health::Health;
 pub use identity::{Call, Caller, Role, Roles};
 pub use key::{MintedKey, mint_key};
-pub use metrics::{Kind, Metrics, Sample};
+pub use metrics::{Described, EachOf, Metrics};
 pub use openapi::OpenApiError;
 /// For collectors of your own: [`Metrics::register_collector`].
 pub use prometheus_client;
 pub use refusal::{RETRY_AFTER_MS, code_name, http_status, retry_later};
+pub use router::Router;
 pub use server::{OutOfRange, Parts, ServeError, ServeOptions, Server, Stopped, TlsError, TlsOptions, serve};
 pub use users::JwtOptions;

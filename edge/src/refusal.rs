@@ -1,4 +1,4 @@
-//! Errors in one place: what a [`Status`] is in HTTP, and what this crate refuses by itself, on both faces.
+//! Errors in one place: what a [`Status`] is in HTTP, and what this crate refuses by itself, on both transports.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 /// Milliseconds to wait before the same call may succeed: gRPC metadata, and the field of that name in JSON.
 pub const RETRY_AFTER_MS: &str = "retry-after-ms";
 
-/// An error that says when to come again, on both faces.
+/// An error that says when to come again, on both transports.
 pub fn retry_later(code: Code, message: impl Into<String>, after_ms: u64) -> Status {
     let mut metadata = MetadataMap::new();
     metadata.insert(RETRY_AFTER_MS, after_ms.into());
@@ -81,14 +81,14 @@ pub(crate) const ERROR_CODES: [Code; 16] = [
     Code::Unauthenticated,
 ];
 
-/// Which of the two faces a call came in by.
+/// Which of the two transports a call came in by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Face {
+pub(crate) enum Transport {
     Grpc,
     Http,
 }
 
-impl Face {
+impl Transport {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Grpc => "grpc",
@@ -143,7 +143,7 @@ impl Reason {
         }
     }
 
-    /// What it is on either face.
+    /// What it is on either transport.
     const fn answer(self) -> (StatusCode, Code) {
         match self {
             Self::HeadersTooLarge => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, Code::ResourceExhausted),
@@ -188,7 +188,7 @@ impl Refusal {
         self
     }
 
-    /// The code that both faces name.
+    /// The code that both transports name.
     pub(crate) fn code(&self) -> Code {
         match self.reason {
             // A path that is not there is "unimplemented" in gRPC alone.
@@ -197,11 +197,11 @@ impl Refusal {
         }
     }
 
-    /// The answer on this face.
-    pub(crate) fn response(&self, face: Face) -> Response<Body> {
+    /// The answer on this transport.
+    pub(crate) fn response(&self, transport: Transport) -> Response<Body> {
         let (http, grpc) = self.reason.answer();
-        match face {
-            Face::Grpc => {
+        match transport {
+            Transport::Grpc => {
                 let status = match self.retry_after_ms {
                     Some(after_ms) => retry_later(grpc, self.message.clone(), after_ms),
                     None => Status::new(grpc, self.message.clone()),
@@ -213,7 +213,7 @@ impl Refusal {
                 }
                 response
             }
-            Face::Http => {
+            Transport::Http => {
                 let mut response = json_error(http, self.code(), &self.message, self.retry_after_ms);
                 let headers = response.headers_mut();
                 if let Some(methods) = self.allow {

@@ -3,9 +3,9 @@
 //! The span is there whether traces are exported or not: log lines of a call carry its trace id, by which they find
 //! together over services. Exporting is the business of whoever sets up the subscriber.
 
-use crate::faces::Route;
 use crate::identity::Call;
-use crate::refusal::Face;
+use crate::refusal::Transport;
+use crate::router::Route;
 use http::header::HeaderMap;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 use tonic::Code;
@@ -55,14 +55,14 @@ impl TraceParent {
 }
 
 /// The span of a call; the call learns its trace's id, if that is sampled.
-pub(crate) fn begin(route: &Route, call: &mut Call, face: Face, headers: &HeaderMap) -> Span {
+pub(crate) fn begin(route: &Route, call: &mut Call, transport: Transport, headers: &HeaderMap) -> Span {
     // Of level `error`: whatever is logged, a line about an error has its trace id.
     let span = tracing::error_span!(
         "call",
         otel.name = format_args!("{}/{}", route.service, route.method),
         otel.kind = "server",
         otel.status_code = Empty,
-        face = face.name(),
+        face = transport.name(),
         caller = %call.caller.name,
         code = Empty,
         trace_id = Empty,

@@ -1,4 +1,4 @@
-//! Who may call what, on both faces; and the access file while the process runs.
+//! Who may call what, on both transports; and the access file while the process runs.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on says so
 

@@ -439,7 +439,7 @@ async fn streams_of_a_connection_have_a_limit() {
     assert!(burst().await >= 2);
     // One that has waits for its turn.
     assert_eq!(burst().await, 8);
-    assert_eq!(running.fake.most_in_hand.load(std::sync::atomic::Ordering::SeqCst), 2);
+    assert_eq!(running.fake.most_in_flight.load(std::sync::atomic::Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
@@ -481,8 +481,10 @@ async fn an_answer_that_does_not_come_in_time_is_not_known() {
     assert_eq!(answer.headers()["grpc-status"], (Code::DeadlineExceeded as i32).to_string().as_str());
     assert!(started.elapsed() < Duration::from_millis(900), "{:?}", started.elapsed());
     connection.abort();
-    until("none is in hand", async || running.fake.in_hand.load(std::sync::atomic::Ordering::SeqCst) == 0)
-        .await;
+    until("none is in flight", async || {
+        running.fake.in_flight.load(std::sync::atomic::Ordering::SeqCst) == 0
+    })
+    .await;
 }
 
 #[tokio::test]

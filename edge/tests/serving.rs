@@ -162,7 +162,7 @@ async fn the_document_says_what_is_served() {
 #[tokio::test]
 async fn the_document_has_no_more_than_what_is_mounted() {
     let parts = windfall_edge::Parts {
-        faces: windfall_edge::Faces::new().wallet(std::sync::Arc::new(fixture::Fake::default())),
+        router: windfall_edge::Router::new().wallet(std::sync::Arc::new(fixture::Fake::default())),
         access: windfall_edge::AccessSource::fixed(
             windfall_edge::Access::parse(&fixture::Keys::mint().access_text()).unwrap(),
             Clock::system(),
@@ -235,7 +235,7 @@ fn kind(value: &Value) -> &'static str {
 }
 
 #[tokio::test]
-async fn a_stop_lets_calls_in_hand_finish() {
+async fn a_stop_lets_calls_in_flight_finish() {
     let running = start(options(), "", Clock::system()).await;
     let (address, key) = (running.server.address(), running.keys.send.text.clone());
     let idle = TcpStream::connect(address).await.unwrap();
@@ -249,7 +249,7 @@ async fn a_stop_lets_calls_in_hand_finish() {
         let second = client.send_bonus(with(order("late"), &[("authorization", &bearer(&key))])).await;
         (first, second)
     });
-    until("both are in hand", async || running.metric("windfall_edge_calls_in_hand") == 2.0).await;
+    until("both are in flight", async || running.metric("windfall_edge_calls_in_hand") == 2.0).await;
     let started = Instant::now();
     assert_eq!(running.server.stop().await, Stopped { connections_cut: 0 });
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
@@ -274,14 +274,15 @@ async fn a_stop_cuts_what_is_not_done_at_the_deadline() {
     let grpc = tokio::spawn(async move {
         client.send_bonus(with(order("wait-60000"), &[("authorization", &bearer(&key))])).await
     });
-    until("both are in hand", async || running.metric("windfall_edge_calls_in_hand") == 2.0).await;
+    until("both are in flight", async || running.metric("windfall_edge_calls_in_hand") == 2.0).await;
     let started = Instant::now();
     assert_eq!(running.server.stop().await, Stopped { connections_cut: 2 });
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     assert_eq!(http.await.unwrap().status, 0, "no answer: nobody knows");
     assert!(grpc.await.unwrap().is_err());
-    let in_hand = &running.fake.in_hand;
-    until("the services were let go", async || in_hand.load(std::sync::atomic::Ordering::SeqCst) == 0).await;
+    let in_flight = &running.fake.in_flight;
+    until("the services were let go", async || in_flight.load(std::sync::atomic::Ordering::SeqCst) == 0)
+        .await;
 }
 
 #[tokio::test]

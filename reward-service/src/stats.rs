@@ -3,28 +3,34 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use windfall_contract::declare_metrics;
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason};
 
-/// Decisions since the start, for one bonus type. They count when they are durable, whether their caller still
-/// waits for them or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TypeStats {
-    /// Credited by the call.
-    pub credited: u64,
-    /// Credited before.
-    pub already_credited: u64,
-    /// Another user, type or amount.
-    pub conflict: u64,
-    /// Rejected as malformed.
-    pub malformed: u64,
-    /// Rejected for want of budget.
-    pub budget_exhausted: u64,
-    /// Rejected for any other reason.
-    pub rejected: u64,
-    /// To be asked again because of a downstream.
-    pub retry_downstream: u64,
-    /// To be asked again because of ourselves.
-    pub retry_own: u64,
+declare_metrics! {
+    /// Decisions since the start, for one bonus type. They count when they are durable, whether their caller still
+    /// waits for them or not.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct TypeStats {
+        counter "windfall_grants_total" ["answer"]
+        "Decisions about grants, by bonus type and answer; they count when they are durable" {
+            /// Credited by the call.
+            pub credited: u64 as "credited",
+            /// Credited before.
+            pub already_credited: u64 as "already_credited",
+            /// Another user, type or amount.
+            pub conflict: u64 as "conflict",
+            /// Rejected as malformed.
+            pub malformed: u64 as "malformed",
+            /// Rejected for want of budget.
+            pub budget_exhausted: u64 as "budget_exhausted",
+            /// Rejected for any other reason.
+            pub rejected: u64 as "rejected",
+            /// To be asked again because of a downstream.
+            pub retry_downstream: u64 as "retry_downstream",
+            /// To be asked again because of ourselves.
+            pub retry_own: u64 as "retry_own",
+        }
+    }
 }
 
 impl TypeStats {
@@ -46,21 +52,34 @@ impl TypeStats {
     }
 }
 
-/// A snapshot of the counters.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RewardStats {
-    /// By bonus type, as the calls named it.
-    pub types: BTreeMap<String, TypeStats>,
-    /// Transactions committed.
-    pub commits: u64,
-    /// Transactions that failed; their calls were answered `StoreUnavailable`.
-    pub failed_commits: u64,
-    /// Entries that are new in the failure archive.
-    pub archived: u64,
-    /// Events that wait for the writer.
-    pub queued_events: usize,
-    /// It takes no calls any more: it was closed, or its writer has panicked and the process must be restarted.
-    pub is_closed: bool,
+declare_metrics! {
+    /// A snapshot of the counters.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct RewardStats {
+        counter "windfall_ledger_commits_total" ["outcome"] "Transactions of the ledger, by outcome" {
+            /// Transactions committed.
+            pub commits: u64 as "committed",
+            /// Transactions that failed; their calls were answered `StoreUnavailable`.
+            pub failed_commits: u64 as "failed",
+        }
+        counter "windfall_archived_events_total" "New entries of the failure archive" {
+            /// Entries that are new in the failure archive.
+            pub archived: u64,
+        }
+        gauge "windfall_ledger_waiting_events" "Events that wait for the ledger's writer" {
+            /// Events that wait for the writer.
+            pub queued_events: usize,
+        }
+        gauge "windfall_ledger_closed" "1 when the ledger's writer has ended: the process must be restarted" {
+            /// It takes no calls any more: it was closed, or its writer has panicked and the process must be
+            /// restarted.
+            pub is_closed: bool,
+        }
+        .. {
+            /// By bonus type, as the calls named it.
+            pub types: BTreeMap<String, TypeStats>,
+        }
+    }
 }
 
 /// Types counted one by one; those beyond are counted under [`OTHER`], so that nonsense cannot fill memory.

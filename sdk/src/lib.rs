@@ -43,6 +43,7 @@ mod pump;
 mod reward;
 mod scenes;
 mod sdk;
+mod stats;
 mod strays;
 mod tokens;
 
@@ -53,5 +54,6 @@ pub use options::{
 };
 pub use reward::User;
 pub use scenes::{CardDraw, Fireworks, Prize, RedPacketRain};
-pub use sdk::{Inherited, Sdk, SdkCloseReport, SdkParts, SdkStats};
+pub use sdk::{Inherited, Sdk, SdkCloseReport, SdkParts};
+pub use stats::SdkStats;
 pub use windfall_proto::send::{SendBonus, SendError};

@@ -6,6 +6,7 @@ use crate::options::{EVENT_MAX_BYTES, PACK_MAX_BYTES, SdkOptions, SpoolMode};
 use crate::plan::{LaneBook, Plan};
 use crate::pump::{self, Returned};
 use crate::reward::{self, Checked};
+use crate::stats::SdkStats;
 use crate::strays::Stray;
 use crate::tokens::{TokenBuffer, TokenWriter};
 use arc_swap::ArcSwap;
@@ -81,31 +82,6 @@ pub struct Inherited {
     pub torn_entries: u64,
     /// What could not be read and was set aside: where, and why. A person must look at it.
     pub set_aside: Vec<String>,
-}
-
-/// Counters since the start.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SdkStats {
-    /// Calls that returned Ok.
-    pub sent: u64,
-    /// The version of the rules that calls follow.
-    pub rules_version: u64,
-    /// Packs, closed ones, that no broker has yet.
-    pub packs_in_flight: usize,
-    /// Of these, packs that wait for rules that take them.
-    pub packs_waiting: usize,
-    /// Slots of the spool in use, and in all.
-    pub spool_slots: (u64, u64),
-    /// Times that the fan-out gave a pack back.
-    pub packs_returned: u64,
-    /// Tokens written to the store.
-    pub tokens_written: u64,
-    /// Tokens that wait for the store.
-    pub tokens_waiting: usize,
-    /// Tokens dropped because the store was behind or down.
-    pub tokens_dropped: u64,
-    /// Writes that the store did not take.
-    pub token_store_failures: u64,
 }
 
 /// What `close` left undone.

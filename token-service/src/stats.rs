@@ -1,6 +1,8 @@
 //! What was counted: verdicts, and for operators alone why texts were illegal.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use windfall_contract::declare_metrics;
+use windfall_contract::metrics::Each;
 use windfall_token::Reason;
 
 /// Why a text was illegal, or a stored token left out of a list. Never told to who presents it.
@@ -85,23 +87,42 @@ impl From<&Reason> for Cause {
     }
 }
 
-/// Counters since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TokenStats {
-    /// Texts found valid.
-    pub valid: u64,
-    /// Texts found unknown.
-    pub unknown: u64,
-    /// Texts of which the store could not say.
-    pub unavailable: u64,
-    /// Illegal texts, in the order of [`Cause::ALL`].
-    pub illegal: [u64; Cause::ALL.len()],
-    /// Tokens that lists showed.
-    pub listed: u64,
-    /// Stored tokens that lists left out, in the order of [`Cause::ALL`].
-    pub left_out: [u64; Cause::ALL.len()],
-    /// Reads that the store did not answer, or not in time.
-    pub store_failures: u64,
+declare_metrics! {
+    /// Counters since the start.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct TokenStats counted by Counters {
+        counter "windfall_verified_tokens_total" ["verdict"] "Tokens judged, by verdict" {
+            /// Texts found valid.
+            pub valid: u64 as "valid",
+            /// Texts found unknown.
+            pub unknown: u64 as "unknown",
+            /// Texts of which the store could not say.
+            pub unavailable: u64 as "unavailable",
+            /// Texts found illegal, for whatever cause.
+            pub illegal_all: u64 as "illegal",
+        }
+        counter "windfall_illegal_tokens_total" ["cause"] "Illegal tokens, by cause" {
+            /// Illegal texts, in the order of [`Cause::ALL`].
+            pub illegal: [u64; Cause::ALL.len()] = by_cause,
+        }
+        counter "windfall_listed_tokens_total" "Tokens that lists showed" {
+            /// Tokens that lists showed.
+            pub listed: u64,
+        }
+        counter "windfall_unlisted_tokens_total" ["cause"] "Stored tokens that lists left out, by cause" {
+            /// Stored tokens that lists left out, in the order of [`Cause::ALL`].
+            pub left_out: [u64; Cause::ALL.len()] = by_cause,
+        }
+        counter "windfall_token_reads_failed_total"
+        "Reads that the token store did not answer, or not in time" {
+            /// Reads that the store did not answer, or not in time.
+            pub store_failures: u64,
+        }
+    }
+}
+
+fn by_cause(counts: &[u64; Cause::ALL.len()], each: &mut Each<'_>) {
+    Cause::ALL.into_iter().zip(counts).for_each(|(cause, count)| each(&[cause.name()], *count));
 }
 
 impl TokenStats {
@@ -116,32 +137,7 @@ impl TokenStats {
     }
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    valid: AtomicU64,
-    unknown: AtomicU64,
-    unavailable: AtomicU64,
-    illegal: [AtomicU64; Cause::ALL.len()],
-    listed: AtomicU64,
-    left_out: [AtomicU64; Cause::ALL.len()],
-    store_failures: AtomicU64,
-}
-
 impl Counters {
-    pub(crate) fn read(&self) -> TokenStats {
-        let all =
-            |counters: &[AtomicU64; Cause::ALL.len()]| std::array::from_fn(|at| counters[at].load(Relaxed));
-        TokenStats {
-            valid: self.valid.load(Relaxed),
-            unknown: self.unknown.load(Relaxed),
-            unavailable: self.unavailable.load(Relaxed),
-            illegal: all(&self.illegal),
-            listed: self.listed.load(Relaxed),
-            left_out: all(&self.left_out),
-            store_failures: self.store_failures.load(Relaxed),
-        }
-    }
-
     pub(crate) fn verified(&self, call: &Verified) {
         // A call of one kind is the rule: what did not occur need not touch a line that others write.
         let add = |counter: &AtomicU64, count: u64| {
@@ -152,6 +148,7 @@ impl Counters {
         add(&self.valid, call.valid);
         add(&self.unknown, call.unknown);
         add(&self.unavailable, call.unavailable);
+        add(&self.illegal_all, call.illegal.iter().sum());
         for (counter, count) in self.illegal.iter().zip(call.illegal) {
             add(counter, count);
         }

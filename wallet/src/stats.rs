@@ -2,80 +2,57 @@
 
 use crate::look::{LookError, View};
 use crate::withdraw::{Outcome, Receipt, WithdrawError};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use windfall_contract::declare_metrics;
 
-/// Counters since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct WalletStats {
-    /// Wallets shown.
-    pub looks: u64,
-    /// Of these, with rewards on their way that may be missing.
-    pub looks_incomplete: u64,
-    /// Wallets that could not be shown.
-    pub looks_failed: u64,
-    /// Withdrawals paid.
-    pub paid: u64,
-    /// Withdrawals that had been paid before.
-    pub already_paid: u64,
-    /// Withdrawals whose payout has not answered.
-    pub pending: u64,
-    /// Withdrawals that the payout refused.
-    pub refused: u64,
-    /// Withdrawals that the balance was too small for.
-    pub short: u64,
-    /// Withdrawals whose id was taken.
-    pub taken: u64,
-    /// Withdrawals without an answer.
-    pub unanswered: u64,
-    /// Withdrawals with wrong arguments, or that the ledger takes none of.
-    pub invalid: u64,
-    /// Tokens whose credit was asked for.
-    pub forced: u64,
-    /// Tokens that were credited that way.
-    pub forced_credited: u64,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    looks: AtomicU64,
-    looks_incomplete: AtomicU64,
-    looks_failed: AtomicU64,
-    paid: AtomicU64,
-    already_paid: AtomicU64,
-    pending: AtomicU64,
-    refused: AtomicU64,
-    short: AtomicU64,
-    taken: AtomicU64,
-    unanswered: AtomicU64,
-    invalid: AtomicU64,
-    forced: AtomicU64,
-    forced_credited: AtomicU64,
+declare_metrics! {
+    /// Counters since the start.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct WalletStats counted by Counters {
+        counter "windfall_wallet_looks_total" ["outcome"]
+        "Calls that ask for a wallet, by outcome; `incomplete`: rewards on their way may be missing in the answer" {
+            /// Wallets shown with all that belongs to them.
+            pub looks_complete: u64 as "complete",
+            /// Wallets shown, with rewards on their way that may be missing.
+            pub looks_incomplete: u64 as "incomplete",
+            /// Wallets that could not be shown.
+            pub looks_failed: u64 as "failed",
+        }
+        counter "windfall_withdrawals_total" ["answer"] "Withdrawals, by answer" {
+            /// Withdrawals paid.
+            pub paid: u64 as "paid",
+            /// Withdrawals that had been paid before.
+            pub already_paid: u64 as "already_paid",
+            /// Withdrawals whose payout has not answered.
+            pub pending: u64 as "pending",
+            /// Withdrawals that the payout refused.
+            pub refused: u64 as "refused",
+            /// Withdrawals that the balance was too small for.
+            pub short: u64 as "short",
+            /// Withdrawals whose id was taken.
+            pub taken: u64 as "taken",
+            /// Withdrawals without an answer.
+            pub unanswered: u64 as "unanswered",
+            /// Withdrawals with wrong arguments, or that the ledger takes none of.
+            pub invalid: u64 as "invalid",
+        }
+        counter "windfall_forced_tokens_total" ["state"]
+        "Tokens whose credit a withdrawal asked for before their event arrived, and those that were credited by that" {
+            /// Tokens whose credit was asked for.
+            pub forced: u64 as "asked",
+            /// Tokens that were credited that way.
+            pub forced_credited: u64 as "credited",
+        }
+    }
 }
 
 impl Counters {
-    pub(crate) fn read(&self) -> WalletStats {
-        WalletStats {
-            looks: self.looks.load(Relaxed),
-            looks_incomplete: self.looks_incomplete.load(Relaxed),
-            looks_failed: self.looks_failed.load(Relaxed),
-            paid: self.paid.load(Relaxed),
-            already_paid: self.already_paid.load(Relaxed),
-            pending: self.pending.load(Relaxed),
-            refused: self.refused.load(Relaxed),
-            short: self.short.load(Relaxed),
-            taken: self.taken.load(Relaxed),
-            unanswered: self.unanswered.load(Relaxed),
-            invalid: self.invalid.load(Relaxed),
-            forced: self.forced.load(Relaxed),
-            forced_credited: self.forced_credited.load(Relaxed),
-        }
-    }
-
     pub(crate) fn looked(&self, view: &Result<View, LookError>) {
         match view {
             Ok(view) => {
-                self.looks.fetch_add(1, Relaxed);
-                self.looks_incomplete.fetch_add(u64::from(!view.tokens_complete), Relaxed);
+                let counter =
+                    if view.tokens_complete { &self.looks_complete } else { &self.looks_incomplete };
+                counter.fetch_add(1, Relaxed);
             }
             Err(_) => drop(self.looks_failed.fetch_add(1, Relaxed)),
         }

@@ -10,9 +10,9 @@ mod fake;
 mod metrics;
 mod options;
 mod parts;
+mod polled_metrics;
 mod role;
 mod run;
-mod slow;
 
 pub use fake::{FakeArgs, fake_downstream};
 pub use role::Role;

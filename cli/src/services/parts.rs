@@ -2,8 +2,8 @@
 
 use super::connectors::Wired;
 use super::options::ServiceOptions;
+use super::polled_metrics::PolledMetrics;
 use super::role::Role;
-use super::slow::Slow;
 use crate::place;
 use crate::wiring::{self, Wiring};
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::block_in_place;
 use windfall_contract::Clock;
-use windfall_edge::Faces;
+use windfall_edge::Router;
 use windfall_gateway::Gateway;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
 use windfall_sdk::SdkOptions;
@@ -26,7 +26,7 @@ pub struct Parts {
     wiring: Wiring,
     /// The downstream systems, for their counters.
     pub connectors: Vec<Wired>,
-    slow: Slow,
+    polled: PolledMetrics,
 }
 
 impl Deref for Parts {
@@ -43,39 +43,39 @@ impl Parts {
         let connectors = if role.work().grants() { options.wire_connectors(clock)? } else { Vec::new() };
         let parts = options.open_parts(role.work(), &connectors, clock).await?;
         let wiring = Wiring::start(role.work(), parts, options.wiring_options()?).await?;
-        let slow = Slow::start(wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
-        Ok(Self { wiring, connectors, slow })
+        let polled = PolledMetrics::start(wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
+        Ok(Self { wiring, connectors, polled })
     }
 
-    /// What is asked for every few seconds.
-    pub const fn slow(&self) -> Option<&Slow> {
-        Some(&self.slow)
+    /// What is polled every few seconds.
+    pub const fn polled_metrics(&self) -> Option<&PolledMetrics> {
+        Some(&self.polled)
     }
 
     /// The services of a role.
-    pub fn faces(&self, role: Role, tenant: &str) -> Faces {
-        let mut faces = Faces::of_tenants([tenant.to_owned()]);
+    pub fn router(&self, role: Role, tenant: &str) -> Router {
+        let mut router = Router::of_tenants([tenant.to_owned()]);
         if role.work().sends {
-            faces = faces.send(Arc::new(Gateway::new(self.sdks.clone())));
+            router = router.send(Arc::new(Gateway::new(self.sdks.clone())));
         }
         if let Some(book) = &self.book
             && role.work().serves_tokens
         {
-            faces = faces.tokens(Arc::new(TokenService::new(book.clone())));
+            router = router.tokens(Arc::new(TokenService::new(book.clone())));
         }
         if let (Some(rewards), Some(grants)) = (&self.rewards, &self.async_grants) {
             let service = RewardsService::with_queue(grants.clone());
-            faces = faces.rewards(Arc::new(service)).archive(Arc::new(ArchiveService::new(rewards.clone())));
+            router = router.rewards(Arc::new(service)).archive(Arc::new(ArchiveService::new(rewards.clone())));
         }
         if let Some(wallet) = &self.wallet {
-            faces = faces.wallet(Arc::new(WalletService::new(wallet.clone())));
+            router = router.wallet(Arc::new(WalletService::new(wallet.clone())));
         }
-        faces
+        router
     }
 
     /// Closes in the order of an event's way.
     pub async fn close(self, deadline: Duration) -> Result<()> {
-        drop(self.slow);
+        drop(self.polled);
         self.wiring.close(deadline).await.map(drop)
     }
 }

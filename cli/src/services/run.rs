@@ -84,9 +84,9 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     options.serve.stop_timeout_ms = options.serve.stop_timeout_ms.min(options.drain_ms / 2);
     let parts = Parts::open(role, &options, &clock).await?;
     let (health, measured) = (Health::new(), Metrics::new());
-    metrics::register(&measured, &parts);
+    metrics::export(&measured, &metrics::Sources::of(&parts));
     parts.watch(&health);
-    let served = Served { faces: parts.faces(role, &options.tenant), access, metrics: measured, health };
+    let served = Served { router: parts.router(role, &options.tenant), access, metrics: measured, health };
     let server =
         windfall_edge::serve(&options.serve, served).await.context("the services cannot be served")?;
     // What a script waits for.

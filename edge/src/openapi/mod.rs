@@ -1,11 +1,11 @@
-//! The HTTP face's document, OpenAPI 3.1, made of the protobuf descriptors and of what is mounted: it cannot say
+//! The HTTP transport's document, OpenAPI 3.1, made of the protobuf descriptors and of what is mounted: it cannot say
 //! anything else than what is served.
 
 mod schema;
 
-use crate::faces::Route;
 use crate::identity::Role;
 use crate::refusal::{ERROR_CODES, code_name};
+use crate::router::Route;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use schema::Schemas;

@@ -1,7 +1,7 @@
 //! Protobuf messages as JSON Schema: exactly what our JSON reads and writes.
 
 use super::OpenApiError;
-use crate::faces::PACKAGE;
+use crate::router::PACKAGE;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 use serde_json::{Map, Value, json};

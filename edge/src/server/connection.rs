@@ -2,7 +2,7 @@
 
 use super::tls::{self, Tls};
 use crate::authenticate::Peer;
-use crate::gate::Gate;
+use crate::pipeline::RequestPipeline;
 use bytes::{Buf, Bytes, BytesMut};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -37,13 +37,13 @@ const SEND_BUFFER_BYTES: usize = 256 << 10;
 
 /// What all connections of a server share.
 pub(super) struct Shared {
-    pub(super) gate: Gate,
+    pub(super) pipeline: RequestPipeline,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) times: Times,
     pub(super) header_bytes_max: usize,
     pub(super) headers_max: usize,
     pub(super) streams_max: u32,
-    /// Take no more calls; end when those in hand are answered.
+    /// Take no more calls; end when those in flight are answered.
     pub(super) leaving: CancellationToken,
     /// End now.
     pub(super) cut: CancellationToken,
@@ -117,7 +117,7 @@ where
             // Begins when its headers are there, ends when its answer is written.
             let call = watch.begin();
             let (peer, shared) = (Arc::clone(&peer), Arc::clone(&shared));
-            async move { Ok::<_, Infallible>(shared.gate.answer(&peer, request, call).await) }
+            async move { Ok::<_, Infallible>(shared.pipeline.answer(&peer, request, call).await) }
         }
     });
     if is_http2 {

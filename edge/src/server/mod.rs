@@ -1,6 +1,7 @@
-//! One port, both faces: accepts, bounds, and stops in order.
+//! One port, both transports: accepts, bounds, and stops in order.
 
 mod connection;
+mod metrics;
 mod options;
 mod tls;
 
@@ -8,11 +9,11 @@ pub use options::{OutOfRange, ServeOptions, TlsOptions};
 pub use tls::TlsError;
 
 use crate::access::AccessSource;
-use crate::faces::Faces;
-use crate::gate::Gate;
 use crate::health::Health;
-use crate::metrics::{Kind, Metrics, Sample};
+use crate::metrics::Metrics;
 use crate::openapi::OpenApiError;
+use crate::pipeline::RequestPipeline;
+use crate::router::Router;
 use connection::{Ended, Shared, Times};
 use std::fmt;
 use std::io;
@@ -32,7 +33,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub struct Parts {
     /// The services.
-    pub faces: Faces,
+    pub router: Router,
     /// Who may call them.
     pub access: AccessSource,
     /// Where calls are counted, and what `/metrics` shows.
@@ -41,7 +42,7 @@ pub struct Parts {
     pub health: Health,
 }
 
-/// A server that runs. Dropping it stops it at once, with calls in hand.
+/// A server that runs. Dropping it stops it at once, with calls in flight.
 pub struct Server {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -87,16 +88,13 @@ pub struct Stopped {
 /// [`ServeError`]; nothing runs then.
 pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, ServeError> {
     options.check()?;
-    let Parts { faces, access, metrics, health } = parts;
+    let Parts { router, access, metrics, health } = parts;
     let tls = options.tls.clone().map(tls::Tls::new).transpose()?.map(Arc::new);
-    register_access(&metrics, &access);
-    if let Some(tls) = &tls {
-        register_tls(&metrics, tls);
-    }
-    let gate = Gate::new(options.limits(), &faces, access, metrics.clone(), health.clone())?;
+    metrics::export(&metrics, &access, tls.as_ref());
+    let pipeline = RequestPipeline::new(options.limits(), &router, access, metrics.clone(), health.clone())?;
     let ms = Duration::from_millis;
     let shared = Arc::new(Shared {
-        gate,
+        pipeline,
         tls,
         times: Times {
             header: ms(options.header_timeout_ms),
@@ -142,7 +140,7 @@ impl Server {
     }
 
     /// Stops: not ready, accepts nothing more, says goodbye on each connection (GOAWAY; `connection: close`), lets
-    /// calls in hand finish until the deadline, then cuts them.
+    /// calls in flight finish until the deadline, then cuts them.
     pub async fn stop(self) -> Stopped {
         self.ready(false);
         self.shared.leaving.cancel();
@@ -229,60 +227,4 @@ impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.connections().dec();
     }
-}
-
-fn register_tls(metrics: &Metrics, tls: &Arc<tls::Tls>) {
-    let tls = Arc::clone(tls);
-    metrics.register(
-        "windfall_edge_certificates_refused_total",
-        "Renewed certificates that cannot be used; the last good ones stay.",
-        Kind::Counter,
-        move || vec![Sample { labels: Vec::new(), value: as_sample(tls.refused()) }],
-    );
-}
-
-fn register_access(metrics: &Metrics, access: &AccessSource) {
-    let of = |access: &AccessSource, read: fn(&AccessSource) -> u64| {
-        let access = access.clone();
-        move || vec![Sample { labels: Vec::new(), value: as_sample(read(&access)) }]
-    };
-    metrics.register(
-        "windfall_edge_access_changes_total",
-        "Versions of the access file that came into force.",
-        Kind::Counter,
-        of(access, AccessSource::changes),
-    );
-    metrics.register(
-        "windfall_edge_access_refused_total",
-        "Versions of the access file that were refused; the last good one stayed.",
-        Kind::Counter,
-        of(access, AccessSource::refused),
-    );
-    let keys = access.clone();
-    metrics.register(
-        "windfall_edge_user_key_fetches_total",
-        "Fetches of the keys that user tokens are signed with, by result.",
-        Kind::Counter,
-        move || {
-            let (ok, failed) = keys.user_key_fetches();
-            let sample = |result: &str, value| Sample {
-                labels: vec![("result", result.to_owned())],
-                value: as_sample(value),
-            };
-            vec![sample("ok", ok), sample("failed", failed)]
-        },
-    );
-    let version = access.clone();
-    metrics.register(
-        "windfall_edge_access_version",
-        "Always 1; the label is the start of the SHA-256 of the access file in force.",
-        Kind::Gauge,
-        move || vec![Sample { labels: vec![("version", version.version())], value: 1.0 }],
-    );
-}
-
-/// These counts stay far below 2^53.
-#[allow(clippy::cast_precision_loss)]
-fn as_sample(count: u64) -> f64 {
-    count as f64
 }

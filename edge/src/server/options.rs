@@ -1,7 +1,7 @@
 //! The numbers of a server, in one place, checked once.
 
 use crate::body::BodyLimits;
-use crate::gate::Limits;
+use crate::pipeline::Limits;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -39,11 +39,11 @@ pub struct ServeOptions {
     pub connections_max: usize,
     /// Calls at once on one HTTP/2 connection. 1 to 10,000, default 256.
     pub streams_max: u32,
-    /// Calls in hand over all connections. Those beyond get UNAVAILABLE at once. 1 to 1,000,000, default 2,048.
+    /// Calls in flight over all connections. Those beyond get UNAVAILABLE at once. 1 to 1,000,000, default 2,048.
     pub calls_max: usize,
     /// Whether anyone may ask for health. Default: only this machine, and callers with a key.
     pub health_open: bool,
-    /// How long calls in hand may take when the server stops. 0 to 600,000, default 20,000.
+    /// How long calls in flight may take when the server stops. 0 to 600,000, default 20,000.
     pub stop_timeout_ms: u64,
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_client::RewardsClient;
-use windfall_edge::{Faces, Role};
+use windfall_edge::{Role, Router};
 use windfall_proto::v1::{Bonus, BonusEvent, GrantOutcome, User};
 use windfall_reward_service::rpc::RewardsService;
 use windfall_servers::Private;
@@ -23,8 +23,8 @@ pub fn measure(name: &'static str) -> Result<Row> {
     let (ours, bare) = (schema("ours"), schema("bare"));
     let rewards = service(server.url(), &ours)?;
     let mut hands = bare_hands(&runtime, server.url(), &bare)?;
-    let faces = Faces::new().rewards(Arc::new(RewardsService::new(rewards.clone())));
-    let served = runtime.block_on(Served::start(faces, Role::Grant))?;
+    let router = Router::new().rewards(Arc::new(RewardsService::new(rewards.clone())));
+    let served = runtime.block_on(Served::start(router, Role::Grant))?;
     let client = runtime.block_on(async { RewardsClient::open(served.client()) })?;
     let (mut grpc_s, mut bare_s) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {

@@ -5,7 +5,7 @@ use anyhow::Result;
 use windfall_client::ClientOptions;
 use windfall_contract::Clock;
 use windfall_edge::{
-    Access, AccessSource, Faces, Health, Metrics, Parts, Role, ServeOptions, Server, mint_key, serve,
+    Access, AccessSource, Health, Metrics, Parts, Role, Router, ServeOptions, Server, mint_key, serve,
 };
 
 /// A server and the key that may call it.
@@ -16,7 +16,7 @@ pub struct Served {
 
 impl Served {
     /// Serves on a free port.
-    pub async fn start(faces: Faces, role: Role) -> Result<Self> {
+    pub async fn start(router: Router, role: Role) -> Result<Self> {
         let key = mint_key()?;
         let access = Access::parse(&format!(
             "[[caller]]\nname = \"bench\"\ntenant = {:?}\nroles = [{:?}]\nkey_sha256 = {:?}\n\
@@ -27,7 +27,7 @@ impl Served {
         ))?;
         let access = AccessSource::fixed(access, Clock::system())?;
         let options = ServeOptions { listen: ([127, 0, 0, 1], 0).into(), ..ServeOptions::default() };
-        let parts = Parts { faces, access, metrics: Metrics::new(), health: Health::new() };
+        let parts = Parts { router, access, metrics: Metrics::new(), health: Health::new() };
         let server = serve(&options, parts).await?;
         Ok(Self { server, key: key.text })
     }

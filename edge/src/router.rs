@@ -1,4 +1,7 @@
-//! What is mounted: each method of each service once, for both faces.
+//! What is mounted: each method of each service once, for both transports.
+//!
+//! This is the one place where services are mounted. The lists of their methods are generated from the `.proto` files
+//! ([`windfall_proto::methods`]): a method that has no HTTP path here does not compile.
 
 mod shape;
 
@@ -18,6 +21,9 @@ use std::sync::Arc;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
+use windfall_proto::methods::{
+    self, ArchiveMethod, Method, Mount, RewardsMethod, SendMethod, TokensMethod, WalletMethod,
+};
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
 use windfall_proto::v1::rewards_server::{Rewards, RewardsServer};
 use windfall_proto::v1::send_server::{Send as SendService, SendServer};
@@ -29,15 +35,15 @@ pub(crate) const PACKAGE: &str = "windfall.v1";
 /// What a parse error may repeat of the body that its own sender sent.
 const JSON_ERROR_BYTES_MAX: usize = 300;
 
-/// The services of a process, for both faces.
+/// The services of a process, for both transports.
 ///
 /// ```no_run
 /// # fn f<S: windfall_proto::v1::send_server::Send>(gateway: S) {
-/// let faces = windfall_edge::Faces::new().send(std::sync::Arc::new(gateway));
+/// let router = windfall_edge::Router::new().send(std::sync::Arc::new(gateway));
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct Faces {
+pub struct Router {
     routes: Vec<Arc<Route>>,
     tenants: Option<Arc<BTreeSet<String>>>,
 }
@@ -56,9 +62,8 @@ pub(crate) struct Route {
 pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type JsonHandler = Box<dyn Fn(tonic::Request<()>, Bytes) -> Answer<Response<Body>> + Send + Sync>;
 pub(crate) type GrpcHandler = Arc<dyn Fn(http::Request<Full<Bytes>>) -> Answer<Response<Body>> + Send + Sync>;
-type Method<S, Q, R> = fn(Arc<S>, tonic::Request<Q>) -> Answer<Result<tonic::Response<R>, Status>>;
 
-impl Faces {
+impl Router {
     /// Nothing mounted; for callers of any app.
     pub fn new() -> Self {
         Self::default()
@@ -72,78 +77,72 @@ impl Faces {
     /// Mounts sending. Role: send.
     #[must_use]
     pub fn send<S: SendService>(self, service: Arc<S>) -> Self {
-        let grpc = grpc(SendServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX));
-        let mut mount = Mount { faces: self, service, name: "Send", role: Role::Send, grpc };
-        mount.method("SendBonus", "/v1/bonuses/send", |s, q| Box::pin(async move { s.send_bonus(q).await }));
-        mount.method("SendBonusBatch", "/v1/bonuses/send-batch", |s, q| {
-            Box::pin(async move { s.send_bonus_batch(q).await })
-        });
-        mount.faces
+        let server = SendServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            SendMethod::SendBonus => "/v1/bonuses/send",
+            SendMethod::SendBonusBatch => "/v1/bonuses/send-batch",
+        };
+        let mut mounting = Mounting { router: self, service, role: Role::Send, path, grpc: grpc(server) };
+        methods::send(&mut mounting);
+        mounting.router
     }
 
     /// Mounts users' tokens. Role: verify.
     #[must_use]
     pub fn tokens<S: Tokens>(self, service: Arc<S>) -> Self {
-        let grpc = grpc(TokensServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX));
-        let mut mount = Mount { faces: self, service, name: "Tokens", role: Role::Verify, grpc };
-        mount.method("ListTokens", "/v1/tokens/list", |s, q| Box::pin(async move { s.list_tokens(q).await }));
-        mount.method("VerifyTokens", "/v1/tokens/verify", |s, q| {
-            Box::pin(async move { s.verify_tokens(q).await })
-        });
-        mount.faces
+        let server = TokensServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            TokensMethod::ListTokens => "/v1/tokens/list",
+            TokensMethod::VerifyTokens => "/v1/tokens/verify",
+        };
+        let mut mounting = Mounting { router: self, service, role: Role::Verify, path, grpc: grpc(server) };
+        methods::tokens(&mut mounting);
+        mounting.router
     }
 
     /// Mounts grants. Role: grant.
     #[must_use]
     pub fn rewards<S: Rewards>(self, service: Arc<S>) -> Self {
-        let grpc = grpc(RewardsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX));
-        let mut mount = Mount { faces: self, service, name: "Rewards", role: Role::Grant, grpc };
-        mount.method("Grant", "/v1/rewards/grant", |s, q| Box::pin(async move { s.grant(q).await }));
-        mount.method("GrantBatch", "/v1/rewards/grant-batch", |s, q| {
-            Box::pin(async move { s.grant_batch(q).await })
-        });
-        mount.method("GrantAsync", "/v1/rewards/grant-async", |s, q| {
-            Box::pin(async move { s.grant_async(q).await })
-        });
-        mount.faces
+        let server = RewardsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            RewardsMethod::Grant => "/v1/rewards/grant",
+            RewardsMethod::GrantBatch => "/v1/rewards/grant-batch",
+            RewardsMethod::GrantAsync => "/v1/rewards/grant-async",
+        };
+        let mut mounting = Mounting { router: self, service, role: Role::Grant, path, grpc: grpc(server) };
+        methods::rewards(&mut mounting);
+        mounting.router
     }
 
     /// Mounts the archive, the budgets, and what has not ended. Role: operate.
     #[must_use]
     pub fn archive<S: Archive>(self, service: Arc<S>) -> Self {
-        let grpc = grpc(ArchiveServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX));
-        let mut mount = Mount { faces: self, service, name: "Archive", role: Role::Operate, grpc };
-        mount.method("ListArchive", "/v1/archive/list", |s, q| {
-            Box::pin(async move { s.list_archive(q).await })
-        });
-        mount.method("GetArchived", "/v1/archive/get", |s, q| {
-            Box::pin(async move { s.get_archived(q).await })
-        });
-        mount.method("ReplayArchived", "/v1/archive/replay", |s, q| {
-            Box::pin(async move { s.replay_archived(q).await })
-        });
-        mount.method("ListBudgets", "/v1/budgets/list", |s, q| {
-            Box::pin(async move { s.list_budgets(q).await })
-        });
-        mount.method("ListReserved", "/v1/reserved/list", |s, q| {
-            Box::pin(async move { s.list_reserved(q).await })
-        });
-        mount.method("ReleaseReserved", "/v1/reserved/release", |s, q| {
-            Box::pin(async move { s.release_reserved(q).await })
-        });
-        mount
-            .method("ListHeld", "/v1/withdrawals/held", |s, q| Box::pin(async move { s.list_held(q).await }));
-        mount.faces
+        let server = ArchiveServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            ArchiveMethod::ListArchive => "/v1/archive/list",
+            ArchiveMethod::GetArchived => "/v1/archive/get",
+            ArchiveMethod::ReplayArchived => "/v1/archive/replay",
+            ArchiveMethod::ListBudgets => "/v1/budgets/list",
+            ArchiveMethod::ListReserved => "/v1/reserved/list",
+            ArchiveMethod::ReleaseReserved => "/v1/reserved/release",
+            ArchiveMethod::ListHeld => "/v1/withdrawals/held",
+        };
+        let mut mounting = Mounting { router: self, service, role: Role::Operate, path, grpc: grpc(server) };
+        methods::archive(&mut mounting);
+        mounting.router
     }
 
     /// Mounts users' wallets. Role: verify.
     #[must_use]
     pub fn wallet<S: Wallet>(self, service: Arc<S>) -> Self {
-        let grpc = grpc(WalletServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX));
-        let mut mount = Mount { faces: self, service, name: "Wallet", role: Role::Verify, grpc };
-        mount.method("GetWallet", "/v1/wallet/get", |s, q| Box::pin(async move { s.get_wallet(q).await }));
-        mount.method("Withdraw", "/v1/wallet/withdraw", |s, q| Box::pin(async move { s.withdraw(q).await }));
-        mount.faces
+        let server = WalletServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            WalletMethod::GetWallet => "/v1/wallet/get",
+            WalletMethod::Withdraw => "/v1/wallet/withdraw",
+        };
+        let mut mounting = Mounting { router: self, service, role: Role::Verify, path, grpc: grpc(server) };
+        methods::wallet(&mut mounting);
+        mounting.router
     }
 
     pub(crate) fn routes(&self) -> &[Arc<Route>] {
@@ -151,7 +150,7 @@ impl Faces {
     }
 }
 
-impl fmt::Debug for Faces {
+impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.routes.iter().map(|route| route.http_path)).finish()
     }
@@ -209,33 +208,35 @@ fn refusal(shape: BadShape) -> Status {
     Status::invalid_argument(shape.to_string())
 }
 
-/// A service on its way into [`Faces`].
-struct Mount<S> {
-    faces: Faces,
+/// A service on its way into a [`Router`]: its list of methods is handed to it, so none is forgotten, and the match
+/// without a wildcard in `path` gives each its HTTP path.
+struct Mounting<S, M> {
+    router: Router,
     service: Arc<S>,
-    name: &'static str,
     role: Role,
+    path: fn(M) -> &'static str,
     grpc: GrpcHandler,
 }
 
-impl<S: Send + Sync + 'static> Mount<S> {
-    /// The same trait method for both faces. Mounted again, it replaces the one before.
-    fn method<Q, R>(&mut self, method: &'static str, http_path: &'static str, call: Method<S, Q, R>)
+impl<S: Send + Sync + 'static, M: Method> Mount<S, M> for Mounting<S, M> {
+    /// The same trait method for both transports. Mounted again, it replaces the one before.
+    fn method<Q, R>(&mut self, method: M, call: methods::Call<S, Q, R>)
     where
         Q: DeserializeOwned + Send + 'static,
         R: Serialize + Send + 'static,
     {
+        let http_path = (self.path)(method);
         let route = Route {
-            service: self.name,
-            method,
+            service: M::SERVICE,
+            method: method.name(),
             http_path,
             role: self.role,
-            tenants: self.faces.tenants.clone(),
+            tenants: self.router.tenants.clone(),
             json: json(Arc::clone(&self.service), call),
             grpc: Arc::clone(&self.grpc),
         };
-        self.faces.routes.retain(|mounted| mounted.http_path != http_path);
-        self.faces.routes.push(Arc::new(route));
+        self.router.routes.retain(|mounted| mounted.http_path != http_path);
+        self.router.routes.push(Arc::new(route));
     }
 }
 
@@ -260,7 +261,7 @@ where
     })
 }
 
-fn json<S, Q, R>(service: Arc<S>, call: Method<S, Q, R>) -> JsonHandler
+fn json<S, Q, R>(service: Arc<S>, call: methods::Call<S, Q, R>) -> JsonHandler
 where
     S: Send + Sync + 'static,
     Q: DeserializeOwned + Send + 'static,

@@ -1,71 +1,35 @@
-//! The numbers of downstream systems.
+//! The metrics of downstream systems: a table, and a histogram, which a table cannot say.
 
-use super::sample;
-use crate::services::parts::Parts;
 use std::fmt;
 use std::sync::Arc;
 use windfall_connectors::{LATENCY_BOUNDS_MS, Snapshot};
 use windfall_edge::prometheus_client::collector::Collector;
 use windfall_edge::prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use windfall_edge::prometheus_client::metrics::MetricType;
-use windfall_edge::{Kind, Metrics};
+use windfall_edge::{Described, Metrics};
 
-type Read = Arc<dyn Fn() -> Snapshot + Send + Sync>;
+/// Reads what one connector has counted.
+pub type ReadSnapshot = Arc<dyn Fn() -> Snapshot + Send + Sync>;
 
-/// Registers what connectors count.
-pub fn register(metrics: &Metrics, parts: &Parts) {
-    if parts.connectors.is_empty() {
-        return;
-    }
-    count(
-        metrics,
-        parts.connectors.iter().map(|wired| (wired.name.clone(), Arc::clone(&wired.snapshot))).collect(),
-    );
-}
+const LATENCY: &str = "windfall_connector_seconds";
+const LATENCY_HELP: &str = "How long calls of downstream systems took";
 
-fn count(metrics: &Metrics, all: Vec<(String, Read)>) {
+/// Exports what these connectors count, by their names.
+pub fn export(metrics: &Metrics, all: Vec<(String, ReadSnapshot)>) {
     let own = all.clone();
-    metrics.register(
-        "windfall_connector_answers_total",
-        "Calls of downstream systems, by answer",
-        Kind::Counter,
-        move || by(&own, "answer", |snapshot| snapshot.answers().to_vec()),
-    );
-    let own = all.clone();
-    metrics.register(
-        "windfall_connector_unknown_total",
-        "Calls that may have paid, by why nobody knows",
-        Kind::Counter,
-        move || {
-            by(&own, "cause", |snapshot| {
-                vec![
-                    ("timeout", snapshot.timeouts),
-                    ("broken", snapshot.broken),
-                    ("nonsense", snapshot.nonsense),
-                    ("given_up", snapshot.given_up),
-                ]
-            })
-        },
-    );
-    metrics.register_collector(Box::new(Latencies(all)));
-}
-
-fn by(
-    all: &[(String, Read)],
-    label: &'static str,
-    pick: impl Fn(&Snapshot) -> Vec<(&'static str, u64)>,
-) -> Vec<windfall_edge::Sample> {
-    let of_one = |(name, read): &(String, Read)| {
-        let picked = pick(&read());
-        let name = name.clone();
-        picked
-            .into_iter()
-            .map(move |(of, value)| sample([("connector", name.clone()), (label, of.to_owned())], value))
+    metrics.export(Snapshot::METRICS, &["connector"], move |each| {
+        own.iter().for_each(|(name, read)| each(&[name], &read()));
+    });
+    let described = Described {
+        name: LATENCY.to_owned(),
+        kind: "histogram",
+        labels: vec!["connector"],
+        help: LATENCY_HELP.to_owned(),
     };
-    all.iter().flat_map(of_one).collect()
+    metrics.register_collector(described, Box::new(Latencies(all)));
 }
 
-struct Latencies(Vec<(String, Read)>);
+struct Latencies(Vec<(String, ReadSnapshot)>);
 
 impl fmt::Debug for Latencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,12 +39,10 @@ impl fmt::Debug for Latencies {
 
 impl Collector for Latencies {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut family = encoder.encode_descriptor(
-            "windfall_connector_seconds",
-            "How long calls of downstream systems took",
-            None,
-            MetricType::Histogram,
-        )?;
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let mut family = encoder.encode_descriptor(LATENCY, LATENCY_HELP, None, MetricType::Histogram)?;
         for (name, read) in &self.0 {
             let latency = read().latency;
             let bounds = LATENCY_BOUNDS_MS.iter().map(|ms| seconds(ms * 1_000)).chain([f64::INFINITY]);
@@ -113,7 +75,7 @@ mod tests {
         let latency = Latency { buckets, sum_us: 20_500_000, count: 4 };
         let snapshot = Snapshot { unknown: 1, nonsense: 1, latency, ..Snapshot::default() };
         let metrics = Metrics::new();
-        count(&metrics, vec![("bank".into(), Arc::new(move || snapshot))]);
+        export(&metrics, vec![("bank".into(), Arc::new(move || snapshot))]);
         let text = metrics.text().unwrap();
         for line in [
             r#"windfall_connector_unknown_total{connector="bank",cause="nonsense"} 1"#,

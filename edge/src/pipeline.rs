@@ -1,14 +1,14 @@
-//! Every request, of either face, passes here: limits, who calls, what they may, and only then the service.
+//! Every request, of either transport, passes here: limits, who calls, what they may, and only then the service.
 
 use crate::access::AccessSource;
 use crate::authenticate::{Peer, authenticate};
 use crate::body::{BodyLimits, BodyRoom, Holding};
-use crate::faces::{Faces, GrpcHandler, Route, grpc};
 use crate::health::{GrpcHealth, Health};
 use crate::identity::{Call, Role};
 use crate::metrics::Metrics;
 use crate::openapi::{self, OpenApiError, Served};
-use crate::refusal::{Face, Reason, Refusal, code_name, json_response};
+use crate::refusal::{Reason, Refusal, Transport, code_name, json_response};
+use crate::router::{GrpcHandler, Route, Router, grpc};
 use crate::trace;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderMap};
@@ -46,7 +46,7 @@ pub(crate) struct Limits {
     pub(crate) has_certificates: bool,
 }
 
-pub(crate) struct Gate {
+pub(crate) struct RequestPipeline {
     limits: Limits,
     access: AccessSource,
     metrics: Metrics,
@@ -67,31 +67,31 @@ enum Target<'a> {
     OpenApi,
     Metrics,
     Method(&'a Arc<Route>),
-    /// There, on the other face.
-    OtherFace,
+    /// There, on the other transport.
+    OtherTransport,
 }
 
-impl Gate {
+impl RequestPipeline {
     pub(crate) fn new(
         limits: Limits,
-        faces: &Faces,
+        router: &Router,
         access: AccessSource,
         metrics: Metrics,
         health: Health,
     ) -> Result<Self, OpenApiError> {
         let served =
             Served { body_bytes_max: limits.body.bytes_max, has_certificates: limits.has_certificates };
-        let openapi = serde_json::to_vec(&openapi::document(faces.routes(), served)?)?;
-        let mut services: Vec<String> = faces
+        let openapi = serde_json::to_vec(&openapi::document(router.routes(), served)?)?;
+        let mut services: Vec<String> = router
             .routes()
             .iter()
-            .map(|route| format!("{}.{}", crate::faces::PACKAGE, route.service))
+            .map(|route| format!("{}.{}", crate::router::PACKAGE, route.service))
             .collect();
         services.dedup();
         let grpc_health = grpc(HealthServer::new(GrpcHealth { health: health.clone(), services }));
-        let by_http_path = faces.routes().iter().map(|route| (route.http_path, Arc::clone(route))).collect();
+        let by_http_path = router.routes().iter().map(|route| (route.http_path, Arc::clone(route))).collect();
         let by_grpc_path =
-            faces.routes().iter().map(|route| (route.grpc_path(), Arc::clone(route))).collect();
+            router.routes().iter().map(|route| (route.grpc_path(), Arc::clone(route))).collect();
         Ok(Self {
             room: BodyRoom::new(limits.bodies_bytes_max, metrics.clone()),
             places: Arc::new(Semaphore::new(limits.calls_max)),
@@ -114,29 +114,29 @@ impl Gate {
         held: T,
     ) -> Response<Body> {
         let started = Instant::now();
-        let face = face_of(&request);
-        let mut in_hand = InHand::new(&self.places, self.metrics.clone());
+        let transport = transport_of(&request);
+        let mut in_flight = InFlight::new(&self.places, self.metrics.clone());
         let mut names = ("none", "none");
-        let deadline = self.deadline(face, request.headers());
+        let deadline = self.deadline(transport, request.headers());
         let mut request = Some(request);
-        let answered = self.pass(peer, &mut request, face, &mut in_hand, deadline, &mut names).await;
+        let answered = self.pass(peer, &mut request, transport, &mut in_flight, deadline, &mut names).await;
         let code = code_of(&answered);
         let unread = request.filter(|request| !request.body().is_end_stream());
         if answered.is_err() || unread.is_some() {
             // Anybody can be refused, and read the answer as slowly as the connection lets them; and no call shall
             // wait for a body that nobody wants.
-            in_hand.give_up_place();
+            in_flight.give_up_place();
         }
         if let Some(unread) = unread {
             drain(unread).await;
         }
         let response = answered.unwrap_or_else(|refusal| {
             self.metrics.refused(refusal.reason);
-            tracing::debug!(reason = refusal.reason.name(), face = face.name(), "a call was refused");
-            refusal.response(face)
+            tracing::debug!(reason = refusal.reason.name(), face = transport.name(), "a call was refused");
+            refusal.response(transport)
         });
-        self.metrics.answered(face, names, code_name(code), started.elapsed());
-        response.map(|body| Body::new(Holding::new(body, (in_hand, held))))
+        self.metrics.answered(transport, names, code_name(code), started.elapsed());
+        response.map(|body| Body::new(Holding::new(body, (in_flight, held))))
     }
 
     /// Everything that can end a call before its service sees it, cheapest first. Takes the request when it reads its
@@ -145,8 +145,8 @@ impl Gate {
         &self,
         peer: &Peer,
         waiting: &mut Option<Request<Incoming>>,
-        face: Face,
-        in_hand: &mut InHand,
+        transport: Transport,
+        in_flight: &mut InFlight,
         deadline: Duration,
         names: &mut (&'static str, &'static str),
     ) -> Result<Response<Body>, Refusal> {
@@ -154,14 +154,14 @@ impl Gate {
             return Err(Refusal::new(Reason::Broken, "there is no request"));
         };
         self.check_headers(request)?;
-        let target = self.target(request.uri().path(), face);
+        let target = self.target(request.uri().path(), transport);
         if let Some(Target::Live | Target::Ready | Target::GrpcHealth) = target
             && (self.limits.is_health_open || peer.is_loopback())
         {
-            return self.probe(target, face, waiting, in_hand).await;
+            return self.probe(target, transport, waiting, in_flight).await;
         }
-        if !in_hand.has_place() {
-            let full = Refusal::new(Reason::TooManyCalls, "too many calls are in hand; call again");
+        if !in_flight.has_place() {
+            let full = Refusal::new(Reason::TooManyCalls, "too many calls are in flight; call again");
             return Err(full.retry_after_ms(200));
         }
         // The time-out covers all that may wait: the users' keys, too.
@@ -169,7 +169,7 @@ impl Gate {
         let target = target.ok_or_else(|| Refusal::new(Reason::NoRoute, "there is nothing at this path"))?;
         match target {
             Target::Live | Target::Ready | Target::GrpcHealth => {
-                self.probe(Some(target), face, waiting, in_hand).await
+                self.probe(Some(target), transport, waiting, in_flight).await
             }
             Target::OpenApi => {
                 check_method(request, Method::GET)?;
@@ -182,13 +182,14 @@ impl Gate {
                     .response()
                     .map_err(|_| Refusal::new(Reason::Broken, "a metric cannot be written"))
             }
-            Target::OtherFace => {
+            Target::OtherTransport => {
                 Err(Refusal::new(Reason::MediaType, "this path is gRPC's: application/grpc over HTTP/2"))
             }
             Target::Method(route) => {
                 *names = (route.service, route.method);
-                let span = trace::begin(route, &mut call, face, request.headers());
-                let answered = self.call(route, call, face, waiting, deadline).instrument(span.clone()).await;
+                let span = trace::begin(route, &mut call, transport, request.headers());
+                let answered =
+                    self.call(route, call, transport, waiting, deadline).instrument(span.clone()).await;
                 let code = code_of(&answered);
                 trace::end(&span, code, code_name(code));
                 answered
@@ -200,19 +201,19 @@ impl Gate {
         &self,
         route: &Route,
         call: Call,
-        face: Face,
+        transport: Transport,
         waiting: &mut Option<Request<Incoming>>,
         deadline: Duration,
     ) -> Result<Response<Body>, Refusal> {
         let (parts, body) = take(waiting, |request| {
             check_method(request, Method::POST)?;
             check_role(&call, route.role)?;
-            check_media(face, request.headers())
+            check_media(transport, request.headers())
         })?;
         let (body, taken) = self.room.read(body, self.limits.body).await?;
-        let answer = match face {
-            Face::Http => route.answer_json(call, body),
-            Face::Grpc => route.answer_grpc(call, Request::from_parts(parts, Full::new(body))),
+        let answer = match transport {
+            Transport::Http => route.answer_json(call, body),
+            Transport::Grpc => route.answer_grpc(call, Request::from_parts(parts, Full::new(body))),
         };
         // Whoever waits is told that nobody knows; the service must bear being dropped anywhere, as it must bear
         // being killed anywhere.
@@ -224,16 +225,16 @@ impl Gate {
     async fn probe(
         &self,
         target: Option<Target<'_>>,
-        face: Face,
+        transport: Transport,
         waiting: &mut Option<Request<Incoming>>,
-        in_hand: &mut InHand,
+        in_flight: &mut InFlight,
     ) -> Result<Response<Body>, Refusal> {
         // It needs none, and like a refusal it may be anybody's.
-        in_hand.give_up_place();
+        in_flight.give_up_place();
         if let Some(Target::GrpcHealth) = target {
             let (parts, body) = take(waiting, |request| {
                 check_method(request, Method::POST)?;
-                check_media(face, request.headers())
+                check_media(transport, request.headers())
             })?;
             let limits = BodyLimits { bytes_max: self.limits.body.bytes_max.min(1024), ..self.limits.body };
             let (body, _taken) = self.room.read(body, limits).await?;
@@ -248,21 +249,21 @@ impl Gate {
         })
     }
 
-    fn target(&self, path: &str, face: Face) -> Option<Target<'_>> {
+    fn target(&self, path: &str, transport: Transport) -> Option<Target<'_>> {
         let of_grpc = || self.by_grpc_path.get(path);
         let is_grpc_health = path == GRPC_HEALTH_CHECK || path == GRPC_HEALTH_WATCH;
-        match face {
-            Face::Grpc if is_grpc_health => Some(Target::GrpcHealth),
-            Face::Grpc => of_grpc().map(Target::Method),
-            Face::Http => match path {
+        match transport {
+            Transport::Grpc if is_grpc_health => Some(Target::GrpcHealth),
+            Transport::Grpc => of_grpc().map(Target::Method),
+            Transport::Http => match path {
                 "/health/live" => Some(Target::Live),
                 "/health/ready" => Some(Target::Ready),
                 "/openapi.json" => Some(Target::OpenApi),
                 "/metrics" => Some(Target::Metrics),
-                _ if is_grpc_health => Some(Target::OtherFace),
+                _ if is_grpc_health => Some(Target::OtherTransport),
                 _ => match self.by_http_path.get(path) {
                     Some(route) => Some(Target::Method(route)),
-                    None => of_grpc().map(|_| Target::OtherFace),
+                    None => of_grpc().map(|_| Target::OtherTransport),
                 },
             },
         }
@@ -284,24 +285,26 @@ impl Gate {
     }
 
     /// The caller's own deadline, where it is the sooner one.
-    fn deadline(&self, face: Face, headers: &HeaderMap) -> Duration {
-        let asked = match face {
-            Face::Grpc => headers.get("grpc-timeout").and_then(|value| parse_timeout(value.to_str().ok()?)),
-            Face::Http => None,
+    fn deadline(&self, transport: Transport, headers: &HeaderMap) -> Duration {
+        let asked = match transport {
+            Transport::Grpc => {
+                headers.get("grpc-timeout").and_then(|value| parse_timeout(value.to_str().ok()?))
+            }
+            Transport::Http => None,
         };
         asked.map_or(self.limits.request_timeout, |asked| asked.min(self.limits.request_timeout))
     }
 }
 
-/// A call, and its place among those in hand where there was one.
-struct InHand {
+/// A call, and its place among those in flight where there was one.
+struct InFlight {
     place: Option<OwnedSemaphorePermit>,
     metrics: Metrics,
 }
 
-impl InHand {
+impl InFlight {
     fn new(places: &Arc<Semaphore>, metrics: Metrics) -> Self {
-        metrics.calls_in_hand().inc();
+        metrics.calls_in_flight().inc();
         Self { place: Arc::clone(places).try_acquire_owned().ok(), metrics }
     }
 
@@ -314,9 +317,9 @@ impl InHand {
     }
 }
 
-impl Drop for InHand {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.metrics.calls_in_hand().dec();
+        self.metrics.calls_in_flight().dec();
     }
 }
 
@@ -376,10 +379,14 @@ async fn within<T>(deadline: Duration, work: impl Future<Output = T>) -> Result<
 }
 
 /// gRPC needs HTTP/2, for its trailers.
-fn face_of<B>(request: &Request<B>) -> Face {
+fn transport_of<B>(request: &Request<B>) -> Transport {
     let is_grpc = |kind: &[u8]| matches!(kind, b"application/grpc" | b"application/grpc+proto");
     let kind = request.headers().get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
-    if request.version() == Version::HTTP_2 && kind.is_some_and(is_grpc) { Face::Grpc } else { Face::Http }
+    if request.version() == Version::HTTP_2 && kind.is_some_and(is_grpc) {
+        Transport::Grpc
+    } else {
+        Transport::Http
+    }
 }
 
 fn check_method<B>(request: &Request<B>, method: Method) -> Result<(), Refusal> {
@@ -401,13 +408,13 @@ fn check_role(call: &Call, role: Role) -> Result<(), Refusal> {
 }
 
 /// One content type, and no encoding: what is compressed could become anything.
-fn check_media(face: Face, headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_media(transport: Transport, headers: &HeaderMap) -> Result<(), Refusal> {
     for encoding in headers.get_all(CONTENT_ENCODING).iter().chain(headers.get_all("grpc-encoding")) {
         if encoding.as_bytes() != b"identity" {
             return Err(Refusal::new(Reason::Encoding, "bodies are taken as they are, never compressed"));
         }
     }
-    if face == Face::Http {
+    if transport == Transport::Http {
         let mut kinds = headers.get_all(CONTENT_TYPE).iter();
         let is_json = kinds.next().is_some_and(|kind| kind.to_str().is_ok_and(is_json));
         if !is_json || kinds.next().is_some() {

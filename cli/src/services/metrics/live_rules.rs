@@ -1,0 +1,50 @@
+//! The metrics of the live rules, which are a document and count nothing by themselves.
+
+use windfall_config::LiveRules;
+use windfall_contract::metrics::{Metric, MetricKind};
+
+/// What is exported of them.
+pub const METRICS: &[Metric<LiveRules>] = &[
+    Metric {
+        name: "windfall_rules_version",
+        help: "The version of the live rules that runs",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: |live, each| each(&[], live.current().version),
+    },
+    Metric {
+        name: "windfall_rules_refused_total",
+        help: "Rules documents that were refused; the last good one stayed",
+        kind: MetricKind::Counter,
+        labels: &[],
+        read: |live, each| each(&[], live.status().refusals),
+    },
+    Metric {
+        name: "windfall_rules_source_failures_total",
+        help: "Times that the source of the rules became unreadable; the last good ones stayed",
+        kind: MetricKind::Counter,
+        labels: &[],
+        read: |live, each| each(&[], live.status().source_failures),
+    },
+    Metric {
+        name: "windfall_limit_rate_per_second",
+        help: "What the rules let through, by bonus type; `(global)`: over all types",
+        kind: MetricKind::Gauge,
+        labels: &["type"],
+        read: |live, each| {
+            let limits = &live.current().limits;
+            limits.types.iter().for_each(|(name, own)| each(&[name], own.limit.rate_per_s));
+            each(&["(global)"], limits.global.rate_per_s);
+        },
+    },
+    Metric {
+        name: "windfall_fuse_state",
+        help: "1 for the state that the fuse of a bonus type is in",
+        kind: MetricKind::Gauge,
+        labels: &["type", "state"],
+        read: |live, each| {
+            let types = &live.current().limits.types;
+            types.iter().for_each(|(name, own)| each(&[name, &own.fuse.to_string()], 1));
+        },
+    },
+];

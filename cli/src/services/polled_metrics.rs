@@ -1,0 +1,128 @@
+//! Metrics that cost a question to a broker or to the ledger: polled every few seconds, read at each scrape.
+
+use crate::wiring::GROUP;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinHandle};
+use windfall_config::LiveRules;
+use windfall_contract::broker::Broker;
+use windfall_contract::declare_metrics;
+use windfall_contract::metrics::Each;
+use windfall_reward_service::RewardHandle;
+
+/// Between two rounds.
+const EVERY: Duration = Duration::from_secs(5);
+/// A broker that takes longer is left out of a round.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What is old has waited for so long.
+const OLD_MS: u64 = 60_000;
+/// Beyond that it is enough to know that there are many.
+pub const COUNTED_MAX: u32 = 1_000;
+
+declare_metrics! {
+    /// What the last round found.
+    #[derive(Debug, Default)]
+    pub struct Found {
+        gauge "windfall_queue_lag_records" ["topic"]
+        "Records written to a topic and not committed by the consumers' group; a topic that could not be asked is missing" {
+            /// Records written and not committed by the group, by topic; a topic that could not be asked is missing.
+            pub lag_records: BTreeMap<String, u64> = by_topic,
+        }
+        gauge "windfall_budget_left" ["activity"]["scene"]["type"] "What budgets have left, in the smallest unit" {
+            /// What budgets have left: activity, scene, type.
+            pub budget_left: Vec<([String; 3], u64)> = by_budget,
+        }
+        gauge "windfall_reserved_orders" "Orders that have held budget for a minute; counted up to 1,000" {
+            /// Orders that are reserved for a minute; at most [`COUNTED_MAX`].
+            pub reserved_orders: Option<u64>,
+        }
+        gauge "windfall_held_withdrawals"
+        "Withdrawals whose payer has not answered for a minute; counted up to 1,000" {
+            /// Withdrawals that are held for a minute; at most [`COUNTED_MAX`].
+            pub held_withdrawals: Option<u64>,
+        }
+    }
+}
+
+fn by_topic(lag_records: &BTreeMap<String, u64>, each: &mut Each<'_>) {
+    lag_records.iter().for_each(|(topic, lag)| each(&[topic], *lag));
+}
+
+fn by_budget(left: &[([String; 3], u64)], each: &mut Each<'_>) {
+    for ([activity, scene, bonus_type], left) in left {
+        each(&[activity, scene, bonus_type], *left);
+    }
+}
+
+/// Polls until it is dropped.
+pub struct PolledMetrics {
+    found: Arc<Mutex<Found>>,
+    task: AbortHandle,
+}
+
+impl PolledMetrics {
+    /// Starts polling: brokers for lag, the ledger for budgets, where there are such.
+    pub fn start(
+        rules: LiveRules,
+        brokers: BTreeMap<String, Arc<dyn Broker>>,
+        rewards: Option<RewardHandle>,
+    ) -> Self {
+        let found = Arc::new(Mutex::new(Found::default()));
+        let own = Arc::clone(&found);
+        let task: JoinHandle<()> = tokio::spawn(async move {
+            loop {
+                let lag_records = lag(&rules, &brokers).await;
+                let budget_left = budgets(rewards.as_ref()).await;
+                let reserved_orders = reserved_orders(rewards.as_ref()).await;
+                let held_withdrawals = held_withdrawals(rewards.as_ref()).await;
+                *own.lock() = Found { lag_records, budget_left, reserved_orders, held_withdrawals };
+                tokio::time::sleep(EVERY).await;
+            }
+        });
+        Self { found, task: task.abort_handle() }
+    }
+
+    /// Where the findings lie.
+    pub fn found(&self) -> Arc<Mutex<Found>> {
+        Arc::clone(&self.found)
+    }
+}
+
+impl Drop for PolledMetrics {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn lag(rules: &LiveRules, brokers: &BTreeMap<String, Arc<dyn Broker>>) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for (name, topic) in &rules.current().topics {
+        let Some(broker) = brokers.get(&topic.broker) else { continue };
+        if let Ok(Ok(lag)) = tokio::time::timeout(PATIENCE, broker.lag(name, GROUP)).await {
+            found.insert(name.clone(), lag.records());
+        }
+    }
+    found
+}
+
+async fn budgets(rewards: Option<&RewardHandle>) -> Vec<([String; 3], u64)> {
+    let Some(rewards) = rewards else { return Vec::new() };
+    // Weak: a ledger that is down says so by other metrics.
+    let Ok(states) = rewards.read(|reader| reader.budgets()).await else { return Vec::new() };
+    let left = states.into_iter().filter_map(|state| {
+        let left = state.total?.saturating_sub(state.used).saturating_sub(state.reserved);
+        Some(([state.activity, state.scene, state.bonus_type], u64::try_from(left).unwrap_or(0)))
+    });
+    left.collect()
+}
+
+async fn reserved_orders(rewards: Option<&RewardHandle>) -> Option<u64> {
+    Some(rewards?.reserved(OLD_MS, "", COUNTED_MAX).await.ok()?.len() as u64)
+}
+
+async fn held_withdrawals(rewards: Option<&RewardHandle>) -> Option<u64> {
+    Some(rewards?.held(OLD_MS, "", COUNTED_MAX).await.ok()?.len() as u64)
+}

@@ -1,0 +1,54 @@
+//! What an SDK has counted, and the names under which it is exported.
+
+use windfall_contract::declare_metrics;
+use windfall_contract::metrics::Each;
+
+declare_metrics! {
+    /// Counters since the start.
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
+    pub struct SdkStats {
+        counter "windfall_sent_events_total" "Rewards that calls returned a token for" {
+            /// Calls that returned Ok.
+            pub sent: u64,
+        }
+        gauge "windfall_sdk_rules_version" "The version of the live rules that calls follow" {
+            /// The version of the rules that calls follow.
+            pub rules_version: u64,
+        }
+        gauge "windfall_packs" ["state"]
+        "Closed packs that no broker has yet; `without_route`: those of them that wait for rules that take them" {
+            /// Packs, closed ones, that no broker has yet.
+            pub packs_in_flight: usize as "in_flight",
+            /// Of these, packs that wait for rules that take them.
+            pub packs_waiting: usize as "without_route",
+        }
+        gauge "windfall_spool_slots" ["state"] "Slots of the spool: in use, and in all" {
+            /// Slots of the spool in use, and in all.
+            pub spool_slots: (u64, u64) = used_and_all,
+        }
+        counter "windfall_returned_packs_total" "Times that the fan-out gave a pack back" {
+            /// Times that the fan-out gave a pack back.
+            pub packs_returned: u64,
+        }
+        counter "windfall_tokens_total" ["state"]
+        "Tokens on their way to the token store: written, or dropped because the store was behind or down" {
+            /// Tokens written to the store.
+            pub tokens_written: u64 as "written",
+            /// Tokens dropped because the store was behind or down.
+            pub tokens_dropped: u64 as "dropped",
+        }
+        gauge "windfall_waiting_tokens" "Tokens that wait for the token store" {
+            /// Tokens that wait for the store.
+            pub tokens_waiting: usize,
+        }
+        counter "windfall_token_store_errors_total" "Writes that the token store did not take" {
+            /// Writes that the store did not take.
+            pub token_store_failures: u64,
+        }
+    }
+}
+
+fn used_and_all((used, all): &(u64, u64), each: &mut Each<'_>) {
+    each(&["used"], *used);
+    each(&["all"], *all);
+}
