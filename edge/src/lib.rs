@@ -1,5 +1,5 @@
-//! What stands between a wire and a service: who calls, what they may, how much they may send, and both transports, gRPC
-//! and HTTP/JSON, on one port.
+//! What stands between a wire and a service: who calls, what they may, how much they may send, and both transports,
+//! gRPC and HTTP/JSON, on one port.
 //!
 //! The way of a request, which is also the order of this crate's rooms:
 //! 1. `server` accepts the connection, reads the names in its client certificate, and cuts off who is slow or too
@@ -9,8 +9,8 @@
 //!    user, or a header from a front proxy that may name users): a [`Call`].
 //! 4. `pipeline` finds the method, checks the [`Role`], the media type, and only then reads the body, bounded.
 //! 5. `trace` puts a span around it, in the caller's trace where it names one.
-//! 6. [`Router`] hands it to the service: the generated trait, in process, whichever transport it came by. A service reads
-//!    the [`Call`] from the request's extensions, and nothing about identity from a message.
+//! 6. [`Router`] hands it to the service: the generated trait, in process, whichever transport it came by. A service
+//!    reads the [`Call`] from the request's extensions, and nothing about identity from a message.
 //! 7. `refusal` is the one place where errors become answers; [`retry_later`] is for services that know when.
 //!
 //! Beside the way: [`Health`] and [`Metrics`], to which other crates add their own; `openapi`, which makes

@@ -244,10 +244,16 @@ impl fmt::Debug for Metrics {
     }
 }
 
+/// Puts a metric of this name and help into the registry.
+type Register = Box<dyn FnOnce(&mut Registry, &str, &str)>;
+
+/// Hands over every `S` that there is.
+type Source<S> = Box<dyn Fn(&mut EachOf<'_, S>) + Send + Sync>;
+
 /// A metric of this crate, on its way into the registry.
 struct Own {
     kind: &'static str,
-    register: Box<dyn FnOnce(&mut Registry, &str, &str)>,
+    register: Register,
 }
 
 impl Own {
@@ -287,7 +293,7 @@ const fn kind_name(kind: MetricKind) -> &'static str {
 struct Exported<S: ?Sized + 'static> {
     table: &'static [Metric<S>],
     outer: &'static [&'static str],
-    source: Box<dyn Fn(&mut EachOf<'_, S>) + Send + Sync>,
+    source: Source<S>,
 }
 
 /// What one reading of a metric gives: names and values of labels, and the number.

@@ -27,7 +27,7 @@ declare_metrics! {
     #[derive(Debug, Default)]
     pub struct Found {
         gauge "windfall_queue_lag_records" ["topic"]
-        "Records written to a topic and not committed by the consumers' group; a topic that could not be asked is missing" {
+        "Records written to a topic and not committed by the group; a topic that could not be asked is missing" {
             /// Records written and not committed by the group, by topic; a topic that could not be asked is missing.
             pub lag_records: BTreeMap<String, u64> = by_topic,
         }
