@@ -77,6 +77,11 @@ async fn what_is_not_a_good_token_names_nobody_on_either_face() {
         ("not yet", sign(changed(|claims| claims["nbf"] = json!(NOW_S + 31))), "not valid yet"),
         ("other issuer", sign(changed(|claims| claims["iss"] = json!("https://evil.test"))), "issuer"),
         ("no issuer", sign(changed(|claims| drop(claims.as_object_mut().unwrap().remove("iss")))), "issuer"),
+        (
+            "issuer among others",
+            sign(changed(|claims| claims["iss"] = json!([ISSUER, "https://evil.test"]))),
+            "no signed",
+        ),
         ("other audience", sign(changed(|claims| claims["aud"] = json!("other"))), "audience"),
         ("no number", sign(changed(|claims| claims["sub"] = json!("alice"))), "no user"),
         ("a broken number", sign(changed(|claims| claims["sub"] = json!(4.2))), "no user"),

@@ -1,11 +1,12 @@
 //! A JSON Web Key Set (RFC 7517): public keys by their ids.
 
-use super::jwt::Algorithm;
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use ring::signature::{RsaPublicKeyComponents, UnparsedPublicKey};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind};
 use serde::Deserialize;
 
 const KEYS_MAX: usize = 64;
+/// 2,048 bits.
+const RSA_BYTES_MIN: usize = 256;
 
 /// Keys that can verify something. Others of the set are passed over.
 pub(crate) struct KeySet(Vec<Key>);
@@ -23,35 +24,14 @@ pub(crate) enum KeySetError {
 
 struct Key {
     id: Option<String>,
-    algorithm: Option<Algorithm>,
-    material: Material,
-}
-
-/// What a key is, and so which algorithms it may be used with: never the token's choice.
-enum Material {
-    Rsa { n: Vec<u8>, e: Vec<u8> },
-    P256(Vec<u8>),
-    P384(Vec<u8>),
-    Ed25519(Vec<u8>),
+    /// What it may be used with is the key's property, never the token's choice.
+    algorithms: Vec<Algorithm>,
+    public: DecodingKey,
 }
 
 #[derive(Deserialize)]
 struct Document {
     keys: Vec<serde_json::Value>,
-}
-
-#[derive(Deserialize)]
-struct Jwk {
-    kty: String,
-    kid: Option<String>,
-    alg: Option<String>,
-    #[serde(rename = "use")]
-    purpose: Option<String>,
-    crv: Option<String>,
-    n: Option<String>,
-    e: Option<String>,
-    x: Option<String>,
-    y: Option<String>,
 }
 
 impl KeySet {
@@ -65,76 +45,45 @@ impl KeySet {
         if keys.is_empty() { Err(KeySetError::NoKey) } else { Ok(Self(keys)) }
     }
 
-    /// Whether a key of this id and algorithm signed the message. `None`: there is no such key.
-    pub(crate) fn verify(
-        &self,
-        id: Option<&str>,
-        algorithm: Algorithm,
-        message: &[u8],
-        signature: &[u8],
-    ) -> Option<bool> {
-        let mut fitting = self.0.iter().filter(|key| key.fits(algorithm));
+    /// The key of this id that may be used with this algorithm.
+    pub(crate) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&DecodingKey> {
+        let mut fitting = self.0.iter().filter(|key| key.algorithms.contains(&algorithm));
         let key = match id {
             Some(id) => fitting.find(|key| key.id.as_deref() == Some(id))?,
             // Without an id there must be no choice.
             None => fitting.next().filter(|_| fitting.next().is_none())?,
         };
-        Some(key.verify(algorithm, message, signature))
+        Some(&key.public)
     }
 }
 
 impl Key {
     fn parse(value: serde_json::Value) -> Option<Self> {
         let jwk: Jwk = serde_json::from_value(value).ok()?;
-        if jwk.purpose.is_some_and(|purpose| purpose != "sig") {
+        if jwk.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
             return None;
         }
-        let algorithm = match jwk.alg {
-            Some(name) => Some(Algorithm::parse(&name)?),
-            None => None,
-        };
-        let bytes = |text: &Option<String>| URL_SAFE_NO_PAD.decode(text.as_deref()?).ok();
-        let point = |len: usize| {
-            let (x, y) = (bytes(&jwk.x)?, bytes(&jwk.y)?);
+        let public = DecodingKey::from_jwk(&jwk).ok()?;
+        let is_long = |bytes: usize| public.try_get_as_bytes().is_ok_and(|key| key.len() == bytes);
+        let fitting = match &jwk.algorithm {
+            AlgorithmParameters::RSA(_) if is_strong_rsa(&public) => AlgorithmFamily::Rsa.algorithms(),
             // Uncompressed: 4, x, y.
-            (x.len() == len && y.len() == len).then(|| [&[4], x.as_slice(), &y].concat())
-        };
-        let material = match (jwk.kty.as_str(), jwk.crv.as_deref()) {
-            ("RSA", _) => {
-                let n = bytes(&jwk.n)?;
-                if n.len() < 256 {
-                    return None;
-                }
-                Material::Rsa { n, e: bytes(&jwk.e)? }
+            AlgorithmParameters::EllipticCurve(key) => match key.curve {
+                EllipticCurve::P256 if is_long(65) => &[Algorithm::ES256],
+                EllipticCurve::P384 if is_long(97) => &[Algorithm::ES384],
+                _ => return None,
+            },
+            AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 && is_long(32) => {
+                AlgorithmFamily::Ed.algorithms()
             }
-            ("EC", Some("P-256")) => Material::P256(point(32)?),
-            ("EC", Some("P-384")) => Material::P384(point(48)?),
-            ("OKP", Some("Ed25519")) => Material::Ed25519(bytes(&jwk.x).filter(|x| x.len() == 32)?),
             _ => return None,
         };
-        Some(Self { id: jwk.kid, algorithm, material })
+        let own = jwk.common.key_algorithm.map(Algorithm::try_from).transpose().ok()?;
+        let algorithms = fitting.iter().copied().filter(|one| own.is_none_or(|own| own == *one)).collect();
+        Some(Self { id: jwk.common.key_id, algorithms, public })
     }
+}
 
-    fn fits(&self, algorithm: Algorithm) -> bool {
-        let of_material = match self.material {
-            Material::Rsa { .. } => algorithm.is_rsa(),
-            Material::P256(_) => algorithm == Algorithm::Es256,
-            Material::P384(_) => algorithm == Algorithm::Es384,
-            Material::Ed25519(_) => algorithm == Algorithm::EdDsa,
-        };
-        of_material && self.algorithm.is_none_or(|own| own == algorithm)
-    }
-
-    fn verify(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
-        match &self.material {
-            Material::Rsa { n, e } => algorithm.rsa().is_some_and(|parameters| {
-                RsaPublicKeyComponents { n, e }.verify(parameters, message, signature).is_ok()
-            }),
-            Material::P256(point) | Material::P384(point) | Material::Ed25519(point) => {
-                algorithm.other().is_some_and(|algorithm| {
-                    UnparsedPublicKey::new(algorithm, point).verify(message, signature).is_ok()
-                })
-            }
-        }
-    }
+fn is_strong_rsa(key: &DecodingKey) -> bool {
+    matches!(key.kind(), DecodingKeyKind::RsaModulusExponent { n, .. } if n.len() >= RSA_BYTES_MIN)
 }

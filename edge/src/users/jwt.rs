@@ -1,31 +1,18 @@
-//! A signed JSON Web Token (RFC 7519, compact): read, verified, judged.
+//! A signed JSON Web Token (RFC 7519, compact): taken apart and verified by `jsonwebtoken`, judged here.
 //!
-//! By hand, on ring, which the process has anyway: of the libraries, those on RustCrypto bring an RSA with an open
-//! advisory, the others a second TLS-sized library in C. What is needed is small: one serialization, public-key
-//! signatures only, no encryption.
+//! Ours are: the length, the list of algorithms, that there is no extension and no choice of keys, and the times, which
+//! the crate reads from the system's clock.
 
 use super::KeySet;
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use ring::signature::{self, RsaParameters, VerificationAlgorithm};
+use jsonwebtoken::errors::{Error, ErrorKind};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, Validation};
 use serde::Deserialize;
 use serde_json::Value;
 
 /// Bytes of a token.
 const TOKEN_BYTES_MAX: usize = 8 << 10;
-
-/// A signature algorithm with a public key. There is no `none`, and none with a shared secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Algorithm {
-    Rs256,
-    Rs384,
-    Rs512,
-    Ps256,
-    Ps384,
-    Ps512,
-    Es256,
-    Es384,
-    EdDsa,
-}
+/// The algorithms that have a public key.
+pub(crate) const ALGORITHMS: &str = "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA";
 
 /// Why a token was refused. No text of it is ever repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -62,18 +49,17 @@ pub(crate) struct Expected<'a> {
 
 /// A token whose signature has not been looked at.
 pub(crate) struct Token<'a> {
+    text: &'a str,
     algorithm: Algorithm,
     key_id: Option<String>,
-    signed: &'a [u8],
-    payload: &'a str,
-    signature: Vec<u8>,
 }
 
 /// What a token with a good signature says.
 #[derive(Deserialize)]
-pub(crate) struct Claims {
-    iss: Option<String>,
-    aud: Option<Audience>,
+struct Claims {
+    /// One text: the crate, which compares it, would also take one among several.
+    #[serde(rename = "iss")]
+    _issuer: Option<String>,
     exp: Option<i64>,
     nbf: Option<i64>,
     sub: Option<Value>,
@@ -81,109 +67,58 @@ pub(crate) struct Claims {
     others: serde_json::Map<String, Value>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Audience {
-    One(String),
-    Many(Vec<String>),
-}
-
-#[derive(Deserialize)]
-struct Header {
-    alg: String,
-    kid: Option<String>,
-    /// Extensions that must be understood. None is.
-    crit: Option<Value>,
-}
-
-impl Algorithm {
-    pub(crate) const NAMES: &'static str = "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA";
-
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "RS256" => Self::Rs256,
-            "RS384" => Self::Rs384,
-            "RS512" => Self::Rs512,
-            "PS256" => Self::Ps256,
-            "PS384" => Self::Ps384,
-            "PS512" => Self::Ps512,
-            "ES256" => Self::Es256,
-            "ES384" => Self::Es384,
-            "EdDSA" => Self::EdDsa,
-            _ => return None,
-        })
-    }
-
-    pub(crate) fn is_rsa(self) -> bool {
-        self.rsa().is_some()
-    }
-
-    pub(crate) fn rsa(self) -> Option<&'static RsaParameters> {
-        match self {
-            Self::Rs256 => Some(&signature::RSA_PKCS1_2048_8192_SHA256),
-            Self::Rs384 => Some(&signature::RSA_PKCS1_2048_8192_SHA384),
-            Self::Rs512 => Some(&signature::RSA_PKCS1_2048_8192_SHA512),
-            Self::Ps256 => Some(&signature::RSA_PSS_2048_8192_SHA256),
-            Self::Ps384 => Some(&signature::RSA_PSS_2048_8192_SHA384),
-            Self::Ps512 => Some(&signature::RSA_PSS_2048_8192_SHA512),
-            Self::Es256 | Self::Es384 | Self::EdDsa => None,
-        }
-    }
-
-    pub(crate) fn other(self) -> Option<&'static dyn VerificationAlgorithm> {
-        match self {
-            Self::Es256 => Some(&signature::ECDSA_P256_SHA256_FIXED),
-            Self::Es384 => Some(&signature::ECDSA_P384_SHA384_FIXED),
-            Self::EdDsa => Some(&signature::ED25519),
-            _ => None,
-        }
-    }
+/// A signature algorithm with a public key, by its name. There is no `none`, and none with a shared secret.
+pub(crate) fn parse_algorithm(name: &str) -> Option<Algorithm> {
+    name.parse().ok().filter(|algorithm: &Algorithm| algorithm.family() != AlgorithmFamily::Hmac)
 }
 
 impl<'a> Token<'a> {
-    /// Takes a token apart. Its algorithm must be one that is taken, before anything else is looked at.
+    /// Reads a token's header. Its algorithm must be one that is taken.
     pub(crate) fn parse(text: &'a str, taken: &[Algorithm]) -> Result<Self, Refused> {
         if text.len() > TOKEN_BYTES_MAX {
             return Err(Refused::Malformed);
         }
-        let (signed, signature) = text.rsplit_once('.').ok_or(Refused::Malformed)?;
-        let (header, payload) = signed.split_once('.').ok_or(Refused::Malformed)?;
-        if payload.contains('.') {
-            return Err(Refused::Malformed);
+        let header = jsonwebtoken::decode_header(text).map_err(|error| match error.kind() {
+            // JSON, and no header that the crate knows: it has a closed list of algorithms.
+            ErrorKind::Json(error) if error.is_data() => Refused::Algorithm,
+            _ => Refused::Malformed,
+        })?;
+        if !taken.contains(&header.alg) {
+            return Err(Refused::Algorithm);
         }
-        let header: Header = json(header)?;
-        let algorithm = Algorithm::parse(&header.alg).filter(|algorithm| taken.contains(algorithm));
-        let algorithm = algorithm.ok_or(Refused::Algorithm)?;
+        // Extensions that must be understood. None is.
         if header.crit.is_some() {
             return Err(Refused::Malformed);
         }
-        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| Refused::Malformed)?;
-        Ok(Self { algorithm, key_id: header.kid, signed: signed.as_bytes(), payload, signature })
+        Ok(Self { text, algorithm: header.alg, key_id: header.kid })
     }
 
-    /// Its claims, read only once the signature is good.
-    pub(crate) fn verify(&self, keys: &KeySet) -> Result<Claims, Refused> {
-        match keys.verify(self.key_id.as_deref(), self.algorithm, self.signed, &self.signature) {
-            None => Err(Refused::UnknownKey),
-            Some(false) => Err(Refused::Signature),
-            Some(true) => json(self.payload),
-        }
+    /// The user that it asserts. Its claims are read only once the signature is good.
+    pub(crate) fn judge(&self, keys: &KeySet, expected: &Expected<'_>, now_s: u64) -> Result<i64, Refused> {
+        let key = keys.find(self.key_id.as_deref(), self.algorithm).ok_or(Refused::UnknownKey)?;
+        let mut validation = Validation::new(self.algorithm);
+        validation.validate_exp = false;
+        validation.set_required_spec_claims(&["iss", "aud"]);
+        validation.set_issuer(&[expected.issuer]);
+        validation.set_audience(&[expected.audience]);
+        let decoded = jsonwebtoken::decode::<Claims>(self.text, key, &validation);
+        decoded.map_err(|error| refused(&error))?.claims.judge(expected, now_s)
+    }
+}
+
+fn refused(error: &Error) -> Refused {
+    match error.kind() {
+        ErrorKind::InvalidSignature => Refused::Signature,
+        ErrorKind::InvalidIssuer => Refused::Issuer,
+        ErrorKind::InvalidAudience => Refused::Audience,
+        ErrorKind::MissingRequiredClaim(claim) if claim == "iss" => Refused::Issuer,
+        ErrorKind::MissingRequiredClaim(_) => Refused::Audience,
+        _ => Refused::Malformed,
     }
 }
 
 impl Claims {
-    pub(crate) fn judge(&self, expected: &Expected<'_>, now_s: u64) -> Result<i64, Refused> {
-        if self.iss.as_deref() != Some(expected.issuer) {
-            return Err(Refused::Issuer);
-        }
-        let is_ours = match &self.aud {
-            Some(Audience::One(one)) => one == expected.audience,
-            Some(Audience::Many(many)) => many.iter().any(|one| one == expected.audience),
-            None => false,
-        };
-        if !is_ours {
-            return Err(Refused::Audience);
-        }
+    fn judge(&self, expected: &Expected<'_>, now_s: u64) -> Result<i64, Refused> {
         let now_s = i64::try_from(now_s).unwrap_or(i64::MAX);
         let leeway_s = i64::try_from(expected.leeway_s).unwrap_or(0);
         // A token without an end is refused: it could never be taken back.
@@ -194,12 +129,8 @@ impl Claims {
         if self.nbf.is_some_and(|nbf| nbf.saturating_sub(leeway_s) > now_s) {
             return Err(Refused::NotYet);
         }
-        self.user(expected.claim)
-    }
-
-    fn user(&self, claim: &str) -> Result<i64, Refused> {
-        let value = if claim == "sub" { self.sub.as_ref() } else { self.others.get(claim) };
-        match value {
+        let user = if expected.claim == "sub" { self.sub.as_ref() } else { self.others.get(expected.claim) };
+        match user {
             Some(Value::String(text)) => parse_user_id(text),
             Some(Value::Number(number)) => number.as_i64().filter(|&id| id >= 1),
             _ => None,
@@ -214,11 +145,6 @@ pub(crate) fn parse_user_id(text: &str) -> Option<i64> {
         return None;
     }
     text.parse().ok()
-}
-
-fn json<T: for<'de> Deserialize<'de>>(part: &str) -> Result<T, Refused> {
-    let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| Refused::Malformed)?;
-    serde_json::from_slice(&bytes).map_err(|_| Refused::Malformed)
 }
 
 #[cfg(test)]
@@ -239,7 +165,7 @@ mod tests {
     #[test]
     fn no_algorithm_without_a_public_key_has_a_name() {
         for name in ["none", "None", "NONE", "HS256", "HS384", "HS512", "", "rs256", "ES256K"] {
-            assert_eq!(Algorithm::parse(name), None, "{name}");
+            assert_eq!(parse_algorithm(name), None, "{name}");
         }
     }
 }
