@@ -22,6 +22,7 @@ pub enum LedgerAt {
 
 /// Where the database is.
 #[derive(Debug, Clone, Deserialize)]
+#[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "the driver alone reads it"))]
 #[serde(deny_unknown_fields)]
 pub struct PostgresAt {
     /// `postgres://user:password@host:port/database`.
