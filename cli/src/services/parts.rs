@@ -43,7 +43,8 @@ impl Parts {
         let connectors = if role.work().grants() { options.wire_connectors(clock)? } else { Vec::new() };
         let parts = options.open_parts(role.work(), &connectors, clock).await?;
         let wiring = Wiring::start(role.work(), parts, options.wiring_options()?).await?;
-        let polled = PolledMetrics::start(wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
+        let polled =
+            PolledMetrics::start(wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
         Ok(Self { wiring, connectors, polled })
     }
 
@@ -65,7 +66,8 @@ impl Parts {
         }
         if let (Some(rewards), Some(grants)) = (&self.rewards, &self.async_grants) {
             let service = RewardsService::with_queue(grants.clone());
-            router = router.rewards(Arc::new(service)).archive(Arc::new(ArchiveService::new(rewards.clone())));
+            router =
+                router.rewards(Arc::new(service)).archive(Arc::new(ArchiveService::new(rewards.clone())));
         }
         if let Some(wallet) = &self.wallet {
             router = router.wallet(Arc::new(WalletService::new(wallet.clone())));
