@@ -17,9 +17,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let fanout = Arc::new(Fanout::open(&rules.current(), brokers, Default::default(), clock.clone())?);
     let keys = windfall_token::KeyRing::load("keys.toml".as_ref())?; // made by: windfall keys new
-    let options = SdkOptions { spool: SpoolMode::Process("spool".into()), ..Default::default() };
-    let (sdk, _left_by_the_last_run) =
-        Sdk::init(options, SdkParts { keys, rules, fanout, tokens: None, clock })?;
+    let spool = SpoolMode::Process("spool".into());
+    let parts = SdkParts { spool, keys, rules, fanout, tokens: None, clock };
+    let (sdk, _left_by_the_last_run) = Sdk::init(SdkOptions::default(), parts)?;
 
     let rain = RedPacketRain::new(&sdk, "spring-2027", "cash")?;
     let reply = rain.send(1, User::id(42), 0, Prize { amount: 888, description: "red packet" })?;

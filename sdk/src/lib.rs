@@ -16,7 +16,7 @@
 //! use std::sync::Arc;
 //! use windfall_contract::Clock;
 //! use windfall_queue_virtual::Fanout;
-//! use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, User};
+//! use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, SpoolMode, User};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let (rules, brokers, store): (windfall_config::LiveRules, std::collections::BTreeMap<String, Arc<dyn windfall_contract::broker::Broker>>, Arc<dyn windfall_contract::tokens::TokenStore>) = todo();
@@ -24,7 +24,8 @@
 //! let clock = Clock::system();
 //! let fanout = Arc::new(Fanout::open(&rules.current(), brokers, Default::default(), clock.clone())?);
 //! let keys = windfall_token::KeyRing::load("keys.toml".as_ref())?;
-//! let parts = SdkParts { keys, rules, fanout, tokens: Some(store), clock };
+//! let spool = SpoolMode::Process("spool".into());
+//! let parts = SdkParts { spool, keys, rules, fanout, tokens: Some(store), clock };
 //! let (sdk, _inherited) = Sdk::init(SdkOptions::default(), parts)?;
 //!
 //! let rain = RedPacketRain::new(&sdk, "spring-2027", "cash")?;

@@ -35,7 +35,9 @@ const RULES_RETRY: Duration = Duration::from_secs(1);
 
 /// What an SDK is wired to.
 pub struct SdkParts {
-    /// Its primary key mints.
+    /// Where events wait until a broker has them.
+    pub spool: SpoolMode,
+    /// The ring whose primary key mints.
     pub keys: KeyRing,
     /// Queues and routes, as they change.
     pub rules: LiveRules,
@@ -126,7 +128,7 @@ impl Sdk {
         }
         order::check_name(&options.app_id).map_err(|why| InitError::Option(format!("app_id {why}")))?;
         let minter = parts.keys.minter(&options.app_id)?;
-        let (spool, recovered) = open_spool(&options)?;
+        let (spool, recovered) = open_spool(&parts.spool, &options)?;
         let shared = Arc::new(Shared {
             minter,
             lanes: LaneBook::new(options.shards, options.pack_events_max),
@@ -433,7 +435,10 @@ fn own_shard() -> usize {
     })
 }
 
-fn open_spool(options: &SdkOptions) -> Result<(Spool, windfall_spool::Recovered), InitError> {
+fn open_spool(
+    mode: &SpoolMode,
+    options: &SdkOptions,
+) -> Result<(Spool, windfall_spool::Recovered), InitError> {
     let spool = |durability| SpoolOptions {
         total_bytes: options.spool_bytes,
         // A pack of one needs a slot for one.
@@ -441,8 +446,8 @@ fn open_spool(options: &SdkOptions) -> Result<(Spool, windfall_spool::Recovered)
         slot_events: options.pack_events_max,
         durability,
     };
-    Ok(match &options.spool {
-        SpoolMode::Memory => {
+    Ok(match mode {
+        SpoolMode::LossyMemory => {
             (Spool::memory(&spool(Durability::Process)), windfall_spool::Recovered::default())
         }
         SpoolMode::Process(root) => Spool::open(root, &spool(Durability::Process))?,

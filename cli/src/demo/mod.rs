@@ -183,7 +183,7 @@ async fn make_it_rain(data: &DataDir, manifest: &Manifest, resumed: bool) -> Res
             }
         })?;
     }
-    let mut options = PipelineOptions::new(path, manifest.backends.clone(), manifest.seed);
+    let mut options = PipelineOptions::new(manifest.backends.clone(), manifest.seed);
     if !manifest.calm {
         options.badges.retry_per_mille = 50;
         options.badges.paid_then_timeout_per_mille = 10;

@@ -48,7 +48,7 @@ const SALVAGE_MAX_BYTES: u64 = 64 << 20;
 pub struct PipelineOptions {
     /// Seeds faults and jitter.
     pub seed: u64,
-    /// Where the SDK keeps events.
+    /// How the SDK gathers events.
     pub sdk: SdkOptions,
     /// How the badge downstream behaves.
     pub badges: FakeOptions,
@@ -58,16 +58,11 @@ pub struct PipelineOptions {
 
 impl PipelineOptions {
     /// The demo's.
-    pub fn new(data: &Path, backends: Backends, seed: u64) -> Self {
+    pub fn new(backends: Backends, seed: u64) -> Self {
         Self {
             seed,
             backends,
-            sdk: SdkOptions {
-                app_id: APP_ID.into(),
-                spool: SpoolMode::Process(place::spool(data)),
-                spool_bytes: SPOOL_BYTES,
-                ..SdkOptions::default()
-            },
+            sdk: SdkOptions { app_id: APP_ID.into(), spool_bytes: SPOOL_BYTES, ..SdkOptions::default() },
             badges: FakeOptions { name: BADGES.into(), seed, ..FakeOptions::default() },
         }
     }
@@ -174,6 +169,7 @@ impl Pipeline {
         )
         .await?;
         let parts = SdkParts {
+            spool: SpoolMode::Process(place::spool(data)),
             keys,
             rules: rules.clone(),
             fanout: Arc::clone(&shared.fanout),

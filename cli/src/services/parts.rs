@@ -168,12 +168,9 @@ impl Parts {
     ) -> Result<()> {
         let Some(fanout) = &self.fanout else { bail!("an SDK without queues") };
         let tenant = &options.tenant;
-        let sdk_options = SdkOptions {
-            app_id: tenant.clone(),
-            spool: SpoolMode::Process(place::spool(&options.data).join(tenant)),
-            ..options.sdk.clone()
-        };
+        let sdk_options = SdkOptions { app_id: tenant.clone(), ..options.sdk.clone() };
         let parts = SdkParts {
+            spool: SpoolMode::Process(place::spool(&options.data).join(tenant)),
             keys: keys.clone(),
             rules: self.rules.clone(),
             fanout: Arc::clone(fanout),

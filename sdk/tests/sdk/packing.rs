@@ -3,7 +3,7 @@
 use crate::stage::{Stage, one_queue, request, rules};
 use std::time::{Duration, Instant};
 use windfall_proto::v1::{BonusEventBatch, SendBonusRequest};
-use windfall_sdk::{InitError, Sdk, SdkOptions, SdkParts};
+use windfall_sdk::{InitError, Sdk, SdkOptions, SdkParts, SpoolMode};
 
 /// Packs of one lane on one thread: nothing closes them but their size, unless a test sets the linger.
 fn patient() -> SdkOptions {
@@ -110,6 +110,7 @@ fn options_out_of_range_are_named() {
     ] {
         let stage = Stage::open(SdkOptions::default(), &one_queue());
         let parts = SdkParts {
+            spool: SpoolMode::LossyMemory,
             keys: stage.ring.clone(),
             rules: windfall_config::LiveRules::fixed(
                 windfall_config::parse_rules(&one_queue(), None).unwrap(),
