@@ -4,6 +4,7 @@
 mod calls;
 mod packing;
 mod refusals;
+mod repeats;
 mod rules;
 mod spool;
 mod stage;

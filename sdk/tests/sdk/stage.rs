@@ -150,7 +150,9 @@ impl TokenStore for Tokens {
         Ok(())
     }
     async fn get(&self, keys: &[TokenKey]) -> Result<Vec<Option<Box<str>>>, Unavailable> {
-        Ok(vec![None; keys.len()])
+        let held = self.held.lock();
+        let one = |key: &TokenKey| held.get(&(key.user_id, key.trade_no.to_string()));
+        Ok(keys.iter().map(|key| one(key).map(|text| text.as_str().into())).collect())
     }
     async fn list(
         &self,
