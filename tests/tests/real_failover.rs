@@ -315,7 +315,7 @@ impl Pipeline {
     }
 
     fn close(self, runtime: &tokio::runtime::Runtime) {
-        assert_eq!(self.sdk.close(Duration::from_secs(20)).packs_left, 0);
+        assert_eq!(self.sdk.close_blocking(Duration::from_secs(20)).packs_left, 0);
         for consumer in self.consumers {
             let report = runtime.block_on(consumer.drain(Duration::from_secs(10))).unwrap();
             assert!(report.is_clean(), "{report:?}");

@@ -249,7 +249,7 @@ impl Pipeline {
     /// Closes in the order of the way: SDK, consumers, queues, reward service, stores.
     pub async fn close(self, deadline: Duration) -> Result<ClosedPipeline> {
         let sdk = self.sdk.clone();
-        let packs_left = tokio::task::spawn_blocking(move || sdk.close(deadline).packs_left).await?;
+        let packs_left = sdk.close(deadline).await.packs_left;
         let crashed = self.consuming.close(deadline).await;
         self.rules_source.close();
         // Whatever was not finished, or was written back while draining.

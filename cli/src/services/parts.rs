@@ -22,10 +22,10 @@ use windfall_contract::broker::Broker;
 use windfall_contract::rules::Fuse;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::{Faces, Health};
-use windfall_gateway::Gateway;
 use windfall_queue_virtual::Fanout;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
 use windfall_reward_service::{Fuses, LaterGrants, ResumeOptions, Resumer, RewardHandle, RewardService};
+use windfall_sdk::rpc::Gateway;
 use windfall_sdk::{Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_token::KeyRing;
 use windfall_token_service::{TokenBook, TokenParts, TokenService};
@@ -257,7 +257,7 @@ impl Parts {
         let began = Instant::now();
         let left = move || deadline.saturating_sub(began.elapsed());
         for (tenant, sdk) in self.sdks {
-            let report = tokio::task::spawn_blocking(move || sdk.close(left())).await?;
+            let report = sdk.close(left()).await;
             if report.packs_left > 0 {
                 tracing::warn!(tenant, packs = report.packs_left, "wait in the spool for the next start");
             }

@@ -57,7 +57,7 @@ fn a_pack_holds_at_most_64_kib() {
     for number in 0..20 {
         stage.sdk.send_bonus(&large(number)).unwrap();
     }
-    stage.sdk.close(Duration::from_secs(5));
+    stage.sdk.close_blocking(Duration::from_secs(5));
     assert_eq!(stage.arrived().len(), 20);
     assert!(stage.a.records.lock().iter().all(|(_, bytes)| bytes.len() <= (64 << 10) + 96));
     let sizes: Vec<_> = batches(&stage).iter().map(|batch| batch.count).collect();

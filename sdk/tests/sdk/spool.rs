@@ -1,16 +1,13 @@
 //! What got Ok outlives its process, and its brokers' bad days. // I2
 
-use crate::stage::{Mood, Scripted, Setup, Stage, brokers, on_file, one_queue, request, rules, wait_until};
+use crate::building::builder;
+use crate::stage::{Mood, Scripted, Setup, Stage, on_file, one_queue, request, rules, wait_until};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use windfall_config::LiveRules;
-use windfall_contract::Clock;
-use windfall_queue_virtual::Fanout;
-use windfall_sdk::{Prize, RedPacketRain, Sdk, SdkOptions, SdkParts, SendError, SpoolMode, User};
+use windfall_sdk::{Prize, RedPacketRain, SdkOptions, SendError, SpoolMode, User};
 
 const CHILD_SPOOL: &str = "WINDFALL_TEST_CHILD_SPOOL";
 
@@ -38,22 +35,12 @@ fn child(name: &str, root: &Path) -> Child {
         .unwrap()
 }
 
-/// Not a test: a program that copies the crate's example, word for word, while no broker takes anything.
+/// Not a test: a program that does what the crate's example does, while no broker takes anything.
 #[test]
 #[ignore = "runs as a child of a_program_that_copies_the_example_loses_nothing"]
 fn child_that_copies_the_example() {
-    std::env::set_current_dir(std::env::var(CHILD_SPOOL).unwrap()).unwrap();
-    let rules = rules(1, &[("q", 100)], &[("*", "q")]);
-    let rules = LiveRules::fixed(windfall_config::parse_rules(&rules, None).unwrap());
-    let brokers = brokers(&Scripted::new(Mood::Hang), &Scripted::new(Mood::Hang));
-    let keys = windfall_token::KeyRing::ephemeral().unwrap();
-    let clock = Clock::system();
-    let fanout =
-        Arc::new(Fanout::open(&rules.current(), brokers, Default::default(), clock.clone()).unwrap());
-
-    let spool = SpoolMode::Process("spool".into());
-    let parts = SdkParts { spool, keys, rules, fanout, tokens: None, clock };
-    let (sdk, _inherited) = Sdk::init(SdkOptions::default(), parts).unwrap();
+    let root = PathBuf::from(std::env::var(CHILD_SPOOL).unwrap());
+    let sdk = builder(&root, &Scripted::new(Mood::Hang), &Scripted::new(Mood::Hang)).build().unwrap();
     let rain = RedPacketRain::new(&sdk, "spring-2027", "cash").unwrap();
     let _reply = rain.send(1, User::id(42), 0, Prize { amount: 888, description: "red packet" }).unwrap();
     println!("ok {}", rain.trade_no(1, 42, 0));
@@ -147,7 +134,7 @@ fn when_all_brokers_hang_the_spool_fills_says_so_at_once_and_recovers() {
         *broker.mood.lock() = Mood::Store;
     }
     wait_until("there is room again", || stage.sdk.send_bonus(&request("o-later", 1)).is_ok());
-    assert_eq!(stage.sdk.close(Duration::from_secs(10)).packs_left, 0);
+    assert_eq!(stage.sdk.close_blocking(Duration::from_secs(10)).packs_left, 0);
     let arrived: BTreeSet<_> = stage.arrived().into_iter().collect();
     assert!(taken.iter().all(|trade_no| arrived.contains(trade_no)));
     assert!(arrived.contains("o-later") && !arrived.contains("no"));
@@ -161,11 +148,11 @@ fn close_drains_and_says_what_is_left_and_the_next_start_sends_it() {
         stage.sdk.send_bonus(&request(&format!("o-{number:03}"), 1)).unwrap();
     }
     let closing = Instant::now();
-    let left = stage.sdk.close(Duration::from_millis(100)).packs_left;
+    let left = stage.sdk.close_blocking(Duration::from_millis(100)).packs_left;
     assert!(closing.elapsed() < Duration::from_secs(2));
     assert!(left >= 3, "{left}");
     assert_eq!(stage.sdk.send_bonus(&request("late", 1)), Err(SendError::Closed));
-    assert_eq!(stage.sdk.close(Duration::ZERO).packs_left, left, "a second call says the same");
+    assert_eq!(stage.sdk.close_blocking(Duration::ZERO).packs_left, left, "a second call says the same");
     stage.break_off();
 
     let stage = Stage::open(on_file(root.path()), &one_queue());
@@ -212,7 +199,11 @@ fn inherited_packs_that_nothing_takes_wait_for_rules_that_do() {
     let autumn = rules(2, &[("new", 100)], &[("autumn", "new")]);
     let stage = Stage::open(on_file(root.path()), &autumn);
     assert_eq!((stage.inherited.packs, stage.inherited.waiting), (1, 1));
-    assert_eq!(stage.sdk.close(Duration::from_millis(50)).packs_left, 1, "it waits, and close says so");
+    assert_eq!(
+        stage.sdk.close_blocking(Duration::from_millis(50)).packs_left,
+        1,
+        "it waits, and close says so"
+    );
     stage.break_off();
 
     let stage = Stage::open(on_file(root.path()), &autumn);

@@ -265,13 +265,13 @@ impl Stage {
 
     /// Ends everything, as a process does that takes its leave.
     pub fn end(self) {
-        self.sdk.close(Duration::from_secs(10));
+        self.sdk.close_blocking(Duration::from_secs(10));
         self.fanout.close(Duration::from_secs(1));
     }
 
     /// Ends with what it holds still in the spool.
     pub fn break_off(self) {
-        self.sdk.close(Duration::ZERO);
+        self.sdk.close_blocking(Duration::ZERO);
         self.fanout.close(Duration::ZERO);
     }
 }

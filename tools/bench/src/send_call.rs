@@ -79,7 +79,7 @@ pub fn measure(name: &'static str) -> Result<Row> {
     }
     let (sent, spool_full) = (caller.sent, caller.spool_full);
     drop(rain);
-    let report = sdk.close(CLOSE);
+    let report = sdk.close_blocking(CLOSE);
     let stats = sdk.stats();
     eprintln!(
         "  {spool_full} of {sent} calls came again because the spool was full, {} tokens dropped",
