@@ -183,7 +183,7 @@ impl SdkBuilder {
             Ok(broker) => Ok((name, broker)),
             Err(source) => Err(BuildError::Broker { name, source }),
         };
-        let brokers = brokers.into_iter().map(open).collect::<Result<_, _>>()?;
+        let brokers = brokers.into_iter().map(open).collect::<Result<BTreeMap<_, _>, BuildError>>()?;
         let fanout = Fanout::open(&rules.current(), brokers, fanout, clock.clone());
         let fanout = Arc::new(fanout.map_err(BuildError::Queues)?);
         let parts = SdkParts { spool, keys, rules, fanout: Arc::clone(&fanout), tokens, clock };

@@ -41,7 +41,6 @@ fn both_tokens_of_a_repeated_send_are_valid_whichever_the_store_holds() {
         stage.tokens.held.lock().insert(key.clone(), held.clone());
         let found = verdicts(&book, app_id, &[&first, &second]);
         assert!(found.iter().all(|one| matches!(one, Verdict::Valid(_))), "{found:?}");
-        assert_eq!(found[0], found[1], "they say the same");
     }
 
     // What is another reward under the same number is not the same token.
