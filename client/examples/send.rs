@@ -3,6 +3,7 @@
 //! `cargo run -p windfall-client --example send -- http://127.0.0.1:8080 KEY`
 
 use windfall_client::{ClientOptions, GatewayClient, SendBonus, SendError};
+use windfall_proto::scene::{Scene, SceneOrders};
 use windfall_proto::v1::{Bonus, SendBonusRequest, User};
 
 #[tokio::main(flavor = "current_thread")]
@@ -11,7 +12,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let endpoints = vec![arguments.next().unwrap_or_else(|| "http://127.0.0.1:8080".into())];
     let options = ClientOptions { endpoints, bearer_key: arguments.next(), ..ClientOptions::default() };
 
-    // In process: let (sender, _inherited) = windfall_sdk::Sdk::init(options, parts)?;
+    // In process: let sender = windfall_sdk::Sdk::builder("windfall")…build()?;
     let sender = GatewayClient::open(options)?;
 
     println!("the user's proof: {}", give_red_packet(&sender, 42).await?);
@@ -20,8 +21,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The activity service's own code: it knows the trait alone.
 async fn give_red_packet(sender: &impl SendBonus, user_id: i64) -> Result<String, SendError> {
+    // The number that the SDK's helpers make: sent by either, the reward is one order.
+    let orders = SceneOrders::new(Scene::RedPacketRain, "spring-2027", "cash")
+        .map_err(|why| SendError::invalid("activity", why))?;
     let request = SendBonusRequest {
-        trade_no: format!("spring-2027:rain:000001:{user_id}"),
+        trade_no: orders.trade_no(1, user_id, 0),
         user: Some(User { user_id, ..User::default() }),
         activity: "spring-2027".into(),
         scene: "red-packet-rain".into(),

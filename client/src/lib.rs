@@ -22,7 +22,7 @@
 //! let sender: Box<dyn SendBonus> = Box::new(GatewayClient::open(options)?);
 //!
 //! let request = SendBonusRequest {
-//!     trade_no: "spring-2027:rain:1:42".into(),
+//!     trade_no: "spring-2027/rain/0000000001/cash/42/0".into(),
 //!     user: Some(User { user_id: 42, ..Default::default() }),
 //!     activity: "spring-2027".into(),
 //!     scene: "red-packet-rain".into(),

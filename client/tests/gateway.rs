@@ -14,10 +14,10 @@ use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Status};
 use windfall_client::{ClientOptions, GatewayClient, OpenError, SendBonus, SendError};
 use windfall_edge::{Call, Caller, Role};
-use windfall_gateway::Gateway;
 use windfall_proto::order::Invalid;
 use windfall_proto::v1::send_server::SendServer;
 use windfall_proto::v1::{Bonus, SendBonusReply, SendBonusRequest};
+use windfall_sdk::rpc::Gateway;
 
 const KEY: &str = "wfk_not-a-real-key";
 

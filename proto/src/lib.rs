@@ -5,6 +5,7 @@
 //!   queues and windows work on.
 //! - [`event`] is a borrowed view of one event, for the paths that cannot pay for seven allocations each.
 //! - [`order`] has the checked types (`TradeNo`, `Amount`, …): parse once, at the edge.
+//! - [`scene`] writes the order numbers of scenes, a format that other languages follow.
 //! - [`send`] is the call of activity services, in process or over a wire.
 //! - `methods` (features `rpc` and `json`) lists the methods of each service, for whoever mounts them.
 //! - [`wire`] is the handful of protobuf encoders that borrowed views need.
@@ -35,6 +36,7 @@ pub mod event;
 pub mod methods;
 pub mod order;
 pub mod record;
+pub mod scene;
 pub mod send;
 pub mod wire;
 

@@ -1,5 +1,7 @@
 //! Why the SDK could not start. Why a reward was not taken is [`windfall_proto::send::SendError`].
 
+use std::path::PathBuf;
+
 /// The SDK could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
@@ -15,4 +17,42 @@ pub enum InitError {
     /// A thread could not be started.
     #[error("a thread cannot be started: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+/// The SDK could not be built. Nothing is left running.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The builder was not told something that has no default. Final: add the call.
+    #[error("the SDK cannot be built without {what}; call `{call}` on the builder")]
+    Missing {
+        /// What is missing.
+        what: &'static str,
+        /// The builder's method that gives it.
+        call: &'static str,
+    },
+    /// The key ring cannot be read.
+    #[error("the key ring {path} cannot be read: {source}")]
+    Keys {
+        /// The key file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: windfall_token::KeyFileError,
+    },
+    /// The live rules cannot be opened, or name brokers that the builder was not given.
+    #[error("the live rules cannot be opened: {0}")]
+    Rules(#[from] windfall_config::OpenError),
+    /// A broker cannot be opened. Try again when it answers, or correct its options.
+    #[error("the broker `{name}` cannot be opened: {source}")]
+    Broker {
+        /// Its name in the rules.
+        name: String,
+        /// What it said.
+        source: windfall_contract::broker::OpenError,
+    },
+    /// The topics that the rules name cannot be opened.
+    #[error("the queues of the live rules cannot be opened: {0}")]
+    Queues(windfall_contract::broker::OpenError),
+    /// The SDK itself could not start.
+    #[error(transparent)]
+    Init(#[from] InitError),
 }

@@ -76,7 +76,7 @@ pub(crate) struct ClosedPack {
 }
 
 /// What an append needs to know of the world.
-pub(crate) struct Desk<'a> {
+pub(crate) struct AppendContext<'a> {
     pub(crate) spool: &'a Spool,
     pub(crate) ready: &'a Ready,
     pub(crate) closed: &'a AtomicBool,
@@ -117,29 +117,29 @@ impl Lane {
     }
 
     /// Stores a framed event in the open pack; when this returns Ok it survives the process (I2). Packs that are
-    /// full go to `desk.ready`.
+    /// full go to `context.ready`.
     #[inline]
     pub(crate) fn append(
         self: &Arc<Self>,
-        desk: &Desk<'_>,
+        context: &AppendContext<'_>,
         framed: &[u8],
         trade_no: &str,
         now_ns: impl Fn() -> u64,
     ) -> Result<(), SendError> {
-        let mut shard = self.shards[desk.shard % self.shards.len()].lock();
+        let mut shard = self.shards[context.shard % self.shards.len()].lock();
         // Under the lock: once `close` has passed this shard, nothing comes in behind it.
-        if desk.closed.load(Relaxed) {
+        if context.closed.load(Relaxed) {
             return Err(SendError::Closed);
         }
         let stored = shard.open.as_mut().is_some_and(|open| open.pack.append(framed).is_ok());
         if !stored {
-            self.seal(&mut shard, |full| desk.ready.push(full));
-            let gathering = self.open(desk.spool, framed, trade_no, now_ns)?;
+            self.seal(&mut shard, |full| context.ready.push(full));
+            let gathering = self.open(context.spool, framed, trade_no, now_ns)?;
             shard.open = Some(gathering);
         }
         shard.events += 1;
         if shard.open.as_ref().is_some_and(|open| open.pack.count() >= self.pack_events_max) {
-            self.seal(&mut shard, |full| desk.ready.push(full));
+            self.seal(&mut shard, |full| context.ready.push(full));
         }
         Ok(())
     }

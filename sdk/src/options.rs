@@ -30,7 +30,7 @@ const _: () = {
     assert!(texts + 256 <= EVENT_MAX_BYTES as usize);
 };
 
-/// How an SDK instance gathers, keeps and sends.
+/// How an SDK instance gathers, keeps and sends. Where it keeps events has no default: [`SpoolMode`] is an argument.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SdkOptions {
@@ -43,8 +43,6 @@ pub struct SdkOptions {
     pub pack_events_max: u32,
     /// Open packs of one queue, side and type, so that threads do not wait for each other. 1 to 64; default 2.
     pub shards: usize,
-    /// Where events wait until a broker has them.
-    pub spool: SpoolMode,
     /// Size of the spool. 256 KiB to 64 GiB; default 64 MiB: about 250,000 events of 200 bytes. Each open pack holds
     /// 64 KiB of it (11 KiB where `pack_events_max` is 1), so it needs room for more packs than there are queues,
     /// sides, types and shards in use.
@@ -70,7 +68,6 @@ impl Default for SdkOptions {
             linger_ms: 5,
             pack_events_max: 256,
             shards: 2,
-            spool: SpoolMode::default(),
             spool_bytes: 64 << 20,
             tokens_waiting_max: 65_536,
             tokens_batch: 1_000,
@@ -115,15 +112,15 @@ impl SdkOptions {
     }
 }
 
-/// Where events wait until a broker has acknowledged them.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+/// Where events wait until a broker has acknowledged them. There is no default, so that nobody loses rewards without
+/// having said so.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpoolMode {
-    /// In memory: what no broker has is lost when the process dies. For those who can lose rewards.
-    #[default]
-    Memory,
-    /// In a memory-mapped file below this directory: survives the death of the process.
+    /// In a memory-mapped file below this directory: events survive the death of the process (I2).
     Process(PathBuf),
-    /// The same, synced before each Ok: survives the machine, at the cost of a disk sync a call.
+    /// The same, synced before each Ok: events survive the death of the machine, at the cost of a disk sync per call.
     Machine(PathBuf),
+    /// In memory: events that no broker has are lost when the process dies. Only for tests, and for senders that can
+    /// lose rewards.
+    LossyMemory,
 }

@@ -44,13 +44,13 @@ impl Plan {
 }
 
 /// Every lane that this process has ever had.
-pub(crate) struct LaneBook {
+pub(crate) struct LaneTable {
     lanes: Mutex<Vec<Arc<Lane>>>,
     shards: usize,
     pack_events_max: u32,
 }
 
-impl LaneBook {
+impl LaneTable {
     pub(crate) fn new(shards: usize, pack_events_max: u32) -> Self {
         Self { lanes: Mutex::default(), shards, pack_events_max }
     }

@@ -37,11 +37,11 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         let now_ns = shared.clock.monotonic_ns();
         if now_ns.saturating_sub(slow_tick_ns) >= SLOW_TICK_MS * 1_000_000 {
             slow_tick_ns = now_ns;
-            // Read before strays are made below: a version that comes in between is seen at the next tick.
+            // Read before packs are put aside below: a version that comes in between is seen at the next tick.
             let version_now = shared.plan.load().version;
             if version_now != version {
                 version = version_now;
-                shared.place_strays();
+                shared.place_unrouted();
             }
             let returned = std::mem::take(&mut *shared.returned.packs.lock());
             for (pack, why) in returned {
@@ -77,12 +77,12 @@ fn linger_ns(shared: &Shared, lane: &Lane) -> u64 {
 pub(crate) fn submit(shared: &Arc<Shared>, closed: ClosedPack) {
     let ClosedPack { lane, pack, trade_no } = closed;
     let candidates = [(lane.key.queue, lane.key.side)];
-    let parcel = PackParcel { lane, pack, trade_no, returned: Arc::clone(&shared.returned) };
+    let parcel = PackInFlight { lane, pack, trade_no, returned: Arc::clone(&shared.returned) };
     shared.fanout.submit(&candidates, Box::new(parcel));
 }
 
 /// A pack on its way. Its bytes stay in the spool until a broker has it.
-struct PackParcel {
+struct PackInFlight {
     lane: Arc<Lane>,
     pack: SealedPack,
     trade_no: Box<str>,
@@ -90,7 +90,7 @@ struct PackParcel {
     returned: Arc<Returned>,
 }
 
-impl Parcel for PackParcel {
+impl Parcel for PackInFlight {
     fn key(&self) -> &[u8] {
         self.trade_no.as_bytes()
     }

@@ -1,23 +1,23 @@
 //! The SDK's handle: `send_bonus`, init and close.
 
 use crate::error::InitError;
-use crate::lane::{Desk, Ready};
+use crate::lane::{AppendContext, Ready};
 use crate::options::{EVENT_MAX_BYTES, PACK_MAX_BYTES, SdkOptions, SpoolMode};
-use crate::plan::{LaneBook, Plan};
-use crate::pump::{self, Returned};
+use crate::plan::{LaneTable, Plan};
+use crate::pump::Returned;
 use crate::reward::{self, Checked};
 use crate::stats::SdkStats;
-use crate::strays::Stray;
-use crate::tokens::{TokenBuffer, TokenWriter};
+use crate::threads::Threads;
+use crate::tokens::TokenBuffer;
+use crate::unrouted::UnroutedPack;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::thread::JoinHandle;
 use std::time::Duration;
-use windfall_config::LiveRules;
+use windfall_config::{FileSource, LiveRules};
 use windfall_contract::Clock;
 use windfall_contract::broker::OpenError;
 use windfall_contract::rules::Rules;
@@ -36,7 +36,9 @@ const RULES_RETRY: Duration = Duration::from_secs(1);
 
 /// What an SDK is wired to.
 pub struct SdkParts {
-    /// Its primary key mints.
+    /// Where events wait until a broker has them.
+    pub spool: SpoolMode,
+    /// The ring whose primary key mints.
     pub keys: KeyRing,
     /// Queues and routes, as they change.
     pub rules: LiveRules,
@@ -50,23 +52,14 @@ pub struct SdkParts {
 
 /// An activity service's way in. Cheap to clone; any number of threads may call it.
 ///
-/// [`close`](Self::close) it before the last handle goes: that one stops the threads, and waits for nothing.
+/// [`close`](Self::close) it before the last handle goes. That one stops the threads and waits for no broker; dropped
+/// on a runtime, it does not block at all.
 #[derive(Clone)]
 pub struct Sdk {
+    // Dropped before the threads, so that these let go of it last.
     shared: Arc<Shared>,
     threads: Arc<Threads>,
-}
-
-/// The threads of an SDK. Dropped with the last handle.
-struct Threads {
-    shared: Arc<Shared>,
-    running: Mutex<Option<Running>>,
-}
-
-struct Running {
-    pump: JoinHandle<()>,
-    rules: JoinHandle<()>,
-    tokens: Option<TokenWriter>,
+    inherited: Arc<Inherited>,
 }
 
 /// What an earlier process left in the spool.
@@ -97,24 +90,35 @@ impl Sdk {
     /// # Errors
     /// [`InitError`]; nothing is left running.
     pub fn init(options: SdkOptions, parts: SdkParts) -> Result<(Self, Inherited), InitError> {
+        Self::open(options, parts, None)
+    }
+
+    /// [`init`](Self::init). With `owned`, closing the SDK closes the fan-out among its parts and ends the watching of
+    /// its rules as well.
+    pub(crate) fn open(
+        options: SdkOptions,
+        parts: SdkParts,
+        owned: Option<Owned>,
+    ) -> Result<(Self, Inherited), InitError> {
         if let Some(wrong) = options.out_of_range() {
             return Err(InitError::Option(wrong));
         }
         order::check_name(&options.app_id).map_err(|why| InitError::Option(format!("app_id {why}")))?;
         let minter = parts.keys.minter(&options.app_id)?;
-        let (spool, recovered) = open_spool(&options)?;
+        let (spool, recovered) = open_spool(&parts.spool, &options)?;
         let shared = Arc::new(Shared {
             minter,
-            lanes: LaneBook::new(options.shards, options.pack_events_max),
+            lanes: LaneTable::new(options.shards, options.pack_events_max),
             plan: ArcSwap::default(),
             tokens: parts.tokens.is_some().then(|| Arc::new(TokenBuffer::new(&options))),
             spool,
             ready: Ready::default(),
             returned: Arc::default(),
-            strays: Mutex::default(),
+            unrouted: Mutex::default(),
             closed: AtomicBool::new(false),
             give_up: AtomicBool::new(false),
             rules: parts.rules,
+            owned: Mutex::new(owned),
             fanout: parts.fanout,
             clock: parts.clock,
             options,
@@ -131,13 +135,14 @@ impl Sdk {
         for pack in recovered.packs {
             shared.inherit(pack, &mut inherited);
         }
-        let running = Running::start(&shared, parts.tokens).inspect_err(|_| {
-            // Those that did start end.
-            shared.closed.store(true, Relaxed);
-            shared.give_up.store(true, Relaxed);
-        })?;
-        let threads = Arc::new(Threads { shared: Arc::clone(&shared), running: Mutex::new(Some(running)) });
-        Ok((Self { shared, threads }, inherited))
+        let threads = Arc::new(Threads::start(&shared, parts.tokens)?);
+        let sdk = Self { shared, threads, inherited: Arc::new(inherited.clone()) };
+        Ok((sdk, inherited))
+    }
+
+    /// What an earlier process left in the spool, as this one found it at its start.
+    pub fn inherited(&self) -> &Inherited {
+        &self.inherited
     }
 
     /// Sends a reward. When it returns Ok, the event is on its way and survives the death of this process (I2);
@@ -168,10 +173,37 @@ impl Sdk {
     }
 
     /// Takes no more, sends what it has and waits for brokers, at most `timeout` (and once the token store's
-    /// time-out, if that is down). What is left stays in the spool for the next start; the fan-out goes on with it
-    /// until that is closed, too. A second call only says what is left. Blocks.
-    pub fn close(&self, timeout: Duration) -> SdkCloseReport {
+    /// time-out, if that is down). What is left stays in the spool for the next start. An SDK of a
+    /// [builder](Self::builder) closes its queues as well; the fan-out of [`SdkParts`] goes on with what is left until
+    /// its owner closes it. A second call only says what is left.
+    ///
+    /// Dropped before it is ready, the SDK closes all the same.
+    pub async fn close(&self, timeout: Duration) -> SdkCloseReport {
+        let (done, closed) = tokio::sync::oneshot::channel();
+        let own = self.clone();
+        let closing = std::thread::Builder::new().name("windfall-close".into());
+        let spawned = closing.spawn(move || {
+            own.close_blocking(timeout);
+            // Nobody listens any more where the call was dropped.
+            done.send(()).ok();
+        });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "no thread can be started to close the SDK: this one waits");
+            return self.close_blocking(timeout);
+        }
+        if closed.await.is_err() {
+            tracing::error!("the thread that closes the SDK had panicked");
+        }
+        self.close_report()
+    }
+
+    /// [`close`](Self::close) for callers without a runtime. Blocks.
+    pub fn close_blocking(&self, timeout: Duration) -> SdkCloseReport {
         self.threads.close(timeout);
+        self.close_report()
+    }
+
+    fn close_report(&self) -> SdkCloseReport {
         SdkCloseReport { packs_left: self.shared.packs_in_flight() }
     }
 
@@ -201,84 +233,24 @@ impl SendBonus for Sdk {
     }
 }
 
-impl Running {
-    fn start(shared: &Arc<Shared>, store: Option<Arc<dyn TokenStore>>) -> std::io::Result<Self> {
-        let pump = spawn("windfall-pump", shared, pump::run)?;
-        let rules = spawn("windfall-rules", shared, |shared| shared.follow_rules())?;
-        // Last: it is ended by its handle alone.
-        let tokens = match (&shared.tokens, store) {
-            (Some(buffer), Some(store)) => {
-                Some(TokenWriter::start(Arc::clone(buffer), store, &shared.options)?)
-            }
-            _ => None,
-        };
-        Ok(Self { pump, rules, tokens })
-    }
-}
-
-impl Threads {
-    fn close(&self, timeout: Duration) {
-        let Some(Running { pump, rules, tokens }) = self.running.lock().take() else { return };
-        let shared = &self.shared;
-        let started_ns = shared.clock.monotonic_ns();
-        let is_over = || {
-            let gone_ns = shared.clock.monotonic_ns().saturating_sub(started_ns);
-            Duration::from_nanos(gone_ns) >= timeout
-        };
-        shared.closed.store(true, Relaxed);
-        rules.thread().unpark();
-        while !pump.is_finished() {
-            if is_over() {
-                shared.give_up.store(true, Relaxed);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if pump.join().is_err() {
-            tracing::error!("the pump had panicked");
-        }
-        if let Some(tokens) = tokens {
-            tokens.close(is_over);
-        }
-        while !rules.is_finished() && !is_over() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if !rules.is_finished() {
-            tracing::warn!(
-                "a broker is slow to open a topic; the thread that waits for it ends when it answers"
-            );
-        } else if rules.join().is_err() {
-            tracing::error!("the thread that follows the rules had panicked");
-        }
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.close(Duration::ZERO);
-    }
-}
-
-fn spawn(
-    name: &str,
-    shared: &Arc<Shared>,
-    run: impl FnOnce(&Arc<Shared>) + Send + 'static,
-) -> std::io::Result<JoinHandle<()>> {
-    let own = Arc::clone(shared);
-    std::thread::Builder::new().name(name.into()).spawn(move || run(&own))
+/// What an SDK of a builder opened for itself: the fan-out among its parts, and who watches its rules.
+pub(crate) struct Owned {
+    pub(crate) rules_source: Option<FileSource>,
 }
 
 pub(crate) struct Shared {
     minter: Minter,
-    pub(crate) lanes: LaneBook,
+    pub(crate) lanes: LaneTable,
     pub(crate) plan: ArcSwap<Plan>,
-    tokens: Option<Arc<TokenBuffer>>,
+    pub(crate) tokens: Option<Arc<TokenBuffer>>,
     spool: Spool,
     pub(crate) ready: Ready,
     pub(crate) returned: Arc<Returned>,
-    pub(crate) strays: Mutex<Vec<Stray>>,
+    pub(crate) unrouted: Mutex<Vec<UnroutedPack>>,
     pub(crate) closed: AtomicBool,
     pub(crate) give_up: AtomicBool,
     rules: LiveRules,
+    owned: Mutex<Option<Owned>>,
     pub(crate) fanout: Arc<Fanout>,
     pub(crate) clock: Clock,
     pub(crate) options: SdkOptions,
@@ -333,8 +305,9 @@ impl Shared {
             event.encode(extension.map(|(key, value)| (key.as_str(), value.as_str())), &mut scratch.event);
             scratch.framed.clear();
             record::push_event(&mut scratch.framed, &scratch.event);
-            let desk = Desk { spool: &self.spool, ready: &self.ready, closed: &self.closed, shard };
-            lane.append(&desk, &scratch.framed, event.trade_no, || self.clock.monotonic_ns())
+            let context =
+                AppendContext { spool: &self.spool, ready: &self.ready, closed: &self.closed, shard };
+            lane.append(&context, &scratch.framed, event.trade_no, || self.clock.monotonic_ns())
         })?;
         if let Some(tokens) = &self.tokens {
             let expires_at_ms = self.options.token_expires_at_ms(event.activity, now_ms);
@@ -345,7 +318,7 @@ impl Shared {
 
     /// Follows the rules until the SDK is closed. A thread of its own: opening a topic may wait for a broker, and
     /// neither callers nor the pump shall wait with it. Where a topic cannot be opened the old plan stays.
-    fn follow_rules(&self) {
+    pub(crate) fn follow_rules(&self) {
         let mut refused = None;
         while !self.closed.load(Relaxed) {
             let rules = self.rules.current();
@@ -372,9 +345,18 @@ impl Shared {
         Ok(())
     }
 
+    /// Closes what the SDK opened for itself. Blocks.
+    pub(crate) fn close_owned(&self, timeout: Duration) {
+        let Some(Owned { rules_source }) = self.owned.lock().take() else { return };
+        self.fanout.close(timeout);
+        if let Some(source) = rules_source {
+            source.close();
+        }
+    }
+
     pub(crate) fn packs_in_flight(&self) -> usize {
         let in_lanes: usize = self.lanes.all().iter().map(|lane| lane.packs_in_flight.load(Relaxed)).sum();
-        in_lanes + self.strays.lock().len()
+        in_lanes + self.unrouted.lock().len()
     }
 
     fn stats(&self) -> SdkStats {
@@ -382,7 +364,7 @@ impl Shared {
         let lanes = self.lanes.all();
         let count = |pick: fn(&TokenBuffer) -> u64| self.tokens.as_deref().map_or(0, pick);
         // Its own statement: a guard in the literal below would live until its end.
-        let packs_waiting = self.strays.lock().len();
+        let packs_waiting = self.unrouted.lock().len();
         SdkStats {
             rules_version: self.plan.load().version,
             packs_waiting,
@@ -409,7 +391,10 @@ fn own_shard() -> usize {
     })
 }
 
-fn open_spool(options: &SdkOptions) -> Result<(Spool, windfall_spool::Recovered), InitError> {
+fn open_spool(
+    mode: &SpoolMode,
+    options: &SdkOptions,
+) -> Result<(Spool, windfall_spool::Recovered), InitError> {
     let spool = |durability| SpoolOptions {
         total_bytes: options.spool_bytes,
         // A pack of one needs a slot for one.
@@ -417,8 +402,8 @@ fn open_spool(options: &SdkOptions) -> Result<(Spool, windfall_spool::Recovered)
         slot_events: options.pack_events_max,
         durability,
     };
-    Ok(match &options.spool {
-        SpoolMode::Memory => {
+    Ok(match mode {
+        SpoolMode::LossyMemory => {
             (Spool::memory(&spool(Durability::Process)), windfall_spool::Recovered::default())
         }
         SpoolMode::Process(root) => Spool::open(root, &spool(Durability::Process))?,

@@ -38,7 +38,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The file system cannot reserve space, so a full disk could kill the process later. Final: choose a
-    /// directory on ext4, XFS or tmpfs, or `spool = "memory"`.
+    /// directory on ext4, XFS or tmpfs.
     #[error("the file system of {path} cannot preallocate: {source}; put the spool on ext4, XFS or tmpfs")]
     CannotPreallocate {
         /// The file.

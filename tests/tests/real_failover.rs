@@ -301,21 +301,21 @@ impl Pipeline {
         .unwrap();
         let keys = dir.join("keys.toml");
         KeyFile::create(&keys, Algorithm::HmacSha256, 0).unwrap();
-        let options = SdkOptions { spool: SpoolMode::Process(dir.join("spool")), ..SdkOptions::default() };
         let parts = SdkParts {
+            spool: SpoolMode::Process(dir.join("spool")),
             keys: KeyRing::load(&keys).unwrap(),
             rules: rules.clone(),
             fanout: Arc::clone(&fanout),
             tokens: None,
             clock: Clock::system(),
         };
-        let (sdk, _) = Sdk::init(options, parts).unwrap();
+        let (sdk, _) = Sdk::init(SdkOptions::default(), parts).unwrap();
         let consumers = runtime.block_on(consumers(dir, brokers, &rules, &rewards));
         Self { sdk, fanout, consumers, rewards }
     }
 
     fn close(self, runtime: &tokio::runtime::Runtime) {
-        assert_eq!(self.sdk.close(Duration::from_secs(20)).packs_left, 0);
+        assert_eq!(self.sdk.close_blocking(Duration::from_secs(20)).packs_left, 0);
         for consumer in self.consumers {
             let report = runtime.block_on(consumer.drain(Duration::from_secs(10))).unwrap();
             assert!(report.is_clean(), "{report:?}");

@@ -175,15 +175,14 @@ async fn send_by_either(clients: &Clients, dir: &Path) {
         (LiveRules::fixed(windfall_config::parse_rules(RULES, None).unwrap()), Clock::system());
     let fanout = Fanout::open(&rules.current(), brokers, FanoutOptions::default(), clock.clone()).unwrap();
     let parts = SdkParts {
+        spool: SpoolMode::Process(dir.join("spool")),
         keys: KeyRing::ephemeral().unwrap(),
         rules,
         fanout: Arc::new(fanout),
         tokens: None,
         clock,
     };
-    let spool = SdkOptions { spool: SpoolMode::Process(dir.join("spool")), ..SdkOptions::default() };
-
-    let (in_process, _) = Sdk::init(spool, parts).unwrap();
+    let (in_process, _) = Sdk::init(SdkOptions::default(), parts).unwrap();
     let over_the_wire = &clients.send;
 
     let tokens = [give(&in_process, 1).await.unwrap(), give(over_the_wire, 1).await.unwrap()];
@@ -206,8 +205,7 @@ async fn send_by_either(clients: &Clients, dir: &Path) {
         assert_eq!(own.is_worth_retrying(), theirs.is_worth_retrying(), "{wrong:?}: {own} or {theirs}");
         assert!(matches!(theirs, SendError::Refused(_) | SendError::NoRoute { .. }), "{theirs:?}");
     }
-    let closing = tokio::task::spawn_blocking(move || in_process.close(PATIENCE));
-    assert_eq!(closing.await.unwrap().packs_left, 0);
+    assert_eq!(in_process.close(PATIENCE).await.packs_left, 0);
 
     let batch =
         vec![request("b:1", USER, "cash", 1), request("", USER, "cash", 1), request("b:2", USER, "cash", 2)];

@@ -143,12 +143,16 @@ pub(crate) fn open(
     user_id: i64,
 ) -> Result<BonusToken, Failed> {
     let token = ring.diagnose(text.as_bytes(), tenant, Some(user_id)).map_err(Failed::Opening)?;
+    if is_revoked(revocations, &token, text) { Err(Failed::Revoked) } else { Ok(token) }
+}
+
+/// Whether an operator has revoked a token that has been opened.
+pub(crate) fn is_revoked(revocations: &Revocations, token: &BonusToken, text: &str) -> bool {
     // The seal binds the header, so the key that is named there is the key that it opened with.
-    let revoked = !revocations.is_empty()
+    !revocations.is_empty()
         && key_of(text).is_none_or(|key| {
             revocations.of_token(key, &token.activity, token.award_time_ms, &token.trade_no).is_some()
-        });
-    if revoked { Err(Failed::Revoked) } else { Ok(token) }
+        })
 }
 
 /// The token does not count.

@@ -6,7 +6,7 @@
 //! - [`TokenStats`] counts verdicts, and for operators alone why texts were illegal.
 //!
 //! Only [`Verdict::Valid`] may force a credit (I7): it opens with a key of the ring, is not revoked, belongs to the
-//! user who calls, and equals what the store holds in every field. A store that cannot answer makes `Unavailable`,
+//! user who calls, and equals what the store holds in every field but the award time. A store that cannot answer makes `Unavailable`,
 //! never a guess. Whatever is illegal looks the same outside, in words and, as far as is [told below](self#time), in
 //! time.
 //!

@@ -1,6 +1,6 @@
 //! What presented tokens are worth. // I7
 
-use crate::book::{Failed, Keys, TokenBook, key_of, open};
+use crate::book::{Failed, Keys, TokenBook, is_revoked, key_of, open};
 use crate::options::{OPENED_AT_A_TIME, TEXTS_MAX};
 use crate::stats::{Cause, Verified};
 use windfall_contract::rules::Revocations;
@@ -123,6 +123,9 @@ impl Judge<'_> {
         }
         match self.keys.ring.verify_against(token, stored, self.tenant, self.user_id) {
             Verdict::Illegal => Err(Cause::Differs),
+            // The stored one may have been awarded before this one: a repeated send does not outlive a revocation
+            // of its activity that holds for the first.
+            Verdict::Valid(token) if is_revoked(self.revocations, &token, text) => Err(Cause::Revoked),
             verdict => Ok(verdict),
         }
     }

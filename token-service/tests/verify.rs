@@ -151,14 +151,34 @@ async fn every_field_counts_and_a_text_minted_anew_does_not() {
         TokenFields { scene: "x", ..own },
         TokenFields { bonus_type: "coin", ..own },
         TokenFields { amount: 889, ..own },
-        TokenFields { award_time_ms: 1, ..own },
         TokenFields { description: "x", ..own },
     ];
     for other in others {
         assert_eq!(verdict(&desk, &desk.mint(&other)).await, Verdict::Illegal, "{other:?}");
     }
     assert_eq!(verdict(&desk, &desk.mint(&fields("order2"))).await, Verdict::Unknown);
-    assert_eq!(desk.book.stats().illegal_by(Cause::Differs), 7);
+    assert_eq!(desk.book.stats().illegal_by(Cause::Differs), 6);
+}
+
+/// A repeated send takes its award time from the clock again: the user may hold either token, the store either.
+#[tokio::test]
+async fn the_award_time_of_a_repeated_send_does_not_count_but_the_earlier_one_is_revoked() {
+    let mut desk = Desk::new();
+    let (first, second) = (TokenFields { award_time_ms: 1_000, ..fields("order") }, fields("order"));
+    for (presented, stored) in [(first, second), (second, first)] {
+        desk.hold(&stored);
+        let Verdict::Valid(content) = verdict(&desk, &desk.mint(&presented)).await else { panic!() };
+        assert_eq!(TokenFields::from(&content), first);
+    }
+    let before = |before_ms| Revoked::Activity { activity: "spring-2027".into(), before_ms };
+    desk.revoke([before(1_000)]);
+    assert!(matches!(verdict(&desk, &desk.mint(&second)).await, Verdict::Valid(_)));
+    desk.revoke([before(1_001)]);
+    for (presented, stored) in [(first, second), (second, first)] {
+        desk.hold(&stored);
+        assert_eq!(verdict(&desk, &desk.mint(&presented)).await, Verdict::Illegal);
+    }
+    assert_eq!(desk.book.stats().illegal_by(Cause::Revoked), 2);
 }
 
 #[tokio::test]

@@ -70,7 +70,8 @@ pub enum StoreAnswer<'a> {
 /// What a presented token is worth.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Opens, belongs to the caller, equals the stored one in every field: may force a credit.
+    /// Opens, belongs to the caller, equals the stored one in every field but the award time: may force a credit.
+    /// Holds the earlier of the two award times, which is nearer to the first send.
     Valid(v1::BonusToken),
     /// Opens and belongs to the caller, but the store holds none: never forced.
     Unknown,
@@ -143,7 +144,10 @@ impl KeyRing {
     /// The last step of [`verify`](Self::verify), for a token that [`open`](Self::open) has just returned for
     /// the same tenant and owner.
     ///
-    /// Fields are compared, not texts: a repeated send mints another text of the same token.
+    /// Fields are compared, not texts: a repeated send mints another text of the same token. The award time is not
+    /// compared: where a request names none, each send of the order takes it from the clock, and the token that the
+    /// user holds is as good as the one that the store got last. It says nothing about who gets how much of what.
+    /// A caller that revokes by award time must judge the time in [`Verdict::Valid`].
     pub fn verify_against(
         &self,
         opened: v1::BonusToken,
@@ -160,9 +164,15 @@ impl KeyRing {
         if crate::sabotage::skips_token_comparison() {
             return Verdict::Valid(opened);
         }
-        let same = is_owner(&opened, owner_user_id)
-            && self.open(held.as_bytes(), tenant, owner_user_id).is_ok_and(|held| held == opened);
-        if same { Verdict::Valid(opened) } else { Verdict::Illegal }
+        let Ok(mut held) = self.open(held.as_bytes(), tenant, owner_user_id) else { return Verdict::Illegal };
+        let award_time_ms = held.award_time_ms.min(opened.award_time_ms);
+        held.award_time_ms = award_time_ms;
+        let opened = v1::BonusToken { award_time_ms, ..opened };
+        if is_owner(&opened, owner_user_id) && held == opened {
+            Verdict::Valid(opened)
+        } else {
+            Verdict::Illegal
+        }
     }
 }
 

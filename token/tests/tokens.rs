@@ -250,12 +250,20 @@ fn only_a_token_that_equals_the_stored_one_is_valid() {
         TokenFields { scene: "draw", ..FIELDS },
         TokenFields { bonus_type: "coin", ..FIELDS },
         TokenFields { amount: 889, ..FIELDS },
-        TokenFields { award_time_ms: 0, ..FIELDS },
         TokenFields { description: "", ..FIELDS },
     ];
     for other in others {
         let stored = mint(&ring, &other);
         assert_eq!(verify(StoreAnswer::Held(&stored)), Verdict::Illegal, "{other:?}");
+    }
+    // A repeated send takes its award time from the clock again; the earlier one holds, whichever is stored.
+    for (moved_ms, held_ms) in [(-1, -1), (0, 0), (1, 0)] {
+        let moved = FIELDS.award_time_ms + moved_ms;
+        let stored = mint(&ring, &TokenFields { award_time_ms: moved, ..FIELDS });
+        let first = v1::BonusToken { award_time_ms: FIELDS.award_time_ms + held_ms, ..token.clone() };
+        assert_eq!(verify(StoreAnswer::Held(&stored)), Verdict::Valid(first));
+        let forged = TokenFields { award_time_ms: moved, amount: 889, ..FIELDS };
+        assert_eq!(verify(StoreAnswer::Held(&mint(&ring, &forged))), Verdict::Illegal);
     }
     for stored in ["", "A", &mint(&self::ring(Algorithm::HmacSha256), &FIELDS)] {
         assert_eq!(verify(StoreAnswer::Held(stored)), Verdict::Illegal, "{stored}");

@@ -39,7 +39,7 @@ pub struct ServiceOptions {
     /// The app that is served; callers of another one are refused. Each app has topics, a token store and a ledger of
     /// its own: those know users and order numbers, not apps. Default `windfall`.
     pub tenant: String,
-    /// How the SDK of the gateway gathers and keeps; `app_id` and `spool` are set by the role.
+    /// How the SDK of the gateway gathers and keeps; The role sets `app_id` and the spool's directory.
     pub sdk: SdkOptions,
     /// Topics that a consumer reads; none: all that the rules name.
     pub topics: Vec<String>,

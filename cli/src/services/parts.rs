@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::task::block_in_place;
 use windfall_contract::Clock;
 use windfall_edge::Router;
-use windfall_gateway::Gateway;
+use windfall_sdk::rpc::Gateway;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
 use windfall_sdk::SdkOptions;
 use windfall_token::KeyRing;

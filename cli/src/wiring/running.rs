@@ -10,7 +10,7 @@ use super::{budgets, keys, queues};
 use crate::drivers::RulesFollower;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_config::LiveRules;
@@ -94,8 +94,7 @@ impl Wiring {
             own.start_rewards(options.rewards, ledger, connectors, token_drop, &clock).await?;
         }
         if let (Some(keys), true) = (keys.clone(), work.sends) {
-            let sdk = SdkOptions { spool: SpoolMode::Process(options.spool), ..options.sdk };
-            own.start_sdk(sdk, keys, &tokens, &clock)?;
+            own.start_sdk(options.sdk, options.spool, keys, &tokens, &clock)?;
         } else if let Some(fanout) = &own.fanout {
             // An SDK takes over new rules for the queues that it sends to.
             own.background.push(queues::follow(&own.rules, Arc::clone(fanout)));
@@ -152,6 +151,7 @@ impl Wiring {
     fn start_sdk(
         &mut self,
         options: SdkOptions,
+        spool: PathBuf,
         keys: KeyRing,
         tokens: &Arc<dyn TokenStore>,
         clock: &Clock,
@@ -159,6 +159,7 @@ impl Wiring {
         let fanout = self.fanout.clone().context("a process that sends needs queues")?;
         let app_id = options.app_id.clone();
         let parts = SdkParts {
+            spool: SpoolMode::Process(spool),
             keys,
             rules: self.rules.clone(),
             fanout,
@@ -224,7 +225,7 @@ impl Wiring {
         let left = move || deadline.saturating_sub(began.elapsed());
         let mut closed = Closed::default();
         for (app_id, sdk) in self.sdks {
-            let report = tokio::task::spawn_blocking(move || sdk.close(left())).await?;
+            let report = sdk.close(left()).await;
             if report.packs_left > 0 {
                 tracing::warn!(app_id, packs = report.packs_left, "wait in the spool for the next start");
             }

@@ -1,9 +1,12 @@
 //! The SDK over brokers that hang, refuse and come back, with a spool that outlives the process.
 #![allow(clippy::unwrap_used)] // tests
 
+mod building;
 mod calls;
+mod orders;
 mod packing;
 mod refusals;
+mod repeats;
 mod rules;
 mod spool;
 mod stage;

@@ -3,7 +3,7 @@
 use crate::stage::{Stage, one_queue, request, rules};
 use std::time::{Duration, Instant};
 use windfall_proto::v1::{BonusEventBatch, SendBonusRequest};
-use windfall_sdk::{InitError, Sdk, SdkOptions, SdkParts};
+use windfall_sdk::{InitError, Sdk, SdkOptions, SdkParts, SpoolMode};
 
 /// Packs of one lane on one thread: nothing closes them but their size, unless a test sets the linger.
 fn patient() -> SdkOptions {
@@ -57,7 +57,7 @@ fn a_pack_holds_at_most_64_kib() {
     for number in 0..20 {
         stage.sdk.send_bonus(&large(number)).unwrap();
     }
-    stage.sdk.close(Duration::from_secs(5));
+    stage.sdk.close_blocking(Duration::from_secs(5));
     assert_eq!(stage.arrived().len(), 20);
     assert!(stage.a.records.lock().iter().all(|(_, bytes)| bytes.len() <= (64 << 10) + 96));
     let sizes: Vec<_> = batches(&stage).iter().map(|batch| batch.count).collect();
@@ -110,6 +110,7 @@ fn options_out_of_range_are_named() {
     ] {
         let stage = Stage::open(SdkOptions::default(), &one_queue());
         let parts = SdkParts {
+            spool: SpoolMode::LossyMemory,
             keys: stage.ring.clone(),
             rules: windfall_config::LiveRules::fixed(
                 windfall_config::parse_rules(&one_queue(), None).unwrap(),

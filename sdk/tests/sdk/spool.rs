@@ -1,12 +1,13 @@
 //! What got Ok outlives its process, and its brokers' bad days. // I2
 
-use crate::stage::{Mood, Stage, on_file, one_queue, request, rules, wait_until};
+use crate::building::builder;
+use crate::stage::{Mood, Scripted, Setup, Stage, on_file, one_queue, request, rules, wait_until};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use windfall_sdk::{SdkOptions, SendError, SpoolMode};
+use windfall_sdk::{Prize, RedPacketRain, SdkOptions, SendError, SpoolMode, User};
 
 const CHILD_SPOOL: &str = "WINDFALL_TEST_CHILD_SPOOL";
 
@@ -25,17 +26,55 @@ fn child_that_sends_until_it_is_killed() {
     }
 }
 
+fn child(name: &str, root: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", name, "--nocapture"])
+        .env(CHILD_SPOOL, root)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Not a test: a program that does what the crate's example does, while no broker takes anything.
+#[test]
+#[ignore = "runs as a child of a_program_that_copies_the_example_loses_nothing"]
+fn child_that_copies_the_example() {
+    let root = PathBuf::from(std::env::var(CHILD_SPOOL).unwrap());
+    let sdk = builder(&root, &Scripted::new(Mood::Hang), &Scripted::new(Mood::Hang)).build().unwrap();
+    let rain = RedPacketRain::new(&sdk, "spring-2027", "cash").unwrap();
+    let _reply = rain.send(1, User::id(42), 0, Prize { amount: 888, description: "red packet" }).unwrap();
+    println!("ok {}", rain.trade_no(1, 42, 0));
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The options' default kept events in memory, where the example's reader was promised that they outlive `kill -9`.
+#[test]
+fn a_program_that_copies_the_example_loses_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let mut child = child("spool::child_that_copies_the_example", root.path());
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let trade_no = lines.find_map(|line| line.unwrap().split_once("ok ").map(|(_, no)| no.to_owned()));
+    // SIGKILL.
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    let setup =
+        Setup { options: SdkOptions::default(), spool: SpoolMode::Process(root.path().join("spool")) };
+    let stage = Stage::open(setup, &rules(1, &[("q", 100)], &[("*", "q")]));
+    assert_eq!(stage.inherited.events, 1, "{:?}", stage.inherited);
+    stage.wait_for_events(1);
+    assert_eq!(stage.arrived(), [trade_no.unwrap()]);
+    stage.end();
+}
+
 #[test]
 fn killed_after_ok() {
     // In the middle of a pack, right at its end, after several.
     for oks in [1, 255, 256, 1_300] {
         let root = tempfile::tempdir().unwrap();
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "spool::child_that_sends_until_it_is_killed", "--nocapture"])
-            .env(CHILD_SPOOL, root.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = child("spool::child_that_sends_until_it_is_killed", root.path());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut said = BTreeSet::new();
         for line in lines {
@@ -70,7 +109,8 @@ fn killed_after_ok() {
 #[test]
 fn when_all_brokers_hang_the_spool_fills_says_so_at_once_and_recovers() {
     let root = tempfile::tempdir().unwrap();
-    let options = SdkOptions { spool_bytes: 1 << 20, shards: 1, ..on_file(root.path()) };
+    let options = SdkOptions { spool_bytes: 1 << 20, shards: 1, ..SdkOptions::default() };
+    let options = Setup { options, ..on_file(root.path()) };
     let stage = Stage::with_brokers(options, &one_queue(), Mood::Hang);
     let mut taken = Vec::new();
     let refused = loop {
@@ -94,7 +134,7 @@ fn when_all_brokers_hang_the_spool_fills_says_so_at_once_and_recovers() {
         *broker.mood.lock() = Mood::Store;
     }
     wait_until("there is room again", || stage.sdk.send_bonus(&request("o-later", 1)).is_ok());
-    assert_eq!(stage.sdk.close(Duration::from_secs(10)).packs_left, 0);
+    assert_eq!(stage.sdk.close_blocking(Duration::from_secs(10)).packs_left, 0);
     let arrived: BTreeSet<_> = stage.arrived().into_iter().collect();
     assert!(taken.iter().all(|trade_no| arrived.contains(trade_no)));
     assert!(arrived.contains("o-later") && !arrived.contains("no"));
@@ -108,11 +148,11 @@ fn close_drains_and_says_what_is_left_and_the_next_start_sends_it() {
         stage.sdk.send_bonus(&request(&format!("o-{number:03}"), 1)).unwrap();
     }
     let closing = Instant::now();
-    let left = stage.sdk.close(Duration::from_millis(100)).packs_left;
+    let left = stage.sdk.close_blocking(Duration::from_millis(100)).packs_left;
     assert!(closing.elapsed() < Duration::from_secs(2));
     assert!(left >= 3, "{left}");
     assert_eq!(stage.sdk.send_bonus(&request("late", 1)), Err(SendError::Closed));
-    assert_eq!(stage.sdk.close(Duration::ZERO).packs_left, left, "a second call says the same");
+    assert_eq!(stage.sdk.close_blocking(Duration::ZERO).packs_left, left, "a second call says the same");
     stage.break_off();
 
     let stage = Stage::open(on_file(root.path()), &one_queue());
@@ -159,7 +199,11 @@ fn inherited_packs_that_nothing_takes_wait_for_rules_that_do() {
     let autumn = rules(2, &[("new", 100)], &[("autumn", "new")]);
     let stage = Stage::open(on_file(root.path()), &autumn);
     assert_eq!((stage.inherited.packs, stage.inherited.waiting), (1, 1));
-    assert_eq!(stage.sdk.close(Duration::from_millis(50)).packs_left, 1, "it waits, and close says so");
+    assert_eq!(
+        stage.sdk.close_blocking(Duration::from_millis(50)).packs_left,
+        1,
+        "it waits, and close says so"
+    );
     stage.break_off();
 
     let stage = Stage::open(on_file(root.path()), &autumn);
@@ -178,7 +222,9 @@ fn inherited_packs_that_nothing_takes_wait_for_rules_that_do() {
 fn a_spool_of_another_shape_is_emptied_too() {
     let root = tempfile::tempdir().unwrap();
     leave_behind(root.path(), &one_queue(), 10);
-    let stage = Stage::open(SdkOptions { pack_events_max: 1, ..on_file(root.path()) }, &one_queue());
+    let Setup { options, spool } = on_file(root.path());
+    let setup = Setup { options: SdkOptions { pack_events_max: 1, ..options }, spool };
+    let stage = Stage::open(setup, &one_queue());
     assert_eq!(stage.inherited.events, 10);
     stage.wait_for_events(10);
     wait_until("the old directory is gone", || std::fs::read_dir(root.path()).unwrap().count() == 1);
@@ -188,7 +234,7 @@ fn a_spool_of_another_shape_is_emptied_too() {
 #[test]
 fn what_is_synced_before_ok_arrives_the_same() {
     let root = tempfile::tempdir().unwrap();
-    let options = SdkOptions { spool: SpoolMode::Machine(root.path().to_owned()), ..on_file(root.path()) };
+    let options = Setup { spool: SpoolMode::Machine(root.path().to_owned()), ..on_file(root.path()) };
     let stage = Stage::open(options, &one_queue());
     for number in 0..20 {
         stage.sdk.send_bonus(&request(&format!("o-{number}"), 1)).unwrap();

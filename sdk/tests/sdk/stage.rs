@@ -116,6 +116,13 @@ impl Producer for ScriptedProducer {
     }
 }
 
+/// Both by the names that [`rules`] call them.
+pub fn brokers(a: &Arc<Scripted>, b: &Arc<Scripted>) -> BTreeMap<String, Arc<dyn Broker>> {
+    [("a", a), ("b", b)]
+        .map(|(name, broker)| (name.to_owned(), Arc::new(Handle(Arc::clone(broker))) as Arc<dyn Broker>))
+        .into()
+}
+
 /// A token store that is up or down.
 #[derive(Default)]
 pub struct Tokens {
@@ -143,7 +150,9 @@ impl TokenStore for Tokens {
         Ok(())
     }
     async fn get(&self, keys: &[TokenKey]) -> Result<Vec<Option<Box<str>>>, Unavailable> {
-        Ok(vec![None; keys.len()])
+        let held = self.held.lock();
+        let one = |key: &TokenKey| held.get(&(key.user_id, key.trade_no.to_string()));
+        Ok(keys.iter().map(|key| one(key).map(|text| text.as_str().into())).collect())
     }
     async fn list(
         &self,
@@ -201,21 +210,21 @@ pub fn quick() -> FanoutOptions {
 }
 
 impl Stage {
-    pub fn open(options: SdkOptions, text: &str) -> Self {
-        Self::with_brokers(options, text, Mood::Store)
+    pub fn open(setup: impl Into<Setup>, text: &str) -> Self {
+        Self::with_brokers(setup, text, Mood::Store)
     }
 
-    pub fn with_brokers(options: SdkOptions, text: &str, mood: Mood) -> Self {
+    pub fn with_brokers(setup: impl Into<Setup>, text: &str, mood: Mood) -> Self {
+        let Setup { options, spool } = setup.into();
         let (a, b) = (Scripted::new(mood), Scripted::new(mood));
+        let brokers = brokers(&a, &b);
         let (live, applier) = LiveRules::adjustable(windfall_config::parse_rules(text, None).unwrap(), None);
-        let brokers: BTreeMap<String, Arc<dyn Broker>> = [("a", &a), ("b", &b)]
-            .map(|(name, broker)| (name.to_owned(), Arc::new(Handle(Arc::clone(broker))) as Arc<dyn Broker>))
-            .into();
         let clock = Clock::system();
         let fanout = Arc::new(Fanout::open(&live.current(), brokers, quick(), clock.clone()).unwrap());
         let ring = KeyRing::ephemeral().unwrap();
         let tokens = Arc::new(Tokens::default());
         let parts = SdkParts {
+            spool,
             keys: ring.clone(),
             rules: live,
             fanout: Arc::clone(&fanout),
@@ -256,13 +265,13 @@ impl Stage {
 
     /// Ends everything, as a process does that takes its leave.
     pub fn end(self) {
-        self.sdk.close(Duration::from_secs(10));
+        self.sdk.close_blocking(Duration::from_secs(10));
         self.fanout.close(Duration::from_secs(1));
     }
 
     /// Ends with what it holds still in the spool.
     pub fn break_off(self) {
-        self.sdk.close(Duration::ZERO);
+        self.sdk.close_blocking(Duration::ZERO);
         self.fanout.close(Duration::ZERO);
     }
 }
@@ -286,6 +295,20 @@ pub fn request(trade_no: &str, user_id: i64) -> SendBonusRequest {
     }
 }
 
-pub fn on_file(root: &Path) -> SdkOptions {
-    SdkOptions { spool: SpoolMode::Process(root.to_owned()), spool_bytes: 4 << 20, ..SdkOptions::default() }
+/// How a stage's SDK gathers, and where it keeps events: in memory unless a test says otherwise.
+pub struct Setup {
+    pub options: SdkOptions,
+    pub spool: SpoolMode,
+}
+
+impl From<SdkOptions> for Setup {
+    fn from(options: SdkOptions) -> Self {
+        Self { options, spool: SpoolMode::LossyMemory }
+    }
+}
+
+/// With a small spool on files.
+pub fn on_file(root: &Path) -> Setup {
+    let options = SdkOptions { spool_bytes: 4 << 20, ..SdkOptions::default() };
+    Setup { options, spool: SpoolMode::Process(root.to_owned()) }
 }

@@ -14,7 +14,7 @@ fn every_token_reaches_the_store() {
         let reply = stage.sdk.send_bonus(&request(&trade_no, number % 7 + 1)).unwrap();
         expected.insert((number % 7 + 1, trade_no), reply.token);
     }
-    stage.sdk.close(Duration::from_secs(5));
+    stage.sdk.close_blocking(Duration::from_secs(5));
     assert_eq!(*stage.tokens.held.lock(), expected);
     let stats = stage.sdk.stats();
     assert_eq!((stats.tokens_written, stats.tokens_waiting, stats.tokens_dropped), (3_000, 0, 0));
@@ -77,7 +77,7 @@ fn close_does_not_wait_for_a_store_that_hangs() {
         stage.sdk.send_bonus(&request(&format!("o-{number}"), 1)).unwrap();
     }
     let closing = Instant::now();
-    let report = stage.sdk.close(Duration::from_secs(5));
+    let report = stage.sdk.close_blocking(Duration::from_secs(5));
     assert!(closing.elapsed() < Duration::from_secs(2), "{:?}", closing.elapsed());
     assert_eq!(report.packs_left, 0, "events do not wait for tokens");
     let stats = stage.sdk.stats();

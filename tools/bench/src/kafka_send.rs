@@ -94,7 +94,7 @@ pub fn measure(name: &'static str) -> Result<Row> {
     let p99_us = p99(&rain, ours / 2.0)?.as_secs_f64() * 1e6;
     drained(&sdk)?;
     drop(rain);
-    let report = sdk.close(CLOSE);
+    let report = sdk.close_blocking(CLOSE);
     ensure!(fanout.close(CLOSE).undelivered == 0 && report.packs_left == 0, "packs are left: {report:?}");
     Ok(Row::new(name, ours, Unit::PerSecond, Some(median(bare_per_s)))
         .with("bare_packed_per_s", packed)
@@ -207,8 +207,9 @@ fn open(broker: Arc<KafkaBroker>, spool: SpoolMode) -> Result<(Sdk, Arc<Fanout>)
     let clock = Clock::system();
     let fanout = Fanout::open(&rules.current(), brokers.into(), FanoutOptions::default(), clock.clone())?;
     let fanout = Arc::new(fanout);
-    let options = SdkOptions { app_id: FIELDS.app_id.into(), spool, ..SdkOptions::default() };
+    let options = SdkOptions { app_id: FIELDS.app_id.into(), ..SdkOptions::default() };
     let parts = SdkParts {
+        spool,
         keys: KeyRing::ephemeral()?,
         rules,
         fanout: Arc::clone(&fanout),

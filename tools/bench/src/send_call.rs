@@ -79,7 +79,7 @@ pub fn measure(name: &'static str) -> Result<Row> {
     }
     let (sent, spool_full) = (caller.sent, caller.spool_full);
     drop(rain);
-    let report = sdk.close(CLOSE);
+    let report = sdk.close_blocking(CLOSE);
     let stats = sdk.stats();
     eprintln!(
         "  {spool_full} of {sent} calls came again because the spool was full, {} tokens dropped",
@@ -112,8 +112,9 @@ fn open(spool: SpoolMode) -> Result<(Sdk, Arc<Fanout>)> {
     let clock = Clock::system();
     let fanout = Fanout::open(&rules.current(), brokers.into(), FanoutOptions::default(), clock.clone())?;
     let fanout = Arc::new(fanout);
-    let options = SdkOptions { app_id: FIELDS.app_id.into(), spool, ..SdkOptions::default() };
+    let options = SdkOptions { app_id: FIELDS.app_id.into(), ..SdkOptions::default() };
     let parts = SdkParts {
+        spool,
         keys: KeyRing::ephemeral()?,
         rules,
         fanout: Arc::clone(&fanout),

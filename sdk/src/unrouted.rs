@@ -12,7 +12,7 @@ use windfall_queue_virtual::Undelivered;
 use windfall_spool::{RecoveredPack, SealedPack};
 
 /// A pack that no queue takes now.
-pub(crate) struct Stray {
+pub(crate) struct UnroutedPack {
     pack: SealedPack,
     trade_no: Box<str>,
 }
@@ -55,9 +55,9 @@ impl Shared {
     }
 
     /// Looks for lanes for all packs that wait for one: the rules have changed.
-    pub(crate) fn place_strays(&self) {
-        let strays = std::mem::take(&mut *self.strays.lock());
-        for Stray { pack, trade_no } in strays {
+    pub(crate) fn place_unrouted(&self) {
+        let unrouted = std::mem::take(&mut *self.unrouted.lock());
+        for UnroutedPack { pack, trade_no } in unrouted {
             let lane = self.routed_lane(&pack).or_else(|| self.labelled_lane(&pack));
             self.place(lane, pack, trade_no);
         }
@@ -70,7 +70,7 @@ impl Shared {
                 true
             }
             None => {
-                self.strays.lock().push(Stray { pack, trade_no });
+                self.unrouted.lock().push(UnroutedPack { pack, trade_no });
                 false
             }
         }

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tonic::{Code, Request};
 use windfall_edge::{Call, Caller, RETRY_AFTER_MS, Role};
-use windfall_gateway::{BATCH_MAX, Gateway};
 use windfall_proto::order::Invalid;
 use windfall_proto::send::{SendBonus, SendError};
 use windfall_proto::v1::send_bonus_result::Result as Taken;
 use windfall_proto::v1::send_server::Send as _;
 use windfall_proto::v1::{SendBonusBatchRequest, SendBonusReply, SendBonusRequest};
+use windfall_sdk::rpc::{BATCH_MAX, Gateway};
 
 /// Takes what it has no error for, by order number.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! The service.
 
-use crate::status::{failure, status};
+use super::status::{failure, status};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::fmt;

@@ -12,7 +12,7 @@
 //!
 //! ```
 //! use std::collections::BTreeMap;
-//! use windfall_gateway::Gateway;
+//! use windfall_sdk::rpc::Gateway;
 //! use windfall_proto::send::{SendBonus, SendError};
 //! # use windfall_proto::v1::{SendBonusReply, SendBonusRequest};
 //! # struct Sdk;

@@ -1,0 +1,203 @@
+//! Builds an SDK with all its parts: rules, keys, brokers, queues, spool.
+
+use crate::brokers::{Broker, BrokerSource};
+use crate::error::BuildError;
+use crate::options::{SdkOptions, SpoolMode};
+use crate::sdk::{Owned, Sdk, SdkParts};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use windfall_config::{FileSource, LiveRules};
+use windfall_contract::Clock;
+use windfall_contract::tokens::TokenStore;
+use windfall_queue_virtual::{Fanout, FanoutOptions};
+use windfall_token::KeyRing;
+
+/// Puts an SDK together. Rules, keys, a spool and the brokers that the rules name are needed; the rest has defaults.
+///
+/// Made by [`Sdk::builder`]. What it opens the SDK closes: [`Sdk::close`] ends the queues and the watching of the
+/// rules as well.
+#[must_use = "nothing is opened before `build`"]
+pub struct SdkBuilder {
+    options: SdkOptions,
+    rules: Option<RulesSource>,
+    keys: Option<KeysSource>,
+    brokers: BTreeMap<String, BrokerSource>,
+    spool: Option<SpoolMode>,
+    tokens: Option<Arc<dyn TokenStore>>,
+    fanout: FanoutOptions,
+    clock: Clock,
+}
+
+enum RulesSource {
+    File(PathBuf),
+    Live(LiveRules),
+}
+
+enum KeysSource {
+    File(PathBuf),
+    Ring(KeyRing),
+}
+
+impl Sdk {
+    /// Begins an SDK whose tokens are bound to the app `app_id`.
+    pub fn builder(app_id: impl Into<String>) -> SdkBuilder {
+        SdkBuilder {
+            options: SdkOptions { app_id: app_id.into(), ..SdkOptions::default() },
+            rules: None,
+            keys: None,
+            brokers: BTreeMap::new(),
+            spool: None,
+            tokens: None,
+            fanout: FanoutOptions::default(),
+            clock: Clock::system(),
+        }
+    }
+}
+
+impl SdkBuilder {
+    /// Reads the live rules from a file and follows its changes.
+    pub fn rules_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.rules = Some(RulesSource::File(path.into()));
+        self
+    }
+
+    /// Follows rules that the caller has opened, from etcd for example.
+    pub fn rules(mut self, rules: LiveRules) -> Self {
+        self.rules = Some(RulesSource::Live(rules));
+        self
+    }
+
+    /// Reads the key ring from a file, which `windfall keys new` makes.
+    pub fn keys_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.keys = Some(KeysSource::File(path.into()));
+        self
+    }
+
+    /// Mints with a key ring that the caller has opened.
+    pub fn keys(mut self, keys: KeyRing) -> Self {
+        self.keys = Some(KeysSource::Ring(keys));
+        self
+    }
+
+    /// The Kafka cluster at `bootstrap_servers` (`host:port` with commas between) is what the rules call `name`.
+    #[cfg(feature = "kafka")]
+    pub fn kafka(self, name: impl Into<String>, bootstrap_servers: &str) -> Self {
+        self.kafka_with(name, crate::brokers::KafkaOptions::at(bootstrap_servers))
+    }
+
+    /// [`kafka`](Self::kafka) with TLS, credentials and other options.
+    #[cfg(feature = "kafka")]
+    pub fn kafka_with(self, name: impl Into<String>, options: crate::brokers::KafkaOptions) -> Self {
+        self.source(name, BrokerSource::Kafka(Box::new(options)))
+    }
+
+    /// The RocketMQ proxy at `endpoint` (`host:port` of its gRPC port) is what the rules call `name`.
+    #[cfg(feature = "rocketmq")]
+    pub fn rocketmq(self, name: impl Into<String>, endpoint: impl Into<String>) -> Self {
+        let endpoints = vec![endpoint.into()];
+        self.rocketmq_with(name, crate::brokers::RocketOptions { endpoints, ..Default::default() })
+    }
+
+    /// [`rocketmq`](Self::rocketmq) with several proxies, TLS, credentials and other options.
+    #[cfg(feature = "rocketmq")]
+    pub fn rocketmq_with(self, name: impl Into<String>, options: crate::brokers::RocketOptions) -> Self {
+        self.source(name, BrokerSource::RocketMq(Box::new(options)))
+    }
+
+    /// A broker inside this process, on files below `dir`, is what the rules call `name`. No other process can read
+    /// it: for tests and trials.
+    #[cfg(feature = "embedded")]
+    pub fn embedded(self, name: impl Into<String>, dir: impl Into<PathBuf>) -> Self {
+        self.source(name, BrokerSource::Embedded(dir.into(), crate::brokers::EmbeddedOptions::default()))
+    }
+
+    /// A broker that the caller has opened is what the rules call `name`.
+    pub fn broker(self, name: impl Into<String>, broker: Arc<dyn Broker>) -> Self {
+        self.source(name, BrokerSource::Opened(broker))
+    }
+
+    /// Keeps events in memory-mapped files below `dir` until a broker has them: they survive the death of the
+    /// process (I2).
+    pub fn spool_dir(self, dir: impl Into<PathBuf>) -> Self {
+        self.spool(SpoolMode::Process(dir.into()))
+    }
+
+    /// Keeps events where [`SpoolMode`] says.
+    pub fn spool(mut self, spool: SpoolMode) -> Self {
+        self.spool = Some(spool);
+        self
+    }
+
+    /// Writes tokens to this store for wallets to list and verify. Without one, users hold the only copies.
+    pub fn tokens(mut self, store: Arc<dyn TokenStore>) -> Self {
+        self.tokens = Some(store);
+        self
+    }
+
+    /// Sets how the SDK gathers and keeps. The app id stays the one that the builder was made with.
+    pub fn options(mut self, options: SdkOptions) -> Self {
+        self.options = SdkOptions { app_id: self.options.app_id, ..options };
+        self
+    }
+
+    /// Sets how patient the queues are with their brokers.
+    pub fn fanout(mut self, options: FanoutOptions) -> Self {
+        self.fanout = options;
+        self
+    }
+
+    /// Sets the clock. The default is the machine's.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Opens everything, takes over what earlier processes left in the spool (see [`Sdk::inherited`]), and starts
+    /// sending. Blocks until the brokers have answered: on a runtime, call it by `spawn_blocking`.
+    ///
+    /// # Errors
+    /// [`BuildError`]; nothing is left running.
+    pub fn build(self) -> Result<Sdk, BuildError> {
+        let Self { options, rules, keys, brokers, spool, tokens, fanout, clock } = self;
+        // What is missing is said before anything is opened.
+        let spool = spool.ok_or(BuildError::Missing { what: "a spool", call: "spool_dir" })?;
+        let keys = keys.ok_or(BuildError::Missing { what: "keys", call: "keys_file" })?;
+        let rules = rules.ok_or(BuildError::Missing { what: "rules", call: "rules_file" })?;
+        let keys = match keys {
+            KeysSource::File(path) => {
+                KeyRing::load(&path).map_err(|source| BuildError::Keys { path, source })?
+            }
+            KeysSource::Ring(ring) => ring,
+        };
+        let (rules, rules_source) = match rules {
+            RulesSource::File(path) => {
+                let (known, now) = (Some(brokers.keys().cloned().collect()), clock.clone());
+                let (live, source) = FileSource::open(&path, known, move || now.unix_ms())?;
+                (live, Some(source))
+            }
+            RulesSource::Live(live) => (live, None),
+        };
+        let open = |(name, source): (String, BrokerSource)| match source.open() {
+            Ok(broker) => Ok((name, broker)),
+            Err(source) => Err(BuildError::Broker { name, source }),
+        };
+        let brokers = brokers.into_iter().map(open).collect::<Result<BTreeMap<_, _>, BuildError>>()?;
+        let fanout = Fanout::open(&rules.current(), brokers, fanout, clock.clone());
+        let fanout = Arc::new(fanout.map_err(BuildError::Queues)?);
+        let parts = SdkParts { spool, keys, rules, fanout: Arc::clone(&fanout), tokens, clock };
+        match Sdk::open(options, parts, Some(Owned { rules_source })) {
+            Ok((sdk, _inherited)) => Ok(sdk),
+            Err(error) => {
+                fanout.close(Duration::ZERO);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn source(mut self, name: impl Into<String>, source: BrokerSource) -> Self {
+        self.brokers.insert(name.into(), source);
+        self
+    }
+}
