@@ -9,6 +9,7 @@ mod check;
 mod data;
 mod demo;
 mod logging;
+mod memory;
 mod pipeline;
 #[cfg(feature = "sabotage")]
 mod sabotage;
@@ -87,6 +88,7 @@ impl Command {
 }
 
 fn main() -> ExitCode {
+    memory::bound_arenas();
     let cli = Cli::parse();
     if !cli.command.is_role() {
         cli.log.start();

@@ -3,7 +3,7 @@
 use super::Outcome;
 use crate::backends::Kind;
 use crate::data::{Manifest, place};
-use crate::pipeline::{BROKERS, Consuming, open_brokers, open_shared};
+use crate::pipeline::{BROKERS, Consuming, TokenDrop, open_brokers, open_shared};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -99,7 +99,7 @@ async fn consume(
         parts.ledger(data).await?,
         brokers.into_iter().map(|(name, broker)| (name, broker as _)).collect(),
         rules,
-        parts.tokens(data).await?,
+        TokenDrop::start(parts.tokens(data).await?, true),
         &Arc::new(badges),
     )
     .await?;

@@ -18,7 +18,6 @@ use windfall_consumer::ConsumerStats;
 use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::connector::Connector;
-use windfall_contract::tokens::TokenStore;
 use windfall_queue_faulty::Faulty;
 use windfall_queue_virtual::{Fanout, FanoutOptions, FanoutStats};
 use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
@@ -40,6 +39,8 @@ pub const BROKERS: [&str; 2] = ["a", "b"];
 const BADGES: &str = "badges";
 /// About 480 packs on their way, enough for a broker that hangs for some seconds.
 const SPOOL_BYTES: u64 = 32 << 20;
+/// Tokens that the SDK keeps: they wait in the table of [`TokenDrop`], where a credit finds them.
+const TOKENS_WAITING_MAX: usize = 16_384;
 /// Copies that no queue takes; beyond it they stay in the window.
 const SALVAGE_MAX_BYTES: u64 = 64 << 20;
 
@@ -66,6 +67,7 @@ impl PipelineOptions {
                 app_id: APP_ID.into(),
                 spool: SpoolMode::Process(place::spool(data)),
                 spool_bytes: SPOOL_BYTES,
+                tokens_waiting_max: TOKENS_WAITING_MAX,
                 ..SdkOptions::default()
             },
             badges: FakeOptions { name: BADGES.into(), seed, ..FakeOptions::default() },
@@ -110,7 +112,7 @@ pub struct Snapshot {
     pub salvaged: usize,
     /// The rules that consumers run.
     pub rules_version: u64,
-    /// Tokens dropped from the store because their reward was credited, and removals given up.
+    /// Tokens that the store was told to remove because their rewards were credited, and removals given up.
     pub tokens_removed: (u64, u64),
 }
 
@@ -165,11 +167,13 @@ impl Pipeline {
         let badges = FakeDownstream::open(place::badge_book(data), options.badges, Clock::system())
             .context("the badge downstream's book cannot be opened")?;
         let badges = Arc::new(badges);
+        let token_drop = TokenDrop::start(Arc::clone(&tokens) as _, options.backends.redis.is_some());
+        let token_store = token_drop.store();
         let shared = open_shared(
             options.backends.ledger(data).await?,
             as_brokers().collect(),
             rules.clone(),
-            Arc::clone(&tokens) as _,
+            token_drop,
             &badges,
         )
         .await?;
@@ -177,7 +181,7 @@ impl Pipeline {
             keys,
             rules: rules.clone(),
             fanout: Arc::clone(&shared.fanout),
-            tokens: Some(Arc::clone(&tokens) as Arc<dyn TokenStore>),
+            tokens: Some(token_store),
             clock,
         };
         let (sdk, inherited) = Sdk::init(options.sdk, parts).context("the SDK cannot start")?;
@@ -303,7 +307,7 @@ pub async fn open_shared(
     ledger: Ledger,
     brokers: BTreeMap<String, Arc<dyn Broker>>,
     rules: LiveRules,
-    tokens: Arc<dyn TokenStore>,
+    token_drop: TokenDrop,
     badges: &Arc<FakeDownstream>,
 ) -> Result<Shared> {
     let current = rules.current();
@@ -312,7 +316,6 @@ pub async fn open_shared(
         Fanout::open(&current, brokers.clone(), FanoutOptions::default(), Clock::system())
     })
     .context("the queues cannot be opened")?;
-    let token_drop = TokenDrop::start(tokens);
     let rewards = start_rewards(ledger, badges, token_drop.observer())?;
     set_budgets(&rewards, &current).await.context("the budgets cannot be set")?;
     Ok(Shared { brokers, rules, fanout: Arc::new(fanout), rewards, token_drop })

@@ -100,6 +100,11 @@ impl ServiceOptions {
         }
     }
 
+    /// Whether other processes may use the same token store.
+    pub const fn shares_tokens(&self) -> bool {
+        matches!(self.tokens, TokensAt::Redis(_))
+    }
+
     /// Opens the ledger for writing.
     pub fn open_ledger(&self) -> Result<Ledger> {
         match &self.ledger {

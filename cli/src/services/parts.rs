@@ -60,7 +60,7 @@ impl Parts {
         let brokers = if role.queues() { options.open_brokers()? } else { BTreeMap::new() };
         let fanout = if role.queues() { Some(open_fanout(&rules, &brokers, clock)?) } else { None };
         let keys = if role.sends() || role.judges_tokens() { Some(options.open_keys()?) } else { None };
-        let tokens = options.open_tokens().await?;
+        let mut tokens = options.open_tokens().await?;
         let connectors = if role.grants() { options.wire_connectors(&Clock::system())? } else { Vec::new() };
         let mut own = Self {
             sdks: BTreeMap::new(),
@@ -83,7 +83,9 @@ impl Parts {
             follower,
         };
         if role.grants() {
-            own.open_rewards(options, &tokens).await?;
+            let token_drop = TokenDrop::start(tokens, options.shares_tokens());
+            tokens = token_drop.store();
+            own.open_rewards(options, token_drop).await?;
         }
         if let Some(keys) = &keys {
             if role.sends() {
@@ -139,9 +141,8 @@ impl Parts {
         self.slow.as_ref()
     }
 
-    async fn open_rewards(&mut self, options: &ServiceOptions, tokens: &Arc<dyn TokenStore>) -> Result<()> {
+    async fn open_rewards(&mut self, options: &ServiceOptions, token_drop: TokenDrop) -> Result<()> {
         let ledger = options.open_ledger()?;
-        let token_drop = TokenDrop::start(Arc::clone(tokens));
         let connectors = self.connectors.iter().map(|wired| Arc::clone(&wired.connector)).collect();
         let rewards = RewardService::start(
             options.reward_options()?,
