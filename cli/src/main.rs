@@ -8,6 +8,7 @@ mod check;
 mod demo;
 mod drivers;
 mod logging;
+mod memory;
 mod outcome;
 mod place;
 #[cfg(feature = "sabotage")]
@@ -88,6 +89,7 @@ impl Command {
 }
 
 fn main() -> ExitCode {
+    memory::bound_arenas();
     let cli = Cli::parse();
     if !cli.command.is_role() {
         cli.log.start();

@@ -18,8 +18,8 @@ pub struct TokenPut {
 /// For a token that does not expire.
 pub const NEVER: u64 = u64::MAX;
 
-/// Names one token.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// Names one token. Ordered by user, then by order number.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenKey {
     /// Whose.
     pub user_id: i64,

@@ -4,9 +4,10 @@
 //! store is a weak dependency (I8): sending and crediting go on without it, so an error here says nothing about a
 //! token (I7), and nobody waits for it for long.
 //!
-//! - [`contract`]: what every backend offers.
+//! - [`contract`](windfall_contract::tokens): what every backend offers.
 //! - [`embedded`]: a backend on files inside the process.
 //! - `redis`, with the feature of that name: a backend on Redis and Redis Cluster.
+//! - [`write_behind`]: a bounded table in front of a backend, in which a credit cancels a token before it is written.
 //! - [`switchable`]: a decorator that is down on demand, for the demo and tests.
 //!
 //! It does not seal, open or judge tokens (`windfall-token` does), and it is no ledger: losing it loses no money.
@@ -37,3 +38,4 @@ mod packing;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod switchable;
+pub mod write_behind;

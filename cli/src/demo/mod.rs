@@ -102,6 +102,8 @@ pub fn demo(args: &DemoArgs) -> Result<Outcome> {
         return Ok(Outcome::Interrupted);
     };
     data.finish()?;
+    // What the check reads comes in place of what the pipeline held, not on top of it.
+    crate::memory::give_back();
     let report = runtime.block_on(check(&data, &manifest, Some(rain)))?;
     print(&report, args.json)
 }

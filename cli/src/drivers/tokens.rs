@@ -55,6 +55,11 @@ impl TokensAt {
         }
     }
 
+    /// Whether other processes may write and remove tokens there.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+
     /// Opens it.
     pub async fn open(&self, data: &Path) -> Result<Arc<dyn TokenStore>> {
         match self {

@@ -100,7 +100,18 @@ impl ServiceOptions {
             if work.grants() { Some(block_in_place(|| self.ledger.open(&self.data))?) } else { None };
         let connectors = connectors.iter().map(|wired| Arc::clone(&wired.connector)).collect();
         let clock = clock.clone();
-        Ok(wiring::Parts { rules, rules_follower, brokers, tokens, keys, ledger, connectors, clock })
+        let tokens_are_shared = self.tokens.is_shared();
+        Ok(wiring::Parts {
+            rules,
+            rules_follower,
+            brokers,
+            tokens,
+            tokens_are_shared,
+            keys,
+            ledger,
+            connectors,
+            clock,
+        })
     }
 
     fn open_brokers(&self) -> Result<wiring::Brokers> {

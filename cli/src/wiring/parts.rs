@@ -29,6 +29,8 @@ pub struct Parts {
     pub brokers: Brokers,
     /// Where tokens are kept.
     pub tokens: Arc<dyn TokenStore>,
+    /// Whether other processes may write and remove tokens there.
+    pub tokens_are_shared: bool,
     /// The key ring; needed where the process sends or verifies tokens.
     pub keys: Option<KeyRing>,
     /// Where orders and balances are kept; needed where the process grants.

@@ -66,7 +66,8 @@ pub struct Closed {
 impl Wiring {
     /// Starts what this work needs, consumers last.
     pub async fn start(work: Work, parts: Parts, options: Options) -> Result<Self> {
-        let Parts { rules, rules_follower, brokers, tokens, keys, ledger, connectors, clock } = parts;
+        let Parts { rules, rules_follower, brokers, keys, ledger, connectors, clock, .. } = parts;
+        let mut tokens = parts.tokens;
         if work.needs_keys() && keys.is_none() {
             bail!("a process that sends or verifies tokens needs a key ring");
         }
@@ -90,7 +91,9 @@ impl Wiring {
             rules_follower,
         };
         if let (Some(ledger), true) = (ledger, work.grants()) {
-            let token_drop = TokenDrop::start(Arc::clone(&tokens));
+            let token_drop = TokenDrop::start(tokens, parts.tokens_are_shared);
+            // Whoever reads or writes tokens in this process does so through the table, or a credit would miss them.
+            tokens = token_drop.store();
             own.start_rewards(options.rewards, ledger, connectors, token_drop, &clock).await?;
         }
         if let (Some(keys), true) = (keys.clone(), work.sends) {
@@ -293,6 +296,7 @@ mod tests {
             rules_follower,
             brokers: ["a", "b"].map(open).into(),
             tokens: TokensAt::Embedded.open(data).await.unwrap(),
+            tokens_are_shared: false,
             keys: Some(KeyRing::load(&place::keys(data)).unwrap()),
             ledger: Some(LedgerAt::File.open(data).unwrap()),
             connectors: Vec::new(),

@@ -1,126 +1,47 @@
-//! Drops a token from the store once its reward is credited. Weak (I8): what cannot be dropped is counted, and a
-//! wallet leaves it out anyway because its order is credited.
+//! Tells the token store of credited rewards, so that their tokens go. Weak (I8): what cannot be removed is counted,
+//! and a wallet leaves it out anyway because its order is credited.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
-use windfall_contract::tokens::{TokenKey, TokenStore};
+use windfall_contract::tokens::TokenStore;
 use windfall_reward_service::GrantObserver;
+use windfall_store::write_behind::{WriteBehind, WriteBehindOptions};
 
-/// Removals that wait for the store; what is more is given up.
-const WAITING_MAX: usize = 131_072;
-/// Removals in one call.
-const BATCH: usize = 2_000;
-/// Longer than this, and the store is taken for down.
-const TIMEOUT: Duration = Duration::from_millis(500);
-/// Between two tries while it is down.
-const BACKOFF: Duration = Duration::from_millis(50);
+/// How long a token waits for the credit of its reward before it is written to a store that only this process uses:
+/// longer than a reward takes that is not held up, and shorter than a person would notice.
+const OWN_STORE_DELAY_MS: u64 = 200;
 
-struct Waiting {
-    keys: Mutex<Vec<TokenKey>>,
-    more: Notify,
-    removed: AtomicU64,
-    given_up: AtomicU64,
-}
-
-/// The task that drops tokens, and its way in.
+/// The table in front of the token store, and the reward service's way to it.
 pub struct TokenDrop {
-    waiting: Arc<Waiting>,
-    closing: tokio::sync::watch::Sender<bool>,
-    task: JoinHandle<()>,
+    tokens: Arc<WriteBehind>,
 }
 
 impl TokenDrop {
-    /// Starts the task.
-    pub fn start(store: Arc<dyn TokenStore>) -> Self {
-        let waiting = Arc::new(Waiting {
-            keys: Mutex::default(),
-            more: Notify::new(),
-            removed: AtomicU64::new(0),
-            given_up: AtomicU64::new(0),
-        });
-        let (closing, closed) = tokio::sync::watch::channel(false);
-        let task = tokio::spawn(run(Arc::clone(&waiting), store, closed));
-        Self { waiting, closing, task }
+    /// Puts the table in front of `store`. `is_shared` says whether other processes remove tokens there, too.
+    pub fn start(store: Arc<dyn TokenStore>, is_shared: bool) -> Self {
+        let delay_ms = if is_shared { 0 } else { OWN_STORE_DELAY_MS };
+        let options = WriteBehindOptions { delay_ms, ..WriteBehindOptions::default() };
+        Self { tokens: WriteBehind::start(store, &options) }
     }
 
-    /// Hears of credits. Never blocks.
+    /// The store with the table in front of it: for the SDK, and for those who read tokens in this process.
+    pub fn store(&self) -> Arc<dyn TokenStore> {
+        Arc::clone(&self.tokens) as _
+    }
+
+    /// Hears of credits. Never waits for the store.
     pub fn observer(&self) -> GrantObserver {
-        let waiting = Arc::clone(&self.waiting);
-        Arc::new(move |credited| {
-            let mut keys = waiting.keys.lock();
-            let room = WAITING_MAX.saturating_sub(keys.len());
-            let fits = credited.iter().take(room);
-            keys.extend(
-                fits.map(|(user_id, trade_no)| TokenKey { user_id: *user_id, trade_no: (*trade_no).into() }),
-            );
-            drop(keys);
-            waiting.given_up.fetch_add(credited.len().saturating_sub(room) as u64, Relaxed);
-            waiting.more.notify_one();
-        })
+        let tokens = Arc::clone(&self.tokens);
+        Arc::new(move |credited| tokens.credited(credited))
     }
 
     /// Removed, and given up.
     pub fn counts(&self) -> (u64, u64) {
-        (self.waiting.removed.load(Relaxed), self.waiting.given_up.load(Relaxed))
+        let counts = self.tokens.counts();
+        (counts.removed, counts.given_up)
     }
 
-    /// Removes what waits if the store takes it, and ends.
+    /// Writes and removes what waits if the store takes it, and ends.
     pub async fn close(self) {
-        self.closing.send_replace(true);
-        if self.task.await.is_err() {
-            tracing::error!("the task that drops tokens had panicked");
-        }
-    }
-}
-
-async fn run(
-    waiting: Arc<Waiting>,
-    store: Arc<dyn TokenStore>,
-    mut closed: tokio::sync::watch::Receiver<bool>,
-) {
-    loop {
-        let closing = *closed.borrow();
-        let keys = std::mem::take(&mut *waiting.keys.lock());
-        for batch in keys.chunks(BATCH) {
-            remove(&waiting, &*store, batch, &closed).await;
-        }
-        if !keys.is_empty() {
-            continue;
-        }
-        if closing {
-            return;
-        }
-        tokio::select! {
-            () = waiting.more.notified() => {}
-            changed = closed.changed() => {
-                // The owner is gone without a close: so is what waits.
-                if changed.is_err() {
-                    return;
-                }
-            }
-        }
-    }
-}
-
-async fn remove(
-    waiting: &Waiting,
-    store: &dyn TokenStore,
-    batch: &[TokenKey],
-    closed: &tokio::sync::watch::Receiver<bool>,
-) {
-    loop {
-        if matches!(tokio::time::timeout(TIMEOUT, store.remove(batch)).await, Ok(Ok(()))) {
-            waiting.removed.fetch_add(batch.len() as u64, Relaxed);
-            return;
-        }
-        if *closed.borrow() {
-            waiting.given_up.fetch_add(batch.len() as u64, Relaxed);
-            return;
-        }
-        tokio::time::sleep(BACKOFF).await;
+        self.tokens.close().await;
     }
 }

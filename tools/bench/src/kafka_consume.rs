@@ -1,7 +1,8 @@
 //! `kafka.consume…`: events a second of the real consumer on a real Kafka, from the first event to the last commit,
 //! with a grant that does nothing, beside a bare `BaseConsumer` loop that decodes the same events, one a record, and
-//! stores its offsets. Also at one event a record, with 10 ms of waiting a grant and 1,000 grants in hand, and with
-//! keys as unequal as Zipf's law has them.
+//! stores its offsets. The bare loop is tuned as a careful user would tune it; the same loop with librdkafka's
+//! defaults stalls for a second at a time, and its figures stand in `more`. Also at one event a record, with 10 ms of
+//! waiting a grant and 1,000 grants in hand, and with keys as unequal as Zipf's law has them.
 
 use crate::consume_embedded::{NoWork, parts, rules, topic};
 use crate::measure::{Row, Unit, median, per, process_cpu_ns, scratch};
@@ -53,22 +54,52 @@ fn zipf_key(record: u64) -> u64 {
 fn beside_bare(name: &'static str, pack: u32, key: fn(u64) -> u64) -> Result<Row> {
     let stage = Stage::open()?;
     let (ours, bare) = (stage.fill("ours", EVENTS, pack, key)?, stage.fill("bare", EVENTS, 1, key)?);
-    let (mut by_us, mut by_hand) = (Speeds::default(), Speeds::default());
+    let (mut by_us, mut tuned, mut default) = (Speeds::default(), Speeds::default(), Speeds::default());
     for run in 0..=RUNS {
         let group = format!("g{run}");
         let us = stage.ours(&ours, &group, EVENTS, Arc::new(NoWork), |_| ())?;
-        let hand = stage.bare(&bare, &group)?;
-        eprintln!("  run {run} of {RUNS}: {:.0} a second, bare {:.0}", us.per_s, hand.per_s);
+        let by_tuned = stage.bare(&bare, &group, Bare::Tuned)?;
+        let by_default = stage.bare(&bare, &group, Bare::Default)?;
+        eprintln!(
+            "  run {run} of {RUNS}: {:.0} a second, bare {:.0}, bare with defaults {:.0}",
+            us.per_s, by_tuned.per_s, by_default.per_s
+        );
         // The first warms up.
         if run > 0 {
             by_us.push(us);
-            by_hand.push(hand);
+            tuned.push(by_tuned);
+            default.push(by_default);
         }
     }
-    let ((ours, ours_cpu_ns), (bare, bare_cpu_ns)) = (by_us.medians(), by_hand.medians());
+    let ((ours, ours_cpu_ns), (bare, bare_cpu_ns)) = (by_us.medians(), tuned.medians());
+    let (default, default_cpu_ns) = default.medians();
     Ok(Row::new(name, ours, Unit::PerSecond, Some(bare))
         .with("cpu_ns_an_event", ours_cpu_ns)
-        .with("cpu_ns_an_event_bare", bare_cpu_ns))
+        .with("cpu_ns_an_event_bare", bare_cpu_ns)
+        .with("bare_with_defaults_per_s", default)
+        .with("cpu_ns_an_event_bare_with_defaults", default_cpu_ns))
+}
+
+/// How the bare loop's librdkafka is set.
+#[derive(Debug, Clone, Copy)]
+enum Bare {
+    /// It looks again soon once its queue was full, and the queue is large.
+    Tuned,
+    /// As librdkafka comes.
+    Default,
+}
+
+impl Bare {
+    fn settings(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Tuned => &[
+                ("fetch.queue.backoff.ms", "5"),
+                ("queued.min.messages", "1000000"),
+                ("queued.max.messages.kbytes", "1048576"),
+            ],
+            Self::Default => &[],
+        }
+    }
 }
 
 /// How fast one run was, and what it cost in CPU time of this process.
@@ -242,14 +273,18 @@ impl Stage {
         })
     }
 
-    fn bare(&self, topic: &str, group: &str) -> Result<Speed> {
-        let consumer: BaseConsumer = ClientConfig::new()
+    fn bare(&self, topic: &str, group: &str, set: Bare) -> Result<Speed> {
+        let mut config = ClientConfig::new();
+        config
             .set("bootstrap.servers", &self.servers)
-            .set("group.id", format!("{}{group}.bare", self.prefix))
+            .set("group.id", format!("{}{group}.{set:?}", self.prefix))
             .set("auto.offset.reset", "earliest")
             .set("auto.commit.interval.ms", "100")
-            .set("fetch.wait.max.ms", "100")
-            .create()?;
+            .set("fetch.wait.max.ms", "100");
+        for (name, value) in set.settings() {
+            config.set(*name, *value);
+        }
+        let consumer: BaseConsumer = config.create()?;
         consumer.subscribe(&[&format!("{}{topic}", self.prefix)])?;
         let (opened, cpu_before_ns) = (Instant::now(), process_cpu_ns());
         let (mut began, mut count) = (None, 0);

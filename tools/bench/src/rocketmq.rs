@@ -1,8 +1,9 @@
 //! `rocketmq.send` and `rocketmq.receive`: events a second to and from a real RocketMQ by the driver, each event a
-//! record of its own, in batches with a report or an acknowledgement each. Beside them what one would write by hand
-//! over the same generated stubs: a loop a client that sends an event a message and waits for the answer, or receives
-//! up to 32 and acknowledges one after the other. Two clients on each side, private server, alternating rounds, each
-//! of `rocketmq.receive` from a topic of its own that was filled before.
+//! record of its own, in batches with a report or an acknowledgement each. Beside them what a careful user would write
+//! by hand over the same generated stubs: a loop a client that sends 128 messages a request and has four requests on
+//! their way, or receives up to 32 and acknowledges them together. In `more` the simplest loop: one message a request,
+//! and its answer before the next. Two clients on each side, private server, alternating rounds, each of
+//! `rocketmq.receive` from a topic of its own that was filled before.
 //!
 //! `rocketmq.receive` also runs the official client (`tools/interop/rocketmq`) where it has been built, in the same rounds,
 //! and prints its rate.
@@ -11,7 +12,7 @@ mod bare;
 mod ours;
 mod peer;
 
-use self::bare::Bare;
+use self::bare::{Bare, Loop};
 use self::ours::Ours;
 use crate::measure::{Row, Unit, median, per};
 use anyhow::{Context, Result};
@@ -25,7 +26,8 @@ const QUEUES: u32 = 8;
 const EVENT_BYTES: usize = 200;
 /// Events of a round: each side is kept busy for about a second.
 const OURS: u64 = 40_000;
-const BARE: u64 = 4_000;
+const BARE: u64 = 40_000;
+const ONE_BY_ONE: u64 = 2_000;
 const PEER: u64 = 1_000;
 const GROUP: &str = "bench";
 
@@ -34,14 +36,17 @@ pub fn send(name: &'static str) -> Result<Row> {
     let runtime = runtime()?;
     let ours = Ours::open(&server)?;
     runtime.block_on(ours.prepare("send"))?;
-    let (mut ours_per_s, mut bare_per_s) = (Vec::new(), Vec::new());
+    let bare = Bare::new(server.url());
+    let [mut ours_per_s, mut bare_per_s, mut one_by_one_per_s] = [const { Vec::new() }; 3];
     for round in 0..=ROUNDS {
-        let took = ours.send("send", OURS)?;
-        let bare_took = runtime.block_on(Bare::new(server.url()).send("send", BARE))?;
-        note(round, &mut ours_per_s, OURS, took);
-        note(round, &mut bare_per_s, BARE, bare_took);
+        note(round, &mut ours_per_s, OURS, ours.send("send", OURS)?);
+        let took = runtime.block_on(bare.send("send", BARE, Loop::Together))?;
+        note(round, &mut bare_per_s, BARE, took);
+        let took = runtime.block_on(bare.send("send", ONE_BY_ONE, Loop::OneByOne))?;
+        note(round, &mut one_by_one_per_s, ONE_BY_ONE, took);
     }
-    Ok(Row::new(name, median(ours_per_s), Unit::PerSecond, Some(median(bare_per_s))))
+    Ok(Row::new(name, median(ours_per_s), Unit::PerSecond, Some(median(bare_per_s)))
+        .with("bare_one_by_one_per_s", median(one_by_one_per_s)))
 }
 
 pub fn receive(name: &'static str) -> Result<Row> {
@@ -49,7 +54,8 @@ pub fn receive(name: &'static str) -> Result<Row> {
     let runtime = runtime()?;
     let ours = Ours::open(&server)?;
     let peer = peer::program();
-    let [mut ours_per_s, mut bare_per_s, mut peer_per_s] = [const { Vec::new() }; 3];
+    let bare = Bare::new(server.url());
+    let [mut ours_per_s, mut bare_per_s, mut one_by_one_per_s, mut peer_per_s] = [const { Vec::new() }; 4];
     for round in 0..=ROUNDS {
         let filled = |who: &str, events: u64| -> Result<String> {
             let topic = format!("receive-{who}-{round}");
@@ -60,8 +66,11 @@ pub fn receive(name: &'static str) -> Result<Row> {
         let topic = filled("ours", OURS)?;
         note(round, &mut ours_per_s, OURS, runtime.block_on(ours.receive(&topic, OURS))?);
         let topic = filled("bare", BARE)?;
-        let took = runtime.block_on(Bare::new(server.url()).receive(&topic, BARE))?;
+        let took = runtime.block_on(bare.receive(&topic, BARE, Loop::Together))?;
         note(round, &mut bare_per_s, BARE, took);
+        let topic = filled("one", ONE_BY_ONE)?;
+        let took = runtime.block_on(bare.receive(&topic, ONE_BY_ONE, Loop::OneByOne))?;
+        note(round, &mut one_by_one_per_s, ONE_BY_ONE, took);
         if let Some(peer) = &peer {
             let topic = filled("peer", PEER)?;
             note(round, &mut peer_per_s, PEER, peer::receive(peer, server.url(), &topic)?);
@@ -77,7 +86,8 @@ pub fn receive(name: &'static str) -> Result<Row> {
             eprintln!("  the official client: {peer:.0} a second; ours is {:.1} times as fast", ours / peer);
         }
     }
-    Ok(Row::new(name, ours, Unit::PerSecond, Some(bare)))
+    Ok(Row::new(name, ours, Unit::PerSecond, Some(bare))
+        .with("bare_one_by_one_per_s", median(one_by_one_per_s)))
 }
 
 /// The first round warms up.

@@ -16,7 +16,12 @@ use windfall_rocketmq_wire::proto::{self, Code, MessageType};
 
 const INVISIBLE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(500);
-const BATCH: i32 = 32;
+/// Messages of one answer at most, as the protocol has it.
+const RECEIVED: i32 = 32;
+/// Messages of one request, where they are sent together.
+const SENT: usize = 128;
+/// Requests of one client on their way at a time, where they are sent together.
+const IN_FLIGHT: usize = 4;
 const DEADLINE: Duration = Duration::from_secs(120);
 
 type Stub = MessagingServiceClient<Channel>;
@@ -25,27 +30,44 @@ pub struct Bare {
     endpoint: String,
 }
 
+/// How the loop is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loop {
+    /// As a careful user writes it: messages and acknowledgements together, and several requests on their way.
+    Together,
+    /// As the first example has it: a request a message, and its answer before the next.
+    OneByOne,
+}
+
 impl Bare {
     pub fn new(endpoint: &str) -> Self {
         Self { endpoint: endpoint.to_owned() }
     }
 
-    /// Sends events, each a message, one after the other on each client.
-    pub async fn send(&self, topic: &str, events: u64) -> Result<Duration> {
+    /// Sends events, each a message.
+    pub async fn send(&self, topic: &str, events: u64, by: Loop) -> Result<Duration> {
+        let (sent, in_flight) = if by == Loop::Together { (SENT, IN_FLIGHT) } else { (1, 1) };
         let mut stubs = Vec::new();
         for _ in 0..CLIENTS {
             stubs.push(self.connect().await?);
         }
         let began = Instant::now();
-        let clients = stubs.into_iter().enumerate().map(|(client, mut stub)| {
+        let clients = stubs.into_iter().enumerate().map(|(client, stub)| {
             let topic = topic.to_owned();
             tokio::spawn(async move {
                 let id = format!("bare-send-{client}");
-                for number in (client as u64..events).step_by(CLIENTS) {
-                    let messages = vec![message(&topic, number)];
+                let numbers: Vec<u64> = (client as u64..events).step_by(CLIENTS).collect();
+                let mut requests = Vec::new();
+                for numbers in numbers.chunks(sent) {
+                    let messages = numbers.iter().map(|number| message(&topic, *number)).collect();
                     let request = signed(proto::SendMessageRequest { messages }, &id);
-                    let answer = stub.send_message(request).await?.into_inner();
-                    accepted(answer.status)?;
+                    let mut stub = stub.clone();
+                    requests
+                        .push(async move { accepted(stub.send_message(request).await?.into_inner().status) });
+                }
+                let mut answers = futures_util::stream::iter(requests).buffer_unordered(in_flight);
+                while let Some(answer) = answers.next().await {
+                    answer?;
                 }
                 anyhow::Ok(())
             })
@@ -56,8 +78,8 @@ impl Bare {
         Ok(began.elapsed())
     }
 
-    /// Receives events and acknowledges one after the other on each client.
-    pub async fn receive(&self, topic: &str, events: u64) -> Result<Duration> {
+    /// Receives events and acknowledges them.
+    pub async fn receive(&self, topic: &str, events: u64, by: Loop) -> Result<Duration> {
         let mut members = Vec::new();
         for client in 0..CLIENTS {
             members.push(self.join(topic, format!("bare-receive-{topic}-{client}")).await?);
@@ -69,10 +91,12 @@ impl Bare {
             tokio::spawn(async move {
                 while seen.lock().left > 0 {
                     ensure!(began.elapsed() < DEADLINE, "{} events do not come", seen.lock().left);
-                    for message in member.receive().await? {
-                        let payload = message.body.clone();
-                        member.ack(message).await?;
-                        seen.lock().add(&payload)?;
+                    let messages = member.receive().await?;
+                    let together = if by == Loop::Together { messages.len().max(1) } else { 1 };
+                    for some in messages.chunks(together) {
+                        member.ack(some).await?;
+                        let mut seen = seen.lock();
+                        some.iter().try_for_each(|message| seen.add(&message.body))?;
                     }
                 }
                 anyhow::Ok(())
@@ -128,7 +152,7 @@ impl Member {
             group: Some(resource(GROUP)),
             message_queue: Some(queue),
             filter_expression: Some(everything()),
-            batch_size: BATCH,
+            batch_size: RECEIVED,
             invisible_duration: Some(INVISIBLE.try_into()?),
             auto_renew: false,
             long_polling_timeout: Some(POLL.try_into()?),
@@ -148,18 +172,24 @@ impl Member {
         Ok(messages)
     }
 
-    async fn ack(&mut self, message: proto::Message) -> Result<()> {
-        let system = message.system_properties.unwrap_or_default();
-        let entry = proto::AckMessageEntry {
-            message_id: system.message_id,
-            receipt_handle: system.receipt_handle.unwrap_or_default(),
+    async fn ack(&mut self, messages: &[proto::Message]) -> Result<()> {
+        let entry = |message: &proto::Message| {
+            let system = message.system_properties.clone().unwrap_or_default();
+            proto::AckMessageEntry {
+                message_id: system.message_id,
+                receipt_handle: system.receipt_handle.unwrap_or_default(),
+            }
         };
         let request = proto::AckMessageRequest {
             group: Some(resource(GROUP)),
             topic: Some(resource(&self.topic)),
-            entries: vec![entry],
+            entries: messages.iter().map(entry).collect(),
         };
-        accepted(self.stub.ack_message(signed(request, &self.id)).await?.into_inner().status)
+        let answer = self.stub.ack_message(signed(request, &self.id)).await?.into_inner();
+        if answer.entries.is_empty() {
+            return accepted(answer.status);
+        }
+        answer.entries.into_iter().try_for_each(|entry| accepted(entry.status))
     }
 }
 

@@ -1,0 +1,368 @@
+//! A bounded table in front of a token store, for a process that both sends rewards and hears of their credits.
+//!
+//! Most rewards are credited moments after they were sent. A token that waits here when its reward is credited is
+//! cancelled: the store never sees it. Tokens that are older than [`WriteBehindOptions::delay_ms`], or that make the
+//! table more than half full, are written in batches, in the order of their keys.
+//!
+//! **Order.** One task talks to the store, one call at a time, and a removal follows the write that it undoes. A put
+//! that comes after the credit of its reward is left out. So no token of a credited reward stays behind.
+//!
+//! **Reads** see what waits here and what the store has.
+//!
+//! **Bounds.** A put waits while the table is full (I9); removals beyond
+//! [`WriteBehindOptions::removals_max`] are given up and counted, as the store is a weak dependency (I8).
+//!
+//! **What may be lost.** A put returns when its token is in the table. What waits there goes with the process: for
+//! those users the early sight of a reward, never the reward.
+//!
+//! Another process that removes tokens from the same store cannot cancel what waits here. Where there is one, the
+//! delay should be 0.
+
+mod table;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use table::{Bounds, Table, Taken};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
+
+/// Between two looks at tokens that wait for their time; also long enough to gather a batch of removals.
+const TICK: Duration = Duration::from_millis(5);
+/// Between two tries while the store is down.
+const BACKOFF: Duration = Duration::from_millis(50);
+/// Batches of removals that go before one of puts: removals that find no room are given up, while puts wait.
+const REMOVALS_FIRST: usize = 8;
+/// How long a call of the store may take once the table is closed.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How tokens wait for their store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteBehindOptions {
+    /// How long a token waits at least for the credit of its reward before it is written, and at most about twice as
+    /// long. Default 0: it is written at once, and waits only while the store is behind.
+    pub delay_ms: u64,
+    /// Memory for waiting tokens, beside one batch. Default 72 MiB: about 220,000 tokens of a rain.
+    pub waiting_max_bytes: usize,
+    /// Removals that wait for the store. Default 131,072, about 10 MiB.
+    pub removals_max: usize,
+    /// Credits that are remembered for puts that come after them. Default 131,072, about 5 MiB: twice as many tokens
+    /// as an SDK keeps waiting.
+    pub remembered_max: usize,
+    /// Tokens or removals in one call of the store. Default 2,000.
+    pub batch: usize,
+}
+
+impl Default for WriteBehindOptions {
+    fn default() -> Self {
+        Self {
+            delay_ms: 0,
+            waiting_max_bytes: 72 << 20,
+            removals_max: 131_072,
+            remembered_max: 131_072,
+            batch: 2_000,
+        }
+    }
+}
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriteBehindCounts {
+    /// Tokens in the table.
+    pub waiting: usize,
+    /// Tokens that the store took.
+    pub written: u64,
+    /// Tokens that were never written because their rewards were credited before.
+    pub cancelled: u64,
+    /// Removals that the store took, whether it had the token or not.
+    pub removed: u64,
+    /// Removals given up because too many waited, or because the store was down at the end.
+    pub given_up: u64,
+    /// Tokens that were not written because the store was down at the end.
+    pub dropped: u64,
+    /// Calls that the store refused.
+    pub failures: u64,
+}
+
+/// The table and the task that empties it. A [`TokenStore`] itself.
+pub struct WriteBehind {
+    shared: Arc<Shared>,
+    closing: watch::Sender<bool>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    store: Arc<dyn TokenStore>,
+    delay: Duration,
+    batch: usize,
+    table: Mutex<Table>,
+    /// Held while the store is given something: what is removed must not be overtaken by its write.
+    in_turn: tokio::sync::Mutex<()>,
+    /// There is something to do.
+    work: Notify,
+    /// There may be room again.
+    room: Notify,
+    written: AtomicU64,
+    cancelled: AtomicU64,
+    removed: AtomicU64,
+    given_up: AtomicU64,
+    dropped: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl WriteBehind {
+    /// Starts the task, on this runtime.
+    pub fn start(store: Arc<dyn TokenStore>, options: &WriteBehindOptions) -> Arc<Self> {
+        let bounds = Bounds {
+            waiting_bytes: options.waiting_max_bytes,
+            removals: options.removals_max,
+            remembered: options.remembered_max.div_ceil(2),
+        };
+        let shared = Arc::new(Shared {
+            store,
+            delay: Duration::from_millis(options.delay_ms),
+            batch: options.batch.max(1),
+            table: Mutex::new(Table::new(bounds)),
+            in_turn: tokio::sync::Mutex::default(),
+            work: Notify::new(),
+            room: Notify::new(),
+            written: AtomicU64::new(0),
+            cancelled: AtomicU64::new(0),
+            removed: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        });
+        let (closing, closed) = watch::channel(false);
+        let task = tokio::spawn(Arc::clone(&shared).run(closed));
+        Arc::new(Self { shared, closing, task: Mutex::new(Some(task)) })
+    }
+
+    /// Hears that rewards were credited: cancels their tokens, or has them removed. Never waits for the store.
+    pub fn credited(&self, credited: &[(i64, &str)]) {
+        let shared = &*self.shared;
+        let (mut cancelled, mut given_up) = (0, 0);
+        let mut table = shared.table.lock();
+        for (user_id, trade_no) in credited {
+            let (is_cancelled, is_told) = table.credited(*user_id, trade_no);
+            cancelled += u64::from(is_cancelled);
+            given_up += u64::from(!is_told);
+        }
+        drop(table);
+        shared.cancelled.fetch_add(cancelled, Relaxed);
+        shared.given_up.fetch_add(given_up, Relaxed);
+        if cancelled > 0 {
+            shared.room.notify_waiters();
+        }
+        shared.work.notify_one();
+    }
+
+    /// Counters.
+    pub fn counts(&self) -> WriteBehindCounts {
+        let shared = &*self.shared;
+        WriteBehindCounts {
+            waiting: shared.table.lock().waiting(),
+            written: shared.written.load(Relaxed),
+            cancelled: shared.cancelled.load(Relaxed),
+            removed: shared.removed.load(Relaxed),
+            given_up: shared.given_up.load(Relaxed),
+            dropped: shared.dropped.load(Relaxed),
+            failures: shared.failures.load(Relaxed),
+        }
+    }
+
+    /// Writes and removes what waits, if the store takes it, and ends the task. Puts fail from then on.
+    pub async fn close(&self) {
+        self.closing.send_replace(true);
+        let task = self.task.lock().take();
+        if let Some(task) = task
+            && task.await.is_err()
+        {
+            tracing::error!("the task that writes tokens had panicked");
+        }
+    }
+}
+
+#[async_trait]
+impl TokenStore for WriteBehind {
+    async fn put(&self, batch: &[TokenPut]) -> Result<(), Unavailable> {
+        let shared = &*self.shared;
+        let mut closed = self.closing.subscribe();
+        let mut rest = batch;
+        loop {
+            let mut room = std::pin::pin!(shared.room.notified());
+            // Before the look at the table: room that is made after it is heard of.
+            room.as_mut().enable();
+            if *closed.borrow_and_update() {
+                return Err(Unavailable("closed".into()));
+            }
+            rest = shared.take(rest);
+            if rest.is_empty() {
+                return Ok(());
+            }
+            tokio::select! {
+                () = room => {}
+                // An error: the other end lives as long as `self`.
+                _ = closed.changed() => {}
+            }
+        }
+    }
+
+    async fn remove(&self, batch: &[TokenKey]) -> Result<(), Unavailable> {
+        let _in_turn = self.shared.in_turn.lock().await;
+        {
+            let mut table = self.shared.table.lock();
+            batch.iter().for_each(|key| table.forget(key));
+        }
+        self.shared.room.notify_waiters();
+        self.shared.store.remove(batch).await
+    }
+
+    async fn get(&self, keys: &[TokenKey]) -> Result<Vec<Option<Box<str>>>, Unavailable> {
+        let mut found: Vec<_> = {
+            let table = self.shared.table.lock();
+            keys.iter().map(|key| table.get(key)).collect()
+        };
+        // What left the table before the look at it is in the store.
+        let missing: Vec<usize> = (0..keys.len()).filter(|at| found[*at].is_none()).collect();
+        if !missing.is_empty() {
+            let wanted: Vec<TokenKey> = missing.iter().map(|at| keys[*at].clone()).collect();
+            for (at, token) in missing.into_iter().zip(self.shared.store.get(&wanted).await?) {
+                found[at] = token;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn list(
+        &self,
+        user_id: i64,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StoredToken>, Unavailable> {
+        let waiting = self.shared.table.lock().list(user_id, after, limit);
+        let stored = self.shared.store.list(user_id, after, limit).await?;
+        Ok(table::merge(stored, waiting, limit))
+    }
+}
+
+impl Shared {
+    /// Takes what there is room for, and returns the rest.
+    fn take<'a>(&self, puts: &'a [TokenPut]) -> &'a [TokenPut] {
+        let mut cancelled = 0;
+        let mut taken = puts.len();
+        let mut table = self.table.lock();
+        for (at, put) in puts.iter().enumerate() {
+            match table.put(put) {
+                Taken::Waits => {}
+                Taken::Cancelled => cancelled += 1,
+                Taken::Full => {
+                    taken = at;
+                    break;
+                }
+            }
+        }
+        drop(table);
+        self.cancelled.fetch_add(cancelled, Relaxed);
+        self.work.notify_one();
+        &puts[taken..]
+    }
+
+    /// Ends when it is told to, or when the owner is gone.
+    async fn run(self: Arc<Self>, mut closed: watch::Receiver<bool>) {
+        let mut turned = Instant::now();
+        loop {
+            // Before the work: what came before the close is done below.
+            let closing = *closed.borrow_and_update();
+            let done = tokio::select! {
+                done = self.work_once(&mut turned, closing) => done,
+                () = long_after_close(closed.clone()) => Err(Unavailable("no answer in time".into())),
+            };
+            let pause = match done {
+                Ok(true) => continue,
+                Ok(false) if closing => return,
+                Ok(false) => (!self.table.lock().is_idle()).then_some(TICK),
+                Err(error) => {
+                    self.failures.fetch_add(1, Relaxed);
+                    if *closed.borrow() {
+                        tracing::warn!(%error, "tokens that wait for their store are dropped");
+                        return self.give_up();
+                    }
+                    Some(BACKOFF)
+                }
+            };
+            let waited = async {
+                match pause {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => self.work.notified().await,
+                }
+            };
+            tokio::select! {
+                () = waited => {}
+                // An error: the owner is gone without a close, and so is what waits.
+                changed = closed.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Some batches of removals and one of puts. Says whether there was anything to do.
+    async fn work_once(&self, turned: &mut Instant, closing: bool) -> Result<bool, Unavailable> {
+        let _in_turn = self.in_turn.lock().await;
+        let mut removed = 0;
+        for _ in 0..REMOVALS_FIRST {
+            let removals = self.table.lock().take_removals(self.batch);
+            if removals.is_empty() {
+                break;
+            }
+            if let Err(error) = self.store.remove(&removals).await {
+                self.table.lock().put_back_removals(removals);
+                return Err(error);
+            }
+            removed += removals.len();
+            self.removed.fetch_add(count(removals.len()), Relaxed);
+        }
+        let batch = self.take_due(turned, closing);
+        if !batch.is_empty() {
+            self.room.notify_waiters();
+            if let Err(error) = self.store.put(&batch).await {
+                self.table.lock().put_back();
+                return Err(error);
+            }
+            self.table.lock().written_all();
+            self.written.fetch_add(count(batch.len()), Relaxed);
+        }
+        Ok(removed + batch.len() > 0)
+    }
+
+    /// Tokens that are old enough, or that have to make room.
+    fn take_due(&self, turned: &mut Instant, closing: bool) -> Arc<Vec<TokenPut>> {
+        let mut table = self.table.lock();
+        if table.turn() {
+            *turned = Instant::now();
+        }
+        let is_due = closing || table.is_pressed() || turned.elapsed() >= self.delay;
+        table.take_old(if is_due { self.batch } else { 0 })
+    }
+
+    fn give_up(&self) {
+        let mut table = self.table.lock();
+        self.dropped.fetch_add(count(table.waiting()), Relaxed);
+        self.given_up.fetch_add(count(table.take_removals(usize::MAX).len()), Relaxed);
+    }
+}
+
+/// A store that hangs is waited for no longer than this once the owner closes.
+async fn long_after_close(mut closed: watch::Receiver<bool>) {
+    if closed.wait_for(|closed| *closed).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(CLOSE_PATIENCE).await;
+}
+
+fn count(items: usize) -> u64 {
+    u64::try_from(items).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,281 @@
+//! The tokens between their senders and their store: which of them wait, which are being written, and which are not
+//! wanted any more.
+
+use crate::packing::{packed, unpacked};
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::BuildHasher;
+use std::ops::Bound;
+use std::sync::Arc;
+use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut};
+
+/// About what a waiting token takes in memory beside its two texts.
+const TOKEN_BYTES: usize = 128;
+
+/// How much a table holds at most.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Bytes of all waiting tokens, with what their places in the table take.
+    pub(super) waiting_bytes: usize,
+    /// Removals that wait for the store.
+    pub(super) removals: usize,
+    /// Credits that are remembered for puts that come late, in each of two generations.
+    pub(super) remembered: usize,
+}
+
+/// What became of a put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    Waits,
+    /// Its reward was credited before it came.
+    Cancelled,
+    /// There is no room now.
+    Full,
+}
+
+/// Each token is in `young`, moves to `old` with all of them, from there to `writing`, and from there to the store.
+/// A key may be in several of them, if it was put again; the youngest counts.
+pub(super) struct Table {
+    bounds: Bounds,
+    young: Waiting,
+    old: Waiting,
+    /// What the store is being given, in the order of the keys. It may have it already, or not.
+    writing: Arc<Vec<TokenPut>>,
+    removals: Vec<TokenKey>,
+    credited: Remembered,
+}
+
+#[derive(Default)]
+struct Waiting {
+    tokens: BTreeMap<TokenKey, Token>,
+    bytes: usize,
+}
+
+struct Token {
+    packed: Box<[u8]>,
+    expires_at_ms: u64,
+}
+
+impl Table {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            young: Waiting::default(),
+            old: Waiting::default(),
+            writing: Arc::default(),
+            removals: Vec::new(),
+            credited: Remembered::new(bounds.remembered),
+        }
+    }
+
+    pub(super) fn put(&mut self, put: &TokenPut) -> Taken {
+        if self.credited.has(put.user_id, &put.trade_no) {
+            return Taken::Cancelled;
+        }
+        if self.bytes() >= self.bounds.waiting_bytes {
+            return Taken::Full;
+        }
+        self.young.insert(put);
+        Taken::Waits
+    }
+
+    /// Takes back a token whose reward was credited. Says whether it was waiting, and whether the store will be told
+    /// to remove it.
+    pub(super) fn credited(&mut self, user_id: i64, trade_no: &str) -> (bool, bool) {
+        let key = TokenKey { user_id, trade_no: trade_no.into() };
+        let [young, old] = [&mut self.young, &mut self.old].map(|waiting| waiting.remove(&key));
+        let is_cancelled = young || old;
+        if !is_cancelled || self.written(&key).is_some() {
+            // It is in the store, on its way there, or has yet to come here.
+            self.credited.add(user_id, trade_no);
+        }
+        // Told in any case: an earlier put of the same order may be there.
+        let is_told = self.removals.len() < self.bounds.removals;
+        if is_told {
+            self.removals.push(key);
+        }
+        (is_cancelled, is_told)
+    }
+
+    /// Takes a token back without a word to the store. One that is being written must be waited for first.
+    pub(super) fn forget(&mut self, key: &TokenKey) {
+        self.young.remove(key);
+        self.old.remove(key);
+    }
+
+    pub(super) fn take_removals(&mut self, max: usize) -> Vec<TokenKey> {
+        let rest = self.removals.split_off(self.removals.len().min(max));
+        std::mem::replace(&mut self.removals, rest)
+    }
+
+    pub(super) fn put_back_removals(&mut self, mut removals: Vec<TokenKey>) {
+        removals.append(&mut self.removals);
+        self.removals = removals;
+    }
+
+    /// Lets the young ones grow old, if no old one is left.
+    pub(super) fn turn(&mut self) -> bool {
+        let turns = self.old.tokens.is_empty() && !self.young.tokens.is_empty();
+        if turns {
+            std::mem::swap(&mut self.young, &mut self.old);
+        }
+        turns
+    }
+
+    /// Takes old tokens to be written. [`Self::written_all`] or [`Self::put_back`] must follow.
+    pub(super) fn take_old(&mut self, max: usize) -> Arc<Vec<TokenPut>> {
+        let mut batch = Vec::with_capacity(max.min(self.old.tokens.len()));
+        while batch.len() < max
+            && let Some(put) = self.old.pop_first()
+        {
+            batch.push(put);
+        }
+        self.writing = Arc::new(batch);
+        Arc::clone(&self.writing)
+    }
+
+    pub(super) fn written_all(&mut self) {
+        self.writing = Arc::default();
+    }
+
+    /// The store did not take them, or not all: they wait again, but for those that were credited meanwhile.
+    pub(super) fn put_back(&mut self) {
+        for put in std::mem::take(&mut self.writing).iter() {
+            if !self.credited.has(put.user_id, &put.trade_no) {
+                self.old.insert(put);
+            }
+        }
+    }
+
+    pub(super) fn get(&self, key: &TokenKey) -> Option<Box<str>> {
+        let waiting = self.young.tokens.get(key).or_else(|| self.old.tokens.get(key));
+        waiting.map(Token::text).or_else(|| self.written(key).map(|put| put.token.clone()))
+    }
+
+    /// What of a user's page is not in the store yet, by order number; at most `limit` from the beginning.
+    pub(super) fn list(
+        &self,
+        user_id: i64,
+        after: Option<&str>,
+        limit: usize,
+    ) -> BTreeMap<Box<str>, Box<str>> {
+        let first = TokenKey { user_id, trade_no: after.unwrap_or_default().into() };
+        let is_before = |put: &TokenPut| match (put.user_id, &*put.trade_no).cmp(&(user_id, &first.trade_no))
+        {
+            std::cmp::Ordering::Equal => after.is_some(),
+            order => order.is_lt(),
+        };
+        let start = self.writing.partition_point(is_before);
+        let written = self.writing[start..].iter().take_while(|put| put.user_id == user_id).take(limit);
+        let mut page: BTreeMap<_, _> = written.map(|put| (put.trade_no.clone(), put.token.clone())).collect();
+        let first = if after.is_some() { Bound::Excluded(first) } else { Bound::Included(first) };
+        for waiting in [&self.old, &self.young] {
+            let tokens = waiting.tokens.range((first.as_ref(), Bound::Unbounded));
+            let own = tokens.take_while(|(key, _)| key.user_id == user_id).take(limit);
+            page.extend(own.map(|(key, token)| (key.trade_no.clone(), token.text())));
+        }
+        page
+    }
+
+    /// Tokens that the store does not have yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.young.tokens.len() + self.old.tokens.len() + self.writing.len()
+    }
+
+    /// Whether there is nothing to be done, now or later.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting() == 0 && self.removals.is_empty()
+    }
+
+    /// Whether it is half full: then tokens are written whatever their age.
+    pub(super) fn is_pressed(&self) -> bool {
+        self.bytes() >= self.bounds.waiting_bytes / 2
+    }
+
+    fn bytes(&self) -> usize {
+        self.young.bytes + self.old.bytes
+    }
+
+    fn written(&self, key: &TokenKey) -> Option<&TokenPut> {
+        let order = |put: &TokenPut| (put.user_id, &put.trade_no).cmp(&(key.user_id, &key.trade_no));
+        self.writing.binary_search_by(order).ok().and_then(|at| self.writing.get(at))
+    }
+}
+
+impl Waiting {
+    fn insert(&mut self, put: &TokenPut) {
+        let key = TokenKey { user_id: put.user_id, trade_no: put.trade_no.clone() };
+        let token = Token { packed: packed(&put.token).into(), expires_at_ms: put.expires_at_ms };
+        self.bytes += token.size(&put.trade_no);
+        if let Some(before) = self.tokens.insert(key, token) {
+            self.bytes -= before.size(&put.trade_no);
+        }
+    }
+
+    fn remove(&mut self, key: &TokenKey) -> bool {
+        let removed = self.tokens.remove(key);
+        if let Some(token) = &removed {
+            self.bytes -= token.size(&key.trade_no);
+        }
+        removed.is_some()
+    }
+
+    fn pop_first(&mut self) -> Option<TokenPut> {
+        let (TokenKey { user_id, trade_no }, token) = self.tokens.pop_first()?;
+        self.bytes -= token.size(&trade_no);
+        Some(TokenPut { user_id, trade_no, token: token.text(), expires_at_ms: token.expires_at_ms })
+    }
+}
+
+impl Token {
+    fn text(&self) -> Box<str> {
+        // What was text when it was packed is text again.
+        unpacked(&self.packed).unwrap_or_default()
+    }
+
+    fn size(&self, trade_no: &str) -> usize {
+        TOKEN_BYTES + trade_no.len() + self.packed.len()
+    }
+}
+
+/// The latest credits, by their hashes: between one and two generations of them.
+struct Remembered {
+    hashing: RandomState,
+    now: HashSet<u64>,
+    before: HashSet<u64>,
+    generation: usize,
+}
+
+impl Remembered {
+    fn new(generation: usize) -> Self {
+        Self { hashing: RandomState::new(), now: HashSet::new(), before: HashSet::new(), generation }
+    }
+
+    fn add(&mut self, user_id: i64, trade_no: &str) {
+        if self.now.len() >= self.generation {
+            std::mem::swap(&mut self.now, &mut self.before);
+            self.now.clear();
+        }
+        self.now.insert(self.hashing.hash_one((user_id, trade_no)));
+    }
+
+    fn has(&self, user_id: i64, trade_no: &str) -> bool {
+        if self.now.is_empty() && self.before.is_empty() {
+            return false;
+        }
+        let hash = self.hashing.hash_one((user_id, trade_no));
+        self.now.contains(&hash) || self.before.contains(&hash)
+    }
+}
+
+/// The first `limit` of a page whose younger part is `waiting`.
+pub(super) fn merge(
+    stored: Vec<StoredToken>,
+    mut waiting: BTreeMap<Box<str>, Box<str>>,
+    limit: usize,
+) -> Vec<StoredToken> {
+    for StoredToken { trade_no, token } in stored {
+        waiting.entry(trade_no).or_insert(token);
+    }
+    waiting.into_iter().take(limit).map(|(trade_no, token)| StoredToken { trade_no, token }).collect()
+}
