@@ -14,7 +14,7 @@ use windfall_config::LiveRules;
 use windfall_contract::broker::Lag;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
-use windfall_queue_virtual::{Fanout, Parcel, QueueId, Side, Undelivered};
+use windfall_queue_virtual::{Fanout, PendingRecord, QueueId, Side, Undelivered};
 use windfall_reward_service::{Again, EventQueue, LaterGrants, NotQueued};
 
 /// How long a record is offered to its queue's topics.
@@ -166,7 +166,7 @@ struct AsyncGrantParcel {
     done: oneshot::Sender<bool>,
 }
 
-impl Parcel for AsyncGrantParcel {
+impl PendingRecord for AsyncGrantParcel {
     fn key(&self) -> &[u8] {
         &self.key
     }
