@@ -17,6 +17,13 @@
 //! **Damage** is reported, never skipped: by `open` where the log ends earlier than it once did or cannot be
 //! read, by `poll` where a record cannot.
 //!
+//! **Where to read.** A record goes from `producer` (its limits) into `pending` (what a producer has taken and not yet
+//! reported), and waits in `write_queue` until the one `writer` writes it. `storage` has the files and `ends` their
+//! second witness, `topic` and `group` what is known in memory. `reader` fills a consumer's `prefetch`, which
+//! `consumer` empties; `cleanup` deletes what every group has committed. Each of these files owns its state.
+//!
+//! **Not here:** replication, more than one process, transactions. What runs on several machines uses Kafka or RocketMQ.
+//!
 //! # Write and read
 //! ```
 //! # let dir = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! How a topic is doing: its breaker, what it has in hand, since when it has been silent.
+//! How a topic is doing: its breaker, what it has in flight, since when it has been silent.
 
 use super::options::FanoutOptions;
 use parking_lot::Mutex;
