@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use windfall_queue_virtual::{Parcel, Undelivered};
+use windfall_queue_virtual::{PendingRecord, Undelivered};
 use windfall_spool::SealedPack;
 
 /// Between two looks at the lanes.
@@ -90,7 +90,7 @@ struct PackInFlight {
     returned: Arc<Returned>,
 }
 
-impl Parcel for PackInFlight {
+impl PendingRecord for PackInFlight {
     fn key(&self) -> &[u8] {
         self.trade_no.as_bytes()
     }

@@ -58,7 +58,7 @@ impl Snapshot {
         // Slots in use count packs that still gather.
         self.sdk.packs_in_flight == 0
             && self.sdk.spool_slots.0 == 0
-            && self.fanout.parcels == 0
+            && self.fanout.pending_records == 0
             && self.salvaged == 0
             && self.lag.values().all(|records| *records == Some(0))
     }

@@ -14,7 +14,7 @@ use windfall_config::LiveRules;
 use windfall_contract::broker::Lag;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
-use windfall_queue_virtual::{Fanout, Parcel, QueueId, Side, Undelivered};
+use windfall_queue_virtual::{Fanout, PendingRecord, QueueId, Side, Undelivered};
 use windfall_reward_service::{Again, EventQueue, LaterGrants, NotQueued};
 
 /// How long a record is offered to its queue's topics.
@@ -110,7 +110,7 @@ impl EventQueue for AsyncGrantQueue {
         let mut written = Vec::new();
         for pack in self.pack(events, &mut answers) {
             let (done, stored) = oneshot::channel();
-            let parcel = AsyncGrantParcel { payload: pack.record(), key: pack.key, done };
+            let pending = PendingAsyncGrant { payload: pack.record(), key: pack.key, done };
             self.fanout.submit(&[pack.way], Box::new(parcel));
             written.push((pack.at, stored));
         }
@@ -160,13 +160,13 @@ impl Pack {
     }
 }
 
-struct AsyncGrantParcel {
+struct PendingAsyncGrant {
     key: Vec<u8>,
     payload: Vec<u8>,
     done: oneshot::Sender<bool>,
 }
 
-impl Parcel for AsyncGrantParcel {
+impl PendingRecord for PendingAsyncGrant {
     fn key(&self) -> &[u8] {
         &self.key
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_config::LiveRules;
 use windfall_consumer::{Done, RequeueOutcome, RequeueRecord, RequeueSink};
-use windfall_queue_virtual::{Fanout, Parcel, QueueId, Side, Undelivered};
+use windfall_queue_virtual::{Fanout, PendingRecord, QueueId, Side, Undelivered};
 
 /// How long a record is offered to its queues before it goes to the spill log.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ struct RequeueParcel {
     done: Done,
 }
 
-impl Parcel for RequeueParcel {
+impl PendingRecord for RequeueParcel {
     fn key(&self) -> &[u8] {
         &self.record.key
     }

@@ -1,7 +1,8 @@
 //! Deleting what every group has committed: whole chunks, a bounded number a step.
 
+use super::state::BrokerState;
 use super::storage::{ChunkKey, ReadError};
-use super::topic::{Inner, Partition, Topic};
+use super::topic::{Partition, Topic};
 use std::sync::atomic::Ordering;
 
 /// Chunks that one step deletes in a partition at most.
@@ -24,25 +25,25 @@ struct Plan {
 }
 
 /// Deletes up to [`STEP_CHUNKS`] chunks in each partition.
-pub(super) fn step(inner: &Inner) -> Result<Step, ReadError> {
-    let topics: Vec<_> = inner.topics.read().values().cloned().collect();
+pub(super) fn step(broker: &BrokerState) -> Result<Step, ReadError> {
+    let topics: Vec<_> = broker.topics.read().values().cloned().collect();
     let mut outcome = Step::Done;
     for topic in topics {
-        let plans = plan(inner, &topic)?;
+        let plans = plan(broker, &topic)?;
         let chunks = plans.iter().map(|plan| plan.bases.len()).sum::<usize>();
         if chunks == 0 {
             continue;
         }
-        let mut batch = inner.storage.batch(chunks + plans.len());
+        let mut batch = broker.storage.batch(chunks + plans.len());
         for plan in plans {
             if plan.bases.len() + 1 >= STEP_CHUNKS {
                 outcome = Step::More;
             }
             for base in plan.bases {
                 let at = ChunkKey { topic: topic.id, partition: plan.partition, base };
-                inner.storage.remove_chunk(&mut batch, at);
+                broker.storage.remove_chunk(&mut batch, at);
             }
-            inner.storage.put_low(&mut batch, topic.id, plan.partition, plan.low);
+            broker.storage.put_low(&mut batch, topic.id, plan.partition, plan.low);
         }
         batch.commit().map_err(super::storage::read_error)?;
     }
@@ -51,7 +52,7 @@ pub(super) fn step(inner: &Inner) -> Result<Step, ReadError> {
 
 /// Decides what goes, and raises the low marks, while no group can be created: a group that comes later starts
 /// above what is deleted.
-fn plan(inner: &Inner, topic: &Topic) -> Result<Vec<Plan>, ReadError> {
+fn plan(broker: &BrokerState, topic: &Topic) -> Result<Vec<Plan>, ReadError> {
     let groups = topic.groups.lock();
     let committed = groups.values().map(|group| group.committed());
     let Some(floors) = committed.reduce(|a, b| a.iter().zip(&b).map(|(a, b)| *a.min(b)).collect()) else {
@@ -60,7 +61,7 @@ fn plan(inner: &Inner, topic: &Topic) -> Result<Vec<Plan>, ReadError> {
     let partitions = topic.partitions.read().clone();
     let mut plans = Vec::new();
     for ((index, floor), partition) in (0u32..).zip(floors).zip(&partitions) {
-        if let Some(plan) = plan_partition(inner, topic.id, index, partition, floor)? {
+        if let Some(plan) = plan_partition(broker, topic.id, index, partition, floor)? {
             partition.low.store(plan.low, Ordering::Release);
             plans.push(plan);
         }
@@ -69,7 +70,7 @@ fn plan(inner: &Inner, topic: &Topic) -> Result<Vec<Plan>, ReadError> {
 }
 
 fn plan_partition(
-    inner: &Inner,
+    broker: &BrokerState,
     topic: u32,
     index: u32,
     partition: &Partition,
@@ -81,7 +82,7 @@ fn plan_partition(
         return Ok(None);
     }
     let from = ChunkKey { topic, partition: index, base: low };
-    let mut bases = inner.storage.bases(from, floor, STEP_CHUNKS)?;
+    let mut bases = broker.storage.bases(from, floor, STEP_CHUNKS)?;
     // The last chunk found may reach past the floor. It is whole only where everything is finished.
     let all = bases.len() < STEP_CHUNKS && floor == end;
     let low = if all { floor } else { bases.pop().unwrap_or(low) };

@@ -1,8 +1,9 @@
 //! A member of a group: changes from the group, records from the read-ahead.
 
-use super::Alive;
 use super::group::{Group, MemberId};
-use super::reader::{self, Prefetch};
+use super::prefetch::Prefetch;
+use super::reader;
+use super::state::OpenBroker;
 use super::topic::Topic;
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use windfall_contract::broker::{Change, Commit, CommitError, Consumer, Fetch, Op
 
 /// A consumer as callers hold it. Dropping it leaves the group.
 pub(super) struct EmbeddedConsumer {
-    alive: Arc<Alive>,
+    broker: Arc<OpenBroker>,
     topic: Arc<Topic>,
     group: Arc<Group>,
     member: MemberId,
@@ -20,14 +21,18 @@ pub(super) struct EmbeddedConsumer {
 }
 
 impl EmbeddedConsumer {
-    pub(super) fn join(alive: Arc<Alive>, topic: Arc<Topic>, group: Arc<Group>) -> Result<Self, OpenError> {
-        let inner = &alive.inner;
-        let prefetch = Arc::new(Prefetch::new(inner.options.prefetch_bytes));
-        let reader = reader::start(inner.clone(), topic.clone(), prefetch.clone()).map_err(|error| {
-            OpenError::Io { place: inner.place.clone(), what: format!("no reader thread: {error}") }
+    pub(super) fn join(
+        broker: Arc<OpenBroker>,
+        topic: Arc<Topic>,
+        group: Arc<Group>,
+    ) -> Result<Self, OpenError> {
+        let state = &broker.state;
+        let prefetch = Arc::new(Prefetch::new(state.options.prefetch_bytes));
+        let reader = reader::start(state.clone(), topic.clone(), prefetch.clone()).map_err(|error| {
+            OpenError::Io { place: state.place.clone(), what: format!("no reader thread: {error}") }
         })?;
         let member = group.join(prefetch.clone());
-        Ok(Self { alive, topic, group, member, prefetch, reader: Some(reader) })
+        Ok(Self { broker, topic, group, member, prefetch, reader: Some(reader) })
     }
 
     /// What is there now, without waiting. Nothing is lost if the caller's future is dropped: it returns at once.
@@ -71,8 +76,8 @@ impl Consumer for EmbeddedConsumer {
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), CommitError> {
         // I3
         let moved = self.group.commit(self.member, commits, &self.topic.ends());
-        let signals = &self.alive.inner.signals;
-        signals.commit(self.topic.id, self.group.name(), &moved).await.map_err(CommitError::Unavailable)
+        let write_queue = &self.broker.state.write_queue;
+        write_queue.commit(self.topic.id, self.group.name(), &moved).await.map_err(CommitError::Unavailable)
     }
 
     fn pause(&mut self, partition: u32, paused: bool) {

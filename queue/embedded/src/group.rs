@@ -1,6 +1,6 @@
 //! Who reads which partition: the cooperative assignment of one group in one topic. No I/O, no clock.
 
-use super::reader::Prefetch;
+use super::prefetch::Prefetch;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use windfall_contract::broker::{Change, Commit, Epoch};
@@ -149,7 +149,7 @@ impl Group {
         moved
     }
 
-    /// Calls `f` with each member's read-ahead, so that it looks for new records.
+    /// Has each member's read-ahead look for new records.
     pub(super) fn wake_readers(&self) {
         for member in &self.state.lock().members {
             member.prefetch.look();

@@ -17,6 +17,13 @@
 //! **Damage** is reported, never skipped: by `open` where the log ends earlier than it once did or cannot be
 //! read, by `poll` where a record cannot.
 //!
+//! **Where to read.** A record goes from `producer` (its limits) into `pending` (what a producer has taken and not yet
+//! reported), and waits in `write_queue` until the one `writer` writes it. `storage` has the files and `ends` their
+//! second witness, `topic` and `group` what is known in memory. `reader` fills a consumer's `prefetch`, which
+//! `consumer` empties; `cleanup` deletes what every group has committed. Each of these files owns its state.
+//!
+//! **Not here:** replication, more than one process, transactions. What runs on several machines uses Kafka or RocketMQ.
+//!
 //! # Write and read
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -69,10 +76,14 @@ mod consumer;
 mod ends;
 mod group;
 mod options;
+mod pending;
+mod prefetch;
 mod producer;
 mod reader;
+mod state;
 mod storage;
 mod topic;
+mod write_queue;
 mod writer;
 
 pub use options::{EmbeddedOptions, Fsync};
@@ -81,16 +92,17 @@ use self::consumer::EmbeddedConsumer;
 use self::ends::{EndsFile, Witness};
 use self::group::Group;
 use self::producer::EmbeddedProducer;
+use self::state::{BrokerState, OpenBroker};
 use self::storage::{Extent, ReadError, Storage, TopicRow, io, open_error};
-use self::topic::{Inner, MAX_PARTITIONS, Partition, Topic};
-use self::writer::{Signals, Writer};
+use self::topic::{MAX_PARTITIONS, Partition, Topic};
+use self::write_queue::WriteQueue;
+use self::writer::Writer;
 use async_trait::async_trait;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::thread::JoinHandle;
 use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 
 /// Bytes of a topic's or a group's name.
@@ -98,13 +110,7 @@ const MAX_NAME_BYTES: usize = 249;
 
 /// The embedded broker. Its files stay open as long as it, or a producer or consumer of it, is alive.
 pub struct EmbeddedBroker {
-    alive: Arc<Alive>,
-}
-
-/// Stops the writer, after everything taken is written, when the last handle goes.
-struct Alive {
-    inner: Arc<Inner>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    broker: Arc<OpenBroker>,
 }
 
 impl EmbeddedBroker {
@@ -124,20 +130,20 @@ impl EmbeddedBroker {
             (0u32..).zip(topic.ends()).map(move |(partition, end)| ((id, partition), end))
         });
         ends.settle(found).map_err(|error| io(&place, &error))?;
-        let inner = Arc::new(Inner {
+        let state = Arc::new(BrokerState {
             place: place.clone(),
             options: options.clone(),
             storage,
             topics: RwLock::new(topics),
-            signals: Signals::new(),
+            write_queue: WriteQueue::new(),
             readers: AtomicUsize::new(0),
         });
-        let writer = Writer::new(inner.clone(), ends);
+        let writer = Writer::new(state.clone(), ends);
         let writer = std::thread::Builder::new()
             .name("queue-write".into())
             .spawn(move || writer.run())
             .map_err(|error| io(&place, &error))?;
-        Ok(Arc::new(Self { alive: Arc::new(Alive { inner, writer: Mutex::new(Some(writer)) }) }))
+        Ok(Arc::new(Self { broker: OpenBroker::new(state, writer) }))
     }
 }
 
@@ -149,8 +155,8 @@ impl Broker for EmbeddedBroker {
             let what = format!("topic {topic:?}: {partitions} partitions; it may have 1 to {MAX_PARTITIONS}");
             return Err(OpenError::Invalid(what));
         }
-        let inner = &self.alive.inner;
-        let mut topics = inner.topics.write();
+        let state = &self.broker.state;
+        let mut topics = state.topics.write();
         let known = topics.get(topic).cloned();
         let has = known.as_ref().map_or(0, |known| known.count());
         if u32::try_from(has).is_ok_and(|has| has >= partitions) {
@@ -158,7 +164,7 @@ impl Broker for EmbeddedBroker {
         }
         let next_id = topics.values().map(|topic| topic.id + 1).max().unwrap_or(0);
         let row = TopicRow { id: known.as_ref().map_or(next_id, |known| known.id), partitions };
-        inner.storage.put_topic(topic, row).map_err(|error| open_error(&inner.place, error))?;
+        state.storage.put_topic(topic, row).map_err(|error| open_error(&state.place, error))?;
         let entry = known.unwrap_or_else(|| {
             let groups = Mutex::default();
             Arc::new(Topic { id: row.id, partitions: RwLock::default(), groups })
@@ -173,14 +179,14 @@ impl Broker for EmbeddedBroker {
     }
 
     fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
-        let topic = self.alive.inner.topic(topic)?;
-        Ok(Arc::new(EmbeddedProducer::new(self.alive.clone(), topic, sink)))
+        let topic = self.broker.state.topic(topic)?;
+        Ok(Arc::new(EmbeddedProducer::new(self.broker.clone(), topic, sink)))
     }
 
     async fn consumer(&self, topic: &str, group: &str) -> Result<Box<dyn Consumer>, OpenError> {
         check_name("group", group)?;
-        let inner = &self.alive.inner;
-        let topic = inner.topic(topic)?;
+        let state = &self.broker.state;
+        let topic = state.topic(topic)?;
         let (entry, fresh) = {
             let mut groups = topic.groups.lock();
             let known = groups.get(group).cloned();
@@ -192,30 +198,17 @@ impl Broker for EmbeddedBroker {
         if fresh {
             // From now on nothing is deleted that this group has not committed, restarts or not.
             let start: Vec<_> = (0u32..).zip(entry.committed()).collect();
-            inner
-                .signals
+            state
+                .write_queue
                 .commit(topic.id, group, &start)
                 .await
-                .map_err(|what| OpenError::Io { place: inner.place.clone(), what })?;
+                .map_err(|what| OpenError::Io { place: state.place.clone(), what })?;
         }
-        Ok(Box::new(EmbeddedConsumer::join(self.alive.clone(), topic, entry)?))
+        Ok(Box::new(EmbeddedConsumer::join(self.broker.clone(), topic, entry)?))
     }
 
     async fn lag(&self, topic: &str, group: &str) -> Result<Lag, OpenError> {
-        Ok(self.alive.inner.topic(topic)?.lag(group))
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        self.inner.signals.stop();
-        // The last handle may belong to a sink, which the writer drops: it then ends by itself.
-        if let Some(writer) = self.writer.lock().take()
-            && writer.thread().id() != std::thread::current().id()
-            && writer.join().is_err()
-        {
-            tracing::error!(place = %self.inner.place, "the queue writer thread panicked");
-        }
+        Ok(self.broker.state.topic(topic)?.lag(group))
     }
 }
 

@@ -1,240 +1,34 @@
-//! A consumer's read-ahead: a thread that brings chunks of the partitions it owns, in turn, up to a limit in bytes.
+//! The thread that reads ahead for one consumer.
 
 use super::chunk::ChunkCursor;
-use super::storage::{ChunkKey, ReadError};
-use super::topic::{Inner, Topic};
-use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::VecDeque;
+use super::prefetch::{Job, Prefetch};
+use super::state::BrokerState;
+use super::storage::{ChunkKey, ReadError, Storage};
+use super::topic::Topic;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::sync::Notify;
-use windfall_contract::broker::{Epoch, Fetch, InRecord, PollError};
+use windfall_contract::broker::PollError;
 
-/// What is read and not yet polled, shared by a consumer, its reader thread and its group.
-#[derive(Debug)]
-pub(super) struct Prefetch {
-    state: Mutex<State>,
-    /// The reader thread waits here for room, records or the end.
-    work: Condvar,
-    /// `poll` waits here for records, changes or a failure.
-    pub(super) ready: Notify,
-    limit_bytes: usize,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    slots: Vec<Slot>,
-    /// Whose turn it is to be read, and to be polled.
-    read_turn: usize,
-    poll_turn: usize,
-    failure: Option<PollError>,
-    /// A failure was just reported: records of other partitions go first now.
-    reported: bool,
-    closed: bool,
-}
-
-#[derive(Debug)]
-struct Slot {
-    partition: u32,
-    epoch: Epoch,
-    next_read: u64,
-    paused: bool,
-    /// Its last read failed and nobody was told yet.
-    failed: bool,
-    chunks: VecDeque<ChunkCursor>,
-    bytes: usize,
-}
-
-/// A chunk to read.
-#[derive(Debug, Clone, Copy)]
-struct Job {
-    partition: u32,
-    epoch: Epoch,
-    from: u64,
-}
-
-impl Prefetch {
-    pub(super) fn new(limit_bytes: usize) -> Self {
-        Self { state: Mutex::default(), work: Condvar::new(), ready: Notify::new(), limit_bytes }
-    }
-
-    /// New records may be there.
-    pub(super) fn look(&self) {
-        // The lock orders this after a reader that has just found nothing and is about to wait.
-        drop(self.state.lock());
-        self.work.notify_one();
-    }
-
-    /// Changes may be there.
-    pub(super) fn announce(&self) {
-        self.ready.notify_one();
-    }
-
-    pub(super) fn close(&self) {
-        self.state.lock().closed = true;
-        self.work.notify_one();
-    }
-
-    pub(super) fn add(&self, partition: u32, epoch: Epoch, next_offset: u64) {
-        let slot = Slot {
-            partition,
-            epoch,
-            next_read: next_offset,
-            paused: false,
-            failed: false,
-            chunks: VecDeque::new(),
-            bytes: 0,
-        };
-        self.state.lock().slots.push(slot);
-        self.work.notify_one();
-    }
-
-    pub(super) fn remove(&self, partition: u32) {
-        self.state.lock().slots.retain(|slot| slot.partition != partition);
-        self.work.notify_one();
-    }
-
-    pub(super) fn pause(&self, partition: u32, paused: bool) {
-        let mut state = self.state.lock();
-        for slot in &mut state.slots {
-            if slot.partition == partition {
-                slot.paused = paused;
-            }
-        }
-        drop(state);
-        self.ready.notify_one();
-    }
-
-    /// Takes what is read, partition by partition in turn, or the failure of one. Never waits.
-    pub(super) fn take(&self, fetch: Fetch) -> Result<Vec<InRecord>, PollError> {
-        let mut state = self.state.lock();
-        if !state.reported
-            && let Some(failure) = state.failure.take()
-        {
-            return Err(self.report(state, failure));
-        }
-        state.reported = false;
-        let records = state.take(fetch);
-        if records.is_empty()
-            && let Some(failure) = state.failure.take()
-        {
-            return Err(self.report(state, failure));
-        }
-        drop(state);
-        if !records.is_empty() {
-            self.work.notify_one();
-        }
-        Ok(records)
-    }
-
-    /// The failed partition is read again after this, and the others are polled first.
-    fn report(&self, mut state: MutexGuard<'_, State>, failure: PollError) -> PollError {
-        state.reported = true;
-        for slot in &mut state.slots {
-            slot.failed = false;
-        }
-        drop(state);
-        self.work.notify_one();
-        failure
-    }
-
-    /// The reader thread: reads until the consumer closes.
-    pub(super) fn run(&self, inner: &Inner, topic: &Topic) {
-        let mut state = self.state.lock();
-        while !state.closed {
-            let Some(job) = state.next_job(topic, self.limit_bytes) else {
-                self.work.wait(&mut state);
-                continue;
-            };
-            let result = MutexGuard::unlocked(&mut state, || read(inner, topic, job));
-            state.absorb(job, result);
-            self.ready.notify_one();
-        }
-    }
-}
-
-impl State {
-    fn next_job(&mut self, topic: &Topic, limit_bytes: usize) -> Option<Job> {
-        let share = limit_bytes / self.slots.len().max(1);
-        for _ in 0..self.slots.len() {
-            self.read_turn = (self.read_turn + 1) % self.slots.len();
-            let slot = self.slots.get(self.read_turn)?;
-            let room = slot.chunks.is_empty() || slot.bytes < share;
-            if room && !slot.failed && slot.next_read < topic.end(slot.partition) {
-                return Some(Job { partition: slot.partition, epoch: slot.epoch, from: slot.next_read });
-            }
-        }
-        None
-    }
-
-    fn absorb(&mut self, job: Job, result: Result<ChunkCursor, PollError>) {
-        let slot =
-            self.slots.iter_mut().find(|slot| slot.partition == job.partition && slot.epoch == job.epoch);
-        // Revoked while it was read.
-        let Some(slot) = slot else { return };
-        match result {
-            Ok(cursor) => {
-                slot.next_read = cursor.end();
-                slot.bytes += cursor.chunk_bytes();
-                slot.chunks.push_back(cursor);
-            }
-            Err(failure) => {
-                slot.failed = true;
-                self.failure = Some(failure);
-            }
-        }
-    }
-
-    fn take(&mut self, fetch: Fetch) -> Vec<InRecord> {
-        let mut records = Vec::new();
-        let mut bytes = 0usize;
-        let mut idle = 0;
-        while idle < self.slots.len() && records.len() < fetch.max_records {
-            self.poll_turn = (self.poll_turn + 1) % self.slots.len();
-            let Some(slot) = self.slots.get_mut(self.poll_turn) else { break };
-            let before = records.len();
-            if slot.take_chunk(fetch, &mut records, &mut bytes) {
-                break;
-            }
-            idle = if records.len() == before { idle + 1 } else { 0 };
-        }
-        records
-    }
-}
-
-impl Slot {
-    /// Moves the rest of the first chunk to `records`; true once `max_bytes` forbids another record.
-    fn take_chunk(&mut self, fetch: Fetch, records: &mut Vec<InRecord>, bytes: &mut usize) -> bool {
-        if self.paused {
-            return false;
-        }
-        let Some(chunk) = self.chunks.front_mut() else { return false };
-        while records.len() < fetch.max_records {
-            let Some(size) = chunk.peek_payload_bytes() else { break };
-            if !records.is_empty() && bytes.saturating_add(size) > fetch.max_bytes {
-                return true;
-            }
-            let Some((offset, key, payload)) = chunk.next() else { break };
-            *bytes += size;
-            records.push(InRecord { partition: self.partition, epoch: self.epoch, offset, key, payload });
-        }
-        if chunk.peek_payload_bytes().is_none()
-            && let Some(done) = self.chunks.pop_front()
-        {
-            self.bytes -= done.chunk_bytes();
-        }
-        false
-    }
+/// Starts the reader thread of one consumer; it ends when `prefetch` is closed.
+pub(super) fn start(
+    broker: Arc<BrokerState>,
+    topic: Arc<Topic>,
+    prefetch: Arc<Prefetch>,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let number = broker.readers.fetch_add(1, Ordering::Relaxed);
+    std::thread::Builder::new().name(format!("queue-read-{number}")).spawn(move || {
+        prefetch.fill(|partition| topic.end(partition), |job| read(&broker.storage, topic.id, job));
+    })
 }
 
 /// Reads the chunk that holds the job's offset.
-fn read(inner: &Inner, topic: &Topic, job: Job) -> Result<ChunkCursor, PollError> {
+fn read(storage: &Storage, topic: u32, job: Job) -> Result<ChunkCursor, PollError> {
     let damaged = |what: String| PollError::Damaged { partition: job.partition, offset: job.from, what };
-    let at = ChunkKey { topic: topic.id, partition: job.partition, base: job.from };
-    let found = inner.storage.chunk(at).and_then(|exact| match exact {
+    let at = ChunkKey { topic, partition: job.partition, base: job.from };
+    let found = storage.chunk(at).and_then(|exact| match exact {
         Some(bytes) => Ok(Some((job.from, bytes))),
         // The group committed inside a chunk.
-        None => inner.storage.last_chunk(at),
+        None => storage.last_chunk(at),
     });
     match found {
         Ok(Some((base, bytes))) => ChunkCursor::open(bytes, base, job.from)
@@ -243,16 +37,4 @@ fn read(inner: &Inner, topic: &Topic, job: Job) -> Result<ChunkCursor, PollError
         Err(ReadError::Damaged(what)) => Err(damaged(what)),
         Err(ReadError::Io(what)) => Err(PollError::Unavailable(what)),
     }
-}
-
-/// Starts the reader thread of one consumer; it ends when `prefetch` is closed.
-pub(super) fn start(
-    inner: Arc<Inner>,
-    topic: Arc<Topic>,
-    prefetch: Arc<Prefetch>,
-) -> std::io::Result<std::thread::JoinHandle<()>> {
-    let number = inner.readers.fetch_add(1, Ordering::Relaxed);
-    std::thread::Builder::new()
-        .name(format!("queue-read-{number}"))
-        .spawn(move || prefetch.run(&inner, &topic))
 }

@@ -1,28 +1,15 @@
-//! What a broker knows in memory: its topics, the ends of their partitions, their groups.
+//! What a broker knows of a topic in memory: the ends of its partitions, and its groups.
 
 use super::group::Group;
-use super::options::EmbeddedOptions;
-use super::storage::{Extent, Storage};
-use super::writer::Signals;
+use super::storage::Extent;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use windfall_contract::broker::{Lag, OpenError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use windfall_contract::broker::Lag;
 
 /// Partitions of a topic at most.
 pub(super) const MAX_PARTITIONS: u32 = 1024;
-
-/// Shared by a broker's handles and threads.
-pub(super) struct Inner {
-    pub(super) place: String,
-    pub(super) options: EmbeddedOptions,
-    pub(super) storage: Storage,
-    pub(super) topics: RwLock<BTreeMap<String, Arc<Topic>>>,
-    pub(super) signals: Signals,
-    /// Numbers reader threads.
-    pub(super) readers: AtomicUsize,
-}
 
 /// One topic.
 pub(super) struct Topic {
@@ -41,14 +28,6 @@ pub(super) struct Partition {
 impl Partition {
     pub(super) fn new(extent: Extent) -> Arc<Self> {
         Arc::new(Self { low: AtomicU64::new(extent.low), end: AtomicU64::new(extent.end) })
-    }
-}
-
-impl Inner {
-    pub(super) fn topic(&self, name: &str) -> Result<Arc<Topic>, OpenError> {
-        self.topics.read().get(name).cloned().ok_or_else(|| {
-            OpenError::Invalid(format!("{} has no topic {name:?}; create it with ensure_topic", self.place))
-        })
     }
 }
 

@@ -5,7 +5,8 @@
 //!
 //! - [`RocketOptions`]: all that an operator may choose. `admin` matters: without the brokers' own ports no topic and
 //!   no group is made, a new group may miss what was written before it, and there is no `lag`.
-//! - `producer`, `sender`: a bounded buffer, batches under way, one report a record. A time-out is `Unknown`.
+//! - `producer`, `pending`, `sender`: a bounded buffer, batches in flight, one report for each record. A time-out is
+//!   `Unknown`.
 //! - `member`, `tasks`, `held`, `consumer`: what is received ahead, extended, acknowledged, given back.
 //! - `registry`: the shares of this process's consumers. There are no partitions to own: `instances` divides the
 //!   group's limits, and the operator runs no more instances than that.
@@ -42,6 +43,7 @@ mod held;
 mod member;
 mod options;
 mod payload;
+mod pending;
 mod producer;
 mod registry;
 mod sender;

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use windfall_contract::broker::{Epoch, Fetch};
 use windfall_rocketmq_wire::{CallError, Client, InMessage};
 
-/// Records in hand, of whatever state, beyond which none are asked for: what cannot be acknowledged stays here.
+/// Records held, of whatever state, beyond which none are asked for: what cannot be acknowledged stays here.
 const UNFINISHED_MAX: usize = 1 << 18;
 
 /// A member of a group.

@@ -1,78 +1,20 @@
-//! Takes records without waiting, and reports each once.
+//! A producer as callers hold it: its records wait in [`PendingRecords`], its sender sends them.
 
 use super::engine::Engine;
 use super::options::RocketOptions;
-use super::payload::{self, MAX_KEY_BYTES};
+use super::pending::PendingRecords;
 use super::sender;
-use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::sync::Notify;
+use std::time::Duration;
 use tokio::task::JoinHandle;
-use windfall_contract::broker::{Delivery, DeliverySink, OutRecord, Producer, SendRefused, Tag};
-use windfall_rocketmq_wire::{CallError, Client, OutMessage};
-
-/// While the server is silent, records are refused at once, but for one try now and then.
-const MIN_REST: Duration = Duration::from_millis(50);
-const MAX_REST: Duration = Duration::from_secs(1);
-/// What a message takes besides its payload: properties, id, framing.
-const OVERHEAD_BYTES: usize = 256;
+use windfall_contract::broker::{DeliverySink, OutRecord, Producer, SendRefused, Tag};
+use windfall_rocketmq_wire::Client;
 
 pub(super) struct RocketProducer {
-    shared: Arc<Shared>,
+    pending: Arc<PendingRecords>,
     sender: JoinHandle<()>,
     /// The threads live as long as we do.
     _engine: Arc<Engine>,
-}
-
-pub(super) struct Shared {
-    pub(super) options: RocketOptions,
-    sink: Arc<dyn DeliverySink>,
-    state: Mutex<State>,
-    /// Something to send, or to stop for.
-    pub(super) filled: Notify,
-    /// Everything is reported.
-    settled: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    waiting: VecDeque<Waiting>,
-    waiting_bytes: usize,
-    /// Sent and not answered. Whoever takes a batch out reports it: exactly one report a record.
-    batches: HashMap<u64, Batch>,
-    next_batch: u64,
-    unreported_records: usize,
-    unreported_bytes: usize,
-    closed: bool,
-    rest: Option<Rest>,
-}
-
-struct Waiting {
-    tag: Tag,
-    message: OutMessage,
-    bytes: usize,
-    since: Instant,
-}
-
-struct Batch {
-    tags: Vec<Tag>,
-    bytes: usize,
-}
-
-/// The server could not be reached, or did not answer.
-struct Rest {
-    until: Instant,
-    length: Duration,
-    what: String,
-}
-
-/// What the sender has to do.
-pub(super) enum Work {
-    Send(u64, Vec<OutMessage>),
-    WaitUntil(Instant),
-    WaitForRecords,
 }
 
 impl RocketProducer {
@@ -83,43 +25,21 @@ impl RocketProducer {
         topic: String,
         sink: Arc<dyn DeliverySink>,
     ) -> Self {
-        let shared = Arc::new(Shared {
-            options,
-            sink,
-            state: Mutex::default(),
-            filled: Notify::new(),
-            settled: Condvar::new(),
-        });
-        let sender = engine.spawn(sender::run(Arc::clone(&shared), Arc::new(client), topic));
-        Self { shared, sender, _engine: engine }
+        let pending = Arc::new(PendingRecords::new(options, sink));
+        let sender = engine.spawn(sender::run(Arc::clone(&pending), Arc::new(client), topic));
+        Self { pending, sender, _engine: engine }
     }
 }
 
 impl Producer for RocketProducer {
     fn send(&self, tag: Tag, record: OutRecord<'_>) -> Result<(), SendRefused> {
-        self.shared.take(tag, record)
+        self.pending.take(tag, record)
     }
 
     fn close(&self, timeout: Duration) -> usize {
-        let until = Instant::now() + timeout;
-        let mut state = self.shared.state.lock();
-        let first = !std::mem::replace(&mut state.closed, true);
-        if !first {
-            return 0;
-        }
-        self.shared.filled.notify_one();
-        while state.unreported_records > 0 {
-            if self.shared.settled.wait_until(&mut state, until).timed_out() {
-                break;
-            }
-        }
-        let mut open: Vec<Tag> = state.waiting.drain(..).map(|waiting| waiting.tag).collect();
-        open.extend(state.batches.drain().flat_map(|(_, batch)| batch.tags));
-        drop(state);
+        let Some(open) = self.pending.close(timeout) else { return 0 };
         self.sender.abort();
-        for tag in &open {
-            self.shared.sink.delivered(*tag, Delivery::Unknown("closed before an answer came".into()));
-        }
+        self.pending.report_open(&open);
         open.len()
     }
 }
@@ -127,248 +47,5 @@ impl Producer for RocketProducer {
 impl Drop for RocketProducer {
     fn drop(&mut self) {
         self.sender.abort();
-    }
-}
-
-impl Shared {
-    fn take(&self, tag: Tag, record: OutRecord<'_>) -> Result<(), SendRefused> {
-        let Self { options, state, .. } = self;
-        let too_large = |bytes: usize, max: usize| SendRefused::TooLarge { bytes, max };
-        if record.payload.len() > options.max_record_bytes {
-            return Err(too_large(record.payload.len(), options.max_record_bytes));
-        }
-        if record.key.len() > MAX_KEY_BYTES {
-            return Err(too_large(record.key.len(), MAX_KEY_BYTES));
-        }
-        let bytes = record.payload.len() + record.key.len() + OVERHEAD_BYTES;
-        let now = Instant::now();
-        // Copied outside the lock, for others send too.
-        let message = payload::to_message(record);
-        let mut state = state.lock();
-        if state.closed {
-            return Err(SendRefused::Closed);
-        }
-        // One record at a time finds out whether the server is back.
-        if let Some(rest) = &state.rest
-            && (now < rest.until || state.unreported_records > 0)
-        {
-            return Err(SendRefused::Unavailable(rest.what.clone()));
-        }
-        let full = state.unreported_records >= options.max_unreported_records
-            || state.unreported_bytes + bytes > options.max_unreported_bytes.max(bytes);
-        if full {
-            return Err(SendRefused::Full);
-        }
-        state.unreported_records += 1;
-        state.unreported_bytes += bytes;
-        state.waiting_bytes += bytes;
-        state.waiting.push_back(Waiting { tag, message, bytes, since: now });
-        let waiting = state.waiting.len();
-        let wake =
-            waiting == 1 || waiting == options.batch_records || state.waiting_bytes >= options.batch_bytes;
-        drop(state);
-        if wake {
-            self.filled.notify_one();
-        }
-        Ok(())
-    }
-
-    /// The next batch, if it is due.
-    pub(super) fn next(&self, now: Instant) -> Work {
-        let mut state = self.state.lock();
-        let Some(first) = state.waiting.front() else { return Work::WaitForRecords };
-        let full = state.waiting.len() >= self.options.batch_records
-            || state.waiting_bytes >= self.options.batch_bytes;
-        let due = first.since + Duration::from_millis(self.options.linger_ms);
-        if !full && !state.closed && now < due {
-            return Work::WaitUntil(due);
-        }
-        let mut batch = Batch { tags: Vec::new(), bytes: 0 };
-        let mut messages = Vec::new();
-        while let Some(waiting) = state.waiting.pop_front() {
-            let over = batch.bytes + waiting.bytes > self.options.batch_bytes
-                || messages.len() >= self.options.batch_records;
-            if over && !messages.is_empty() {
-                state.waiting.push_front(waiting);
-                break;
-            }
-            batch.bytes += waiting.bytes;
-            batch.tags.push(waiting.tag);
-            messages.push(waiting.message);
-        }
-        state.waiting_bytes -= batch.bytes;
-        let number = state.next_batch;
-        state.next_batch += 1;
-        state.batches.insert(number, batch);
-        Work::Send(number, messages)
-    }
-
-    /// Reports a batch. Nothing if `close` has done so.
-    ///
-    /// Where the server is silent, what waits behind is reported too, as never sent: each further batch would wait
-    /// for a deadline of its own, and whoever has another way shall go it now.
-    pub(super) fn answered<T>(&self, number: u64, answer: Result<Vec<Result<T, CallError>>, CallError>) {
-        let mut state = self.state.lock();
-        let Some(batch) = state.batches.remove(&number) else { return };
-        let mut given_up = VecDeque::new();
-        match &answer {
-            Ok(_) => state.rest = None,
-            Err(error @ (CallError::NotSent { .. } | CallError::Unknown { .. })) => {
-                state.rest(Instant::now(), error);
-                state.waiting_bytes = 0;
-                given_up = std::mem::take(&mut state.waiting);
-            }
-            Err(CallError::Refused { .. }) => {}
-        }
-        drop(state);
-        let waited: usize = given_up.iter().map(|waiting| waiting.bytes).sum();
-        let _reporting = Reporting {
-            shared: self,
-            records: batch.tags.len() + given_up.len(),
-            bytes: batch.bytes + waited,
-        };
-        match &answer {
-            Ok(receipts) => {
-                for (tag, receipt) in batch.tags.iter().zip(receipts) {
-                    let delivery = receipt.as_ref().map_or_else(fate, |_| Delivery::Stored);
-                    self.sink.delivered(*tag, delivery);
-                }
-            }
-            Err(error) => {
-                for tag in &batch.tags {
-                    self.sink.delivered(*tag, fate(error));
-                }
-                for waiting in &given_up {
-                    self.sink.delivered(waiting.tag, Delivery::Failed(format!("not sent: {error}")));
-                }
-            }
-        }
-    }
-}
-
-/// Records that are being reported. They count until that is over, even if the sink panics: `close` would wait for
-/// them, and their room would be lost.
-struct Reporting<'a> {
-    shared: &'a Shared,
-    records: usize,
-    bytes: usize,
-}
-
-impl Drop for Reporting<'_> {
-    fn drop(&mut self) {
-        let mut state = self.shared.state.lock();
-        state.unreported_records -= self.records;
-        state.unreported_bytes -= self.bytes;
-        if state.unreported_records == 0 {
-            self.shared.settled.notify_all();
-        }
-    }
-}
-
-impl State {
-    /// Refuses records for a while: longer with each try that fails, not with each batch of one.
-    fn rest(&mut self, now: Instant, why: &CallError) {
-        let length = match &self.rest {
-            None => MIN_REST,
-            Some(rest) if now < rest.until => return,
-            Some(rest) => (rest.length * 2).min(MAX_REST),
-        };
-        self.rest = Some(Rest { until: now + length, length, what: why.to_string() });
-    }
-}
-
-/// A refusal is certain; silence is not.
-fn fate(error: &CallError) -> Delivery {
-    if error.nothing_happened() {
-        Delivery::Failed(error.to_string())
-    } else {
-        Delivery::Unknown(error.to_string())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use windfall_conformance::broker::Ledger;
-
-    fn shared(sink: Arc<Ledger>) -> Shared {
-        Shared {
-            options: RocketOptions { linger_ms: 0, batch_records: 2, ..RocketOptions::default() },
-            sink,
-            state: Mutex::default(),
-            filled: Notify::new(),
-            settled: Condvar::new(),
-        }
-    }
-
-    fn take(shared: &Shared, tag: u64) -> Result<(), SendRefused> {
-        shared.take(Tag(tag), OutRecord { key: b"k", payload: b"pay" })
-    }
-
-    fn sent(shared: &Shared) -> u64 {
-        match shared.next(Instant::now()) {
-            Work::Send(number, _) => number,
-            _ => panic!("nothing to send"),
-        }
-    }
-
-    /// A frozen server: what waits behind a batch without an answer must not wait for deadlines of its own.
-    #[test]
-    fn silence_ends_the_waiting() {
-        let ledger = Arc::new(Ledger::default());
-        let shared = shared(Arc::clone(&ledger));
-        (0..5).for_each(|tag| take(&shared, tag).unwrap());
-        let (first, second) = (sent(&shared), sent(&shared));
-        shared.answered::<()>(first, Err(CallError::Unknown { place: "p".into(), what: "late".into() }));
-        let reports = ledger.reports();
-        let fates: Vec<_> = reports.iter().map(|(tag, fates)| (tag.0, fates.as_slice())).collect();
-        // The second batch may still be answered.
-        assert!(
-            matches!(
-                fates[..],
-                [(0, [Delivery::Unknown(_)]), (1, [Delivery::Unknown(_)]), (4, [Delivery::Failed(_)])]
-            ),
-            "{fates:?}"
-        );
-        assert!(matches!(take(&shared, 5), Err(SendRefused::Unavailable(_))));
-        shared.answered(second, Ok(vec![Ok(()), Ok(())]));
-        assert_eq!(ledger.reports()[&Tag(3)], [Delivery::Stored]);
-        let state = shared.state.lock();
-        assert_eq!((state.unreported_records, state.unreported_bytes, state.waiting_bytes), (0, 0, 0));
-        drop(state);
-        take(&shared, 6).unwrap();
-    }
-
-    struct Panicking;
-
-    impl DeliverySink for Panicking {
-        fn delivered(&self, _: Tag, _: Delivery) {
-            panic!("the sink's mistake");
-        }
-    }
-
-    #[test]
-    fn a_sink_that_panics_costs_no_room() {
-        let shared = Shared { sink: Arc::new(Panicking), ..shared(Arc::new(Ledger::default())) };
-        (0..2).for_each(|tag| take(&shared, tag).unwrap());
-        let number = sent(&shared);
-        let answered = || shared.answered(number, Ok(vec![Ok(()), Ok(())]));
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(answered)).unwrap_err();
-        let state = shared.state.lock();
-        assert_eq!((state.unreported_records, state.unreported_bytes), (0, 0));
-    }
-
-    #[test]
-    fn rests_grow_with_tries() {
-        let mut state = State::default();
-        let why = CallError::NotSent { place: "p".into(), what: "refused".into() };
-        let mut now = Instant::now();
-        for millis in [50, 100, 200, 400, 800, 1000, 1000] {
-            // Several batches fail at once.
-            (0..3).for_each(|_| state.rest(now, &why));
-            let rest = state.rest.as_ref().unwrap();
-            assert_eq!(rest.length, Duration::from_millis(millis));
-            now = rest.until;
-        }
     }
 }

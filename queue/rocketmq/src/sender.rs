@@ -1,35 +1,35 @@
-//! The producer's loop: batches, several under way at once.
+//! The producer's loop: batches, several in flight at once.
 
-use super::producer::{Shared, Work};
+use super::pending::{PendingRecords, Work};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::task::{JoinError, JoinSet};
 use windfall_rocketmq_wire::Client;
 
-/// Ends when it is aborted; then what is under way is dropped, and `close` has reported it.
-pub(super) async fn run(shared: Arc<Shared>, client: Arc<Client>, topic: String) {
-    let mut flying = JoinSet::new();
+/// Ends when it is aborted; then what is in flight is dropped, and `close` has reported it.
+pub(super) async fn run(pending: Arc<PendingRecords>, client: Arc<Client>, topic: String) {
+    let mut batches = JoinSet::new();
     loop {
-        while let Some(landed) = flying.try_join_next() {
-            look(landed, &topic);
+        while let Some(ended) = batches.try_join_next() {
+            check(ended, &topic);
         }
-        while flying.len() >= shared.options.batches_in_flight
-            && let Some(landed) = flying.join_next().await
+        while batches.len() >= pending.options.batches_in_flight
+            && let Some(ended) = batches.join_next().await
         {
-            look(landed, &topic);
+            check(ended, &topic);
         }
-        match shared.next(Instant::now()) {
+        match pending.next(Instant::now()) {
             Work::Send(number, messages) => {
-                let (shared, client, topic) = (Arc::clone(&shared), Arc::clone(&client), topic.clone());
-                flying.spawn(async move {
+                let (pending, client, topic) = (Arc::clone(&pending), Arc::clone(&client), topic.clone());
+                batches.spawn(async move {
                     let answer = client.send_batch(&topic, messages).await;
-                    shared.answered(number, answer);
+                    pending.answered(number, answer);
                 });
             }
-            Work::WaitForRecords => shared.filled.notified().await,
+            Work::WaitForRecords => pending.filled.notified().await,
             Work::WaitUntil(due) => {
                 tokio::select! {
-                    () = shared.filled.notified() => {}
+                    () = pending.filled.notified() => {}
                     () = tokio::time::sleep_until(due.into()) => {}
                 }
             }
@@ -37,9 +37,9 @@ pub(super) async fn run(shared: Arc<Shared>, client: Arc<Client>, topic: String)
     }
 }
 
-/// A batch dies only of its sink.
-fn look(landed: Result<(), JoinError>, topic: &str) {
-    if let Err(died) = landed {
+/// A batch fails only where its sink panics.
+fn check(ended: Result<(), JoinError>, topic: &str) {
+    if let Err(died) = ended {
         tracing::error!(topic, %died, "the reports of a batch came to an end half-way");
     }
 }

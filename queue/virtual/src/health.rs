@@ -1,6 +1,6 @@
-//! How a topic is doing: its breaker, what it has in hand, since when it has been silent.
+//! How a topic is doing: its breaker, what it has in flight, since when it has been silent.
 
-use super::fanout::FanoutOptions;
+use super::options::FanoutOptions;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use windfall_contract::breaker::{Breaker, Pass};

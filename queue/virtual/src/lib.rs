@@ -1,62 +1,75 @@
 //! Virtual queues: a master and a backup topic on different brokers, as one place to send to.
 //!
-//! A [`Fanout`] owns every producer of a process (a topic's producer serves all queues that use it), sends each
-//! [`Parcel`] to the topic that its user's id picks, at once to the other one if the first refuses, and goes on
-//! trying, in turn and with backoff, until a broker has it or the parcel's patience ends. A breaker a topic keeps
-//! a dead broker from costing time. Deliveries of all producers come back on one channel, the fan-out's own sink.
+//! A [`Fanout`] owns every producer of a process: a topic has one producer, which serves all queues that use the topic.
+//! The fan-out sends each [`PendingRecord`] to the topic that the user's id picks. If that topic refuses the record, it
+//! goes to the other topic at once; if an answer fails or does not come, the fan-out tries the topics in turn, with
+//! backoff, until a broker has stored the record or the record's patience is over. Each topic has a breaker, so that a
+//! dead broker costs no time. The reports of all producers come back on one sink, the fan-out's own.
 //!
-//! A parcel stays the caller's: the fan-out borrows its bytes for each try, so an SDK can hold them in its spool
+//! A pending record stays its caller's: the fan-out borrows its bytes for each try, so an SDK can keep them in its spool
 //! and a consumer in memory.
 //!
-//! What is sent twice: a record whose answer did not come in time is sent to the other topic as well. Its order
-//! numbers make the copy harmless (I1); leaving it unsent would not be (I2).
+//! A record may be stored twice: one whose answer did not come in time is sent to the other topic as well. The order
+//! numbers in it make the second copy harmless (I1); a record that is not sent again would be lost (I2).
+//!
+//! - `options`: all limits and time-outs. `topology`: which queues and topics the rules name. `health`: the breaker of
+//!   a topic. `in_flight`: what is sent and what waits. `fanout`: the rules by which a record goes from one topic to
+//!   the next.
+//!
+//! Not here: what a record holds, and how a queue is read. Queues and topics come from the live rules; brokers are given
+//! by name, whatever their driver.
+//!
+//! # Send a record
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use windfall_contract::Clock;
+//! use windfall_contract::broker::Broker;
+//! use windfall_contract::rules::Rules;
+//! use windfall_queue_virtual::{Fanout, FanoutOptions, PendingRecord, Undelivered};
+//!
+//! /// A pack of events of one user's.
+//! struct Pack(Vec<u8>);
+//!
+//! impl PendingRecord for Pack {
+//!     fn key(&self) -> &[u8] {
+//!         b"order-1"
+//!     }
+//!     fn payload(&self) -> &[u8] {
+//!         &self.0
+//!     }
+//!     fn delivered(self: Box<Self>) {
+//!         println!("a broker has stored it");
+//!     }
+//!     fn undelivered(self: Box<Self>, why: Undelivered) {
+//!         println!("nobody has it: {why}");
+//!     }
+//! }
+//!
+//! fn send(
+//!     rules: &Rules,
+//!     brokers: BTreeMap<String, Arc<dyn Broker>>,
+//! ) -> Result<(), Box<dyn std::error::Error>> {
+//!     let fanout = Fanout::open(rules, brokers, FanoutOptions::default(), Clock::system())?;
+//!     let queue = fanout.queue("cash").ok_or("the rules have no such queue")?;
+//!     let side = fanout.side(queue, 42).ok_or("the rules have this queue no more")?;
+//!     fanout.submit(&[(queue, side)], Box::new(Pack(b"events".to_vec())));
+//!     assert_eq!(fanout.close(Duration::from_secs(5)).undelivered, 0);
+//!     Ok(())
+//! }
+//! ```
 
 mod fanout;
-mod flight;
 mod health;
+mod in_flight;
+mod options;
+mod pending;
+mod stats;
 mod topology;
 
-pub use fanout::{CloseReport, Fanout, FanoutOptions, FanoutStats, TopicStats};
+pub use fanout::Fanout;
+pub use options::FanoutOptions;
+pub use pending::{PendingRecord, Undelivered};
+pub use stats::{CloseReport, FanoutStats, TopicStats};
 pub use topology::{QueueId, Side};
-
-use std::time::Duration;
-
-/// A record on its way, owned by whoever made it.
-pub trait Parcel: Send {
-    /// Its partition key.
-    fn key(&self) -> &[u8];
-
-    /// Its bytes; the same at every call.
-    fn payload(&self) -> &[u8];
-
-    /// How long to try before it is given back as [`Undelivered::PatienceOver`]. `None`: until `close`.
-    fn patience(&self) -> Option<Duration> {
-        None
-    }
-
-    /// A broker has stored it. Called once, from a driver's thread: be quick, do not block.
-    fn delivered(self: Box<Self>);
-
-    /// It was given up; it may or may not be stored somewhere. Called once, in place of `delivered`.
-    fn undelivered(self: Box<Self>, why: Undelivered);
-}
-
-/// Why a parcel was given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Undelivered {
-    /// The fan-out was closed first.
-    #[error("closed before a broker had it")]
-    Closed,
-    /// No topic took it for as long as it was ready to wait.
-    #[error("no topic took it in time")]
-    PatienceOver,
-    /// It is larger than every topic takes.
-    #[error("larger than any of its topics takes")]
-    TooLarge,
-    /// The fan-out already carries as many parcels as it may.
-    #[error("the fan-out is full")]
-    Full,
-    /// None of the queues named exists in the rules in force.
-    #[error("no such queue")]
-    NoQueue,
-}

@@ -1,7 +1,7 @@
 //! Which queues there are and which topics stand behind them, as the rules in force say.
 
-use super::fanout::FanoutOptions;
 use super::health::Health;
+use super::options::FanoutOptions;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use windfall_contract::broker::{Broker, DeliverySink, OpenError, Producer};

@@ -12,7 +12,7 @@ use windfall_contract::broker::{
     Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
 };
 use windfall_contract::rules::{self, Ratio, Rules};
-use windfall_queue_virtual::{Fanout, FanoutOptions, Parcel, Side, Undelivered};
+use windfall_queue_virtual::{Fanout, FanoutOptions, PendingRecord, Side, Undelivered};
 
 /// What a scripted topic does with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,13 +151,13 @@ impl Fates {
     }
 }
 
-struct Letter {
+struct TestRecord {
     payload: Vec<u8>,
     patience: Option<Duration>,
     fates: Arc<Fates>,
 }
 
-impl Parcel for Letter {
+impl PendingRecord for TestRecord {
     fn key(&self) -> &[u8] {
         &self.payload
     }
@@ -238,7 +238,7 @@ impl Stage {
         let queue = self.fanout.queue("one").unwrap();
         let side = self.fanout.side(queue, 7).unwrap();
         let payload = number.to_be_bytes().to_vec();
-        let letter = Letter { payload, patience, fates: Arc::clone(&self.fates) };
+        let letter = TestRecord { payload, patience, fates: Arc::clone(&self.fates) };
         self.fanout.submit(&[(queue, side)], Box::new(letter));
     }
 
@@ -342,7 +342,7 @@ fn when_all_refuse_it_waits_until_one_is_back() {
 }
 
 #[test]
-fn impatient_parcels_come_back() {
+fn impatient_records_come_back() {
     let stage = stage(quick());
     for topic in [stage.master(), stage.backup()] {
         *topic.mood.lock() = Mood::Fail;
@@ -350,11 +350,11 @@ fn impatient_parcels_come_back() {
     stage.send(1, Some(Duration::from_millis(50)));
     stage.wait_for(1);
     assert_eq!(stage.fates.undelivered.lock()[0].1, Undelivered::PatienceOver);
-    assert_eq!(stage.fanout.stats().parcels, 0);
+    assert_eq!(stage.fanout.stats().pending_records, 0);
 }
 
 #[test]
-fn close_says_what_it_could_not_deliver_and_loses_no_parcel() {
+fn close_says_what_it_could_not_deliver_and_loses_no_record() {
     let stage = stage(FanoutOptions { delivery_timeout_ms: 60_000, hang_ms: 50_000, ..quick() });
     // Else what the master holds would be saved through the backup at the last moment.
     *stage.backup().mood.lock() = Mood::Refuse;
@@ -377,7 +377,7 @@ fn close_says_what_it_could_not_deliver_and_loses_no_parcel() {
 
 #[test]
 fn a_full_fan_out_gives_back_at_once() {
-    let stage = stage(FanoutOptions { parcels_max: 3, ..quick() });
+    let stage = stage(FanoutOptions { records_max: 3, ..quick() });
     *stage.master().mood.lock() = Mood::Hang;
     for number in 0..5 {
         stage.send(number, None);
@@ -386,7 +386,7 @@ fn a_full_fan_out_gives_back_at_once() {
     assert_eq!(full, 2);
 }
 
-/// Whatever moods the two topics go through, every parcel has exactly one fate, and what was reported delivered
+/// Whatever moods the two topics go through, every record has exactly one fate, and what was reported delivered
 /// is stored somewhere.
 #[test]
 fn random_moods_lose_nothing() {
@@ -462,7 +462,7 @@ fn rules_that_come_late_do_not_undo_newer_ones() {
 }
 
 #[test]
-fn parcels_for_topics_just_opened_are_retried_too() {
+fn records_for_topics_just_opened_are_retried_too() {
     let stage = stage(quick());
     let names: Vec<_> = (2..40_u32).map(|version| format!("q{version}")).collect();
     for (name, version) in names.iter().zip(2..) {
@@ -471,7 +471,8 @@ fn parcels_for_topics_just_opened_are_retried_too() {
         }
         stage.fanout.apply(&rules_with(version, name)).unwrap();
         let queue = stage.fanout.queue(name).unwrap();
-        let letter = Letter { payload: name.clone().into(), patience: None, fates: Arc::clone(&stage.fates) };
+        let letter =
+            TestRecord { payload: name.clone().into(), patience: None, fates: Arc::clone(&stage.fates) };
         stage.fanout.submit(&[(queue, Side::Master)], Box::new(letter));
     }
     for name in &names {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::rules::{self, Ratio, Rules};
-use windfall_queue_virtual::{Fanout, FanoutOptions, Parcel, Side, Undelivered};
+use windfall_queue_virtual::{Fanout, FanoutOptions, PendingRecord, Side, Undelivered};
 use windfall_servers::{Private, Server, Servers};
 
 /// A server that all tests share.
@@ -33,13 +33,13 @@ struct Fates {
     undelivered: Mutex<Vec<Undelivered>>,
 }
 
-struct Letter {
+struct TestRecord {
     payload: Vec<u8>,
     sent: Instant,
     fates: Arc<Fates>,
 }
 
-impl Parcel for Letter {
+impl PendingRecord for TestRecord {
     fn key(&self) -> &[u8] {
         &self.payload[..8]
     }
@@ -88,7 +88,7 @@ fn a_frozen_master_is_passed_by(server: &Private, master: Arc<dyn Broker>, backu
                 let mut payload = vec![3; 8_000];
                 payload[..8].copy_from_slice(&sent.to_be_bytes());
                 let began = Instant::now();
-                let letter = Letter { payload, sent: began, fates: Arc::clone(&fates) };
+                let letter = TestRecord { payload, sent: began, fates: Arc::clone(&fates) };
                 fanout.submit(&[(queue, Side::Master)], Box::new(letter));
                 slowest = slowest.max(began.elapsed());
                 sent += 1;
@@ -106,7 +106,7 @@ fn a_frozen_master_is_passed_by(server: &Private, master: Arc<dyn Broker>, backu
     let delivered = fates.delivered.lock();
     let of_freeze = delivered.iter().filter(|(at, _)| *at + Duration::from_secs(1) > frozen);
     let longest = of_freeze.map(|(_, took)| *took).max().unwrap();
-    println!("{sent} parcels, slowest submit {slowest:?}, slowest delivery {longest:?}");
+    println!("{sent} records, slowest submit {slowest:?}, slowest delivery {longest:?}");
     assert_eq!(report.undelivered, 0);
     assert_eq!((delivered.len() as u64, fates.undelivered.lock().len()), (sent, 0));
     assert!(longest < Duration::from_secs(5), "in flight at the freeze: {longest:?}");

@@ -1,6 +1,6 @@
-//! Parcels on their way: a slab keyed by tag, the retries that are due, the answers that are overdue.
+//! Records on their way: a slab keyed by tag, the retries that are due, the answers that are overdue.
 
-use super::Parcel;
+use super::pending::PendingRecord;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use windfall_contract::broker::{Delivery, Tag};
@@ -8,9 +8,9 @@ use windfall_contract::broker::{Delivery, Tag};
 /// Fewer entries than this are not worth a sweep.
 const SWEEP_FROM: usize = 1_024;
 
-/// A parcel and where it has been.
-pub(super) struct Flight {
-    pub(super) parcel: Box<dyn Parcel>,
+/// A record and where it has been.
+pub(super) struct InFlightSend {
+    pub(super) record: Box<dyn PendingRecord>,
     /// Topics that it may take, in the order of trying.
     pub(super) targets: Box<[usize]>,
     /// Which of them is next (or the one that has it).
@@ -33,16 +33,16 @@ enum Slot {
     /// Its fate came before `send` returned.
     Early(Delivery),
     /// A producer has it.
-    Sent(Flight),
+    Sent(InFlightSend),
 }
 
-/// All parcels of a fan-out.
-pub(super) struct Flights {
+/// All records of a fan-out.
+pub(super) struct InFlightTable {
     slots: Vec<(u32, Slot)>,
     vacant: Option<u32>,
-    parcels_max: usize,
-    /// Parcels in it, sent or waiting.
-    pub(super) parcels: usize,
+    records_max: usize,
+    /// Records in it, sent or waiting.
+    pub(super) records: usize,
     waiting: BinaryHeap<Reverse<Due>>,
     /// When answers are overdue. An answered record's entry stays until it is on top or swept out.
     overdue: BinaryHeap<Reverse<(u64, Tag)>>,
@@ -54,37 +54,37 @@ pub(super) enum AfterSend {
     /// On its way.
     Sent,
     /// Its fate is known already.
-    Early(Flight, Delivery),
+    Early(InFlightSend, Delivery),
 }
 
-impl Flights {
-    pub(super) const fn new(parcels_max: usize) -> Self {
+impl InFlightTable {
+    pub(super) const fn new(records_max: usize) -> Self {
         Self {
             slots: Vec::new(),
             vacant: None,
-            parcels_max,
-            parcels: 0,
+            records_max,
+            records: 0,
             waiting: BinaryHeap::new(),
             overdue: BinaryHeap::new(),
             sequence: 0,
         }
     }
 
-    /// Counts a new parcel in, or says that there is no room.
+    /// Counts a new record in, or says that there is no room.
     pub(super) const fn enter(&mut self) -> bool {
-        if self.parcels >= self.parcels_max {
+        if self.records >= self.records_max {
             return false;
         }
-        self.parcels += 1;
+        self.records += 1;
         true
     }
 
-    /// Counts a parcel out.
+    /// Counts a record out.
     pub(super) const fn leave(&mut self) {
-        self.parcels = self.parcels.saturating_sub(1);
+        self.records = self.records.saturating_sub(1);
     }
 
-    /// A tag for a parcel that is about to be sent.
+    /// A tag for a record that is about to be sent.
     pub(super) fn reserve(&mut self) -> Tag {
         let index = match self.vacant {
             Some(index) => {
@@ -96,7 +96,7 @@ impl Flights {
                 index
             }
             None => {
-                // `enter` bounds the parcels, and the options bound `parcels_max` far below 2^32.
+                // `enter` bounds the records, and the options bound `records_max` far below 2^32.
                 let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
                 self.slots.push((0, Slot::Sending));
                 index
@@ -106,17 +106,17 @@ impl Flights {
     }
 
     /// `send` took it.
-    pub(super) fn sent(&mut self, tag: Tag, flight: Flight, overdue_at_ns: u64) -> AfterSend {
+    pub(super) fn sent(&mut self, tag: Tag, send: InFlightSend, overdue_at_ns: u64) -> AfterSend {
         let Some(index) = self.index(tag) else {
             // Only the sender itself ends a `Sending` slot, so this is a tag of another fan-out. Never drop it.
-            return AfterSend::Early(flight, Delivery::Unknown("not a tag of this fan-out".into()));
+            return AfterSend::Early(send, Delivery::Unknown("not a tag of this fan-out".into()));
         };
         if let Slot::Early(delivery) = &self.slots[index].1 {
             let delivery = delivery.clone();
             self.release(index);
-            return AfterSend::Early(flight, delivery);
+            return AfterSend::Early(send, delivery);
         }
-        self.slots[index].1 = Slot::Sent(flight);
+        self.slots[index].1 = Slot::Sent(send);
         self.overdue.push(Reverse((overdue_at_ns, tag)));
         // I9: as many entries of answered records as there are slots, not as many as come within the time-out.
         if self.overdue.len() > 2 * self.slots.len() + SWEEP_FROM {
@@ -134,8 +134,8 @@ impl Flights {
         }
     }
 
-    /// A report came. Gives the parcel out, unless the report is stale or early.
-    pub(super) fn reported(&mut self, tag: Tag, delivery: &Delivery) -> Option<Flight> {
+    /// A report came. Gives the record out, unless the report is stale or early.
+    pub(super) fn reported(&mut self, tag: Tag, delivery: &Delivery) -> Option<InFlightSend> {
         let index = self.index(tag)?;
         match &mut self.slots[index].1 {
             slot @ Slot::Sending => {
@@ -147,33 +147,33 @@ impl Flights {
         }
     }
 
-    /// Takes out a parcel whose answer is overdue at `now_ns`.
-    pub(super) fn take_overdue(&mut self, now_ns: u64) -> Option<Flight> {
+    /// Takes out a record whose answer is overdue at `now_ns`.
+    pub(super) fn take_overdue(&mut self, now_ns: u64) -> Option<InFlightSend> {
         while let Some(&Reverse((at_ns, tag))) = self.overdue.peek() {
             let index = self.sent_index(tag);
             if index.is_some() && at_ns > now_ns {
                 return None;
             }
             self.overdue.pop();
-            if let Some(flight) = index.and_then(|index| self.release(index)) {
-                return Some(flight);
+            if let Some(send) = index.and_then(|index| self.release(index)) {
+                return Some(send);
             }
         }
         None
     }
 
-    /// Puts a parcel aside until `due_ns`.
-    pub(super) fn wait(&mut self, due_ns: u64, flight: Flight) {
+    /// Puts a record aside until `due_ns`.
+    pub(super) fn wait(&mut self, due_ns: u64, send: InFlightSend) {
         self.sequence += 1;
-        self.waiting.push(Reverse(Due { due_ns, sequence: self.sequence, flight }));
+        self.waiting.push(Reverse(Due { due_ns, sequence: self.sequence, send }));
     }
 
-    /// Takes out a parcel whose wait is over.
-    pub(super) fn take_due(&mut self, now_ns: u64) -> Option<Flight> {
+    /// Takes out a record whose wait is over.
+    pub(super) fn take_due(&mut self, now_ns: u64) -> Option<InFlightSend> {
         if self.waiting.peek()?.0.due_ns > now_ns {
             return None;
         }
-        self.waiting.pop().map(|due| due.0.flight)
+        self.waiting.pop().map(|due| due.0.send)
     }
 
     /// The next moment at which something is to be done.
@@ -190,8 +190,8 @@ impl Flights {
     }
 
     /// Takes out everything but what a `send` under way holds.
-    pub(super) fn drain(&mut self) -> Vec<Flight> {
-        let mut all: Vec<Flight> = self.waiting.drain().map(|due| due.0.flight).collect();
+    pub(super) fn drain(&mut self) -> Vec<InFlightSend> {
+        let mut all: Vec<InFlightSend> = self.waiting.drain().map(|due| due.0.send).collect();
         for index in 0..self.slots.len() {
             if matches!(self.slots[index].1, Slot::Sent(_)) {
                 all.extend(self.release(index));
@@ -210,8 +210,8 @@ impl Flights {
         self.index(tag).filter(|index| matches!(self.slots[*index].1, Slot::Sent(_)))
     }
 
-    /// Empties a slot and gives the parcel that was in it.
-    fn release(&mut self, index: usize) -> Option<Flight> {
+    /// Empties a slot and gives the record that was in it.
+    fn release(&mut self, index: usize) -> Option<InFlightSend> {
         let (generation, slot) = &mut self.slots[index];
         if matches!(slot, Slot::Vacant(_)) {
             return None;
@@ -221,7 +221,7 @@ impl Flights {
         let vacant = Slot::Vacant(self.vacant);
         self.vacant = u32::try_from(index).ok();
         match std::mem::replace(slot, vacant) {
-            Slot::Sent(flight) => Some(flight),
+            Slot::Sent(send) => Some(send),
             Slot::Vacant(_) | Slot::Sending | Slot::Early(_) => None,
         }
     }
@@ -230,7 +230,7 @@ impl Flights {
 struct Due {
     due_ns: u64,
     sequence: u64,
-    flight: Flight,
+    send: InFlightSend,
 }
 
 impl PartialEq for Due {
