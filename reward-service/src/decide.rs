@@ -1,15 +1,13 @@
 //! One transaction of the writer: decisions on events, and the archive entries that go with them.
 
 use crate::decode::{self, NoOrder};
-use crate::withdraw::Held;
-use crate::writer::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
+use crate::job::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
 use std::collections::BTreeSet;
-use windfall_contract::accounts::Withdrawn;
+use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::{Failed, GrantReply, Rejection};
 use windfall_ledger::{
-    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Reason, Status,
-    StoredOrder, Tx, Withdrawal,
+    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Tx,
 };
 
 /// A transaction in the making, over jobs of lifetime `'j`.
@@ -37,18 +35,6 @@ pub(crate) struct Done<'j> {
     pub credited: Vec<(i64, &'j str)>,
     /// New entries in the archive.
     pub archived: u64,
-}
-
-impl Grant {
-    /// Credited by the ledger itself, in the normal way.
-    fn is_plain(&self) -> bool {
-        self.how == How::Credit(Attempt::Normal)
-    }
-
-    /// Held for its event, in the normal way.
-    fn is_promised(&self) -> bool {
-        self.how == How::Promise(Attempt::Normal)
-    }
 }
 
 impl<'l, 'j> Round<'l, 'j> {
@@ -245,39 +231,27 @@ impl<'l, 'j> Round<'l, 'j> {
             .enumerate()
             .filter_map(|(at, job)| if let Job::Hold(hold) = job { Some((at, hold)) } else { None })
             .collect();
-        let batch: Vec<Withdrawal<'_>> = holds
-            .iter()
-            .map(|(_, Hold { order, payer, .. })| Withdrawal {
-                id: &order.id,
-                user_id: order.user_id,
-                asset: &order.bonus_type,
-                amount: order.amount,
-                payer,
-                time_ms: self.now_ms,
-            })
-            .collect();
-        let outcomes = if batch.is_empty() { Vec::new() } else { self.tx.hold(&batch)? };
+        let batch: Vec<(&Withdrawal, &str)> =
+            holds.iter().map(|(_, hold)| (&hold.withdrawal, hold.payer.as_str())).collect();
+        let outcomes = if batch.is_empty() { Vec::new() } else { self.tx.hold(&batch, self.now_ms)? };
         // Those of this transaction are paid by it; one that was held before may have been paid by another.
         let paid: BTreeSet<&str> = holds
             .iter()
             .zip(&outcomes)
             .filter(|((_, hold), outcome)| hold.payer.is_empty() && **outcome == HoldOutcome::Held)
-            .map(|((_, hold), _)| hold.order.id.as_str())
+            .map(|((_, hold), _)| hold.withdrawal.id.as_str())
             .collect();
         if !paid.is_empty() {
             self.tx.pay_out(&paid.iter().copied().collect::<Vec<_>>(), self.now_ms)?;
         }
         for ((at, hold), outcome) in holds.iter().zip(outcomes) {
-            let is_paid = paid.contains(hold.order.id.as_str());
+            let is_paid = paid.contains(hold.withdrawal.id.as_str());
             answers[*at] = Answer::Held(match outcome {
-                HoldOutcome::Held if is_paid => Held::Done(Withdrawn::Paid),
-                HoldOutcome::HeldBefore { .. } if is_paid => Held::Done(Withdrawn::AlreadyPaid),
-                HoldOutcome::Held => Held::Ask(hold.payer.clone()),
-                HoldOutcome::HeldBefore { payer } => Held::Ask(payer),
-                HoldOutcome::Paid => Held::Done(Withdrawn::AlreadyPaid),
-                HoldOutcome::Refused(why) => Held::Done(Withdrawn::Refused(why)),
-                HoldOutcome::Short { balance } => Held::Done(Withdrawn::Short { balance }),
-                HoldOutcome::Conflict => Held::Done(Withdrawn::Conflict),
+                HoldOutcome::Held if is_paid => HoldOutcome::Decided(WithdrawalOutcome::Paid),
+                HoldOutcome::HeldBefore { .. } if is_paid => {
+                    HoldOutcome::Decided(WithdrawalOutcome::AlreadyPaid)
+                }
+                outcome => outcome,
             });
         }
         for (job, answer) in jobs.iter().zip(answers) {

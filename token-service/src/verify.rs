@@ -1,28 +1,18 @@
 //! What presented tokens are worth. // I7
 
-use crate::book::{Failed, Keys, TokenBook, key_of, open};
-use crate::options::{OPENED_AT_A_TIME, TEXTS_MAX};
+use crate::options::OPENED_AT_A_TIME;
 use crate::stats::{Cause, Verified};
+use crate::verifier::{Failed, KeyRingVerifier, Keys, key_of, open};
 use windfall_contract::rules::Revocations;
 use windfall_contract::tokens::TokenKey;
+use windfall_contract::verifier::{TEXTS_MAX, Verdict, VerifyError};
 use windfall_proto::v1::BonusToken;
-use windfall_token::{Reason, StoreAnswer, Verdict};
+use windfall_token::{Reason, StoreAnswer, Verdict as Compared};
 
 /// What is read in place of an illegal text's order number. No order can be called so.
 const NO_ORDER: &str = "\u{1}no order has such a name";
 
-/// Nothing was verified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum VerifyError {
-    /// Present fewer at a time.
-    #[error("{texts} tokens; at most {TEXTS_MAX} a call")]
-    TooMany {
-        /// How many there were.
-        texts: usize,
-    },
-}
-
-impl TokenBook {
+impl KeyRingVerifier {
     /// What texts that a user presents are worth: one verdict a text, in order. The store is asked once, for all of
     /// them; where it cannot say, what opens is `Unavailable`.
     ///
@@ -122,8 +112,10 @@ impl Judge<'_> {
             }
         }
         match self.keys.ring.verify_against(token, stored, self.tenant, self.user_id) {
-            Verdict::Illegal => Err(Cause::Differs),
-            verdict => Ok(verdict),
+            Compared::Valid(token) => Ok(Verdict::Valid(token)),
+            Compared::Unknown => Ok(Verdict::Unknown),
+            Compared::Unavailable => Ok(Verdict::Unavailable),
+            Compared::Illegal => Err(Cause::Differs),
         }
     }
 }

@@ -7,12 +7,12 @@ use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::task::block_in_place;
+use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::rewards::GrantReply;
+use windfall_ledger::{ArchiveFilter, Archived};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::Replayed;
-use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::{ArchiveFilter, Archived};
 
 /// Entries of one page.
 const PAGE: u32 = 1_000;

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use tokio::task::block_in_place;
 use windfall_contract::broker::Broker;
 use windfall_contract::tokens::TokenStore;
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, PostgresOptions};
 use windfall_queue::embedded::{EmbeddedBroker, EmbeddedOptions};
 use windfall_queue::kafka::{KafkaBroker, KafkaOptions};
 use windfall_queue::rocketmq::{RocketBroker, RocketOptions};
-use windfall_reward_service::ledger::{Ledger, LedgerOptions, LedgerReader, PostgresOptions};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
 use windfall_store::redis::{RedisOptions, RedisStore};
 

@@ -14,10 +14,10 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::block_in_place;
+use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_consumer::ConsumerStats;
 use windfall_contract::Clock;
 use windfall_reward_service::RewardHandle;
-use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 
 /// How long a guest may take to leave.
 const LEAVE: Duration = Duration::from_secs(15);

@@ -16,9 +16,9 @@ use windfall_consumer::{ConsumerHandle, ConsumerStats, Crashed, DrainReport, Gat
 use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::rules::Rules;
+use windfall_ledger::BudgetsApplied;
 use windfall_limiter::{Limit, Limiter, Now};
 use windfall_queue::virtual_queue::Fanout;
-use windfall_reward_service::ledger::BudgetsApplied;
 use windfall_reward_service::{CallError, RewardHandle};
 
 /// What consumers work with.

@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 pub use token_drop::TokenDrop;
 use windfall_config::LiveRules;
+use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_consumer::ConsumerStats;
 use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::connector::Connector;
 use windfall_contract::tokens::TokenStore;
+use windfall_ledger::Ledger;
 use windfall_queue::faulty::Faulty;
 use windfall_queue::virtual_queue::{Fanout, FanoutOptions, FanoutStats};
-use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::Ledger;
 use windfall_reward_service::{
     ConnectorOptions, GrantObserver, Payer, RewardHandle, RewardOptions, RewardService, RewardStats,
 };

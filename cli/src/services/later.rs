@@ -12,7 +12,7 @@ use windfall_config::LiveRules;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
 use windfall_queue::virtual_queue::{Fanout, Parcel, QueueId, Side, Undelivered};
-use windfall_reward_service::{Again, EventQueue, LaterGrants, NotQueued};
+use windfall_reward_service::{Again, AsyncGrants, EventQueue, NotQueued};
 
 /// How long a record is offered to its queue's topics.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -131,7 +131,7 @@ pub struct Rewriting(AbortHandle);
 impl Rewriting {
     /// Starts looking. `lag` says how many records the queues hold: while they are behind, an order is old because its
     /// event waits there, and a copy of it would only make them longer.
-    pub fn start(later: LaterGrants, again: Again, lag: impl Fn() -> u64 + Send + 'static) -> Self {
+    pub fn start(later: AsyncGrants, again: Again, lag: impl Fn() -> u64 + Send + 'static) -> Self {
         let task = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(Duration::from_millis(again.every_ms)).await;

@@ -25,10 +25,10 @@ use windfall_edge::{Faces, Health};
 use windfall_gateway::Gateway;
 use windfall_queue::virtual_queue::Fanout;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
-use windfall_reward_service::{Fuses, LaterGrants, ResumeOptions, Resumer, RewardHandle, RewardService};
+use windfall_reward_service::{AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardService};
 use windfall_sdk::{Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_token::KeyRing;
-use windfall_token_service::{TokenBook, TokenParts, TokenService};
+use windfall_token_service::{KeyRingVerifier, TokenParts, TokenService};
 use windfall_wallet::{Wallet, WalletParts, WalletService};
 
 /// What is open.
@@ -38,7 +38,7 @@ pub struct Parts {
     pub fanout: Option<Arc<Fanout>>,
     pub sdks: BTreeMap<String, Sdk>,
     pub rewards: Option<RewardHandle>,
-    pub book: Option<TokenBook>,
+    pub book: Option<KeyRingVerifier>,
     pub wallet: Option<Wallet>,
     pub connectors: Vec<Wired>,
     pub consuming: Option<Consuming>,
@@ -46,7 +46,7 @@ pub struct Parts {
     budgets: Option<AbortHandle>,
     slow: Option<Slow>,
     following: Option<FollowRules>,
-    later: Option<LaterGrants>,
+    later: Option<AsyncGrants>,
     rewriting: Option<Rewriting>,
     keys: Option<FollowKeys>,
     resuming: Option<AbortHandle>,
@@ -92,7 +92,7 @@ impl Parts {
             if role.judges_tokens() {
                 let parts =
                     TokenParts { keys: keys.clone(), store: Arc::clone(&tokens), rules: own.rules.clone() };
-                let book = TokenBook::open(options.token_service.clone(), parts)?;
+                let book = KeyRingVerifier::open(options.token_service.clone(), parts)?;
                 let taking = book.clone();
                 let take = move |ring| taking.set_keys(ring).map_err(|error| error.to_string());
                 own.keys = Some(FollowKeys::start(&options.keys_path(), take));
@@ -101,13 +101,14 @@ impl Parts {
         }
         if let (Some(book), Some(rewards), true) = (&own.book, &own.rewards, role.serves_wallets()) {
             let rewards = Arc::new(rewards.clone().with_fuses(fuses(&own.rules)));
-            let (book, accounts) = (book.clone(), Arc::clone(&rewards) as _);
-            own.wallet = Some(Wallet::open(options.wallet.clone(), WalletParts { book, rewards, accounts })?);
+            let (verifier, accounts) = (Arc::new(book.clone()), Arc::clone(&rewards) as _);
+            own.wallet =
+                Some(Wallet::open(options.wallet.clone(), WalletParts { verifier, rewards, accounts })?);
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, role.serves_grants()) {
             let queue = Arc::new(LaterQueue::new(Arc::clone(fanout), own.rules.clone()));
             let granting = rewards.clone().with_fuses(fuses(&own.rules));
-            let later = LaterGrants::new(granting, queue, options.grant_async.later_options());
+            let later = AsyncGrants::new(granting, queue, options.grant_async.later_options());
             own.later = Some(later);
         }
         if let (Some(rewards), false) = (&own.rewards, own.connectors.is_empty()) {

@@ -2,9 +2,10 @@
 
 use super::{Outcome, Place, budget, clean, open, order};
 use crate::{
-    Attempt, BUDGET_MAX, BudgetSet, BudgetsApplied, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason,
+    Attempt, BUDGET_MAX, BudgetSet, BudgetsApplied, Finish, Ledger, LedgerError, Order, OrderOutcome,
     Unbudgeted, Writers,
 };
+use windfall_contract::accounts::Reason;
 
 pub(super) fn all_and_no_more(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;

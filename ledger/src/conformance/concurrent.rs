@@ -1,8 +1,9 @@
 //! Many writers at once.
 
 use super::{Outcome, Place, budget, clean, names, open, order, writers};
-use crate::{Attempt, BUDGET_MAX, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason};
+use crate::{Attempt, BUDGET_MAX, Finish, Ledger, LedgerError, Order, OrderOutcome};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use windfall_contract::accounts::Reason;
 
 const WRITERS: usize = 4;
 

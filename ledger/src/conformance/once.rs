@@ -1,9 +1,8 @@
 //! An order credits once (I1).
 
 use super::{Outcome, Place, clean, names, open, order};
-use crate::{
-    ArchiveEntry, ArchiveFilter, Attempt, BUDGET_MAX, LedgerError, Order, OrderOutcome, Reason, Unbudgeted,
-};
+use crate::{ArchiveEntry, ArchiveFilter, Attempt, BUDGET_MAX, LedgerError, Order, OrderOutcome, Unbudgeted};
+use windfall_contract::accounts::Reason;
 
 pub(super) fn credits_once(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;

@@ -1,7 +1,8 @@
 //! Orders that a downstream decides: reserved, then posted or released.
 
 use super::{Outcome, Place, budget, clean, names, open, order};
-use crate::{Attempt, Awaits, Finish, Ledger, LedgerError, OrderOutcome, Reason, Status};
+use crate::{Attempt, Awaits, Finish, Ledger, LedgerError, OrderOutcome};
+use windfall_contract::accounts::{Reason, Status};
 
 pub(super) fn ends_once(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;

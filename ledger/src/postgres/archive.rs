@@ -1,6 +1,6 @@
 //! The failure archive's rows.
 
-use super::programs::{cell, text};
+use super::budget_keys::{cell, text};
 use super::session::Session;
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::error::LedgerError;

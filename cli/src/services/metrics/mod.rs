@@ -11,7 +11,7 @@ use windfall_edge::{Kind, Metrics, Sample};
 use windfall_queue::virtual_queue::Fanout;
 use windfall_reward_service::{RewardHandle, TypeStats};
 use windfall_sdk::{Sdk, SdkStats};
-use windfall_token_service::{Cause as TokenCause, TokenBook};
+use windfall_token_service::{Cause as TokenCause, KeyRingVerifier};
 use windfall_wallet::Wallet;
 
 /// Registers everything that the process has.
@@ -263,7 +263,7 @@ fn grants(metrics: &Metrics, rewards: &RewardHandle) {
     });
 }
 
-fn tokens(metrics: &Metrics, book: &TokenBook) {
+fn tokens(metrics: &Metrics, book: &KeyRingVerifier) {
     let own = book.clone();
     metrics.register(
         "windfall_verified_tokens_total",
