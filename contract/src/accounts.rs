@@ -147,13 +147,13 @@ pub trait Accounts: Send + Sync {
     /// [`AccountsError`].
     async fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, AccountsError>;
 
-    /// Orders as they stand: one answer a number, in order, `None` where it is not known.
+    /// Orders as they stand: one answer for each number, in order, `None` where it is not known.
     ///
     /// # Errors
     /// [`AccountsError`].
     async fn orders(&self, trade_nos: &[String]) -> Result<Vec<Option<StoredOrder>>, AccountsError>;
 
-    /// Pays out once an id.
+    /// Pays out once for each id.
     ///
     /// # Errors
     /// [`AccountsError`]: whether it is held or paid, nobody knows; ask again with the same id.

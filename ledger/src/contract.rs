@@ -35,7 +35,7 @@ pub(crate) trait Store: Debug + Send {
 pub(crate) trait Transaction: Debug {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
-    /// One payer an order; the front has counted them.
+    /// One payer for each order; the front has counted them.
     fn reserve(
         &mut self,
         batch: &[Order<'_>],

@@ -76,7 +76,7 @@ impl Ledger {
         Ok(Tx::new(self.store.begin()?))
     }
 
-    /// Credits a batch in one transaction: one outcome an order, in order, durable when this returns.
+    /// Credits a batch in one transaction: one outcome for each order, in order, durable when this returns.
     ///
     /// # Errors
     /// [`LedgerError`]: repeat the whole batch.
@@ -84,8 +84,8 @@ impl Ledger {
         self.transact(|tx| tx.apply(batch, Attempt::Normal))
     }
 
-    /// Sets budgets in one transaction, whatever the rules' version; those not named stay as they are. A total is never set below what is
-    /// used and reserved (I4); where it was asked to be, the answer says so.
+    /// Sets budgets in one transaction, whatever the rules' version; those not named stay as they are. A total is never
+    /// set below what is used and reserved (I4); where it was asked to be, the answer says so.
     ///
     /// # Errors
     /// [`LedgerError`]: no budget was changed, or nobody knows; set them again.

@@ -73,7 +73,7 @@ impl LedgerReader {
         Ok(self.read.orders(&[trade_no])?.pop().flatten())
     }
 
-    /// Orders by number: one answer a number, in order, `None` where it is not known.
+    /// Orders by number: one answer for each number, in order, `None` where it is not known.
     ///
     /// # Errors
     /// [`LedgerError`].

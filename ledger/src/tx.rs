@@ -34,7 +34,7 @@ impl<'l> Tx<'l> {
         done
     }
 
-    /// Credits orders that the ledger itself pays: one outcome an order, in order. Repeats within the batch are
+    /// Credits orders that the ledger itself pays: one outcome for each order, in order. Repeats within the batch are
     /// answered as if they came one after another.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.apply(batch, attempt))
     }
 
-    /// Holds the budget of orders that a downstream decides: one of `payers` an order. [`OrderOutcome::Reserved`]
+    /// Holds the budget of orders that a downstream decides: one of `payers` for each order. [`OrderOutcome::Reserved`]
     /// says to ask; so does a repeat, until the order has ended by [`Tx::post`] or [`Tx::release`]. Whom to ask,
     /// [`StoredOrder::payer`] says: the one that was given first, since it may have paid, whatever a repeat gives.
     /// One that [`Tx::promise`] holds is the downstream's from then on.
@@ -86,7 +86,7 @@ impl<'l> Tx<'l> {
         Ok(self.orders(&[trade_no])?.pop().flatten())
     }
 
-    /// Orders as this transaction sees them: one answer a number, in order.
+    /// Orders as this transaction sees them: one answer for each number, in order.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.

@@ -26,7 +26,7 @@ pub trait EventQueue: Send + Sync {
     /// reserved, which would otherwise stay so.
     fn check(&self, event: &Bytes) -> Result<(), NotQueued>;
 
-    /// Writes events, as the bytes say: one answer an event, in order. `strong`: Ok says that a broker has
+    /// Writes events, as the bytes say: one answer for each event, in order. `strong`: Ok says that a broker has
     /// acknowledged it. Else it says that it is on its way, and may be lost with this process.
     async fn enqueue(&self, events: &[Bytes], strong: bool) -> Vec<Result<(), NotQueued>>;
 }
@@ -137,7 +137,7 @@ impl AsyncGrants {
         self.options.scenes.get(&key).copied().unwrap_or(self.options.default)
     }
 
-    /// Takes events of one bonus type: one answer an event, in order. Cancelled, its outcome is unknown: ask again
+    /// Takes events of one bonus type: one answer for each event, in order. Cancelled, its outcome is unknown: ask again
     /// with the same bytes.
     pub async fn accept(&self, bonus_type: &str, events: &[Bytes]) -> Vec<AsyncGrantReply> {
         let steps: Vec<SceneSteps> = events.iter().map(|event| self.steps(bonus_type, event)).collect();
@@ -289,8 +289,8 @@ impl RewardHandle {
                 let entry = ArchiveEntry {
                     trade_no: Some(&own),
                     payload: &payload,
-                    reason: &reason,
-                    detail: &detail,
+                    reason: reason.as_str().into(),
+                    detail: detail.into(),
                     time_ms: now_ms,
                 };
                 tx.archive(&[entry])?;

@@ -16,16 +16,7 @@ pub(crate) struct Round<'l, 'j> {
     now_ms: i64,
     done: Done<'j>,
     /// Archive entries, written as one just before the commit.
-    archive: Vec<Entry<'j>>,
-}
-
-/// An archive entry in the making.
-#[derive(Debug)]
-struct Entry<'j> {
-    trade_no: Option<&'j str>,
-    payload: &'j [u8],
-    reason: String,
-    detail: String,
+    archive: Vec<ArchiveEntry<'j>>,
 }
 
 /// What a committed transaction has done.
@@ -43,20 +34,8 @@ impl<'l, 'j> Round<'l, 'j> {
     }
 
     pub fn commit(mut self) -> Result<Done<'j>, LedgerError> {
-        let time_ms = self.now_ms;
-        let entries: Vec<ArchiveEntry<'_>> = self
-            .archive
-            .iter()
-            .map(|Entry { trade_no, payload, reason, detail }| ArchiveEntry {
-                trade_no: *trade_no,
-                payload,
-                reason,
-                detail,
-                time_ms,
-            })
-            .collect();
-        if !entries.is_empty() {
-            self.done.archived += self.tx.archive(&entries)? as u64;
+        if !self.archive.is_empty() {
+            self.done.archived += self.tx.archive(&self.archive)? as u64;
         }
         self.tx.commit()?;
         Ok(self.done)
@@ -196,8 +175,8 @@ impl<'l, 'j> Round<'l, 'j> {
     }
 
     fn archive(&mut self, trade_no: Option<&'j str>, payload: &'j [u8], rejection: Rejection, detail: &str) {
-        let (reason, detail) = (rejection.to_string(), detail.to_owned());
-        self.archive.push(Entry { trade_no, payload, reason, detail });
+        let (reason, detail) = (rejection.to_string().into(), detail.to_owned().into());
+        self.archive.push(ArchiveEntry { trade_no, payload, reason, detail, time_ms: self.now_ms });
     }
 
     /// Stores what a downstream decided: one reply for each that it paid, then for each that it refused.
@@ -271,11 +250,12 @@ impl<'l, 'j> Round<'l, 'j> {
         let finish = finish.first().copied().unwrap_or(Finish::Unknown);
         if end.refused.is_none() && finish == Finish::Otherwise {
             tracing::error!(id, "a withdrawal was paid out after it had been refused and given back");
-            self.archive.push(Entry {
+            self.archive.push(ArchiveEntry {
                 trade_no: Some(id),
                 payload: id.as_bytes(),
                 reason: "paid_after_refusal".into(),
                 detail: "a withdrawal: its payer refused it, so the money went back, and then paid it".into(),
+                time_ms: self.now_ms,
             });
         }
         Ok(finish)

@@ -55,8 +55,9 @@ pub(crate) struct Inner {
 }
 
 impl RewardHandle {
-    /// A handle whose [`grant_batch`](windfall_contract::rewards::Rewards::grant_batch) grants only what the operator's fuses let through, and asks for the
-    /// rest again in a second. For callers beside the consumer, which keeps to the fuses by itself.
+    /// A handle whose [`grant_batch`](windfall_contract::rewards::Rewards::grant_batch) grants only what the operator's
+    /// fuses let through, and asks for the rest again in a second. For callers beside the consumer, which keeps to the
+    /// fuses by itself.
     #[must_use]
     pub fn with_fuses(self, fuses: Fuses) -> Self {
         Self { fuses: Some(fuses), ..self }

@@ -1,12 +1,15 @@
 //! Grants rewards: each order number once (I1), inside budgets (I4), into the ledger or a downstream system.
 //!
-//! - [`contract`] is what callers code against, here or over a wire; [`accounts`] is the part of it for wallets.
 //! - [`RewardService::start`] starts the threads that write the ledger, one on a file, several on a database;
-//!   calls of many callers share a transaction (group commit), and are answered after its commit. [`RewardHandle`] implements
-//!   [`contract::Rewards`].
-//! - [`Connector`] is what a downstream system offers. An order is reserved in the ledger before the downstream
-//!   is asked, and posted when it has paid; whatever gets lost in between, it is asked again with the same key.
-//! - Money goes out by [`accounts::Accounts::withdraw`]: held, paid by [`RewardOptions::payout`], ended; once an id.
+//!   calls of many callers share a transaction (group commit), and are answered after its commit.
+//! - [`RewardHandle`] implements what callers code against, here or over a wire:
+//!   [`Rewards`](windfall_contract::rewards::Rewards) for consumers, and
+//!   [`Accounts`](windfall_contract::accounts::Accounts) for wallets.
+//! - A [`Connector`](windfall_contract::connector::Connector) is what a downstream system offers. An order is reserved
+//!   in the ledger before the downstream is asked, and posted when it has paid; whatever gets lost in between, it is
+//!   asked again with the same key.
+//! - Money goes out by [`withdraw`](windfall_contract::accounts::Accounts::withdraw): it is held, paid by
+//!   [`RewardOptions::payout`], and ended, once for each id.
 //!   [`Resumer`] asks about those that nobody asks about again.
 //! - [`AsyncGrants`] takes events now and has them granted later: budget reserved, event queued, then accepted.
 //! - `rpc` (feature `rpc`) is the service over gRPC.

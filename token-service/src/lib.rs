@@ -6,10 +6,10 @@
 //! - [`TokenService`] offers it over gRPC, as `windfall.v1.Tokens`.
 //! - [`TokenStats`] counts verdicts, and for operators alone why texts were illegal.
 //!
-//! Only [`Verdict::Valid`](windfall_contract::verifier::Verdict::Valid) may force a credit (I7): it opens with a key of the ring, is not revoked, belongs to the
-//! user who calls, and equals what the store holds in every field. A store that cannot answer makes `Unavailable`,
-//! never a guess. Whatever is illegal looks the same outside, in words and, as far as is [told below](self#time), in
-//! time.
+//! Only [`Verdict::Valid`](windfall_contract::verifier::Verdict::Valid) may force a credit (I7): it opens with a key of
+//! the ring, is not revoked, belongs to the user who calls, and equals what the store holds in every field. A store
+//! that cannot answer makes `Unavailable`, never a guess. Whatever is illegal looks the same outside, in words and, as
+//! far as is [told below](self#time), in time.
 //!
 //! # Time
 //! An illegal text takes the path of a legal one: the store is asked about it as well, in the same read, and one that

@@ -1,4 +1,4 @@
-//! Pays out, once an id.
+//! Pays out, once for each id.
 
 use crate::incoming::Incoming;
 use crate::options::{FORCES_MAX, GRANT_EVENTS, RETRY_MS};

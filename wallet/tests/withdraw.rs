@@ -1,4 +1,4 @@
-//! Paid once an id, whatever breaks on the way.
+//! Paid once for each id, whatever breaks on the way.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod bank;

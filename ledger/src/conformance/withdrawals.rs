@@ -1,4 +1,4 @@
-//! Withdrawals: held once an id, never below 0, then paid or given back.
+//! Withdrawals: held once for each id, never below 0, then paid or given back.
 
 use super::concurrent::all_at_once;
 use super::{Outcome, Place, clean, names, open, order};

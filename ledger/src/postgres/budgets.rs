@@ -212,7 +212,7 @@ fn refuse_unbudgeted(
 
 /// Takes each budget key's sum from this writer's own row, where it has that much room; answers which had.
 ///
-/// READ COMMITTED suffices: a row that another transaction has in hand is waited for, and the condition is then
+/// READ COMMITTED suffices: a row that another transaction works on is waited for, and the condition is then
 /// checked again on its new version. Rows that are gone, since the budget was split anew, are not updated: the
 /// careful way finds the new ones.
 fn take_whole(

@@ -190,7 +190,7 @@ impl PgTx<'_> {
         Ok(decided)
     }
 
-    /// Ends reserved orders: one answer a number, repeats as if they came one after another.
+    /// Ends reserved orders: one answer for each number, repeats as if they came one after another.
     pub(super) fn finish(
         &mut self,
         ends: &[(&str, Status)],

@@ -11,8 +11,9 @@
 //! was waited for is read by a later statement, never by the one that waited.
 //!
 //! ## Locks
-//! Order numbers (or withdrawals), budget rows, then accounts, each in the order of their keys. Where two writers still meet
-//! head on, the server ends one of them; it is told [`LedgerError::Contended`](crate::LedgerError::Contended) and repeats its transaction.
+//! Order numbers (or withdrawals), budget rows, then accounts, each in the order of their keys. Where two writers still
+//! meet head on, the server ends one of them; it is told [`LedgerError::Contended`](crate::LedgerError::Contended) and
+//! repeats its transaction.
 //!
 //! ## What may be lost
 //! A connection that is lost before `COMMIT` was sent has stored nothing; after it, nobody knows

@@ -52,7 +52,7 @@ fn columns(status: Status, awaits: Awaits, took_ms: i64) -> (i16, i16, Option<i6
 /// Inserts the orders at `firsts`, which are sorted by order number, as if all went well: `transfers` pay them.
 /// Answers which of them are new.
 ///
-/// READ COMMITTED suffices: the unique index decides. Where another transaction has the same order in hand, this
+/// READ COMMITTED suffices: the unique index decides. Where another transaction works on the same order, this
 /// statement waits for its end; if it commits, the order is not ours, and [`read`], a later statement with a later
 /// snapshot, finds it; if it rolls back, the order is ours. All writers insert in the order of the numbers, so
 /// two that share several wait for each other in one direction.

@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use tokio_postgres::Row;
 use windfall_contract::accounts::{FlowKind, FlowLine, Status, StoredOrder};
 
-/// Orders as they stand: one answer a number, in order.
+/// Orders as they stand: one answer for each number, in order.
 pub(crate) fn orders(session: &Session, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
     let rows = session.query(
         "SELECT o.trade_no, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \

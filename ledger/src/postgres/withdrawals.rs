@@ -284,7 +284,7 @@ impl PgTx<'_> {
         Ok(batch.iter().map(|(asked, _)| new.contains(asked.id.as_str())).collect())
     }
 
-    /// Ends held withdrawals: one answer an id, repeats as if they came one after another.
+    /// Ends held withdrawals: one answer for each id, repeats as if they came one after another.
     pub(super) fn end_all(
         &mut self,
         ends: &[(&str, End<'_>)],

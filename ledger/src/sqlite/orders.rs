@@ -135,7 +135,8 @@ pub(crate) fn set_awaits(
     Ok(())
 }
 
-/// Moves an order to another status; one that is reserved waits for its payer. `transfer` is the number of the one that paid it, 0 for none.
+/// Moves an order to another status; one that is reserved waits for its payer. `transfer` is the number of the one that
+/// paid it, 0 for none.
 pub(crate) fn set_status(
     db: &Connection,
     trade_no: &str,
