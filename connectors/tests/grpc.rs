@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use support::{PAUSE_MS, answering, book, by_hand, grpc, grpc_options, order, quick, server};
 use tokio::io::AsyncWriteExt;
 use windfall_connectors::fake::Trouble;
+use windfall_connectors::fake::{FakeBook, FakeOptions};
 use windfall_connectors::{GrpcConnector, SetupError};
 use windfall_contract::Clock;
 use windfall_contract::connector::{Connector, PayAnswer};
-use windfall_reward_service::fake::{FakeBook, FakeOptions};
 
 #[tokio::test]
 async fn an_order_is_paid_once_and_everybody_is_told() {
@@ -81,7 +81,7 @@ async fn no_connection_is_not_paid_and_a_broken_one_is_unknown() {
     assert_eq!((connector.metrics().unreachable, connector.metrics().unknown), (1, 0));
     // It comes back on the same port, and the connector with it.
     let downstream =
-        windfall_reward_service::fake::FakeDownstream::open(book(folder.path()), quick(), Clock::system());
+        windfall_connectors::fake::FakeDownstream::open(book(folder.path()), quick(), Clock::system());
     let options = windfall_connectors::fake::ServerOptions { listen: address, ..support::server_options() };
     let downstream = std::sync::Arc::new(downstream.unwrap());
     let server =

@@ -11,10 +11,10 @@ use support::{
 };
 use tokio::io::AsyncWriteExt;
 use windfall_connectors::fake::Trouble;
+use windfall_connectors::fake::{FakeBook, FakeOptions};
 use windfall_connectors::{HttpConnector, SetupError};
 use windfall_contract::Clock;
 use windfall_contract::connector::{Connector, PayAnswer};
-use windfall_reward_service::fake::{FakeBook, FakeOptions};
 
 #[tokio::test]
 async fn an_order_is_paid_once_and_everybody_is_told() {

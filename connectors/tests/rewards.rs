@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{book, grpc, http, quick, server};
 use windfall_connectors::fake::Trouble;
+use windfall_connectors::fake::{FakeBook, FakeOptions};
 use windfall_contract::Clock;
+use windfall_contract::accounts::Status;
 use windfall_contract::connector::Connector;
 use windfall_contract::rewards::{GrantReply, Rewards};
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::fake::{FakeBook, FakeOptions};
-use windfall_reward_service::ledger::{Ledger, LedgerOptions, LedgerReader, Status};
 use windfall_reward_service::{ConnectorOptions, Payer, RewardHandle, RewardOptions, RewardService};
 
 const ORDERS: usize = 120;
@@ -152,7 +153,7 @@ async fn through_restarts_of_the_downstream_each_order_is_paid_once() {
     drop(call.await);
     rewards.grant_batch("badge", &events).await;
     let again =
-        windfall_reward_service::fake::FakeDownstream::open(book(folder.path()), quick(), Clock::system());
+        windfall_connectors::fake::FakeDownstream::open(book(folder.path()), quick(), Clock::system());
     let options = windfall_connectors::fake::ServerOptions { listen: address, ..support::server_options() };
     let second =
         windfall_connectors::fake::FakeServer::start(options, Arc::new(again.unwrap()), Clock::system());

@@ -3,22 +3,22 @@
 use async_trait::async_trait;
 
 /// Money that a user takes out. `id` is the idempotency key: the same withdrawal may be asked for again and again,
-/// and is paid once.
+/// and is paid once. It is the one request between the wire and SQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WithdrawOrder {
-    /// The caller's, once a withdrawal: 1 to 128 visible ASCII characters.
+pub struct Withdrawal {
+    /// The caller's idempotency key, one for each withdrawal: 1 to 128 visible ASCII characters.
     pub id: String,
-    /// Whose balance.
+    /// The user whose balance it leaves.
     pub user_id: i64,
-    /// The bonus type, the asset that goes out.
+    /// The bonus type that goes out.
     pub bonus_type: String,
     /// In the smallest unit, at least 1.
     pub amount: i64,
 }
 
-/// What became of a withdrawal.
+/// What became of a withdrawal. It is the one answer between SQL and the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Withdrawn {
+pub enum WithdrawalOutcome {
     /// Paid by this call.
     Paid,
     /// Paid by an earlier call with the same id.
@@ -106,8 +106,8 @@ pub struct FlowLine {
     pub kind: FlowKind,
     /// The order that it paid, or the withdrawal's id.
     pub trade_no: String,
-    /// The asset, a bonus type.
-    pub asset: String,
+    /// The bonus type.
+    pub bonus_type: String,
     /// Who paid: the campaign. Empty with withdrawals.
     pub activity: String,
     /// In the smallest unit, always positive.
@@ -147,15 +147,15 @@ pub trait Accounts: Send + Sync {
     /// [`AccountsError`].
     async fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, AccountsError>;
 
-    /// Orders as they stand: one answer a number, in order, `None` where it is not known.
+    /// Orders as they stand: one answer for each number, in order, `None` where it is not known.
     ///
     /// # Errors
     /// [`AccountsError`].
     async fn orders(&self, trade_nos: &[String]) -> Result<Vec<Option<StoredOrder>>, AccountsError>;
 
-    /// Pays out once an id.
+    /// Pays out once for each id.
     ///
     /// # Errors
     /// [`AccountsError`]: whether it is held or paid, nobody knows; ask again with the same id.
-    async fn withdraw(&self, order: &WithdrawOrder) -> Result<Withdrawn, AccountsError>;
+    async fn withdraw(&self, withdrawal: &Withdrawal) -> Result<WithdrawalOutcome, AccountsError>;
 }

@@ -1,13 +1,14 @@
 //! The traits between Windfall's rooms, and the words that they share. No I/O, no threads, no clock reads.
 //!
 //! An implementation depends on this crate and never on another implementation: the consumer knows [`rewards`] and
-//! not the ledger, a wallet knows [`accounts`] and [`tokens`] and neither SQL nor Redis, a sender knows [`broker`] and
+//! not the ledger, a wallet knows [`accounts`] and [`verifier`] and neither SQL nor Redis, a sender knows [`broker`] and
 //! no broker's client. Each contract has a conformance suite that every implementation passes.
 //!
 //! | module | what it says | implemented by | used by |
 //! |---|---|---|---|
 //! | [`broker`] | producers and consumers of topics | `queue/*` | SDK, consumer |
-//! | [`tokens`] | the token store | `store` | SDK, token service, wallet |
+//! | [`tokens`] | the token store | `store` | SDK, token service |
+//! | [`verifier`] | listing and verifying tokens | token service | wallet |
 //! | [`rewards`] | granting and archiving events | reward service, its gRPC client | consumer, wallet |
 //! | [`accounts`] | balances, flow, orders, withdrawals | reward service, its gRPC client | wallet, token service |
 //! | [`connector`] | a downstream system that pays | `connectors` | reward service |
@@ -41,5 +42,6 @@ mod revocations;
 pub mod rewards;
 pub mod rules;
 pub mod tokens;
+pub mod verifier;
 
 pub use clock::Clock;

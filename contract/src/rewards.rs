@@ -70,7 +70,7 @@ pub enum RetryReason {
     /// The downstream did not answer: credited or not, nobody knows. Counts as a failed grant.
     #[error("downstream_timeout")]
     DownstreamTimeout,
-    /// Too many calls are in hand; ours to solve, so it does not count as a failed grant.
+    /// Too many calls are in flight; ours to solve, so it does not count as a failed grant.
     #[error("busy")]
     Busy,
     /// Our own store cannot answer; ours to solve, so it does not count as a failed grant.
@@ -110,7 +110,7 @@ pub struct ArchiveUnavailable(pub String);
 /// Grants rewards.
 #[async_trait]
 pub trait Rewards: Send + Sync {
-    /// Grants events of one bonus type: one reply an event, in order. Whatever fails as a whole answers `Retry`
+    /// Grants events of one bonus type: one reply for each event, in order. Whatever fails as a whole answers `Retry`
     /// for each. Cancelled, its outcome is unknown: ask again with the same bytes.
     async fn grant_batch(&self, bonus_type: &str, events: &[Bytes]) -> Vec<GrantReply>;
 

@@ -56,7 +56,7 @@ pub trait TokenStore: Send + Sync {
     /// [`Unavailable`]; repeat the whole batch.
     async fn remove(&self, batch: &[TokenKey]) -> Result<(), Unavailable>;
 
-    /// Reads tokens: one answer a key, in order, `None` where none is stored.
+    /// Reads tokens: one answer for each key, in order, `None` where none is stored.
     ///
     /// # Errors
     /// [`Unavailable`].

@@ -1,16 +1,18 @@
 //! The failure archive: what finally failed, with its bytes, until a person deals with it.
 
+use std::borrow::Cow;
+
 /// Something to keep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveEntry<'a> {
     /// Its order number, where it could be read.
     pub trade_no: Option<&'a str>,
     /// The event's bytes, or a whole record's.
     pub payload: &'a [u8],
     /// Why, as one word (`budget_exhausted`). With the bytes it makes the entry unique.
-    pub reason: &'a str,
+    pub reason: Cow<'a, str>,
     /// More about it, for a person.
-    pub detail: &'a str,
+    pub detail: Cow<'a, str>,
     /// When; Unix milliseconds.
     pub time_ms: i64,
 }

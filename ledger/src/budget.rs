@@ -1,4 +1,4 @@
-//! Budget arithmetic over the shards of one program, apart from SQL. It keeps I4.
+//! Budget arithmetic over the shards of one budget key, apart from SQL. It keeps I4.
 
 /// One shard of a budget. Always `used + reserved <= total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,7 +14,7 @@ impl Shard {
     }
 }
 
-/// The shards of one program while a transaction works on them.
+/// The shards of one budget key while a transaction works on them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shards {
     shards: Vec<Shard>,

@@ -4,15 +4,14 @@
 
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::error::{LedgerError, OpenError};
-use crate::ledger::Writers;
 use crate::model::{
-    Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, FlowLine, Order, OrderOutcome, Reason,
-    ReservedOrder, StoredOrder,
+    Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome, ReservedOrder,
+    Writers,
 };
-use crate::reader::OrderLine;
 use crate::reconcile::Reconciliation;
-use crate::withdrawal::{HoldOutcome, StoredWithdrawal, Withdrawal};
+use crate::withdrawal::{Held, HoldOutcome, StoredWithdrawal};
 use std::fmt::Debug;
+use windfall_contract::accounts::{FlowLine, Reason, StoredOrder};
 
 /// A connection that writes.
 pub(crate) trait Store: Debug + Send {
@@ -36,7 +35,7 @@ pub(crate) trait Store: Debug + Send {
 pub(crate) trait Transaction: Debug {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
-    /// One payer an order; the front has counted them.
+    /// One payer for each order; the front has counted them.
     fn reserve(
         &mut self,
         batch: &[Order<'_>],
@@ -52,7 +51,7 @@ pub(crate) trait Transaction: Debug {
 
     fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
 
-    fn hold(&mut self, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError>;
+    fn hold(&mut self, batch: &[Held<'_>], time_ms: i64) -> Result<Vec<HoldOutcome>, LedgerError>;
 
     fn pay_out(&mut self, ids: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
 
@@ -78,7 +77,7 @@ pub(crate) type Lines<'r> = Box<dyn Iterator<Item = Result<OrderLine, LedgerErro
 pub(crate) trait Read: Debug {
     fn lines(&self) -> Result<Lines<'_>, LedgerError>;
 
-    fn balance(&self, user_id: i64, asset: &str) -> Result<i64, LedgerError>;
+    fn balance(&self, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError>;
 
     fn balances(&self, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError>;
 

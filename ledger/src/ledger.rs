@@ -4,7 +4,7 @@ use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::Store;
 use crate::error::{LedgerError, OpenError};
 use crate::model::{
-    Attempt, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, FlowLine, Order, OrderOutcome, StoredOrder,
+    Attempt, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Order, OrderOutcome, Writers,
 };
 use crate::reader::LedgerReader;
 use crate::reconcile::Reconciliation;
@@ -12,6 +12,7 @@ use crate::sqlite::{LedgerOptions, SqliteLedger};
 use crate::tx::Tx;
 use crate::withdrawal::StoredWithdrawal;
 use std::path::Path;
+use windfall_contract::accounts::{FlowLine, StoredOrder};
 
 /// A transaction that was in the way of another is repeated so often, where a whole transaction is at hand.
 const ATTEMPTS: u32 = 8;
@@ -20,15 +21,6 @@ const ATTEMPTS: u32 = 8;
 #[derive(Debug)]
 pub struct Ledger {
     store: Box<dyn Store>,
-}
-
-/// How many may write a ledger at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writers {
-    /// One, over all processes: more would wait for its lock.
-    One,
-    /// Any number, each with a [`Ledger`] of its own.
-    Many,
 }
 
 impl Ledger {
@@ -84,7 +76,7 @@ impl Ledger {
         Ok(Tx::new(self.store.begin()?))
     }
 
-    /// Credits a batch in one transaction: one outcome an order, in order, durable when this returns.
+    /// Credits a batch in one transaction: one outcome for each order, in order, durable when this returns.
     ///
     /// # Errors
     /// [`LedgerError`]: repeat the whole batch.
@@ -92,8 +84,8 @@ impl Ledger {
         self.transact(|tx| tx.apply(batch, Attempt::Normal))
     }
 
-    /// Sets budgets in one transaction, whatever the rules' version; those not named stay as they are. A total is never set below what is
-    /// used and reserved (I4); where it was asked to be, the answer says so.
+    /// Sets budgets in one transaction, whatever the rules' version; those not named stay as they are. A total is never
+    /// set below what is used and reserved (I4); where it was asked to be, the answer says so.
     ///
     /// # Errors
     /// [`LedgerError`]: no budget was changed, or nobody knows; set them again.
@@ -152,15 +144,15 @@ impl Ledger {
         self.store.read().budgets()
     }
 
-    /// A user's balance of an asset, 0 where there is no such account.
+    /// A user's balance of a bonus type, 0 where there is no such account.
     ///
     /// # Errors
     /// [`LedgerError`].
-    pub fn balance(&self, user_id: i64, asset: &str) -> Result<i64, LedgerError> {
-        self.store.read().balance(user_id, asset)
+    pub fn balance(&self, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError> {
+        self.store.read().balance(user_id, bonus_type)
     }
 
-    /// A user's newest movements over all assets, newest first, at most `limit`. Of two that were written by
+    /// A user's newest movements over all bonus types, newest first, at most `limit`. Of two that were written by
     /// different writers at the same moment either may come first.
     ///
     /// # Errors

@@ -2,11 +2,12 @@
 //!
 //! An order number credits at most once, ever (I1): its row, the transfer, both balances and the budget's shard
 //! change in one transaction, and [`Ledger::apply`] returns when that is durable. Amounts are integers in the
-//! asset's smallest unit; every transfer goes from an activity's funding account to a user's account, so all
-//! balances of an asset sum to 0. Budgets are sharded rows that never go over (I4).
+//! bonus type's smallest unit; every transfer goes from an activity's funding account to a user's account, so all
+//! balances of a bonus type sum to 0. Budgets are sharded rows that never go over (I4).
 //!
-//! Money leaves by a [`Withdrawal`]: [`Tx::hold`] moves it from the user's account to the asset's clearing account,
-//! once an id and never below 0; [`Tx::pay_out`] moves it on to the payout account, [`Tx::give_back`] moves it back.
+//! Money leaves by a [`Withdrawal`](windfall_contract::accounts::Withdrawal): [`Tx::hold`] moves it from the user's
+//! account to the bonus type's clearing account, once for each id and never below 0; [`Tx::pay_out`] moves it on to the
+//! payout account, [`Tx::give_back`] moves it back.
 //!
 //! - [`Ledger`] writes; [`Tx`] groups steps into one transaction. The ledger lies in a file of its own (SQLite,
 //!   [`Ledger::open`]), which has one writer, or in a PostgreSQL database (`Ledger::connect`, feature
@@ -58,15 +59,15 @@ mod withdrawal;
 
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 pub use error::{LedgerError, OpenError};
-pub use ledger::{Ledger, Writers};
+pub use ledger::Ledger;
 pub use model::{
-    Attempt, Awaits, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Finish, FlowKind,
-    FlowLine, Order, OrderOutcome, Reason, ReservedOrder, SHARDS_MAX, Status, StoredOrder, Unbudgeted,
+    Attempt, Awaits, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Finish, Order,
+    OrderLine, OrderOutcome, ReservedOrder, SHARDS_MAX, Unbudgeted, Writers,
 };
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresOptions;
-pub use reader::{LedgerReader, OrderLine, OrderLines};
+pub use reader::{LedgerReader, OrderLines};
 pub use reconcile::Reconciliation;
 pub use sqlite::LedgerOptions;
 pub use tx::Tx;
-pub use withdrawal::{HoldOutcome, StoredWithdrawal, Withdrawal, WithdrawalStatus};
+pub use withdrawal::{HoldOutcome, StoredWithdrawal, WithdrawalStatus};

@@ -1,7 +1,7 @@
 //! What goes into the ledger and what it answers.
 
 use crate::error::LedgerError;
-pub use windfall_contract::accounts::{FlowKind, FlowLine, Reason, Status, StoredOrder};
+use windfall_contract::accounts::{Reason, Status, StoredOrder};
 
 /// One bonus to give. The caller has checked it: `trade_no` and names not empty, `amount` at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,9 +14,9 @@ pub struct Order<'a> {
     pub activity: &'a str,
     /// The place in it.
     pub scene: &'a str,
-    /// The bonus type; also the asset that moves.
+    /// The bonus type that moves.
     pub bonus_type: &'a str,
-    /// In the asset's smallest unit, at least 1.
+    /// In the smallest unit, at least 1.
     pub amount: i64,
     /// Now; Unix milliseconds.
     pub time_ms: i64,
@@ -40,6 +40,33 @@ impl Order<'_> {
         }
         Ok(())
     }
+}
+
+/// How many may write a ledger at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writers {
+    /// One, over all processes: more would wait for its lock.
+    One,
+    /// Any number, each with a [`Ledger`] of its own.
+    Many,
+}
+
+/// An order as the independent check wants it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderLine {
+    /// The order number.
+    pub trade_no: String,
+    /// Whose.
+    pub user_id: i64,
+    /// The bonus type.
+    pub bonus_type: String,
+    /// In the smallest unit.
+    pub amount: i64,
+    /// Where it stands.
+    pub status: Status,
+    /// Transfers that paid it, counted from the transfers themselves: 1 when credited, else 0, or something is
+    /// wrong.
+    pub credits: u32,
 }
 
 /// Indices of the first occurrence of each order number, in the order of the numbers: neighbours in the batch
@@ -215,7 +242,7 @@ impl BudgetSet<'_> {
         Ok(())
     }
 
-    /// It covers more than one program.
+    /// It covers more than one budget key.
     pub(crate) fn is_combined(&self) -> bool {
         self.scene == ALL || self.bonus_type == ALL
     }

@@ -3,11 +3,12 @@
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
-use crate::model::{BudgetState, FlowLine, ReservedOrder, Status, StoredOrder};
+use crate::model::{BudgetState, OrderLine, ReservedOrder};
 use crate::reconcile::Reconciliation;
 use crate::withdrawal::StoredWithdrawal;
 use std::fmt;
 use std::path::Path;
+use windfall_contract::accounts::{FlowLine, StoredOrder};
 
 /// A reader on its own connection. Opened by [`LedgerReader::open`] or `connect` it sees one moment of the ledger,
 /// that of its first read; while it is open old versions of rows cannot be cleaned away, so do not keep it. One of
@@ -15,24 +16,6 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct LedgerReader {
     read: Box<dyn Read + Send>,
-}
-
-/// An order as the independent check wants it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OrderLine {
-    /// The order number.
-    pub trade_no: String,
-    /// Whose.
-    pub user_id: i64,
-    /// The bonus type.
-    pub bonus_type: String,
-    /// In the smallest unit.
-    pub amount: i64,
-    /// Where it stands.
-    pub status: Status,
-    /// Transfers that paid it, counted from the transfers themselves: 1 when credited, else 0, or something is
-    /// wrong.
-    pub credits: u32,
 }
 
 impl LedgerReader {
@@ -66,7 +49,7 @@ impl LedgerReader {
         Ok(OrderLines { lines: self.read.lines()? })
     }
 
-    /// A user's balances by asset.
+    /// A user's balances by bonus type.
     ///
     /// # Errors
     /// [`LedgerError`].
@@ -90,7 +73,7 @@ impl LedgerReader {
         Ok(self.read.orders(&[trade_no])?.pop().flatten())
     }
 
-    /// Orders by number: one answer a number, in order, `None` where it is not known.
+    /// Orders by number: one answer for each number, in order, `None` where it is not known.
     ///
     /// # Errors
     /// [`LedgerError`].

@@ -10,10 +10,10 @@ pub(crate) const USER: i64 = 0;
 /// `accounts.kind` of an activity's funding account; its holder is the activity's name id. Where many write at
 /// once the account is spread over several rows: this kind and those above it.
 pub(crate) const FUNDING: i64 = 1;
-/// `accounts.kind` of an asset's clearing account, which holds withdrawals that are not decided; its holder is the
+/// `accounts.kind` of a bonus type's clearing account, which holds withdrawals that are not decided; its holder is the
 /// number of a row, where many write at once.
 pub(crate) const CLEARING: i64 = -1;
-/// `accounts.kind` of an asset's payout account, which took what left for good; its holder as with clearing.
+/// `accounts.kind` of a bonus type's payout account, which took what left for good; its holder as with clearing.
 pub(crate) const PAYOUT: i64 = -2;
 
 /// What does not fit together; all zero in a sound ledger.
@@ -31,13 +31,13 @@ pub struct Reconciliation {
     pub transfers_without_order: u64,
     /// Transfers of a credited order beyond its own (I1).
     pub double_credits: u64,
-    /// Transfers whose user, amount or program is not their order's.
+    /// Transfers whose user, amount or budget key is not their order's.
     pub mismatched_transfers: u64,
     /// Accounts whose balance is not the sum of their transfers, transfers of no account among them.
     pub wrong_balances: u64,
     /// Assets whose balances do not sum to 0.
-    pub unbalanced_assets: u64,
-    /// Withdrawals whose movements are not exactly those that their status says, for their user, asset and amount:
+    pub unbalanced_bonus_types: u64,
+    /// Withdrawals whose movements are not exactly those that their status says, for their user, bonus type and amount:
     /// held once, and paid or given back once or not at all.
     pub wrong_withdrawals: u64,
     /// Movements of withdrawals that do not exist.
@@ -72,7 +72,7 @@ SELECT count(*),
     count(*) FILTER (WHERE t.user_id <> o.user_id OR t.amount <> o.amount OR t.program <> o.program)
 FROM transfers t LEFT JOIN orders o ON o.trade_no = t.trade_no";
 
-const UNBALANCED_ASSETS: &str = "
+const UNBALANCED_BONUS_TYPES: &str = "
 SELECT count(*) FROM (SELECT asset FROM accounts GROUP BY asset HAVING sum(balance) <> 0) AS unbalanced";
 
 const BUDGETS_OVER: &str = "
@@ -107,7 +107,7 @@ fn wrong_balances() -> String {
 
 fn wrong_withdrawals() -> String {
     let (paid, refused) = (WithdrawalStatus::Paid.code(), WithdrawalStatus::Refused.code());
-    let moves = |kind: i64| format!("sum(CASE WHEN m.kind = {kind} THEN 1 ELSE 0 END)");
+    let transfers = |kind: i64| format!("sum(CASE WHEN m.kind = {kind} THEN 1 ELSE 0 END)");
     format!(
         "SELECT count(*) FROM (SELECT w.id FROM withdrawals w LEFT JOIN withdrawal_moves m ON m.withdrawal = w.id
          GROUP BY w.id, w.status HAVING {} <> 1
@@ -115,16 +115,16 @@ fn wrong_withdrawals() -> String {
              OR {} <> CASE WHEN w.status = {refused} THEN 1 ELSE 0 END
              OR sum(CASE WHEN m.user_id <> w.user_id OR m.asset <> w.asset OR m.amount <> w.amount
                  OR m.kind NOT IN ({HOLD}, {PAY}, {RETURN}) THEN 1 ELSE 0 END) > 0) AS wrong",
-        moves(HOLD),
-        moves(PAY),
-        moves(RETURN)
+        transfers(HOLD),
+        transfers(PAY),
+        transfers(RETURN)
     )
 }
 
 const MOVES_WITHOUT_WITHDRAWAL: &str = "
 SELECT count(*) FROM withdrawal_moves m LEFT JOIN withdrawals w ON w.id = m.withdrawal WHERE w.id IS NULL";
 
-/// A combined budget counts the orders of every program that it covers.
+/// A combined budget counts the orders of every budget key that it covers.
 fn wrong_budgets(column: &str, status: i64) -> String {
     format!(
         "WITH given AS (SELECT program, sum(amount) AS amount FROM orders WHERE status = {status} GROUP BY program)
@@ -164,7 +164,7 @@ pub(crate) fn reconcile(
         double_credits,
         mismatched_transfers,
         wrong_balances: count(&wrong_balances())?,
-        unbalanced_assets: count(UNBALANCED_ASSETS)?,
+        unbalanced_bonus_types: count(UNBALANCED_BONUS_TYPES)?,
         withdrawals: count("SELECT count(*) FROM withdrawals")?,
         wrong_withdrawals: count(&wrong_withdrawals())?,
         moves_without_withdrawal: count(MOVES_WITHOUT_WITHDRAWAL)?,

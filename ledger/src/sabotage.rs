@@ -11,7 +11,8 @@ pub fn skip_dedupe(on: bool) {
     DEDUPE_OFF.store(on, Ordering::Relaxed);
 }
 
-/// Breaks I4: budgets are counted but not enforced. Ledgers made under this feature lack the table's CHECK.
+/// Breaks I4: budgets are counted but not enforced. A ledger in a file that is made while this is on lacks the table's
+/// CHECK, and keeps lacking it.
 pub fn skip_budget_check(on: bool) {
     BUDGET_CHECK_OFF.store(on, Ordering::Relaxed);
 }

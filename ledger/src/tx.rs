@@ -3,8 +3,10 @@
 use crate::archive::{ArchiveEntry, Replay};
 use crate::contract::Transaction;
 use crate::error::LedgerError;
-use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, StoredOrder};
-use crate::withdrawal::{HoldOutcome, Withdrawal};
+use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
+use crate::withdrawal::HoldOutcome;
+use windfall_contract::accounts::Withdrawal;
+use windfall_contract::accounts::{Reason, StoredOrder};
 
 /// A transaction. Nothing is stored before [`Tx::commit`]; dropped, it never was. After any error it cannot be
 /// committed: repeat all of it.
@@ -32,7 +34,7 @@ impl<'l> Tx<'l> {
         done
     }
 
-    /// Credits orders that the ledger itself pays: one outcome an order, in order. Repeats within the batch are
+    /// Credits orders that the ledger itself pays: one outcome for each order, in order. Repeats within the batch are
     /// answered as if they came one after another.
     ///
     /// # Errors
@@ -41,7 +43,7 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.apply(batch, attempt))
     }
 
-    /// Holds the budget of orders that a downstream decides: one of `payers` an order. [`OrderOutcome::Reserved`]
+    /// Holds the budget of orders that a downstream decides: one of `payers` for each order. [`OrderOutcome::Reserved`]
     /// says to ask; so does a repeat, until the order has ended by [`Tx::post`] or [`Tx::release`]. Whom to ask,
     /// [`StoredOrder::payer`] says: the one that was given first, since it may have paid, whatever a repeat gives.
     /// One that [`Tx::promise`] holds is the downstream's from then on.
@@ -84,7 +86,7 @@ impl<'l> Tx<'l> {
         Ok(self.orders(&[trade_no])?.pop().flatten())
     }
 
-    /// Orders as this transaction sees them: one answer a number, in order.
+    /// Orders as this transaction sees them: one answer for each number, in order.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -109,13 +111,19 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.release(refused, time_ms))
     }
 
-    /// Moves money of users to the clearing accounts, once an id: one outcome a withdrawal, in order, repeats as if
-    /// they came one after another. No balance goes below 0. What this transaction credited before counts.
+    /// Moves money of users to the clearing accounts, once for each id: one outcome for each withdrawal, in order,
+    /// repeats as if they came one after another. Beside each stands who is to be asked to pay it: a downstream's
+    /// name, or the empty name for the ledger itself; the payer of the first call stays. No balance goes below 0.
+    /// What this transaction credited before counts.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
-    pub fn hold(&mut self, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError> {
-        self.run(|tx| tx.hold(batch))
+    pub fn hold(
+        &mut self,
+        batch: &[(&Withdrawal, &str)],
+        time_ms: i64,
+    ) -> Result<Vec<HoldOutcome>, LedgerError> {
+        self.run(|tx| tx.hold(batch, time_ms))
     }
 
     /// Held withdrawals were paid: their money moves from clearing to payout. Repeating it moves nothing.
@@ -148,7 +156,7 @@ impl<'l> Tx<'l> {
     }
 
     /// Sets budgets; those not named stay as they are. A total is never set below what is used and reserved
-    /// (I4); where it was asked to be, the answer says so. What the program gave out before counts.
+    /// (I4); where it was asked to be, the answer says so. What the budget key gave out before counts.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.

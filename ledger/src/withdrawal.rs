@@ -1,40 +1,28 @@
 //! Money that leaves a user's account: held, then paid or given back.
 
 use crate::error::LedgerError;
+use crate::model::Finish;
+use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
-/// A withdrawal to hold. The caller has checked it: `id` and `asset` not empty, `amount` at least 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Withdrawal<'a> {
-    /// The idempotency key: the same withdrawal may be asked for again and again.
-    pub id: &'a str,
-    /// Whose balance.
-    pub user_id: i64,
-    /// The asset that goes out, a bonus type.
-    pub asset: &'a str,
-    /// In the asset's smallest unit, at least 1.
-    pub amount: i64,
-    /// Who is to be asked to pay it: a downstream's name; empty: the ledger itself. Kept from the first call.
-    pub payer: &'a str,
-    /// Now; Unix milliseconds.
-    pub time_ms: i64,
-}
+/// A withdrawal to hold, and who is to be asked to pay it: a downstream's name, or the empty name for the ledger itself.
+/// The payer of the first call stays.
+pub(crate) type Held<'a> = (&'a Withdrawal, &'a str);
 
-impl Withdrawal<'_> {
-    /// Parsed at the edge, so this fails only where the code in front is wrong; the database must not find out.
-    pub(crate) fn check(&self) -> Result<(), LedgerError> {
-        let Self { id, asset, amount, payer, .. } = *self;
-        if amount < 1
-            || id.is_empty()
-            || asset.is_empty()
-            || [id, asset, payer].iter().any(|one| one.contains('\0'))
-        {
-            return Err(LedgerError::Invalid(format!(
-                "withdrawal {id:?} of {amount} {asset:?}: id and asset must not be empty, nothing may contain NUL, \
-                 the amount must be at least 1"
-            )));
-        }
-        Ok(())
+/// A withdrawal is parsed at the edge, so this fails only where the code in front is wrong; the database must not find
+/// out.
+pub(crate) fn check((withdrawal, payer): Held<'_>) -> Result<(), LedgerError> {
+    let Withdrawal { id, bonus_type, amount, .. } = withdrawal;
+    if *amount < 1
+        || id.is_empty()
+        || bonus_type.is_empty()
+        || [id, bonus_type, payer].iter().any(|one| one.contains('\0'))
+    {
+        return Err(LedgerError::Invalid(format!(
+            "withdrawal {id:?} of {amount} {bonus_type:?}: id and bonus type must not be empty, nothing may contain \
+             NUL, the amount must be at least 1"
+        )));
     }
+    Ok(())
 }
 
 /// What became of holding a withdrawal.
@@ -48,17 +36,8 @@ pub enum HoldOutcome {
         /// That one; empty: the ledger itself.
         payer: String,
     },
-    /// Paid out by an earlier call. Nothing moved.
-    Paid,
-    /// Given back by an earlier call, for this reason; final for this id. Nothing moved.
-    Refused(String),
-    /// The balance is too small. Nothing is kept; the id may be used again.
-    Short {
-        /// What there is.
-        balance: i64,
-    },
-    /// The id exists with another user, asset or amount. Nothing moved.
-    Conflict,
+    /// Decided, now or before: paid, refused, short or a conflict. Nothing moved by this call.
+    Decided(WithdrawalOutcome),
 }
 
 /// Where a withdrawal stands. Stored as a number: never renumber.
@@ -94,14 +73,8 @@ impl WithdrawalStatus {
 /// A withdrawal as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredWithdrawal {
-    /// Its id.
-    pub id: String,
-    /// Whose.
-    pub user_id: i64,
-    /// The asset.
-    pub asset: String,
-    /// In the smallest unit.
-    pub amount: i64,
+    /// What was asked for.
+    pub withdrawal: Withdrawal,
     /// Where it stands.
     pub status: WithdrawalStatus,
     /// Who is asked to pay it: a downstream's name; empty: the ledger itself.
@@ -116,14 +89,16 @@ pub struct StoredWithdrawal {
 
 impl StoredWithdrawal {
     /// The answer to a withdrawal under this id: once, and never another one.
-    pub(crate) fn answer(&self, asked: &Withdrawal<'_>) -> HoldOutcome {
-        if (self.user_id, self.asset.as_str(), self.amount) != (asked.user_id, asked.asset, asked.amount) {
-            return HoldOutcome::Conflict;
+    pub(crate) fn answer(&self, asked: &Withdrawal) -> HoldOutcome {
+        if self.withdrawal != *asked {
+            return HoldOutcome::Decided(WithdrawalOutcome::Conflict);
         }
         match self.status {
             WithdrawalStatus::Held => HoldOutcome::HeldBefore { payer: self.payer.clone() },
-            WithdrawalStatus::Paid => HoldOutcome::Paid,
-            WithdrawalStatus::Refused => HoldOutcome::Refused(self.reason.clone()),
+            WithdrawalStatus::Paid => HoldOutcome::Decided(WithdrawalOutcome::AlreadyPaid),
+            WithdrawalStatus::Refused => {
+                HoldOutcome::Decided(WithdrawalOutcome::Refused(self.reason.clone()))
+            }
         }
     }
 }
@@ -165,13 +140,13 @@ impl<'a> End<'a> {
     }
 
     /// What ending it this way says about one that stands there.
-    pub fn finish(self, status: WithdrawalStatus) -> crate::Finish {
+    pub fn finish(self, status: WithdrawalStatus) -> Finish {
         if status == WithdrawalStatus::Held {
-            crate::Finish::Done
+            Finish::Done
         } else if status == self.status() {
-            crate::Finish::Before
+            Finish::Before
         } else {
-            crate::Finish::Otherwise
+            Finish::Otherwise
         }
     }
 }

@@ -4,9 +4,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use windfall_conformance::ledger::{self, Fixture, Place};
+use windfall_contract::accounts::Withdrawal;
 use windfall_ledger::{
-    HoldOutcome, Ledger, LedgerReader, OpenError, Order, OrderOutcome, PostgresOptions, Unbudgeted,
-    Withdrawal, Writers,
+    HoldOutcome, Ledger, LedgerReader, OpenError, Order, OrderOutcome, PostgresOptions, Unbudgeted, Writers,
 };
 use windfall_servers::Servers;
 
@@ -124,8 +124,8 @@ fn a_schema_of_version_1_is_brought_up_and_a_reader_says_what_to_do() {
     });
     let mut ledger = place.open(Unbudgeted::Allow).unwrap();
     assert_eq!(ledger.apply(&[order]).unwrap(), [OrderOutcome::AlreadyCredited]);
-    let take = Withdrawal { id: "w", user_id: 7, asset: "cash", amount: 4, payer: "", time_ms: 2_000 };
-    assert_eq!(ledger.transact(|tx| tx.hold(&[take])).unwrap(), [HoldOutcome::Held]);
+    let take = Withdrawal { id: "w".into(), user_id: 7, bonus_type: "cash".into(), amount: 4 };
+    assert_eq!(ledger.transact(|tx| tx.hold(&[(&take, "")], 2_000)).unwrap(), [HoldOutcome::Held]);
     let found = place.reader().unwrap().reconcile().unwrap();
     assert!(found.is_clean(), "{found:?}");
     // Whatever the code does, the database itself pays nothing out that is not there, and nothing twice.

@@ -1,9 +1,8 @@
 //! Reconciliation finds each kind of damage, done by hand through a raw connection.
 #![allow(clippy::unwrap_used)]
 
-use windfall_ledger::{
-    Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation, Withdrawal,
-};
+use windfall_contract::accounts::Withdrawal;
+use windfall_ledger::{Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation};
 
 fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
     let folder = tempfile::tempdir().unwrap();
@@ -31,9 +30,9 @@ fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
     let mut tx = ledger.begin().unwrap();
     tx.reserve(&[order("d", 3, "cash")], &["bank"], Attempt::Normal).unwrap();
     tx.commit().unwrap();
-    let out = |id, amount| Withdrawal { id, user_id: 2, asset: "cash", amount, payer: "", time_ms: 1 };
+    let out = |id: &str, amount| Withdrawal { id: id.into(), user_id: 2, bonus_type: "cash".into(), amount };
     let mut tx = ledger.begin().unwrap();
-    tx.hold(&[out("v", 2), out("w", 3)]).unwrap();
+    tx.hold(&[(&out("v", 2), ""), (&out("w", 3), "")], 1).unwrap();
     tx.pay_out(&["w"], 1).unwrap();
     tx.commit().unwrap();
     drop(ledger);
@@ -79,7 +78,7 @@ fn each_kind_of_damage_is_found() {
             found.wrong_balances
         }),
         ("an account is gone", "DELETE FROM accounts WHERE kind = 0 AND holder = 2", |found| {
-            found.unbalanced_assets
+            found.unbalanced_bonus_types
         }),
         ("a budget over its total", "UPDATE budget_shards SET total = 0", |found| found.budgets_over),
         ("used", "UPDATE budget_shards SET used = used + 1 WHERE shard = 0", |found| found.wrong_used),

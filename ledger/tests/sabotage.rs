@@ -2,14 +2,29 @@
 #![cfg(feature = "sabotage")]
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
 use windfall_ledger::{BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, OrderOutcome, sabotage};
+
+/// Makes a ledger with a budget, and writes behind its back that more than the budget was given out.
+fn goes_over_budget(path: &Path) -> rusqlite::Result<usize> {
+    let mut ledger = Ledger::open(path, &LedgerOptions::default()).unwrap();
+    let cash = BudgetSet { activity: "spring", scene: "rain", bonus_type: "cash", total: 15, shards: 1 };
+    ledger.set_budgets(&[cash]).unwrap();
+    drop(ledger);
+    rusqlite::Connection::open(path).unwrap().execute("UPDATE budget_shards SET used = total + 1", [])
+}
 
 /// One test, since the switches act on the whole process.
 #[test]
 fn each_broken_promise_is_reported() {
     let folder = tempfile::tempdir().unwrap();
+    // Compiled in and switched off, the schema is the real one: the file itself refuses more than the budget (I4).
+    assert!(goes_over_budget(&folder.path().join("sound.db")).is_err());
+    sabotage::skip_budget_check(true);
+    assert_eq!(goes_over_budget(&folder.path().join("broken.db")), Ok(1));
     let path = folder.path().join("ledger.db");
     let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+    sabotage::skip_budget_check(false);
     let order = |trade_no| Order {
         trade_no,
         user_id: 1,

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use windfall_contract::Clock;
 use windfall_contract::rewards::Rewards;
+use windfall_ledger::{Ledger, LedgerOptions};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::ledger::{Ledger, LedgerOptions};
 use windfall_reward_service::{RewardOptions, RewardService};
 
 const TYPES: [&str; 10] =

@@ -1,15 +1,13 @@
 //! One transaction of the writer: decisions on events, and the archive entries that go with them.
 
 use crate::decode::{self, NoOrder};
-use crate::withdraw::Held;
-use crate::writer::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
+use crate::job::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
 use std::collections::BTreeSet;
-use windfall_contract::accounts::Withdrawn;
+use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::{Failed, GrantReply, Rejection};
 use windfall_ledger::{
-    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Reason, Status,
-    StoredOrder, Tx, Withdrawal,
+    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Tx,
 };
 
 /// A transaction in the making, over jobs of lifetime `'j`.
@@ -18,16 +16,7 @@ pub(crate) struct Round<'l, 'j> {
     now_ms: i64,
     done: Done<'j>,
     /// Archive entries, written as one just before the commit.
-    archive: Vec<Entry<'j>>,
-}
-
-/// An archive entry in the making.
-#[derive(Debug)]
-struct Entry<'j> {
-    trade_no: Option<&'j str>,
-    payload: &'j [u8],
-    reason: String,
-    detail: String,
+    archive: Vec<ArchiveEntry<'j>>,
 }
 
 /// What a committed transaction has done.
@@ -39,38 +28,14 @@ pub(crate) struct Done<'j> {
     pub archived: u64,
 }
 
-impl Grant {
-    /// Credited by the ledger itself, in the normal way.
-    fn is_plain(&self) -> bool {
-        self.how == How::Credit(Attempt::Normal)
-    }
-
-    /// Held for its event, in the normal way.
-    fn is_promised(&self) -> bool {
-        self.how == How::Promise(Attempt::Normal)
-    }
-}
-
 impl<'l, 'j> Round<'l, 'j> {
     pub fn begin(ledger: &'l mut Ledger, now_ms: i64) -> Result<Self, LedgerError> {
         Ok(Self { tx: ledger.begin()?, now_ms, done: Done::default(), archive: Vec::new() })
     }
 
     pub fn commit(mut self) -> Result<Done<'j>, LedgerError> {
-        let time_ms = self.now_ms;
-        let entries: Vec<ArchiveEntry<'_>> = self
-            .archive
-            .iter()
-            .map(|Entry { trade_no, payload, reason, detail }| ArchiveEntry {
-                trade_no: *trade_no,
-                payload,
-                reason,
-                detail,
-                time_ms,
-            })
-            .collect();
-        if !entries.is_empty() {
-            self.done.archived += self.tx.archive(&entries)? as u64;
+        if !self.archive.is_empty() {
+            self.done.archived += self.tx.archive(&self.archive)? as u64;
         }
         self.tx.commit()?;
         Ok(self.done)
@@ -210,8 +175,8 @@ impl<'l, 'j> Round<'l, 'j> {
     }
 
     fn archive(&mut self, trade_no: Option<&'j str>, payload: &'j [u8], rejection: Rejection, detail: &str) {
-        let (reason, detail) = (rejection.to_string(), detail.to_owned());
-        self.archive.push(Entry { trade_no, payload, reason, detail });
+        let (reason, detail) = (rejection.to_string().into(), detail.to_owned().into());
+        self.archive.push(ArchiveEntry { trade_no, payload, reason, detail, time_ms: self.now_ms });
     }
 
     /// Stores what a downstream decided: one reply for each that it paid, then for each that it refused.
@@ -245,39 +210,27 @@ impl<'l, 'j> Round<'l, 'j> {
             .enumerate()
             .filter_map(|(at, job)| if let Job::Hold(hold) = job { Some((at, hold)) } else { None })
             .collect();
-        let batch: Vec<Withdrawal<'_>> = holds
-            .iter()
-            .map(|(_, Hold { order, payer, .. })| Withdrawal {
-                id: &order.id,
-                user_id: order.user_id,
-                asset: &order.bonus_type,
-                amount: order.amount,
-                payer,
-                time_ms: self.now_ms,
-            })
-            .collect();
-        let outcomes = if batch.is_empty() { Vec::new() } else { self.tx.hold(&batch)? };
+        let batch: Vec<(&Withdrawal, &str)> =
+            holds.iter().map(|(_, hold)| (&hold.withdrawal, hold.payer.as_str())).collect();
+        let outcomes = if batch.is_empty() { Vec::new() } else { self.tx.hold(&batch, self.now_ms)? };
         // Those of this transaction are paid by it; one that was held before may have been paid by another.
         let paid: BTreeSet<&str> = holds
             .iter()
             .zip(&outcomes)
             .filter(|((_, hold), outcome)| hold.payer.is_empty() && **outcome == HoldOutcome::Held)
-            .map(|((_, hold), _)| hold.order.id.as_str())
+            .map(|((_, hold), _)| hold.withdrawal.id.as_str())
             .collect();
         if !paid.is_empty() {
             self.tx.pay_out(&paid.iter().copied().collect::<Vec<_>>(), self.now_ms)?;
         }
         for ((at, hold), outcome) in holds.iter().zip(outcomes) {
-            let is_paid = paid.contains(hold.order.id.as_str());
+            let is_paid = paid.contains(hold.withdrawal.id.as_str());
             answers[*at] = Answer::Held(match outcome {
-                HoldOutcome::Held if is_paid => Held::Done(Withdrawn::Paid),
-                HoldOutcome::HeldBefore { .. } if is_paid => Held::Done(Withdrawn::AlreadyPaid),
-                HoldOutcome::Held => Held::Ask(hold.payer.clone()),
-                HoldOutcome::HeldBefore { payer } => Held::Ask(payer),
-                HoldOutcome::Paid => Held::Done(Withdrawn::AlreadyPaid),
-                HoldOutcome::Refused(why) => Held::Done(Withdrawn::Refused(why)),
-                HoldOutcome::Short { balance } => Held::Done(Withdrawn::Short { balance }),
-                HoldOutcome::Conflict => Held::Done(Withdrawn::Conflict),
+                HoldOutcome::Held if is_paid => HoldOutcome::Decided(WithdrawalOutcome::Paid),
+                HoldOutcome::HeldBefore { .. } if is_paid => {
+                    HoldOutcome::Decided(WithdrawalOutcome::AlreadyPaid)
+                }
+                outcome => outcome,
             });
         }
         for (job, answer) in jobs.iter().zip(answers) {
@@ -297,11 +250,12 @@ impl<'l, 'j> Round<'l, 'j> {
         let finish = finish.first().copied().unwrap_or(Finish::Unknown);
         if end.refused.is_none() && finish == Finish::Otherwise {
             tracing::error!(id, "a withdrawal was paid out after it had been refused and given back");
-            self.archive.push(Entry {
+            self.archive.push(ArchiveEntry {
                 trade_no: Some(id),
                 payload: id.as_bytes(),
                 reason: "paid_after_refusal".into(),
                 detail: "a withdrawal: its payer refused it, so the money went back, and then paid it".into(),
+                time_ms: self.now_ms,
             });
         }
         Ok(finish)

@@ -7,15 +7,15 @@
 //! Answers go to the writer as they come. A call that takes longer than its caller's patience has then still done
 //! something, and the next one asks for the rest alone.
 
+use crate::claims::Claims;
 use crate::connector::Downstream;
 use crate::decode;
-use crate::service::RewardHandle;
-use crate::writer::{Decision, How, Job, Settle};
+use crate::handle::RewardHandle;
+use crate::job::{Decision, How, Job, Settle};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::{self, Stream, StreamExt};
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -24,40 +24,6 @@ use windfall_contract::rewards::{GrantReply, RetryReason};
 
 /// Answers that are settled together, at most; fewer when no more are there.
 const SETTLE_MAX: usize = 256;
-
-/// Orders that a downstream is being asked for. As large as the batches in hand.
-#[derive(Debug, Default)]
-pub(crate) struct InFlight(Mutex<HashSet<Box<str>>>);
-
-/// Orders claimed by one call; freed when it ends, cancelled or not.
-pub(crate) struct Claims<'f> {
-    in_flight: &'f InFlight,
-    own: Vec<Box<str>>,
-}
-
-impl<'f> Claims<'f> {
-    pub fn new(in_flight: &'f InFlight) -> Self {
-        Self { in_flight, own: Vec::new() }
-    }
-
-    /// False where another call, or this one, has the order in hand already.
-    pub fn claim(&mut self, trade_no: &str) -> bool {
-        let fresh = self.in_flight.0.lock().insert(trade_no.into());
-        if fresh {
-            self.own.push(trade_no.into());
-        }
-        fresh
-    }
-}
-
-impl Drop for Claims<'_> {
-    fn drop(&mut self) {
-        let mut all = self.in_flight.0.lock();
-        for trade_no in &self.own {
-            all.remove(trade_no);
-        }
-    }
-}
 
 /// Answers on their way into the ledger.
 struct Settling {

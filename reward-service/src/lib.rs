@@ -1,15 +1,17 @@
 //! Grants rewards: each order number once (I1), inside budgets (I4), into the ledger or a downstream system.
 //!
-//! - [`contract`] is what callers code against, here or over a wire; [`accounts`] is the part of it for wallets.
 //! - [`RewardService::start`] starts the threads that write the ledger, one on a file, several on a database;
-//!   calls of many callers share a transaction (group commit), and are answered after its commit. [`RewardHandle`] implements
-//!   [`contract::Rewards`].
-//! - [`Connector`] is what a downstream system offers. An order is reserved in the ledger before the downstream
-//!   is asked, and posted when it has paid; whatever gets lost in between, it is asked again with the same key.
-//! - [`fake`] is a downstream in process, for demos and tests.
-//! - Money goes out by [`accounts::Accounts::withdraw`]: held, paid by [`RewardOptions::payout`], ended; once an id.
+//!   calls of many callers share a transaction (group commit), and are answered after its commit.
+//! - [`RewardHandle`] implements what callers code against, here or over a wire:
+//!   [`Rewards`](windfall_contract::rewards::Rewards) for consumers, and
+//!   [`Accounts`](windfall_contract::accounts::Accounts) for wallets.
+//! - A [`Connector`](windfall_contract::connector::Connector) is what a downstream system offers. An order is reserved
+//!   in the ledger before the downstream is asked, and posted when it has paid; whatever gets lost in between, it is
+//!   asked again with the same key.
+//! - Money goes out by [`withdraw`](windfall_contract::accounts::Accounts::withdraw): it is held, paid by
+//!   [`RewardOptions::payout`], and ended, once for each id.
 //!   [`Resumer`] asks about those that nobody asks about again.
-//! - [`LaterGrants`] takes events now and has them granted later: budget reserved, event queued, then accepted.
+//! - [`AsyncGrants`] takes events now and has them granted later: budget reserved, event queued, then accepted.
 //! - `rpc` (feature `rpc`) is the service over gRPC.
 //! - What finally fails is archived in the transaction that decides it (I2); [`RewardHandle::replay`] grants
 //!   from there again, audited.
@@ -19,7 +21,7 @@
 //! ```
 //! use windfall_proto::event::EventRef;
 //! use windfall_contract::rewards::{GrantReply, Rewards};
-//! use windfall_reward_service::ledger::{Ledger, LedgerOptions};
+//! use windfall_ledger::{Ledger, LedgerOptions};
 //! use windfall_contract::Clock;
 //! use windfall_reward_service::{RewardOptions, RewardService};
 //!
@@ -48,13 +50,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod async_grant;
+mod claims;
 mod connector;
 mod decide;
 mod decode;
 mod external;
-pub mod fake;
+mod grant;
+mod handle;
 mod inbox;
-mod later;
+mod job;
 mod options;
 mod outbox;
 mod reading;
@@ -68,15 +73,13 @@ mod traced;
 mod withdraw;
 mod writer;
 
-pub use later::{
-    EventQueue, Firmness, Later, LaterGrants, LaterOptions, NotQueued, ReleaseError, SceneSteps,
+pub use async_grant::{
+    AckMode, AsyncGrantOptions, AsyncGrantReply, AsyncGrants, EventQueue, NotQueued, ReleaseError, SceneSteps,
 };
+pub use handle::{CallError, Fuses, RewardHandle};
 pub use options::{ConnectorOptions, GrantObserver, Payer, RewardOptions};
 pub use outbox::{Again, Rewritten};
 pub use replay::{ReplayError, Replayed};
 pub use resume::{ResumeOptions, Resumed, Resumer};
-pub use service::{CallError, Fuses, RewardHandle, RewardService, StartError};
+pub use service::{RewardService, StartError};
 pub use stats::{OTHER, RewardStats, TypeStats};
-pub use windfall_ledger as ledger;
-#[cfg(feature = "sabotage")]
-pub use windfall_ledger::sabotage;

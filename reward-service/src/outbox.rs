@@ -4,8 +4,8 @@
 //! The order store is the outbox: it has all of an event that decides its grant. A copy too many credits nothing twice
 //! (I1); copies are kept few by writing an order's at once its age, then twice, four times, eight times that.
 
-use crate::later::LaterGrants;
-use crate::service::CallError;
+use crate::async_grant::AsyncGrants;
+use crate::handle::CallError;
 use bytes::Bytes;
 use windfall_ledger::ReservedOrder;
 use windfall_proto::event::EventRef;
@@ -51,7 +51,7 @@ impl Again {
     }
 }
 
-impl LaterGrants {
+impl AsyncGrants {
     /// Looks once. Cancelled, what it has written stays written.
     ///
     /// # Errors

@@ -1,11 +1,12 @@
 //! The failure archive for operators: list it, replay from it. Every replay is audited.
 
 use crate::decode;
-use crate::service::{CallError, RewardHandle};
-use crate::writer::How;
+use crate::handle::{CallError, RewardHandle};
+use crate::job::How;
 use bytes::Bytes;
+use windfall_contract::accounts::{Reason, Status, StoredOrder};
 use windfall_contract::rewards::{GrantReply, Rejection};
-use windfall_ledger::{ArchiveFilter, Archived, Attempt, Reason, Replay, Status, StoredOrder};
+use windfall_ledger::{ArchiveFilter, Archived, Attempt, Replay};
 
 /// What a replay came to.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! Withdrawals that nobody asks about again: their caller has died, or has lost interest. The money is held until their
 //! payer has said what became of it, so somebody has to ask.
 
-use crate::external::Claims;
-use crate::service::{CallError, RewardHandle};
+use crate::claims::Claims;
+use crate::handle::{CallError, RewardHandle};
 use crate::withdraw::payout_key;
 use futures_util::stream::{self, StreamExt};
 use std::time::Duration;
-use windfall_contract::accounts::{AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::accounts::{AccountsError, WithdrawalOutcome};
 use windfall_ledger::{StoredWithdrawal, WithdrawalStatus};
 
 /// Payers are asked about so many at once: callers who wait go first.
@@ -77,13 +77,13 @@ impl RewardHandle {
         let limit = limit.clamp(1, 10_000);
         let held = self.held(older_than_ms, after, limit).await?;
         let is_full = held.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
-        let next_after = held.last().filter(|_| is_full).map(|one| one.id.clone());
+        let next_after = held.last().filter(|_| is_full).map(|one| one.withdrawal.id.clone());
         let mut done = Resumed { next_after, ..Resumed::default() };
         let mut asking = stream::iter(held.into_iter().map(|one| self.resume(one))).buffer_unordered(AT_ONCE);
         while let Some(answer) = asking.next().await {
             match answer {
-                Ok(Withdrawn::Paid | Withdrawn::AlreadyPaid) => done.paid += 1,
-                Ok(Withdrawn::Refused(_)) => done.refused += 1,
+                Ok(WithdrawalOutcome::Paid | WithdrawalOutcome::AlreadyPaid) => done.paid += 1,
+                Ok(WithdrawalOutcome::Refused(_)) => done.refused += 1,
                 Ok(_) => done.pending += 1,
                 Err(error) => {
                     tracing::warn!(%error, "a held withdrawal could not be ended; it is asked about again");
@@ -94,25 +94,24 @@ impl RewardHandle {
         Ok(done)
     }
 
-    async fn resume(&self, listed: StoredWithdrawal) -> Result<Withdrawn, AccountsError> {
-        let later = Withdrawn::Pending { after_ms: self.inner.options.busy_retry_ms };
+    async fn resume(&self, listed: StoredWithdrawal) -> Result<WithdrawalOutcome, AccountsError> {
+        let later = WithdrawalOutcome::Pending { after_ms: self.inner.options.busy_retry_ms };
         let mut claims = Claims::new(&self.inner.in_flight);
-        if !claims.claim(&payout_key(&listed.id)) {
+        if !claims.claim(&payout_key(&listed.withdrawal.id)) {
             return Ok(later);
         }
         // It was listed before it was claimed: it may have ended since.
-        let id = listed.id.clone();
+        let id = listed.withdrawal.id.clone();
         let read = self.read(move |reader| reader.withdrawal(&id)).await;
         let Some(stored) = read.map_err(|error| self.read_failed(error))? else {
             return Err(self.unavailable("the withdrawal has vanished from the ledger"));
         };
         match stored.status {
             WithdrawalStatus::Held => {}
-            WithdrawalStatus::Paid => return Ok(Withdrawn::AlreadyPaid),
-            WithdrawalStatus::Refused => return Ok(Withdrawn::Refused(stored.reason)),
+            WithdrawalStatus::Paid => return Ok(WithdrawalOutcome::AlreadyPaid),
+            WithdrawalStatus::Refused => return Ok(WithdrawalOutcome::Refused(stored.reason)),
         }
-        let StoredWithdrawal { id, user_id, asset, amount, payer, .. } = stored;
-        self.pay_out(&payer, &WithdrawOrder { id, user_id, bonus_type: asset, amount }).await
+        self.pay_out(&stored.payer, &stored.withdrawal).await
     }
 }
 

@@ -7,37 +7,30 @@
 //!
 //! Only types that the ledger pays are withdrawn. What a downstream pays was paid when it was credited.
 
-use crate::external::Claims;
+use crate::claims::Claims;
+use crate::handle::{CallError, RewardHandle};
 use crate::inbox::NotTaken;
+use crate::job::{End, Hold, Job};
 use crate::options::Payer;
-use crate::service::{CallError, RewardHandle};
-use crate::writer::{End, Hold, Job};
 use async_trait::async_trait;
 use tokio::sync::oneshot;
-use windfall_contract::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::accounts::{
+    Accounts, AccountsError, FlowLine, StoredOrder, Withdrawal, WithdrawalOutcome,
+};
 use windfall_contract::connector::{PayAnswer, PayOrder};
-use windfall_ledger::{Finish, FlowLine, LedgerError, StoredOrder};
+use windfall_ledger::{Finish, HoldOutcome, LedgerError};
 use windfall_proto::order::{check_amount, check_bonus_type, check_trade_no};
-
-/// What the ledger says about a withdrawal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Held {
-    /// Decided.
-    Done(Withdrawn),
-    /// It is held, now or since before: ask this payer and no other. Empty: the ledger itself.
-    Ask(String),
-}
 
 /// The key under which a payer knows a withdrawal. The space keeps it apart from every order number, which has none.
 pub(crate) fn payout_key(id: &str) -> String {
     format!("withdrawal {id}")
 }
 
-fn check(order: &WithdrawOrder) -> Result<(), AccountsError> {
+fn check(withdrawal: &Withdrawal) -> Result<(), AccountsError> {
     let invalid = |field: &'static str| move |why| AccountsError::Invalid(format!("{field} {why}"));
-    check_trade_no(&order.id).map_err(invalid("withdrawal_id"))?;
-    check_bonus_type(&order.bonus_type).map_err(invalid("bonus_type"))?;
-    check_amount(order.amount).map_err(invalid("amount"))?;
+    check_trade_no(&withdrawal.id).map_err(invalid("withdrawal_id"))?;
+    check_bonus_type(&withdrawal.bonus_type).map_err(invalid("bonus_type"))?;
+    check_amount(withdrawal.amount).map_err(invalid("amount"))?;
     Ok(())
 }
 
@@ -93,43 +86,45 @@ impl RewardHandle {
     pub(crate) async fn pay_out(
         &self,
         payer: &str,
-        order: &WithdrawOrder,
-    ) -> Result<Withdrawn, AccountsError> {
-        let key = payout_key(&order.id);
+        withdrawal: &Withdrawal,
+    ) -> Result<WithdrawalOutcome, AccountsError> {
+        let key = payout_key(&withdrawal.id);
         let Some(downstream) = self.inner.downstreams.get(payer) else {
             // It may have paid. Asking or paying elsewhere could pay twice (I1).
             tracing::error!(
                 payer,
-                id = order.id,
+                id = withdrawal.id,
                 "a withdrawal is held for a payer that is not configured; nobody else is asked"
             );
-            return Ok(Withdrawn::Pending { after_ms: 1_000 });
+            return Ok(WithdrawalOutcome::Pending { after_ms: 1_000 });
         };
         let pay = PayOrder {
             trade_no: &key,
-            user_id: order.user_id,
+            user_id: withdrawal.user_id,
             activity: "",
             scene: "",
-            bonus_type: &order.bonus_type,
-            amount: order.amount,
+            bonus_type: &withdrawal.bonus_type,
+            amount: withdrawal.amount,
         };
         let refused = match downstream.pay(pay).await {
             PayAnswer::Paid | PayAnswer::AlreadyPaid => None,
             PayAnswer::Refused(why) => Some(why),
             PayAnswer::Busy { after_ms } | PayAnswer::Retry { after_ms } => {
-                return Ok(Withdrawn::Pending { after_ms });
+                return Ok(WithdrawalOutcome::Pending { after_ms });
             }
-            PayAnswer::Unknown => return Ok(Withdrawn::Pending { after_ms: downstream.timeout_retry_ms() }),
+            PayAnswer::Unknown => {
+                return Ok(WithdrawalOutcome::Pending { after_ms: downstream.timeout_retry_ms() });
+            }
         };
-        let (id, why) = (order.id.clone(), refused.clone());
+        let (id, why) = (withdrawal.id.clone(), refused.clone());
         let finish = self.ask_writer(|reply| Job::End(End { id, refused: why, reply })).await?;
         match (refused, finish) {
-            (None, Finish::Done) => Ok(Withdrawn::Paid),
-            (None, Finish::Before) => Ok(Withdrawn::AlreadyPaid),
+            (None, Finish::Done) => Ok(WithdrawalOutcome::Paid),
+            (None, Finish::Before) => Ok(WithdrawalOutcome::AlreadyPaid),
             // The ledger has an entry about it in the archive: a person has to look.
-            (None, Finish::Otherwise) => Ok(Withdrawn::Paid),
-            (Some(why), Finish::Done | Finish::Before) => Ok(Withdrawn::Refused(why)),
-            (Some(_), Finish::Otherwise) => Ok(Withdrawn::AlreadyPaid),
+            (None, Finish::Otherwise) => Ok(WithdrawalOutcome::Paid),
+            (Some(why), Finish::Done | Finish::Before) => Ok(WithdrawalOutcome::Refused(why)),
+            (Some(_), Finish::Otherwise) => Ok(WithdrawalOutcome::AlreadyPaid),
             (_, Finish::Unknown) => Err(self.unavailable("the withdrawal has vanished from the ledger")),
         }
     }
@@ -152,31 +147,32 @@ impl Accounts for RewardHandle {
         read.await.map_err(|error| self.read_failed(error))
     }
 
-    async fn withdraw(&self, order: &WithdrawOrder) -> Result<Withdrawn, AccountsError> {
-        check(order)?;
-        let payer = match self.payer_of_withdrawals(&order.bonus_type) {
+    async fn withdraw(&self, withdrawal: &Withdrawal) -> Result<WithdrawalOutcome, AccountsError> {
+        check(withdrawal)?;
+        let payer = match self.payer_of_withdrawals(&withdrawal.bonus_type) {
             Ok(payer) => payer,
             // One that is there goes on to its end, as it began: then this payer counts for nothing.
-            Err(why) if !self.is_known(&order.id).await? => return Err(AccountsError::Invalid(why)),
+            Err(why) if !self.is_known(&withdrawal.id).await? => return Err(AccountsError::Invalid(why)),
             Err(_) => String::new(),
         };
         let mut claims = Claims::new(&self.inner.in_flight);
-        let later = || Ok(Withdrawn::Pending { after_ms: self.inner.options.busy_retry_ms });
-        let hold = |reply| Job::Hold(Hold { order: order.clone(), payer: payer.clone(), reply });
+        let later = || Ok(WithdrawalOutcome::Pending { after_ms: self.inner.options.busy_retry_ms });
+        let hold = |reply| Job::Hold(Hold { withdrawal: withdrawal.clone(), payer: payer.clone(), reply });
         if payer.is_empty() {
             // The ledger pays in the transaction that holds: nobody is asked, so nobody has to wait.
             match self.ask_writer(hold).await? {
-                Held::Done(withdrawn) => return Ok(withdrawn),
-                Held::Ask(_) => {}
+                HoldOutcome::Decided(outcome) => return Ok(outcome),
+                HoldOutcome::Held | HoldOutcome::HeldBefore { .. } => {}
             }
         }
         // Claimed before the ledger is asked how it stands: its payer is not asked about one that ends meanwhile.
-        if !claims.claim(&payout_key(&order.id)) {
+        if !claims.claim(&payout_key(&withdrawal.id)) {
             return later();
         }
         match self.ask_writer(hold).await? {
-            Held::Done(withdrawn) => Ok(withdrawn),
-            Held::Ask(payer) => self.pay_out(&payer, order).await,
+            HoldOutcome::Decided(outcome) => Ok(outcome),
+            HoldOutcome::Held => self.pay_out(&payer, withdrawal).await,
+            HoldOutcome::HeldBefore { payer } => self.pay_out(&payer, withdrawal).await,
         }
     }
 }

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{assert_clean, badge, badge_options, bytes, event, ledger_path, start_with};
+use windfall_connectors::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
+use windfall_contract::accounts::Status;
 use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Budget, BudgetKind};
-use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::{ArchiveFilter, Ledger, LedgerReader, Status};
+use windfall_ledger::{ArchiveFilter, Ledger, LedgerReader};
 use windfall_reward_service::{ConnectorOptions, Payer, RewardHandle, RewardOptions};
 
 /// Answers what it is told to, then `Paid`; counts its calls.

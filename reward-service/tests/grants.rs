@@ -10,8 +10,8 @@ use support::{assert_clean, bytes, cash, event, ledger_path, start, start_with};
 use windfall_contract::Clock;
 use windfall_contract::rewards::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Budget, BudgetKind};
+use windfall_ledger::{ArchiveFilter, BudgetsApplied, Ledger, LedgerOptions, LedgerReader};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::ledger::{ArchiveFilter, BudgetsApplied, Ledger, LedgerOptions, LedgerReader};
 use windfall_reward_service::{Payer, ReplayError, RewardHandle, RewardOptions, RewardService, StartError};
 
 fn budget(total: i64, shards: u32) -> Budget {
@@ -380,7 +380,7 @@ async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
 async fn a_type_that_changes_hands_pays_no_reserved_order_twice() {
     let folder = tempfile::tempdir().unwrap();
     let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
-    let order = windfall_reward_service::ledger::Order {
+    let order = windfall_ledger::Order {
         trade_no: "a",
         user_id: 1,
         activity: "spring-2027",
@@ -390,7 +390,7 @@ async fn a_type_that_changes_hands_pays_no_reserved_order_twice() {
         time_ms: 1,
     };
     let mut tx = ledger.begin().unwrap();
-    tx.reserve(&[order], &["bank"], windfall_reward_service::ledger::Attempt::Normal).unwrap();
+    tx.reserve(&[order], &["bank"], windfall_ledger::Attempt::Normal).unwrap();
     tx.commit().unwrap();
     drop(ledger);
     let rewards = start(folder.path());

@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use support::{assert_clean, bytes, event, ledger_path, start_with};
+use windfall_connectors::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
+use windfall_contract::accounts::Status;
 use windfall_contract::rewards::Rewards;
+use windfall_ledger::LedgerReader;
 use windfall_reward_service::RewardHandle;
-use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::{LedgerReader, Status};
 
 /// Set for the child alone: its data directory.
 const CHILD: &str = "WINDFALL_TEST_KILL_DIR";

@@ -9,12 +9,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{assert_clean, cash, ledger_path, start_with};
+use windfall_connectors::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
-use windfall_contract::accounts::{Accounts, WithdrawOrder, Withdrawn};
+use windfall_contract::accounts::{Accounts, Withdrawal, WithdrawalOutcome};
 use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_contract::rewards::Rewards;
-use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::{LedgerReader, WithdrawalStatus};
+use windfall_ledger::{LedgerReader, WithdrawalStatus};
 use windfall_reward_service::{ConnectorOptions, Payer, Resumed, RewardHandle, RewardOptions};
 
 /// Set for the child alone: its data directory.
@@ -31,13 +31,13 @@ fn service(folder: &Path) -> RewardHandle {
     start_with(folder, options, vec![Arc::new(fake)])
 }
 
-fn withdrawal(nth: u32) -> WithdrawOrder {
+fn withdrawal(nth: u32) -> Withdrawal {
     let (user_id, amount) = (i64::from(nth) % USERS, 1 + i64::from(nth % 3));
-    WithdrawOrder { id: format!("out/{nth:05}"), user_id, bonus_type: "cash".into(), amount }
+    Withdrawal { id: format!("out/{nth:05}"), user_id, bonus_type: "cash".into(), amount }
 }
 
 /// Credits what it takes, then takes it.
-async fn credit_and_withdraw(rewards: &RewardHandle, nth: u32) -> Withdrawn {
+async fn credit_and_withdraw(rewards: &RewardHandle, nth: u32) -> WithdrawalOutcome {
     let order = withdrawal(nth);
     let credit = cash(&format!("order/{nth:05}"), order.user_id, order.amount);
     assert!(rewards.grant_batch("cash", &[credit]).await[0].is_credited());
@@ -154,8 +154,11 @@ async fn killed_at_any_moment_each_withdrawal_is_paid_once() {
     let rewards = service(folder.path());
     for nth in 0..400 {
         let first = credit_and_withdraw(&rewards, nth).await;
-        assert!(matches!(first, Withdrawn::Paid | Withdrawn::AlreadyPaid), "{nth}: {first:?}");
-        assert_eq!(rewards.withdraw(&withdrawal(nth)).await, Ok(Withdrawn::AlreadyPaid));
+        assert!(
+            matches!(first, WithdrawalOutcome::Paid | WithdrawalOutcome::AlreadyPaid),
+            "{nth}: {first:?}"
+        );
+        assert_eq!(rewards.withdraw(&withdrawal(nth)).await, Ok(WithdrawalOutcome::AlreadyPaid));
     }
     // What the last child had in hand beyond these may be held still, and nobody asks about it again.
     let resumed = rewards.resume_held(0, "", 10_000).await.unwrap();
@@ -177,6 +180,6 @@ async fn killed_at_any_moment_each_withdrawal_is_paid_once() {
     for line in &book {
         let id = line.trade_no.strip_prefix("withdrawal ").unwrap();
         let stored = reader.withdrawal(id).unwrap().unwrap();
-        assert_eq!((stored.status, stored.amount), (WithdrawalStatus::Paid, line.amount));
+        assert_eq!((stored.status, stored.withdrawal.amount), (WithdrawalStatus::Paid, line.amount));
     }
 }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::cash;
+use windfall_connectors::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
-use windfall_contract::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::accounts::{Accounts, AccountsError, Withdrawal, WithdrawalOutcome};
 use windfall_contract::connector::Connector;
 use windfall_contract::rewards::{GrantReply, Rewards};
-use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::{BudgetSet, Ledger, LedgerReader, PostgresOptions};
+use windfall_ledger::{BudgetSet, Ledger, LedgerReader, PostgresOptions};
 use windfall_reward_service::{
     ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
 };
@@ -214,7 +214,7 @@ async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
             let rewards = &services[usize::try_from(task % 2).unwrap()];
             for nth in 0..OUTS {
                 let nth = (nth + task / 2 * 40) % OUTS;
-                let order = WithdrawOrder {
+                let order = Withdrawal {
                     id: format!("out/{nth:04}"),
                     user_id: i64::try_from(nth % OUT_USERS).unwrap(),
                     bonus_type: "cash".into(),
@@ -223,12 +223,12 @@ async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
                 let started = Instant::now();
                 loop {
                     match rewards.withdraw(&order).await {
-                        Ok(Withdrawn::AlreadyPaid) => break,
-                        Ok(Withdrawn::Paid) => {
+                        Ok(WithdrawalOutcome::AlreadyPaid) => break,
+                        Ok(WithdrawalOutcome::Paid) => {
                             paid.fetch_add(1, Ordering::Relaxed);
                             break;
                         }
-                        Ok(Withdrawn::Pending { .. } | Withdrawn::Short { .. })
+                        Ok(WithdrawalOutcome::Pending { .. } | WithdrawalOutcome::Short { .. })
                         | Err(AccountsError::Unavailable { .. }) => {}
                         other => panic!("{other:?}"),
                     }

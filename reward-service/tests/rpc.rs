@@ -6,9 +6,11 @@ mod support;
 
 use support::{assert_clean, badge_options, start, start_with};
 use tonic::{Code, Request};
-use windfall_contract::accounts::{Accounts as _, WithdrawOrder};
+use windfall_connectors::fake::{FakeDownstream, FakeOptions};
+use windfall_contract::accounts::{Accounts as _, Withdrawal};
 use windfall_contract::rewards::{GrantReply, Rewards as _};
 use windfall_edge::{Call, Caller, Role};
+use windfall_ledger::{BudgetSet, Ledger, LedgerOptions};
 use windfall_proto::v1::archive_server::Archive;
 use windfall_proto::v1::rewards_server::Rewards;
 use windfall_proto::v1::{
@@ -16,11 +18,9 @@ use windfall_proto::v1::{
     ListArchiveRequest, ListBudgetsRequest, ListHeldRequest, ListReservedRequest, ReleaseReservedRequest,
     ReplayArchivedRequest, User,
 };
-use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::{BudgetSet, Ledger, LedgerOptions};
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
 use windfall_reward_service::{
-    EventQueue, GrantObserver, LaterGrants, LaterOptions, NotQueued, RewardHandle, RewardOptions,
+    AsyncGrantOptions, AsyncGrants, EventQueue, GrantObserver, NotQueued, RewardHandle, RewardOptions,
     RewardService,
 };
 
@@ -233,7 +233,7 @@ async fn later_grants_are_accepted_and_end_where_their_events_do() {
     };
     assert_eq!(without.grant_async(request()).await.unwrap_err().code(), Code::Unimplemented);
     let queue = std::sync::Arc::new(Queue::default());
-    let grants = LaterGrants::new(rewards.clone(), queue.clone(), LaterOptions::default());
+    let grants = AsyncGrants::new(rewards.clone(), queue.clone(), AsyncGrantOptions::default());
     let service = RewardsService::with_queue(grants);
     let answers = service.grant_async(request()).await.unwrap().into_inner().replies;
     let got: Vec<_> = answers.iter().map(|one| (one.outcome(), one.reason.as_str())).collect();
@@ -274,7 +274,7 @@ async fn what_has_not_ended_is_listed_and_an_operator_ends_it() {
     rewards.grant_batch("cash", &[support::cash("c", 7, 9)]).await;
     for id in ["w", "v"] {
         let (id, bonus_type) = (id.to_owned(), "cash".to_owned());
-        rewards.withdraw(&WithdrawOrder { id, user_id: 7, bonus_type, amount: 4 }).await.unwrap();
+        rewards.withdraw(&Withdrawal { id, user_id: 7, bonus_type, amount: 4 }).await.unwrap();
     }
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     let service = ArchiveService::new(rewards.clone());
@@ -346,7 +346,7 @@ async fn a_replay_that_could_not_be_recorded_does_not_read_as_not_done() {
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     assert!(status.message().contains("was replayed"), "{status:?}");
     assert!(status.metadata().get("retry-after-ms").is_none(), "a hint is for what was not done");
-    let reader = windfall_reward_service::ledger::LedgerReader::open(support::ledger_path(folder.path()));
+    let reader = windfall_ledger::LedgerReader::open(support::ledger_path(folder.path()));
     let reader = reader.unwrap();
     assert_eq!(reader.balances(7).unwrap(), [("cash".to_owned(), 4)]);
     assert_eq!(reader.replays(1).unwrap().last().map(|one| one.outcome.clone()), Some("asked".into()));

@@ -13,14 +13,12 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use support::{assert_clean, cash, ledger_path, start, start_with};
 use tokio::sync::Semaphore;
+use windfall_connectors::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
-use windfall_contract::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::accounts::{Accounts, AccountsError, FlowKind, Withdrawal, WithdrawalOutcome};
 use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_contract::rewards::Rewards;
-use windfall_reward_service::fake::{FakeBook, FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::{
-    FlowKind, HoldOutcome, Ledger, LedgerOptions, LedgerReader, Withdrawal, WithdrawalStatus,
-};
+use windfall_ledger::{HoldOutcome, Ledger, LedgerOptions, LedgerReader, WithdrawalStatus};
 use windfall_reward_service::{
     ConnectorOptions, Payer, ResumeOptions, Resumed, Resumer, RewardHandle, RewardOptions,
 };
@@ -76,8 +74,8 @@ fn with_bank(folder: &Path, bank: Arc<dyn Connector>) -> RewardHandle {
     start_with(folder, bank_options(), vec![bank])
 }
 
-fn out(id: &str, user_id: i64, amount: i64) -> WithdrawOrder {
-    WithdrawOrder { id: id.into(), user_id, bonus_type: "cash".into(), amount }
+fn out(id: &str, user_id: i64, amount: i64) -> Withdrawal {
+    Withdrawal { id: id.into(), user_id, bonus_type: "cash".into(), amount }
 }
 
 async fn credit(rewards: &RewardHandle, trade_no: &str, user_id: i64, amount: i64) {
@@ -93,13 +91,12 @@ async fn the_ledger_pays_once_an_id_and_never_more_than_there_is() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
     credit(&rewards, "a", 1, 10).await;
-    assert_eq!(rewards.withdraw(&out("w", 1, 11)).await.unwrap(), Withdrawn::Short { balance: 10 });
-    assert_eq!(rewards.withdraw(&out("w", 1, 4)).await.unwrap(), Withdrawn::Paid);
-    assert_eq!(rewards.withdraw(&out("w", 1, 4)).await.unwrap(), Withdrawn::AlreadyPaid);
-    for other in
-        [out("w", 1, 5), out("w", 2, 4), WithdrawOrder { bonus_type: "coin".into(), ..out("w", 1, 4) }]
+    assert_eq!(rewards.withdraw(&out("w", 1, 11)).await.unwrap(), WithdrawalOutcome::Short { balance: 10 });
+    assert_eq!(rewards.withdraw(&out("w", 1, 4)).await.unwrap(), WithdrawalOutcome::Paid);
+    assert_eq!(rewards.withdraw(&out("w", 1, 4)).await.unwrap(), WithdrawalOutcome::AlreadyPaid);
+    for other in [out("w", 1, 5), out("w", 2, 4), Withdrawal { bonus_type: "coin".into(), ..out("w", 1, 4) }]
     {
-        assert_eq!(rewards.withdraw(&other).await.unwrap(), Withdrawn::Conflict);
+        assert_eq!(rewards.withdraw(&other).await.unwrap(), WithdrawalOutcome::Conflict);
     }
     let bad = [
         out("", 1, 4),
@@ -108,7 +105,7 @@ async fn the_ledger_pays_once_an_id_and_never_more_than_there_is() {
         out("v", 1, 0),
         out("v", 1, -4),
         out("v", 1, i64::MAX),
-        WithdrawOrder { bonus_type: "CASH".into(), ..out("v", 1, 4) },
+        Withdrawal { bonus_type: "CASH".into(), ..out("v", 1, 4) },
     ];
     for order in bad {
         assert!(matches!(rewards.withdraw(&order).await, Err(AccountsError::Invalid(_))), "{order:?}");
@@ -138,18 +135,18 @@ async fn each_answer_of_a_payer_leads_where_it_should() {
     let rewards = with_bank(folder.path(), bank.clone());
     credit(&rewards, "w", 1, 10).await;
     let ask = || async { rewards.withdraw(&out("w", 1, 10)).await.unwrap() };
-    assert_eq!(ask().await, Withdrawn::Pending { after_ms: 50 });
+    assert_eq!(ask().await, WithdrawalOutcome::Pending { after_ms: 50 });
     assert_eq!(balance(&rewards, 1).await, 0, "a time-out gives nothing back");
-    assert_eq!(ask().await, Withdrawn::Pending { after_ms: 9 });
-    assert_eq!(ask().await, Withdrawn::Pending { after_ms: 8 });
+    assert_eq!(ask().await, WithdrawalOutcome::Pending { after_ms: 9 });
+    assert_eq!(ask().await, WithdrawalOutcome::Pending { after_ms: 8 });
     // Nobody else gets it meanwhile.
-    assert_eq!(rewards.withdraw(&out("v", 1, 1)).await.unwrap(), Withdrawn::Short { balance: 0 });
-    assert_eq!(ask().await, Withdrawn::Paid);
-    assert_eq!(ask().await, Withdrawn::AlreadyPaid);
+    assert_eq!(rewards.withdraw(&out("v", 1, 1)).await.unwrap(), WithdrawalOutcome::Short { balance: 0 });
+    assert_eq!(ask().await, WithdrawalOutcome::Paid);
+    assert_eq!(ask().await, WithdrawalOutcome::AlreadyPaid);
     assert_eq!(bank.calls(), 4, "what is paid is not asked for again");
     assert!(bank.asked.lock().iter().all(|key| key == "withdrawal w"), "no order has such a number");
     credit(&rewards, "b", 1, 10).await;
-    let refused = Withdrawn::Refused("closed account".into());
+    let refused = WithdrawalOutcome::Refused("closed account".into());
     assert_eq!(rewards.withdraw(&out("v", 1, 7)).await.unwrap(), refused);
     assert_eq!(balance(&rewards, 1).await, 10, "the money is back");
     assert_eq!(rewards.withdraw(&out("v", 1, 7)).await.unwrap(), refused, "final for this id");
@@ -171,12 +168,12 @@ async fn a_payout_that_pays_and_then_times_out_is_paid_once() {
     let bank = Arc::new(FakeDownstream::open(folder.path().join("book"), options, Clock::system()).unwrap());
     let rewards = with_bank(folder.path(), bank.clone());
     credit(&rewards, "a", 1, 10).await;
-    assert!(matches!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), Withdrawn::Pending { .. }));
+    assert!(matches!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), WithdrawalOutcome::Pending { .. }));
     assert_eq!(bank.payments(), 1, "it has paid, and nobody knows");
     assert_eq!(balance(&rewards, 1).await, 4);
     bank.set_faults(0, 0);
-    assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), Withdrawn::Paid);
-    assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), Withdrawn::AlreadyPaid);
+    assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), WithdrawalOutcome::Paid);
+    assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), WithdrawalOutcome::AlreadyPaid);
     rewards.close();
     assert_eq!(FakeBook::read(folder.path().join("book")).unwrap().len(), 1);
     assert_clean(folder.path());
@@ -196,9 +193,9 @@ async fn wherever_it_died_the_next_call_pays_once() {
         let bank = FakeDownstream::open(&book, options.clone(), Clock::system()).unwrap();
         let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
         if died_after != "nothing" {
-            let held =
-                Withdrawal { id: "w", user_id: 1, asset: "cash", amount: 6, payer: "bank", time_ms: 1 };
-            assert_eq!(ledger.transact(|tx| tx.hold(&[held])).unwrap(), [HoldOutcome::Held]);
+            let asked = out("w", 1, 6);
+            let held = ledger.transact(|tx| tx.hold(&[(&asked, "bank")], 1));
+            assert_eq!(held.unwrap(), [HoldOutcome::Held]);
         }
         if matches!(died_after, "payment" | "end") {
             let pay = PayOrder {
@@ -217,9 +214,10 @@ async fn wherever_it_died_the_next_call_pays_once() {
         drop((ledger, bank));
         let bank = Arc::new(FakeDownstream::open(&book, options, Clock::system()).unwrap());
         let rewards = with_bank(folder.path(), bank);
-        let first = if died_after == "end" { Withdrawn::AlreadyPaid } else { Withdrawn::Paid };
+        let first =
+            if died_after == "end" { WithdrawalOutcome::AlreadyPaid } else { WithdrawalOutcome::Paid };
         assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), first, "died after {died_after}");
-        assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), Withdrawn::AlreadyPaid);
+        assert_eq!(rewards.withdraw(&out("w", 1, 6)).await.unwrap(), WithdrawalOutcome::AlreadyPaid);
         assert_eq!(balance(&rewards, 1).await, 4);
         rewards.close();
         assert_eq!(FakeBook::read(&book).unwrap().len(), 1, "died after {died_after}");
@@ -234,8 +232,8 @@ async fn many_calls_with_one_id_at_once_pay_once() {
     credit(&rewards, "a", 1, 10).await;
     let order = out("w", 1, 3);
     let all = join_all((0..20).map(|_| rewards.withdraw(&order))).await;
-    let paid = all.iter().filter(|one| **one == Ok(Withdrawn::Paid)).count();
-    let before = all.iter().filter(|one| **one == Ok(Withdrawn::AlreadyPaid)).count();
+    let paid = all.iter().filter(|one| **one == Ok(WithdrawalOutcome::Paid)).count();
+    let before = all.iter().filter(|one| **one == Ok(WithdrawalOutcome::AlreadyPaid)).count();
     assert_eq!((paid, before), (1, 19));
     assert_eq!(balance(&rewards, 1).await, 7);
     rewards.close();
@@ -260,10 +258,10 @@ async fn a_call_that_is_given_up_or_doubled_while_the_payer_thinks_pays_once() {
         bank.hold.as_ref().unwrap().add_permits(9);
         second
     });
-    assert!(matches!(second, Ok(Withdrawn::Pending { .. })), "{second:?}");
-    assert_eq!(first, Ok(Withdrawn::Paid));
+    assert!(matches!(second, Ok(WithdrawalOutcome::Pending { .. })), "{second:?}");
+    assert_eq!(first, Ok(WithdrawalOutcome::Paid));
     assert_eq!(bank.calls(), 2, "the one that was given up, and the one that took its place");
-    assert_eq!(rewards.withdraw(&order).await, Ok(Withdrawn::AlreadyPaid));
+    assert_eq!(rewards.withdraw(&order).await, Ok(WithdrawalOutcome::AlreadyPaid));
     rewards.close();
     let reader = LedgerReader::open(ledger_path(folder.path())).unwrap();
     assert_eq!(reader.withdrawal("w").unwrap().unwrap().status, WithdrawalStatus::Paid);
@@ -275,13 +273,13 @@ async fn what_another_payer_may_have_paid_is_not_paid_by_the_ledger() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = with_bank(folder.path(), Teller::of([PayAnswer::Unknown]));
     credit(&rewards, "a", 1, 10).await;
-    assert!(matches!(rewards.withdraw(&out("w", 1, 3)).await, Ok(Withdrawn::Pending { .. })));
+    assert!(matches!(rewards.withdraw(&out("w", 1, 3)).await, Ok(WithdrawalOutcome::Pending { .. })));
     rewards.close();
     let rewards = start(folder.path());
-    assert!(matches!(rewards.withdraw(&out("w", 1, 3)).await, Ok(Withdrawn::Pending { .. })));
+    assert!(matches!(rewards.withdraw(&out("w", 1, 3)).await, Ok(WithdrawalOutcome::Pending { .. })));
     rewards.close();
     let rewards = with_bank(folder.path(), Teller::of([PayAnswer::AlreadyPaid]));
-    assert_eq!(rewards.withdraw(&out("w", 1, 3)).await, Ok(Withdrawn::Paid));
+    assert_eq!(rewards.withdraw(&out("w", 1, 3)).await, Ok(WithdrawalOutcome::Paid));
     rewards.close();
     assert_clean(folder.path());
 }
@@ -346,16 +344,16 @@ async fn what_is_held_already_goes_on_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = with_bank(folder.path(), Teller::of([PayAnswer::Paid, PayAnswer::Unknown]));
     credit(&rewards, "a", 1, 10).await;
-    assert_eq!(rewards.withdraw(&out("paid", 1, 4)).await, Ok(Withdrawn::Paid));
-    assert!(matches!(rewards.withdraw(&out("held", 1, 4)).await, Ok(Withdrawn::Pending { .. })));
+    assert_eq!(rewards.withdraw(&out("paid", 1, 4)).await, Ok(WithdrawalOutcome::Paid));
+    assert!(matches!(rewards.withdraw(&out("held", 1, 4)).await, Ok(WithdrawalOutcome::Pending { .. })));
     rewards.close();
     let mut options = RewardOptions { payout: Payer::Nobody, ..bank_options() };
     options.pays.insert("cash".into(), Payer::Connector("bank".into()));
     let bank = Teller::of([PayAnswer::AlreadyPaid]);
     let rewards = start_with(folder.path(), options, vec![bank.clone()]);
-    assert_eq!(rewards.withdraw(&out("paid", 1, 4)).await, Ok(Withdrawn::AlreadyPaid));
-    assert_eq!(rewards.withdraw(&out("held", 1, 3)).await, Ok(Withdrawn::Conflict));
-    assert_eq!(rewards.withdraw(&out("held", 1, 4)).await, Ok(Withdrawn::Paid));
+    assert_eq!(rewards.withdraw(&out("paid", 1, 4)).await, Ok(WithdrawalOutcome::AlreadyPaid));
+    assert_eq!(rewards.withdraw(&out("held", 1, 3)).await, Ok(WithdrawalOutcome::Conflict));
+    assert_eq!(rewards.withdraw(&out("held", 1, 4)).await, Ok(WithdrawalOutcome::Paid));
     assert_eq!(bank.calls(), 1);
     assert!(matches!(rewards.withdraw(&out("new", 1, 1)).await, Err(AccountsError::Invalid(_))));
     rewards.close();
@@ -369,24 +367,24 @@ async fn a_payer_that_is_changed_is_not_asked_about_what_another_may_have_paid()
     let rewards = start_with(folder.path(), paid_by("a"), vec![a.clone(), b.clone()]);
     credit(&rewards, "x", 1, 10).await;
     let ask = |rewards: RewardHandle| async move { rewards.withdraw(&out("w", 1, 4)).await.unwrap() };
-    assert!(matches!(ask(rewards.clone()).await, Withdrawn::Pending { .. }));
+    assert!(matches!(ask(rewards.clone()).await, WithdrawalOutcome::Pending { .. }));
     rewards.close();
     // b pays by now; then a is gone; then the ledger pays.
     let rewards = start_with(folder.path(), paid_by("b"), vec![a.clone(), b.clone()]);
-    assert!(matches!(ask(rewards.clone()).await, Withdrawn::Pending { .. }));
+    assert!(matches!(ask(rewards.clone()).await, WithdrawalOutcome::Pending { .. }));
     assert_eq!((a.calls(), b.calls()), (2, 0), "only a knows whether it has paid");
     rewards.close();
     for options in [paid_by("b"), RewardOptions::default()] {
         let rewards = start_with(folder.path(), options, vec![b.clone()]);
-        assert!(matches!(ask(rewards.clone()).await, Withdrawn::Pending { .. }));
+        assert!(matches!(ask(rewards.clone()).await, WithdrawalOutcome::Pending { .. }));
         let resumed = rewards.resume_held(0, "", 10).await.unwrap();
         assert_eq!((resumed.pending, resumed.paid), (1, 0));
         assert_eq!((a.calls(), b.calls()), (2, 0));
         rewards.close();
     }
     let rewards = start_with(folder.path(), paid_by("b"), vec![a.clone(), b.clone()]);
-    assert_eq!(ask(rewards.clone()).await, Withdrawn::Paid);
-    assert_eq!(rewards.withdraw(&out("v", 1, 4)).await, Ok(Withdrawn::Paid), "a new one is b's");
+    assert_eq!(ask(rewards.clone()).await, WithdrawalOutcome::Paid);
+    assert_eq!(rewards.withdraw(&out("v", 1, 4)).await, Ok(WithdrawalOutcome::Paid), "a new one is b's");
     assert_eq!((a.calls(), b.calls()), (3, 1));
     rewards.close();
     assert_clean(folder.path());
@@ -409,9 +407,9 @@ async fn a_call_that_waited_does_not_ask_about_what_has_ended() {
     // The writer has done what it was asked for: the withdrawal is held.
     rewards.call(|_| Ok(())).await.unwrap();
     let quick = rewards.withdraw(&order).await;
-    assert!(matches!(quick, Ok(Withdrawn::Paid | Withdrawn::Pending { .. })), "{quick:?}");
-    assert!(matches!(slow.await, Ok(Withdrawn::Paid | Withdrawn::AlreadyPaid)));
-    assert_eq!(rewards.withdraw(&order).await, Ok(Withdrawn::AlreadyPaid));
+    assert!(matches!(quick, Ok(WithdrawalOutcome::Paid | WithdrawalOutcome::Pending { .. })), "{quick:?}");
+    assert!(matches!(slow.await, Ok(WithdrawalOutcome::Paid | WithdrawalOutcome::AlreadyPaid)));
+    assert_eq!(rewards.withdraw(&order).await, Ok(WithdrawalOutcome::AlreadyPaid));
     assert_eq!(bank.calls(), 1, "one of them asked");
     rewards.close();
     assert_clean(folder.path());
@@ -433,11 +431,14 @@ async fn what_nobody_asks_about_again_is_asked_about_until_it_ends() {
     let rewards = start_with(folder.path(), options, vec![bank.clone()]);
     credit(&rewards, "a", 1, 10).await;
     for id in ["u", "v", "w"] {
-        assert!(matches!(rewards.withdraw(&out(id, 1, 3)).await, Ok(Withdrawn::Pending { .. })));
+        assert!(matches!(rewards.withdraw(&out(id, 1, 3)).await, Ok(WithdrawalOutcome::Pending { .. })));
     }
     assert_eq!(rewards.held(60_000, "", 9).await.unwrap(), [], "their callers may still ask");
     let held = rewards.held(0, "u", 9).await.unwrap();
-    let held: Vec<_> = held.iter().map(|one| (one.id.as_str(), one.payer.as_str(), one.amount)).collect();
+    let held: Vec<_> = held
+        .iter()
+        .map(|one| (one.withdrawal.id.as_str(), one.payer.as_str(), one.withdrawal.amount))
+        .collect();
     assert_eq!(held, [("v", "bank", 3), ("w", "bank", 3)]);
     let options = ResumeOptions { older_than_ms: 0, limit: 2, period_ms: 100 };
     let mut resumer = Resumer::new(rewards.clone(), options);
@@ -451,7 +452,7 @@ async fn what_nobody_asks_about_again_is_asked_about_until_it_ends() {
     let run = tokio::time::timeout(Duration::from_millis(250), resumer.clone().run());
     assert!(run.await.is_err(), "it goes on");
     assert_eq!(rewards.held(0, "", 9).await.unwrap(), []);
-    assert_eq!(rewards.withdraw(&out("u", 1, 3)).await, Ok(Withdrawn::AlreadyPaid));
+    assert_eq!(rewards.withdraw(&out("u", 1, 3)).await, Ok(WithdrawalOutcome::AlreadyPaid));
     assert_eq!(bank.calls(), 7);
     rewards.close();
     tokio::time::timeout(Duration::from_secs(5), resumer.run()).await.unwrap();

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
-use windfall_ledger::{LedgerReader, PostgresOptions, Status};
+use windfall_contract::accounts::Status;
+use windfall_ledger::{LedgerReader, PostgresOptions};
 use windfall_servers::Servers;
 use windfall_tests::{Run, Seed, Service, plain, scratch};
 

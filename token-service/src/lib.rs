@@ -1,14 +1,15 @@
 //! What users hold as proof of a reward: list it, and say what presented tokens are worth.
 //!
-//! - [`TokenBook`] is the core, a cheap handle: [`list`](TokenBook::list) and [`verify`](TokenBook::verify). The
-//!   wallet uses it in process.
+//! - [`KeyRingVerifier`] is the core, a cheap handle: [`list`](KeyRingVerifier::list) and
+//!   [`verify`](KeyRingVerifier::verify). The wallet uses it in process, as a
+//!   [`TokenVerifier`](windfall_contract::verifier::TokenVerifier).
 //! - [`TokenService`] offers it over gRPC, as `windfall.v1.Tokens`.
 //! - [`TokenStats`] counts verdicts, and for operators alone why texts were illegal.
 //!
-//! Only [`Verdict::Valid`] may force a credit (I7): it opens with a key of the ring, is not revoked, belongs to the
-//! user who calls, and equals what the store holds in every field but the award time. A store that cannot answer makes `Unavailable`,
-//! never a guess. Whatever is illegal looks the same outside, in words and, as far as is [told below](self#time), in
-//! time.
+//! Only [`Verdict::Valid`](windfall_contract::verifier::Verdict::Valid) may force a credit (I7): it opens with a key of
+//! the ring, is not revoked, belongs to the user who calls, and equals what the store holds in every field but the award
+//! time. A store that cannot answer makes `Unavailable`, never a guess. Whatever is illegal looks the same outside, in
+//! words and, as far as is [told below](self#time), in time.
 //!
 //! # Time
 //! An illegal text takes the path of a legal one: the store is asked about it as well, in the same read, and one that
@@ -24,9 +25,11 @@
 //! ```
 //! use std::sync::Arc;
 //! use windfall_config::LiveRules;
-//! use windfall_store::{contract::{NEVER, TokenPut, TokenStore}, embedded::EmbeddedStore};
-//! use windfall_token::{KeyRing, TokenFields, Verdict};
-//! use windfall_token_service::{Page, TokenBook, TokenOptions, TokenParts};
+//! use windfall_contract::tokens::{NEVER, TokenPut, TokenStore};
+//! use windfall_contract::verifier::{Page, Verdict};
+//! use windfall_store::embedded::EmbeddedStore;
+//! use windfall_token::{KeyRing, TokenFields};
+//! use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! # let folder = tempfile::tempdir()?;
@@ -40,29 +43,26 @@
 //! };
 //! store.put(&[kept]).await?;
 //!
-//! let book = TokenBook::open(TokenOptions::default(), TokenParts { keys, store, rules })?;
-//! let verdicts = book.verify("windfall", 42, &[token.as_str(), "no token"]).await?;
+//! let verifier = KeyRingVerifier::open(TokenOptions::default(), TokenParts { keys, store, rules })?;
+//! let verdicts = verifier.verify("windfall", 42, &[token.as_str(), "no token"]).await?;
 //! assert!(matches!(verdicts[..], [Verdict::Valid(_), Verdict::Illegal]));
-//! assert_eq!(book.verify("windfall", 43, &[token.as_str()]).await?, [Verdict::Illegal]);
-//! assert_eq!(book.list("windfall", 42, None, Page::default()).await?.tokens[0].content.amount, 888);
+//! assert_eq!(verifier.verify("windfall", 43, &[token.as_str()]).await?, [Verdict::Illegal]);
+//! assert_eq!(verifier.list("windfall", 42, None, Page::default()).await?.tokens[0].content.amount, 888);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod book;
 mod decoy;
 mod list;
 mod options;
 mod page_token;
 mod rpc;
 mod stats;
+mod verifier;
 mod verify;
 
-pub use book::{OpenError, TokenBook, TokenParts};
-pub use list::{HeldToken, ListError, Page, TokenPage};
-pub use options::{PAGE_MAX, TEXTS_MAX, TokenOptions};
+pub use options::TokenOptions;
 pub use rpc::TokenService;
 pub use stats::{Cause, TokenStats};
-pub use verify::VerifyError;
-pub use windfall_token::Verdict;
+pub use verifier::{KeyRingVerifier, OpenError, TokenParts};

@@ -1,60 +1,12 @@
 //! A user's tokens, page by page.
 
-use crate::book::{TokenBook, open};
-use crate::options::{OPENED_AT_A_TIME, PAGE_DEFAULT, PAGE_MAX, READS_MAX, SCAN};
+use crate::options::{OPENED_AT_A_TIME, READS_MAX, SCAN};
 use crate::stats::Cause;
+use crate::verifier::{KeyRingVerifier, open};
 use windfall_contract::tokens::{StoredToken, Unavailable};
-use windfall_proto::v1::BonusToken;
+use windfall_contract::verifier::{HeldToken, ListError, PAGE_MAX, Page, TokenPage};
 
-/// Where a page begins, and how long it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Page<'a> {
-    /// [`TokenPage::next`] of the page before; `None` from the first.
-    pub after: Option<&'a str>,
-    /// 1 to [`PAGE_MAX`].
-    pub size: usize,
-}
-
-impl Default for Page<'_> {
-    /// The first page, of 100.
-    fn default() -> Self {
-        Self { after: None, size: PAGE_DEFAULT }
-    }
-}
-
-/// A token of the store that opens for its user.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HeldToken {
-    /// The text, as the user holds it.
-    pub text: Box<str>,
-    /// What it says.
-    pub content: BonusToken,
-}
-
-/// A page.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct TokenPage {
-    /// In the order of their order numbers.
-    pub tokens: Vec<HeldToken>,
-    /// Where the next page begins; `None` after the last.
-    pub next: Option<Box<str>>,
-}
-
-/// There is no page.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ListError {
-    /// Ask for 1 to [`PAGE_MAX`] tokens.
-    #[error("a page of {size} tokens; 1 to {PAGE_MAX} are allowed")]
-    Size {
-        /// What was asked for.
-        size: usize,
-    },
-    /// The store cannot answer. Ask again.
-    #[error(transparent)]
-    Store(#[from] Unavailable),
-}
-
-impl TokenBook {
+impl KeyRingVerifier {
     /// A page of the tokens that the store holds for a user, of one activity where one is given. What does not open
     /// for this tenant and user, or is revoked, is left out and counted.
     ///

@@ -1,13 +1,7 @@
-//! Options and limits, all in one place.
+//! Options, and the limits that callers do not see; those that they do see are in the contract.
 
 use serde::Deserialize;
 
-/// Texts of one verification at most. The store is asked for all of them at once.
-pub const TEXTS_MAX: usize = 512;
-/// Tokens of a page at most: what a user may have in one activity.
-pub const PAGE_MAX: usize = 500;
-/// Tokens of a page where the caller does not say.
-pub(crate) const PAGE_DEFAULT: usize = 100;
 /// Tokens that are read at once where not every one of them will be on the page.
 pub(crate) const SCAN: usize = 500;
 /// Reads of the store for one page at most: it reckons with all of a user's tokens each time.
@@ -15,7 +9,7 @@ pub(crate) const READS_MAX: usize = 4;
 /// Tokens that are opened without letting others run: some 0.1 ms with HMAC keys, some 3 ms with Ed25519.
 pub(crate) const OPENED_AT_A_TIME: usize = 32;
 
-/// How a [`TokenBook`](crate::TokenBook) works.
+/// How a [`KeyRingVerifier`](crate::KeyRingVerifier) works.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenOptions {

@@ -1,33 +1,30 @@
-//! `windfall.v1.Tokens` over a [`TokenBook`].
+//! `windfall.v1.Tokens` over a [`KeyRingVerifier`].
 
-use crate::book::TokenBook;
-use crate::list::{ListError, Page};
-use crate::options::{PAGE_DEFAULT, PAGE_MAX};
 use crate::page_token::ListOf;
-use crate::verify::VerifyError;
+use crate::verifier::KeyRingVerifier;
 use async_trait::async_trait;
 use tonic::{Code, Request, Response, Status};
+use windfall_contract::verifier::{ListError, PAGE_DEFAULT, PAGE_MAX, Page, Verdict, VerifyError};
 use windfall_edge::{Call, retry_later};
 use windfall_proto::order::check_name;
 use windfall_proto::v1::{
     HeldToken, ListTokensReply, ListTokensRequest, TokenVerdict, VerifiedToken, VerifyTokensReply,
     VerifyTokensRequest, tokens_server,
 };
-use windfall_token::Verdict;
 
 /// A store that was away is asked again after this.
 const STORE_RETRY_MS: u64 = 200;
 
-/// The service. Mount it as `TokensServer::new(TokenService::new(book))`.
+/// The service. Mount it as `TokensServer::new(TokenService::new(verifier))`.
 #[derive(Debug, Clone)]
 pub struct TokenService {
-    book: TokenBook,
+    verifier: KeyRingVerifier,
 }
 
 impl TokenService {
-    /// The service over this book.
-    pub const fn new(book: TokenBook) -> Self {
-        Self { book }
+    /// The service over this verifier.
+    pub const fn new(verifier: KeyRingVerifier) -> Self {
+        Self { verifier }
     }
 }
 
@@ -62,7 +59,7 @@ impl tokens_server::Tokens for TokenService {
         };
         let wanted = (!activity.is_empty()).then_some(activity.as_str());
         let page = Page { after: after.as_deref(), size };
-        let page = self.book.list(tenant, user_id, wanted, page).await.map_err(refused)?;
+        let page = self.verifier.list(tenant, user_id, wanted, page).await.map_err(refused)?;
         let next_page_token = page.next.map_or_else(String::new, |after| list.token_after(&after));
         let tokens = page.tokens.into_iter();
         let tokens = tokens.map(|held| HeldToken { token: held.text.into(), content: Some(held.content) });
@@ -75,7 +72,7 @@ impl tokens_server::Tokens for TokenService {
     ) -> Result<Response<VerifyTokensReply>, Status> {
         let call = Call::of(&request)?;
         let (tenant, user_id) = (&*call.caller.tenant, call.user()?);
-        let verdicts = self.book.verify(tenant, user_id, &request.get_ref().tokens).await;
+        let verdicts = self.verifier.verify(tenant, user_id, &request.get_ref().tokens).await;
         let verdicts = verdicts.map_err(|error @ VerifyError::TooMany { .. }| {
             Status::invalid_argument(format!("tokens: {error}"))
         })?;

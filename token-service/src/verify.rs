@@ -1,30 +1,20 @@
 //! What presented tokens are worth. // I7
 
-use crate::book::{Failed, Keys, TokenBook, is_revoked, key_of, open};
-use crate::options::{OPENED_AT_A_TIME, TEXTS_MAX};
+use crate::options::OPENED_AT_A_TIME;
 use crate::stats::{Cause, Verified};
+use crate::verifier::{Failed, KeyRingVerifier, Keys, is_revoked, key_of, open};
 use windfall_contract::rules::Revocations;
 use windfall_contract::tokens::TokenKey;
+use windfall_contract::verifier::{TEXTS_MAX, Verdict, VerifyError};
 use windfall_proto::v1::BonusToken;
-use windfall_token::{Reason, StoreAnswer, Verdict};
+use windfall_token::{Reason, StoreAnswer, Verdict as Compared};
 
 /// What is read in place of an illegal text's order number. No order can be called so.
 const NO_ORDER: &str = "\u{1}no order has such a name";
 
-/// Nothing was verified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum VerifyError {
-    /// Present fewer at a time.
-    #[error("{texts} tokens; at most {TEXTS_MAX} a call")]
-    TooMany {
-        /// How many there were.
-        texts: usize,
-    },
-}
-
-impl TokenBook {
-    /// What texts that a user presents are worth: one verdict a text, in order. The store is asked once, for all of
-    /// them; where it cannot say, what opens is `Unavailable`.
+impl KeyRingVerifier {
+    /// What texts that a user presents are worth: one verdict for each text, in order. The store is asked once, for all
+    /// of them; where it cannot say, what opens is `Unavailable`.
     ///
     /// # Errors
     /// [`VerifyError`].
@@ -122,11 +112,13 @@ impl Judge<'_> {
             }
         }
         match self.keys.ring.verify_against(token, stored, self.tenant, self.user_id) {
-            Verdict::Illegal => Err(Cause::Differs),
+            Compared::Illegal => Err(Cause::Differs),
             // The stored one may have been awarded before this one: a repeated send does not outlive a revocation
             // of its activity that holds for the first.
-            Verdict::Valid(token) if is_revoked(self.revocations, &token, text) => Err(Cause::Revoked),
-            verdict => Ok(verdict),
+            Compared::Valid(token) if is_revoked(self.revocations, &token, text) => Err(Cause::Revoked),
+            Compared::Valid(token) => Ok(Verdict::Valid(token)),
+            Compared::Unknown => Ok(Verdict::Unknown),
+            Compared::Unavailable => Ok(Verdict::Unavailable),
         }
     }
 }

@@ -6,11 +6,12 @@ mod desk;
 use desk::{Desk, Mood, TENANT, USER, fields};
 use tonic::{Code, Request};
 use windfall_contract::rules::Revoked;
+use windfall_contract::verifier::{ListError, Page, TokenPage};
 use windfall_edge::{Call, Caller, Role};
 use windfall_proto::v1::tokens_server::Tokens as _;
 use windfall_proto::v1::{ListTokensReply, ListTokensRequest};
 use windfall_token::TokenFields;
-use windfall_token_service::{Cause, ListError, Page, TokenBook, TokenPage, TokenService};
+use windfall_token_service::{Cause, KeyRingVerifier, TokenService};
 
 fn asking<T>(message: T, user_id: Option<i64>) -> Request<T> {
     let caller = Caller { name: "front".into(), tenant: TENANT.into(), roles: [Role::Verify].into() };
@@ -19,15 +20,20 @@ fn asking<T>(message: T, user_id: Option<i64>) -> Request<T> {
     request
 }
 
-async fn page(book: &TokenBook, activity: Option<&str>, after: Option<&str>, size: usize) -> TokenPage {
-    book.list(TENANT, USER, activity, Page { after, size }).await.unwrap()
+async fn page(
+    verifier: &KeyRingVerifier,
+    activity: Option<&str>,
+    after: Option<&str>,
+    size: usize,
+) -> TokenPage {
+    verifier.list(TENANT, USER, activity, Page { after, size }).await.unwrap()
 }
 
 /// All pages: the order numbers, and how many pages there were.
-async fn all(book: &TokenBook, activity: Option<&str>, size: usize) -> (Vec<String>, usize) {
+async fn all(verifier: &KeyRingVerifier, activity: Option<&str>, size: usize) -> (Vec<String>, usize) {
     let (mut names, mut pages, mut after) = (Vec::new(), 0, None);
     loop {
-        let page = page(book, activity, after.as_deref(), size).await;
+        let page = page(verifier, activity, after.as_deref(), size).await;
         assert!(page.tokens.len() <= size);
         names.extend(page.tokens.into_iter().map(|held| held.content.trade_no));
         pages += 1;
@@ -47,16 +53,16 @@ async fn five_hundred_tokens_in_pages_of_any_size() {
         desk.hold(&TokenFields { user_id: USER + 1, ..fields(name) });
     }
     for (size, pages) in [(500, 1), (499, 2), (250, 2), (100, 5), (1, 500)] {
-        assert_eq!(all(&desk.book, None, size).await, (names.clone(), pages), "pages of {size}");
+        assert_eq!(all(&desk.verifier, None, size).await, (names.clone(), pages), "pages of {size}");
         assert_eq!(
-            all(&desk.book, Some("spring-2027"), size).await,
+            all(&desk.verifier, Some("spring-2027"), size).await,
             (names.clone(), pages),
             "pages of {size}"
         );
     }
-    assert_eq!(all(&desk.book, Some("autumn"), 100).await, (vec![], 1));
+    assert_eq!(all(&desk.verifier, Some("autumn"), 100).await, (vec![], 1));
     for size in [0, 501] {
-        let refused = desk.book.list(TENANT, USER, None, Page { after: None, size }).await;
+        let refused = desk.verifier.list(TENANT, USER, None, Page { after: None, size }).await;
         assert_eq!(refused, Err(ListError::Size { size }));
     }
 }
@@ -68,10 +74,10 @@ async fn a_needle_in_a_haystack_takes_more_pages_not_more_work_a_call() {
         desk.hold(&TokenFields { activity: "hay", ..fields(&format!("hay-{n:04}")) });
     }
     desk.hold(&TokenFields { activity: "needle", ..fields("needle") });
-    let first = page(&desk.book, Some("needle"), None, 100).await;
+    let first = page(&desk.verifier, Some("needle"), None, 100).await;
     assert!(first.tokens.is_empty() && first.next.is_some());
     assert_eq!(desk.reads(), 4);
-    assert_eq!(all(&desk.book, Some("needle"), 100).await, (vec!["needle".into()], 3));
+    assert_eq!(all(&desk.verifier, Some("needle"), 100).await, (vec!["needle".into()], 3));
 }
 
 #[tokio::test]
@@ -85,15 +91,15 @@ async fn what_does_not_count_is_left_out_and_counted() {
     desk.hold(&fields("e"));
     desk.hold(&fields("f"));
     desk.revoke([Revoked::TradeNo("e".into())]);
-    assert_eq!(all(&desk.book, None, 500).await.0, ["a", "f"]);
-    let stats = desk.book.stats();
+    assert_eq!(all(&desk.verifier, None, 500).await.0, ["a", "f"]);
+    let stats = desk.verifier.stats();
     for cause in [Cause::Owner, Cause::Base64, Cause::Differs, Cause::Revoked] {
         assert_eq!(stats.left_out_by(cause), 1, "{cause:?}");
     }
     assert_eq!(stats.listed, 2);
     // Pages of one skip them, and end.
-    assert_eq!(all(&desk.book, None, 1).await.0, ["a", "f"]);
-    assert_eq!(desk.book.list("rival", USER, None, Page::default()).await.unwrap(), TokenPage::default());
+    assert_eq!(all(&desk.verifier, None, 1).await.0, ["a", "f"]);
+    assert_eq!(desk.verifier.list("rival", USER, None, Page::default()).await.unwrap(), TokenPage::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +108,7 @@ async fn over_the_service() {
     for n in 0..250 {
         desk.hold(&fields(&format!("order-{n:03}")));
     }
-    let service = TokenService::new(desk.book.clone());
+    let service = TokenService::new(desk.verifier.clone());
     let list = async |ask: ListTokensRequest, user_id| service.list_tokens(asking(ask, user_id)).await;
     let mut ask = ListTokensRequest { activity: "spring-2027".into(), ..Default::default() };
     let mut got = 0;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_config::LiveRules;
 use windfall_contract::tokens::{NEVER, TokenPut, TokenStore as _};
+use windfall_contract::verifier::{Page, Verdict};
 use windfall_servers::{Private, RedisOptions as ServerOptions};
 use windfall_store::redis::{RedisOptions, RedisStore};
-use windfall_token::{KeyRing, TokenFields, Verdict};
-use windfall_token_service::{Page, TokenBook, TokenOptions, TokenParts};
+use windfall_token::{KeyRing, TokenFields};
+use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 
 const USERS: i64 = 64;
 const TOKENS: usize = 500;
@@ -50,18 +51,18 @@ async fn tokens_of_redis_are_verified_and_listed() {
     );
     let parts = TokenParts { keys: ring, store, rules };
     let options = TokenOptions { store_timeout_ms: 20_000 };
-    let book = TokenBook::open(options, parts).unwrap();
+    let verifier = KeyRingVerifier::open(options, parts).unwrap();
 
-    let page = book.list("acme", 1, None, Page { after: None, size: 500 }).await.unwrap();
+    let page = verifier.list("acme", 1, None, Page { after: None, size: 500 }).await.unwrap();
     assert_eq!((page.tokens.len(), page.next), (500, None));
     let altered = format!("{}AAAA", &texts[0][0][..texts[0][0].len() - 4]);
-    let verdicts = book.verify("acme", 1, &[texts[0][0].as_str(), &texts[1][0], &altered]).await.unwrap();
+    let verdicts = verifier.verify("acme", 1, &[texts[0][0].as_str(), &texts[1][0], &altered]).await.unwrap();
     assert!(matches!(verdicts[..], [Verdict::Valid(_), Verdict::Illegal, Verdict::Illegal]));
 
     let texts = Arc::new(texts);
     let started = Instant::now();
     let callers = (0..8_usize).map(|caller| {
-        let (book, texts) = (book.clone(), Arc::clone(&texts));
+        let (verifier, texts) = (verifier.clone(), Arc::clone(&texts));
         tokio::spawn(async move {
             let mut verified = 0;
             let mut round = caller;
@@ -69,7 +70,7 @@ async fn tokens_of_redis_are_verified_and_listed() {
                 let user = round % texts.len();
                 let from = round * 64 % (TOKENS - 64);
                 let user_id = i64::try_from(user).unwrap() + 1;
-                let verdicts = book.verify("acme", user_id, &texts[user][from..from + 64]).await.unwrap();
+                let verdicts = verifier.verify("acme", user_id, &texts[user][from..from + 64]).await.unwrap();
                 assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Valid(_))));
                 verified += verdicts.len();
                 round += 8;

@@ -9,7 +9,8 @@ mod desk;
 use desk::{Desk, TENANT, USER, fields, mint};
 use std::time::{Duration, Instant};
 use windfall_contract::rules::Revoked;
-use windfall_token::{Algorithm, KeyRing, TokenFields, Verdict};
+use windfall_contract::verifier::Verdict;
+use windfall_token::{Algorithm, KeyRing, TokenFields};
 
 const ROUNDS: usize = 301;
 const BATCH: usize = 64;
@@ -48,7 +49,7 @@ async fn compare(algorithm: Algorithm) {
             let class = (step + round) % classes.len();
             let texts = vec![classes[class].1.as_str(); BATCH];
             let started = Instant::now();
-            let verdicts = desk.book.verify(TENANT, USER, &texts).await.unwrap();
+            let verdicts = desk.verifier.verify(TENANT, USER, &texts).await.unwrap();
             times[class].push(started.elapsed());
             assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Illegal), "{}", classes[class].0);
         }

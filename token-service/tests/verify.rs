@@ -7,14 +7,15 @@ use desk::{Desk, Mood, TENANT, USER, fields, mint};
 use prost::Message;
 use tonic::Request;
 use windfall_contract::rules::Revoked;
+use windfall_contract::verifier::{TEXTS_MAX, Verdict, VerifyError};
 use windfall_edge::{Call, Caller, Role};
 use windfall_proto::v1::tokens_server::Tokens as _;
 use windfall_proto::v1::{TokenVerdict, VerifyTokensReply, VerifyTokensRequest};
-use windfall_token::{Algorithm, KeyFile, KeyId, KeyRing, TokenFields, Verdict};
-use windfall_token_service::{Cause, TEXTS_MAX, TokenService, VerifyError};
+use windfall_token::{Algorithm, KeyFile, KeyId, KeyRing, TokenFields};
+use windfall_token_service::{Cause, TokenService};
 
 async fn verdict(desk: &Desk, text: &str) -> Verdict {
-    let mut verdicts = desk.book.verify(TENANT, USER, &[text]).await.unwrap();
+    let mut verdicts = desk.verifier.verify(TENANT, USER, &[text]).await.unwrap();
     assert_eq!(verdicts.len(), 1);
     verdicts.remove(0)
 }
@@ -31,14 +32,14 @@ async fn each_verdict_in_one_call_with_one_read() {
     let desk = Desk::new();
     let (held, gone) = (desk.hold(&fields("held")), desk.mint(&fields("gone")));
     let texts = [held.as_str(), &gone, &altered(&held), &held, "", "no token"];
-    let verdicts = desk.book.verify(TENANT, USER, &texts).await.unwrap();
+    let verdicts = desk.verifier.verify(TENANT, USER, &texts).await.unwrap();
     let Verdict::Valid(content) = &verdicts[0] else { panic!("{:?}", verdicts[0]) };
     assert_eq!(TokenFields::from(content), fields("held"));
     assert_eq!(verdicts[1..3], [Verdict::Unknown, Verdict::Illegal]);
     assert_eq!(verdicts[3], verdicts[0], "the same text twice");
     assert_eq!(verdicts[4..], [Verdict::Illegal, Verdict::Illegal]);
     assert_eq!(desk.reads(), 1);
-    let stats = desk.book.stats();
+    let stats = desk.verifier.stats();
     assert_eq!((stats.valid, stats.unknown, stats.unavailable), (2, 1, 0));
     assert_eq!((stats.illegal_by(Cause::Seal), stats.illegal.iter().sum()), (1, 3));
 }
@@ -91,15 +92,15 @@ async fn whatever_is_illegal_gets_the_same_bytes_and_is_told_apart_for_operators
     let (ring, old) = ring_with_a_past();
     let mut desk = Desk::with(ring);
     desk.revoke([Revoked::TradeNo("revoked".into())]);
-    let service = TokenService::new(desk.book.clone());
+    let service = TokenService::new(desk.verifier.clone());
     let mut answers = Vec::new();
     for (cause, text) in illegal(&desk, &old) {
-        let before = (desk.book.stats().illegal_by(cause), desk.reads());
+        let before = (desk.verifier.stats().illegal_by(cause), desk.reads());
         let mut request = Request::new(VerifyTokensRequest { tokens: vec![text] });
         request.extensions_mut().insert(call());
         let reply = service.verify_tokens(request).await.unwrap().into_inner();
         answers.push(reply.encode_to_vec());
-        let after = (desk.book.stats().illegal_by(cause), desk.reads());
+        let after = (desk.verifier.stats().illegal_by(cause), desk.reads());
         assert_eq!(after, (before.0 + 1, before.1 + 1), "{cause:?}");
     }
     let expected = VerifyTokensReply {
@@ -130,7 +131,7 @@ async fn no_flipped_bit_and_no_cut_passes() {
         }
     }
     for some in texts.chunks(TEXTS_MAX) {
-        let verdicts = desk.book.verify(TENANT, USER, some).await.unwrap();
+        let verdicts = desk.verifier.verify(TENANT, USER, some).await.unwrap();
         for (text, verdict) in some.iter().zip(verdicts) {
             assert_eq!(verdict, Verdict::Illegal, "{text}");
         }
@@ -157,7 +158,7 @@ async fn every_field_counts_and_a_text_minted_anew_does_not() {
         assert_eq!(verdict(&desk, &desk.mint(&other)).await, Verdict::Illegal, "{other:?}");
     }
     assert_eq!(verdict(&desk, &desk.mint(&fields("order2"))).await, Verdict::Unknown);
-    assert_eq!(desk.book.stats().illegal_by(Cause::Differs), 6);
+    assert_eq!(desk.verifier.stats().illegal_by(Cause::Differs), 6);
 }
 
 /// A repeated send takes its award time from the clock again: the user may hold either token, the store either.
@@ -178,7 +179,7 @@ async fn the_award_time_of_a_repeated_send_does_not_count_but_the_earlier_one_is
         desk.hold(&stored);
         assert_eq!(verdict(&desk, &desk.mint(&presented)).await, Verdict::Illegal);
     }
-    assert_eq!(desk.book.stats().illegal_by(Cause::Revoked), 2);
+    assert_eq!(desk.verifier.stats().illegal_by(Cause::Revoked), 2);
 }
 
 #[tokio::test]
@@ -189,7 +190,7 @@ async fn somebody_elses_token_is_illegal_whoever_holds_it() {
     // Even where it lies under this user by mistake.
     desk.store.put_text(USER, "theirs", &theirs);
     assert_eq!(verdict(&desk, &theirs).await, Verdict::Illegal);
-    assert_eq!(desk.book.verify("rival", USER + 1, &[&theirs]).await.unwrap(), [Verdict::Illegal]);
+    assert_eq!(desk.verifier.verify("rival", USER + 1, &[&theirs]).await.unwrap(), [Verdict::Illegal]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,12 +200,12 @@ async fn a_store_that_cannot_answer_makes_neither_valid_nor_unknown() {
     for (failures, mood) in [Mood::Refuses, Mood::Hangs, Mood::Short].into_iter().enumerate() {
         desk.mood(mood);
         let started = tokio::time::Instant::now();
-        let verdicts = desk.book.verify(TENANT, USER, &[held.as_str(), &altered(&held)]).await.unwrap();
+        let verdicts = desk.verifier.verify(TENANT, USER, &[held.as_str(), &altered(&held)]).await.unwrap();
         assert_eq!(verdicts, [Verdict::Unavailable, Verdict::Illegal], "{mood:?}");
         assert!(started.elapsed() <= std::time::Duration::from_millis(600), "{mood:?}");
-        assert_eq!(desk.book.stats().unavailable, u64::try_from(failures).unwrap() + 1);
+        assert_eq!(desk.verifier.stats().unavailable, u64::try_from(failures).unwrap() + 1);
     }
-    assert_eq!(desk.book.stats().store_failures, 2);
+    assert_eq!(desk.verifier.stats().store_failures, 2);
     desk.mood(Mood::Fine);
     assert!(matches!(verdict(&desk, &held).await, Verdict::Valid(_)));
 }
@@ -214,12 +215,12 @@ async fn at_most_512_a_call() {
     let desk = Desk::new();
     let text = desk.hold(&fields("held"));
     let texts = vec![text.clone(); TEXTS_MAX];
-    let verdicts = desk.book.verify(TENANT, USER, &texts).await.unwrap();
+    let verdicts = desk.verifier.verify(TENANT, USER, &texts).await.unwrap();
     assert!(verdicts.len() == TEXTS_MAX && verdicts.iter().all(|one| matches!(one, Verdict::Valid(_))));
     let texts = vec![text; TEXTS_MAX + 1];
-    let refused = desk.book.verify(TENANT, USER, &texts).await;
+    let refused = desk.verifier.verify(TENANT, USER, &texts).await;
     assert_eq!(refused, Err(VerifyError::TooMany { texts: 513 }));
-    assert_eq!(desk.book.verify::<&str>(TENANT, USER, &[]).await, Ok(vec![]));
+    assert_eq!(desk.verifier.verify::<&str>(TENANT, USER, &[]).await, Ok(vec![]));
     assert_eq!(desk.reads(), 1);
 }
 
@@ -246,7 +247,7 @@ async fn revocations_are_in_force_with_the_next_call() {
         assert_eq!(now == Verdict::Illegal, is_revoked, "{what:?}");
         revoked += u64::from(is_revoked);
     }
-    assert_eq!(desk.book.stats().illegal_by(Cause::Revoked), revoked);
+    assert_eq!(desk.verifier.stats().illegal_by(Cause::Revoked), revoked);
     desk.revoke([]);
     assert_eq!(verdict(&desk, &text).await, valid);
 }
@@ -284,13 +285,13 @@ async fn a_changed_ring_is_taken_over() {
     let new = mint(&ring, TENANT, &fields("new"));
     desk.store.put_text(USER, "new", &new);
     assert_eq!(verdict(&desk, &new).await, Verdict::Illegal, "not yet");
-    desk.book.set_keys(ring).unwrap();
+    desk.verifier.set_keys(ring).unwrap();
     for text in [&old, &new] {
         assert!(matches!(verdict(&desk, text).await, Verdict::Valid(_)), "old and new keys");
     }
 
     file.destroy(KeyId(1)).unwrap();
-    desk.book.set_keys(KeyRing::load(&path).unwrap()).unwrap();
+    desk.verifier.set_keys(KeyRing::load(&path).unwrap()).unwrap();
     assert_eq!(verdict(&desk, &old).await, Verdict::Illegal);
     assert!(matches!(verdict(&desk, &new).await, Verdict::Valid(_)));
 }

@@ -3,11 +3,10 @@
 use crate::options::HELD_MAX;
 use crate::wallet::{Inner, User};
 use std::collections::BTreeMap;
-use windfall_contract::accounts::AccountsError;
+use windfall_contract::accounts::{AccountsError, Status, StoredOrder};
+use windfall_contract::verifier::{PAGE_MAX, Page, Verdict, VerifyError};
 use windfall_proto::order::check_amount;
 use windfall_proto::v1::BonusToken;
-use windfall_reward_service::ledger::{Status, StoredOrder};
-use windfall_token_service::{PAGE_MAX, Page, Verdict, VerifyError};
 
 /// What is on its way to a user.
 pub(crate) struct Incoming {
@@ -26,7 +25,7 @@ impl Inner {
         bonus_type: Option<&str>,
     ) -> Result<Incoming, VerifyError> {
         let (presented, held) =
-            tokio::join!(self.book.verify(user.tenant, user.user_id, texts), self.held(user));
+            tokio::join!(self.verifier.verify(user.tenant, user.user_id, texts), self.held(user));
         let (held, mut is_complete) = held;
         let mut tokens = held;
         for verdict in presented? {
@@ -50,7 +49,7 @@ impl Inner {
         let mut after: Option<Box<str>> = None;
         for _ in 0..HELD_MAX.div_ceil(PAGE_MAX) {
             let page = Page { after: after.as_deref(), size: PAGE_MAX };
-            let Ok(page) = self.book.list(user.tenant, user.user_id, None, page).await else {
+            let Ok(page) = self.verifier.list(user.tenant, user.user_id, None, page).await else {
                 return (tokens, false);
             };
             tokens.extend(page.tokens.into_iter().map(|held| held.content));

@@ -21,10 +21,11 @@
 //! # Withdrawals
 //! The ledger is asked first, and tokens only if the balance is short: a forced credit passes the limits that the
 //! consumer keeps, so there shall be as few as it takes, the largest first. Every step may be repeated: a credit counts
-//! once an order (I1), a withdrawal once an id. So a call that dies anywhere, or runs beside another with the same id,
-//! or beside the consumer that brings the same rewards, ends with the same money, and is settled by asking again.
+//! once for each order (I1), a withdrawal once for each id. So a call that dies anywhere, or runs beside another with
+//! the same id, or beside the consumer that brings the same rewards, ends with the same money, and is settled by asking
+//! again.
 //!
-//! Not here: who the user is (`windfall-edge`), what tokens are worth (`windfall-token-service`), accounts and payouts
+//! Not here: who the user is (`windfall-edge`), what tokens are worth (the token service), accounts and payouts
 //! (the reward service), dropping the tokens of what was credited (who wires the reward service's observer).
 //!
 //! ```no_run
@@ -51,4 +52,4 @@ pub use options::{FLOW_MAX, HELD_MAX, WalletOptions};
 pub use rpc::WalletService;
 pub use stats::WalletStats;
 pub use wallet::{OpenError, User, Wallet, WalletParts};
-pub use withdraw::{Outcome, Receipt, WithdrawError, Withdrawal};
+pub use withdraw::{Receipt, WithdrawError};

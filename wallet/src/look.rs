@@ -5,10 +5,9 @@ use crate::options::{FLOW_MAX, LOOKS_MAX};
 use crate::wallet::{Inner, User, Wallet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use windfall_contract::accounts::AccountsError;
+use windfall_contract::accounts::{AccountsError, FlowKind, FlowLine};
+use windfall_contract::verifier::VerifyError;
 use windfall_proto::v1::BonusToken;
-use windfall_reward_service::ledger::{FlowKind, FlowLine};
-use windfall_token_service::VerifyError;
 
 /// What a user has of one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,7 +164,7 @@ impl From<FlowLine> for Line {
                 FlowKind::Return => LineKind::Return,
             },
             reference: line.trade_no,
-            bonus_type: line.asset,
+            bonus_type: line.bonus_type,
             amount: line.amount,
             activity: line.activity,
             time_ms: line.time_ms,

@@ -3,10 +3,10 @@
 use crate::look::{Balance, Line, LineKind, LookError};
 use crate::options::{FLOW_DEFAULT, FLOW_MAX};
 use crate::wallet::{User, Wallet};
-use crate::withdraw::{Outcome, Receipt, WithdrawError, Withdrawal};
+use crate::withdraw::{Receipt, WithdrawError};
 use async_trait::async_trait;
 use tonic::{Code, Request, Response, Status};
-use windfall_contract::accounts::AccountsError;
+use windfall_contract::accounts::{AccountsError, Withdrawal, WithdrawalOutcome};
 use windfall_edge::{Call, retry_later};
 use windfall_proto::v1::{
     FlowKind, FlowLine, GetWalletReply, GetWalletRequest, WalletBalance, WithdrawOutcome, WithdrawReply,
@@ -50,11 +50,11 @@ impl wallet_server::Wallet for WalletService {
 
     async fn withdraw(&self, request: Request<WithdrawRequest>) -> Result<Response<WithdrawReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let user = User { tenant: &call.caller.tenant, user_id: call.user()? };
+        let user_id = call.user()?;
         let WithdrawRequest { withdrawal_id, bonus_type, amount, tokens } = request.into_inner();
-        let asked = Withdrawal { id: withdrawal_id, bonus_type, amount, texts: tokens };
-        let receipt = self.wallet.withdraw(user, &asked).await.map_err(withdraw_status)?;
-        Ok(Response::new(reply(receipt)))
+        let withdrawal = Withdrawal { id: withdrawal_id, user_id, bonus_type, amount };
+        let receipt = self.wallet.withdraw(&call.caller.tenant, &withdrawal, &tokens).await;
+        Ok(Response::new(reply(receipt.map_err(withdraw_status)?, amount)?))
     }
 }
 
@@ -80,20 +80,29 @@ fn line(line: Line) -> FlowLine {
     }
 }
 
-fn reply(receipt: Receipt) -> WithdrawReply {
+/// The reply, or the status that stands for it on the wire where nothing was kept.
+fn reply(receipt: Receipt, amount: i64) -> Result<WithdrawReply, Status> {
     let (outcome, reason, retry_after_ms) = match receipt.outcome {
-        Outcome::Paid => (WithdrawOutcome::Paid, String::new(), 0),
-        Outcome::AlreadyPaid => (WithdrawOutcome::AlreadyPaid, String::new(), 0),
-        Outcome::Pending { after_ms } => (WithdrawOutcome::Pending, String::new(), after_ms),
-        Outcome::Refused(reason) => (WithdrawOutcome::Refused, reason, 0),
+        WithdrawalOutcome::Paid => (WithdrawOutcome::Paid, String::new(), 0),
+        WithdrawalOutcome::AlreadyPaid => (WithdrawOutcome::AlreadyPaid, String::new(), 0),
+        WithdrawalOutcome::Pending { after_ms } => (WithdrawOutcome::Pending, String::new(), after_ms),
+        WithdrawalOutcome::Refused(reason) => (WithdrawOutcome::Refused, reason, 0),
+        WithdrawalOutcome::Short { balance } => {
+            let message = format!("the balance is {balance}, too little for {amount}");
+            return Err(Status::failed_precondition(message));
+        }
+        WithdrawalOutcome::Conflict => {
+            let message = "the withdrawal id was used for another user, type or amount";
+            return Err(Status::already_exists(message));
+        }
     };
-    WithdrawReply {
+    Ok(WithdrawReply {
         outcome: outcome.into(),
         reason,
         retry_after_ms,
         credited_tokens: receipt.credited_tokens,
         balance: receipt.balance,
-    }
+    })
 }
 
 fn look_status(error: LookError) -> Status {
@@ -117,8 +126,6 @@ fn withdraw_status(error: WithdrawError) -> Status {
         WithdrawError::Invalid { .. } | WithdrawError::Tokens(_) | WithdrawError::Refused(_) => {
             Status::invalid_argument(error.to_string())
         }
-        WithdrawError::Short { .. } => Status::failed_precondition(error.to_string()),
-        WithdrawError::Taken => Status::already_exists(error.to_string()),
         WithdrawError::Unanswered { what, after_ms } => {
             tracing::warn!(what, "a withdrawal has no answer yet");
             let message = "the withdrawal has no answer yet; ask again with the same id";

@@ -1,8 +1,9 @@
 //! What was counted.
 
 use crate::look::{LookError, View};
-use crate::withdraw::{Outcome, Receipt, WithdrawError};
+use crate::withdraw::{Receipt, WithdrawError};
 use std::sync::atomic::Ordering::Relaxed;
+use windfall_contract::accounts::WithdrawalOutcome;
 use windfall_contract::declare_metrics;
 
 declare_metrics! {
@@ -60,12 +61,12 @@ impl Counters {
 
     pub(crate) fn withdrew(&self, receipt: &Result<Receipt, WithdrawError>) {
         let counter = match receipt {
-            Ok(Receipt { outcome: Outcome::Paid, .. }) => &self.paid,
-            Ok(Receipt { outcome: Outcome::AlreadyPaid, .. }) => &self.already_paid,
-            Ok(Receipt { outcome: Outcome::Pending { .. }, .. }) => &self.pending,
-            Ok(Receipt { outcome: Outcome::Refused(_), .. }) => &self.refused,
-            Err(WithdrawError::Short { .. }) => &self.short,
-            Err(WithdrawError::Taken) => &self.taken,
+            Ok(Receipt { outcome: WithdrawalOutcome::Paid, .. }) => &self.paid,
+            Ok(Receipt { outcome: WithdrawalOutcome::AlreadyPaid, .. }) => &self.already_paid,
+            Ok(Receipt { outcome: WithdrawalOutcome::Pending { .. }, .. }) => &self.pending,
+            Ok(Receipt { outcome: WithdrawalOutcome::Refused(_), .. }) => &self.refused,
+            Ok(Receipt { outcome: WithdrawalOutcome::Short { .. }, .. }) => &self.short,
+            Ok(Receipt { outcome: WithdrawalOutcome::Conflict, .. }) => &self.taken,
             Err(WithdrawError::Unanswered { .. }) => &self.unanswered,
             Err(WithdrawError::Invalid { .. } | WithdrawError::Tokens(_) | WithdrawError::Refused(_)) => {
                 &self.invalid

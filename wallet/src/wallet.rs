@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_contract::accounts::{Accounts, AccountsError};
 use windfall_contract::rewards::Rewards;
-use windfall_token_service::TokenBook;
+use windfall_contract::verifier::TokenVerifier;
 
 /// What a [`Wallet`] is wired to.
 pub struct WalletParts {
-    /// What tokens are worth.
-    pub book: TokenBook,
+    /// Says what tokens are worth.
+    pub verifier: Arc<dyn TokenVerifier>,
     /// Credits what has not arrived.
     pub rewards: Arc<dyn Rewards>,
     /// Balances, orders, payouts.
@@ -41,7 +41,7 @@ pub enum OpenError {
 pub struct Wallet(Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub(crate) book: TokenBook,
+    pub(crate) verifier: Arc<dyn TokenVerifier>,
     pub(crate) rewards: Arc<dyn Rewards>,
     pub(crate) accounts: Arc<dyn Accounts>,
     pub(crate) counters: Counters,
@@ -60,7 +60,7 @@ impl Wallet {
             return Err(OpenError::Option(wrong));
         }
         Ok(Self(Arc::new(Inner {
-            book: parts.book,
+            verifier: parts.verifier,
             rewards: parts.rewards,
             accounts: parts.accounts,
             counters: Counters::default(),

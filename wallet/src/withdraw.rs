@@ -1,54 +1,25 @@
-//! Pays out, once an id.
+//! Pays out, once for each id.
 
 use crate::incoming::Incoming;
 use crate::options::{FORCES_MAX, GRANT_EVENTS, RETRY_MS};
 use crate::wallet::{Inner, User, Wallet};
 use bytes::Bytes;
 use std::cmp::Reverse;
-use windfall_contract::accounts::{AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::accounts::{AccountsError, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::GrantReply;
+use windfall_contract::verifier::{TEXTS_MAX, VerifyError};
 use windfall_proto::event::EventRef;
 use windfall_proto::order::{self, Invalid};
 use windfall_proto::v1::BonusToken;
-use windfall_token_service::{TEXTS_MAX, VerifyError};
-
-/// What a user takes out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Withdrawal {
-    /// The idempotency key: 1 to 128 visible ASCII characters.
-    pub id: String,
-    /// The bonus type.
-    pub bonus_type: String,
-    /// In the smallest unit, at least 1.
-    pub amount: i64,
-    /// The tokens that the front end holds, at most 512.
-    pub texts: Vec<String>,
-}
-
-/// What became of a withdrawal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// Paid by this call.
-    Paid,
-    /// Paid by an earlier call with this id.
-    AlreadyPaid,
-    /// The money is held and the payout has not answered: ask again with the same id.
-    Pending {
-        /// The least wait.
-        after_ms: u64,
-    },
-    /// Refused for good, for this reason; the money is back on the balance. Final for this id.
-    Refused(String),
-}
 
 /// The answer to a withdrawal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: WithdrawalOutcome,
     /// Tokens that this call credited.
     pub credited_tokens: u32,
-    /// The balance of its type after it.
+    /// The balance of its type after it; 0 with a conflict, which shows nothing of the account.
     pub balance: i64,
 }
 
@@ -69,17 +40,6 @@ pub enum WithdrawError {
     /// The ledger takes no such withdrawal. Final: mend the call, or who pays withdrawals.
     #[error("refused: {0}")]
     Refused(String),
-    /// Too little, with all that is on its way. Nothing was kept; the id may be used again.
-    #[error("the balance is {balance}, too little for {amount}")]
-    Short {
-        /// What there is.
-        balance: i64,
-        /// What was asked for.
-        amount: i64,
-    },
-    /// The id was used for another user, type or amount. Nothing was changed.
-    #[error("the withdrawal id was used for another user, type or amount")]
-    Taken,
     /// Paid, held or neither: ask again with the same id.
     #[error("{what}; ask again with the same id")]
     Unanswered {
@@ -100,64 +60,69 @@ impl From<AccountsError> for WithdrawError {
 }
 
 impl Wallet {
-    /// Pays out, once an id; what is proved and has not arrived is credited before, as far as it takes.
+    /// Pays out, once for each id; what is proved and has not arrived is credited before, as far as it takes. `tenant`
+    /// is the app of the service that calls, `texts` are the tokens that the front end holds, at most [`TEXTS_MAX`].
     ///
     /// # Errors
     /// [`WithdrawError`].
-    pub async fn withdraw(&self, user: User<'_>, asked: &Withdrawal) -> Result<Receipt, WithdrawError> {
-        let receipt = self.inner().withdraw(user, asked).await;
+    pub async fn withdraw(
+        &self,
+        tenant: &str,
+        withdrawal: &Withdrawal,
+        texts: &[String],
+    ) -> Result<Receipt, WithdrawError> {
+        let receipt = self.inner().withdraw(tenant, withdrawal, texts).await;
         self.inner().counters.withdrew(&receipt);
         receipt
     }
 }
 
 impl Inner {
-    async fn withdraw(&self, user: User<'_>, asked: &Withdrawal) -> Result<Receipt, WithdrawError> {
-        let order = check(user, asked)?;
+    async fn withdraw(
+        &self,
+        tenant: &str,
+        withdrawal: &Withdrawal,
+        texts: &[String],
+    ) -> Result<Receipt, WithdrawError> {
+        check(withdrawal, texts)?;
         // First without any token: an id that was used before, or a balance that is enough, needs none. If we die
         // here the next call finds the withdrawal as it stands.
-        let mut withdrawn = self.pay(self.accounts.withdraw(&order)).await?;
+        let mut outcome = self.pay(self.accounts.withdraw(withdrawal)).await?;
         let mut forced = Forced::default();
-        if let Withdrawn::Short { balance } = withdrawn {
-            withdrawn = self.pay_with_incoming(user, asked, &order, balance, &mut forced).await?;
+        if let WithdrawalOutcome::Short { balance } = outcome {
+            outcome = self.pay_with_incoming(tenant, withdrawal, texts, balance, &mut forced).await?;
         }
-        let outcome = match withdrawn {
-            Withdrawn::Paid => Outcome::Paid,
-            Withdrawn::AlreadyPaid => Outcome::AlreadyPaid,
-            Withdrawn::Pending { after_ms } => Outcome::Pending { after_ms },
-            Withdrawn::Refused(reason) => Outcome::Refused(reason),
-            Withdrawn::Conflict => return Err(WithdrawError::Taken),
-            Withdrawn::Short { balance } => {
-                return Err(WithdrawError::Short { balance, amount: order.amount });
+        let balance = match outcome {
+            WithdrawalOutcome::Conflict => 0,
+            WithdrawalOutcome::Short { balance } => balance,
+            // Where this read fails the outcome stands all the same; the next call with this id tells it.
+            _ => {
+                let balances = self.read(self.accounts.balances(withdrawal.user_id)).await?;
+                let own = balances.into_iter().find(|(name, _)| *name == withdrawal.bonus_type);
+                own.map_or(0, |(_, balance)| balance)
             }
         };
-        // Where this read fails the outcome stands all the same; the next call with this id tells it.
-        let balances = self.read(self.accounts.balances(user.user_id)).await?;
-        let own = balances.into_iter().find(|(bonus_type, _)| *bonus_type == order.bonus_type);
-        Ok(Receipt {
-            outcome,
-            credited_tokens: forced.credited,
-            balance: own.map_or(0, |(_, balance)| balance),
-        })
+        Ok(Receipt { outcome, credited_tokens: forced.credited, balance })
     }
 
     /// The balance was short: credits what is on its way, as far as it takes, and tries again.
     async fn pay_with_incoming(
         &self,
-        user: User<'_>,
-        asked: &Withdrawal,
-        order: &WithdrawOrder,
+        tenant: &str,
+        withdrawal: &Withdrawal,
+        texts: &[String],
         mut balance: i64,
         forced: &mut Forced,
-    ) -> Result<Withdrawn, WithdrawError> {
-        let mut incoming = self.incoming(user, &asked.texts, Some(&order.bonus_type)).await?;
+    ) -> Result<WithdrawalOutcome, WithdrawError> {
+        let Withdrawal { user_id, ref bonus_type, amount, .. } = *withdrawal;
+        let mut incoming = self.incoming(User { tenant, user_id }, texts, Some(bonus_type)).await?;
         self.drop_arrived(&mut incoming).await?;
         let Incoming { rewards, is_complete } = incoming;
         let mut rewards: Vec<BonusToken> = rewards.into_values().collect();
         rewards.sort_by_key(|token| Reverse(token.amount));
         let mut seen = None;
         for _ in 0..FORCES_MAX {
-            let mut part = take_covering(&mut rewards, order.amount, balance);
+            let mut part = take_covering(&mut rewards, amount, balance);
             if part.is_empty() && !is_complete {
                 // The rest may be beyond what could be read: what is credited now makes room for it in the next call.
                 part = std::mem::take(&mut rewards);
@@ -166,9 +131,9 @@ impl Inner {
             if part.is_empty() && seen == Some(balance) {
                 break;
             }
-            self.force(&order.bonus_type, &part, forced).await;
-            match self.pay(self.accounts.withdraw(order)).await? {
-                Withdrawn::Short { balance: now } => {
+            self.force(bonus_type, &part, forced).await;
+            match self.pay(self.accounts.withdraw(withdrawal)).await? {
+                WithdrawalOutcome::Short { balance: now } => {
                     seen = Some(balance);
                     balance = now;
                 }
@@ -179,8 +144,8 @@ impl Inner {
         // from the same balance, more may come: that is no answer yet.
         let after_ms = match (forced.retry_after_ms, is_complete) {
             (Some(after_ms), _) => after_ms,
-            (None, true) if take_covering(&mut rewards, order.amount, balance).is_empty() => {
-                return Ok(Withdrawn::Short { balance });
+            (None, true) if take_covering(&mut rewards, amount, balance).is_empty() => {
+                return Ok(WithdrawalOutcome::Short { balance });
             }
             _ => RETRY_MS,
         };
@@ -230,21 +195,16 @@ impl Forced {
     }
 }
 
-fn check(user: User<'_>, asked: &Withdrawal) -> Result<WithdrawOrder, WithdrawError> {
+fn check(asked: &Withdrawal, texts: &[String]) -> Result<(), WithdrawError> {
     let invalid = |field| move |why| WithdrawError::Invalid { field, why };
     // An id is made of what an order number is made of.
     order::check_trade_no(&asked.id).map_err(invalid("withdrawal_id"))?;
     order::check_bonus_type(&asked.bonus_type).map_err(invalid("bonus_type"))?;
     order::check_amount(asked.amount).map_err(invalid("amount"))?;
-    if asked.texts.len() > TEXTS_MAX {
-        return Err(VerifyError::TooMany { texts: asked.texts.len() }.into());
+    if texts.len() > TEXTS_MAX {
+        return Err(VerifyError::TooMany { texts: texts.len() }.into());
     }
-    Ok(WithdrawOrder {
-        id: asked.id.clone(),
-        user_id: user.user_id,
-        bonus_type: asked.bonus_type.clone(),
-        amount: asked.amount,
-    })
+    Ok(())
 }
 
 /// Takes from `rewards`, whose largest come first, as many as make up for what the balance lacks; none where all of

@@ -6,7 +6,7 @@ mod bank;
 use bank::{ALICE, At, Desk};
 use std::collections::BTreeSet;
 use std::slice::from_ref;
-use windfall_reward_service::ledger::Status;
+use windfall_contract::accounts::Status;
 use windfall_wallet::{Balance, LineKind, LookError, User, View};
 
 async fn look(desk: &Desk, texts: &[String]) -> View {

@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_config::LiveRules;
 use windfall_contract::Clock;
+use windfall_contract::accounts::{Status, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::Rewards as _;
 use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore};
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::ledger::{Ledger, LedgerOptions, LedgerReader, Status};
 use windfall_reward_service::{GrantObserver, RewardHandle, RewardOptions, RewardService};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
 use windfall_token::{KeyRing, TokenFields};
-use windfall_token_service::{TokenBook, TokenOptions, TokenParts};
-use windfall_wallet::{Outcome, User, Wallet, WalletOptions, WalletParts, WithdrawError, Withdrawal};
+use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
+use windfall_wallet::{Wallet, WalletOptions, WalletParts, WithdrawError};
 
 const USERS: i64 = 40;
 const REWARDS: i64 = 25;
@@ -85,12 +86,10 @@ async fn consume(rewards: RewardHandle, mut seed: u64) {
 }
 
 /// Withdraws until there is an outcome.
-async fn withdraw(wallet: Wallet, user_id: i64) -> Outcome {
-    let user = User { tenant: "acme", user_id };
-    let asked =
-        Withdrawal { id: format!("w-{user_id}"), bonus_type: "cash".into(), amount: TOTAL, texts: vec![] };
+async fn withdraw(wallet: Wallet, user_id: i64) -> WithdrawalOutcome {
+    let asked = Withdrawal { id: format!("w-{user_id}"), user_id, bonus_type: "cash".into(), amount: TOTAL };
     loop {
-        match wallet.withdraw(user, &asked).await {
+        match wallet.withdraw("acme", &asked, &[]).await {
             Ok(receipt) => return receipt.outcome,
             Err(WithdrawError::Unanswered { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
             Err(error) => panic!("user {user_id}: {error}"),
@@ -130,8 +129,9 @@ async fn each_order_once_and_each_withdrawal_once() {
 
     let rules = windfall_config::parse_rules(include_str!("../../config/samples/rules.toml"), None).unwrap();
     let parts = TokenParts { keys: ring, store: store.clone(), rules: LiveRules::fixed(rules) };
-    let book = TokenBook::open(TokenOptions::default(), parts).unwrap();
-    let parts = WalletParts { book, rewards: Arc::new(rewards.clone()), accounts: Arc::new(rewards.clone()) };
+    let verifier = Arc::new(KeyRingVerifier::open(TokenOptions::default(), parts).unwrap());
+    let parts =
+        WalletParts { verifier, rewards: Arc::new(rewards.clone()), accounts: Arc::new(rewards.clone()) };
     let wallet = Wallet::open(WalletOptions::default(), parts).unwrap();
 
     let consumer = tokio::spawn(consume(rewards.clone(), seed));
@@ -142,8 +142,8 @@ async fn each_order_once_and_each_withdrawal_once() {
     let mut paid = BTreeSet::new();
     for (user_id, call) in calls {
         match call.await.unwrap() {
-            Outcome::Paid => assert!(paid.insert(user_id), "user {user_id} was paid twice"),
-            Outcome::AlreadyPaid => {}
+            WithdrawalOutcome::Paid => assert!(paid.insert(user_id), "user {user_id} was paid twice"),
+            WithdrawalOutcome::AlreadyPaid => {}
             other => panic!("user {user_id}: {other:?}"),
         }
     }

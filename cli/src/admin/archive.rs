@@ -9,12 +9,12 @@ use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::task::block_in_place;
+use windfall_connectors::fake::FakeDownstream;
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
 use windfall_contract::rewards::GrantReply;
+use windfall_ledger::{ArchiveFilter, Archived};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::fake::FakeDownstream;
-use windfall_reward_service::ledger::{ArchiveFilter, Archived};
 use windfall_reward_service::{Replayed, RewardService};
 
 /// Entries of one page.

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 use windfall_config::ChangeRules;
+use windfall_connectors::fake::FakeBook;
+use windfall_ledger::{ArchiveFilter, LedgerReader};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::fake::FakeBook;
-use windfall_reward_service::ledger::{ArchiveFilter, LedgerReader};
 
 /// The types that the badge downstream pays.
 pub const BOOKED_TYPES: [&str; 1] = ["badge"];
@@ -71,7 +71,7 @@ fn check_sums(book: &mut Book, ledger: &LedgerReader, rules: &dyn ChangeRules) -
         ("transfers without a credited order", sums.transfers_without_order),
         ("transfers that differ from their order", sums.mismatched_transfers),
         ("accounts whose balance is not the sum of their transfers", sums.wrong_balances),
-        ("assets that do not sum to zero", sums.unbalanced_assets),
+        ("assets that do not sum to zero", sums.unbalanced_bonus_types),
         ("budgets whose used part is not the sum of their orders", sums.wrong_used),
         ("budgets beyond their total", sums.budgets_over),
         ("budgets whose reserved part is not the sum of their orders", sums.wrong_reserved),

@@ -6,9 +6,10 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use tokio::task::block_in_place;
+use windfall_contract::accounts::{Status, StoredOrder};
 use windfall_contract::tokens::{TokenKey, TokenStore};
+use windfall_ledger::LedgerReader;
 use windfall_proto::v1::BonusToken;
-use windfall_reward_service::ledger::{LedgerReader, Status, StoredOrder};
 use windfall_token::{KeyRing, StoreAnswer, TokenFields, Verdict};
 
 /// How many users are sampled.

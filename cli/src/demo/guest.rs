@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
+use windfall_connectors::fake::FakeOptions;
 use windfall_consumer::ConsumerStats;
 use windfall_reward_service::RewardHandle;
-use windfall_reward_service::fake::FakeOptions;
 
 /// How long a guest may take to leave.
 const LEAVE: Duration = Duration::from_secs(15);

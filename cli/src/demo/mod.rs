@@ -33,8 +33,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::block_in_place;
 use troubles::{Ran, Stage};
 use view::View;
-use windfall_reward_service::fake::FakeOptions;
-use windfall_reward_service::ledger::LedgerReader;
+use windfall_connectors::fake::FakeOptions;
+use windfall_ledger::LedgerReader;
 use windfall_token::KeyRing;
 
 /// Without progress for so long, the drain gives up and leaves the rest for `--resume`.

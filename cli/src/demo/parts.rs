@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::task::block_in_place;
+use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
 use windfall_queue_faulty::Faulty;
-use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
-use windfall_reward_service::{Again, ConnectorOptions, LaterOptions, Payer, RewardOptions};
+use windfall_reward_service::{Again, AsyncGrantOptions, ConnectorOptions, Payer, RewardOptions};
 use windfall_sdk::SdkOptions;
 use windfall_store::switchable::Switchable;
 use windfall_token_service::TokenOptions;
@@ -142,7 +142,7 @@ pub fn wiring_options(place: &Place<'_>, topics: Vec<String>, seed: u64) -> wiri
         rewards: reward_options(),
         token_service: TokenOptions::default(),
         wallet: WalletOptions::default(),
-        async_grants: LaterOptions::default(),
+        async_grants: AsyncGrantOptions::default(),
         rewrite: Again::default(),
         topics,
         salvage: place.salvage.clone(),

@@ -8,12 +8,12 @@ use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use windfall_connectors::fake::FakeOptions;
 use windfall_consumer::ConsumerStats;
 use windfall_contract::Clock;
 use windfall_contract::broker::Lag;
 use windfall_queue_virtual::FanoutStats;
 use windfall_reward_service::RewardStats;
-use windfall_reward_service::fake::FakeOptions;
 use windfall_sdk::{Sdk, SdkStats};
 use windfall_token::{Algorithm, KeyFile, KeyRing};
 

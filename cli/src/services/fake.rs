@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
+use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_connectors::fake::{FakeServer, ServerOptions, Trouble};
 use windfall_connectors::signature::SigningKey;
 use windfall_contract::Clock;
-use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 
 /// Arguments of `windfall fake-downstream`.
 #[derive(Debug, Clone, clap::Args)]

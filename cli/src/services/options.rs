@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use windfall_connectors::{GrpcOptions, HttpOptions};
 use windfall_edge::ServeOptions;
-use windfall_reward_service::{Again, ConnectorOptions, Firmness, LaterOptions, SceneSteps};
+use windfall_reward_service::{AckMode, Again, AsyncGrantOptions, ConnectorOptions, SceneSteps};
 use windfall_sdk::SdkOptions;
 use windfall_token_service::TokenOptions;
 use windfall_wallet::WalletOptions;
@@ -78,9 +78,9 @@ pub struct RewardsAt {
 #[serde(default, deny_unknown_fields)]
 pub struct GrantAsyncAt {
     /// Where `scenes` says nothing: whether the budget must be reserved. Default `strong`.
-    pub store: FirmnessAt,
+    pub store: AckModeAt,
     /// Where `scenes` says nothing: whether a broker must have the event. Default `strong`.
-    pub queue: FirmnessAt,
+    pub queue: AckModeAt,
     /// Other scenes.
     pub scenes: Vec<SceneAt>,
     /// How long a weak order store is waited for, 1 to 60,000 ms. Default 200.
@@ -100,16 +100,16 @@ pub struct SceneAt {
     pub scene: String,
     /// Whether the budget must be reserved.
     #[serde(default)]
-    pub store: FirmnessAt,
+    pub store: AckModeAt,
     /// Whether a broker must have the event.
     #[serde(default)]
-    pub queue: FirmnessAt,
+    pub queue: AckModeAt,
 }
 
 /// Whether a part must answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FirmnessAt {
+pub enum AckModeAt {
     /// It must.
     #[default]
     Strong,
@@ -164,31 +164,31 @@ impl Default for GuardAt {
 
 impl Default for GrantAsyncAt {
     fn default() -> Self {
-        let (steps, again) = (FirmnessAt::default(), Again::default().after_ms);
-        let weak_store_ms = LaterOptions::default().weak_store_ms;
+        let (steps, again) = (AckModeAt::default(), Again::default().after_ms);
+        let weak_store_ms = AsyncGrantOptions::default().weak_store_ms;
         Self { store: steps, queue: steps, scenes: Vec::new(), weak_store_ms, again_after_ms: again }
     }
 }
 
-impl From<FirmnessAt> for Firmness {
-    fn from(at: FirmnessAt) -> Self {
+impl From<AckModeAt> for AckMode {
+    fn from(at: AckModeAt) -> Self {
         match at {
-            FirmnessAt::Strong => Self::Strong,
-            FirmnessAt::Weak => Self::Weak,
+            AckModeAt::Strong => Self::Strong,
+            AckModeAt::Weak => Self::Weak,
         }
     }
 }
 
 impl GrantAsyncAt {
     /// As the reward service takes them.
-    pub fn later_options(&self) -> LaterOptions {
+    pub fn later_options(&self) -> AsyncGrantOptions {
         let steps =
-            |store: FirmnessAt, queue: FirmnessAt| SceneSteps { store: store.into(), queue: queue.into() };
+            |store: AckModeAt, queue: AckModeAt| SceneSteps { store: store.into(), queue: queue.into() };
         let scenes = self
             .scenes
             .iter()
             .map(|own| ((own.activity.clone(), own.scene.clone()), steps(own.store, own.queue)));
-        LaterOptions {
+        AsyncGrantOptions {
             default: steps(self.store, self.queue),
             scenes: scenes.collect(),
             weak_store_ms: self.weak_store_ms,
@@ -210,7 +210,7 @@ impl GrantAsyncAt {
                 self.again_after_ms
             );
         }
-        let weak = |store: FirmnessAt, queue: FirmnessAt| store == queue && store == FirmnessAt::Weak;
+        let weak = |store: AckModeAt, queue: AckModeAt| store == queue && store == AckModeAt::Weak;
         if weak(self.store, self.queue) {
             bail!("grant_async.store and grant_async.queue are both weak, so nothing would hold an order");
         }
@@ -335,9 +335,9 @@ mod tests {
         let good = parse(&format!("[grant_async]\nqueue = \"weak\"\n{scene}store = \"weak\"\n")).grant_async;
         good.check().unwrap();
         let later = good.later_options();
-        assert_eq!(later.default, SceneSteps { store: Firmness::Strong, queue: Firmness::Weak });
+        assert_eq!(later.default, SceneSteps { store: AckMode::Strong, queue: AckMode::Weak });
         let own = later.scenes[&("a".to_owned(), "s".to_owned())];
-        assert_eq!(own, SceneSteps { store: Firmness::Weak, queue: Firmness::Strong });
+        assert_eq!(own, SceneSteps { store: AckMode::Weak, queue: AckMode::Strong });
         for wrong in [
             "[grant_async]\nstore = \"weak\"\nqueue = \"weak\"".to_owned(),
             format!("{scene}store = \"weak\"\nqueue = \"weak\""),

@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::task::block_in_place;
 use windfall_contract::Clock;
 use windfall_edge::Router;
-use windfall_sdk::rpc::Gateway;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
 use windfall_sdk::SdkOptions;
+use windfall_sdk::rpc::Gateway;
 use windfall_token::KeyRing;
 use windfall_token_service::TokenService;
 use windfall_wallet::WalletService;
@@ -59,10 +59,10 @@ impl Parts {
         if role.work().sends {
             router = router.send(Arc::new(Gateway::new(self.sdks.clone())));
         }
-        if let Some(book) = &self.book
+        if let Some(verifier) = &self.verifier
             && role.work().serves_tokens
         {
-            router = router.tokens(Arc::new(TokenService::new(book.clone())));
+            router = router.tokens(Arc::new(TokenService::new(verifier.clone())));
         }
         if let (Some(rewards), Some(grants)) = (&self.rewards, &self.async_grants) {
             let service = RewardsService::with_queue(grants.clone());

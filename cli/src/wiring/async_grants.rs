@@ -15,7 +15,7 @@ use windfall_contract::broker::Lag;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
 use windfall_queue_virtual::{Fanout, PendingRecord, QueueId, Side, Undelivered};
-use windfall_reward_service::{Again, EventQueue, LaterGrants, NotQueued};
+use windfall_reward_service::{Again, AsyncGrants, EventQueue, NotQueued};
 
 /// How long a record is offered to its queue's topics.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -111,7 +111,7 @@ impl EventQueue for AsyncGrantQueue {
         for pack in self.pack(events, &mut answers) {
             let (done, stored) = oneshot::channel();
             let pending = PendingAsyncGrant { payload: pack.record(), key: pack.key, done };
-            self.fanout.submit(&[pack.way], Box::new(parcel));
+            self.fanout.submit(&[pack.way], Box::new(pending));
             written.push((pack.at, stored));
         }
         if !strong {
@@ -130,7 +130,7 @@ impl EventQueue for AsyncGrantQueue {
 
 /// Writes lost events again. While the queues are behind, an order is old because its event waits there, and a copy of
 /// it would only make them longer; so their `lag` is asked for first.
-pub fn write_again(grants: LaterGrants, again: Again, rules: LiveRules, brokers: Brokers) -> Background {
+pub fn write_again(grants: AsyncGrants, again: Again, rules: LiveRules, brokers: Brokers) -> Background {
     Background::spawn("lost events", async move {
         loop {
             tokio::time::sleep(Duration::from_millis(again.every_ms)).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_config::LiveRules;
 use windfall_contract::rules::Rules;
-use windfall_reward_service::ledger::BudgetsApplied;
+use windfall_ledger::BudgetsApplied;
 use windfall_reward_service::{CallError, RewardHandle};
 
 /// Between two attempts to set the same budgets.

@@ -9,8 +9,8 @@ use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::connector::Connector;
 use windfall_contract::tokens::TokenStore;
-use windfall_reward_service::ledger::Ledger;
-use windfall_reward_service::{Again, LaterOptions, RewardOptions};
+use windfall_ledger::Ledger;
+use windfall_reward_service::{Again, AsyncGrantOptions, RewardOptions};
 use windfall_sdk::SdkOptions;
 use windfall_token::KeyRing;
 use windfall_token_service::TokenOptions;
@@ -55,7 +55,7 @@ pub struct Options {
     /// How long wallets wait.
     pub wallet: WalletOptions,
     /// Which parts must answer before an asynchronous grant does.
-    pub async_grants: LaterOptions,
+    pub async_grants: AsyncGrantOptions,
     /// When events of orders that are still reserved are written again.
     pub rewrite: Again,
     /// Topics that are consumed; none: all that the rules name.

@@ -19,14 +19,14 @@ use windfall_contract::connector::Connector;
 use windfall_contract::rules::Fuse;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::Health;
+use windfall_ledger::Ledger;
 use windfall_queue_virtual::Fanout;
-use windfall_reward_service::ledger::Ledger;
 use windfall_reward_service::{
-    Fuses, LaterGrants, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
+    AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
 };
 use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_token::KeyRing;
-use windfall_token_service::{TokenBook, TokenOptions, TokenParts};
+use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 use windfall_wallet::{Wallet, WalletParts};
 
 /// What runs in a process; what its [`Work`] does not need is missing.
@@ -44,11 +44,11 @@ pub struct Wiring {
     /// The reward service.
     pub rewards: Option<RewardHandle>,
     /// The token verifier.
-    pub book: Option<TokenBook>,
+    pub verifier: Option<KeyRingVerifier>,
     /// The wallet.
     pub wallet: Option<Wallet>,
     /// Asynchronous grants, on the reward service behind the fuses.
-    pub async_grants: Option<LaterGrants>,
+    pub async_grants: Option<AsyncGrants>,
     /// The consumers.
     pub consuming: Option<Consuming>,
     token_drop: Option<TokenDrop>,
@@ -82,7 +82,7 @@ impl Wiring {
             sdks: BTreeMap::new(),
             inherited: Inherited::default(),
             rewards: None,
-            book: None,
+            verifier: None,
             wallet: None,
             async_grants: None,
             consuming: None,
@@ -105,15 +105,15 @@ impl Wiring {
         if let (Some(keys), true) = (keys, work.verifies_tokens()) {
             own.start_verifier(options.token_service, keys, tokens, &options.keys_file)?;
         }
-        if let (Some(book), Some(rewards), true) = (&own.book, &own.rewards, work.serves_wallets) {
+        if let (Some(verifier), Some(rewards), true) = (&own.verifier, &own.rewards, work.serves_wallets) {
             let rewards = Arc::new(rewards.clone().with_fuses(fuses(&own.rules)));
-            let (book, accounts) = (book.clone(), Arc::clone(&rewards) as _);
-            own.wallet = Some(Wallet::open(options.wallet, WalletParts { book, rewards, accounts })?);
+            let (verifier, accounts) = (Arc::new(verifier.clone()), Arc::clone(&rewards) as _);
+            own.wallet = Some(Wallet::open(options.wallet, WalletParts { verifier, rewards, accounts })?);
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, work.serves_grants) {
             let queue = Arc::new(AsyncGrantQueue::new(Arc::clone(fanout), own.rules.clone()));
             let granting = rewards.clone().with_fuses(fuses(&own.rules));
-            let grants = LaterGrants::new(granting, queue, options.async_grants);
+            let grants = AsyncGrants::new(granting, queue, options.async_grants);
             let (rules, brokers) = (own.rules.clone(), own.brokers.clone());
             own.background.push(async_grants::write_again(grants.clone(), options.rewrite, rules, brokers));
             own.async_grants = Some(grants);
@@ -186,11 +186,11 @@ impl Wiring {
         store: Arc<dyn TokenStore>,
         keys_file: &Path,
     ) -> Result<()> {
-        let book = TokenBook::open(options, TokenParts { keys, store, rules: self.rules.clone() })?;
-        let taking = book.clone();
+        let verifier = KeyRingVerifier::open(options, TokenParts { keys, store, rules: self.rules.clone() })?;
+        let taking = verifier.clone();
         let take = move |ring| taking.set_keys(ring).map_err(|error| error.to_string());
         self.background.push(keys::follow(keys_file, take));
-        self.book = Some(book);
+        self.verifier = Some(verifier);
         Ok(())
     }
 
@@ -271,7 +271,7 @@ mod tests {
     use crate::drivers::{BrokerAt, LedgerAt, RulesAt, TokensAt};
     use crate::place;
     use crate::services::{Role, dev};
-    use windfall_reward_service::{Again, LaterOptions};
+    use windfall_reward_service::{Again, AsyncGrantOptions};
     use windfall_token::{Algorithm, KeyFile};
     use windfall_wallet::WalletOptions;
 
@@ -311,7 +311,7 @@ mod tests {
             rewards: RewardOptions::default(),
             token_service: TokenOptions::default(),
             wallet: WalletOptions::default(),
-            async_grants: LaterOptions::default(),
+            async_grants: AsyncGrantOptions::default(),
             rewrite: Again::default(),
             topics: Vec::new(),
             salvage: place::salvage(data),
@@ -338,7 +338,7 @@ mod tests {
             assert_eq!(wiring.sdks.len(), usize::from(work.sends), "{role}");
             assert_eq!(wiring.fanout.is_some(), work.queues(), "{role}");
             assert_eq!(wiring.rewards.is_some(), work.grants(), "{role}");
-            assert_eq!(wiring.book.is_some(), work.verifies_tokens(), "{role}");
+            assert_eq!(wiring.verifier.is_some(), work.verifies_tokens(), "{role}");
             assert_eq!(wiring.wallet.is_some(), work.serves_wallets, "{role}");
             assert_eq!(wiring.async_grants.is_some(), work.serves_grants, "{role}");
             assert_eq!(wiring.consuming.is_some(), work.consumes, "{role}");

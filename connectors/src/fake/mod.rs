@@ -1,12 +1,14 @@
-//! A downstream over a wire, for anyone to try a connector on: HTTP and gRPC on one port, over the book of
-//! [`FakeDownstream`]. Nothing here is real money.
+//! A downstream to try a connector or a reward service on: [`FakeDownstream`] in process, and [`FakeServer`], which
+//! serves its book over HTTP and gRPC on one port. Nothing here is real money.
 //!
 //! It checks what a real one must: signature or bearer key, method, size, and that the header's key is the body's.
 //! Told to, it pays and then answers badly ([`Trouble`]), which is what a connector must survive.
 
+mod downstream;
 mod serve;
 mod trouble;
 
+pub use downstream::{FakeBook, FakeDownstream, FakeOptions, FakePayment};
 pub use trouble::{Trouble, UnknownTrouble};
 
 use crate::signature::{SKEW_MS, SigningKey};
@@ -18,9 +20,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use windfall_contract::Clock;
-use windfall_reward_service::fake::FakeDownstream;
 
-/// Options of the server; [`windfall_reward_service::fake::FakeOptions`] are those of the downstream behind it.
+/// Options of the server; [`FakeOptions`] are those of the downstream behind it.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// Where it listens. Default 127.0.0.1, a free port.

@@ -1,7 +1,7 @@
 //! One port, both protocols: a request that says it is gRPC goes to the generated service, any other is a signed
 //! order.
 
-use super::{ServerOptions, ServerStats, Trouble};
+use super::{FakeDownstream, ServerOptions, ServerStats, Trouble};
 use crate::answer::{AnswerJson, OrderJson, Outcome};
 use crate::signature::{HEADER, verify};
 use bytes::Bytes;
@@ -26,7 +26,6 @@ use windfall_contract::Clock;
 use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_proto::v1::downstream_server::{Downstream, DownstreamServer};
 use windfall_proto::v1::{PayOutcome, PayReply, PayRequest};
-use windfall_reward_service::fake::FakeDownstream;
 
 /// Bytes of a request's body.
 const BODY_MAX_BYTES: usize = 64 << 10;

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_connectors::fake::{FakeServer, ServerOptions};
 use windfall_connectors::signature::SigningKey;
 use windfall_connectors::{GrpcConnector, GrpcOptions, HttpConnector, HttpOptions, WireOptions};
 use windfall_contract::Clock;
 use windfall_contract::connector::PayOrder;
-use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
 
 pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
 pub const BEARER: &str = "a-bearer-key-of-the-fake";

@@ -1,6 +1,6 @@
 //! The failure archive's rows.
 
-use super::programs::{cell, text};
+use super::budget_keys::{cell, text};
 use super::session::Session;
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::error::LedgerError;
@@ -13,16 +13,16 @@ fn plain(text: &str) -> String {
 }
 
 /// Inserts entries; the same bytes for the same reason are kept once: the unique index decides, and waits for
-/// another transaction that has them in hand.
+/// another transaction that works on them.
 pub(crate) fn insert(session: &Session, entries: &[ArchiveEntry<'_>]) -> Result<usize, LedgerError> {
     if entries.is_empty() {
         return Ok(0);
     }
     let hashes: Vec<Vec<u8>> = entries.iter().map(|entry| Sha256::digest(entry.payload).to_vec()).collect();
-    let reasons: Vec<String> = entries.iter().map(|entry| plain(entry.reason)).collect();
+    let reasons: Vec<String> = entries.iter().map(|entry| plain(&entry.reason)).collect();
     let trade_nos: Vec<Option<String>> = entries.iter().map(|entry| entry.trade_no.map(plain)).collect();
     let payloads: Vec<&[u8]> = entries.iter().map(|entry| entry.payload).collect();
-    let details: Vec<String> = entries.iter().map(|entry| plain(entry.detail)).collect();
+    let details: Vec<String> = entries.iter().map(|entry| plain(&entry.detail)).collect();
     let times: Vec<i64> = entries.iter().map(|entry| entry.time_ms).collect();
     let new = session.execute(
         "INSERT INTO archive (hash, reason, trade_no, payload, detail, time_ms) \

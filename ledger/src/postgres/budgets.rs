@@ -5,18 +5,18 @@
 //! the budget as a whole, gathers room from all rows, and levels what is left over them. The table's CHECK sees
 //! every row whatever the code does.
 
-use super::programs::{Program, Programs, cell};
+use super::budget_keys::{BudgetKey, BudgetKeys, cell};
 use super::session::Session;
 use crate::budget::{Shard, Shards, Take};
 use crate::error::LedgerError;
 use crate::model::{BUDGET_MAX, BudgetRaised, BudgetSet, Unbudgeted};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The room that orders ask for, by program: so that rows are locked in the order of their keys. The parts are in
+/// The room that orders ask for, by budget key: so that rows are locked in the order of their keys. The parts are in
 /// the caller's order: a short budget goes to those who came first.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
-    programs: BTreeMap<i64, (Program, Vec<Part>)>,
+    budget_keys: BTreeMap<i64, (BudgetKey, Vec<Part>)>,
 }
 
 #[derive(Debug)]
@@ -27,22 +27,22 @@ struct Part {
 }
 
 impl Demand {
-    pub fn push(&mut self, at: usize, program: Program, amount: i64) {
-        let (_, parts) = self.programs.entry(program.id).or_insert_with(|| (program, Vec::new()));
+    pub fn push(&mut self, at: usize, budget_key: BudgetKey, amount: i64) {
+        let (_, parts) = self.budget_keys.entry(budget_key.id).or_insert_with(|| (budget_key, Vec::new()));
         parts.push(Part { at, amount });
     }
 
-    /// Programs whose parts together can be asked for at once, with their sums.
-    fn sums(&self) -> Vec<(Program, i64)> {
-        let sum = |(program, parts): &(Program, Vec<Part>)| {
+    /// Budget keys whose parts together can be asked for at once, with their sums.
+    fn sums(&self) -> Vec<(BudgetKey, i64)> {
+        let sum = |(budget_key, parts): &(BudgetKey, Vec<Part>)| {
             let sum: i128 = parts.iter().map(|part| i128::from(part.amount)).sum();
-            i64::try_from(sum).ok().filter(|sum| *sum <= BUDGET_MAX).map(|sum| (*program, sum))
+            i64::try_from(sum).ok().filter(|sum| *sum <= BUDGET_MAX).map(|sum| (*budget_key, sum))
         };
-        self.programs.values().filter_map(sum).collect()
+        self.budget_keys.values().filter_map(sum).collect()
     }
 
     fn drop_all(&mut self, done: &BTreeSet<i64>, mut each: impl FnMut(usize)) {
-        self.programs.retain(|id, (_, parts)| {
+        self.budget_keys.retain(|id, (_, parts)| {
             let gone = done.contains(id);
             if gone {
                 parts.iter().for_each(|part| each(part.at));
@@ -55,34 +55,34 @@ impl Demand {
 /// Takes room. Answers the parts that got it, by the caller's numbers.
 pub(crate) fn take(
     session: &Session,
-    programs: &mut Programs,
+    budget_keys: &mut BudgetKeys,
     unbudgeted: Unbudgeted,
     mut demand: Demand,
     what: Take,
 ) -> Result<BTreeSet<usize>, LedgerError> {
     let mut taken = BTreeSet::new();
     if unbudgeted == Unbudgeted::Refuse {
-        refuse_unbudgeted(session, programs, &mut demand)?;
+        refuse_unbudgeted(session, budget_keys, &mut demand)?;
     }
-    if demand.programs.is_empty() {
+    if demand.budget_keys.is_empty() {
         return Ok(taken);
     }
     let fast = take_whole(session, &demand.sums(), what)?;
     demand.drop_all(&fast, |at| {
         taken.insert(at);
     });
-    if demand.programs.is_empty() {
+    if demand.budget_keys.is_empty() {
         return Ok(taken);
     }
     let mut careful = careful(session, &demand)?;
-    for (id, (_, parts)) in &demand.programs {
-        if !careful.contains(id) && !take_each(session, programs, *id, parts, what, &mut taken)? {
+    for (id, (_, parts)) in &demand.budget_keys {
+        if !careful.contains(id) && !take_each(session, budget_keys, *id, parts, what, &mut taken)? {
             careful.insert(*id);
         }
     }
-    demand.programs.retain(|id, _| careful.contains(id));
-    if !demand.programs.is_empty() {
-        let mut all = Whole::lock(session, programs, demand.programs.keys().copied().collect())?;
+    demand.budget_keys.retain(|id, _| careful.contains(id));
+    if !demand.budget_keys.is_empty() {
+        let mut all = Whole::lock(session, budget_keys, demand.budget_keys.keys().copied().collect())?;
         all.take(session, &demand, what, &mut taken);
         all.write(session)?;
     }
@@ -91,14 +91,14 @@ pub(crate) fn take(
 
 /// Those that are strict, or that a combined budget covers, as of now.
 fn careful(session: &Session, demand: &Demand) -> Result<BTreeSet<i64>, LedgerError> {
-    let ids: Vec<i64> = demand.programs.keys().copied().collect();
+    let ids: Vec<i64> = demand.budget_keys.keys().copied().collect();
     let rows = session
         .query("SELECT DISTINCT program FROM budget_shards WHERE program = ANY($1) AND careful", &[&ids])?;
     rows.iter().map(|row| cell(row, 0)).collect()
 }
 
-/// Budgets that are locked as a whole: programs, then the combined budgets that cover them, each in the order of
-/// their numbers. Which cover them is read after the programs are locked: a combined budget that is made anew locks
+/// Budgets that are locked as a whole: budget keys, then the combined budgets that cover them, each in the order of
+/// their numbers. Which cover them is read after the budget keys are locked: a combined budget that is made anew locks
 /// them first.
 struct Whole {
     shards: BTreeMap<i64, Shards>,
@@ -106,10 +106,10 @@ struct Whole {
 }
 
 impl Whole {
-    fn lock(session: &Session, programs: &mut Programs, ids: Vec<i64>) -> Result<Self, LedgerError> {
+    fn lock(session: &Session, budget_keys: &mut BudgetKeys, ids: Vec<i64>) -> Result<Self, LedgerError> {
         let mut whole = Self { shards: BTreeMap::new(), covered_by: BTreeMap::new() };
         for id in &ids {
-            whole.add(session, programs, *id)?;
+            whole.add(session, budget_keys, *id)?;
         }
         let rows = session.query(
             "SELECT p.id, q.id FROM programs p JOIN programs q ON q.activity = p.activity AND q.id <> p.id \
@@ -125,28 +125,28 @@ impl Whole {
             above.insert(combined);
         }
         for id in above {
-            whole.add(session, programs, id)?;
+            whole.add(session, budget_keys, id)?;
         }
         Ok(whole)
     }
 
-    fn add(&mut self, session: &Session, programs: &mut Programs, id: i64) -> Result<(), LedgerError> {
+    fn add(&mut self, session: &Session, budget_keys: &mut BudgetKeys, id: i64) -> Result<(), LedgerError> {
         let Locked { shards, budgeted, .. } = lock(session, id)?;
-        programs.learn(id, budgeted, shards.len());
+        budget_keys.learn(id, budgeted, shards.len());
         self.shards.insert(id, shards);
         Ok(())
     }
 
-    /// Every budget that an order of this program takes from.
-    fn of(&self, program: i64) -> Vec<i64> {
-        let above = self.covered_by.get(&program).into_iter().flatten().copied();
-        std::iter::once(program).chain(above).collect()
+    /// Every budget that an order of this budget key takes from.
+    fn of(&self, budget_key: i64) -> Vec<i64> {
+        let above = self.covered_by.get(&budget_key).into_iter().flatten().copied();
+        std::iter::once(budget_key).chain(above).collect()
     }
 
-    /// Takes part by part, in the caller's order over all programs, each from all of its budgets or from none.
+    /// Takes part by part, in the caller's order over all budget keys, each from all of its budgets or from none.
     fn take(&mut self, session: &Session, demand: &Demand, what: Take, taken: &mut BTreeSet<usize>) {
         let mut parts: Vec<(usize, i64, i64)> = demand
-            .programs
+            .budget_keys
             .iter()
             .flat_map(|(id, (_, parts))| parts.iter().map(|part| (part.at, *id, part.amount)))
             .collect();
@@ -165,9 +165,9 @@ impl Whole {
         self.shards.values_mut().for_each(Shards::level);
     }
 
-    /// Turns a reservation of this program into use, or gives it back, in all of its budgets.
-    fn settle(&mut self, session: &Session, program: i64, amount: i64, credited: bool) -> bool {
-        self.of(program).into_iter().all(|id| {
+    /// Turns a reservation of this budget key into use, or gives it back, in all of its budgets.
+    fn settle(&mut self, session: &Session, budget_key: i64, amount: i64, credited: bool) -> bool {
+        self.of(budget_key).into_iter().all(|id| {
             self.shards.get_mut(&id).is_some_and(|shards| shards.settle(session.slot(), amount, credited))
         })
     }
@@ -177,17 +177,17 @@ impl Whole {
     }
 }
 
-/// Drops the demands on programs without a budget. That there is none may be old news: another connection may
+/// Drops the demands on budget keys without a budget. That there is none may be old news: another connection may
 /// have set it meanwhile, and a refusal is final. So it is read again.
 fn refuse_unbudgeted(
     session: &Session,
-    programs: &mut Programs,
+    budget_keys: &mut BudgetKeys,
     demand: &mut Demand,
 ) -> Result<(), LedgerError> {
     let ids: Vec<i64> = demand
-        .programs
+        .budget_keys
         .values()
-        .map(|(program, _)| program)
+        .map(|(budget_key, _)| budget_key)
         .filter(|one| !one.budgeted)
         .map(|one| one.id)
         .collect();
@@ -203,21 +203,25 @@ fn refuse_unbudgeted(
     let mut refused: BTreeSet<i64> = ids.into_iter().collect();
     for row in &rows {
         let id = cell(row, 0)?;
-        programs.learn(id, true, cell::<i64>(row, 1)?.unsigned_abs());
+        budget_keys.learn(id, true, cell::<i64>(row, 1)?.unsigned_abs());
         refused.remove(&id);
     }
     demand.drop_all(&refused, |_| {});
     Ok(())
 }
 
-/// Takes each program's sum from this writer's own row, where it has that much room; answers which had.
+/// Takes each budget key's sum from this writer's own row, where it has that much room; answers which had.
 ///
-/// READ COMMITTED suffices: a row that another transaction has in hand is waited for, and the condition is then
+/// READ COMMITTED suffices: a row that another transaction works on is waited for, and the condition is then
 /// checked again on its new version. Rows that are gone, since the budget was split anew, are not updated: the
 /// careful way finds the new ones.
-fn take_whole(session: &Session, sums: &[(Program, i64)], what: Take) -> Result<BTreeSet<i64>, LedgerError> {
-    let ids: Vec<i64> = sums.iter().map(|(program, _)| program.id).collect();
-    let rows: Vec<i64> = sums.iter().map(|(program, _)| own_row(session, program.shards)).collect();
+fn take_whole(
+    session: &Session,
+    sums: &[(BudgetKey, i64)],
+    what: Take,
+) -> Result<BTreeSet<i64>, LedgerError> {
+    let ids: Vec<i64> = sums.iter().map(|(budget_key, _)| budget_key.id).collect();
+    let rows: Vec<i64> = sums.iter().map(|(budget_key, _)| own_row(session, budget_key.shards)).collect();
     let amounts =
         |own: Take| -> Vec<i64> { sums.iter().map(|(_, sum)| if own == what { *sum } else { 0 }).collect() };
     let done = session.query(
@@ -234,7 +238,7 @@ fn take_whole(session: &Session, sums: &[(Program, i64)], what: Take) -> Result<
 /// that a combined budget covers it by now, or that it is strict.
 fn take_each(
     session: &Session,
-    programs: &mut Programs,
+    budget_keys: &mut BudgetKeys,
     id: i64,
     parts: &[Part],
     what: Take,
@@ -251,7 +255,7 @@ fn take_each(
         return Ok(true);
     }
     let Locked { mut shards, budgeted, careful } = lock(session, id)?;
-    programs.learn(id, budgeted, shards.len());
+    budget_keys.learn(id, budgeted, shards.len());
     if careful {
         return Ok(false);
     }
@@ -272,11 +276,11 @@ struct Locked {
     careful: bool,
 }
 
-/// Locks a budget as a whole and reads it: first the program, since a new number of rows is set under that lock;
+/// Locks a budget as a whole and reads it: first the budget key, since a new number of rows is set under that lock;
 /// then its rows, by a later statement that sees what the one before had to wait for.
 fn lock(session: &Session, id: i64) -> Result<Locked, LedgerError> {
     let rows = session.query("SELECT budgeted FROM programs WHERE id = $1 FOR NO KEY UPDATE", &[&id])?;
-    let missing = || LedgerError::Damaged(format!("program {id} is not there"));
+    let missing = || LedgerError::Damaged(format!("budget key {id} is not there"));
     let budgeted = cell(rows.first().ok_or_else(missing)?, 0)?;
     let shards = session
         .query(
@@ -297,7 +301,7 @@ fn lock(session: &Session, id: i64) -> Result<Locked, LedgerError> {
     })
 }
 
-/// Writes what has changed. The rows are locked, or new under the program's lock.
+/// Writes what has changed. The rows are locked, or new under the budget key's lock.
 fn write(session: &Session, id: i64, shards: &Shards) -> Result<(), LedgerError> {
     let changed: Vec<(i64, Shard)> =
         shards.changed().map(|(at, shard)| (i64::try_from(at).unwrap_or(i64::MAX), shard)).collect();
@@ -328,16 +332,16 @@ fn own_row(session: &Session, shards: u64) -> i64 {
 /// Turns reservations into use, or gives them back: first from this writer's own row, else from all.
 pub(crate) fn settle(
     session: &Session,
-    programs: &mut Programs,
+    budget_keys: &mut BudgetKeys,
     demand: &Demand,
     credited: bool,
 ) -> Result<(), LedgerError> {
     let sums = demand.sums();
-    if demand.programs.is_empty() {
+    if demand.budget_keys.is_empty() {
         return Ok(());
     }
-    let ids: Vec<i64> = sums.iter().map(|(program, _)| program.id).collect();
-    let rows: Vec<i64> = sums.iter().map(|(program, _)| own_row(session, program.shards)).collect();
+    let ids: Vec<i64> = sums.iter().map(|(budget_key, _)| budget_key.id).collect();
+    let rows: Vec<i64> = sums.iter().map(|(budget_key, _)| own_row(session, budget_key.shards)).collect();
     let amounts: Vec<i64> = sums.iter().map(|(_, sum)| *sum).collect();
     let used: Vec<i64> = amounts.iter().map(|sum| if credited { *sum } else { 0 }).collect();
     let done: BTreeSet<i64> = session
@@ -351,17 +355,17 @@ pub(crate) fn settle(
         .iter()
         .map(|row| cell(row, 0))
         .collect::<Result<_, _>>()?;
-    let left: Vec<i64> = demand.programs.keys().copied().filter(|id| !done.contains(id)).collect();
+    let left: Vec<i64> = demand.budget_keys.keys().copied().filter(|id| !done.contains(id)).collect();
     if left.is_empty() {
         return Ok(());
     }
-    let mut all = Whole::lock(session, programs, left.clone())?;
+    let mut all = Whole::lock(session, budget_keys, left.clone())?;
     for id in left {
-        let parts = demand.programs.get(&id).map(|(_, parts)| parts.as_slice()).unwrap_or_default();
+        let parts = demand.budget_keys.get(&id).map(|(_, parts)| parts.as_slice()).unwrap_or_default();
         for part in parts {
             if !all.settle(session, id, part.amount, credited) {
                 return Err(LedgerError::Damaged(format!(
-                    "program {id}: {} is reserved by an order, but its budget holds less",
+                    "budget key {id}: {} is reserved by an order, but its budget holds less",
                     part.amount
                 )));
             }
@@ -370,17 +374,17 @@ pub(crate) fn settle(
     all.write(session)
 }
 
-/// Sets one budget, under the program's lock: what was given out before counts.
+/// Sets one budget, under the budget key's lock: what was given out before counts.
 pub(crate) fn set(
     session: &Session,
-    programs: &mut Programs,
-    program: i64,
+    budget_keys: &mut BudgetKeys,
+    budget_key: i64,
     budget: &BudgetSet<'_>,
 ) -> Result<Option<BudgetRaised>, LedgerError> {
     let BudgetSet { activity, scene, bonus_type, total, shards } = *budget;
     // What it covers is locked before it is, as everywhere; nobody else makes or sets a combined one meanwhile.
-    let given = if budget.is_combined() { cover(session, program)? } else { None };
-    let mut own = lock(session, program)?.shards;
+    let given = if budget.is_combined() { cover(session, budget_key)? } else { None };
+    let mut own = lock(session, budget_key)?.shards;
     if let Some((used, reserved)) = given {
         own.adopt(used, reserved);
     }
@@ -388,12 +392,12 @@ pub(crate) fn set(
     let holds = own.reset(total, usize::try_from(rows).unwrap_or(1));
     session.execute(
         "DELETE FROM budget_shards WHERE program = $1 AND shard >= $2",
-        &[&program, &i64::from(rows)],
+        &[&budget_key, &i64::from(rows)],
     )?;
-    write(session, program, &own)?;
+    write(session, budget_key, &own)?;
     session.execute(
         "UPDATE programs SET budgeted = true, strict = $2 WHERE id = $1",
-        &[&program, &(shards == 0)],
+        &[&budget_key, &(shards == 0)],
     )?;
     session.execute(
         "UPDATE budget_shards h SET careful = p.strict OR EXISTS ( \
@@ -402,9 +406,9 @@ pub(crate) fn set(
              AND (q.scene = star.id OR q.asset = star.id) \
              AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)) \
          FROM programs p WHERE p.id = h.program AND h.program = $1",
-        &[&program],
+        &[&budget_key],
     )?;
-    programs.learn(program, true, u64::from(rows));
+    budget_keys.learn(budget_key, true, u64::from(rows));
     Ok((holds > total).then(|| BudgetRaised {
         activity: activity.into(),
         scene: scene.into(),
@@ -414,7 +418,7 @@ pub(crate) fn set(
     }))
 }
 
-/// A combined budget that is set for the first time: from now on every program that it covers is taken from with
+/// A combined budget that is set for the first time: from now on every budget key that it covers is taken from with
 /// care. Answers what they have given out and hold; nothing where it was set before, and counts by itself.
 fn cover(session: &Session, combined: i64) -> Result<Option<(i64, i64)>, LedgerError> {
     let row = session.query("SELECT budgeted FROM programs WHERE id = $1", &[&combined])?;

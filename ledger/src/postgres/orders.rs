@@ -1,11 +1,12 @@
 //! Order rows, a batch a statement.
 
-use super::programs::{Program, cell, text};
+use super::budget_keys::{BudgetKey, cell, text};
 use super::session::Session;
 use crate::error::LedgerError;
-use crate::model::{Awaits, Order, OrderOutcome, Status};
+use crate::model::{Awaits, Order, OrderOutcome};
 use crate::model::{CREDITED, REJECTED, RESERVED, reason_code, status_of_columns};
 use std::collections::HashMap;
+use windfall_contract::accounts::Status;
 
 /// What a decision needs of a stored order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,14 +19,16 @@ pub(crate) struct Stored {
     /// Reserved for a downstream that is known.
     pub has_payer: bool,
     pub created_ms: i64,
-    /// The program that pays: of the activity and scene that it was first seen in.
-    pub program: Program,
+    /// The budget key that pays: of the activity and scene that it was first seen in.
+    pub budget_key: BudgetKey,
 }
 
 impl Stored {
     /// The answer to an order under this number (I1).
-    pub fn answer(&self, order: &Order<'_>, asset: i64) -> OrderOutcome {
-        if (self.user_id, self.amount, self.program.asset) != (order.user_id, order.amount, asset) {
+    pub fn answer(&self, order: &Order<'_>, bonus_type: i64) -> OrderOutcome {
+        if (self.user_id, self.amount, self.budget_key.bonus_type)
+            != (order.user_id, order.amount, bonus_type)
+        {
             return OrderOutcome::Conflict;
         }
         match self.status {
@@ -49,14 +52,14 @@ fn columns(status: Status, awaits: Awaits, took_ms: i64) -> (i16, i16, Option<i6
 /// Inserts the orders at `firsts`, which are sorted by order number, as if all went well: `transfers` pay them.
 /// Answers which of them are new.
 ///
-/// READ COMMITTED suffices: the unique index decides. Where another transaction has the same order in hand, this
+/// READ COMMITTED suffices: the unique index decides. Where another transaction works on the same order, this
 /// statement waits for its end; if it commits, the order is not ours, and [`read`], a later statement with a later
 /// snapshot, finds it; if it rolls back, the order is ours. All writers insert in the order of the numbers, so
 /// two that share several wait for each other in one direction.
 pub(crate) fn insert(
     session: &Session,
     batch: &[Order<'_>],
-    programs: &[Program],
+    budget_keys: &[BudgetKey],
     firsts: &[usize],
     transfers: &[i64],
     as_if: (Status, Awaits),
@@ -65,7 +68,7 @@ pub(crate) fn insert(
     let orders = || firsts.iter().map(|at| &batch[*at]);
     let trade_nos: Vec<&str> = orders().map(|order| order.trade_no).collect();
     let users: Vec<i64> = orders().map(|order| order.user_id).collect();
-    let own: Vec<i64> = firsts.iter().map(|at| programs[*at].id).collect();
+    let own: Vec<i64> = firsts.iter().map(|at| budget_keys[*at].id).collect();
     let amounts: Vec<i64> = orders().map(|order| order.amount).collect();
     let created: Vec<i64> = orders().map(|order| order.time_ms).collect();
     let payers: Vec<&str> = firsts.iter().map(|at| payers.get(*at).copied().unwrap_or("")).collect();
@@ -115,10 +118,10 @@ pub(crate) fn read<'a>(
         let (status, reason): (i16, i16) = (cell(row, 3)?, cell(row, 4)?);
         let status = status_of_columns(i64::from(status), i64::from(reason))
             .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
-        let program = Program {
+        let budget_key = BudgetKey {
             id: cell(row, 6)?,
             activity: cell(row, 7)?,
-            asset: cell(row, 8)?,
+            bonus_type: cell(row, 8)?,
             budgeted: cell(row, 9)?,
             shards: 1,
         };
@@ -129,7 +132,7 @@ pub(crate) fn read<'a>(
             promised: status == Status::Reserved && i64::from(reason) == Awaits::Event.code(),
             has_payer: cell(row, 10)?,
             created_ms: cell(row, 5)?,
-            program,
+            budget_key,
         };
         if let Some(own) = names.get(trade_no) {
             found.insert(*own, stored);

@@ -1,21 +1,21 @@
 //! Reading what is stored.
 
+use super::budget_keys::{cell, text};
 use super::link::Link;
-use super::programs::{cell, text};
 use super::session::Session;
 use super::{archive, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
 use crate::model::status_of_columns;
-use crate::model::{Awaits, BudgetState, FlowKind, FlowLine, ReservedOrder, Status, StoredOrder};
-use crate::reader::OrderLine;
+use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder};
 use crate::reconcile::{self, EXTRA_TRANSFERS, Reconciliation, USER};
 use crate::withdrawal::{HOLD, StoredWithdrawal};
 use std::collections::{HashMap, VecDeque};
 use tokio_postgres::Row;
+use windfall_contract::accounts::{FlowKind, FlowLine, Status, StoredOrder};
 
-/// Orders as they stand: one answer a number, in order.
+/// Orders as they stand: one answer for each number, in order.
 pub(crate) fn orders(session: &Session, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
     let rows = session.query(
         "SELECT o.trade_no, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
@@ -79,7 +79,7 @@ fn reserved(
 
 fn balances(session: &Session, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {
     let kind = i16::try_from(USER).unwrap_or(0);
-    // The key starts with kind and asset: one look-up an asset, of which there are few.
+    // The key starts with kind and bonus type: one look-up a bonus type, of which there are few.
     let rows = session.query(
         "SELECT n.name, a.balance FROM (SELECT DISTINCT asset FROM programs) p \
          JOIN accounts a ON a.kind = $1 AND a.asset = p.asset AND a.holder = $2 \
@@ -117,15 +117,17 @@ fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, 
         let Some(trade_no) = trade_no else {
             return Err(LedgerError::Damaged(format!("transfer {transfer} of user {user_id} is missing")));
         };
-        let (asset, activity) = (cell(row, 0)?, cell(row, 3)?);
+        let (bonus_type, activity) = (cell(row, 0)?, cell(row, 3)?);
         let (amount, time_ms) = (cell(row, 4)?, cell(row, 5)?);
         let kind = match cell::<Option<i16>>(row, 6)?.map(i64::from) {
             None => FlowKind::Credit,
             Some(HOLD) => FlowKind::Withdrawal,
             Some(_) => FlowKind::Return,
         };
-        let line = FlowLine { transfer, kind, trade_no, asset, activity, amount, time_ms };
-        let own = chains.last_mut().filter(|chain| chain.back().is_some_and(|last| last.asset == line.asset));
+        let line = FlowLine { transfer, kind, trade_no, bonus_type, activity, amount, time_ms };
+        let own = chains
+            .last_mut()
+            .filter(|chain| chain.back().is_some_and(|last| last.bonus_type == line.bonus_type));
         match own {
             Some(chain) => chain.push_back(line),
             None => chains.push(VecDeque::from([line])),
@@ -224,9 +226,9 @@ impl Read for Link {
         }))
     }
 
-    fn balance(&self, user_id: i64, asset: &str) -> Result<i64, LedgerError> {
+    fn balance(&self, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError> {
         let all = balances(&*self.session()?, user_id)?;
-        Ok(all.into_iter().find(|(name, _)| name == asset).map_or(0, |(_, balance)| balance))
+        Ok(all.into_iter().find(|(name, _)| name == bonus_type).map_or(0, |(_, balance)| balance))
     }
 
     fn balances(&self, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {

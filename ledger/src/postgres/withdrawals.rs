@@ -4,15 +4,16 @@
 //! locked, in the order of their keys, and what a lock has waited for is what it reads; one that ends is locked by
 //! its row. Clearing and payout accounts are written last, with the commit, each writer on rows of its own.
 
-use super::programs::{cell, text};
+use super::budget_keys::{cell, text};
 use super::session::Session;
-use super::tx::PgTx;
+use super::state::PgTx;
 use crate::error::LedgerError;
 use crate::model::Finish;
 use crate::reconcile::{CLEARING, PAYOUT};
-use crate::withdrawal::{End, HOLD, HoldOutcome, RETURN, StoredWithdrawal, Withdrawal, WithdrawalStatus};
+use crate::withdrawal::{End, HOLD, Held, HoldOutcome, RETURN, StoredWithdrawal, WithdrawalStatus, check};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio_postgres::Row;
+use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
 const READ: &str = "SELECT w.id, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer \
     FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.id = ANY($1)";
@@ -35,18 +36,17 @@ const RECORD: &str = "INSERT INTO withdrawal_moves (id, withdrawal, kind, user_i
     SELECT * FROM unnest($1::bigint[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], \
     $7::bigint[], $8::bigint[])";
 
-/// One and the number of its asset.
+/// One and the number of its bonus type.
 type Found = (StoredWithdrawal, i64);
 
 fn stored(row: &Row) -> Result<Found, LedgerError> {
     let id = text(row, 0)?.to_owned();
     let status = WithdrawalStatus::of_code(i64::from(cell::<i16>(row, 4)?))
         .ok_or_else(|| LedgerError::Damaged(format!("withdrawal {id} has an unknown status")))?;
+    let withdrawal =
+        Withdrawal { id, user_id: cell(row, 1)?, bonus_type: cell(row, 2)?, amount: cell(row, 3)? };
     let stored = StoredWithdrawal {
-        id,
-        user_id: cell(row, 1)?,
-        asset: cell(row, 2)?,
-        amount: cell(row, 3)?,
+        withdrawal,
         status,
         reason: cell(row, 5)?,
         payer: cell(row, 9)?,
@@ -63,7 +63,7 @@ fn read(session: &Session, sql: &'static str, ids: &[&str]) -> Result<HashMap<St
     rows.iter()
         .map(|row| {
             let found = stored(row)?;
-            Ok((found.0.id.clone(), found))
+            Ok((found.0.withdrawal.id.clone(), found))
         })
         .collect()
 }
@@ -85,7 +85,7 @@ pub(crate) fn held(
 
 /// Accounts of users that this transaction has locked, and what it moves them by.
 struct Accounts {
-    /// By asset and user: balance, last transfer.
+    /// By bonus type and user: balance, last transfer.
     accounts: BTreeMap<(i64, i64), (i64, i64)>,
     moved: BTreeSet<(i64, i64)>,
 }
@@ -122,15 +122,15 @@ impl Accounts {
         if self.moved.is_empty() {
             return Ok(());
         }
-        let (mut assets, mut users, mut balances, mut lasts) = (vec![], vec![], vec![], vec![]);
+        let (mut bonus_types, mut users, mut balances, mut lasts) = (vec![], vec![], vec![], vec![]);
         for (key, (balance, last)) in self.accounts.iter().filter(|(key, _)| self.moved.contains(*key)) {
-            assets.push(key.0);
+            bonus_types.push(key.0);
             users.push(key.1);
             balances.push(*balance);
             lasts.push(*last);
         }
-        let changed = session.execute(MOVE_ACCOUNTS, &[&assets, &users, &balances, &lasts])?;
-        if usize::try_from(changed) == Ok(assets.len()) {
+        let changed = session.execute(MOVE_ACCOUNTS, &[&bonus_types, &users, &balances, &lasts])?;
+        if usize::try_from(changed) == Ok(bonus_types.len()) {
             return Ok(());
         }
         Err(LedgerError::Damaged("accounts that are locked have vanished".into()))
@@ -144,7 +144,7 @@ struct Records<'a> {
     withdrawals: Vec<&'a str>,
     kinds: Vec<i16>,
     users: Vec<i64>,
-    assets: Vec<i64>,
+    bonus_types: Vec<i64>,
     amounts: Vec<i64>,
     prevs: Vec<i64>,
     times: Vec<i64>,
@@ -155,9 +155,15 @@ impl Records<'_> {
         if self.ids.is_empty() {
             return Ok(());
         }
-        let Self { ids, withdrawals, kinds, users, assets, amounts, prevs, times } = self;
-        session.execute(RECORD, &[ids, withdrawals, kinds, users, assets, amounts, prevs, times]).map(drop)
+        let Self { ids, withdrawals, kinds, users, bonus_types, amounts, prevs, times } = self;
+        session
+            .execute(RECORD, &[ids, withdrawals, kinds, users, bonus_types, amounts, prevs, times])
+            .map(drop)
     }
+}
+
+const fn short_of(balance: i64) -> HoldOutcome {
+    HoldOutcome::Decided(WithdrawalOutcome::Short { balance })
 }
 
 fn small(code: i64) -> i16 {
@@ -165,54 +171,69 @@ fn small(code: i64) -> i16 {
 }
 
 impl PgTx<'_> {
-    pub(super) fn hold_all(&mut self, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError> {
-        batch.iter().try_for_each(Withdrawal::check)?;
-        let ids: BTreeSet<&str> = batch.iter().map(|asked| asked.id).collect();
+    pub(super) fn hold_all(
+        &mut self,
+        batch: &[Held<'_>],
+        time_ms: i64,
+    ) -> Result<Vec<HoldOutcome>, LedgerError> {
+        batch.iter().try_for_each(|one| check(*one))?;
+        let ids: BTreeSet<&str> = batch.iter().map(|(asked, _)| asked.id.as_str()).collect();
         if ids.len() == batch.len() {
-            return self.hold_distinct(batch);
+            return self.hold_distinct(batch, time_ms);
         }
         // One that was too large may come again, smaller, within the batch: one by one.
-        let each = batch.chunks(1).map(|one| self.hold_distinct(one));
+        let each = batch.chunks(1).map(|one| self.hold_distinct(one, time_ms));
         Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    fn hold_distinct(&mut self, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError> {
+    fn hold_distinct(&mut self, batch: &[Held<'_>], time_ms: i64) -> Result<Vec<HoldOutcome>, LedgerError> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
         // What this transaction credited before counts.
-        self.moves.flush(self.session)?;
-        let assets = self.assets(batch)?;
-        let new = self.insert_held(batch, &assets)?;
-        let old: Vec<&str> =
-            batch.iter().zip(&new).filter(|(_, new)| !**new).map(|(asked, _)| asked.id).collect();
+        self.transfers.flush(self.session)?;
+        let bonus_types = self.bonus_types(batch)?;
+        let new = self.insert_held(batch, time_ms, &bonus_types)?;
+        let old: Vec<&str> = batch
+            .iter()
+            .zip(&new)
+            .filter(|(_, new)| !**new)
+            .map(|((asked, _), _)| asked.id.as_str())
+            .collect();
         let stored = if old.is_empty() { HashMap::new() } else { read(self.session, READ, &old)? };
-        let key = |asked: &Withdrawal<'_>| assets.get(asked.asset).map(|asset| (*asset, asked.user_id));
-        let keys =
-            batch.iter().zip(&new).filter(|(_, new)| **new).filter_map(|(asked, _)| key(asked)).collect();
+        let key = |asked: &Withdrawal| {
+            bonus_types.get(asked.bonus_type.as_str()).map(|bonus_type| (*bonus_type, asked.user_id))
+        };
+        let keys = batch
+            .iter()
+            .zip(&new)
+            .filter(|(_, new)| **new)
+            .filter_map(|((asked, _), _)| key(asked))
+            .collect();
         let mut accounts = Accounts::lock(self.session, &keys)?;
         let (mut outcomes, mut records, mut short) =
             (Vec::with_capacity(batch.len()), Records::default(), Vec::new());
-        for (asked, new) in batch.iter().zip(new) {
-            let Withdrawal { id, user_id, amount, time_ms, .. } = *asked;
+        for ((asked, _), new) in batch.iter().zip(new) {
+            let Withdrawal { ref id, user_id, amount, .. } = **asked;
+            let id = id.as_str();
             let Some(key) = key(asked).filter(|_| new) else {
-                // Nobody has anything of an asset that no order named.
+                // Nobody has anything of a bonus type that no order named.
                 let answer = stored.get(id).map(|(stored, _)| stored.answer(asked));
-                if answer.is_none() && assets.contains_key(asked.asset) {
+                if answer.is_none() && bonus_types.contains_key(asked.bonus_type.as_str()) {
                     return Err(LedgerError::Damaged(format!("withdrawal {id} was there, and has vanished")));
                 }
-                outcomes.push(answer.unwrap_or(HoldOutcome::Short { balance: 0 }));
+                outcomes.push(answer.unwrap_or(short_of(0)));
                 continue;
             };
             let balance = accounts.balance(key);
             if balance < amount {
                 short.push(id);
-                outcomes.push(HoldOutcome::Short { balance });
+                outcomes.push(short_of(balance));
                 continue;
             }
             let transfer = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
             let prev = accounts.add(key, -amount, transfer)?;
-            self.moves.add_other(CLEARING, key.0, amount)?;
+            self.transfers.add_other(CLEARING, key.0, amount)?;
             records.push(transfer, id, HOLD, user_id, key.0, amount, prev, time_ms);
             outcomes.push(HoldOutcome::Held);
         }
@@ -224,44 +245,46 @@ impl PgTx<'_> {
         Ok(outcomes)
     }
 
-    /// Numbers of the assets that are known.
-    fn assets<'a>(&self, batch: &[Withdrawal<'a>]) -> Result<HashMap<&'a str, i64>, LedgerError> {
-        let names: BTreeSet<&str> = batch.iter().map(|asked| asked.asset).collect();
+    /// Numbers of the bonus types that are known.
+    fn bonus_types<'a>(&self, batch: &[Held<'a>]) -> Result<HashMap<&'a str, i64>, LedgerError> {
+        let names: BTreeSet<&str> = batch.iter().map(|(asked, _)| asked.bonus_type.as_str()).collect();
         let names: Vec<&str> = names.into_iter().collect();
         let rows = self.session.query("SELECT name, id FROM names WHERE name = ANY($1)", &[&names])?;
         let mut found = HashMap::new();
         for row in &rows {
             let name = text(row, 0)?;
-            if let Some(asked) = batch.iter().find(|asked| asked.asset == name) {
-                found.insert(asked.asset, cell(row, 1)?);
+            if let Some((asked, _)) = batch.iter().find(|(asked, _)| asked.bonus_type == name) {
+                found.insert(asked.bonus_type.as_str(), cell(row, 1)?);
             }
         }
         Ok(found)
     }
 
     /// Inserts those that are new as held, in the order of their ids, so that two writers that share several wait
-    /// in one direction. Answers which are new. Those of assets that are not known are not tried.
+    /// in one direction. Answers which are new. Those of bonus types that are not known are not tried.
     fn insert_held(
         &self,
-        batch: &[Withdrawal<'_>],
-        assets: &HashMap<&str, i64>,
+        batch: &[Held<'_>],
+        time_ms: i64,
+        bonus_types: &HashMap<&str, i64>,
     ) -> Result<Vec<bool>, LedgerError> {
-        let mut known: Vec<(&Withdrawal<'_>, i64)> =
-            batch.iter().filter_map(|asked| Some((asked, *assets.get(asked.asset)?))).collect();
-        known.sort_unstable_by_key(|(asked, _)| asked.id);
-        let ids: Vec<&str> = known.iter().map(|(asked, _)| asked.id).collect();
-        let users: Vec<i64> = known.iter().map(|(asked, _)| asked.user_id).collect();
-        let own: Vec<i64> = known.iter().map(|(_, asset)| *asset).collect();
-        let amounts: Vec<i64> = known.iter().map(|(asked, _)| asked.amount).collect();
-        let times: Vec<i64> = known.iter().map(|(asked, _)| asked.time_ms).collect();
-        let payers: Vec<&str> = known.iter().map(|(asked, _)| asked.payer).collect();
+        let bonus_type = |asked: &Withdrawal| bonus_types.get(asked.bonus_type.as_str()).copied();
+        let mut known: Vec<(&Withdrawal, &str, i64)> =
+            batch.iter().filter_map(|(asked, payer)| Some((*asked, *payer, bonus_type(asked)?))).collect();
+        known.sort_unstable_by_key(|(asked, ..)| asked.id.as_str());
+        let ids: Vec<&str> = known.iter().map(|(asked, ..)| asked.id.as_str()).collect();
+        let users: Vec<i64> = known.iter().map(|(asked, ..)| asked.user_id).collect();
+        let own: Vec<i64> = known.iter().map(|(.., bonus_type)| *bonus_type).collect();
+        let amounts: Vec<i64> = known.iter().map(|(asked, ..)| asked.amount).collect();
+        let times: Vec<i64> = vec![time_ms; known.len()];
+        let payers: Vec<&str> = known.iter().map(|(_, payer, _)| *payer).collect();
         let held = small(WithdrawalStatus::Held.code());
         let rows = self.session.query(INSERT, &[&ids, &users, &own, &amounts, &times, &payers, &held])?;
         let new = rows.iter().map(|row| text(row, 0)).collect::<Result<BTreeSet<&str>, _>>()?;
-        Ok(batch.iter().map(|asked| new.contains(asked.id)).collect())
+        Ok(batch.iter().map(|(asked, _)| new.contains(asked.id.as_str())).collect())
     }
 
-    /// Ends held withdrawals: one answer an id, repeats as if they came one after another.
+    /// Ends held withdrawals: one answer for each id, repeats as if they came one after another.
     pub(super) fn end_all(
         &mut self,
         ends: &[(&str, End<'_>)],
@@ -270,18 +293,20 @@ impl PgTx<'_> {
         if ends.is_empty() {
             return Ok(Vec::new());
         }
-        self.moves.flush(self.session)?;
+        self.transfers.flush(self.session)?;
         let ids: BTreeSet<&str> = ends.iter().map(|(id, _)| *id).collect();
         let ids: Vec<&str> = ids.into_iter().collect();
         let mut stored = read(self.session, LOCK, &ids)?;
         let back = ends.iter().filter(|(_, end)| end.kind() == RETURN);
-        let keys =
-            back.filter_map(|(id, _)| stored.get(*id)).map(|(one, asset)| (*asset, one.user_id)).collect();
+        let keys = back
+            .filter_map(|(id, _)| stored.get(*id))
+            .map(|(one, bonus_type)| (*bonus_type, one.withdrawal.user_id))
+            .collect();
         let mut accounts = Accounts::lock(self.session, &keys)?;
         let (mut done, mut records) = (Vec::with_capacity(ends.len()), Records::default());
         let (mut changed, mut statuses, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
         for (id, end) in ends {
-            let Some((one, asset)) = stored.get_mut(*id) else {
+            let Some((one, bonus_type)) = stored.get_mut(*id) else {
                 done.push(Finish::Unknown);
                 continue;
             };
@@ -291,16 +316,17 @@ impl PgTx<'_> {
                 continue;
             }
             one.status = end.status();
+            let Withdrawal { user_id, amount, .. } = one.withdrawal;
             let transfer = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
-            self.moves.add_other(CLEARING, *asset, -one.amount)?;
+            self.transfers.add_other(CLEARING, *bonus_type, -amount)?;
             let prev = match end {
                 End::Paid => {
-                    self.moves.add_other(PAYOUT, *asset, one.amount)?;
+                    self.transfers.add_other(PAYOUT, *bonus_type, amount)?;
                     0
                 }
-                End::Refused(_) => accounts.add((*asset, one.user_id), one.amount, transfer)?,
+                End::Refused(_) => accounts.add((*bonus_type, user_id), amount, transfer)?,
             };
-            records.push(transfer, id, end.kind(), one.user_id, *asset, one.amount, prev, time_ms);
+            records.push(transfer, id, end.kind(), user_id, *bonus_type, amount, prev, time_ms);
             changed.push(*id);
             statuses.push(small(end.status().code()));
             // Text of a downstream, which may be anything; PostgreSQL holds no NUL.
@@ -328,7 +354,7 @@ impl<'a> Records<'a> {
         withdrawal: &'a str,
         kind: i64,
         user_id: i64,
-        asset: i64,
+        bonus_type: i64,
         amount: i64,
         prev: i64,
         time_ms: i64,
@@ -337,7 +363,7 @@ impl<'a> Records<'a> {
         self.withdrawals.push(withdrawal);
         self.kinds.push(small(kind));
         self.users.push(user_id);
-        self.assets.push(asset);
+        self.bonus_types.push(bonus_type);
         self.amounts.push(amount);
         self.prevs.push(prev);
         self.times.push(time_ms);

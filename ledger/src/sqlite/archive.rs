@@ -15,10 +15,10 @@ pub(crate) fn insert(db: &Connection, entries: &[ArchiveEntry<'_>]) -> Result<us
         let hash = Sha256::digest(entry.payload);
         new += statement.execute(params![
             hash.as_slice(),
-            entry.reason,
+            &*entry.reason,
             entry.trade_no,
             entry.payload,
-            entry.detail,
+            &*entry.detail,
             entry.time_ms
         ])?;
     }

@@ -1,6 +1,6 @@
-//! Budget rows: loaded once a transaction and program, written once a shard.
+//! Budget rows: loaded once a transaction and budget key, written once a shard.
 
-use super::tx::SqliteTx;
+use super::state::SqliteTx;
 use crate::budget::{Shard, Shards};
 use crate::error::LedgerError;
 use crate::model::{BudgetRaised, BudgetSet};
@@ -11,20 +11,20 @@ impl SqliteTx<'_> {
         let BudgetSet { activity, scene, bonus_type, total, shards } = *budget;
         budget.check()?;
         let (own_scene, own_type) = budget.stored();
-        let own = self.ledger.programs.intern(&self.ledger.db, activity, own_scene, own_type)?;
-        let program = own.id;
+        let own = self.ledger.budget_keys.intern(&self.ledger.db, activity, own_scene, own_type)?;
+        let budget_key = own.id;
         if budget.is_combined() && !own.budgeted {
-            let (used, reserved) = self.given_by(program)?;
-            self.shards_of(program)?.adopt(used, reserved);
+            let (used, reserved) = self.given_by(budget_key)?;
+            self.shards_of(budget_key)?.adopt(used, reserved);
         }
-        let own = self.shards_of(program)?;
+        let own = self.shards_of(budget_key)?;
         let holds = own.reset(total, usize::try_from(budget.rows()).unwrap_or(1));
         let db = &self.ledger.db;
         db.prepare_cached("DELETE FROM budget_shards WHERE program = ?1 AND shard >= ?2")?
-            .execute(params![program, budget.rows()])?;
+            .execute(params![budget_key, budget.rows()])?;
         db.prepare_cached("UPDATE programs SET budgeted = 1, strict = ?2 WHERE id = ?1")?
-            .execute(params![program, shards == 0])?;
-        self.ledger.programs.clear();
+            .execute(params![budget_key, shards == 0])?;
+        self.ledger.budget_keys.clear();
         Ok((holds > total).then(|| BudgetRaised {
             activity: activity.into(),
             scene: scene.into(),
@@ -34,7 +34,7 @@ impl SqliteTx<'_> {
         }))
     }
 
-    /// What the programs that a combined budget covers have given out and hold.
+    /// What the budget keys that a combined budget covers have given out and hold.
     fn given_by(&mut self, combined: i64) -> Result<(i64, i64), LedgerError> {
         let covered = self
             .ledger
@@ -48,8 +48,8 @@ impl SqliteTx<'_> {
             .query_map([combined], |row| row.get(0))?
             .collect::<Result<Vec<i64>, _>>()?;
         let (mut used, mut reserved) = (0_i64, 0_i64);
-        for program in covered {
-            let sum = self.shards_of(program)?.sum();
+        for budget_key in covered {
+            let sum = self.shards_of(budget_key)?.sum();
             used = used.saturating_add(sum.used);
             reserved = reserved.saturating_add(sum.reserved);
         }
@@ -59,24 +59,24 @@ impl SqliteTx<'_> {
         }
     }
 
-    /// The shards of a program, as this transaction has left them so far.
-    pub(crate) fn shards_of(&mut self, program: i64) -> Result<&mut Shards, LedgerError> {
-        if !self.shards.contains_key(&program) {
+    /// The shards of a budget key, as this transaction has left them so far.
+    pub(crate) fn shards_of(&mut self, budget_key: i64) -> Result<&mut Shards, LedgerError> {
+        if !self.shards.contains_key(&budget_key) {
             let shards = self
                 .ledger
                 .db
                 .prepare_cached(
                     "SELECT total, used, reserved FROM budget_shards WHERE program = ?1 ORDER BY shard",
                 )?
-                .query_map([program], |row| {
+                .query_map([budget_key], |row| {
                     Ok(Shard { total: row.get(0)?, used: row.get(1)?, reserved: row.get(2)? })
                 })?
                 .collect::<Result<Vec<_>, _>>()?;
-            self.shards.insert(program, Shards::new(shards));
+            self.shards.insert(budget_key, Shards::new(shards));
         }
         self.shards
-            .get_mut(&program)
-            .ok_or_else(|| LedgerError::Damaged(format!("program {program} has no shards")))
+            .get_mut(&budget_key)
+            .ok_or_else(|| LedgerError::Damaged(format!("budget key {budget_key} has no shards")))
     }
 
     /// Writes every shard that changed: one statement a shard. The table's CHECK sees each row (I4).
@@ -86,10 +86,10 @@ impl SqliteTx<'_> {
              ON CONFLICT (program, shard) DO UPDATE SET total = excluded.total, used = excluded.used, \
              reserved = excluded.reserved",
         )?;
-        for (program, shards) in &self.shards {
+        for (budget_key, shards) in &self.shards {
             for (number, shard) in shards.changed() {
                 let number = i64::try_from(number).unwrap_or(i64::MAX);
-                statement.execute(params![program, number, shard.total, shard.used, shard.reserved])?;
+                statement.execute(params![budget_key, number, shard.total, shard.used, shard.reserved])?;
             }
         }
         Ok(())

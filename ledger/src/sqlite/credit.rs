@@ -1,12 +1,13 @@
 //! Decisions: what becomes of an order, given what is stored and what its budget holds.
 
-use super::moves::Moves;
+use super::budget_keys::BudgetKey;
 use super::orders::{self, Row};
-use super::programs::Program;
-use super::tx::SqliteTx;
+use super::state::SqliteTx;
+use super::transfers::Transfers;
 use crate::budget::{Take, hash};
 use crate::error::LedgerError;
-use crate::model::{Attempt, Awaits, Finish, Order, OrderOutcome, Reason, Status, Unbudgeted, first_of_each};
+use crate::model::{Attempt, Awaits, Finish, Order, OrderOutcome, Unbudgeted, first_of_each};
+use windfall_contract::accounts::{Reason, Status};
 
 impl SqliteTx<'_> {
     pub(crate) fn credit(
@@ -14,8 +15,8 @@ impl SqliteTx<'_> {
         batch: &[Order<'_>],
         attempt: Attempt,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
-        let programs = batch.iter().map(|order| self.program(order)).collect::<Result<Vec<_>, _>>()?;
-        let ids: Vec<i64> = programs.iter().map(|program| program.id).collect();
+        let budget_keys = batch.iter().map(|order| self.budget_key(order)).collect::<Result<Vec<_>, _>>()?;
+        let ids: Vec<i64> = budget_keys.iter().map(|budget_key| budget_key.id).collect();
         let firsts = first_of_each(batch);
         let base = self.next_transfer;
         let found = orders::insert_credited(&self.ledger.db, batch, &ids, &firsts, base)?;
@@ -24,59 +25,59 @@ impl SqliteTx<'_> {
             plans[*at] = Some((self.next_transfer, row));
             self.next_transfer += 1;
         }
-        let mut moves = Moves::with_capacity(firsts.len());
+        let mut transfers = Transfers::with_capacity(firsts.len());
         let mut outcomes = Vec::with_capacity(batch.len());
         // In the caller's order, so that a short budget goes to those who came first.
-        for ((order, program), plan) in batch.iter().zip(&programs).zip(&plans) {
+        for ((order, budget_key), plan) in batch.iter().zip(&budget_keys).zip(&plans) {
             outcomes.push(match plan {
                 Some((transfer, row)) => {
-                    Some(self.credit_one(order, *program, *row, *transfer, attempt, &mut moves)?)
+                    Some(self.credit_one(order, *budget_key, *row, *transfer, attempt, &mut transfers)?)
                 }
                 None => None,
             });
         }
-        moves.write(&self.ledger.db)?;
+        transfers.write(&self.ledger.db)?;
         let mut answers = Vec::with_capacity(batch.len());
-        let mut late = Moves::default();
-        for ((order, program), outcome) in batch.iter().zip(&programs).zip(outcomes) {
+        let mut late = Transfers::default();
+        for ((order, budget_key), outcome) in batch.iter().zip(&budget_keys).zip(outcomes) {
             answers.push(match outcome {
                 Some(outcome) => outcome,
                 // A repeat within the batch: its order is stored by now.
-                None => self.repeated(order, *program, &mut late)?,
+                None => self.repeated(order, *budget_key, &mut late)?,
             });
         }
         late.write(&self.ledger.db)?;
         Ok(answers)
     }
 
-    fn program(&mut self, order: &Order<'_>) -> Result<Program, LedgerError> {
+    fn budget_key(&mut self, order: &Order<'_>) -> Result<BudgetKey, LedgerError> {
         order.check()?;
         let Order { activity, scene, bonus_type, .. } = order;
-        self.ledger.programs.intern(&self.ledger.db, activity, scene, bonus_type)
+        self.ledger.budget_keys.intern(&self.ledger.db, activity, scene, bonus_type)
     }
 
     fn credit_one<'a>(
         &mut self,
         order: &Order<'a>,
-        program: Program,
+        budget_key: BudgetKey,
         stored: Option<Row>,
         transfer: i64,
         attempt: Attempt,
-        moves: &mut Moves<'a>,
+        transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
         if let Some(row) = stored {
-            match self.compare(order, program, row)? {
+            match self.compare(order, budget_key, row)? {
                 OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
                 OrderOutcome::Reserved if row.promised => {
-                    return self.keep_promise(order, row, transfer, moves);
+                    return self.keep_promise(order, row, transfer, transfers);
                 }
                 #[cfg(feature = "sabotage")]
                 OrderOutcome::AlreadyCredited if crate::sabotage::dedupe_is_off() => {
-                    moves.push(
+                    transfers.push(
                         transfer,
                         order.trade_no,
                         order.user_id,
-                        program,
+                        budget_key,
                         order.amount,
                         order.time_ms,
                     )?;
@@ -86,16 +87,23 @@ impl SqliteTx<'_> {
             }
         }
         // The activity and scene that it was first seen in pay for it.
-        let program = match stored {
-            Some(row) => self.ledger.programs.of_id(&self.ledger.db, row.program)?,
-            None => program,
+        let budget_key = match stored {
+            Some(row) => self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?,
+            None => budget_key,
         };
-        if self.take(order, program, Take::Used)? {
+        if self.take(order, budget_key, Take::Used)? {
             if let Some(row) = stored {
                 let took_ms = order.time_ms.saturating_sub(row.created_ms);
                 orders::set_status(&self.ledger.db, order.trade_no, Status::Credited, transfer, took_ms)?;
             }
-            moves.push(transfer, order.trade_no, order.user_id, program, order.amount, order.time_ms)?;
+            transfers.push(
+                transfer,
+                order.trade_no,
+                order.user_id,
+                budget_key,
+                order.amount,
+                order.time_ms,
+            )?;
             return Ok(OrderOutcome::Credited);
         }
         let status = Status::Rejected(Reason::BudgetExhausted);
@@ -110,13 +118,13 @@ impl SqliteTx<'_> {
         order: &Order<'a>,
         row: Row,
         transfer: i64,
-        moves: &mut Moves<'a>,
+        transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
         self.settle(order.trade_no, row, true)?;
-        let program = self.ledger.programs.of_id(&self.ledger.db, row.program)?;
+        let budget_key = self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?;
         let took_ms = order.time_ms.saturating_sub(row.created_ms);
         orders::set_status(&self.ledger.db, order.trade_no, Status::Credited, transfer, took_ms)?;
-        moves.push(transfer, order.trade_no, row.user_id, program, row.amount, order.time_ms)?;
+        transfers.push(transfer, order.trade_no, row.user_id, budget_key, row.amount, order.time_ms)?;
         Ok(OrderOutcome::Credited)
     }
 
@@ -124,11 +132,13 @@ impl SqliteTx<'_> {
     fn compare(
         &mut self,
         order: &Order<'_>,
-        program: Program,
+        budget_key: BudgetKey,
         row: Row,
     ) -> Result<OrderOutcome, LedgerError> {
-        let stored = self.ledger.programs.of_id(&self.ledger.db, row.program)?;
-        if (row.user_id, row.amount, stored.asset) != (order.user_id, order.amount, program.asset) {
+        let stored = self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?;
+        if (row.user_id, row.amount, stored.bonus_type)
+            != (order.user_id, order.amount, budget_key.bonus_type)
+        {
             return Ok(OrderOutcome::Conflict);
         }
         Ok(match row.status {
@@ -141,16 +151,16 @@ impl SqliteTx<'_> {
     fn repeated<'a>(
         &mut self,
         order: &Order<'a>,
-        program: Program,
-        moves: &mut Moves<'a>,
+        budget_key: BudgetKey,
+        transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
         match orders::find(&self.ledger.db, order.trade_no)? {
-            Some(row) => match self.compare(order, program, row)? {
+            Some(row) => match self.compare(order, budget_key, row)? {
                 // The first under this number was another order.
                 OrderOutcome::Reserved if row.promised => {
                     let transfer = self.next_transfer;
                     self.next_transfer += 1;
-                    self.keep_promise(order, row, transfer, moves)
+                    self.keep_promise(order, row, transfer, transfers)
                 }
                 decided => Ok(decided),
             },
@@ -158,30 +168,30 @@ impl SqliteTx<'_> {
         }
     }
 
-    fn take(&mut self, order: &Order<'_>, program: Program, what: Take) -> Result<bool, LedgerError> {
-        let is_covered = program.covered_by != [0; 3];
-        if !program.budgeted && !is_covered && self.ledger.options.unbudgeted == Unbudgeted::Refuse {
+    fn take(&mut self, order: &Order<'_>, budget_key: BudgetKey, what: Take) -> Result<bool, LedgerError> {
+        let is_covered = budget_key.covered_by != [0; 3];
+        if !budget_key.budgeted && !is_covered && self.ledger.unbudgeted == Unbudgeted::Refuse {
             return Ok(false);
         }
         #[cfg(feature = "sabotage")]
         if crate::sabotage::budget_check_is_off() {
-            for id in program.all() {
+            for id in budget_key.all() {
                 self.shards_of(id)?.take_unchecked(hash(order.trade_no), order.amount, what);
             }
             return Ok(true);
         }
         if is_covered {
             // From all or from none.
-            for id in program.all() {
+            for id in budget_key.all() {
                 if !self.shards_of(id)?.fits(order.amount) {
                     return Ok(false);
                 }
             }
-            for id in program.covered_by.into_iter().filter(|id| *id != 0) {
+            for id in budget_key.covered_by.into_iter().filter(|id| *id != 0) {
                 self.shards_of(id)?.take(hash(order.trade_no), order.amount, what);
             }
         }
-        Ok(self.shards_of(program.id)?.take(hash(order.trade_no), order.amount, what))
+        Ok(self.shards_of(budget_key.id)?.take(hash(order.trade_no), order.amount, what))
     }
 
     pub(crate) fn reserve_one(
@@ -191,10 +201,10 @@ impl SqliteTx<'_> {
         awaits: Awaits,
         payer: &str,
     ) -> Result<OrderOutcome, LedgerError> {
-        let program = self.program(order)?;
+        let budget_key = self.budget_key(order)?;
         let stored = orders::find(&self.ledger.db, order.trade_no)?;
         if let Some(row) = stored {
-            match self.compare(order, program, row)? {
+            match self.compare(order, budget_key, row)? {
                 OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
                 OrderOutcome::Reserved if awaits == Awaits::Payer && (row.promised || !row.has_payer) => {
                     // A downstream is about to be asked: from now on it may have paid, and no other is asked (I1).
@@ -204,11 +214,11 @@ impl SqliteTx<'_> {
                 decided => return Ok(decided),
             }
         }
-        let program = match stored {
-            Some(row) => self.ledger.programs.of_id(&self.ledger.db, row.program)?,
-            None => program,
+        let budget_key = match stored {
+            Some(row) => self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?,
+            None => budget_key,
         };
-        let (status, outcome) = if self.take(order, program, Take::Reserved)? {
+        let (status, outcome) = if self.take(order, budget_key, Take::Reserved)? {
             (Status::Reserved, OrderOutcome::Reserved)
         } else {
             let reason = Reason::BudgetExhausted;
@@ -219,7 +229,7 @@ impl SqliteTx<'_> {
             None => {
                 // Who stands there was asked, or is about to be.
                 let payer = if status == Status::Reserved { payer } else { "" };
-                orders::insert_open(db, order, program.id, status, awaits, payer)?;
+                orders::insert_open(db, order, budget_key.id, status, awaits, payer)?;
             }
             Some(row) => {
                 let took_ms = order.time_ms.saturating_sub(row.created_ms);
@@ -234,7 +244,7 @@ impl SqliteTx<'_> {
         &mut self,
         trade_no: &'a str,
         time_ms: i64,
-        moves: &mut Moves<'a>,
+        transfers: &mut Transfers<'a>,
     ) -> Result<Finish, LedgerError> {
         let Some(row) = orders::find(&self.ledger.db, trade_no)? else {
             return Ok(Finish::Unknown);
@@ -245,12 +255,12 @@ impl SqliteTx<'_> {
             Status::Reserved => {}
         }
         self.settle(trade_no, row, true)?;
-        let program = self.ledger.programs.of_id(&self.ledger.db, row.program)?;
+        let budget_key = self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?;
         let transfer = self.next_transfer;
         self.next_transfer += 1;
         let took_ms = time_ms.saturating_sub(row.created_ms);
         orders::set_status(&self.ledger.db, trade_no, Status::Credited, transfer, took_ms)?;
-        moves.push(transfer, trade_no, row.user_id, program, row.amount, time_ms)?;
+        transfers.push(transfer, trade_no, row.user_id, budget_key, row.amount, time_ms)?;
         Ok(Finish::Done)
     }
 
@@ -275,8 +285,8 @@ impl SqliteTx<'_> {
     }
 
     fn settle(&mut self, trade_no: &str, row: Row, credited: bool) -> Result<(), LedgerError> {
-        let program = self.ledger.programs.of_id(&self.ledger.db, row.program)?;
-        for id in program.all() {
+        let budget_key = self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?;
+        for id in budget_key.all() {
             if !self.shards_of(id)?.settle(hash(trade_no), row.amount, credited) {
                 return Err(LedgerError::Damaged(format!(
                     "order {trade_no} is reserved, but its budget holds less"

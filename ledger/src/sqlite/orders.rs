@@ -2,15 +2,16 @@
 
 use super::rows::insert_rows;
 use crate::error::LedgerError;
-use crate::model::{Awaits, Order, Status};
+use crate::model::{Awaits, Order};
 use crate::model::{CREDITED, REJECTED, RESERVED, reason_code, status_of_columns};
 use rusqlite::{Connection, OptionalExtension, params};
+use windfall_contract::accounts::Status;
 
 /// What a decision needs of a stored order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub user_id: i64,
-    pub program: i64,
+    pub budget_key: i64,
     pub amount: i64,
     pub status: Status,
     /// Reserved for its event, which the ledger then pays.
@@ -30,7 +31,7 @@ const COLUMNS: usize = 9;
 pub(crate) fn insert_credited(
     db: &Connection,
     batch: &[Order<'_>],
-    programs: &[i64],
+    budget_keys: &[i64],
     firsts: &[usize],
     first_transfer: i64,
 ) -> Result<Vec<Option<Row>>, LedgerError> {
@@ -49,7 +50,7 @@ pub(crate) fn insert_credited(
                 let (at, order) = (chunk[row], &batch[chunk[row]]);
                 bind.text(order.trade_no)?;
                 bind.int(order.user_id)?;
-                bind.int(programs[at])?;
+                bind.int(budget_keys[at])?;
                 bind.int(order.amount)?;
                 bind.int(CREDITED)?;
                 bind.int(0)?;
@@ -86,19 +87,19 @@ pub(crate) fn find(db: &Connection, trade_no: &str) -> Result<Option<Row>, Ledge
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, status, promised, has_payer, row.get(5)?, row.get(6)?))
         })
         .optional()?;
-    let Some((user_id, program, amount, status, promised, has_payer, transfer, created_ms)) = read else {
+    let Some((user_id, budget_key, amount, status, promised, has_payer, transfer, created_ms)) = read else {
         return Ok(None);
     };
     let status =
         status.ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
-    Ok(Some(Row { user_id, program, amount, status, promised, has_payer, created_ms, transfer }))
+    Ok(Some(Row { user_id, budget_key, amount, status, promised, has_payer, created_ms, transfer }))
 }
 
 /// Inserts one order that is not credited.
 pub(crate) fn insert_open(
     db: &Connection,
     order: &Order<'_>,
-    program: i64,
+    budget_key: i64,
     status: Status,
     awaits: Awaits,
     payer: &str,
@@ -111,7 +112,7 @@ pub(crate) fn insert_open(
     .execute(params![
         order.trade_no,
         order.user_id,
-        program,
+        budget_key,
         order.amount,
         status,
         reason,
@@ -134,7 +135,8 @@ pub(crate) fn set_awaits(
     Ok(())
 }
 
-/// Moves an order to another status; one that is reserved waits for its payer. `transfer` is the number of the one that paid it, 0 for none.
+/// Moves an order to another status; one that is reserved waits for its payer. `transfer` is the number of the one that
+/// paid it, 0 for none.
 pub(crate) fn set_status(
     db: &Connection,
     trade_no: &str,

@@ -2,25 +2,26 @@
 
 use crate::error::LedgerError;
 use crate::model::status_of_columns;
-use crate::model::{Awaits, BudgetState, FlowKind, FlowLine, ReservedOrder, Status, StoredOrder};
+use crate::model::{Awaits, BudgetState, ReservedOrder};
 use crate::reconcile::USER;
 use crate::withdrawal::HOLD;
 use rusqlite::{Connection, OptionalExtension, params};
+use windfall_contract::accounts::{FlowKind, FlowLine, Status, StoredOrder};
 
-pub(crate) fn balance(db: &Connection, user_id: i64, asset: &str) -> Result<i64, LedgerError> {
+pub(crate) fn balance(db: &Connection, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError> {
     let found = db
         .prepare_cached(
             "SELECT a.balance FROM names n JOIN accounts a ON a.asset = n.id \
              WHERE n.name = ?1 AND a.kind = ?2 AND a.holder = ?3",
         )?
-        .query_row(params![asset, USER, user_id], |row| row.get(0))
+        .query_row(params![bonus_type, USER, user_id], |row| row.get(0))
         .optional()?;
     Ok(found.unwrap_or(0))
 }
 
-/// A user's accounts: asset, balance, number of the last transfer.
+/// A user's accounts: bonus type, balance, number of the last transfer.
 fn accounts(db: &Connection, user_id: i64) -> Result<Vec<(String, i64, i64)>, LedgerError> {
-    // The key starts with kind and asset: one look-up an asset, of which there are few.
+    // The key starts with kind and bonus type: one look-up a bonus type, of which there are few.
     let mut statement = db.prepare_cached(
         "SELECT n.name, a.balance, a.last FROM (SELECT DISTINCT asset FROM programs) p \
          JOIN accounts a ON a.kind = ?1 AND a.asset = p.asset AND a.holder = ?2 \
@@ -31,14 +32,14 @@ fn accounts(db: &Connection, user_id: i64) -> Result<Vec<(String, i64, i64)>, Le
 }
 
 pub(crate) fn balances(db: &Connection, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {
-    Ok(accounts(db, user_id)?.into_iter().map(|(asset, balance, _)| (asset, balance)).collect())
+    Ok(accounts(db, user_id)?.into_iter().map(|(bonus_type, balance, _)| (bonus_type, balance)).collect())
 }
 
 /// Walks the chains of a user's accounts together, always from the newest. A link of a chain is a transfer, or a
 /// movement of a withdrawal: their numbers are drawn from one row.
 pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
     let mut heads: Vec<(String, i64)> =
-        accounts(db, user_id)?.into_iter().map(|(asset, _, last)| (asset, last)).collect();
+        accounts(db, user_id)?.into_iter().map(|(bonus_type, _, last)| (bonus_type, last)).collect();
     let mut statement = db.prepare_cached(
         "SELECT t.trade_no, t.amount, n.name, t.time_ms, t.prev FROM transfers t \
          JOIN programs p ON p.id = t.program JOIN names n ON n.id = p.activity WHERE t.id = ?1",
@@ -57,7 +58,7 @@ pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<Fl
                     transfer: head.1,
                     kind: FlowKind::Credit,
                     trade_no: row.get(0)?,
-                    asset: head.0.clone(),
+                    bonus_type: head.0.clone(),
                     activity: row.get(2)?,
                     amount: row.get(1)?,
                     time_ms: row.get(3)?,
@@ -73,7 +74,7 @@ pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<Fl
                         transfer: head.1,
                         kind: if kind == HOLD { FlowKind::Withdrawal } else { FlowKind::Return },
                         trade_no: row.get(0)?,
-                        asset: head.0.clone(),
+                        bonus_type: head.0.clone(),
                         activity: String::new(),
                         amount: row.get(2)?,
                         time_ms: row.get(3)?,

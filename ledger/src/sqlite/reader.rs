@@ -5,13 +5,13 @@ use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::model::status_of_columns;
-use crate::model::{BudgetState, FlowLine, ReservedOrder, StoredOrder};
-use crate::reader::OrderLine;
+use crate::model::{BudgetState, OrderLine, ReservedOrder};
 use crate::reconcile::{self, Reconciliation};
 use crate::withdrawal::StoredWithdrawal;
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
+use windfall_contract::accounts::{FlowLine, StoredOrder};
 
 /// Opens a file for reading, at one moment: that of the first read.
 pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
@@ -30,8 +30,8 @@ impl Read for Connection {
         Ok(Box::new(OrderLines { db: self, extra, page: VecDeque::new(), last: None, done: false }))
     }
 
-    fn balance(&self, user_id: i64, asset: &str) -> Result<i64, LedgerError> {
-        query::balance(self, user_id, asset)
+    fn balance(&self, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError> {
+        query::balance(self, user_id, bonus_type)
     }
 
     fn balances(&self, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {

@@ -90,6 +90,9 @@ CREATE TABLE replays (
 ) STRICT;
 ";
 
+/// What stands at `BUDGET_CHECK` in the tables above.
+const BUDGET_CHECK: &str = ", CHECK (used + reserved <= total)";
+
 /// Withdrawals. The database itself sees to it that one is held once and ends once, and that no user's account goes
 /// below 0, whatever the code above it does. A movement's number is of the row of the transfers' numbers: it hangs
 /// on the account's chain like one.
@@ -240,7 +243,10 @@ pub(crate) fn open_writer(
 /// Brings the file from this version, 0 where it is empty, to ours: all of it, or nothing.
 fn migrate(db: &Connection, found: i64) -> Result<(), rusqlite::Error> {
     // I4 is checked by the database as well, whatever the code above it does.
-    let check = if cfg!(feature = "sabotage") { "" } else { ", CHECK (used + reserved <= total)" };
+    #[cfg(feature = "sabotage")]
+    let check = if crate::sabotage::budget_check_is_off() { "" } else { BUDGET_CHECK };
+    #[cfg(not(feature = "sabotage"))]
+    let check = BUDGET_CHECK;
     let done = usize::try_from(found).unwrap_or(0).min(MIGRATIONS.len());
     let steps = MIGRATIONS[done..].concat().replace("BUDGET_CHECK", check);
     let tx = db.unchecked_transaction()?;
@@ -293,12 +299,13 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::{HoldOutcome, Ledger, LedgerReader, Order, OrderOutcome, Withdrawal};
+    use crate::{HoldOutcome, Ledger, LedgerReader, Order, OrderOutcome};
+    use windfall_contract::accounts::Withdrawal;
 
     /// A file as version 1 left it: one order, credited, of one user.
     fn of_version_1(path: &Path) {
         let db = Connection::open(path).unwrap();
-        let tables = V1.replace("BUDGET_CHECK", ", CHECK (used + reserved <= total)");
+        let tables = V1.replace("BUDGET_CHECK", BUDGET_CHECK);
         db.execute_batch(&format!(
             "{tables} INSERT INTO names VALUES (1, 'spring'), (2, 'rain'), (3, 'cash'); \
              INSERT INTO programs VALUES (1, 1, 2, 3, 0); \
@@ -332,8 +339,8 @@ mod tests {
             assert_eq!(ledger.apply(&[order]).unwrap(), [OrderOutcome::AlreadyCredited]);
         }
         let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
-        let take = Withdrawal { id: "w", user_id: 7, asset: "cash", amount: 4, payer: "", time_ms: 2_000 };
-        assert_eq!(ledger.transact(|tx| tx.hold(&[take])).unwrap(), [HoldOutcome::Held]);
+        let take = Withdrawal { id: "w".into(), user_id: 7, bonus_type: "cash".into(), amount: 4 };
+        assert_eq!(ledger.transact(|tx| tx.hold(&[(&take, "")], 2_000)).unwrap(), [HoldOutcome::Held]);
         assert_eq!(ledger.balance(7, "cash").unwrap(), 6);
         assert_eq!(ledger.flow(7, 9).unwrap().len(), 2);
         drop(ledger);

@@ -1,44 +1,14 @@
 //! One transaction on the file: all of it is stored, or none.
 
-use super::moves::Moves;
-use super::{SqliteLedger, archive, query};
+use super::state::SqliteTx;
+use super::transfers::Transfers;
+use super::{archive, query};
 use crate::archive::{ArchiveEntry, Replay};
-use crate::budget::Shards;
 use crate::contract::Transaction;
 use crate::error::LedgerError;
-use crate::model::{
-    Attempt, Awaits, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome, Reason, StoredOrder,
-};
-use crate::withdrawal::{End, HoldOutcome, Withdrawal};
-use std::collections::BTreeMap;
-
-/// A transaction that holds the file's write lock.
-#[derive(Debug)]
-pub(crate) struct SqliteTx<'l> {
-    pub(crate) ledger: &'l mut SqliteLedger,
-    pub(crate) next_transfer: i64,
-    /// Shards of the programs that this transaction touched, written once at its end.
-    pub(crate) shards: BTreeMap<i64, Shards>,
-    committed: bool,
-}
-
-impl<'l> SqliteTx<'l> {
-    pub(crate) fn begin(ledger: &'l mut SqliteLedger) -> Result<Self, LedgerError> {
-        // The write lock at once: no later statement can find that another connection was faster.
-        ledger.db.execute_batch("BEGIN IMMEDIATE")?;
-        let mut tx = Self { ledger, next_transfer: 0, shards: BTreeMap::new(), committed: false };
-        // Read anew each time: nobody knows whether a commit that failed is there after all.
-        tx.next_transfer = tx
-            .ledger
-            .db
-            .prepare_cached(
-                "SELECT max(coalesce((SELECT max(id) FROM transfers), 0), \
-                 coalesce((SELECT max(id) FROM withdrawal_moves), 0)) + 1",
-            )?
-            .query_row([], |row| row.get(0))?;
-        Ok(tx)
-    }
-}
+use crate::model::{Attempt, Awaits, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
+use crate::withdrawal::{End, Held, HoldOutcome};
+use windfall_contract::accounts::{Reason, StoredOrder};
 
 impl Transaction for SqliteTx<'_> {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
@@ -71,12 +41,12 @@ impl Transaction for SqliteTx<'_> {
     }
 
     fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        let mut moves = Moves::default();
+        let mut transfers = Transfers::default();
         let mut done = Vec::with_capacity(trade_nos.len());
         for trade_no in trade_nos {
-            done.push(self.post_one(trade_no, time_ms, &mut moves)?);
+            done.push(self.post_one(trade_no, time_ms, &mut transfers)?);
         }
-        moves.write(&self.ledger.db)?;
+        transfers.write(&self.ledger.db)?;
         Ok(done)
     }
 
@@ -84,8 +54,8 @@ impl Transaction for SqliteTx<'_> {
         refused.iter().map(|(trade_no, reason)| self.release_one(trade_no, *reason, time_ms)).collect()
     }
 
-    fn hold(&mut self, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError> {
-        batch.iter().map(|asked| self.hold_one(asked)).collect()
+    fn hold(&mut self, batch: &[Held<'_>], time_ms: i64) -> Result<Vec<HoldOutcome>, LedgerError> {
+        batch.iter().map(|asked| self.hold_one(*asked, time_ms)).collect()
     }
 
     fn pay_out(&mut self, ids: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
@@ -129,21 +99,5 @@ impl Transaction for SqliteTx<'_> {
         self.ledger.db.execute_batch("COMMIT")?;
         self.committed = true;
         Ok(())
-    }
-}
-
-impl Drop for SqliteTx<'_> {
-    fn drop(&mut self) {
-        if self.committed {
-            return;
-        }
-        // Names and programs that this transaction made are gone with it.
-        self.ledger.programs.clear();
-        // A failed statement may have ended the transaction already.
-        if !self.ledger.db.is_autocommit()
-            && let Err(error) = self.ledger.db.execute_batch("ROLLBACK")
-        {
-            tracing::error!(%error, "the ledger could not roll a transaction back");
-        }
     }
 }

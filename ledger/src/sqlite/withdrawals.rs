@@ -1,14 +1,15 @@
 //! Withdrawals: from a user's account to clearing, then to payout or back.
 
-use super::moves;
-use super::tx::SqliteTx;
+use super::state::SqliteTx;
+use super::transfers;
 use crate::error::LedgerError;
 use crate::model::Finish;
 use crate::reconcile::{CLEARING, PAYOUT, USER};
-use crate::withdrawal::{End, HOLD, HoldOutcome, StoredWithdrawal, Withdrawal, WithdrawalStatus};
+use crate::withdrawal::{End, HOLD, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, check};
 use rusqlite::{Connection, OptionalExtension, params};
+use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
-/// Reads one, and the number of its asset.
+/// Reads one, and the number of its bonus type.
 fn find(db: &Connection, id: &str) -> Result<Option<(StoredWithdrawal, i64)>, LedgerError> {
     let read = db
         .prepare_cached(
@@ -17,11 +18,14 @@ fn find(db: &Connection, id: &str) -> Result<Option<(StoredWithdrawal, i64)>, Le
         )?
         .query_row([id], |row| {
             let status = WithdrawalStatus::of_code(row.get(3)?);
-            let stored = StoredWithdrawal {
+            let withdrawal = Withdrawal {
                 id: id.to_owned(),
                 user_id: row.get(0)?,
-                asset: row.get(1)?,
+                bonus_type: row.get(1)?,
                 amount: row.get(2)?,
+            };
+            let stored = StoredWithdrawal {
+                withdrawal,
                 status: status.unwrap_or(WithdrawalStatus::Held),
                 reason: row.get(4)?,
                 payer: row.get(8)?,
@@ -33,7 +37,7 @@ fn find(db: &Connection, id: &str) -> Result<Option<(StoredWithdrawal, i64)>, Le
         .optional()?;
     match read {
         Some((.., false)) => Err(LedgerError::Damaged(format!("withdrawal {id} has an unknown status"))),
-        Some((stored, asset, true)) => Ok(Some((stored, asset))),
+        Some((stored, bonus_type, true)) => Ok(Some((stored, bonus_type))),
         None => Ok(None),
     }
 }
@@ -64,12 +68,16 @@ pub(crate) fn held(
     Ok(held)
 }
 
+const fn short(balance: i64) -> HoldOutcome {
+    HoldOutcome::Decided(WithdrawalOutcome::Short { balance })
+}
+
 /// One movement of a withdrawal.
-struct Move<'a> {
+struct JournalEntry<'a> {
     withdrawal: &'a str,
     kind: i64,
     user_id: i64,
-    asset: i64,
+    bonus_type: i64,
     amount: i64,
     /// The transfer before it on the user's account; 0 where the account does not move.
     prev: i64,
@@ -77,9 +85,13 @@ struct Move<'a> {
 }
 
 impl SqliteTx<'_> {
-    pub(crate) fn hold_one(&mut self, asked: &Withdrawal<'_>) -> Result<HoldOutcome, LedgerError> {
-        asked.check()?;
-        let Withdrawal { id, user_id, amount, payer, time_ms, .. } = *asked;
+    pub(crate) fn hold_one(
+        &mut self,
+        (asked, payer): Held<'_>,
+        time_ms: i64,
+    ) -> Result<HoldOutcome, LedgerError> {
+        check((asked, payer))?;
+        let Withdrawal { ref id, user_id, amount, .. } = *asked;
         let db = &self.ledger.db;
         if let Some((stored, _)) = find(db, id)? {
             return Ok(stored.answer(asked));
@@ -89,42 +101,50 @@ impl SqliteTx<'_> {
                 "SELECT a.asset, a.balance, a.last FROM names n JOIN accounts a ON a.asset = n.id \
                  WHERE n.name = ?1 AND a.kind = ?2 AND a.holder = ?3",
             )?
-            .query_row(params![asked.asset, USER, user_id], |row| {
+            .query_row(params![asked.bonus_type, USER, user_id], |row| {
                 Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
             })
             .optional()?;
-        let (asset, prev) = match account {
-            Some((asset, balance, last)) if balance >= amount => (asset, last),
-            Some((_, balance, _)) => return Ok(HoldOutcome::Short { balance }),
-            None => return Ok(HoldOutcome::Short { balance: 0 }),
+        let (bonus_type, prev) = match account {
+            Some((bonus_type, balance, last)) if balance >= amount => (bonus_type, last),
+            Some((_, balance, _)) => return Ok(short(balance)),
+            None => return Ok(short(0)),
         };
         db.prepare_cached(
             "INSERT INTO withdrawals (id, user_id, asset, amount, status, reason, payer, created_ms, decided_ms) \
              VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?7, NULL)",
         )?
-        .execute(params![id, user_id, asset, amount, WithdrawalStatus::Held.code(), payer, time_ms])?;
-        self.move_user(asset, user_id, -amount)?;
-        self.add(CLEARING, asset, amount)?;
-        self.record(&Move { withdrawal: id, kind: HOLD, user_id, asset, amount, prev, time_ms })?;
+        .execute(params![id, user_id, bonus_type, amount, WithdrawalStatus::Held.code(), payer, time_ms])?;
+        self.move_user(bonus_type, user_id, -amount)?;
+        self.add(CLEARING, bonus_type, amount)?;
+        self.record(&JournalEntry {
+            withdrawal: id,
+            kind: HOLD,
+            user_id,
+            bonus_type,
+            amount,
+            prev,
+            time_ms,
+        })?;
         Ok(HoldOutcome::Held)
     }
 
     pub(crate) fn end_one(&mut self, id: &str, end: End<'_>, time_ms: i64) -> Result<Finish, LedgerError> {
         let db = &self.ledger.db;
-        let Some((stored, asset)) = find(db, id)? else {
+        let Some((stored, bonus_type)) = find(db, id)? else {
             return Ok(Finish::Unknown);
         };
         let finish = end.finish(stored.status);
         if finish != Finish::Done {
             return Ok(finish);
         }
-        let StoredWithdrawal { user_id, amount, .. } = stored;
+        let Withdrawal { user_id, amount, .. } = stored.withdrawal;
         db.prepare_cached("UPDATE withdrawals SET status = ?2, reason = ?3, decided_ms = ?4 WHERE id = ?1")?
             .execute(params![id, end.status().code(), end.reason(), time_ms])?;
-        self.add(CLEARING, asset, -amount)?;
+        self.add(CLEARING, bonus_type, -amount)?;
         let prev = match end {
             End::Paid => {
-                self.add(PAYOUT, asset, amount)?;
+                self.add(PAYOUT, bonus_type, amount)?;
                 0
             }
             End::Refused(_) => {
@@ -132,17 +152,25 @@ impl SqliteTx<'_> {
                     .prepare_cached(
                         "SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3",
                     )?
-                    .query_row([USER, asset, user_id], |row| row.get(0))?;
-                self.move_user(asset, user_id, amount)?;
+                    .query_row([USER, bonus_type, user_id], |row| row.get(0))?;
+                self.move_user(bonus_type, user_id, amount)?;
                 prev
             }
         };
-        self.record(&Move { withdrawal: id, kind: end.kind(), user_id, asset, amount, prev, time_ms })?;
+        self.record(&JournalEntry {
+            withdrawal: id,
+            kind: end.kind(),
+            user_id,
+            bonus_type,
+            amount,
+            prev,
+            time_ms,
+        })?;
         Ok(Finish::Done)
     }
 
     /// Moves a user's account by the movement that is recorded next. The table's CHECK sees it never below 0.
-    fn move_user(&self, asset: i64, user_id: i64, amount: i64) -> Result<(), LedgerError> {
+    fn move_user(&self, bonus_type: i64, user_id: i64, amount: i64) -> Result<(), LedgerError> {
         let changed = self
             .ledger
             .db
@@ -150,7 +178,7 @@ impl SqliteTx<'_> {
                 "UPDATE accounts SET balance = balance + ?4, last = ?5 \
                  WHERE kind = ?1 AND asset = ?2 AND holder = ?3",
             )?
-            .execute([USER, asset, user_id, amount, self.next_transfer])?;
+            .execute([USER, bonus_type, user_id, amount, self.next_transfer])?;
         if changed == 1 {
             Ok(())
         } else {
@@ -158,20 +186,29 @@ impl SqliteTx<'_> {
         }
     }
 
-    fn add(&self, kind: i64, asset: i64, amount: i64) -> Result<(), LedgerError> {
-        self.ledger.db.prepare_cached(moves::ADD)?.execute([kind, asset, 0, amount, 0])?;
+    fn add(&self, kind: i64, bonus_type: i64, amount: i64) -> Result<(), LedgerError> {
+        self.ledger.db.prepare_cached(transfers::ADD)?.execute([kind, bonus_type, 0, amount, 0])?;
         Ok(())
     }
 
-    fn record(&mut self, one: &Move<'_>) -> Result<(), LedgerError> {
-        let Move { withdrawal, kind, user_id, asset, amount, prev, time_ms } = *one;
+    fn record(&mut self, one: &JournalEntry<'_>) -> Result<(), LedgerError> {
+        let JournalEntry { withdrawal, kind, user_id, bonus_type, amount, prev, time_ms } = *one;
         self.ledger
             .db
             .prepare_cached(
                 "INSERT INTO withdrawal_moves (id, withdrawal, kind, user_id, asset, amount, prev, time_ms) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?
-            .execute(params![self.next_transfer, withdrawal, kind, user_id, asset, amount, prev, time_ms])?;
+            .execute(params![
+                self.next_transfer,
+                withdrawal,
+                kind,
+                user_id,
+                bonus_type,
+                amount,
+                prev,
+                time_ms
+            ])?;
         self.next_transfer += 1;
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! `windfall.v1.Archive`.
 
 use super::status;
-use crate::service::RewardHandle;
+use crate::handle::RewardHandle;
 use prost::Message;
 use tonic::{Request, Response, Status};
+use windfall_contract::accounts::Withdrawal;
 use windfall_edge::{Call, Caller};
 use windfall_ledger::{ArchiveFilter, Archived, Awaits, Replay, ReservedOrder, StoredWithdrawal};
 use windfall_proto::event::EventRef;
@@ -106,8 +107,9 @@ fn reserved(one: ReservedOrder) -> v1::ReservedOrder {
 }
 
 fn held(one: StoredWithdrawal) -> v1::HeldWithdrawal {
-    let StoredWithdrawal { id, user_id, asset, amount, created_ms, payer, .. } = one;
-    v1::HeldWithdrawal { withdrawal_id: id, user_id, bonus_type: asset, amount, held_ms: created_ms, payer }
+    let StoredWithdrawal { withdrawal, created_ms, payer, .. } = one;
+    let Withdrawal { id, user_id, bonus_type, amount } = withdrawal;
+    v1::HeldWithdrawal { withdrawal_id: id, user_id, bonus_type, amount, held_ms: created_ms, payer }
 }
 
 #[tonic::async_trait]
@@ -229,7 +231,7 @@ impl archive_server::Archive for ArchiveService {
         let found = self.rewards.held(older_than_ms, &after, page).await;
         let found = found.map_err(|error| status::of_call(&error))?;
         let is_full = u32::try_from(found.len()).unwrap_or(u32::MAX) >= page;
-        let last = found.last().filter(|_| is_full).map(|one| one.id.clone());
+        let last = found.last().filter(|_| is_full).map(|one| one.withdrawal.id.clone());
         let withdrawals = found.into_iter().map(held).collect();
         Ok(Response::new(v1::ListHeldReply { withdrawals, next_after: last.unwrap_or_default() }))
     }

@@ -8,7 +8,7 @@
 //! use windfall_edge::{Call, Caller, Role};
 //! use windfall_proto::v1::rewards_server::Rewards as _;
 //! use windfall_proto::v1::{Bonus, BonusEvent, GrantOutcome, GrantRequest, User};
-//! use windfall_reward_service::ledger::{Ledger, LedgerOptions};
+//! use windfall_ledger::{Ledger, LedgerOptions};
 //! use windfall_reward_service::rpc::RewardsService;
 //! use windfall_contract::Clock;
 //! use windfall_reward_service::{RewardOptions, RewardService};

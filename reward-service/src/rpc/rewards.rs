@@ -2,8 +2,8 @@
 
 use super::events::{self, Events};
 use super::status;
-use crate::later::LaterGrants;
-use crate::service::RewardHandle;
+use crate::async_grant::AsyncGrants;
+use crate::handle::RewardHandle;
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use tonic::{Request, Response, Status};
@@ -16,7 +16,7 @@ use windfall_proto::v1::rewards_server;
 #[derive(Clone)]
 pub struct RewardsService {
     rewards: RewardHandle,
-    later: Option<LaterGrants>,
+    later: Option<AsyncGrants>,
 }
 
 impl RewardsService {
@@ -26,7 +26,7 @@ impl RewardsService {
     }
 
     /// The same, with a queue for `GrantAsync`.
-    pub fn with_queue(later: LaterGrants) -> Self {
+    pub fn with_queue(later: AsyncGrants) -> Self {
         Self { rewards: later.rewards().clone(), later: Some(later) }
     }
 
@@ -75,7 +75,7 @@ impl RewardsService {
 #[derive(Clone, Copy)]
 enum Way<'l> {
     Now,
-    Later(&'l LaterGrants),
+    Later(&'l AsyncGrants),
 }
 
 #[tonic::async_trait]

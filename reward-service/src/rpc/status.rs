@@ -1,8 +1,8 @@
 //! Errors and answers as the wire has them. The one place for it.
 
-use crate::later::{Later, ReleaseError};
+use crate::async_grant::{AsyncGrantReply, ReleaseError};
+use crate::handle::CallError;
 use crate::replay::ReplayError;
-use crate::service::CallError;
 use tonic::{Code, Status};
 use windfall_contract::rewards::GrantReply;
 use windfall_edge::retry_later;
@@ -71,12 +71,12 @@ pub(super) fn no_entry(id: i64) -> Status {
     Status::not_found(format!("the archive has no entry {id}"))
 }
 
-pub(super) fn later(later: &Later) -> v1::GrantReply {
+pub(super) fn later(later: &AsyncGrantReply) -> v1::GrantReply {
     match later {
-        Later::Accepted => {
+        AsyncGrantReply::Accepted => {
             v1::GrantReply { outcome: v1::GrantOutcome::Accepted.into(), ..Default::default() }
         }
-        Later::Reply(decided) => reply(decided),
+        AsyncGrantReply::Reply(decided) => reply(decided),
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::ledger::{Ledger, LedgerOptions, LedgerReader};
 use windfall_reward_service::{Payer, RewardHandle, RewardOptions, RewardService};
 
 pub fn event<'a>(trade_no: &'a str, user_id: i64, bonus_type: &'a str, amount: i64) -> EventRef<'a> {

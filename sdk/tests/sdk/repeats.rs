@@ -3,20 +3,21 @@
 use crate::stage::{Stage, one_queue, rules, wait_until};
 use std::sync::Arc;
 use std::time::Duration;
+use windfall_contract::verifier::Verdict;
 use windfall_sdk::{Prize, RedPacketRain, SdkOptions, User};
-use windfall_token_service::{TokenBook, TokenOptions, TokenParts, Verdict};
+use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 
-fn book(stage: &Stage) -> TokenBook {
+fn book(stage: &Stage) -> KeyRingVerifier {
     let rules = windfall_config::parse_rules(&one_queue(), None).unwrap();
     let parts = TokenParts {
         keys: stage.ring.clone(),
         store: Arc::clone(&stage.tokens) as _,
         rules: windfall_config::LiveRules::fixed(rules),
     };
-    TokenBook::open(TokenOptions::default(), parts).unwrap()
+    KeyRingVerifier::open(TokenOptions::default(), parts).unwrap()
 }
 
-fn verdicts(book: &TokenBook, app_id: &str, texts: &[&str]) -> Vec<Verdict> {
+fn verdicts(book: &KeyRingVerifier, app_id: &str, texts: &[&str]) -> Vec<Verdict> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(book.verify(app_id, 42, texts)).unwrap()
 }

@@ -1,4 +1,4 @@
-//! A book over a store in memory that can be down, slow or wrong.
+//! A verifier over a store in memory that can be down, slow or wrong.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use windfall_contract::rules::Rules;
 use windfall_contract::rules::{Revocation, Revoked};
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_token::{KeyRing, TokenFields};
-use windfall_token_service::{TokenBook, TokenOptions, TokenParts};
+use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 
 pub const TENANT: &str = "acme";
 pub const USER: i64 = 42;
@@ -99,7 +99,7 @@ impl TokenStore for Fake {
 pub struct Desk {
     pub ring: KeyRing,
     pub store: Arc<Fake>,
-    pub book: TokenBook,
+    pub verifier: KeyRingVerifier,
     rules: Rules,
     applier: Applier,
 }
@@ -116,8 +116,8 @@ impl Desk {
         let (live, applier) = LiveRules::adjustable(rules.clone(), None);
         let store = Arc::new(Fake::default());
         let parts = TokenParts { keys: ring.clone(), store: store.clone(), rules: live };
-        let book = TokenBook::open(TokenOptions::default(), parts).unwrap();
-        Self { ring, store, book, rules, applier }
+        let verifier = KeyRingVerifier::open(TokenOptions::default(), parts).unwrap();
+        Self { ring, store, verifier, rules, applier }
     }
 
     pub fn mint(&self, fields: &TokenFields<'_>) -> String {

@@ -10,8 +10,8 @@ use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 use windfall_contract::Clock;
 use windfall_contract::rewards::Rewards;
+use windfall_ledger::{BudgetSet, Ledger, PostgresOptions};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::ledger::{BudgetSet, Ledger, PostgresOptions};
 use windfall_reward_service::{RewardHandle, RewardOptions, RewardService};
 use windfall_servers::Private;
 

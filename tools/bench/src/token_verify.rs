@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 use windfall_client::{EndUser, TokensClient};
 use windfall_config::LiveRules;
 use windfall_contract::tokens::{NEVER, TokenPut, TokenStore};
+use windfall_contract::verifier::{Page, Verdict};
 use windfall_edge::{Role, Router};
 use windfall_proto::v1::{ListTokensRequest, TokenVerdict};
 use windfall_servers::{Private, RedisOptions as ServerOptions};
 use windfall_store::redis::{RedisOptions, RedisStore};
-use windfall_token::{KeyRing, TokenFields, Verdict};
-use windfall_token_service::{Page, TokenBook, TokenOptions, TokenParts, TokenService};
+use windfall_token::{KeyRing, TokenFields};
+use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts, TokenService};
 
 const BATCH: usize = 64;
 const USERS: i64 = 200;
@@ -47,7 +48,7 @@ async fn run(name: &'static str, url: &str) -> Result<Row> {
     let held = fill(&ring, &*store).await?;
     let rules = LiveRules::fixed(windfall_config::parse_rules(RULES, None)?);
     let parts = TokenParts { keys: ring.clone(), store: Arc::clone(&store) as _, rules };
-    let book = TokenBook::open(TokenOptions::default(), parts)?;
+    let book = KeyRingVerifier::open(TokenOptions::default(), parts)?;
     let router = Router::new().tokens(Arc::new(TokenService::new(book.clone())));
     let served = Served::start(router, Role::Verify).await?;
     let client = TokensClient::open(served.client())?;
@@ -166,7 +167,12 @@ async fn by_hand(ring: &KeyRing, redis: &redis::Client, held: &Held) -> Result<f
 }
 
 /// How long listing 500 tokens takes, while so many verifications a second go on.
-async fn list_p99_ms(book: &TokenBook, client: &TokensClient, held: &Held, load_per_s: f64) -> Result<f64> {
+async fn list_p99_ms(
+    book: &KeyRingVerifier,
+    client: &TokensClient,
+    held: &Held,
+    load_per_s: f64,
+) -> Result<f64> {
     // The same through the service alone, so that a page that is not whole is noticed.
     let whole = book.list(FIELDS.app_id, RICH, None, Page { size: MANY, ..Page::default() }).await?;
     ensure!(whole.tokens.len() == MANY, "{} of {MANY} tokens are listed", whole.tokens.len());

@@ -8,15 +8,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use windfall_config::LiveRules;
-use windfall_contract::accounts::{Accounts, AccountsError, WithdrawOrder, Withdrawn};
+use windfall_contract::accounts::{
+    Accounts, AccountsError, FlowKind, FlowLine, Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome,
+};
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::Rules;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::ledger::{FlowKind, FlowLine, Reason, Status, StoredOrder};
 use windfall_token::{KeyRing, TokenFields};
-use windfall_token_service::{TokenBook, TokenOptions, TokenParts};
-use windfall_wallet::{User, Wallet, WalletOptions, WalletParts, Withdrawal};
+use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
+use windfall_wallet::{Receipt, User, Wallet, WalletOptions, WalletParts, WithdrawError};
 
 pub const ALICE: User<'static> = User { tenant: "acme", user_id: 42 };
 
@@ -48,11 +49,11 @@ pub struct Books {
     pub orders: BTreeMap<String, StoredOrder>,
     pub balances: BTreeMap<(i64, String), i64>,
     pub flow: Vec<(i64, FlowLine)>,
-    pub withdrawals: BTreeMap<String, (WithdrawOrder, Withdrawn)>,
+    pub withdrawals: BTreeMap<String, (Withdrawal, WithdrawalOutcome)>,
     /// Money that really went out, by id.
     pub payouts: BTreeMap<String, Vec<i64>>,
     /// What the payout says, where it does not pay.
-    pub payout: Option<Withdrawn>,
+    pub payout: Option<WithdrawalOutcome>,
     /// What grants answer, where it is not money.
     pub grants: BTreeMap<String, GrantReply>,
     /// Order numbers of every event that was granted.
@@ -63,20 +64,21 @@ impl Books {
     fn add(
         &mut self,
         user_id: i64,
-        asset: &str,
+        bonus_type: &str,
         amount: i64,
         kind: FlowKind,
         reference: &str,
         activity: &str,
     ) {
-        let balance = self.balances.entry((user_id, asset.to_owned())).or_default();
+        let balance = self.balances.entry((user_id, bonus_type.to_owned())).or_default();
         *balance += if kind == FlowKind::Withdrawal { -amount } else { amount };
         assert!(*balance >= 0, "below 0");
         let transfer = i64::try_from(self.flow.len()).unwrap();
-        let (trade_no, asset, activity) = (reference.to_owned(), asset.to_owned(), activity.to_owned());
+        let (trade_no, bonus_type, activity) =
+            (reference.to_owned(), bonus_type.to_owned(), activity.to_owned());
         self.flow.push((
             user_id,
-            FlowLine { transfer, kind, trade_no, asset, activity, amount, time_ms: transfer },
+            FlowLine { transfer, kind, trade_no, bonus_type, activity, amount, time_ms: transfer },
         ));
     }
 
@@ -108,24 +110,24 @@ impl Books {
         self.orders.insert(trade_no.to_owned(), order);
     }
 
-    fn withdraw(&mut self, order: &WithdrawOrder) -> Withdrawn {
+    fn withdraw(&mut self, order: &Withdrawal) -> WithdrawalOutcome {
         if let Some((known, outcome)) = self.withdrawals.get(&order.id) {
             return match outcome {
-                _ if known != order => Withdrawn::Conflict,
-                Withdrawn::Paid => Withdrawn::AlreadyPaid,
+                _ if known != order => WithdrawalOutcome::Conflict,
+                WithdrawalOutcome::Paid => WithdrawalOutcome::AlreadyPaid,
                 other => other.clone(),
             };
         }
         let key = (order.user_id, order.bonus_type.clone());
         let balance = self.balances.get(&key).copied().unwrap_or_default();
         if balance < order.amount {
-            return Withdrawn::Short { balance };
+            return WithdrawalOutcome::Short { balance };
         }
         self.add(order.user_id, &order.bonus_type, order.amount, FlowKind::Withdrawal, &order.id, "");
-        let outcome = self.payout.clone().unwrap_or(Withdrawn::Paid);
+        let outcome = self.payout.clone().unwrap_or(WithdrawalOutcome::Paid);
         match &outcome {
-            Withdrawn::Paid => self.payouts.entry(order.id.clone()).or_default().push(order.amount),
-            Withdrawn::Refused(_) => {
+            WithdrawalOutcome::Paid => self.payouts.entry(order.id.clone()).or_default().push(order.amount),
+            WithdrawalOutcome::Refused(_) => {
                 self.add(order.user_id, &order.bonus_type, order.amount, FlowKind::Return, &order.id, "");
             }
             _ => {}
@@ -280,7 +282,7 @@ impl Accounts for Part {
         let of_user = {
             let books = self.0.books.lock();
             let own = books.balances.iter().filter(|((user, _), _)| *user == user_id);
-            own.map(|((_, asset), balance)| (asset.clone(), *balance)).collect()
+            own.map(|((_, bonus_type), balance)| (bonus_type.clone(), *balance)).collect()
         };
         self.0.step().await;
         Ok(of_user)
@@ -307,7 +309,7 @@ impl Accounts for Part {
         Ok(orders)
     }
 
-    async fn withdraw(&self, order: &WithdrawOrder) -> Result<Withdrawn, AccountsError> {
+    async fn withdraw(&self, order: &Withdrawal) -> Result<WithdrawalOutcome, AccountsError> {
         self.0.step().await;
         let withdrawn = self.0.books.lock().withdraw(order);
         self.0.step().await;
@@ -335,10 +337,15 @@ impl Desk {
         let part = || Arc::new(Part(Arc::clone(&world)));
         let ring = KeyRing::ephemeral().unwrap();
         let parts = TokenParts { keys: ring.clone(), store: part(), rules };
-        let book = TokenBook::open(TokenOptions::default(), parts).unwrap();
-        let parts = WalletParts { book, rewards: part(), accounts: part() };
+        let verifier = Arc::new(KeyRingVerifier::open(TokenOptions::default(), parts).unwrap());
+        let parts = WalletParts { verifier, rewards: part(), accounts: part() };
         let wallet = Wallet::open(options, parts).unwrap();
         Self { world, wallet, ring }
+    }
+
+    pub async fn withdraw(&self, user: User<'_>, asked: &Asked) -> Result<Receipt, WithdrawError> {
+        let withdrawal = Withdrawal { user_id: user.user_id, ..asked.withdrawal.clone() };
+        self.wallet.withdraw(user.tenant, &withdrawal, &asked.texts).await
     }
 
     pub fn mint(&self, user_id: i64, trade_no: &str, bonus_type: &str, amount: i64) -> String {
@@ -368,11 +375,17 @@ impl Desk {
     }
 }
 
-pub fn asked(id: &str, amount: i64, texts: &[&str]) -> Withdrawal {
-    Withdrawal {
-        id: id.into(),
-        bonus_type: "cash".into(),
-        amount,
+/// A withdrawal, and the tokens that the front end holds.
+#[derive(Debug)]
+pub struct Asked {
+    pub withdrawal: Withdrawal,
+    pub texts: Vec<String>,
+}
+
+pub fn asked(id: &str, amount: i64, texts: &[&str]) -> Asked {
+    let (user_id, bonus_type) = (ALICE.user_id, "cash".to_owned());
+    Asked {
+        withdrawal: Withdrawal { id: id.into(), user_id, bonus_type, amount },
         texts: texts.iter().map(|text| (*text).to_owned()).collect(),
     }
 }

@@ -18,7 +18,7 @@ use windfall_edge::Metrics;
 use windfall_queue_virtual::{Fanout, FanoutStats, TopicStats};
 use windfall_reward_service::{RewardHandle, RewardStats};
 use windfall_sdk::{Sdk, SdkStats};
-use windfall_token_service::{TokenBook, TokenStats};
+use windfall_token_service::{KeyRingVerifier, TokenStats};
 use windfall_wallet::{Wallet, WalletStats};
 
 /// What a process has that counts. What it has not shows no values.
@@ -29,7 +29,7 @@ pub struct Sources {
     fanout: Option<Arc<Fanout>>,
     consumers: Vec<(String, Arc<ConsumerStats>)>,
     rewards: Option<RewardHandle>,
-    book: Option<TokenBook>,
+    verifier: Option<KeyRingVerifier>,
     wallet: Option<Wallet>,
     polled: Option<Arc<Mutex<Found>>>,
     connectors: Vec<(String, ReadSnapshot)>,
@@ -45,7 +45,7 @@ impl Sources {
             fanout: parts.fanout.clone(),
             consumers: parts.consuming.as_ref().map_or_else(Vec::new, |consuming| consuming.counters()),
             rewards: parts.rewards.clone(),
-            book: parts.book.clone(),
+            verifier: parts.verifier.clone(),
             wallet: parts.wallet.clone(),
             polled: parts.polled_metrics().map(|polled| polled.found()),
             connectors: connectors.map(|wired| (wired.name.clone(), Arc::clone(&wired.snapshot))).collect(),
@@ -64,9 +64,9 @@ pub fn export(metrics: &Metrics, sources: &Sources) {
     export_queues(metrics, sources);
     export_consumers(metrics, sources);
     export_rewards(metrics, sources);
-    let book = sources.book.clone();
+    let verifier = sources.verifier.clone();
     metrics.export(TokenStats::METRICS, &[], move |each| {
-        book.iter().for_each(|book| each(&[], &book.stats()));
+        verifier.iter().for_each(|verifier| each(&[], &verifier.stats()));
     });
     let wallet = sources.wallet.clone();
     metrics.export(WalletStats::METRICS, &[], move |each| {

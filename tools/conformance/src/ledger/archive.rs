@@ -5,12 +5,12 @@ use windfall_ledger::{ArchiveEntry, ArchiveFilter, Replay};
 
 pub(super) fn once_a_reason(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
-    let entry = |reason, payload| ArchiveEntry {
+    let entry = |reason: &'static str, payload| ArchiveEntry {
         trade_no: Some("a"),
         payload,
-        reason,
+        reason: reason.into(),
         // A downstream may say anything.
-        detail: "be\0cause",
+        detail: "be\0cause".into(),
         time_ms: 7,
     };
     let entries =

@@ -1,8 +1,9 @@
 //! Budgets are never over, and are used up to the last piece (I4).
 
 use super::{Outcome, Place, budget, clean, open, order};
+use windfall_contract::accounts::Reason;
 use windfall_ledger::{
-    Attempt, BUDGET_MAX, BudgetSet, BudgetsApplied, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason,
+    Attempt, BUDGET_MAX, BudgetSet, BudgetsApplied, Finish, Ledger, LedgerError, Order, OrderOutcome,
     Unbudgeted, Writers,
 };
 

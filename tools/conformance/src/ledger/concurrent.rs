@@ -2,7 +2,8 @@
 
 use super::{Outcome, Place, budget, clean, names, open, order, writers};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use windfall_ledger::{Attempt, BUDGET_MAX, Finish, Ledger, LedgerError, Order, OrderOutcome, Reason};
+use windfall_contract::accounts::Reason;
+use windfall_ledger::{Attempt, BUDGET_MAX, Finish, Ledger, LedgerError, Order, OrderOutcome};
 
 const WRITERS: usize = 4;
 

@@ -1,9 +1,9 @@
 //! Random histories against a naive model: what the ledger answers and holds is what one would compute by hand.
 use super::{Fixture, Outcome, open};
 use std::collections::BTreeMap;
+use windfall_contract::accounts::{Reason, Status, Withdrawal, WithdrawalOutcome};
 use windfall_ledger::{
-    Attempt, BudgetSet, Finish, HoldOutcome, Ledger, LedgerReader, Order, OrderOutcome, Reason, Status,
-    Withdrawal, WithdrawalStatus,
+    Attempt, BudgetSet, Finish, HoldOutcome, Ledger, LedgerReader, Order, OrderOutcome, WithdrawalStatus,
 };
 
 const SCENES: [&str; 2] = ["rain", "cards"];
@@ -216,17 +216,17 @@ impl Model {
     fn hold(&mut self, take: &Take) -> HoldOutcome {
         if let Some((known, status)) = self.withdrawals.get(&take.number) {
             if (known.user, known.bonus_type, known.amount) != (take.user, take.bonus_type, take.amount) {
-                return HoldOutcome::Conflict;
+                return HoldOutcome::Decided(WithdrawalOutcome::Conflict);
             }
             return match status {
                 WithdrawalStatus::Held => HoldOutcome::HeldBefore { payer: "".into() },
-                WithdrawalStatus::Paid => HoldOutcome::Paid,
-                WithdrawalStatus::Refused => HoldOutcome::Refused("no".into()),
+                WithdrawalStatus::Paid => HoldOutcome::Decided(WithdrawalOutcome::AlreadyPaid),
+                WithdrawalStatus::Refused => HoldOutcome::Decided(WithdrawalOutcome::Refused("no".into())),
             };
         }
         let balance = self.balance(take.user, take.bonus_type);
         if balance < take.amount {
-            return HoldOutcome::Short { balance };
+            return HoldOutcome::Decided(WithdrawalOutcome::Short { balance });
         }
         self.withdrawals.insert(take.number, (take.clone(), WithdrawalStatus::Held));
         HoldOutcome::Held
@@ -363,20 +363,17 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
 fn withdraw(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
     match op {
         Op::Hold(takes) => {
-            let names: Vec<String> = takes.iter().map(|take| name(take.number)).collect();
-            let batch: Vec<Withdrawal<'_>> = takes
+            let asked: Vec<Withdrawal> = takes
                 .iter()
-                .zip(&names)
-                .map(|(take, id)| Withdrawal {
-                    id,
+                .map(|take| Withdrawal {
+                    id: name(take.number),
                     user_id: take.user,
-                    asset: TYPES[take.bonus_type],
-                    payer: "",
+                    bonus_type: TYPES[take.bonus_type].to_owned(),
                     amount: take.amount,
-                    time_ms: 3_000,
                 })
                 .collect();
-            let got = ledger.transact(|tx| tx.hold(&batch))?;
+            let batch: Vec<(&Withdrawal, &str)> = asked.iter().map(|one| (one, "")).collect();
+            let got = ledger.transact(|tx| tx.hold(&batch, 3_000))?;
             assert_eq!(got, takes.iter().map(|take| model.hold(take)).collect::<Vec<_>>());
         }
         Op::PayOut(numbers) | Op::GiveBack(numbers) => {

@@ -1,8 +1,9 @@
 //! An order credits once (I1).
 
 use super::{Outcome, Place, clean, names, open, order};
+use windfall_contract::accounts::Reason;
 use windfall_ledger::{
-    ArchiveEntry, ArchiveFilter, Attempt, BUDGET_MAX, LedgerError, Order, OrderOutcome, Reason, Unbudgeted,
+    ArchiveEntry, ArchiveFilter, Attempt, BUDGET_MAX, LedgerError, Order, OrderOutcome, Unbudgeted,
 };
 
 pub(super) fn credits_once(place: &dyn Place) -> Outcome {
@@ -93,7 +94,13 @@ pub(super) fn not_committed(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     let mut tx = ledger.begin()?;
     tx.apply(&[order("a", 1, 5)], Attempt::Normal)?;
-    let entry = ArchiveEntry { trade_no: None, payload: b"x", reason: "malformed", detail: "", time_ms: 0 };
+    let entry = ArchiveEntry {
+        trade_no: None,
+        payload: b"x",
+        reason: "malformed".into(),
+        detail: "".into(),
+        time_ms: 0,
+    };
     tx.archive(&[entry])?;
     drop(tx);
     assert_eq!(ledger.order("a")?, None);

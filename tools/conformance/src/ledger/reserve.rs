@@ -1,7 +1,8 @@
 //! Orders that a downstream decides: reserved, then posted or released.
 
 use super::{Outcome, Place, budget, clean, names, open, order};
-use windfall_ledger::{Attempt, Awaits, Finish, Ledger, LedgerError, OrderOutcome, Reason, Status};
+use windfall_contract::accounts::{Reason, Status};
+use windfall_ledger::{Attempt, Awaits, Finish, Ledger, LedgerError, OrderOutcome};
 
 pub(super) fn ends_once(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;

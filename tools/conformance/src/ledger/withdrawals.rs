@@ -1,19 +1,30 @@
-//! Withdrawals: held once an id, never below 0, then paid or given back.
+//! Withdrawals: held once for each id, never below 0, then paid or given back.
 
 use super::concurrent::all_at_once;
 use super::{Outcome, Place, clean, names, open, order};
 use std::sync::atomic::{AtomicI64, Ordering};
+use windfall_contract::accounts::{FlowKind, Withdrawal, WithdrawalOutcome};
 use windfall_ledger::{
-    Attempt, Finish, FlowKind, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Withdrawal,
-    WithdrawalStatus,
+    Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, WithdrawalStatus,
 };
 
-fn take(id: &str, user_id: i64, amount: i64) -> Withdrawal<'_> {
-    Withdrawal { id, user_id, asset: "cash", amount, payer: "", time_ms: 2_000 }
+fn take(id: &str, user_id: i64, amount: i64) -> Withdrawal {
+    Withdrawal { id: id.to_owned(), user_id, bonus_type: "cash".to_owned(), amount }
 }
 
-fn hold(ledger: &mut Ledger, batch: &[Withdrawal<'_>]) -> Result<Vec<HoldOutcome>, LedgerError> {
-    ledger.transact(|tx| tx.hold(batch))
+/// Withdrawals that the ledger itself pays.
+fn own(batch: &[Withdrawal]) -> Vec<(&Withdrawal, &str)> {
+    batch.iter().map(|one| (one, "")).collect()
+}
+
+fn hold(ledger: &mut Ledger, batch: &[Withdrawal]) -> Result<Vec<HoldOutcome>, LedgerError> {
+    ledger.transact(|tx| tx.hold(&own(batch), 2_000))
+}
+
+const CONFLICT: HoldOutcome = HoldOutcome::Decided(WithdrawalOutcome::Conflict);
+
+const fn short(balance: i64) -> HoldOutcome {
+    HoldOutcome::Decided(WithdrawalOutcome::Short { balance })
 }
 
 pub(super) fn once(place: &dyn Place) -> Outcome {
@@ -24,21 +35,21 @@ pub(super) fn once(place: &dyn Place) -> Outcome {
         take("x", 1, 4),
         take("x", 2, 4),
         take("x", 1, 3),
-        Withdrawal { asset: "coin", ..take("x", 1, 4) },
+        Withdrawal { bonus_type: "coin".into(), ..take("x", 1, 4) },
         // As large as everything, and as nobody has.
         take("y", 1, 7),
-        Withdrawal { asset: "coin", ..take("y", 1, 1) },
+        Withdrawal { bonus_type: "coin".into(), ..take("y", 1, 1) },
         take("y", 3, 1),
     ];
     for _ in 0..2 {
         let expected = [
             HoldOutcome::HeldBefore { payer: "".into() },
-            HoldOutcome::Conflict,
-            HoldOutcome::Conflict,
-            HoldOutcome::Conflict,
-            HoldOutcome::Short { balance: 6 },
-            HoldOutcome::Short { balance: 0 },
-            HoldOutcome::Short { balance: 0 },
+            CONFLICT,
+            CONFLICT,
+            CONFLICT,
+            short(6),
+            short(0),
+            short(0),
         ];
         assert_eq!(hold(&mut ledger, &others)?, expected);
         drop(ledger);
@@ -67,11 +78,12 @@ pub(super) fn ends(place: &dyn Place) -> Outcome {
         assert_eq!(other, [Finish::Otherwise]);
     }
     let again = [take("x", 1, 4), take("y", 1, 6), take("y", 1, 5)];
-    let refused = HoldOutcome::Refused("closed account".into());
-    assert_eq!(hold(&mut ledger, &again)?, [HoldOutcome::Paid, refused, HoldOutcome::Conflict]);
+    let refused = HoldOutcome::Decided(WithdrawalOutcome::Refused("closed account".into()));
+    let paid = HoldOutcome::Decided(WithdrawalOutcome::AlreadyPaid);
+    assert_eq!(hold(&mut ledger, &again)?, [paid, refused, CONFLICT]);
     assert_eq!(ledger.balance(1, "cash")?, 6);
     let stored = ledger.withdrawal("x")?.ok_or("no such withdrawal")?;
-    assert_eq!((stored.user_id, stored.asset.as_str(), stored.amount), (1, "cash", 4));
+    assert_eq!(stored.withdrawal, take("x", 1, 4));
     assert_eq!(
         (stored.status, stored.created_ms, stored.decided_ms),
         (WithdrawalStatus::Paid, 2_000, Some(3_000))
@@ -95,18 +107,28 @@ pub(super) fn ends(place: &dyn Place) -> Outcome {
 pub(super) fn held(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     ledger.apply(&[order("a", 1, 10)])?;
-    let by = |id, amount, payer, time_ms| Withdrawal { payer, time_ms, ..take(id, 1, amount) };
-    let asked = [by("c", 1, "bank", 2_000), by("a", 2, "", 1_000), by("b", 3, "bank", 3_000)];
-    assert_eq!(hold(&mut ledger, &asked)?, [HoldOutcome::Held, HoldOutcome::Held, HoldOutcome::Held]);
-    let expected =
-        [HoldOutcome::HeldBefore { payer: "bank".into() }, HoldOutcome::HeldBefore { payer: "".into() }];
-    assert_eq!(hold(&mut ledger, &[by("c", 1, "till", 4_000), by("a", 2, "till", 4_000)])?, expected);
-    let listed =
-        |before_ms, after: &str, limit| -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> {
-            let found = place.reader()?.held_withdrawals(before_ms, after, limit)?;
-            assert!(found.iter().all(|one| one.status == WithdrawalStatus::Held && one.user_id == 1));
-            Ok(found.into_iter().map(|one| (one.id, one.payer)).collect())
-        };
+    let mut by = |id, amount, payer, time_ms| {
+        let asked = take(id, 1, amount);
+        ledger.transact(|tx| tx.hold(&[(&asked, payer)], time_ms))
+    };
+    for (id, amount, payer, time_ms) in
+        [("c", 1, "bank", 2_000), ("a", 2, "", 1_000), ("b", 3, "bank", 3_000)]
+    {
+        assert_eq!(by(id, amount, payer, time_ms)?, [HoldOutcome::Held]);
+    }
+    let before = |payer: &str| [HoldOutcome::HeldBefore { payer: payer.into() }];
+    assert_eq!(by("c", 1, "till", 4_000)?, before("bank"));
+    assert_eq!(by("a", 2, "till", 4_000)?, before(""));
+    let bad = by("d", 1, "no\0", 1);
+    assert!(matches!(bad, Err(LedgerError::Invalid(_))), "{bad:?}");
+    let listed = |before_ms,
+                  after: &str,
+                  limit|
+     -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> {
+        let found = place.reader()?.held_withdrawals(before_ms, after, limit)?;
+        assert!(found.iter().all(|one| one.status == WithdrawalStatus::Held && one.withdrawal.user_id == 1));
+        Ok(found.into_iter().map(|one| (one.withdrawal.id, one.payer)).collect())
+    };
     let pair = |id: &str, payer: &str| (id.to_owned(), payer.to_owned());
     assert_eq!(listed(3_001, "", 9)?, [pair("a", ""), pair("b", "bank"), pair("c", "bank")]);
     assert_eq!(listed(3_000, "", 9)?, [pair("a", ""), pair("c", "bank")], "since before");
@@ -117,8 +139,6 @@ pub(super) fn held(place: &dyn Place) -> Outcome {
     })?;
     assert_eq!(listed(9_000, "", 9)?, [pair("a", "")]);
     assert_eq!(place.reader()?.withdrawal("c")?.map(|one| one.payer), Some("bank".into()));
-    let bad = hold(&mut ledger, &[by("d", 1, "no\0", 1)]);
-    assert!(matches!(bad, Err(LedgerError::Invalid(_))), "{bad:?}");
     clean(place)
 }
 
@@ -129,21 +149,24 @@ pub(super) fn within_a_transaction(place: &dyn Place) -> Outcome {
     tx.apply(&[order("b", 1, 3), order("c", 2, 5)], Attempt::Normal)?;
     let batch = [take("x", 1, 7), take("x", 1, 2), take("x", 1, 2), take("y", 1, 4), take("z", 2, 6)];
     let expected = [
-        HoldOutcome::Short { balance: 6 },
+        short(6),
         HoldOutcome::Held,
         HoldOutcome::HeldBefore { payer: "".into() },
         HoldOutcome::Held,
-        HoldOutcome::Short { balance: 5 },
+        short(5),
     ];
-    assert_eq!(tx.hold(&batch)?, expected, "what it credited before counts");
+    assert_eq!(tx.hold(&own(&batch), 2_000)?, expected, "what it credited before counts");
     assert_eq!(tx.pay_out(&["x"], 2_000)?, [Finish::Done]);
     assert_eq!(tx.apply(&[order("d", 1, 9)], Attempt::Normal)?, [OrderOutcome::Credited]);
     tx.commit()?;
     assert_eq!((ledger.balance(1, "cash")?, ledger.balance(2, "cash")?), (9, 5));
     assert_eq!(ledger.flow(1, 10)?.len(), 5);
-    for bad in
-        [take("", 1, 1), take("v", 1, 0), take("v\0", 1, 1), Withdrawal { asset: "", ..take("v", 1, 1) }]
-    {
+    for bad in [
+        take("", 1, 1),
+        take("v", 1, 0),
+        take("v\0", 1, 1),
+        Withdrawal { bonus_type: String::new(), ..take("v", 1, 1) },
+    ] {
         let refused = hold(&mut ledger, &[bad]);
         assert!(matches!(refused, Err(LedgerError::Invalid(_))), "{refused:?}");
     }
@@ -156,7 +179,7 @@ pub(super) fn not_committed(place: &dyn Place) -> Outcome {
     ledger.apply(&[order("a", 1, 3)])?;
     for steps in 1..4 {
         let mut tx = ledger.begin()?;
-        tx.hold(&[take("x", 1, 2)])?;
+        tx.hold(&own(&[take("x", 1, 2)]), 2_000)?;
         if steps > 1 {
             tx.pay_out(&["x"], 2_000)?;
         }
@@ -185,22 +208,25 @@ pub(super) fn at_once(place: &dyn Place) -> Outcome {
                 .skip(writer % 2)
                 .collect();
             ledger.apply(&credits)?;
-            let batch: Vec<Withdrawal<'_>> = (0..ids.len())
+            let batch: Vec<Withdrawal> = (0..ids.len())
                 .skip(round % 7 + writer)
                 .step_by(9)
                 .map(|nth| take(&ids[nth], user(nth), amount(nth)))
                 .collect();
-            let outcomes = ledger.transact(|tx| tx.hold(&batch))?;
+            let outcomes = ledger.transact(|tx| tx.hold(&own(&batch), 2_000))?;
             for (outcome, asked) in outcomes.iter().zip(&batch) {
                 match outcome {
                     HoldOutcome::Held => drop(held.fetch_add(asked.amount, Ordering::Relaxed)),
-                    HoldOutcome::Short { balance } => assert!((0..asked.amount).contains(balance)),
-                    HoldOutcome::Conflict => panic!("{asked:?}"),
-                    HoldOutcome::HeldBefore { .. } | HoldOutcome::Paid | HoldOutcome::Refused(_) => {}
+                    HoldOutcome::Decided(WithdrawalOutcome::Short { balance }) => {
+                        assert!((0..asked.amount).contains(balance));
+                    }
+                    HoldOutcome::Decided(WithdrawalOutcome::Conflict) => panic!("{asked:?}"),
+                    HoldOutcome::HeldBefore { .. } | HoldOutcome::Decided(_) => {}
                 }
             }
-            let mine: Vec<&str> = batch.iter().step_by(2).map(|asked| asked.id).collect();
-            let back: Vec<(&str, &str)> = batch.iter().step_by(3).map(|asked| (asked.id, "no")).collect();
+            let mine: Vec<&str> = batch.iter().step_by(2).map(|asked| asked.id.as_str()).collect();
+            let back: Vec<(&str, &str)> =
+                batch.iter().step_by(3).map(|asked| (asked.id.as_str(), "no")).collect();
             let paid = ledger.transact(|tx| tx.pay_out(&mine, 3_000))?;
             let returned = ledger.transact(|tx| tx.give_back(&back, 3_000))?;
             let count = |done: &[Finish]| done.iter().filter(|finish| **finish == Finish::Done).count();
@@ -214,9 +240,9 @@ pub(super) fn at_once(place: &dyn Place) -> Outcome {
     let (mut taken, mut returned, mut decided) = (0, 0, 0);
     for id in &ids {
         let Some(stored) = ledger.withdrawal(id)? else { continue };
-        taken += stored.amount;
+        taken += stored.withdrawal.amount;
         decided += i64::from(stored.decided_ms.is_some());
-        returned += if stored.status == WithdrawalStatus::Refused { stored.amount } else { 0 };
+        returned += if stored.status == WithdrawalStatus::Refused { stored.withdrawal.amount } else { 0 };
     }
     assert_eq!(held.into_inner(), taken, "each is held once");
     assert_eq!(ended.into_inner(), decided, "each ends once");

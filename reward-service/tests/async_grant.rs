@@ -10,15 +10,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{assert_clean, badge, badge_options, bytes, cash, event, ledger_path, start, start_with};
+use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
+use windfall_contract::accounts::Status;
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Budget, BudgetKind};
+use windfall_ledger::{ArchiveFilter, Awaits, LedgerReader};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::fake::{FakeDownstream, FakeOptions};
-use windfall_reward_service::ledger::{ArchiveFilter, Awaits, LedgerReader, Status};
 use windfall_reward_service::{
-    Again, EventQueue, Firmness, Later, LaterGrants, LaterOptions, NotQueued, ReleaseError, RewardHandle,
-    Rewritten, SceneSteps,
+    AckMode, Again, AsyncGrantOptions, AsyncGrantReply, AsyncGrants, EventQueue, NotQueued, ReleaseError,
+    RewardHandle, Rewritten, SceneSteps,
 };
 
 /// Keeps what it is given, but for the calls that it is told to fail.
@@ -59,9 +60,9 @@ impl EventQueue for Queue {
     }
 }
 
-fn later(rewards: &RewardHandle, options: LaterOptions) -> (LaterGrants, Arc<Queue>) {
+fn later(rewards: &RewardHandle, options: AsyncGrantOptions) -> (AsyncGrants, Arc<Queue>) {
     let queue = Arc::new(Queue::default());
-    (LaterGrants::new(rewards.clone(), queue.clone(), options), queue)
+    (AsyncGrants::new(rewards.clone(), queue.clone(), options), queue)
 }
 
 async fn budget(rewards: &RewardHandle, total: i64) {
@@ -86,22 +87,25 @@ async fn accepted_is_reserved_and_written_and_its_event_credits_once() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
     budget(&rewards, 10).await;
-    let (grants, queue) = later(&rewards, LaterOptions::default());
+    let (grants, queue) = later(&rewards, AsyncGrantOptions::default());
     let (one, other) = (cash("a", 1, 6), cash("b", 2, 5));
     let exhausted = GrantReply::Rejected(Rejection::BudgetExhausted);
     let broken = Bytes::from_static(b"\xff");
     let answers = grants.accept("cash", &[one.clone(), other, broken]).await;
     let malformed = GrantReply::Rejected(Rejection::Malformed);
-    assert_eq!(answers, [Later::Accepted, Later::Reply(exhausted), Later::Reply(malformed)]);
+    assert_eq!(
+        answers,
+        [AsyncGrantReply::Accepted, AsyncGrantReply::Reply(exhausted), AsyncGrantReply::Reply(malformed)]
+    );
     assert_eq!(*queue.written.lock(), [(one.clone(), true)], "what is rejected is not written");
     assert_eq!(states(&rewards).await, (0, 6));
     let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
     assert_eq!(archive.len(), 2);
     // The answer was lost: asked again.
-    assert_eq!(grants.accept("cash", &[one.clone()]).await, [Later::Accepted]);
+    assert_eq!(grants.accept("cash", &[one.clone()]).await, [AsyncGrantReply::Accepted]);
     assert_eq!(queue.written(), 2);
     let conflict = grants.accept("cash", &[cash("a", 1, 7)]).await;
-    assert_eq!(conflict, [Later::Reply(GrantReply::Conflict)]);
+    assert_eq!(conflict, [AsyncGrantReply::Reply(GrantReply::Conflict)]);
     // Both copies come, at once.
     let copies = [one.clone(), one.clone()];
     let (first, second) =
@@ -109,7 +113,7 @@ async fn accepted_is_reserved_and_written_and_its_event_credits_once() {
     let all = [first, second].concat();
     assert_eq!(all.iter().filter(|reply| **reply == GrantReply::Credited).count(), 1, "{all:?}");
     assert!(all.iter().all(GrantReply::is_credited));
-    assert_eq!(grants.accept("cash", &[one]).await, [Later::Reply(GrantReply::AlreadyCredited)]);
+    assert_eq!(grants.accept("cash", &[one]).await, [AsyncGrantReply::Reply(GrantReply::AlreadyCredited)]);
     assert_eq!(queue.written(), 2, "what is credited is not written");
     assert_eq!(states(&rewards).await, (6, 0));
     rewards.close();
@@ -120,11 +124,11 @@ async fn accepted_is_reserved_and_written_and_its_event_credits_once() {
 async fn what_no_route_takes_reserves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
-    let (grants, queue) = later(&rewards, LaterOptions::default());
+    let (grants, queue) = later(&rewards, AsyncGrantOptions::default());
     let lost = bytes(EventRef { scene: "nowhere", ..event("a", 1, "cash", 6) });
     let answers = grants.accept("cash", &[lost, cash("b", 1, 1)]).await;
     let retry = GrantReply::Retry { after_ms: 9, reason: RetryReason::QueueUnavailable };
-    assert_eq!(answers, [Later::Reply(retry), Later::Accepted]);
+    assert_eq!(answers, [AsyncGrantReply::Reply(retry), AsyncGrantReply::Accepted]);
     assert_eq!(queue.written(), 1);
     let reserved = rewards.reserved(0, "", 10).await.unwrap();
     assert_eq!(reserved.iter().map(|one| one.order.trade_no.as_str()).collect::<Vec<_>>(), ["b"]);
@@ -137,14 +141,15 @@ async fn a_queue_that_fails_is_asked_again_and_the_budget_stays_held() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
     budget(&rewards, 6).await;
-    let (grants, queue) = later(&rewards, LaterOptions::default());
+    let (grants, queue) = later(&rewards, AsyncGrantOptions::default());
     queue.failures.lock().extend(["refused", "lost"]);
-    let retry = Later::Reply(GrantReply::Retry { after_ms: 7, reason: RetryReason::QueueUnavailable });
+    let retry =
+        AsyncGrantReply::Reply(GrantReply::Retry { after_ms: 7, reason: RetryReason::QueueUnavailable });
     for _ in 0..2 {
         assert_eq!(grants.accept("cash", &[cash("a", 1, 6)]).await, [retry.clone()]);
         assert_eq!(states(&rewards).await, (0, 6));
     }
-    assert_eq!(grants.accept("cash", &[cash("a", 1, 6)]).await, [Later::Accepted]);
+    assert_eq!(grants.accept("cash", &[cash("a", 1, 6)]).await, [AsyncGrantReply::Accepted]);
     let written: Vec<Bytes> = queue.written.lock().iter().map(|(event, _)| event.clone()).collect();
     assert_eq!(written.len(), 2);
     let replies = rewards.grant_batch("cash", &written).await;
@@ -159,7 +164,7 @@ async fn what_never_came_is_listed_and_released_and_comes_late_to_the_archive() 
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
     budget(&rewards, 6).await;
-    let (grants, queue) = later(&rewards, LaterOptions::default());
+    let (grants, queue) = later(&rewards, AsyncGrantOptions::default());
     queue.failures.lock().extend(["refused"]);
     let event = cash("a", 1, 6);
     grants.accept("cash", &[event.clone()]).await;
@@ -184,8 +189,8 @@ async fn what_never_came_is_listed_and_released_and_comes_late_to_the_archive() 
     // The event comes after all.
     let released = GrantReply::Rejected(Rejection::Released);
     assert_eq!(rewards.grant_batch("cash", &[event]).await, [released.clone()]);
-    let (grants, _) = later(&rewards, LaterOptions::default());
-    assert_eq!(grants.accept("cash", &[cash("a", 1, 6)]).await, [Later::Reply(released)]);
+    let (grants, _) = later(&rewards, AsyncGrantOptions::default());
+    assert_eq!(grants.accept("cash", &[cash("a", 1, 6)]).await, [AsyncGrantReply::Reply(released)]);
     let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
     assert_eq!(archive.len(), 2, "with the event's own bytes");
     assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, GrantReply::Credited);
@@ -200,16 +205,16 @@ async fn what_never_came_is_listed_and_released_and_comes_late_to_the_archive() 
 async fn weak_steps_go_on_without_and_strong_ones_do_not() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
-    let weak = SceneSteps { store: Firmness::Weak, queue: Firmness::Weak };
-    let weak_queue = SceneSteps { queue: Firmness::Weak, ..SceneSteps::default() };
-    let mut options = LaterOptions { weak_store_ms: 50, ..LaterOptions::default() };
+    let weak = SceneSteps { store: AckMode::Weak, queue: AckMode::Weak };
+    let weak_queue = SceneSteps { queue: AckMode::Weak, ..SceneSteps::default() };
+    let mut options = AsyncGrantOptions { weak_store_ms: 50, ..AsyncGrantOptions::default() };
     options.scenes.insert(("spring-2027".into(), "rain".into()), weak);
     options.scenes.insert(("spring-2027".into(), "wheel".into()), weak_queue);
     let (grants, queue) = later(&rewards, options);
     let strong = |name| bytes(EventRef { scene: "cards", ..event(name, 1, "cash", 1) });
     let stored = bytes(EventRef { scene: "wheel", ..event("w", 1, "cash", 1) });
     let answers = grants.accept("cash", &[cash("a", 1, 1), strong("b"), stored.clone()]).await;
-    assert_eq!(answers, [Later::Accepted, Later::Accepted, Later::Accepted]);
+    assert_eq!(answers, [AsyncGrantReply::Accepted, AsyncGrantReply::Accepted, AsyncGrantReply::Accepted]);
     let weakly: Vec<Bytes> =
         queue.written.lock().iter().filter(|(_, strong)| !strong).map(|(event, _)| event.clone()).collect();
     assert_eq!(weakly, [stored], "one of both holds each");
@@ -222,13 +227,13 @@ async fn weak_steps_go_on_without_and_strong_ones_do_not() {
     let slow = grants.accept("cash", &event);
     let (hung, slow) = tokio::join!(hang, slow);
     hung.unwrap();
-    assert_eq!(slow, [Later::Accepted]);
+    assert_eq!(slow, [AsyncGrantReply::Accepted]);
     rewards.close();
     let closed = grants.accept("cash", &[cash("d", 1, 1), strong("e")]).await;
-    assert_eq!(closed[0], Later::Accepted);
+    assert_eq!(closed[0], AsyncGrantReply::Accepted);
     assert!(matches!(
         closed[1],
-        Later::Reply(GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. })
+        AsyncGrantReply::Reply(GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. })
     ));
     assert_eq!(queue.written(), 5, "the strong one is not written");
     // What went on without a reservation is granted as if it had none.
@@ -246,13 +251,16 @@ async fn a_downstreams_type_is_reserved_now_and_paid_when_its_event_comes() {
     let options = FakeOptions { latency_ms: 0, ..FakeOptions::default() };
     let fake = Arc::new(FakeDownstream::open(folder.path().join("book"), options, Clock::system()).unwrap());
     let rewards = start_with(folder.path(), badge_options(), vec![fake.clone()]);
-    let (grants, queue) = later(&rewards, LaterOptions::default());
-    assert_eq!(grants.accept("badge", &[badge("a")]).await, [Later::Accepted]);
+    let (grants, queue) = later(&rewards, AsyncGrantOptions::default());
+    assert_eq!(grants.accept("badge", &[badge("a")]).await, [AsyncGrantReply::Accepted]);
     assert_eq!(fake.payments(), 0);
     let event = queue.written.lock()[0].0.clone();
     assert_eq!(rewards.grant_batch("badge", &[event]).await, [GrantReply::Credited]);
     assert_eq!(fake.payments(), 1);
-    assert_eq!(grants.accept("badge", &[badge("a")]).await, [Later::Reply(GrantReply::AlreadyCredited)]);
+    assert_eq!(
+        grants.accept("badge", &[badge("a")]).await,
+        [AsyncGrantReply::Reply(GrantReply::AlreadyCredited)]
+    );
     rewards.close();
     assert_clean(folder.path());
 }
@@ -262,7 +270,7 @@ async fn what_was_reserved_and_lost_is_written_again_and_credits_once() {
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
     budget(&rewards, 10).await;
-    let (grants, queue) = later(&rewards, LaterOptions::default());
+    let (grants, queue) = later(&rewards, AsyncGrantOptions::default());
     // Reserved, and its event came to nothing; the caller never asks again.
     queue.failures.lock().extend(["refused"]);
     grants.accept("cash", &[cash("a", 1, 6)]).await;

@@ -1,9 +1,10 @@
-//! The handle, and what it is made of.
+//! The handle, and the parts that it works with.
 
 use crate::decoy::Decoy;
 use crate::options::TokenOptions;
 use crate::stats::{Cause, Counters, TokenStats};
 use arc_swap::ArcSwap;
+use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use std::fmt;
@@ -12,10 +13,11 @@ use std::time::Duration;
 use windfall_config::LiveRules;
 use windfall_contract::rules::Revocations;
 use windfall_contract::tokens::{TokenStore, Unavailable};
+use windfall_contract::verifier::{ListError, Page, TokenPage, TokenVerifier, Verdict, VerifyError};
 use windfall_proto::v1::BonusToken;
 use windfall_token::{KeyRing, Reason};
 
-/// What a [`TokenBook`] is wired to.
+/// What a [`KeyRingVerifier`] is wired to.
 pub struct TokenParts {
     /// Opens tokens. A verifier's copy of the ring will do.
     pub keys: KeyRing,
@@ -25,7 +27,7 @@ pub struct TokenParts {
     pub rules: LiveRules,
 }
 
-/// The book could not be opened, or the ring not be taken over.
+/// The verifier could not be opened, or the ring not be taken over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// An option is out of its range. Correct it.
@@ -36,9 +38,9 @@ pub enum OpenError {
     NoRandomness(String),
 }
 
-/// Says what tokens are worth. Cheap to clone; clones share everything.
+/// Says what tokens are worth, by a key ring and a token store. Cheap to clone; clones share everything.
 #[derive(Clone)]
-pub struct TokenBook(Arc<Inner>);
+pub struct KeyRingVerifier(Arc<Inner>);
 
 struct Inner {
     keys: ArcSwap<Keys>,
@@ -61,8 +63,8 @@ impl Keys {
     }
 }
 
-impl TokenBook {
-    /// Opens the book. Neither the store nor the rules are asked yet.
+impl KeyRingVerifier {
+    /// Opens the verifier. Neither the store nor the rules are asked yet.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -128,9 +130,31 @@ impl TokenBook {
     }
 }
 
-impl fmt::Debug for TokenBook {
+#[async_trait]
+impl TokenVerifier for KeyRingVerifier {
+    async fn list(
+        &self,
+        tenant: &str,
+        user_id: i64,
+        activity: Option<&str>,
+        page: Page<'_>,
+    ) -> Result<TokenPage, ListError> {
+        Self::list(self, tenant, user_id, activity, page).await
+    }
+
+    async fn verify(
+        &self,
+        tenant: &str,
+        user_id: i64,
+        texts: &[String],
+    ) -> Result<Vec<Verdict>, VerifyError> {
+        Self::verify(self, tenant, user_id, texts).await
+    }
+}
+
+impl fmt::Debug for KeyRingVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenBook").field("stats", &self.stats()).finish_non_exhaustive()
+        f.debug_struct("KeyRingVerifier").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Names and programs as numbers, made by many writers at once.
+//! Names and budget keys as numbers, made by many writers at once.
 
 use super::session::Session;
 use crate::budget::Shards;
@@ -7,17 +7,17 @@ use crate::model::{BUDGET_MAX, Order};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio_postgres::Row;
 
-/// Programs kept in memory; when there are more, the cache starts anew.
+/// Budget keys kept in memory; when there are more, the cache starts anew.
 const CACHE_MAX: usize = 65_536;
-/// Rows that count for a program without a budget: as many writers do not queue.
+/// Rows that count for a budget key without a budget: as many writers do not queue.
 const UNBUDGETED_SHARDS: usize = 8;
 
-/// A program's parts, by name id. What a budget is for: an activity, a scene and a bonus type.
+/// A budget key's parts, by name id. What a budget is for: an activity, a scene and a bonus type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct BudgetKey {
     pub id: i64,
     pub activity: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     /// A budget was set for it. May be older than the truth where it says no.
     pub budgeted: bool,
     /// Rows of its budget. May be older than the truth.
@@ -27,10 +27,10 @@ pub(crate) struct Program {
 /// Activity, scene and bonus type.
 type Triple<'a> = [&'a str; 3];
 
-/// Finds programs by name.
+/// Finds budget keys by name.
 #[derive(Debug, Default)]
-pub(crate) struct Programs {
-    known: HashMap<String, Program>,
+pub(crate) struct BudgetKeys {
+    known: HashMap<String, BudgetKey>,
 }
 
 fn key(triple: Triple<'_>, into: &mut String) {
@@ -42,7 +42,7 @@ fn key(triple: Triple<'_>, into: &mut String) {
     }
 }
 
-impl Programs {
+impl BudgetKeys {
     /// Forgets everything: a rolled back transaction may have made some of it.
     pub fn clear(&mut self) {
         self.known.clear();
@@ -50,21 +50,25 @@ impl Programs {
 
     /// The number of rows and whether there is a budget, as just read.
     pub fn learn(&mut self, id: i64, budgeted: bool, shards: u64) {
-        for program in self.known.values_mut().filter(|program| program.id == id) {
-            program.budgeted = budgeted;
-            program.shards = shards;
+        for budget_key in self.known.values_mut().filter(|budget_key| budget_key.id == id) {
+            budget_key.budgeted = budgeted;
+            budget_key.shards = shards;
         }
     }
 
-    /// The program of each order. New ones are made, in this transaction.
-    pub fn of_orders(&mut self, session: &Session, batch: &[Order<'_>]) -> Result<Vec<Program>, LedgerError> {
+    /// The budget key of each order. New ones are made, in this transaction.
+    pub fn of_orders(
+        &mut self,
+        session: &Session,
+        batch: &[Order<'_>],
+    ) -> Result<Vec<BudgetKey>, LedgerError> {
         let triples = |order: &Order<'_>| [order.activity, order.scene, order.bonus_type].map(str::as_ptr);
         let mut missing = BTreeSet::new();
-        let mut found: Vec<Option<Program>> = Vec::with_capacity(batch.len());
+        let mut found: Vec<Option<BudgetKey>> = Vec::with_capacity(batch.len());
         let mut name = String::new();
         for (at, order) in batch.iter().enumerate() {
             let triple = [order.activity, order.scene, order.bonus_type];
-            // Neighbours are mostly of one program.
+            // Neighbours are mostly of one budget key.
             let before = at.checked_sub(1).map(|at| &batch[at]);
             let same = before.is_some_and(|before| {
                 triples(before) == triples(order)
@@ -90,12 +94,12 @@ impl Programs {
             .map(|order| {
                 key([order.activity, order.scene, order.bonus_type], &mut name);
                 let known = self.known.get(&name).copied();
-                known.ok_or_else(|| LedgerError::Damaged(format!("program {name:?} has vanished")))
+                known.ok_or_else(|| LedgerError::Damaged(format!("budget key {name:?} has vanished")))
             })
             .collect()
     }
 
-    /// Reads programs into the cache, and makes those that are missing.
+    /// Reads budget keys into the cache, and makes those that are missing.
     pub fn load(&mut self, session: &Session, missing: &BTreeSet<Triple<'_>>) -> Result<(), LedgerError> {
         if self.known.len().saturating_add(missing.len()) > CACHE_MAX {
             self.known.clear();
@@ -124,20 +128,20 @@ impl Programs {
         let mut name = String::new();
         for row in &rows {
             key([text(row, 5)?, text(row, 6)?, text(row, 7)?], &mut name);
-            let program = Program {
+            let budget_key = BudgetKey {
                 id: cell(row, 0)?,
                 activity: cell(row, 1)?,
-                asset: cell(row, 2)?,
+                bonus_type: cell(row, 2)?,
                 budgeted: cell(row, 3)?,
                 shards: cell::<i64>(row, 4)?.unsigned_abs(),
             };
-            self.known.insert(name.clone(), program);
+            self.known.insert(name.clone(), budget_key);
         }
         Ok(rows.len())
     }
 }
 
-/// Makes names, programs and their first shards where they are missing. All in the order of the names: two
+/// Makes names, budget keys and their first shards where they are missing. All in the order of the names: two
 /// writers that make the same ones wait for each other in turn, and the second finds them made. It reads them
 /// with a later statement, whose snapshot is later than what it has waited for.
 fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerError> {
@@ -187,7 +191,7 @@ fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerE
     Ok(())
 }
 
-/// While a combined budget of an activity is made, no program of it is, and the other way round: it has to know all
+/// While a combined budget of an activity is made, no budget key of it is, and the other way round: it has to know all
 /// that it covers. Held to the transaction's end.
 const SHARE: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended( \
     'windfall budgets ' || current_schema() || ' ' || w.name, 0)) FROM unnest($1::text[]) AS w(name)";

@@ -1,86 +1,87 @@
-//! Names and programs as numbers: an order row holds one small integer in place of three strings.
+//! Names and budget keys as numbers: an order row holds one small integer in place of three strings.
 //!
-//! A program is what a budget is for: an activity, a scene and a bonus type.
+//! A budget key is what a budget is for: an activity, a scene and a bonus type.
 
 use crate::error::LedgerError;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
 
-/// Programs kept in memory; when there are more, the cache starts anew.
+/// Budget keys kept in memory; when there are more, the cache starts anew.
 const CACHE_MAX: usize = 65_536;
 
-/// A program's parts, by name id.
+/// A budget key's parts, by name id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct BudgetKey {
     pub id: i64,
     pub activity: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     /// A budget was set for it.
     pub budgeted: bool,
-    /// Programs of the combined budgets that cover it; 0 for none.
+    /// Budget keys of the combined budgets that cover it; 0 for none.
     pub covered_by: [i64; 3],
 }
 
-impl Program {
-    /// Every program that an order of this one takes from: itself first.
+impl BudgetKey {
+    /// Every budget key that an order of this one takes from: itself first.
     pub fn all(&self) -> impl Iterator<Item = i64> + use<> {
         std::iter::once(self.id).chain(self.covered_by).filter(|id| *id != 0)
     }
 }
 
-/// Finds programs by name and by number.
+/// Finds budget keys by name and by number.
 #[derive(Debug, Default)]
-pub(crate) struct Programs {
+pub(crate) struct BudgetKeys {
     by_name: HashMap<String, i64>,
-    by_id: HashMap<i64, Program>,
+    by_id: HashMap<i64, BudgetKey>,
     key: String,
 }
 
-impl Programs {
+impl BudgetKeys {
     /// Forgets everything: a rolled back transaction may have made some of it.
     pub fn clear(&mut self) {
         self.by_name.clear();
         self.by_id.clear();
     }
 
-    /// Finds a program, or makes it with one shard that has room for anything.
+    /// Finds a budget key, or makes it with one shard that has room for anything.
     pub fn intern(
         &mut self,
         db: &Connection,
         activity: &str,
         scene: &str,
-        asset: &str,
-    ) -> Result<Program, LedgerError> {
+        bonus_type: &str,
+    ) -> Result<BudgetKey, LedgerError> {
         self.key.clear();
         // Lengths in front, so that no two triples share a key.
-        for part in [activity, scene, asset] {
+        for part in [activity, scene, bonus_type] {
             self.key.push_str(&part.len().to_string());
             self.key.push(':');
             self.key.push_str(part);
         }
-        if let Some(program) = self.by_name.get(&self.key).and_then(|id| self.by_id.get(id)) {
-            return Ok(*program);
+        if let Some(budget_key) = self.by_name.get(&self.key).and_then(|id| self.by_id.get(id)) {
+            return Ok(*budget_key);
         }
-        let (activity, scene, asset) = (name_id(db, activity)?, name_id(db, scene)?, name_id(db, asset)?);
+        let (activity, scene, bonus_type) =
+            (name_id(db, activity)?, name_id(db, scene)?, name_id(db, bonus_type)?);
         let found = db
             .prepare_cached("SELECT id FROM programs WHERE activity = ?1 AND scene = ?2 AND asset = ?3")?
-            .query_row(params![activity, scene, asset], |row| row.get::<_, i64>(0))
+            .query_row(params![activity, scene, bonus_type], |row| row.get::<_, i64>(0))
             .optional()?;
         let id = match found {
             Some(id) => id,
-            None => create(db, activity, scene, asset)?,
+            None => create(db, activity, scene, bonus_type)?,
         };
-        let program = self.of_id(db, id)?;
+        let budget_key = self.of_id(db, id)?;
         self.by_name.insert(self.key.clone(), id);
-        Ok(program)
+        Ok(budget_key)
     }
 
-    /// The program of this number.
-    pub fn of_id(&mut self, db: &Connection, id: i64) -> Result<Program, LedgerError> {
-        if let Some(program) = self.by_id.get(&id) {
-            return Ok(*program);
+    /// The budget key of this number.
+    pub fn of_id(&mut self, db: &Connection, id: i64) -> Result<BudgetKey, LedgerError> {
+        if let Some(budget_key) = self.by_id.get(&id) {
+            return Ok(*budget_key);
         }
-        let program = db
+        let budget_key = db
             .prepare_cached(
                 "WITH star (id) AS (SELECT id FROM names WHERE name = ''), covers AS ( \
                      SELECT q.id, q.scene, q.asset FROM programs q JOIN programs p ON p.id = ?1 \
@@ -95,32 +96,32 @@ impl Programs {
             .query_row([id], |row| {
                 let cover = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.unwrap_or(0));
                 let covered_by = [cover(3)?, cover(4)?, cover(5)?];
-                Ok(Program {
+                Ok(BudgetKey {
                     id,
                     activity: row.get(0)?,
-                    asset: row.get(1)?,
+                    bonus_type: row.get(1)?,
                     budgeted: row.get(2)?,
                     covered_by,
                 })
             })
             .optional()?
             .ok_or_else(|| {
-                LedgerError::Damaged(format!("an order names program {id}, which is not there"))
+                LedgerError::Damaged(format!("an order names budget key {id}, which is not there"))
             })?;
         if self.by_id.len() >= CACHE_MAX {
             self.clear();
         }
-        self.by_id.insert(id, program);
-        Ok(program)
+        self.by_id.insert(id, budget_key);
+        Ok(budget_key)
     }
 }
 
-fn create(db: &Connection, activity: i64, scene: i64, asset: i64) -> Result<i64, LedgerError> {
+fn create(db: &Connection, activity: i64, scene: i64, bonus_type: i64) -> Result<i64, LedgerError> {
     let id = db
         .prepare_cached(
             "INSERT INTO programs (activity, scene, asset, budgeted) VALUES (?1, ?2, ?3, 0) RETURNING id",
         )?
-        .query_row(params![activity, scene, asset], |row| row.get(0))?;
+        .query_row(params![activity, scene, bonus_type], |row| row.get(0))?;
     db.prepare_cached(
         "INSERT INTO budget_shards (program, shard, total, used, reserved) VALUES (?1, 0, ?2, 0, 0)",
     )?

@@ -1,5 +1,5 @@
 //! Grants that are taken now and done later: the budget is reserved, the event is on a queue, then the caller is told
-//! ([`LaterGrants`]).
+//! ([`AsyncGrants`]).
 //!
 //! In this order, so that each death in between is mended by asking again, or by an operator: reserved and not
 //! written, the order is listed by [`RewardHandle::reserved`] until its caller asks again or an operator ends it with
@@ -7,15 +7,16 @@
 //! most, which credits nothing twice (I1).
 
 use crate::decode;
-use crate::service::{CallError, RewardHandle};
-use crate::writer::{Decision, How};
+use crate::handle::{CallError, RewardHandle};
+use crate::job::{Decision, How};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use windfall_contract::accounts::Reason;
 use windfall_contract::rewards::{GrantReply, RetryReason};
-use windfall_ledger::{ArchiveEntry, Attempt, Finish, Reason, Replay, ReservedOrder};
+use windfall_ledger::{ArchiveEntry, Attempt, Finish, Replay, ReservedOrder};
 use windfall_proto::event::EventRef;
 
 /// Where events that are granted later wait.
@@ -25,7 +26,7 @@ pub trait EventQueue: Send + Sync {
     /// reserved, which would otherwise stay so.
     fn check(&self, event: &Bytes) -> Result<(), NotQueued>;
 
-    /// Writes events, as the bytes say: one answer an event, in order. `strong`: Ok says that a broker has
+    /// Writes events, as the bytes say: one answer for each event, in order. `strong`: Ok says that a broker has
     /// acknowledged it. Else it says that it is on its way, and may be lost with this process.
     async fn enqueue(&self, events: &[Bytes], strong: bool) -> Vec<Result<(), NotQueued>>;
 }
@@ -42,7 +43,7 @@ pub struct NotQueued {
 
 /// Whether a part must answer before a grant goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Firmness {
+pub enum AckMode {
     /// It must.
     #[default]
     Strong,
@@ -55,16 +56,16 @@ pub enum Firmness {
 pub struct SceneSteps {
     /// The order store. Strong: the budget is reserved, durably. Weak: where the ledger does not answer in time, the
     /// grant goes on without, and may end rejected for want of budget. Default strong.
-    pub store: Firmness,
+    pub store: AckMode,
     /// The queue. Strong: a broker has the event. Weak: it is on its way there; the order store has what it says, and
-    /// it is written again if it is lost ([`LaterGrants::write_again`]). A grant that went on without the order store
+    /// it is written again if it is lost ([`AsyncGrants::write_again`]). A grant that went on without the order store
     /// always waits for its queue: one of both must hold it. Default strong.
-    pub queue: Firmness,
+    pub queue: AckMode,
 }
 
 /// Options of grants that are done later.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaterOptions {
+pub struct AsyncGrantOptions {
     /// For scenes that `scenes` does not name.
     pub default: SceneSteps,
     /// By activity and scene.
@@ -73,7 +74,7 @@ pub struct LaterOptions {
     pub weak_store_ms: u64,
 }
 
-impl Default for LaterOptions {
+impl Default for AsyncGrantOptions {
     fn default() -> Self {
         Self { default: SceneSteps::default(), scenes: BTreeMap::new(), weak_store_ms: 200 }
     }
@@ -81,7 +82,7 @@ impl Default for LaterOptions {
 
 /// The answer to an event that is to be granted later.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Later {
+pub enum AsyncGrantReply {
     /// It will be granted: it ends credited, or archived.
     Accepted,
     /// Decided at once, or to be asked again.
@@ -90,10 +91,10 @@ pub enum Later {
 
 /// Takes grants that are done later, through a queue and the consumer that empties it.
 #[derive(Clone)]
-pub struct LaterGrants {
+pub struct AsyncGrants {
     rewards: RewardHandle,
     queue: Arc<dyn EventQueue>,
-    options: Arc<LaterOptions>,
+    options: Arc<AsyncGrantOptions>,
 }
 
 /// Places of a call's events, by what their scenes ask for.
@@ -104,17 +105,17 @@ struct Places {
 }
 
 impl Places {
-    fn of(&mut self, firmness: Firmness) -> &mut Vec<usize> {
-        match firmness {
-            Firmness::Strong => &mut self.strong,
-            Firmness::Weak => &mut self.weak,
+    fn of(&mut self, ack_mode: AckMode) -> &mut Vec<usize> {
+        match ack_mode {
+            AckMode::Strong => &mut self.strong,
+            AckMode::Weak => &mut self.weak,
         }
     }
 }
 
-impl LaterGrants {
+impl AsyncGrants {
     /// On this reward service and this queue.
-    pub fn new(rewards: RewardHandle, queue: Arc<dyn EventQueue>, options: LaterOptions) -> Self {
+    pub fn new(rewards: RewardHandle, queue: Arc<dyn EventQueue>, options: AsyncGrantOptions) -> Self {
         Self { rewards, queue, options: Arc::new(options) }
     }
 
@@ -136,15 +137,15 @@ impl LaterGrants {
         self.options.scenes.get(&key).copied().unwrap_or(self.options.default)
     }
 
-    /// Takes events of one bonus type: one answer an event, in order. Cancelled, its outcome is unknown: ask again
+    /// Takes events of one bonus type: one answer for each event, in order. Cancelled, its outcome is unknown: ask again
     /// with the same bytes.
-    pub async fn accept(&self, bonus_type: &str, events: &[Bytes]) -> Vec<Later> {
+    pub async fn accept(&self, bonus_type: &str, events: &[Bytes]) -> Vec<AsyncGrantReply> {
         let steps: Vec<SceneSteps> = events.iter().map(|event| self.steps(bonus_type, event)).collect();
         let retry = |failed: &NotQueued| {
             let reason = RetryReason::QueueUnavailable;
-            Later::Reply(GrantReply::Retry { after_ms: failed.after_ms, reason })
+            AsyncGrantReply::Reply(GrantReply::Retry { after_ms: failed.after_ms, reason })
         };
-        let mut answers = vec![Later::Accepted; events.len()];
+        let mut answers = vec![AsyncGrantReply::Accepted; events.len()];
         let mut places = Places::default();
         for (at, steps) in steps.iter().enumerate() {
             match self.queue.check(&events[at]) {
@@ -165,7 +166,7 @@ impl LaterGrants {
         for (at, decision) in places.strong.iter().zip(strong) {
             match decision {
                 Decision::Ask(_) => write.of(steps[*at].queue).push(*at),
-                Decision::Reply(reply) => answers[*at] = Later::Reply(reply),
+                Decision::Reply(reply) => answers[*at] = AsyncGrantReply::Reply(reply),
             }
         }
         // No answer in time: reserved or not, nobody knows, and either is well.
@@ -175,7 +176,7 @@ impl LaterGrants {
                 // Only the queue holds it, for all we know (I2).
                 Decision::Ask(_) => write.strong.push(*at),
                 Decision::Reply(reply) if !reply.is_final() => write.strong.push(*at),
-                Decision::Reply(reply) => answers[*at] = Later::Reply(reply),
+                Decision::Reply(reply) => answers[*at] = AsyncGrantReply::Reply(reply),
             }
         }
         let (strong, weak) =
@@ -288,8 +289,8 @@ impl RewardHandle {
                 let entry = ArchiveEntry {
                     trade_no: Some(&own),
                     payload: &payload,
-                    reason: &reason,
-                    detail: &detail,
+                    reason: reason.as_str().into(),
+                    detail: detail.into(),
                     time_ms: now_ms,
                 };
                 tx.archive(&[entry])?;

@@ -1,0 +1,103 @@
+//! What a transaction works on: its connection, the budget keys that it knows, the numbers of its transfers, and the
+//! transfers that are written with its commit. The steps stand in files of their own.
+
+use super::budget_keys::{BudgetKeys, cell};
+use super::session::Session;
+use super::transfers::Transfers;
+use crate::error::LedgerError;
+use crate::model::Unbudgeted;
+
+/// Numbers of transfers that a connection draws at once.
+const BLOCK: i64 = 4_096;
+const DRAW: &str = "SELECT nextval('transfer_blocks')";
+const DRAW_MORE: &str = "SELECT nextval('transfer_blocks') FROM generate_series(1, $1::bigint)";
+
+/// Numbers for transfers. A number is used at most once, whatever became of its transaction: after a commit
+/// whose answer was lost, nobody knows which ones are stored.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    next: i64,
+    end: i64,
+}
+
+impl Numbers {
+    fn refill(&mut self, block: i64) {
+        (self.next, self.end) = (block * BLOCK, (block + 1) * BLOCK);
+    }
+
+    fn left(&self) -> i64 {
+        self.end - self.next
+    }
+
+    pub(super) fn take(&mut self, session: &Session, count: usize) -> Result<Vec<i64>, LedgerError> {
+        let mut numbers = Vec::with_capacity(count);
+        let want = i64::try_from(count).unwrap_or(i64::MAX);
+        let mut blocks = Vec::new();
+        if want > self.left() {
+            let more = (want - self.left() - 1) / BLOCK + 1;
+            for row in &session.query(DRAW_MORE, &[&more])? {
+                blocks.push(cell::<i64>(row, 0)?);
+            }
+        }
+        let mut blocks = blocks.into_iter();
+        while numbers.len() < count {
+            if self.left() == 0 {
+                let block = blocks.next().ok_or_else(|| LedgerError::Sql("a sequence has ended".into()))?;
+                self.refill(block);
+            }
+            numbers.push(self.next);
+            self.next += 1;
+        }
+        Ok(numbers)
+    }
+}
+
+/// A transaction at READ COMMITTED.
+#[derive(Debug)]
+pub(crate) struct PgTx<'l> {
+    pub(super) session: &'l Session,
+    pub(super) budget_keys: &'l mut BudgetKeys,
+    pub(super) numbers: &'l mut Numbers,
+    pub(super) unbudgeted: Unbudgeted,
+    pub(super) transfers: Transfers,
+    pub(super) committed: bool,
+}
+
+/// Begins a transaction.
+pub(crate) fn begin(session: &Session, numbers: &mut Numbers) -> Result<(), LedgerError> {
+    if numbers.left() >= BLOCK / 4 {
+        return session.batch("BEGIN");
+    }
+    // Not worth a round trip of its own: it goes with the first one. What is left of the old block is wasted.
+    let rows = session.begin(DRAW)?;
+    numbers.refill(rows.first().map_or(Ok(0), |row| cell(row, 0))?);
+    Ok(())
+}
+
+impl<'l> PgTx<'l> {
+    /// Of a transaction that has begun.
+    pub fn new(
+        session: &'l Session,
+        budget_keys: &'l mut BudgetKeys,
+        numbers: &'l mut Numbers,
+        unbudgeted: Unbudgeted,
+    ) -> Self {
+        Self { session, budget_keys, numbers, unbudgeted, transfers: Transfers::default(), committed: false }
+    }
+}
+
+impl Drop for PgTx<'_> {
+    fn drop(&mut self) {
+        if self.committed {
+            return;
+        }
+        // Names and budget keys that this transaction made are gone with it.
+        self.budget_keys.clear();
+        if !self.session.is_broken()
+            && let Err(error) = self.session.batch("ROLLBACK")
+        {
+            self.session.give_up();
+            tracing::warn!(%error, "a transaction could not be rolled back; its connection is closed");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! A connection that writes, as the ledger's front sees it.
+
+use super::budget_keys::BudgetKeys;
+use super::link::{Address, Link};
+use super::options::PostgresOptions;
+use super::schema;
+use super::session::Session;
+use super::state::{self, Numbers, PgTx};
+use crate::contract::{Read, Store, Transaction};
+use crate::error::{LedgerError, OpenError};
+use crate::model::Writers;
+
+/// A connection that writes.
+#[derive(Debug)]
+pub(crate) struct PgLedger {
+    link: Link,
+    budget_keys: BudgetKeys,
+    numbers: Numbers,
+}
+
+impl PgLedger {
+    pub fn connect(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
+        Self::open(Address::new(url, options)?)
+    }
+
+    fn open(address: Address) -> Result<Self, OpenError> {
+        let session = Session::open(&address.config, &address.place, &address.options, false)?;
+        schema::migrate(&session, &address)?;
+        let link = Link::new(address, session, false);
+        Ok(Self { link, budget_keys: BudgetKeys::default(), numbers: Numbers::default() })
+    }
+}
+
+/// Opens a reader of one moment: that of its first read.
+pub(crate) fn open_reader(
+    url: &str,
+    options: &PostgresOptions,
+) -> Result<impl Read + Send + use<>, OpenError> {
+    let address = Address::new(url, options)?;
+    let session = Session::open(&address.config, &address.place, &address.options, true)?;
+    schema::check(&session, &address)?;
+    session.open_batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &address.place)?;
+    Ok(Link::new(address, session, true))
+}
+
+impl Store for PgLedger {
+    fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
+        let unbudgeted = self.link.address.options.unbudgeted;
+        let (session, new) = self.link.session_mut()?;
+        if new {
+            // A server that has crashed may not remember that it gave these numbers out.
+            self.numbers = Numbers::default();
+        }
+        match state::begin(session, &mut self.numbers) {
+            Ok(()) => {}
+            // Lost while nothing was asked of it, as after a restart of the server: there is nothing to repeat.
+            Err(LedgerError::Unavailable(_)) if session.is_broken() && !new => {
+                self.numbers = Numbers::default();
+                state::begin(self.link.session_mut()?.0, &mut self.numbers)?;
+            }
+            Err(error) => return Err(error),
+        }
+        // I1, I4: never a new connection here, on which nobody has said BEGIN.
+        let session = self.link.held()?;
+        Ok(Box::new(PgTx::new(session, &mut self.budget_keys, &mut self.numbers, unbudgeted)))
+    }
+
+    fn read(&self) -> &dyn Read {
+        &self.link
+    }
+
+    fn writers(&self) -> Writers {
+        Writers::Many
+    }
+
+    fn another(&self) -> Result<Box<dyn Store>, OpenError> {
+        Ok(Box::new(Self::open(self.link.address.clone())?))
+    }
+
+    fn reader(&self) -> Result<Box<dyn Read + Send>, OpenError> {
+        let address = self.link.address.clone();
+        let session = Session::open(&address.config, &address.place, &address.options, false)?;
+        schema::check(&session, &address)?;
+        Ok(Box::new(Link::new(address, session, false)))
+    }
+}

@@ -1,0 +1,67 @@
+//! What a transaction on the file works on: the connection, the budget keys that it knows, and what it has changed so
+//! far. The steps stand in files of their own, the order in which they run in `tx`.
+
+use super::budget_keys::BudgetKeys;
+use crate::budget::Shards;
+use crate::error::LedgerError;
+use crate::model::Unbudgeted;
+use rusqlite::Connection;
+use std::collections::BTreeMap;
+
+/// A connection that writes, with what it knows by heart.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub(super) db: Connection,
+    pub(super) unbudgeted: Unbudgeted,
+    pub(super) budget_keys: BudgetKeys,
+}
+
+impl Connected {
+    pub fn new(db: Connection, unbudgeted: Unbudgeted) -> Self {
+        Self { db, unbudgeted, budget_keys: BudgetKeys::default() }
+    }
+}
+
+/// A transaction that holds the file's write lock.
+#[derive(Debug)]
+pub(crate) struct SqliteTx<'l> {
+    pub(super) ledger: &'l mut Connected,
+    pub(super) next_transfer: i64,
+    /// Shards of the budget keys that this transaction touched, written once at its end.
+    pub(super) shards: BTreeMap<i64, Shards>,
+    pub(super) committed: bool,
+}
+
+impl<'l> SqliteTx<'l> {
+    pub(crate) fn begin(ledger: &'l mut Connected) -> Result<Self, LedgerError> {
+        // The write lock at once: no later statement can find that another connection was faster.
+        ledger.db.execute_batch("BEGIN IMMEDIATE")?;
+        let mut tx = Self { ledger, next_transfer: 0, shards: BTreeMap::new(), committed: false };
+        // Read anew each time: nobody knows whether a commit that failed is there after all.
+        tx.next_transfer = tx
+            .ledger
+            .db
+            .prepare_cached(
+                "SELECT max(coalesce((SELECT max(id) FROM transfers), 0), \
+                 coalesce((SELECT max(id) FROM withdrawal_moves), 0)) + 1",
+            )?
+            .query_row([], |row| row.get(0))?;
+        Ok(tx)
+    }
+}
+
+impl Drop for SqliteTx<'_> {
+    fn drop(&mut self) {
+        if self.committed {
+            return;
+        }
+        // Names and budget keys that this transaction made are gone with it.
+        self.ledger.budget_keys.clear();
+        // A failed statement may have ended the transaction already.
+        if !self.ledger.db.is_autocommit()
+            && let Err(error) = self.ledger.db.execute_batch("ROLLBACK")
+        {
+            tracing::error!(%error, "the ledger could not roll a transaction back");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The handle to a running service, and what its clones share.
+
+use crate::claims::InFlightTable;
+use crate::connector::Downstream;
+use crate::inbox::{Inbox, NotTaken, Weight};
+use crate::job::{Decision, Grant, How, Job};
+use crate::options::{Payer, RewardOptions};
+use crate::reading::ReadCall;
+use crate::stats::{Counters, RewardStats};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+use windfall_contract::Clock;
+use windfall_contract::rewards::{GrantReply, RetryReason};
+use windfall_contract::rules::{Budget, BudgetKind};
+use windfall_ledger::{Attempt, BudgetSet, BudgetsApplied, Ledger, LedgerError, LedgerReader};
+
+/// The ledger could not be asked or did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// Too much waits for the writer: try again.
+    #[error("too many calls wait for the ledger; try again")]
+    Busy,
+    /// The service is closed.
+    #[error("the reward service is closed")]
+    Closed,
+    /// The ledger failed.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+/// A handle to a running service; clones share it. The last one dropped closes it.
+#[derive(Clone)]
+pub struct RewardHandle {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) fuses: Option<Fuses>,
+}
+
+/// Whether a bonus type may be granted now.
+pub type Fuses = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+pub(crate) struct Inner {
+    pub(crate) options: RewardOptions,
+    pub(crate) inbox: Arc<Inbox<Job>>,
+    pub(crate) reads: Arc<Inbox<ReadCall>>,
+    pub(crate) downstreams: BTreeMap<String, Arc<Downstream>>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) in_flight: InFlightTable,
+    pub(crate) clock: Clock,
+    pub(crate) reading: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl RewardHandle {
+    /// A handle whose [`grant_batch`](windfall_contract::rewards::Rewards::grant_batch) grants only what the operator's
+    /// fuses let through, and asks for the rest again in a second. For callers beside the consumer, which keeps to the
+    /// fuses by itself.
+    #[must_use]
+    pub fn with_fuses(self, fuses: Fuses) -> Self {
+        Self { fuses: Some(fuses), ..self }
+    }
+
+    /// Who pays this type.
+    pub(crate) fn payer(&self, bonus_type: &str) -> &Payer {
+        self.inner.options.pays.get(bonus_type).unwrap_or(&self.inner.options.default_pays)
+    }
+
+    /// What the ledger is asked to do for this type.
+    pub(crate) fn how(&self, bonus_type: &str, attempt: Attempt) -> How {
+        match self.payer(bonus_type) {
+            Payer::Ledger => How::Credit(attempt),
+            Payer::Connector(name) if self.inner.downstreams.contains_key(name) => {
+                How::Reserve(attempt, Arc::from(name.as_str()))
+            }
+            Payer::Connector(_) | Payer::Nobody => How::Reject,
+        }
+    }
+
+    /// Asks the ledger for a decision on each event.
+    pub(crate) async fn decide(&self, bonus_type: &Arc<str>, events: Vec<Bytes>, how: How) -> Vec<Decision> {
+        let count = events.len();
+        let (reply, answer) = oneshot::channel();
+        let retry = |reason| vec![Decision::Reply(self.inner.later(bonus_type, reason, count)); count];
+        let job = Job::Grant(Grant { bonus_type: Arc::clone(bonus_type), events, how, reply });
+        match self.inner.push(job) {
+            Ok(()) => {}
+            Err(NotTaken::Full) => return retry(RetryReason::Busy),
+            Err(NotTaken::Closed) => return retry(RetryReason::StoreUnavailable),
+        }
+        match answer.await {
+            Ok(decisions) if decisions.len() == count => decisions,
+            _ => retry(RetryReason::StoreUnavailable),
+        }
+    }
+
+    /// Runs something on the ledger, between two transactions of a writer.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn call<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut Ledger) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<T, CallError> {
+        let (reply, answer) = oneshot::channel();
+        // A caller that has gone does not want the answer.
+        let job = Job::Call(Box::new(move |ledger| drop(reply.send(run(ledger)))));
+        match self.inner.push(job) {
+            Ok(()) => {}
+            Err(NotTaken::Full) => return Err(CallError::Busy),
+            Err(NotTaken::Closed) => return Err(CallError::Closed),
+        }
+        Ok(answer.await.map_err(|_| CallError::Closed)??)
+    }
+
+    /// Reads the ledger as it is committed now, beside its writers.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn read<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&LedgerReader) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<T, CallError> {
+        let (reply, answer) = oneshot::channel();
+        // A caller that has gone does not want the answer.
+        let call: ReadCall = Box::new(move |reader| drop(reply.send(run(reader))));
+        match self.inner.reads.push(Weight { events: 1, bytes: 0 }, call) {
+            Ok(()) => {}
+            Err(NotTaken::Full) => return Err(CallError::Busy),
+            Err(NotTaken::Closed) => return Err(CallError::Closed),
+        }
+        Ok(answer.await.map_err(|_| CallError::Closed)??)
+    }
+
+    /// Sets the budgets of this version of the live rules; those not named stay as they are. Answers with totals that
+    /// could not be lowered as far as asked, or that a newer version's budgets are set and nothing was changed.
+    ///
+    /// # Errors
+    /// [`CallError`]: none was changed, or nobody knows; set them again.
+    pub async fn apply_budgets(&self, version: u64, budgets: &[Budget]) -> Result<BudgetsApplied, CallError> {
+        let budgets = budgets.to_vec();
+        self.call(move |ledger| {
+            let sets: Vec<BudgetSet<'_>> = budgets
+                .iter()
+                .map(|budget| BudgetSet {
+                    activity: &budget.activity,
+                    scene: &budget.scene,
+                    bonus_type: &budget.bonus_type,
+                    total: budget.total,
+                    shards: if budget.kind == BudgetKind::Strict { 0 } else { budget.shards },
+                })
+                .collect();
+            ledger.apply_budgets(version, &sets)
+        })
+        .await
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> RewardStats {
+        let is_closed = self.inner.inbox.is_closed() || self.inner.reads.is_closed();
+        self.inner.counters.snapshot(self.inner.inbox.events(), is_closed)
+    }
+
+    /// Takes no more calls, lets the writer finish those that it has, and closes the ledger. Blocks; a second
+    /// call returns at once.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+}
+
+impl Inner {
+    pub(crate) fn push(&self, job: Job) -> Result<(), NotTaken> {
+        self.inbox.push(job.weight(), job)
+    }
+
+    /// Come again, since nothing is stored or nobody knows.
+    pub(crate) const fn come_again(&self) -> GrantReply {
+        GrantReply::Retry { after_ms: self.options.busy_retry_ms, reason: RetryReason::StoreUnavailable }
+    }
+
+    /// Come again; ours to solve. Counts for so many events.
+    pub(crate) fn later(&self, bonus_type: &str, reason: RetryReason, count: usize) -> GrantReply {
+        let reply = GrantReply::Retry { after_ms: self.options.busy_retry_ms, reason };
+        self.counters.count(bonus_type, std::iter::repeat_n(&reply, count));
+        reply
+    }
+
+    fn close(&self) {
+        // Readers first, to their end: the last to close a file must be its writer, which folds its log in.
+        self.reads.close();
+        self.wait_for(&self.reading);
+        self.inbox.close();
+        self.wait_for(&self.threads);
+    }
+
+    fn wait_for(&self, threads: &Mutex<Vec<JoinHandle<()>>>) {
+        let threads = std::mem::take(&mut *threads.lock());
+        // One may drop the last handle, inside a call: it cannot wait for itself, and ends anyway.
+        let own = std::thread::current().id();
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the ledger had panicked; its callers were told to ask again");
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
