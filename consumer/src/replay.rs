@@ -11,7 +11,8 @@ use tokio::task::{JoinError, JoinSet};
 /// Entries that are replayed at once.
 const REPLAY_MOST: usize = 32;
 const REPLAY_EVERY_NS: u64 = 1_000 * NS_PER_MS;
-const REPLAY_PAUSE_MAX_NS: u64 = 30_000 * NS_PER_MS;
+/// Queues that are back get the spilled records within this time, and the next ones at once.
+const REPLAY_PAUSE_MAX_NS: u64 = 10_000 * NS_PER_MS;
 
 /// The replay of the process's spill log by one of its consumers. Several may replay at once: an entry is taken by
 /// one of them at a time, and dropped with its replay it waits again for whoever replays next.
@@ -131,14 +132,17 @@ impl Replay {
     }
 
     fn requeued(&mut self, entry: EntryId, outcome: RequeueOutcome) {
-        let pause_ns = match outcome {
+        match outcome {
             RequeueOutcome::Stored => {
                 self.stats.replayed.add(1);
-                REPLAY_EVERY_NS
+                self.pause_ns = REPLAY_EVERY_NS;
             }
-            RequeueOutcome::Refused => self.pause_ns * 2,
-        };
-        self.pause_ns = pause_ns.min(REPLAY_PAUSE_MAX_NS);
+            // Once per batch, however many entries of it were refused.
+            RequeueOutcome::Refused if self.requeues.len() == 0 => {
+                self.pause_ns = (self.pause_ns * 2).min(REPLAY_PAUSE_MAX_NS);
+            }
+            RequeueOutcome::Refused => {}
+        }
         if self.requeues.len() == 0 && outcome == RequeueOutcome::Stored {
             // The queues take records again: the next ones follow at once, until none is left.
             self.take_at_ns = 0;

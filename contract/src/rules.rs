@@ -272,9 +272,10 @@ impl Default for Pacing {
 
 impl Pacing {
     /// How long a record that is not due waits in a consumer's memory at most: the longest delay that a write-back
-    /// sets, and no less than the head-of-line deadline.
+    /// sets, at most a minute, and no less than the head-of-line deadline. Commits of its partition wait for it, so a
+    /// record that is due later takes another trip through its queue and keeps its due time.
     pub fn longest_delay_ms(&self) -> u64 {
-        self.requeue_delay_max_ms.max(self.deadline_ms)
+        self.requeue_delay_max_ms.min(60_000).max(self.deadline_ms)
     }
 }
 

@@ -155,6 +155,19 @@ async fn a_token_that_comes_after_its_credit_is_never_written() {
 }
 
 /// The removal waits for the write that it undoes.
+/// A writer whose batch was taken in part repeats the whole of it, after the credit of a token that was taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_was_cancelled_and_is_put_again_is_never_written() {
+    let store = Slow::new(0);
+    let table = WriteBehind::start(Arc::clone(&store) as _, &delay(LONG_MS));
+    table.put(&[put(1, "a")]).await.unwrap();
+    table.credited(&[(1, "a")]);
+    table.put(&[put(1, "a"), put(1, "b")]).await.unwrap();
+    store.writes.add_permits(10);
+    table.close().await;
+    assert!(!store.has(1, "a").await && store.has(1, "b").await);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removal_is_not_overtaken_by_the_write_of_its_token() {
     let store = Slow::new(0);

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use windfall_config::LiveRules;
 use windfall_contract::broker::Lag;
 use windfall_proto::event::EventRef;
@@ -130,15 +131,27 @@ impl EventQueue for AsyncGrantQueue {
 
 /// Writes lost events again. While the queues are behind, an order is old because its event waits there, and a copy of
 /// it would only make them longer; so their `lag` is asked for first.
+///
+/// An order is due in the look that ends the period in which it came of age. The period is the time since the last look
+/// that the ledger answered: asking brokers takes time, and a look that was left out must not leave out its orders.
 pub fn write_again(grants: AsyncGrants, again: Again, rules: LiveRules, brokers: Brokers) -> Background {
     Background::spawn("lost events", async move {
+        let mut looked = Instant::now();
         loop {
             tokio::time::sleep(Duration::from_millis(again.every_ms)).await;
+            let began = Instant::now();
+            let every_ms = u64::try_from((began - looked).as_millis()).unwrap_or(u64::MAX);
             let lag = queues::lag(&rules.current(), &brokers).await;
-            if lag.into_values().flatten().map(Lag::records).sum::<u64>() > LAG_MAX_RECORDS {
+            let behind = lag.into_values().flatten().map(Lag::records).sum::<u64>() > LAG_MAX_RECORDS;
+            // Queues that never empty must not keep a lost event lost.
+            if behind && every_ms < again.after_ms {
                 continue;
             }
-            match grants.write_again(again).await {
+            let outcome = grants.write_again(Again { every_ms, ..again }).await;
+            if outcome.is_ok() {
+                looked = began;
+            }
+            match outcome {
                 Ok(done) if done.written > 0 || done.failed > 0 => {
                     tracing::warn!(?done, "orders are reserved for long; their events are written again");
                 }

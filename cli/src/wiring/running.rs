@@ -63,6 +63,9 @@ pub struct Closed {
     pub packs_left: usize,
 }
 
+/// What the token store has at least to take the last tokens, also where the deadline is over.
+const TOKENS_CLOSE: Duration = Duration::from_secs(2);
+
 impl Wiring {
     /// Starts what this work needs, consumers last.
     pub async fn start(work: Work, parts: Parts, options: Options) -> Result<Self> {
@@ -228,7 +231,8 @@ impl Wiring {
         let left = move || deadline.saturating_sub(began.elapsed());
         let mut closed = Closed::default();
         for (app_id, sdk) in self.sdks {
-            let report = sdk.close(left()).await;
+            // A broker that is down must not take the time that the consumers need to finish what they have.
+            let report = sdk.close(left() / 2).await;
             if report.packs_left > 0 {
                 tracing::warn!(app_id, packs = report.packs_left, "wait in the spool for the next start");
             }
@@ -250,7 +254,10 @@ impl Wiring {
             tokio::task::spawn_blocking(move || rewards.close()).await?;
         }
         if let Some(token_drop) = self.token_drop {
-            token_drop.close().await;
+            // Its tokens are weak; the process must not outlive its deadline for them.
+            if tokio::time::timeout(left().max(TOKENS_CLOSE), token_drop.close()).await.is_err() {
+                tracing::warn!("the token store was too slow to take the last tokens and removals");
+            }
         }
         self.rules_follower.close();
         drained.map(|()| closed)

@@ -79,8 +79,10 @@ impl Key {
             _ => return None,
         };
         let own = jwk.common.key_algorithm.map(Algorithm::try_from).transpose().ok()?;
-        let algorithms = fitting.iter().copied().filter(|one| own.is_none_or(|own| own == *one)).collect();
-        Some(Self { id: jwk.common.key_id, algorithms, public })
+        let algorithms: Vec<_> =
+            fitting.iter().copied().filter(|one| own.is_none_or(|own| own == *one)).collect();
+        // A key that fits no algorithm verifies nothing, and must not stand in for one that does.
+        (!algorithms.is_empty()).then_some(Self { id: jwk.common.key_id, algorithms, public })
     }
 }
 

@@ -231,7 +231,13 @@ impl TokenStore for WriteBehind {
         let missing: Vec<usize> = (0..keys.len()).filter(|at| found[*at].is_none()).collect();
         if !missing.is_empty() {
             let wanted: Vec<TokenKey> = missing.iter().map(|at| keys[*at].clone()).collect();
-            for (at, token) in missing.into_iter().zip(self.shared.store.get(&wanted).await?) {
+            let answers = self.shared.store.get(&wanted).await?;
+            if answers.len() != wanted.len() {
+                // I7: what was not answered is not unknown.
+                let what = format!("{} answers to {} keys", answers.len(), wanted.len());
+                return Err(Unavailable(what));
+            }
+            for (at, token) in missing.into_iter().zip(answers) {
                 found[at] = token;
             }
         }

@@ -85,10 +85,9 @@ impl Table {
         let key = TokenKey { user_id, trade_no: trade_no.into() };
         let [young, old] = [&mut self.young, &mut self.old].map(|waiting| waiting.remove(&key));
         let is_cancelled = young || old;
-        if !is_cancelled || self.written(&key).is_some() {
-            // It is in the store, on its way there, or has yet to come here.
-            self.credited.add(user_id, trade_no);
-        }
+        // It may be in the store, on its way there, have yet to come here, or come again: a writer whose batch was taken
+        // in part repeats the whole of it.
+        self.credited.add(user_id, trade_no);
         // Told in any case: an earlier put of the same order may be there.
         let is_told = self.removals.len() < self.bounds.removals;
         if is_told {

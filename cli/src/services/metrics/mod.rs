@@ -1,6 +1,6 @@
 //! The metrics of a process, for Prometheus: each table that a component declares, and where its values are read at a
 //! scrape. Names, labels and help texts stand with the counters; `docs/services.md` has the list, which
-//! [`mod@documented`] checks.
+//! `documented.rs` checks.
 
 mod connectors;
 #[cfg(test)]
