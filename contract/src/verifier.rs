@@ -14,7 +14,8 @@ pub const PAGE_DEFAULT: usize = 100;
 /// What a presented token is worth. Only [`Verdict::Valid`] may force a credit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// It is proved: it opens, belongs to the user, is not revoked, and equals the stored token in every field.
+    /// It is proved: it opens, belongs to the user, is not revoked, and equals the stored token in every field but the
+    /// award time, of which it carries the earlier one.
     Valid(BonusToken),
     /// It opens, and the store does not hold it: it was credited, has expired, or never arrived there.
     Unknown,

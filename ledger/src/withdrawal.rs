@@ -36,7 +36,7 @@ pub enum HoldOutcome {
         /// That one; empty: the ledger itself.
         payer: String,
     },
-    /// Decided, now or before: paid, refused, short or a conflict. Nothing moved by this call.
+    /// Decided: paid by this call or before, refused before, too little money, or a conflict.
     Decided(WithdrawalOutcome),
 }
 
