@@ -26,7 +26,7 @@ pub struct RulesStore {
 }
 
 impl RulesStore {
-    /// `known_brokers` are those of the static options, as in [`crate::Rules::parse`].
+    /// `known_brokers` are those of the static options, as in [`parse_rules`](crate::parse_rules).
     pub fn new(path: impl Into<PathBuf>, known_brokers: Option<Vec<String>>) -> Self {
         Self { path: path.into(), known_brokers }
     }

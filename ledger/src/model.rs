@@ -47,7 +47,7 @@ impl Order<'_> {
 pub enum Writers {
     /// One, over all processes: more would wait for its lock.
     One,
-    /// Any number, each with a [`Ledger`] of its own.
+    /// Any number, each with a `Ledger` of its own.
     Many,
 }
 

@@ -49,7 +49,7 @@ struct Base {
 }
 
 impl EtcdRulesStore {
-    /// `known_brokers` are those of the static options, as in [`crate::Rules::parse`]. Does not connect yet.
+    /// `known_brokers` are those of the static options, as in [`parse_rules`](crate::parse_rules). Does not connect yet.
     ///
     /// # Errors
     /// [`OpenEtcdError::Option`] alone.
