@@ -120,7 +120,8 @@ impl Identity {
 
     fn wait_gone(&self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
-        while self.is_alive() {
+        // Threads that outlive the first one of a killed process hold its ports a moment longer.
+        while self.is_alive() || self.has_threads() {
             if Instant::now() >= end {
                 return false;
             }
@@ -128,6 +129,12 @@ impl Identity {
         }
         self.reap();
         true
+    }
+
+    /// Whether threads of it remain beside the first one, which shows as dead before they are.
+    fn has_threads(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid));
+        tasks.is_ok_and(|tasks| tasks.count() > 1) && Self::of(self.pid).is_none_or(|now| now == *self)
     }
 
     /// Takes our own dead child out of the process table; for others' it does nothing.
