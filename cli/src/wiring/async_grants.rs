@@ -139,9 +139,10 @@ pub fn write_again(grants: AsyncGrants, again: Again, rules: LiveRules, brokers:
         let mut looked = Instant::now();
         loop {
             tokio::time::sleep(Duration::from_millis(again.every_ms)).await;
+            let lag = queues::lag(&rules.current(), &brokers).await;
+            // Taken after the brokers' answers, however late they came: ages are judged from here on.
             let began = Instant::now();
             let every_ms = u64::try_from((began - looked).as_millis()).unwrap_or(u64::MAX);
-            let lag = queues::lag(&rules.current(), &brokers).await;
             let behind = lag.into_values().flatten().map(Lag::records).sum::<u64>() > LAG_MAX_RECORDS;
             // Queues that never empty must not keep a lost event lost.
             if behind && every_ms < again.after_ms {
