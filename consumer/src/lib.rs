@@ -51,7 +51,8 @@
 //!   the overflow is requeued, at most `churn_per_s` records per second.
 //! - **In flight.** At most `in_hand_max` events are in calls; half of that number is split among the types, so a type
 //!   whose downstream hangs leaves the others their part.
-//! - **Fleet** ([`SharedLimiter`]). The share of each limit is the partitions owned ÷ all. It is lowered before a
+//! - **Fleet** ([`SharedLimiter`]). The share of each limit is the partitions owned ÷ those of all topics that the rules
+//!   name, draining ones too; for two minutes after a change of the topics, the smaller part counts. It is lowered before a
 //!   revoked partition can go. An instance that has not polled within the session time-out admits nothing, and its
 //!   partitions no longer count for the other topics of its process.
 //! - **Priority across topics.** Within a topic, cash asks first. Two topics of one process share the global
@@ -129,6 +130,7 @@ mod shared_limiter;
 pub mod spill_log;
 mod stats;
 mod sync;
+mod topology;
 mod units;
 mod watchdog;
 pub mod window;

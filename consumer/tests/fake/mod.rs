@@ -661,6 +661,7 @@ pub fn rules(types: &[&str]) -> Rules {
     Rules {
         version: 1,
         bonus_types: types.iter().map(|&name| name.to_owned()).collect(),
+        draining: Vec::new(),
         topics: BTreeMap::new(),
         queues: BTreeMap::new(),
         routes: Vec::new(),

@@ -192,6 +192,7 @@ fn rules(ratio: u8) -> Rules {
     Rules {
         version: 1,
         bonus_types: vec!["cash".into()],
+        draining: Vec::new(),
         topics: [("m", "a"), ("n", "a"), ("s", "b")]
             .map(|(name, broker)| (name.into(), topic(broker)))
             .into(),

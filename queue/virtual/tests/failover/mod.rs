@@ -63,6 +63,7 @@ fn rules() -> Rules {
     Rules {
         version: 1,
         bonus_types: vec!["cash".into()],
+        draining: Vec::new(),
         topics: [("m".into(), topic("one")), ("s".into(), topic("two"))].into(),
         queues: [("q".into(), queue)].into(),
         routes: vec![],
