@@ -36,6 +36,8 @@
 //! | whether the session is over, and what share of the limits is ours | `liveness`, `membership`, `shared_limiter` |
 //! | turns with the broker | `broker_link` |
 //! | how a consumer ends | `drain` |
+//! | how it begins, and begins anew after a panic | [`Supervisor`], `dispatch/restart` |
+//! | which record made it panic | `probation` |
 //!
 //! # Rules
 //! - **Nothing is archived for a limit or a fuse.** An event is archived only after more than `max_failures` failed
@@ -57,6 +59,13 @@
 //!   partitions no longer count for the other topics of its process.
 //! - **Priority across topics.** Within a topic, cash asks first. Two topics of one process share the global
 //!   bucket as they ask.
+//!
+//! # Panics
+//! A [`Supervisor`] opens the broker's consumer, for as long as that takes, and starts the loop again after a panic,
+//! with the same source, so that no other member of the group is given what made it panic. The records that were in
+//! flight are let in again in groups that each further panic halves. A record that is alone in flight at two panics is
+//! archived whole, with the reason `quarantined`, and the others go on. After [`Options::panics_max`] panics in a row
+//! without progress the supervisor gives up, and its process should end.
 //!
 //! # What if we die here?
 //! Everything in memory is a copy of something uncommitted: after a crash it is delivered again and granted
@@ -101,6 +110,7 @@
 
 mod archive;
 mod broker_link;
+mod caught;
 mod consumer;
 mod delay_queue;
 mod dispatch;
@@ -118,6 +128,7 @@ mod pace;
 mod partition;
 mod partitions;
 mod parts;
+mod probation;
 mod record_head;
 mod replay;
 mod requeue;
@@ -129,6 +140,7 @@ pub mod sabotage;
 mod shared_limiter;
 pub mod spill_log;
 mod stats;
+mod supervisor;
 mod sync;
 mod topology;
 mod units;
@@ -137,9 +149,10 @@ pub mod window;
 
 pub use consumer::{ConsumerHandle, Crashed, spawn};
 pub use drain::DrainReport;
-pub use options::Options;
+pub use options::{Options, OutOfRange};
 pub use parts::{Parts, RulesNow};
 pub use requeue::{Done, RequeueOutcome, RequeueRecord, RequeueSink};
 pub use shared_limiter::{Member, SharedLimiter};
 pub use spill_log::SpillLog;
 pub use stats::{Cause, ConsumerStats, Count, TypeStats};
+pub use supervisor::{OpenSource, Opening, SupervisedParts, Supervisor, SupervisorState};
