@@ -17,7 +17,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A task that has worked for so long begins a new row of panics.
 const SOUND: Duration = Duration::from_secs(60);
 /// So many panics in a row end the process: another one may start where this one cannot go on.
-pub const PANICS_MAX: u32 = 8;
+const PANICS_MAX: u32 = 8;
 
 /// The owner of a process's long-lived tasks. Cheap to clone; all clones are one.
 #[derive(Clone)]
@@ -30,6 +30,9 @@ struct Inner {
     fatal: watch::Sender<Option<String>>,
     #[cfg(test)]
     injected: Mutex<BTreeMap<&'static str, u32>>,
+    /// Panics of each task that is not in `injected` yet.
+    #[cfg(test)]
+    injected_in_each: std::sync::atomic::AtomicU32,
 }
 
 impl Tasks {
@@ -41,6 +44,8 @@ impl Tasks {
             fatal: watch::Sender::new(None),
             #[cfg(test)]
             injected: Mutex::default(),
+            #[cfg(test)]
+            injected_in_each: Default::default(),
         }))
     }
 
@@ -105,15 +110,6 @@ impl Tasks {
         }
     }
 
-    /// Counts the panic of a consumer, which its own owner starts again.
-    pub fn consumer_panicked(&self, topic: &str, in_a_row: u32) {
-        *self.0.panics.lock().entry("a consumer").or_default() += 1;
-        tracing::error!(topic, in_a_row, "a consumer has panicked and is started again");
-        if in_a_row >= PANICS_MAX {
-            self.fatal(format!("the consumer of {topic} has panicked {in_a_row} times in a row"));
-        }
-    }
-
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "tests inject panics here")]
     fn with_injected<F: Future<Output = ()>>(&self, _: &'static str, work: F) -> F {
@@ -127,13 +123,20 @@ impl Tasks {
         work: F,
     ) -> impl Future<Output = ()> + Send + use<F> {
         let mut injected = self.0.injected.lock();
-        let left = injected.entry(name).or_default();
+        let each = self.0.injected_in_each.load(std::sync::atomic::Ordering::Relaxed);
+        let left = injected.entry(name).or_insert(each);
         let panics = *left > 0;
         *left = left.saturating_sub(1);
         async move {
             assert!(!panics, "injected");
             work.await;
         }
+    }
+
+    /// Lets the first `count` starts of every task panic.
+    #[cfg(test)]
+    pub fn inject_in_each(&self, count: u32) {
+        self.0.injected_in_each.store(count, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Lets the next `count` starts of a task panic.

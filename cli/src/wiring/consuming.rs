@@ -227,6 +227,6 @@ impl Fleet {
     fn counters(&self) -> Vec<(String, Arc<ConsumerStats>)> {
         let lives = self.lives.lock();
         let consumers = self.consumers.lock();
-        consumers.iter().map(|(key, one)| (lives.label(key), one.stats())).collect()
+        consumers.iter().map(|(key, one)| (lives.label(key), Arc::clone(one.stats()))).collect()
     }
 }

@@ -382,6 +382,58 @@ mod tests {
         }
     }
 
+    async fn until(what: &str, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < end, "waited for {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn every_task_of_a_process_that_panics_is_started_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        let parts = parts(data).await;
+        parts.tasks.inject_in_each(2);
+        let wiring = Wiring::start(Role::Serve.work(), parts, options(data)).await.unwrap();
+        until("two panics of each task", || wiring.tasks.panics().iter().all(|(_, panics)| *panics == 2))
+            .await;
+        assert!(wiring.tasks.panics().len() >= 7, "{:?}", wiring.tasks.panics());
+        until("the process to be whole", || wiring.health.is_ready() && wiring.health.missing().is_empty())
+            .await;
+        assert_eq!(wiring.tasks.is_hopeless(), None);
+        wiring.close(Duration::from_secs(10)).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn topics_that_rules_add_are_read_at_once_and_those_that_they_take_away_drain() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        let start = async || {
+            let work = Work { consumes: true, ..Work::default() };
+            Wiring::start(work, parts(data).await, options(data)).await.unwrap()
+        };
+        let read = |wiring: &Wiring| -> Vec<String> {
+            wiring.consuming.as_ref().unwrap().counters().into_iter().map(|(topic, _)| topic).collect()
+        };
+        let wiring = start().await;
+        until("the first topics", || read(&wiring) == ["cash-a", "gifts-a", "cash-b", "gifts-b"]).await;
+        let moved = dev::RULES
+            .replace("cash-a = { broker = \"a\"", "cash-new = { broker = \"a\"")
+            .replace("master = \"cash-a\"", "master = \"cash-new\"");
+        RulesAt::Data.store(data, None).unwrap().set(&moved, "test", "a new master", 2).unwrap();
+        let all = ["cash-a", "cash-new", "gifts-a", "cash-b", "gifts-b"];
+        until("the new topic", || read(&wiring) == all).await;
+        wiring.close(Duration::from_secs(10)).await.unwrap();
+        // A process that starts afterwards reads the old topic, too: rewards may wait there.
+        let wiring = start().await;
+        until("all topics", || read(&wiring) == all).await;
+        let lives = wiring.consuming.as_ref().unwrap().read_lives();
+        assert_eq!(lives().old().map(|key| key.name.clone()).collect::<Vec<_>>(), ["cash-a"]);
+        wiring.close(Duration::from_secs(10)).await.unwrap();
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn a_process_without_a_part_that_its_work_needs_is_refused_and_names_the_part() {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
