@@ -9,12 +9,15 @@
 //! Calls run on the runtime's blocking threads, at most [`EmbeddedStoreOptions::max_calls`] at a time; beyond that
 //! they are `Unavailable` at once, so that a slow disk takes no more than that (I9).
 
+mod presence;
+
 use crate::packing::{packed, text, unpacked};
 use async_trait::async_trait;
 use fjall::compaction::Leveled;
 use fjall::config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{Database, Error, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
 use parking_lot::Mutex;
+use presence::Presence;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::ops::Bound;
@@ -36,6 +39,8 @@ const USER_BYTES: usize = 8;
 const ENTRY_BYTES: usize = 150;
 /// How often a full store looks whether an earlier memtable has reached its file.
 const ROTATE_RETRY: Duration = Duration::from_millis(1);
+/// A store with more tokens than these (about a tenth of a second) is not read at the start.
+const READ_AT_START_MAX: usize = 100_000;
 /// Order numbers of a key at most; longer ones are refused by those who make them.
 const MAX_TRADE_NO_BYTES: usize = 60_000;
 
@@ -101,6 +106,7 @@ pub struct EmbeddedStore {
 struct Files {
     database: Database,
     tokens: Keyspace,
+    presence: Presence,
     memtable_bytes: u64,
     /// Written since the last rotation.
     fresh_bytes: Mutex<u64>,
@@ -173,6 +179,8 @@ impl TokenStore for EmbeddedStore {
             .iter()
             .map(|put| Ok((key(put.user_id, &put.trade_no)?, packed(&put.token))))
             .collect::<Result<Vec<_>, Unavailable>>()?;
+        // Before the write: whoever removes a token afterwards must find that it may be there.
+        entries.iter().for_each(|(key, _)| self.files.presence.add(key));
         self.call(move |files| {
             let mut batch = files.batch(entries.len());
             let mut bytes = 0;
@@ -186,12 +194,17 @@ impl TokenStore for EmbeddedStore {
     }
 
     async fn remove(&self, batch: &[TokenKey]) -> Result<(), Unavailable> {
-        let keys = keys(batch)?;
+        let mut keys = keys(batch)?;
+        // Most tokens of credited rewards were never written.
+        keys.retain(|key| self.files.presence.may_hold(key));
+        if keys.is_empty() {
+            return Ok(());
+        }
         self.call(move |files| {
             let mut batch = files.batch(keys.len());
             let mut bytes = 0;
             for key in keys {
-                // Looking is cheaper than a tombstone, and most tokens of credited rewards were never written.
+                // Looking is cheaper than a tombstone.
                 if files.tokens.contains_key(&key).map_err(|error| error.to_string())? {
                     bytes += ENTRY_BYTES + key.len();
                     batch.remove(&files.tokens, key);
@@ -315,8 +328,10 @@ fn open_files(
         return Err(std::io::Error::new(ErrorKind::NotFound, "the database is gone").into());
     }
     let (database, tokens) = open_database(if old { dir } else { &home }, options)?;
+    let presence = presence_of(&tokens)?;
     let fresh_bytes = Mutex::new(0);
-    Ok(Files { database, tokens, memtable_bytes: options.memtable_bytes, fresh_bytes, _lock: lock })
+    let memtable_bytes = options.memtable_bytes;
+    Ok(Files { database, tokens, presence, memtable_bytes, fresh_bytes, _lock: lock })
 }
 
 fn open_database(path: &Path, options: &EmbeddedStoreOptions) -> Result<(Database, Keyspace), fjall::Error> {
@@ -336,6 +351,18 @@ fn open_database(path: &Path, options: &EmbeddedStoreOptions) -> Result<(Databas
             .compaction_strategy(Arc::new(merge))
     })?;
     Ok((database, tokens))
+}
+
+/// What an earlier process has left. A large store is not read whole at the start: there every token may be.
+fn presence_of(tokens: &Keyspace) -> Result<Presence, fjall::Error> {
+    let presence = Presence::empty();
+    for (at, guard) in tokens.iter().enumerate() {
+        if at == READ_AT_START_MAX {
+            return Ok(Presence::unknown());
+        }
+        presence.add(&guard.key()?);
+    }
+    Ok(presence)
 }
 
 /// Whether the files were never made whole: the file that names the layout is written last.

@@ -70,6 +70,21 @@ async fn a_store_that_is_down_says_unavailable_and_forgets_nothing() {
 }
 
 #[tokio::test]
+async fn what_an_earlier_process_has_written_can_be_removed() {
+    let embedded = Embedded::new(false);
+    let (put, key) = token();
+    let never = TokenKey { user_id: 8, trade_no: "a".into() };
+    let store = embedded.open().await.unwrap();
+    store.remove(&[key.clone(), never.clone()]).await.unwrap();
+    store.put(&[put]).await.unwrap();
+    drop(store);
+    let store = embedded.open().await.unwrap();
+    assert_eq!(store.list(7, None, 9).await.unwrap().len(), 1);
+    store.remove(&[never, key]).await.unwrap();
+    assert_eq!(store.list(7, None, 9).await.unwrap(), Vec::new());
+}
+
+#[tokio::test]
 async fn too_many_calls_at_a_time_are_unavailable_not_queued() {
     let dir = tempfile::tempdir().unwrap();
     let options = EmbeddedStoreOptions { max_calls: 1, ..EmbeddedStoreOptions::default() };

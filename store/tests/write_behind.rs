@@ -225,7 +225,7 @@ async fn a_credit_takes_an_earlier_token_of_the_same_order_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_table_takes_no_more_until_there_is_room() {
     let store = Slow::new(0);
-    let options = WriteBehindOptions { waiting_max_bytes: 20_000, batch: 10, ..delay(0) };
+    let options = WriteBehindOptions { waiting_max_bytes: 16_000, batch: 10, ..delay(0) };
     let table = WriteBehind::start(Arc::clone(&store) as _, &options);
     let puts: Vec<_> = (0..1_000).map(|number| put(number, "a")).collect();
     let putting = tokio::spawn({

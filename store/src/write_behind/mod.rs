@@ -2,7 +2,7 @@
 //!
 //! Most rewards are credited moments after they were sent. A token that waits here when its reward is credited is
 //! cancelled: the store never sees it. Tokens that are older than [`WriteBehindOptions::delay_ms`], or that make the
-//! table more than half full, are written in batches, in the order of their keys.
+//! table more than half full, are written in batches, the oldest first.
 //!
 //! **Order.** One task talks to the store, one call at a time, and a removal follows the write that it undoes. A put
 //! that comes after the credit of its reward is left out. So no token of a credited reward stays behind.
@@ -19,6 +19,7 @@
 //! delay should be 0.
 
 mod table;
+mod waiting;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;

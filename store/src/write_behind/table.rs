@@ -1,16 +1,12 @@
 //! The tokens between their senders and their store: which of them wait, which are being written, and which are not
 //! wanted any more.
 
-use crate::packing::{packed, unpacked};
+use super::waiting::Waiting;
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::BuildHasher;
-use std::ops::Bound;
 use std::sync::Arc;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut};
-
-/// About what a waiting token takes in memory beside its two texts.
-const TOKEN_BYTES: usize = 128;
 
 /// How much a table holds at most.
 #[derive(Debug, Clone, Copy)]
@@ -45,23 +41,12 @@ pub(super) struct Table {
     credited: Remembered,
 }
 
-#[derive(Default)]
-struct Waiting {
-    tokens: BTreeMap<TokenKey, Token>,
-    bytes: usize,
-}
-
-struct Token {
-    packed: Box<[u8]>,
-    expires_at_ms: u64,
-}
-
 impl Table {
     pub(super) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
-            young: Waiting::default(),
-            old: Waiting::default(),
+            young: Waiting::new(),
+            old: Waiting::new(),
             writing: Arc::default(),
             removals: Vec::new(),
             credited: Remembered::new(bounds.remembered),
@@ -82,8 +67,8 @@ impl Table {
     /// Takes back a token whose reward was credited. Says whether it was waiting, and whether the store will be told
     /// to remove it.
     pub(super) fn credited(&mut self, user_id: i64, trade_no: &str) -> (bool, bool) {
-        let key = TokenKey { user_id, trade_no: trade_no.into() };
-        let [young, old] = [&mut self.young, &mut self.old].map(|waiting| waiting.remove(&key));
+        let waitings = [&mut self.young, &mut self.old];
+        let [young, old] = waitings.map(|waiting| waiting.remove(user_id, trade_no));
         let is_cancelled = young || old;
         // It may be in the store, on its way there, have yet to come here, or come again: a writer whose batch was taken
         // in part repeats the whole of it.
@@ -91,15 +76,15 @@ impl Table {
         // Told in any case: an earlier put of the same order may be there.
         let is_told = self.removals.len() < self.bounds.removals;
         if is_told {
-            self.removals.push(key);
+            self.removals.push(TokenKey { user_id, trade_no: trade_no.into() });
         }
         (is_cancelled, is_told)
     }
 
     /// Takes a token back without a word to the store. One that is being written must be waited for first.
     pub(super) fn forget(&mut self, key: &TokenKey) {
-        self.young.remove(key);
-        self.old.remove(key);
+        self.young.remove(key.user_id, &key.trade_no);
+        self.old.remove(key.user_id, &key.trade_no);
     }
 
     pub(super) fn take_removals(&mut self, max: usize) -> Vec<TokenKey> {
@@ -114,7 +99,7 @@ impl Table {
 
     /// Lets the young ones grow old, if no old one is left.
     pub(super) fn turn(&mut self) -> bool {
-        let turns = self.old.tokens.is_empty() && !self.young.tokens.is_empty();
+        let turns = self.old.len() == 0 && self.young.len() > 0;
         if turns {
             std::mem::swap(&mut self.young, &mut self.old);
         }
@@ -123,12 +108,14 @@ impl Table {
 
     /// Takes old tokens to be written. [`Self::written_all`] or [`Self::put_back`] must follow.
     pub(super) fn take_old(&mut self, max: usize) -> Arc<Vec<TokenPut>> {
-        let mut batch = Vec::with_capacity(max.min(self.old.tokens.len()));
+        let mut batch = Vec::with_capacity(max.min(self.old.len()));
         while batch.len() < max
-            && let Some(put) = self.old.pop_first()
+            && let Some(put) = self.old.pop_oldest()
         {
             batch.push(put);
         }
+        // A store writes neighbours more cheaply, and `written` searches in this order.
+        batch.sort_unstable_by(|a, b| (a.user_id, &a.trade_no).cmp(&(b.user_id, &b.trade_no)));
         self.writing = Arc::new(batch);
         Arc::clone(&self.writing)
     }
@@ -147,8 +134,9 @@ impl Table {
     }
 
     pub(super) fn get(&self, key: &TokenKey) -> Option<Box<str>> {
-        let waiting = self.young.tokens.get(key).or_else(|| self.old.tokens.get(key));
-        waiting.map(Token::text).or_else(|| self.written(key).map(|put| put.token.clone()))
+        let TokenKey { user_id, trade_no } = key;
+        let waiting = self.young.get(*user_id, trade_no).or_else(|| self.old.get(*user_id, trade_no));
+        waiting.or_else(|| self.written(key).map(|put| put.token.clone()))
     }
 
     /// What of a user's page is not in the store yet, by order number; at most `limit` from the beginning.
@@ -167,18 +155,26 @@ impl Table {
         let start = self.writing.partition_point(is_before);
         let written = self.writing[start..].iter().take_while(|put| put.user_id == user_id).take(limit);
         let mut page: BTreeMap<_, _> = written.map(|put| (put.trade_no.clone(), put.token.clone())).collect();
-        let first = if after.is_some() { Bound::Excluded(first) } else { Bound::Included(first) };
         for waiting in [&self.old, &self.young] {
-            let tokens = waiting.tokens.range((first.as_ref(), Bound::Unbounded));
-            let own = tokens.take_while(|(key, _)| key.user_id == user_id).take(limit);
-            page.extend(own.map(|(key, token)| (key.trade_no.clone(), token.text())));
+            let own = waiting.of_user(user_id).filter(|(order, _)| after.is_none_or(|after| *order > after));
+            for (trade_no, place) in own {
+                let is_in_page = page.len() < limit
+                    || page.contains_key(trade_no)
+                    || page.last_key_value().is_some_and(|(last, _)| trade_no < &**last);
+                if is_in_page {
+                    page.insert(trade_no.into(), waiting.token(place));
+                }
+                if page.len() > limit {
+                    page.pop_last();
+                }
+            }
         }
         page
     }
 
     /// Tokens that the store does not have yet.
     pub(super) fn waiting(&self) -> usize {
-        self.young.tokens.len() + self.old.tokens.len() + self.writing.len()
+        self.young.len() + self.old.len() + self.writing.len()
     }
 
     /// Whether there is nothing to be done, now or later.
@@ -192,48 +188,12 @@ impl Table {
     }
 
     fn bytes(&self) -> usize {
-        self.young.bytes + self.old.bytes
+        self.young.bytes() + self.old.bytes()
     }
 
     fn written(&self, key: &TokenKey) -> Option<&TokenPut> {
         let order = |put: &TokenPut| (put.user_id, &put.trade_no).cmp(&(key.user_id, &key.trade_no));
         self.writing.binary_search_by(order).ok().and_then(|at| self.writing.get(at))
-    }
-}
-
-impl Waiting {
-    fn insert(&mut self, put: &TokenPut) {
-        let key = TokenKey { user_id: put.user_id, trade_no: put.trade_no.clone() };
-        let token = Token { packed: packed(&put.token).into(), expires_at_ms: put.expires_at_ms };
-        self.bytes += token.size(&put.trade_no);
-        if let Some(before) = self.tokens.insert(key, token) {
-            self.bytes -= before.size(&put.trade_no);
-        }
-    }
-
-    fn remove(&mut self, key: &TokenKey) -> bool {
-        let removed = self.tokens.remove(key);
-        if let Some(token) = &removed {
-            self.bytes -= token.size(&key.trade_no);
-        }
-        removed.is_some()
-    }
-
-    fn pop_first(&mut self) -> Option<TokenPut> {
-        let (TokenKey { user_id, trade_no }, token) = self.tokens.pop_first()?;
-        self.bytes -= token.size(&trade_no);
-        Some(TokenPut { user_id, trade_no, token: token.text(), expires_at_ms: token.expires_at_ms })
-    }
-}
-
-impl Token {
-    fn text(&self) -> Box<str> {
-        // What was text when it was packed is text again.
-        unpacked(&self.packed).unwrap_or_default()
-    }
-
-    fn size(&self, trade_no: &str) -> usize {
-        TOKEN_BYTES + trade_no.len() + self.packed.len()
     }
 }
 

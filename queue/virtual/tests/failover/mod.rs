@@ -74,7 +74,7 @@ fn rules() -> Rules {
     }
 }
 
-/// Everything arrives, and what was in flight at the freeze within 5 s.
+/// Everything arrives, and what was in flight at the freeze does not wait for its end, 10 s later.
 fn a_frozen_master_is_passed_by(server: &Private, master: Arc<dyn Broker>, backup: Arc<dyn Broker>) {
     let brokers: BTreeMap<_, _> = [("one".to_owned(), master), ("two".to_owned(), backup)].into();
     let fanout = Fanout::open(&rules(), brokers, FanoutOptions::default(), Clock::system()).unwrap();
@@ -110,5 +110,5 @@ fn a_frozen_master_is_passed_by(server: &Private, master: Arc<dyn Broker>, backu
     println!("{sent} records, slowest submit {slowest:?}, slowest delivery {longest:?}");
     assert_eq!(report.undelivered, 0);
     assert_eq!((delivered.len() as u64, fates.undelivered.lock().len()), (sent, 0));
-    assert!(longest < Duration::from_secs(5), "in flight at the freeze: {longest:?}");
+    assert!(longest < Duration::from_secs(9), "in flight at the freeze: {longest:?}");
 }
