@@ -2,12 +2,14 @@
 
 use super::background::{Background, Tasks};
 use super::work::Work;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_config::LiveRules;
 use windfall_contract::tokens::{TokenKey, TokenStore};
 use windfall_edge::{Health, Need, Part};
 use windfall_ledger::LedgerError;
+use windfall_queue_virtual::{Fanout, TopicState, TopicStatus};
 use windfall_reward_service::{CallError, RewardHandle};
 
 /// Between two looks at a part.
@@ -81,4 +83,38 @@ pub fn rules(tasks: &Tasks, health: &Health, rules: &LiveRules) -> Background {
 
 fn report(part: &Part, rules: &LiveRules) {
     part.looked(rules.status().source_failure.map_or(Ok(()), |failure| Err(failure.text)));
+}
+
+/// Follows the outboxes of the queues: without one the other topic of the queue takes the rewards.
+pub fn outboxes(tasks: &Tasks, health: &Health, fanout: &Arc<Fanout>) -> Background {
+    let (health, fanout) = (health.clone(), Arc::clone(fanout));
+    tasks.spawn("looks at the outboxes", move || {
+        let (health, fanout) = (health.clone(), Arc::clone(&fanout));
+        async move {
+            let mut parts: BTreeMap<String, Part> = BTreeMap::new();
+            loop {
+                let topics = fanout.topics();
+                let name = |topic: &TopicStatus| format!("outbox of {} on {}", topic.topic, topic.broker);
+                let names: BTreeSet<String> = topics.iter().map(name).collect();
+                parts.retain(|known, _| names.contains(known));
+                for topic in &topics {
+                    let name = name(topic);
+                    let part = parts.entry(name.clone()).or_insert_with(|| health.part(name, Need::Weak));
+                    match topic.state {
+                        // Before the first answer there is nothing to say.
+                        TopicState::Opening if topic.reason.is_none() => {}
+                        TopicState::Opening | TopicState::BreakerOpen => {
+                            let state = topic.state.as_str();
+                            part.is_missing(format!(
+                                "{state}: {}",
+                                topic.reason.as_deref().unwrap_or_default()
+                            ));
+                        }
+                        TopicState::Ready | TopicState::Draining | TopicState::Closed => part.is_there(),
+                    }
+                }
+                tokio::time::sleep(EVERY).await;
+            }
+        }
+    })
 }

@@ -25,7 +25,7 @@ use windfall_queue_virtual::Fanout;
 use windfall_reward_service::{
     AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
 };
-use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SpoolMode};
+use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts};
 use windfall_token::KeyRing;
 use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 use windfall_wallet::{Wallet, WalletParts};
@@ -104,6 +104,9 @@ impl Wiring {
         };
         own.background.push(readiness::rules(&own.tasks, &own.health, &own.rules));
         own.background.push(readiness::tokens(&own.tasks, &own.health, work, &tokens));
+        if let Some(fanout) = &own.fanout {
+            own.background.push(readiness::outboxes(&own.tasks, &own.health, fanout));
+        }
         if let (Some(ledger), true) = (ledger, work.grants()) {
             let token_drop = TokenDrop::start(tokens, parts.tokens_are_shared);
             // Whoever reads or writes tokens in this process does so through the table, or a credit would miss them.
@@ -204,7 +207,7 @@ impl Wiring {
         let fanout = self.fanout.clone().context("a process that sends needs queues")?;
         let app_id = options.app_id.clone();
         let parts = SdkParts {
-            spool: SpoolMode::Process(spool),
+            spool: options.spool_in(spool),
             keys,
             rules: self.rules.clone(),
             fanout,
