@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use windfall_servers::{PostgresOptions, Private, RedisOptions, Spec};
+use windfall_servers::{KafkaOptions, PostgresOptions, Private, RedisOptions, Spec};
 use windfall_tests::{Answer, Run, Service, plain, scratch};
 
 /// What a process may take to notice that a server is back, and a slow machine.
@@ -184,4 +184,45 @@ fn without_etcd_a_process_waits_for_its_first_rules_and_starts_with_a_copy_after
     etcd.start().unwrap();
     service.ready_until(TAKEN_UP, is_whole);
     assert_eq!(service.stop().code, Some(0));
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn gateway_and_consumer_start_without_a_broker_and_without_both() {
+    let kafkas = ["a", "b"].map(|_| Private::start(KafkaOptions::default()).unwrap());
+    let dir = scratch();
+    let [a, b] =
+        kafkas.each_ref().map(|kafka| format!("kafka = {{ bootstrap_servers = {:?} }}\n", kafka.url()));
+    let ground = Ground::new(dir.path(), &format!("[brokers.a]\n{a}[brokers.b]\n{b}"));
+    let is_without = |answer: &Answer, name: &str| answer.body["missing"][name].is_string();
+    let send = |gateway: &Service, nth: u32| {
+        let sent = gateway.post("activity", None, "/v1/bonuses/send", &order(nth));
+        assert_eq!(sent.status, 200, "{sent:?}");
+    };
+    kafkas[1].kill().unwrap();
+    let (gateway, consumer) = (ground.start("sdk-gateway", true), ground.start("consumer", true));
+    let weak = gateway.ready_until(PATIENCE, |answer| is_without(answer, "outbox of cash-b on b"));
+    assert_eq!(weak.status, 200, "{weak:?}");
+    consumer.ready_until(PATIENCE, |answer| {
+        answer.status == 200 && is_without(answer, "consumer of cash-b on b")
+    });
+    send(&gateway, 1);
+    kafkas[1].start().unwrap();
+    gateway.ready_until(TAKEN_UP, is_whole);
+    consumer.ready_until(TAKEN_UP, is_whole);
+    for service in [gateway, consumer] {
+        assert_eq!(service.stop().code, Some(0));
+    }
+
+    kafkas.iter().for_each(|kafka| kafka.kill().unwrap());
+    let (gateway, consumer) = (ground.start("sdk-gateway", true), ground.start("consumer", false));
+    let unready = consumer.ready_until(PATIENCE, |answer| answer.status == 503);
+    assert!(unready.body["failing"]["consumers"].is_string(), "{unready:?}");
+    send(&gateway, 2);
+    kafkas.iter().for_each(|kafka| kafka.start().unwrap());
+    gateway.ready_until(TAKEN_UP, is_whole);
+    consumer.ready_until(TAKEN_UP, is_whole);
+    for service in [gateway, consumer] {
+        assert_eq!(service.stop().code, Some(0));
+    }
 }

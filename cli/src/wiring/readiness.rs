@@ -11,6 +11,7 @@ use windfall_edge::{Health, Need, Part};
 use windfall_ledger::LedgerError;
 use windfall_queue_virtual::{Fanout, TopicState, TopicStatus};
 use windfall_reward_service::{CallError, RewardHandle};
+use windfall_sdk::Sdk;
 
 /// Between two looks at a part.
 const EVERY: Duration = Duration::from_secs(1);
@@ -87,12 +88,15 @@ fn report(part: &Part, rules: &LiveRules) {
 
 /// Follows the outboxes of the queues: without one the other topic of the queue takes the rewards.
 pub fn outboxes(tasks: &Tasks, health: &Health, fanout: &Arc<Fanout>) -> Background {
-    let (health, fanout) = (health.clone(), Arc::clone(fanout));
+    let (health, fanout, owner) = (health.clone(), Arc::clone(fanout), tasks.clone());
     tasks.spawn("looks at the outboxes", move || {
-        let (health, fanout) = (health.clone(), Arc::clone(&fanout));
+        let (health, fanout, owner) = (health.clone(), Arc::clone(&fanout), owner.clone());
         async move {
             let mut parts: BTreeMap<String, Part> = BTreeMap::new();
             loop {
+                if fanout.stats().is_failing {
+                    owner.fatal("the thread that sends records again panics again and again".into());
+                }
                 let topics = fanout.topics();
                 let name = |topic: &TopicStatus| format!("outbox of {} on {}", topic.topic, topic.broker);
                 let names: BTreeSet<String> = topics.iter().map(name).collect();
@@ -115,6 +119,20 @@ pub fn outboxes(tasks: &Tasks, health: &Health, fanout: &Arc<Fanout>) -> Backgro
                 }
                 tokio::time::sleep(EVERY).await;
             }
+        }
+    })
+}
+
+/// Follows the threads of an SDK: one that does nothing but panic ends the process, whose next start takes over its spool.
+pub fn sdk(tasks: &Tasks, sdk: &Sdk) -> Background {
+    let (sdk, owner) = (sdk.clone(), tasks.clone());
+    tasks.spawn("looks at the SDK", move || {
+        let (sdk, owner) = (sdk.clone(), owner.clone());
+        async move {
+            while sdk.stats().failing_threads == 0 {
+                tokio::time::sleep(EVERY).await;
+            }
+            owner.fatal("a thread of the SDK panics again and again".into());
         }
     })
 }

@@ -220,6 +220,7 @@ impl Wiring {
             tracing::info!(app_id, ?inherited, "an earlier process left these in the spool");
         }
         self.inherited = inherited;
+        self.background.push(readiness::sdk(&self.tasks, &sdk));
         self.sdks.insert(app_id, sdk);
         Ok(())
     }
