@@ -63,6 +63,8 @@ enum Command {
     /// Check, show, change and roll back the live rules: queues, routes, limits, fuses, budgets, pacing
     #[command(subcommand)]
     Rules(admin::rules::RulesCommand),
+    /// Say of every topic that the live rules name whether it is written to or drains, and what is left in it
+    Topics(admin::topics::TopicsArgs),
     /// Look into tokens
     #[command(subcommand)]
     Token(admin::token::TokenCommand),
@@ -112,7 +114,8 @@ fn main() -> ExitCode {
         Command::FakeDownstream(args) => services::fake_downstream(args),
         Command::Access(command) => admin::access::run(command).map(|()| Outcome::Clean),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),
-        Command::Rules(command) => admin::rules::run(command).map(|()| Outcome::Clean),
+        Command::Rules(command) => admin::rules::run(command),
+        Command::Topics(args) => admin::topics::run(args),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
         Command::Operate(args) => admin::operate::run(args),
         Command::Archive(command) => admin::archive::run(command),

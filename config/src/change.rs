@@ -4,8 +4,9 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::document::{version_of, with_version};
+use crate::document::{version_of, with_draining, with_version};
 use crate::refusal::Refusal;
+use crate::status::ProcessStatus;
 use windfall_contract::rules::Rules;
 
 /// The most bytes that `who` and `why` may have each.
@@ -23,7 +24,8 @@ pub trait ChangeRules: Send + Sync {
     /// Replaces the document, as a whole or not at all. `now_ms` is ms since 1970.
     ///
     /// `new_text` carries the version that it was made from, as [`ChangeRules::show`] gave it; it is written
-    /// with the next one. So of two changes made from the same version the second is a [`SetError::Conflict`],
+    /// with the next one. A topic that it no longer names, or that it moves to another broker, is put among those that are
+    /// read until they are empty (`[[draining]]`). So of two changes made from the same version the second is a [`SetError::Conflict`],
     /// and no change is lost. Where there is no document yet, or none that can be read, any version is taken.
     ///
     /// # Errors
@@ -41,6 +43,25 @@ pub trait ChangeRules: Send + Sync {
     /// # Errors
     /// [`ReadError`] where nothing can be read; damaged entries are listed in the result.
     fn history(&self) -> Result<History, ReadError>;
+
+    /// Notes what a process runs, in place of what it reported before; it is forgotten when the process is silent for
+    /// long.
+    ///
+    /// # Errors
+    /// [`ReadError`] where it cannot be written.
+    fn report(&self, status: &ProcessStatus) -> Result<(), ReadError>;
+
+    /// What the processes reported, by their names.
+    ///
+    /// # Errors
+    /// [`ReadError`]. A report that cannot be read is left out.
+    fn reports(&self) -> Result<Vec<ProcessStatus>, ReadError>;
+
+    /// Removes the report of a process that ends.
+    ///
+    /// # Errors
+    /// [`ReadError`] where it cannot be removed.
+    fn withdraw(&self, process: &str) -> Result<(), ReadError>;
 }
 
 /// One change that was made.
@@ -201,6 +222,7 @@ pub(crate) fn plan(
     remarks: Remarks<'_>,
     known_brokers: Option<&[String]>,
 ) -> Result<Result<Change, u64>, SetError> {
+    let text = keep_read(before.as_deref(), text);
     let current = before.as_deref().and_then(version_of);
     // Above everything that ever was, so that processes take it whatever they run.
     let version = match current.max(newest) {
@@ -218,6 +240,18 @@ pub(crate) fn plan(
     validate(&after, known_brokers)?;
     let Remarks { who, why, now_ms } = remarks;
     Ok(Ok(Change { version, at_ms: now_ms, who: who.to_owned(), why: why.to_owned(), before, after }))
+}
+
+/// The new document, with the topics that it no longer names among those that are read until they are empty: rewards
+/// that were answered with Ok may wait there.
+fn keep_read(before: Option<&str>, text: String) -> String {
+    let rules = |text: &str| crate::parse_rules(text, None).ok();
+    let (Some(old), Some(new)) = (before.and_then(rules), rules(&text)) else { return text };
+    let forgotten = new.forgotten(&old);
+    if forgotten.is_empty() {
+        return text;
+    }
+    with_draining(&text, &forgotten).unwrap_or(text)
 }
 
 pub(crate) fn validate(text: &str, known_brokers: Option<&[String]>) -> Result<Rules, Refusal> {

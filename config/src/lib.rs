@@ -52,6 +52,7 @@ mod nearest;
 mod options;
 mod reader;
 mod refusal;
+mod status;
 mod store;
 mod watch;
 
@@ -60,5 +61,6 @@ pub use document::{parse_rules, parse_rules_bytes, rules_text};
 pub use live::{Applied, Applier, LiveRules, Noted, Status};
 pub use options::{OptionsError, Place, load};
 pub use refusal::{Fault, Problem, Refusal};
+pub use status::{ProcessStatus, REPORT_EVERY_MS, RefusedVersion, SILENT_AFTER_MS};
 pub use store::RulesStore;
 pub use watch::{FileSource, OpenError, WatchOptions};

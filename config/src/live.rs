@@ -6,8 +6,10 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::document::version_of;
 use crate::refusal::{Fault, Problem, Refusal};
-use windfall_contract::rules::Rules;
+use crate::status::RefusedVersion;
+use windfall_contract::rules::{DrainingTopic, Rules};
 
 /// A handle on the rules that run now. Cheap to clone; all clones see the same rules.
 ///
@@ -30,6 +32,8 @@ struct Record {
     swaps: u64,
     refusals: u64,
     last_refusal: Option<Noted>,
+    offered: Option<u64>,
+    refuses: Option<RefusedVersion>,
     source_failures: u64,
     source_failure: Option<Noted>,
 }
@@ -47,6 +51,10 @@ pub struct Status {
     pub refusals: u64,
     /// The latest refusal; stays after a later candidate was taken.
     pub last_refusal: Option<Noted>,
+    /// The version of the newest candidate, taken or not; the running one where there was none.
+    pub offered: u64,
+    /// The newest candidate, where it was refused and none was taken since.
+    pub refuses: Option<RefusedVersion>,
     /// How often the source became unreadable since the start (I8).
     pub source_failures: u64,
     /// Why the source cannot be read now; `None` while it can.
@@ -107,8 +115,11 @@ impl LiveRules {
     /// What runs, and what was refused.
     pub fn status(&self) -> Status {
         let record = self.0.record.lock();
+        let version = self.0.current.load().version;
         Status {
-            version: self.0.current.load().version,
+            version,
+            offered: record.offered.unwrap_or(version),
+            refuses: record.refuses.clone(),
             applied_at_ms: record.applied_at_ms,
             swaps: record.swaps,
             refusals: record.refusals,
@@ -136,7 +147,11 @@ impl Applier {
         // Held over the whole change, so that two candidates at once are judged one after the other.
         let mut record = shared.record.lock();
         let running = shared.current.load_full();
-        match self.judge(candidate, &running) {
+        let offered = str::from_utf8(candidate).ok().and_then(version_of);
+        let judged = self.judge(candidate, &running);
+        record.offered = offered.or(record.offered);
+        record.refuses = None;
+        match judged {
             Ok(None) => Ok(Applied::Unchanged),
             Ok(Some(rules)) => {
                 let (from, to) = (running.version, rules.version);
@@ -150,7 +165,9 @@ impl Applier {
             }
             Err(refusal) => {
                 record.refusals += 1;
-                record.last_refusal = Some(Noted { at_ms: now_ms, text: refusal.to_string() });
+                let text = refusal.to_string();
+                record.refuses = Some(RefusedVersion { version: offered, at_ms: now_ms, why: text.clone() });
+                record.last_refusal = Some(Noted { at_ms: now_ms, text });
                 tracing::warn!(running = running.version, %refusal, "the rules stay as they are");
                 Err(refusal)
             }
@@ -169,7 +186,9 @@ impl Applier {
 
     /// The source can be read.
     pub(crate) fn source_works(&self) {
-        self.live.0.record.lock().source_failure = None;
+        if self.live.0.record.lock().source_failure.take().is_some() {
+            tracing::info!("the source of the rules can be read again");
+        }
     }
 
     /// `None`: the candidate says what runs already.
@@ -183,6 +202,16 @@ impl Applier {
         if rules.version <= running.version {
             let fault = Fault::StaleVersion { found: rules.version, running: running.version };
             return Err(Refusal::of(Problem { key: "version".to_owned(), line: None, fault }));
+        }
+        let forgotten = rules.forgotten(running);
+        if !forgotten.is_empty() {
+            let problem = |old: &DrainingTopic| {
+                let found = format!("nothing of the topic `{}` on broker `{}`", old.topic, old.broker);
+                let allowed = "a topic that the running rules write to, in [topics] or in [[draining]] until it is empty \
+                               (`windfall rules set` sees to that)";
+                Problem { key: "topics".to_owned(), line: None, fault: Fault::Clash { found, allowed } }
+            };
+            return Err(Refusal::new(forgotten.iter().map(problem).collect()));
         }
         Ok(Some(rules))
     }
@@ -257,9 +286,39 @@ mod tests {
         assert!(Arc::ptr_eq(&before, &live.current()));
         let status = live.status();
         assert_eq!((status.version, status.swaps, status.refusals), (1, 0, 2));
+        assert_eq!((status.offered, status.refuses.as_ref().unwrap().version), (2, Some(2)));
         let last = status.last_refusal.unwrap();
         assert_eq!(last.at_ms, 43);
         assert!(last.text.contains("unknown broker `c`"), "{}", last.text);
+        // What was refused is not what is refused.
+        applier.apply(at_version(3, |_| {}).as_bytes(), 44).unwrap();
+        let status = live.status();
+        assert_eq!((status.offered, status.refuses), (3, None));
+        assert_eq!(status.last_refusal, Some(last));
+    }
+
+    #[test]
+    fn a_document_that_forgets_a_topic_is_refused_until_it_has_it_read_until_it_is_empty() {
+        let (live, applier) = LiveRules::adjustable(sample(), None);
+        let moved = |rules: &mut Rules| {
+            let old = rules.topics["cash-a"].clone();
+            rules.topics.get_mut("cash-a").unwrap().broker = "c".to_owned();
+            DrainingTopic { topic: "cash-a".to_owned(), broker: old.broker, partitions: old.partitions }
+        };
+        let forgetful = at_version(2, |rules| drop(moved(rules)));
+        let refusal = applier.apply(forgetful.as_bytes(), 1).unwrap_err().to_string();
+        assert!(refusal.contains("`cash-a` on broker `a`") && refusal.contains("[[draining]]"), "{refusal}");
+        assert_eq!(live.current().version, 1);
+        let keeping = at_version(2, |rules| {
+            let old = moved(rules);
+            rules.draining.push(old);
+        });
+        applier.apply(keeping.as_bytes(), 2).unwrap();
+        assert!(live.current().knows_topic("cash-a", "a") && live.current().knows_topic("cash-a", "c"));
+        // Empty, says the operator: that needs no more than its removal.
+        let gone = at_version(3, |rules| drop(moved(rules)));
+        applier.apply(gone.as_bytes(), 3).unwrap();
+        assert!(!live.current().knows_topic("cash-a", "a"));
     }
 
     #[test]

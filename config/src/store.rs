@@ -11,12 +11,14 @@ use crate::change::{
     rollback_reason, validate,
 };
 use crate::document::version_of;
+use crate::status::{FORGET_AFTER_MS, ProcessStatus, file_name};
 use crate::watch::read_bounded;
 
 const LOCK_TRIES: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
-/// A rules file with its history: `rules.toml`, `rules.toml.history/00000007.toml`, `rules.toml.lock`.
+/// A rules file with its history: `rules.toml`, `rules.toml.history/00000007.toml`, `rules.toml.lock`, and what processes
+/// report, in `rules.toml.status/`.
 ///
 /// Holds nothing open; several processes may have one on the same file.
 #[derive(Debug, Clone)]
@@ -141,6 +143,11 @@ impl RulesStore {
         Ok(entries)
     }
 
+    /// Where processes report what they run.
+    fn status_directory(&self) -> PathBuf {
+        beside(&self.target(), ".status")
+    }
+
     /// The file itself where the path is a link: a rename onto the link would cut it.
     fn target(&self) -> PathBuf {
         fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone())
@@ -162,6 +169,49 @@ impl ChangeRules for RulesStore {
 
     fn history(&self) -> Result<History, ReadError> {
         self.history()
+    }
+
+    fn report(&self, status: &ProcessStatus) -> Result<(), ReadError> {
+        let directory = self.status_directory();
+        let path = directory.join(file_name(&status.process) + ".json");
+        let failed = |source| ReadError { place: name(&path), source };
+        let text = serde_json::to_vec(status).map_err(|error| failed(io::Error::other(error)))?;
+        fs::create_dir_all(&directory).map_err(failed)?;
+        // Not synced: a report of before a power cut is of no use.
+        let draft = beside(&path, ".new");
+        fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path)).map_err(failed)?;
+        let is_old = |old: &ProcessStatus| status.at_ms.saturating_sub(old.at_ms) > FORGET_AFTER_MS;
+        self.reports()?.iter().filter(|old| is_old(old)).try_for_each(|old| self.withdraw(&old.process))
+    }
+
+    fn reports(&self) -> Result<Vec<ProcessStatus>, ReadError> {
+        let directory = self.status_directory();
+        let failed = |source| ReadError { place: name(&directory), source };
+        let listing = match fs::read_dir(&directory) {
+            Ok(listing) => listing,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut reports = Vec::new();
+        for file in listing {
+            let path = file.map_err(failed)?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                // One that ends just now takes its report with it.
+                reports.extend(fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()));
+            }
+        }
+        reports.sort_by(|one: &ProcessStatus, other| one.process.cmp(&other.process));
+        Ok(reports)
+    }
+
+    fn withdraw(&self, process: &str) -> Result<(), ReadError> {
+        let path = self.status_directory().join(file_name(process) + ".json");
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(ReadError { place: name(&path), source: error })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

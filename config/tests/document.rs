@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use windfall_contract::rules::Rules;
 use windfall_contract::rules::{
     Budget, BudgetKind, Fuse, Limit, Limits, Pacing, Pattern, Queue, Ratio, Revocation, Revocations, Revoked,
     Route, Topic, TypeLimit,
 };
+use windfall_contract::rules::{DrainingTopic, Rules};
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
 
@@ -223,6 +223,11 @@ fn rules() -> impl Strategy<Value = Rules> {
         parts.prop_map(move |(version, routes, (global, own), budgets, pacing, revocations)| Rules {
             version,
             bonus_types: types.clone(),
+            draining: topic_names
+                .iter()
+                .take(usize::try_from(version % 3).unwrap())
+                .map(|name| DrainingTopic { topic: name.clone(), broker: "gone".to_owned(), partitions })
+                .collect(),
             topics: topics.clone(),
             queues: queues.clone(),
             routes,
@@ -232,6 +237,22 @@ fn rules() -> impl Strategy<Value = Rules> {
             revocations,
         })
     })
+}
+
+#[test]
+fn a_draining_topic_is_none_of_the_others_and_its_broker_may_be_unknown() {
+    let entry = |topic: &str, broker: &str| {
+        format!("[[draining]]\ntopic = \"{topic}\"\nbroker = \"{broker}\"\npartitions = 8\n\n")
+    };
+    let parse = |entries: &str| {
+        let text = include_str!("../samples/rules.toml").replacen("[end]", &format!("{entries}[end]"), 1);
+        windfall_config::parse_rules(&text, Some(&["a", "b"])).map_err(|refusal| refusal.to_string())
+    };
+    assert_eq!(parse(&(entry("cash-a", "c") + &entry("old", "a"))).unwrap().draining.len(), 2);
+    assert!(parse(&entry("cash-a", "a")).unwrap_err().contains("draining[0]"));
+    assert!(parse(&(entry("old", "a") + &entry("old", "a"))).unwrap_err().contains("draining[1]"));
+    assert!(parse("[[draining]]\ntopic = \"old\"\n\n").unwrap_err().contains("draining[0].broker"));
+    assert!(parse(&entry("old topic", "a")).unwrap_err().contains("draining[0].topic"));
 }
 
 proptest! {

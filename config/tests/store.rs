@@ -46,6 +46,39 @@ fn a_change_gets_the_next_version_and_is_kept() {
     assert!(change.follows(first));
 }
 
+/// Rewards that were answered with Ok may wait in a topic that a change takes away: it is read until it is empty.
+#[test]
+fn a_topic_that_a_change_takes_away_is_kept_among_those_that_are_read() {
+    let (_directory, store) = bed();
+    let rules = || windfall_config::parse_rules(&store.show().unwrap(), None).unwrap();
+    let moved = SAMPLE.replacen("[topics.cash-a]", "[topics.cash-new]", 1).replacen(
+        "master = \"cash-a\"",
+        "master = \"cash-new\"",
+        1,
+    );
+    store.set(&moved, "bob", "a new master topic", 2).unwrap();
+    let old = |rules: &windfall_contract::rules::Rules| {
+        rules
+            .draining
+            .iter()
+            .map(|old| format!("{}@{}/{}", old.topic, old.broker, old.partitions))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(old(&rules()), ["cash-a@a/8"]);
+    let shown = store.show().unwrap();
+    assert!(shown.trim_end().ends_with("[end]") && shown.contains("# This sample"), "{shown}");
+    // Another change keeps it, and a rollback has the topic that it takes away read in its turn.
+    store.set(&with_burst(&shown, 7), "bob", "more", 3).unwrap();
+    assert_eq!(old(&rules()), ["cash-a@a/8"]);
+    store.rollback(1, "bob", "the old one was better", 4).unwrap();
+    assert_eq!(old(&rules()), ["cash-new@a/8"]);
+    // It is empty, says the operator.
+    let mut gone = rules();
+    gone.draining.clear();
+    store.set(&windfall_config::rules_text(&gone), "bob", "it is empty", 5).unwrap();
+    assert_eq!((old(&rules()), rules().version), (Vec::new(), 5));
+}
+
 #[test]
 fn what_does_not_validate_changes_nothing() {
     let (directory, store) = bed();

@@ -49,6 +49,7 @@ fn rules() -> Rules {
     Rules {
         version: 1,
         bonus_types: vec!["cash".into(), "coin".into()],
+        draining: Vec::new(),
         topics: Default::default(),
         queues: Default::default(),
         routes: Vec::new(),

@@ -54,7 +54,12 @@ impl ArchiveItem {
 
     /// A malformed record.
     pub fn record(key: Key, record: Bytes, detail: String) -> Self {
-        let failed = Failed { payload: record, rejection: Rejection::Malformed, detail };
+        Self::whole(key, record, Rejection::Malformed, detail)
+    }
+
+    /// A whole record, as it came.
+    pub fn whole(key: Key, record: Bytes, rejection: Rejection, detail: String) -> Self {
+        let failed = Failed { payload: record, rejection, detail };
         Self { key, failures: 0, is_record: true, failed }
     }
 }

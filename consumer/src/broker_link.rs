@@ -12,11 +12,13 @@ const POLL_PAUSE_MIN_NS: u64 = 100 * NS_PER_MS;
 const POLL_PAUSE_MAX_NS: u64 = 2_000 * NS_PER_MS;
 /// How long the turn may still take that is under way when the loop ends.
 const LAST_TURN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same where the loop is started again with the same source: a commit and a poll.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The last commit and the leave-taking. A group that rebalances answers when its other members have joined anew,
 /// which a heartbeat tells them: with Kafka, every 3 s.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(6);
 
-type Source = Box<dyn Consumer>;
+pub(crate) type Source = Box<dyn Consumer>;
 type Turning = Pin<Box<dyn Future<Output = (Source, Turned)> + Send>>;
 
 /// What to do in a turn.
@@ -110,6 +112,15 @@ impl BrokerLink {
     pub async fn last_turn(&mut self) -> Option<Turned> {
         self.turning.as_ref()?;
         tokio::time::timeout(LAST_TURN_TIMEOUT, self.ended()).await.ok()
+    }
+
+    /// Gives back the source, and the turn that was under way when the loop ended. `None` where that turn does not end.
+    pub async fn release(mut self) -> Option<(Source, Option<Turned>)> {
+        let turned = match &self.turning {
+            Some(_) => Some(tokio::time::timeout(RELEASE_TIMEOUT, self.ended()).await.ok()?),
+            None => None,
+        };
+        Some((self.source?, turned))
     }
 
     /// Commits for the last time and leaves the group.

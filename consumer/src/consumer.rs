@@ -1,7 +1,7 @@
 //! Starting, watching and draining a consumer.
 
 use crate::dispatch::Dispatch;
-use crate::drain::DrainReport;
+use crate::drain::{DrainAsked, DrainReport};
 use crate::options::Options;
 use crate::parts::Parts;
 use crate::stats::ConsumerStats;
@@ -24,15 +24,20 @@ pub struct ConsumerHandle {
 #[error("the consumer's loop ended: {0}")]
 pub struct Crashed(pub String);
 
-/// Starts a consumer as a task of the current tokio runtime.
+/// Starts a consumer as a task of the current tokio runtime. A panic of its loop ends it; [`Supervisor`](crate::Supervisor)
+/// starts it again.
 ///
 /// # Panics
 /// Outside a tokio runtime.
 pub fn spawn(parts: Parts, options: Options) -> ConsumerHandle {
     let stats = Arc::new(ConsumerStats::default());
     let (drain, drain_asked) = oneshot::channel();
-    let dispatch = Dispatch::new(parts, options, Arc::clone(&stats));
-    ConsumerHandle { stats, drain: Some(drain), task: tokio::spawn(dispatch.run(drain_asked)) }
+    let mut dispatch = Dispatch::new(parts, options, Arc::clone(&stats));
+    let task = tokio::spawn(async move {
+        dispatch.run(&mut DrainAsked::by(drain_asked)).await;
+        dispatch.leave().await
+    });
+    ConsumerHandle { stats, drain: Some(drain), task }
 }
 
 impl ConsumerHandle {

@@ -5,10 +5,12 @@
 //! deadlines and due times, let the lanes pass, write back what has to go back, and start the next turn with the
 //! broker if there is room, something to commit, or a sign of life to give.
 
+pub(crate) mod restart;
+
 use crate::archive::Archive;
 use crate::broker_link::{BrokerLink, Plan, Turned};
 use crate::delay_queue::DelayQueue;
-use crate::drain::{Drain, DrainReport};
+use crate::drain::{Drain, DrainAsked, DrainReport};
 use crate::flow::Flow;
 use crate::grant_calls::GrantCalls;
 use crate::in_flight::InFlightTable;
@@ -19,17 +21,18 @@ use crate::options::Options;
 use crate::pace::Pace;
 use crate::partitions::Partitions;
 use crate::parts::{Parts, RulesNow};
+use crate::probation::{Held, Probation};
 use crate::replay::Replay;
 use crate::retry_state::RetryState;
 use crate::shared_limiter::SharedLimiter;
 use crate::stats::{Cause, ConsumerStats};
 use crate::units::NS_PER_MS;
 use crate::watchdog;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 use windfall_contract::Clock;
-use windfall_contract::broker::{Change, Fetch, Polled};
+use windfall_contract::broker::{Change, Fetch, InRecord, Polled};
 use windfall_limiter::Now;
 
 const SWEEP_EVERY_NS: u64 = 5 * NS_PER_MS;
@@ -52,6 +55,12 @@ pub(crate) struct Dispatch {
     flow: Flow,
     replay: Replay,
     drain: Drain,
+    /// What a loop before this one left behind when it panicked.
+    probation: Probation,
+    /// Polled records that were not taken in yet, the one that is being taken in first.
+    arriving: VecDeque<InRecord>,
+    /// Assignments are being changed: after a panic just now nobody knows which of them are in force.
+    is_reassigning: bool,
     swept_ns: u64,
     looked_ns: u64,
 }
@@ -89,6 +98,9 @@ impl Dispatch {
             replay: Replay::new(Arc::clone(&topic), requeue_sink, spill_log, Arc::clone(&stats)),
             liveness: Liveness::new(options.session_timeout_ms),
             drain: Drain::default(),
+            probation: Probation::default(),
+            arriving: VecDeque::new(),
+            is_reassigning: false,
             swept_ns: 0,
             looked_ns: 0,
             rules_now: rules,
@@ -105,9 +117,8 @@ impl Dispatch {
         new
     }
 
-    /// Runs until it is drained.
-    pub async fn run(mut self, mut drain_asked: oneshot::Receiver<Duration>) -> DrainReport {
-        let mut may_be_asked = true;
+    /// Runs until it is drained; then it is time to [`leave`](Self::leave).
+    pub async fn run(&mut self, drain_asked: &mut DrainAsked) {
         loop {
             let now_ns = self.turn();
             if self.drain.is_over(self.flow.is_empty(), now_ns) {
@@ -125,16 +136,10 @@ impl Dispatch {
                 Some(ended) = self.flow.grants.next() => self.flow.granted(ended, self.clock.monotonic_ns()),
                 Some(ended) = self.flow.archive.next() => self.flow.archived(ended, self.clock.monotonic_ns()),
                 answer = self.replay.next() => self.replay.take_in(answer, self.clock.monotonic_ns()),
-                asked = &mut drain_asked, if may_be_asked => {
-                    may_be_asked = false;
-                    if let Ok(deadline) = asked {
-                        self.drain.begin(deadline, self.clock.monotonic_ns());
-                    }
-                }
+                deadline = drain_asked.asked() => self.drain.begin(deadline, self.clock.monotonic_ns()),
                 () = tokio::time::sleep(wake) => {}
             }
         }
-        self.leave().await
     }
 
     /// Takes in all that has come, and does all that needs no waiting.
@@ -151,6 +156,7 @@ impl Dispatch {
             self.sweep(now_ns);
         }
         if !self.is_frozen(now_ns) {
+            self.let_in(now_ns);
             self.flow.pump(!self.drain.is_under_way(), now_ns);
         }
         let clock = &self.clock;
@@ -238,7 +244,8 @@ impl Dispatch {
         let commits = flow.partitions.take_commits(now_ns);
         let paused = flow.partitions.decide_pauses(&flow.lanes, &flow.rules.pacing, now_ns);
         self.stats.paused_partitions.set(paused);
-        let records = if self.drain.is_under_way() { 0 } else { flow.records_to_fetch(now_ns) };
+        let may_fetch = !self.drain.is_under_way() && !self.probation.is_active();
+        let records = if !may_fetch { 0 } else { flow.records_to_fetch(now_ns) };
         let wants_poll = records > 0 || self.liveness.needs_a_beat(now_ns);
         let beat = self.liveness.beat();
         let fetch = (wants_poll && self.broker.may_poll(now_ns)).then(|| Fetch {
@@ -295,6 +302,9 @@ impl Dispatch {
         // revoked counts no longer before the next poll lets it go.
         let has_grown = self.membership.topic_has(of);
         let share_changes = has_grown || !polled.changes.is_empty();
+        let records = polled.records.len();
+        self.arriving = polled.records.into();
+        self.is_reassigning = true;
         for change in polled.changes {
             match change {
                 Change::Assigned { partition, epoch, next_offset } => {
@@ -303,17 +313,23 @@ impl Dispatch {
                 Change::Revoked { partition, epoch } => self.flow.revoked(partition, epoch),
             }
         }
+        self.is_reassigning = false;
         if share_changes {
             self.set_owned(now_ns);
             self.set_bounds();
         }
         // After the changes, before the records: what we own counts again when we know what it is.
         self.is_frozen(now_ns);
-        self.flow.pace.polled(polled.records.len());
-        self.stats.records_fetched.add(polled.records.len() as u64);
+        self.flow.pace.polled(records);
+        self.stats.records_fetched.add(records as u64);
         let wall_ms = self.clock.wall_ms();
-        for record in polled.records {
-            self.flow.arrived(record, now_ns, wall_ms);
+        while let Some(record) = self.arriving.front().cloned() {
+            if !self.probation.is_active() {
+                self.flow.arrived(record, now_ns, wall_ms);
+            } else if let Some(ticket) = self.flow.deliver(&record) {
+                self.probation.hold(Held { record, ticket });
+            }
+            self.arriving.pop_front();
         }
         self.stats.records_in_hand.set(self.flow.table.len() as u64);
     }
@@ -328,7 +344,7 @@ impl Dispatch {
     }
 
     /// Commits what is finished and leaves the group.
-    async fn leave(mut self) -> DrainReport {
+    pub async fn leave(mut self) -> DrainReport {
         // I5: before the broker gives our partitions to another.
         self.membership.disown();
         let flow = &mut self.flow;
@@ -343,7 +359,7 @@ impl Dispatch {
         let (commits, finished) = (flow.partitions.take_last_commits(), flow.table.take_finished());
         let left = self.broker.leave(&self.topic, &commits, &finished).await;
         DrainReport {
-            unfinished_records: self.flow.table.len(),
+            unfinished_records: self.flow.table.len() + self.probation.waiting(),
             committed: left.committed,
             closed: left.closed,
         }

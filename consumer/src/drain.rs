@@ -1,6 +1,7 @@
 //! The end of a consumer: finish what is in flight, write back what does not finish, leave by a deadline.
 
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// How a consumer ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +18,29 @@ impl DrainReport {
     /// Nothing was left and nothing is in doubt.
     pub const fn is_clean(&self) -> bool {
         self.unfinished_records == 0 && self.committed && self.closed
+    }
+}
+
+/// Waits to be asked for a drain, over any number of loops.
+#[derive(Debug)]
+pub(crate) struct DrainAsked(Option<oneshot::Receiver<Duration>>);
+
+impl DrainAsked {
+    /// Asked by whoever holds the sender.
+    pub fn by(receiver: oneshot::Receiver<Duration>) -> Self {
+        Self(Some(receiver))
+    }
+
+    /// Waits for the deadline that comes with the question, which is asked once at most. Cancel-safe.
+    pub async fn asked(&mut self) -> Duration {
+        if let Some(receiver) = &mut self.0 {
+            let asked = receiver.await;
+            self.0 = None;
+            if let Ok(deadline) = asked {
+                return deadline;
+            }
+        }
+        std::future::pending().await
     }
 }
 

@@ -10,8 +10,11 @@ use crate::lanes::{Entry, Lanes};
 use crate::outbox::RetryMetadata;
 use crate::pace::Pace;
 use crate::partitions::Partitions;
+use crate::probation::position;
 use crate::record_head::{self, RecordHead};
 use crate::retry_state::{RetryAnswer, RetryState};
+#[cfg(feature = "sabotage")]
+use crate::sabotage::{Stage, handles};
 use crate::stats::{Cause, ConsumerStats};
 use crate::window::Ticket;
 use bytes::Bytes;
@@ -68,12 +71,26 @@ impl Flow {
     }
 
     pub fn arrived(&mut self, record: InRecord, now_ns: u64, wall_ms: i64) {
-        let InRecord { partition, epoch, offset, payload, .. } = record;
-        let Some(own) = self.partitions.under(partition, epoch) else { return };
-        let Ok(ticket) = own.deliver(offset) else {
+        if let Some(ticket) = self.deliver(&record) {
+            self.take_in(record, ticket, now_ns, wall_ms);
+        }
+    }
+
+    /// Takes a record into its window, if its partition is ours.
+    pub fn deliver(&mut self, record: &InRecord) -> Option<Ticket> {
+        let own = self.partitions.under(record.partition, record.epoch)?;
+        let ticket = own.deliver(record.offset);
+        if ticket.is_err() {
             self.stats.not_ascending.add(1);
-            return;
-        };
+        }
+        ticket.ok()
+    }
+
+    /// Takes in a record that is in its window, if its partition is still ours.
+    pub fn take_in(&mut self, record: InRecord, ticket: Ticket, now_ns: u64, wall_ms: i64) {
+        let InRecord { partition, epoch, offset, payload, .. } = record;
+        handles(Stage::Arrival, &payload);
+        let Some(own) = self.partitions.under(partition, epoch) else { return };
         let head = record_head::read(&payload);
         let lane = head.as_ref().ok().and_then(|head| self.lanes.find(head.bonus_type));
         own.delivered(lane);
@@ -111,6 +128,34 @@ impl Flow {
                 self.archive.push(ArchiveItem::record(key, payload, detail));
             }
         }
+    }
+
+    /// Takes in a record that is not to be handled: it goes to the archive as it came, and nowhere else, however long
+    /// the archive takes.
+    pub fn quarantine(&mut self, record: &InRecord, ticket: Ticket, now_ns: u64) -> Key {
+        let position = position(record);
+        let in_flight = InFlightRecord {
+            position,
+            ticket: keep(ticket),
+            payload: record.payload.clone(),
+            lane: None,
+            attempt: 0,
+            failures: 0,
+            not_before_ms: 0,
+            since_ns: now_ns,
+            place: Place::Gone,
+            cut_at: 0,
+            uncut: 0,
+            open: 1,
+            is_overdue: false,
+            outlasts_delay_queue: false,
+        };
+        let key = self.table.insert(in_flight);
+        let detail =
+            format!("record {}/{}/{} made a consumer panic", self.topic, position.partition, position.offset);
+        let payload = record.payload.clone();
+        self.archive.push(ArchiveItem::whole(key, payload, Rejection::Quarantined, detail));
+        key
     }
 
     /// Decides where a record waits. Whatever is to become of it, it does not happen before it is due: what was
@@ -253,6 +298,7 @@ impl Flow {
     ) {
         let before = all.settled();
         for at in range {
+            handles(Stage::Answer, &call.events[at]);
             match replies.get(at).unwrap_or(&NO_ANSWER) {
                 GrantReply::Credited => all.credited += 1,
                 GrantReply::AlreadyCredited => all.already += 1,
@@ -335,6 +381,7 @@ impl Flow {
             not_before_ms: record.not_before_ms,
         };
         self.count_requeued(record.lane, cause, events.len());
+        events.iter().for_each(|event| handles(Stage::WriteBack, event));
         events.into_iter().for_each(|event| self.retries.push(&metadata, 0, key, event));
     }
 
@@ -498,3 +545,17 @@ fn keep(ticket: Ticket) -> Option<Ticket> {
     }
     Some(ticket)
 }
+
+/// Where a test may make the loop panic, by the bytes that it handles.
+#[cfg(not(feature = "sabotage"))]
+#[derive(Clone, Copy)]
+enum Stage {
+    Arrival,
+    Answer,
+    WriteBack,
+}
+
+/// Nothing, but under test.
+#[cfg(not(feature = "sabotage"))]
+#[inline]
+const fn handles(_: Stage, _: &Bytes) {}

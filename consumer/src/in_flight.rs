@@ -157,6 +157,11 @@ impl InFlightTable {
         self.bytes
     }
 
+    /// All records in flight.
+    pub fn iter(&self) -> impl Iterator<Item = &InFlightRecord> {
+        self.slots.iter().filter_map(|(_, slot)| slot.as_ref())
+    }
+
     /// The keys of a partition's records.
     pub fn keys_of(&self, partition: u32) -> Vec<Key> {
         let of_it = |record: &&InFlightRecord| record.position.partition == partition;

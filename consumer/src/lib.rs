@@ -36,6 +36,8 @@
 //! | whether the session is over, and what share of the limits is ours | `liveness`, `membership`, `shared_limiter` |
 //! | turns with the broker | `broker_link` |
 //! | how a consumer ends | `drain` |
+//! | how it begins, and begins anew after a panic | [`Supervisor`], `dispatch/restart` |
+//! | which record made it panic | `probation` |
 //!
 //! # Rules
 //! - **Nothing is archived for a limit or a fuse.** An event is archived only after more than `max_failures` failed
@@ -51,11 +53,19 @@
 //!   the overflow is requeued, at most `churn_per_s` records per second.
 //! - **In flight.** At most `in_hand_max` events are in calls; half of that number is split among the types, so a type
 //!   whose downstream hangs leaves the others their part.
-//! - **Fleet** ([`SharedLimiter`]). The share of each limit is the partitions owned ÷ all. It is lowered before a
+//! - **Fleet** ([`SharedLimiter`]). The share of each limit is the partitions owned ÷ those of all topics that the rules
+//!   name, draining ones too; for two minutes after a change of the topics, the smaller part counts. It is lowered before a
 //!   revoked partition can go. An instance that has not polled within the session time-out admits nothing, and its
 //!   partitions no longer count for the other topics of its process.
 //! - **Priority across topics.** Within a topic, cash asks first. Two topics of one process share the global
 //!   bucket as they ask.
+//!
+//! # Panics
+//! A [`Supervisor`] opens the broker's consumer, for as long as that takes, and starts the loop again after a panic,
+//! with the same source, so that no other member of the group is given what made it panic. The records that were in
+//! flight are let in again in groups that each further panic halves. A record that is alone in flight at two panics is
+//! archived whole, with the reason `quarantined`, and the others go on. After [`Options::panics_max`] panics in a row
+//! without progress the supervisor gives up, and its process should end.
 //!
 //! # What if we die here?
 //! Everything in memory is a copy of something uncommitted: after a crash it is delivered again and granted
@@ -100,6 +110,7 @@
 
 mod archive;
 mod broker_link;
+mod caught;
 mod consumer;
 mod delay_queue;
 mod dispatch;
@@ -117,6 +128,7 @@ mod pace;
 mod partition;
 mod partitions;
 mod parts;
+mod probation;
 mod record_head;
 mod replay;
 mod requeue;
@@ -128,16 +140,19 @@ pub mod sabotage;
 mod shared_limiter;
 pub mod spill_log;
 mod stats;
+mod supervisor;
 mod sync;
+mod topology;
 mod units;
 mod watchdog;
 pub mod window;
 
 pub use consumer::{ConsumerHandle, Crashed, spawn};
 pub use drain::DrainReport;
-pub use options::Options;
+pub use options::{Options, OutOfRange};
 pub use parts::{Parts, RulesNow};
 pub use requeue::{Done, RequeueOutcome, RequeueRecord, RequeueSink};
 pub use shared_limiter::{Member, SharedLimiter};
 pub use spill_log::SpillLog;
 pub use stats::{Cause, ConsumerStats, Count, TypeStats};
+pub use supervisor::{OpenSource, Opening, SupervisedParts, Supervisor, SupervisorState};

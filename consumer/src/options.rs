@@ -18,8 +18,49 @@ pub struct Options {
     /// Records that a full lane or a full delay queue may send back to the queues per second: 1 to 100,000. Default
     /// 1,000. Beyond it the fetch slows down: better late than a broker that is busy with our leftovers.
     pub churn_per_s: u64,
-    /// Seeds the jitter of delays. Default 0; give each instance its own.
+    /// Panics of the loop in a row, without progress between them, after which the supervisor gives up: 1 to 1,000.
+    /// Default 10.
+    pub panics_max: u32,
+    /// Seeds the jitter of delays. Default 0; give each instance its own. It is no option of a file.
+    #[serde(skip)]
     pub jitter_seed: u64,
+}
+
+/// An option is out of its range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is {value}, but only {low} to {high} is allowed")]
+pub struct OutOfRange {
+    /// The option.
+    pub name: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// The least that is allowed.
+    pub low: u64,
+    /// The most.
+    pub high: u64,
+}
+
+impl Options {
+    /// Checks that each option is in its range.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first option that is not.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        let wide = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
+        for (name, value, low, high) in [
+            ("commit_every_ms", self.commit_every_ms, 1, 60_000),
+            ("session_timeout_ms", self.session_timeout_ms, 100, 600_000),
+            ("fetch_records_max", wide(self.fetch_records_max), 1, 10_000),
+            ("fetch_bytes_max", wide(self.fetch_bytes_max), 64 << 10, 64 << 20),
+            ("churn_per_s", self.churn_per_s, 1, 100_000),
+            ("panics_max", self.panics_max.into(), 1, 1_000),
+        ] {
+            if !(low..=high).contains(&value) {
+                return Err(OutOfRange { name, value, low, high });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Default for Options {
@@ -30,7 +71,29 @@ impl Default for Options {
             fetch_records_max: 512,
             fetch_bytes_max: 4 << 20,
             churn_per_s: 1_000,
+            panics_max: 10,
             jitter_seed: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_has_a_range_and_the_defaults_are_in_it() {
+        assert_eq!(Options::default().check(), Ok(()));
+        let wrong = Options { churn_per_s: 0, ..Options::default() }.check().unwrap_err();
+        assert_eq!(wrong.to_string(), "churn_per_s is 0, but only 1 to 100000 is allowed");
+        for wrong in [
+            Options { commit_every_ms: 60_001, ..Options::default() },
+            Options { session_timeout_ms: 99, ..Options::default() },
+            Options { fetch_records_max: 0, ..Options::default() },
+            Options { fetch_bytes_max: 1, ..Options::default() },
+            Options { panics_max: 0, ..Options::default() },
+        ] {
+            assert!(wrong.check().is_err(), "{wrong:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::in_flight::Key;
 use crate::requeue::RequeueRecord;
 use crate::requeue_delay::{Jitter, delay_ms};
+use crate::spill_log::RouteId;
 use bytes::Bytes;
 use std::sync::Arc;
 use windfall_contract::rules::Pacing;
@@ -139,6 +140,16 @@ impl PendingRequeue {
             Body::Events(events) => u32::try_from(events.len()).unwrap_or(u32::MAX),
             Body::Raw(_) => 1,
         }
+    }
+
+    /// The route that it takes.
+    pub fn route(&self) -> RouteId {
+        let first = match &self.body {
+            Body::Events(events) => events.first().map(|event| &event[..]).unwrap_or_default(),
+            Body::Raw(_) => &[],
+        };
+        let view = EventRef::parse(first).unwrap_or_default();
+        RouteId::named(view.activity, view.scene, &self.bonus_type)
     }
 
     /// The record to write.

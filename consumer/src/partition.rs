@@ -37,6 +37,19 @@ pub(crate) struct Partition {
     dropped_seen: u64,
 }
 
+/// How far a partition is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Standing {
+    pub epoch: Epoch,
+    pub committed: u64,
+    /// The lowest offset that is not finished.
+    pub position: u64,
+    /// The offset that is read next.
+    pub next: u64,
+    /// Records delivered and not finished.
+    pub unfinished: u64,
+}
+
 /// What a look at a partition's progress found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
@@ -64,6 +77,11 @@ impl Partition {
             run: None,
             dropped_seen: 0,
         }
+    }
+
+    /// As the loop before this one left it, but for its unfinished records.
+    pub fn resumed(at: &Standing, now_ns: u64) -> Self {
+        Self { committed: at.committed, ..Self::new(at.epoch, at.position, now_ns) }
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -140,6 +158,26 @@ impl Partition {
     pub fn commit(&mut self, partition: u32) -> Option<Commit> {
         let next_offset = self.window.advance();
         (next_offset > self.committed).then_some(Commit { partition, epoch: self.epoch, next_offset })
+    }
+
+    /// Where it stands, for a loop that goes on after a panic of this one.
+    pub fn standing(&mut self) -> Standing {
+        Standing {
+            epoch: self.epoch,
+            committed: self.committed,
+            position: self.window.advance(),
+            next: self.window.next_offset(),
+            unfinished: self.window.in_flight(),
+        }
+    }
+
+    /// Everything that was delivered to the loop before this one is in the window again, or finished.
+    pub fn catch_up(&mut self, next: u64) {
+        if next > self.window.next_offset()
+            && let Ok(ticket) = self.window.deliver(next - 1)
+        {
+            ticket.finish();
+        }
     }
 
     /// A commit was stored.

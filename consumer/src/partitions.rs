@@ -2,7 +2,7 @@
 
 use crate::in_flight::{InFlightTable, Key};
 use crate::lanes::Lanes;
-use crate::partition::{Partition, Progress};
+use crate::partition::{Partition, Progress, Standing};
 use crate::units::NS_PER_MS;
 use std::collections::BTreeMap;
 use windfall_contract::broker::{Acks, Commit, Epoch};
@@ -135,6 +135,24 @@ impl Partitions {
             paused += u64::from(own.is_paused());
         }
         paused
+    }
+
+    /// Where each partition stands, for a loop that goes on after a panic of this one.
+    pub fn standings(&mut self) -> BTreeMap<u32, Standing> {
+        self.all.iter_mut().map(|(&number, own)| (number, own.standing())).collect()
+    }
+
+    /// Takes over a partition of the loop before this one, which may have paused it.
+    pub fn resume(&mut self, partition: u32, at: &Standing, now_ns: u64) {
+        self.all.insert(partition, Partition::resumed(at, now_ns));
+        self.pauses.push((partition, false));
+    }
+
+    /// Everything that was delivered to the loop before this one is in the windows again, or finished.
+    pub fn catch_up(&mut self, partition: u32, next: u64) {
+        if let Some(own) = self.all.get_mut(&partition) {
+            own.catch_up(next);
+        }
     }
 
     pub fn has_pauses(&self) -> bool {

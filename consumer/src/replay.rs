@@ -2,9 +2,10 @@
 
 use crate::requeue::{RequeueOutcome, RequeueRecord, RequeueSink};
 use crate::requeue_calls::RequeueCalls;
-use crate::spill_log::{EntryId, SpillError, SpillLog};
+use crate::spill_log::{EntryId, RouteId, SpillError, SpillLog};
 use crate::stats::ConsumerStats;
 use crate::units::NS_PER_MS;
+use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::task::{JoinError, JoinSet};
 
@@ -16,22 +17,34 @@ const REPLAY_PAUSE_MAX_NS: u64 = 10_000 * NS_PER_MS;
 
 /// The replay of the process's spill log by one of its consumers. Several may replay at once: an entry is taken by
 /// one of them at a time, and dropped with its replay it waits again for whoever replays next.
+///
+/// A route whose queues refuse rests, and then one entry of it tries them: the entries of other routes do not wait
+/// behind it.
 pub(crate) struct Replay {
     topic: Arc<str>,
     stats: Arc<ConsumerStats>,
     log: Arc<SpillLog>,
-    requeues: RequeueCalls<EntryId>,
+    requeues: RequeueCalls<(EntryId, RouteId)>,
     /// Takes the next entries; one task at most.
     takes: JoinSet<Result<Taken, SpillError>>,
     take_at_ns: u64,
-    pause_ns: u64,
+    resting: HashMap<RouteId, Rest>,
     answered: Vec<(EntryId, RequeueOutcome)>,
     settles: JoinSet<Result<(), SpillError>>,
 }
 
+/// A route whose queues have refused.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    until_ns: u64,
+    pause_ns: u64,
+    /// An entry is on its way to try the queues.
+    is_tried: bool,
+}
+
 /// What a sink or the log has answered.
 pub(crate) enum ReplayAnswer {
-    Requeued(EntryId, RequeueOutcome),
+    Requeued((EntryId, RouteId), RequeueOutcome),
     Taken(Result<Result<Taken, SpillError>, JoinError>),
     Settled(Result<Result<(), SpillError>, JoinError>),
 }
@@ -63,7 +76,7 @@ impl Replay {
             requeues: RequeueCalls::new(sink, REPLAY_MOST),
             takes: JoinSet::new(),
             take_at_ns: 0,
-            pause_ns: REPLAY_EVERY_NS,
+            resting: HashMap::new(),
             answered: Vec::new(),
             settles: JoinSet::new(),
         }
@@ -76,17 +89,21 @@ impl Replay {
             let answered = self.unsettled(answered);
             self.settles.spawn_blocking(move || answered.settle());
         }
-        let is_idle = self.takes.is_empty() && self.requeues.len() == 0;
-        if may_take && is_idle && now_ns >= self.take_at_ns {
-            let log = Arc::clone(&self.log);
-            self.takes.spawn_blocking(move || Taken::from_log(log));
+        // What waits for one route's queues leaves room to the others.
+        let has_room = self.takes.is_empty() && self.requeues.len() <= REPLAY_MOST / 2;
+        if may_take && has_room && now_ns >= self.take_at_ns {
+            let (log, most) = (Arc::clone(&self.log), REPLAY_MOST - self.requeues.len());
+            let of_resting = |rest: &Rest| usize::from(!rest.is_tried && now_ns >= rest.until_ns);
+            let of_route: HashMap<RouteId, usize> =
+                self.resting.iter().map(|(&route, rest)| (route, of_resting(rest))).collect();
+            self.takes.spawn_blocking(move || Taken::from_log(log, most, &of_route));
         }
     }
 
     /// Waits for an answer; for ever where none is due. Cancel-safe.
     pub async fn next(&mut self) -> ReplayAnswer {
         tokio::select! {
-            (entry, outcome) = self.requeues.next() => ReplayAnswer::Requeued(entry, outcome),
+            (what, outcome) = self.requeues.next() => ReplayAnswer::Requeued(what, outcome),
             Some(taken) = self.takes.join_next() => ReplayAnswer::Taken(taken),
             Some(settled) = self.settles.join_next() => ReplayAnswer::Settled(settled),
         }
@@ -94,8 +111,8 @@ impl Replay {
 
     /// An answer that is there already.
     pub fn try_next(&mut self) -> Option<ReplayAnswer> {
-        if let Some((entry, outcome)) = self.requeues.try_next() {
-            return Some(ReplayAnswer::Requeued(entry, outcome));
+        if let Some((what, outcome)) = self.requeues.try_next() {
+            return Some(ReplayAnswer::Requeued(what, outcome));
         }
         if let Some(taken) = self.takes.try_join_next() {
             return Some(ReplayAnswer::Taken(taken));
@@ -105,9 +122,9 @@ impl Replay {
 
     pub fn take_in(&mut self, answer: ReplayAnswer, now_ns: u64) {
         match answer {
-            ReplayAnswer::Requeued(entry, outcome) => self.requeued(entry, outcome),
+            ReplayAnswer::Requeued((entry, route), outcome) => self.requeued(entry, route, outcome, now_ns),
             ReplayAnswer::Taken(taken) => {
-                self.take_at_ns = now_ns + self.pause_ns;
+                self.take_at_ns = now_ns + REPLAY_EVERY_NS;
                 match taken {
                     Ok(Ok(taken)) => self.begin(taken),
                     Ok(Err(error)) => self.warn(&error, "the salvage file cannot be read"),
@@ -127,25 +144,35 @@ impl Replay {
         // From here on the calls have them.
         let ids = std::mem::take(&mut entries.entries);
         for ((entry, _), record) in ids.into_iter().zip(records) {
-            self.requeues.begin(entry, record);
+            let route = RouteId::of(&record);
+            if let Some(rest) = self.resting.get_mut(&route) {
+                rest.is_tried = true;
+            }
+            self.requeues.begin((entry, route), record);
         }
     }
 
-    fn requeued(&mut self, entry: EntryId, outcome: RequeueOutcome) {
+    fn requeued(&mut self, entry: EntryId, route: RouteId, outcome: RequeueOutcome, now_ns: u64) {
         match outcome {
             RequeueOutcome::Stored => {
                 self.stats.replayed.add(1);
-                self.pause_ns = REPLAY_EVERY_NS;
+                self.resting.remove(&route);
+                // These queues take records again: the next ones follow at once, until none is left.
+                self.take_at_ns = 0;
             }
-            // Once per batch, however many entries of it were refused.
-            RequeueOutcome::Refused if self.requeues.len() == 0 => {
-                self.pause_ns = (self.pause_ns * 2).min(REPLAY_PAUSE_MAX_NS);
+            RequeueOutcome::Refused => {
+                let rest = self.resting.entry(route).or_insert(Rest {
+                    until_ns: 0,
+                    pause_ns: REPLAY_EVERY_NS,
+                    is_tried: false,
+                });
+                // Once per batch, however many entries of it were refused.
+                if now_ns >= rest.until_ns {
+                    rest.until_ns = now_ns + rest.pause_ns;
+                    rest.pause_ns = (rest.pause_ns * 2).min(REPLAY_PAUSE_MAX_NS);
+                }
+                rest.is_tried = false;
             }
-            RequeueOutcome::Refused => {}
-        }
-        if self.requeues.len() == 0 && outcome == RequeueOutcome::Stored {
-            // The queues take records again: the next ones follow at once, until none is left.
-            self.take_at_ns = 0;
         }
         self.answered.push((entry, outcome));
     }
@@ -162,7 +189,11 @@ impl Replay {
 impl Drop for Replay {
     /// Leaves the entries that are still with the sink to whoever replays next.
     fn drop(&mut self) {
-        let in_flight = self.requeues.give_up().map(|entry| (entry, RequeueOutcome::Refused));
+        // What has been stored meanwhile need not be replayed again.
+        while let Some(((entry, _), outcome)) = self.requeues.try_next() {
+            self.answered.push((entry, outcome));
+        }
+        let in_flight = self.requeues.give_up().map(|(entry, _)| (entry, RequeueOutcome::Refused));
         let mut entries = std::mem::take(&mut self.answered);
         entries.extend(in_flight);
         drop(self.unsettled(entries));
@@ -170,8 +201,13 @@ impl Drop for Replay {
 }
 
 impl Taken {
-    fn from_log(log: Arc<SpillLog>) -> Result<Self, SpillError> {
-        let (ids, records): (Vec<EntryId>, Vec<RequeueRecord>) = log.take(REPLAY_MOST)?.into_iter().unzip();
+    fn from_log(
+        log: Arc<SpillLog>,
+        most: usize,
+        of_route: &HashMap<RouteId, usize>,
+    ) -> Result<Self, SpillError> {
+        let taken = log.take_by(most, |route| of_route.get(&route).copied().unwrap_or(most))?;
+        let (ids, records): (Vec<EntryId>, Vec<RequeueRecord>) = taken.into_iter().unzip();
         let entries = ids.into_iter().map(|entry| (entry, RequeueOutcome::Refused)).collect();
         Ok(Self { entries: Unsettled { log, entries }, records })
     }
@@ -247,6 +283,53 @@ mod tests {
         until(&log, 0).await;
         drop(replay);
         until(&log, 3).await;
+    }
+
+    /// Takes what is not for the one route whose queues are away.
+    #[derive(Default)]
+    struct AllBut(parking_lot::Mutex<Vec<i64>>);
+
+    impl RequeueSink for AllBut {
+        fn requeue(&self, record: RequeueRecord, done: Done) {
+            if record.scene == "away" {
+                return done(RequeueOutcome::Refused);
+            }
+            self.0.lock().push(record.first_user_id);
+            done(RequeueOutcome::Stored);
+        }
+    }
+
+    /// A thousand entries whose queues are away stood before the one that could go, and were taken again and again.
+    #[tokio::test]
+    async fn entries_of_a_route_whose_queues_are_away_do_not_starve_those_behind_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(SpillLog::open(dir.path(), 1 << 20).unwrap());
+        let record = |scene: &str, n: i64| RequeueRecord {
+            bonus_type: "cash".into(),
+            activity: "spring".into(),
+            scene: scene.into(),
+            first_user_id: n,
+            key: vec![b'k'],
+            payload: vec![b'p'],
+            events: 1,
+        };
+        let mut records: Vec<_> = (0..1_000).map(|n| record("away", n)).collect();
+        records.extend((0..100).map(|n| record("here", n)));
+        log.append(&records).unwrap();
+        let sink = Arc::new(AllBut::default());
+        let mut replay = Replay::new("rain".into(), Arc::clone(&sink) as _, Arc::clone(&log), Arc::default());
+        let mut now_ns = 0;
+        while sink.0.lock().len() < 100 {
+            assert!(now_ns < 10 * REPLAY_EVERY_NS, "only {} were replayed", sink.0.lock().len());
+            replay.turn(true, now_ns);
+            match tokio::time::timeout(Duration::from_millis(50), replay.next()).await {
+                Ok(answer) => replay.take_in(answer, now_ns),
+                Err(_) => now_ns += REPLAY_EVERY_NS,
+            }
+        }
+        assert_eq!(*sink.0.lock(), (0..100).collect::<Vec<_>>(), "each once, the oldest first");
+        drop(replay);
+        until(&log, 1_000).await;
     }
 
     /// The same between an answer and the task that settles it.

@@ -6,17 +6,20 @@ use crate::outbox::{Outbox, PendingRequeue, RetryMetadata};
 use crate::requeue::{RequeueOutcome, RequeueRecord, RequeueSink};
 use crate::requeue_calls::RequeueCalls;
 use crate::requeue_delay::Jitter;
-use crate::spill_log::{SpillError, SpillLog};
+use crate::spill_log::{RouteId, SpillError, SpillLog};
 use crate::stats::ConsumerStats;
 use crate::units::NS_PER_MS;
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use tokio::task::{JoinError, JoinSet};
 use windfall_contract::rules::Pacing;
 
 /// Records with the sink at once; more wait for one of these to be answered.
 const REQUEUES_IN_FLIGHT_MAX: usize = 1024;
+/// Of one route, so that queues that are away do not starve the others.
+const REQUEUES_OF_ROUTE_MAX: usize = 256;
 /// How long refused records wait before the queues are tried again, where the spill log fails too.
 const TRY_AGAIN_NS: u64 = 500 * NS_PER_MS;
 
@@ -26,9 +29,13 @@ pub(crate) struct RetryState {
     stats: Arc<ConsumerStats>,
     log: Arc<SpillLog>,
     outbox: Outbox,
-    /// For room among those with the sink.
-    waiting: VecDeque<PendingRequeue>,
-    requeues: RequeueCalls<PendingRequeue>,
+    /// For room among those with the sink, by route.
+    waiting: BTreeMap<RouteId, VecDeque<PendingRequeue>>,
+    /// The route whose turn was the last.
+    served: Option<RouteId>,
+    requeues: RequeueCalls<(RouteId, PendingRequeue)>,
+    /// Records of a route that are with the sink.
+    with_sink: HashMap<RouteId, usize>,
     /// For the spill log.
     refused: Vec<PendingRequeue>,
     /// Being appended to it, by the one task of `appends`.
@@ -46,7 +53,7 @@ pub(crate) struct RetryState {
 
 /// What a sink or the spill log has answered.
 pub(crate) enum RetryAnswer {
-    Requeued(PendingRequeue, RequeueOutcome),
+    Requeued((RouteId, PendingRequeue), RequeueOutcome),
     Appended(Result<Result<(), SpillError>, JoinError>),
 }
 
@@ -63,7 +70,9 @@ impl RetryState {
             stats,
             log,
             outbox: Outbox::default(),
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            served: None,
+            with_sink: HashMap::new(),
             requeues: RequeueCalls::new(sink, REQUEUES_IN_FLIGHT_MAX),
             refused: Vec::new(),
             appending: Vec::new(),
@@ -99,15 +108,20 @@ impl RetryState {
     /// Gives to the sink what may go, and to the spill log what the sink has refused.
     pub fn turn(&mut self, pacing: &Pacing, now_ns: u64, wall_ms: impl FnOnce() -> i64) {
         if now_ns >= self.try_again_ns {
-            self.waiting.extend(self.stranded.drain(..));
+            for pending in std::mem::take(&mut self.stranded) {
+                self.waits(pending);
+            }
         }
         if !self.outbox.is_empty() {
-            self.waiting.extend(self.outbox.take(pacing, wall_ms(), &mut self.jitter));
+            for pending in self.outbox.take(pacing, wall_ms(), &mut self.jitter) {
+                self.waits(pending);
+            }
         }
         while !self.requeues.is_full() {
-            let Some(pending) = self.waiting.pop_front() else { break };
+            let Some((route, pending)) = self.next_waiting() else { break };
             let record = pending.build();
-            self.requeues.begin(pending, record);
+            *self.with_sink.entry(route).or_default() += 1;
+            self.requeues.begin((route, pending), record);
         }
         if !self.refused.is_empty() && self.appends.is_empty() {
             self.appending = std::mem::take(&mut self.refused);
@@ -117,18 +131,41 @@ impl RetryState {
         }
     }
 
+    fn waits(&mut self, pending: PendingRequeue) {
+        self.waiting.entry(pending.route()).or_default().push_back(pending);
+    }
+
+    /// The next record that may go to the sink: routes take turns.
+    fn next_waiting(&mut self) -> Option<(RouteId, PendingRequeue)> {
+        let may_go = |route: &RouteId| {
+            self.with_sink.get(route).is_none_or(|&records| records < REQUEUES_OF_ROUTE_MAX)
+        };
+        let mut behind = self.waiting.range((self.served.map_or(Unbounded, Excluded), Unbounded));
+        let route = behind
+            .find(|(route, _)| may_go(route))
+            .or_else(|| self.waiting.iter().find(|(route, _)| may_go(route)));
+        let route = *route?.0;
+        self.served = Some(route);
+        let queue = self.waiting.get_mut(&route)?;
+        let pending = queue.pop_front();
+        if queue.is_empty() {
+            self.waiting.remove(&route);
+        }
+        Some((route, pending?))
+    }
+
     /// Waits for an answer; for ever where none is due. Cancel-safe.
     pub async fn next(&mut self) -> RetryAnswer {
         tokio::select! {
-            (pending, outcome) = self.requeues.next() => RetryAnswer::Requeued(pending, outcome),
+            (what, outcome) = self.requeues.next() => RetryAnswer::Requeued(what, outcome),
             Some(appended) = self.appends.join_next() => RetryAnswer::Appended(appended),
         }
     }
 
     /// An answer that is there already.
     pub fn try_next(&mut self) -> Option<RetryAnswer> {
-        if let Some((pending, outcome)) = self.requeues.try_next() {
-            return Some(RetryAnswer::Requeued(pending, outcome));
+        if let Some((what, outcome)) = self.requeues.try_next() {
+            return Some(RetryAnswer::Requeued(what, outcome));
         }
         self.appends.try_join_next().map(RetryAnswer::Appended)
     }
@@ -136,13 +173,18 @@ impl RetryState {
     /// Takes in an answer. What it says is stored waits to be taken by [`take_stored`](Self::take_stored).
     pub fn take_in(&mut self, answer: RetryAnswer, now_ns: u64) {
         match answer {
-            RetryAnswer::Requeued(pending, RequeueOutcome::Stored) => {
-                self.stats.requeues_stored.add(1);
-                self.is_stored(pending);
-            }
-            RetryAnswer::Requeued(pending, RequeueOutcome::Refused) => {
-                self.stats.requeues_refused.add(1);
-                self.refused.push(pending);
+            RetryAnswer::Requeued((route, pending), outcome) => {
+                self.is_answered(route);
+                match outcome {
+                    RequeueOutcome::Stored => {
+                        self.stats.requeues_stored.add(1);
+                        self.is_stored(pending);
+                    }
+                    RequeueOutcome::Refused => {
+                        self.stats.requeues_refused.add(1);
+                        self.refused.push(pending);
+                    }
+                }
             }
             RetryAnswer::Appended(Ok(Ok(()))) => {
                 let appended = std::mem::take(&mut self.appending);
@@ -157,6 +199,15 @@ impl RetryState {
     /// I3: these events are safe elsewhere, so their records need not keep them.
     pub fn take_stored(&mut self) -> impl Iterator<Item = (Key, u32)> {
         self.stored.drain(..)
+    }
+
+    fn is_answered(&mut self, route: RouteId) {
+        if let Some(records) = self.with_sink.get_mut(&route) {
+            *records = records.saturating_sub(1);
+            if *records == 0 {
+                self.with_sink.remove(&route);
+            }
+        }
     }
 
     fn is_stored(&mut self, pending: PendingRequeue) {

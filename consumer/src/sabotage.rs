@@ -1,8 +1,10 @@
 //! Switches that break a promise on purpose, so that a test can show that the end-to-end check notices.
 //! Only with the feature `sabotage`, which no release build has.
 
+use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+static PANICS: RwLock<Vec<(Stage, Vec<u8>)>> = RwLock::new(Vec::new());
 static EARLY_MARK: AtomicBool = AtomicBool::new(false);
 
 /// Finishes every ticket at delivery, before the grant: breaks I3 for all consumers of the process.
@@ -12,4 +14,29 @@ pub fn early_mark(on: bool) {
 
 pub(crate) fn is_early_mark() -> bool {
     EARLY_MARK.load(Ordering::SeqCst)
+}
+
+/// Where in a consumer's loop the bytes of a record or of an event are handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// A record is taken in.
+    Arrival,
+    /// The answer to an event's grant is taken in.
+    Answer,
+    /// An event is written back to a queue.
+    WriteBack,
+}
+
+/// From now on every loop of the process panics at this stage on bytes that contain `marker`.
+pub fn panic_at(stage: Stage, marker: &str) {
+    PANICS.write().push((stage, marker.as_bytes().to_vec()));
+}
+
+/// Panics if a test wants it.
+pub(crate) fn handles(stage: Stage, bytes: &[u8]) {
+    let is_wanted = |(at, marker): &(Stage, Vec<u8>)| {
+        *at == stage && bytes.windows(marker.len()).any(|window| window == marker)
+    };
+    let is_wanted = PANICS.read().iter().any(is_wanted);
+    assert!(!is_wanted, "a test wants a panic at the stage {stage:?}");
 }

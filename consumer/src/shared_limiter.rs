@@ -1,5 +1,6 @@
 //! The one limiter of a process, kept in step with the live rules and with the partitions that the process owns.
 
+use crate::topology::{Owned, SETTLE_NS, Topology};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +11,9 @@ use windfall_limiter::{Limiter, Now, Share};
 /// partitions owned.
 ///
 /// The share of a limit is the partitions owned, over all topics of the process, ÷ the partitions of all topics
-/// that the rules name. So the shares of a fleet never sum to more than one, whichever topics an instance
-/// consumes; a topic that nobody consumes leaves its part unused.
+/// that the rules name, active and draining ones. So the shares of a fleet never sum to more than one, whichever topics an
+/// instance consumes; a topic that nobody consumes leaves its part unused. For two minutes after a change of the topics
+/// each one carries the smaller part of before and after, so that this holds between processes of both versions, too.
 #[derive(Debug)]
 pub struct SharedLimiter {
     limiter: Arc<Limiter>,
@@ -21,18 +23,12 @@ pub struct SharedLimiter {
 #[derive(Debug, Default)]
 struct State {
     version: Option<u64>,
-    /// Partitions of the topics in the rules.
-    configured: BTreeMap<String, u32>,
-    consumed: BTreeMap<String, Consumed>,
+    /// Of the rules in force.
+    topology: Topology,
+    /// While a change of the topics settles: the smallest parts of all versions that are not settled, and until when.
+    settling: Option<(Topology, Now)>,
+    owned: BTreeMap<Member, (String, Owned)>,
     next_member: u64,
-}
-
-/// A topic consumed here.
-#[derive(Debug, Default)]
-struct Consumed {
-    partitions: u32,
-    /// Partitions owned, by member: a consumer that goes takes nothing of another one's along.
-    owned: BTreeMap<Member, u32>,
 }
 
 /// One consumer of the process, as the limiter counts them.
@@ -61,8 +57,17 @@ impl SharedLimiter {
         state.version = Some(rules.version);
         let types: Vec<_> = rules.limits.types.iter().map(|(name, rule)| (name.clone(), *rule)).collect();
         self.limiter.apply(rules.limits.global, &types, now);
-        state.configured =
-            rules.topics.iter().map(|(name, topic)| (name.clone(), topic.partitions)).collect();
+        let topology = Topology::of(rules);
+        if topology != state.topology {
+            let is_first = state.topology.is_empty();
+            let before = std::mem::replace(&mut state.topology, topology);
+            if !is_first {
+                let before =
+                    state.settling.take().map_or(before.clone(), |(smallest, _)| smallest.smaller(&before));
+                let smallest = before.smaller(&state.topology);
+                state.settling = Some((smallest, Now(now.0.saturating_add(SETTLE_NS))));
+            }
+        }
         self.limiter.set_share(state.share(), now);
     }
 
@@ -77,24 +82,44 @@ impl SharedLimiter {
     /// it before the next owner can take them.
     pub fn set_owned(&self, member: Member, topic: &str, owned: u32, of: u32, now: Now) {
         let mut state = self.state.lock();
-        let consumed = state.consumed.entry(topic.to_owned()).or_default();
-        consumed.partitions = of;
         if owned > 0 {
-            consumed.owned.insert(member, owned);
+            state.owned.insert(member, (topic.to_owned(), Owned { owned, of }));
         } else {
-            consumed.owned.remove(&member);
+            state.owned.remove(&member);
         }
         self.limiter.set_share(state.share(), now);
+    }
+
+    /// Ends the time in which a change of the topics settles, when it is over. Cheap: ask now and then.
+    pub fn settle(&self, now: Now) {
+        let mut state = self.state.lock();
+        if state.settling.as_ref().is_some_and(|(_, until)| now >= *until) {
+            state.settling = None;
+            self.limiter.set_share(state.share(), now);
+        }
     }
 }
 
 impl State {
     fn share(&self) -> Share {
-        let owned = |topic: &Consumed| topic.owned.values().sum::<u32>().min(topic.partitions);
-        let unconsumed = self.configured.iter().filter(|(name, _)| !self.consumed.contains_key(*name));
-        let of = self.consumed.values().map(|topic| topic.partitions).sum::<u32>()
-            + unconsumed.map(|(_, partitions)| partitions).sum::<u32>();
-        let owned = self.consumed.values().map(owned).sum();
-        Share::new(owned, of).unwrap_or(Share::NONE)
+        // Owned twice where a partition moves between two consumers of the process: it counts once.
+        let mut owned: BTreeMap<&str, Owned> = BTreeMap::new();
+        for (topic, part) in self.owned.values() {
+            let sum = owned.entry(topic).or_insert(Owned { owned: 0, of: 0 });
+            (sum.owned, sum.of) = (sum.owned + part.owned, sum.of.max(part.of));
+        }
+        for part in owned.values_mut() {
+            part.owned = part.owned.min(part.of);
+        }
+        let topology = match &self.settling {
+            Some((smallest, _)) => smallest,
+            None => &self.topology,
+        };
+        if self.topology.is_empty() {
+            // Rules without topics: the process reads alone.
+            let (sum, of) = owned.values().fold((0, 0), |(sum, of), part| (sum + part.owned, of + part.of));
+            return Share::new(sum, of).unwrap_or(Share::NONE);
+        }
+        topology.share(owned.iter().map(|(topic, part)| (*topic, *part)))
     }
 }

@@ -7,20 +7,30 @@
 //! rewritten when it is full and half of it is done. So after a crash some are replayed twice, which their order
 //! numbers make harmless. `salvage.lock` is held while it is open.
 //!
+//! A damaged frame costs that frame alone. Its bytes go to the end of `salvage.damaged` for a person to look at,
+//! it is counted and told in the log, and every other frame is replayed.
+//!
 //! Everything here blocks on the disk: call it from a thread that may.
 
+mod frame;
+mod inspect;
+
+pub use frame::RouteId;
+pub use inspect::{Inspection, inspect};
+
+use self::frame::{HEAD_BYTES, MAGIC};
 use crate::requeue::{RequeueOutcome, RequeueRecord};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use windfall_proto::wire::{self, Malformed, Reader, Value};
+use std::time::Duration;
+use windfall_contract::declare_metrics;
 
-const MAGIC: &[u8; 8] = b"WFSALV01";
-const FRAME_HEAD_BYTES: usize = 8;
-/// A frame is a record and a few names; no broker takes one that large.
-const BODY_MAX_BYTES: u32 = 64 << 20;
+/// Whoever [inspects](inspect) the directory holds the lock for a moment.
+const LOCK_TRIES: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The spill log of a process.
 #[derive(Debug)]
@@ -30,6 +40,23 @@ pub struct SpillLog {
     file: Mutex<Log>,
     /// Locked as long as this is open.
     _lock: File,
+}
+
+declare_metrics! {
+    /// What a process's salvage file holds and has lost.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct SpillStats {
+        gauge "windfall_salvage_pending_records"
+        "Records in the salvage file that no broker has stored yet" {
+            /// Records that no broker has stored yet, now.
+            pub pending: u64,
+        }
+        counter "windfall_salvage_damaged_frames_total"
+        "Damaged frames of the salvage file; their bytes are kept in salvage.damaged" {
+            /// Runs of damaged bytes that were set aside.
+            pub damaged: u64,
+        }
+    }
 }
 
 /// Names an entry while the file is open.
@@ -78,6 +105,8 @@ struct Log {
     len: u64,
     entries: VecDeque<Entry>,
     next_id: u64,
+    /// Runs of damaged bytes that were set aside.
+    damaged: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +114,7 @@ struct Entry {
     id: u64,
     at: u64,
     body_bytes: u32,
+    route: RouteId,
     state: EntryState,
 }
 
@@ -96,25 +126,26 @@ enum EntryState {
 }
 
 impl SpillLog {
-    /// Opens or creates the file in `dir`, at most `max_bytes` long. What it holds is there to be taken.
-    ///
-    /// A damaged end (a write that a crash cut short, which nobody was told had succeeded) is copied to
-    /// the end of `salvage.damaged` for a person to look at, and cut off.
+    /// Opens or creates the file in `dir`, at most `max_bytes` long. What it holds is there to be taken. What is
+    /// damaged is set aside first; at the end of the file that may be a write that a crash cut short, which nobody was
+    /// told had succeeded.
     ///
     /// # Errors
     /// [`SpillOpenError`].
     pub fn open(dir: &Path, max_bytes: u64) -> Result<Self, SpillOpenError> {
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |source| SpillOpenError::Io { path, source }
-        };
+        let at = open_error;
         std::fs::create_dir_all(dir).map_err(at(dir))?;
         let lock_path = dir.join("salvage.lock");
         let lock = open_file(&lock_path).map_err(at(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(SpillOpenError::InUse(dir.to_owned())),
-            Err(TryLockError::Error(error)) => return Err(at(&lock_path)(error)),
+        let mut tries = LOCK_TRIES;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if tries > 1 => std::thread::sleep(LOCK_PAUSE),
+                Err(TryLockError::WouldBlock) => return Err(SpillOpenError::InUse(dir.to_owned())),
+                Err(TryLockError::Error(error)) => return Err(at(&lock_path)(error)),
+            }
+            tries -= 1;
         }
         let path = dir.join("salvage.log");
         let mut file = open_file(&path).map_err(at(&path))?;
@@ -124,9 +155,8 @@ impl SpillLog {
         if bytes.len() >= MAGIC.len() && bytes[..MAGIC.len()] != MAGIC[..] {
             return Err(SpillOpenError::Unknown(path));
         }
-        let (entries, len) = scan(&bytes);
-        let mut log = Log { file, len, next_id: entries.len() as u64, entries };
-        log.repair(dir, &bytes).map_err(at(&path))?;
+        let mut log = Log { file, len: bytes.len() as u64, next_id: 0, entries: VecDeque::new(), damaged: 0 };
+        log.take_over(dir, &bytes).map_err(at(&path))?;
         Ok(Self { dir: dir.to_owned(), max_bytes, file: Mutex::new(log), _lock: lock })
     }
 
@@ -138,13 +168,11 @@ impl SpillLog {
         let mut frames = Vec::new();
         let mut sizes = Vec::with_capacity(records.len());
         for record in records {
-            let body = encode(record);
-            let full = SpillError::Full { needed: body.len() as u64, max: u64::from(BODY_MAX_BYTES) };
-            let size = u32::try_from(body.len()).ok().filter(|size| *size <= BODY_MAX_BYTES).ok_or(full)?;
-            frames.extend_from_slice(&size.to_le_bytes());
-            frames.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
-            frames.extend_from_slice(&body);
-            sizes.push(size);
+            let needed = record.payload.len() as u64;
+            let full = SpillError::Full { needed, max: u64::from(frame::BODY_MAX_BYTES) };
+            let frame = frame::build(record).ok_or(full)?;
+            sizes.push((frame.len(), RouteId::of(record)));
+            frames.extend_from_slice(&frame);
         }
         let needed = frames.len() as u64;
         let log = &mut *self.file.lock();
@@ -158,26 +186,59 @@ impl SpillLog {
         Ok(())
     }
 
-    /// Takes up to `most` waiting entries for replay; each has to be [settled](Self::settle).
+    /// Takes up to `most` waiting entries for replay, the oldest first; each has to be [settled](Self::settle).
     ///
     /// # Errors
     /// [`SpillError::Io`]; nothing is taken.
     pub fn take(&self, most: usize) -> Result<Vec<(EntryId, RequeueRecord)>, SpillError> {
+        self.take_by(most, |_| most)
+    }
+
+    /// The same with at most `of_route` entries of each route, so that what no queue takes just now does not stand
+    /// before the rest. An entry that is damaged is set aside, and one that cannot be read waits again.
+    ///
+    /// # Errors
+    /// [`SpillError::Io`]; nothing is taken.
+    pub fn take_by(
+        &self,
+        most: usize,
+        of_route: impl Fn(RouteId) -> usize,
+    ) -> Result<Vec<(EntryId, RequeueRecord)>, SpillError> {
         let log = &mut *self.file.lock();
         let mut taken = Vec::new();
-        let waiting = log.entries.iter_mut().filter(|entry| entry.state == EntryState::Waiting);
-        for entry in waiting.take(most) {
-            let mut body = vec![0; entry.body_bytes as usize];
-            log.file.seek(SeekFrom::Start(entry.at + FRAME_HEAD_BYTES as u64))?;
-            log.file.read_exact(&mut body)?;
-            // It had the right checksum when it was written or scanned.
-            let record = decode(&body).map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad))?;
-            taken.push((EntryId(entry.id), record));
+        let mut routes: BTreeMap<RouteId, usize> = BTreeMap::new();
+        let mut unreadable = None;
+        for at in 0..log.entries.len() {
+            if taken.len() >= most {
+                break;
+            }
+            let entry = log.entries[at];
+            let left = routes.entry(entry.route).or_insert_with(|| of_route(entry.route));
+            if entry.state != EntryState::Waiting || *left == 0 {
+                continue;
+            }
+            match log.read(&entry) {
+                Ok(frame) => match frame::check(&frame) {
+                    Some(record) => {
+                        *left -= 1;
+                        log.entries[at].state = EntryState::Taken;
+                        taken.push((EntryId(entry.id), record));
+                    }
+                    None => match log.set_aside(&self.dir, &frame, entry.at) {
+                        Ok(()) => log.entries[at].state = EntryState::Done,
+                        Err(error) => unreadable = Some(error),
+                    },
+                },
+                Err(error) => unreadable = Some(error),
+            }
         }
-        for (EntryId(id), _) in &taken {
-            log.set_state(*id, EntryState::Taken);
+        if let Some(error) = &unreadable {
+            tracing::error!(%error, "a frame of the salvage file cannot be read or set aside");
         }
-        Ok(taken)
+        match unreadable {
+            Some(error) if taken.is_empty() => Err(error.into()),
+            _ => Ok(taken),
+        }
     }
 
     /// Says what became of an entry taken: a broker has it, or it waits again.
@@ -201,6 +262,23 @@ impl SpillLog {
         Ok(())
     }
 
+    /// Rewrites the file without the entries that a broker has stored.
+    ///
+    /// # Errors
+    /// [`SpillError::Io`]; they may be replayed again after a restart.
+    pub fn forget_stored(&self) -> Result<(), SpillError> {
+        let log = &mut *self.file.lock();
+        if log.entries.iter().any(|entry| entry.state == EntryState::Done) {
+            log.rewrite(&self.dir)?;
+        }
+        Ok(())
+    }
+
+    /// What it holds and has lost.
+    pub fn stats(&self) -> SpillStats {
+        SpillStats { pending: self.pending() as u64, damaged: self.file.lock().damaged }
+    }
+
     /// Entries that no broker has stored yet.
     pub fn pending(&self) -> usize {
         let log = self.file.lock();
@@ -215,40 +293,76 @@ impl SpillLog {
 }
 
 impl Log {
-    fn repair(&mut self, dir: &Path, bytes: &[u8]) -> io::Result<()> {
-        let good = usize::try_from(self.len).unwrap_or(bytes.len());
-        if good < bytes.len() {
-            // Behind what is there from an earlier damage, and safe before it is cut here: an entry that was
-            // acknowledged may be in it.
-            let kept = dir.join("salvage.damaged");
-            let mut kept = OpenOptions::new().append(true).create(true).open(kept)?;
-            kept.write_all(&bytes[good..])?;
-            kept.sync_all()?;
-            self.file.set_len(self.len)?;
-        }
+    /// Takes in what the file holds; sets damage aside, and leaves a file without it.
+    fn take_over(&mut self, dir: &Path, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() < MAGIC.len() {
+            self.file.set_len(0)?;
             self.file.seek(SeekFrom::Start(0))?;
             self.file.write_all(MAGIC)?;
             self.len = MAGIC.len() as u64;
+            self.file.sync_all()?;
+            return File::open(dir)?.sync_all();
+        }
+        let scan = frame::scan(bytes);
+        for frame in &scan.frames {
+            self.add(frame.at as u64, frame.body_bytes, RouteId::of(&frame.record));
+        }
+        for damaged in &scan.damaged {
+            // Safe before it is cut out here: an entry that was acknowledged may be in it.
+            self.set_aside(dir, &bytes[damaged.clone()], damaged.start as u64)?;
+        }
+        match scan.damaged.as_slice() {
+            [] => {}
+            [end] if end.end == bytes.len() => {
+                self.len = end.start as u64;
+                self.file.set_len(self.len)?;
+            }
+            _ => return self.rewrite(dir),
         }
         self.file.sync_all()?;
         File::open(dir)?.sync_all()
     }
 
-    fn append(&mut self, frames: &[u8], sizes: &[u32]) -> io::Result<()> {
+    /// Keeps damaged bytes for a person, behind what is there from an earlier damage.
+    fn set_aside(&mut self, dir: &Path, bytes: &[u8], at: u64) -> io::Result<()> {
+        let kept = dir.join("salvage.damaged");
+        let mut file = OpenOptions::new().append(true).create(true).open(&kept)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        self.damaged += 1;
+        let (kept, bytes) = (kept.display(), bytes.len());
+        tracing::error!(at, bytes, %kept, "a damaged frame of the salvage file is set aside; the rest is replayed");
+        Ok(())
+    }
+
+    fn append(&mut self, frames: &[u8], sizes: &[(usize, RouteId)]) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(self.len))?;
         // On an error `len` stays, so the next append overwrites what was written in part.
         self.file.write_all(frames)?;
         self.file.sync_data()?;
         let mut at = self.len;
-        for &body_bytes in sizes {
-            let id = self.next_id;
-            self.next_id += 1;
-            self.entries.push_back(Entry { id, at, body_bytes, state: EntryState::Waiting });
-            at += FRAME_HEAD_BYTES as u64 + u64::from(body_bytes);
+        for &(frame_bytes, route) in sizes {
+            // No frame is larger than that.
+            let body_bytes = u32::try_from(frame_bytes - HEAD_BYTES).unwrap_or(u32::MAX);
+            self.add(at, body_bytes, route);
+            at += frame_bytes as u64;
         }
         self.len = at;
         Ok(())
+    }
+
+    fn add(&mut self, at: u64, body_bytes: u32, route: RouteId) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.entries.push_back(Entry { id, at, body_bytes, route, state: EntryState::Waiting });
+    }
+
+    /// The bytes of an entry's frame.
+    fn read(&mut self, entry: &Entry) -> io::Result<Vec<u8>> {
+        let mut frame = vec![0; HEAD_BYTES + entry.body_bytes as usize];
+        self.file.seek(SeekFrom::Start(entry.at))?;
+        self.file.read_exact(&mut frame)?;
+        Ok(frame)
     }
 
     fn set_state(&mut self, id: u64, state: EntryState) {
@@ -260,12 +374,15 @@ impl Log {
 
     /// Rewrites the file without what is done, if that is half of it or more.
     fn compact(&mut self, dir: &Path) -> io::Result<()> {
-        let keep = |entry: &&Entry| entry.state != EntryState::Done;
-        let frame = |entry: &Entry| FRAME_HEAD_BYTES as u64 + u64::from(entry.body_bytes);
-        let kept: u64 = self.entries.iter().filter(keep).map(frame).sum();
+        let kept: u64 = self.entries.iter().filter(|entry| entry.is_kept()).map(Entry::bytes).sum();
         if kept > self.len / 2 {
             return Ok(());
         }
+        self.rewrite(dir)
+    }
+
+    /// Rewrites the file without what is done or damaged.
+    fn rewrite(&mut self, dir: &Path) -> io::Result<()> {
         let path = dir.join("salvage.log");
         let new_path = dir.join("salvage.new");
         let mut new =
@@ -273,13 +390,12 @@ impl Log {
         new.write_all(MAGIC)?;
         let mut entries = VecDeque::new();
         let mut at = MAGIC.len() as u64;
-        for entry in self.entries.iter().filter(keep) {
-            let mut bytes = vec![0; FRAME_HEAD_BYTES + entry.body_bytes as usize];
-            self.file.seek(SeekFrom::Start(entry.at))?;
-            self.file.read_exact(&mut bytes)?;
-            new.write_all(&bytes)?;
-            entries.push_back(Entry { at, ..*entry });
-            at += frame(entry);
+        let kept: Vec<Entry> = self.entries.iter().filter(|entry| entry.is_kept()).copied().collect();
+        for entry in kept {
+            let frame = self.read(&entry)?;
+            new.write_all(&frame)?;
+            entries.push_back(Entry { at, ..entry });
+            at += entry.bytes();
         }
         new.sync_all()?;
         let dir = File::open(dir)?;
@@ -290,68 +406,21 @@ impl Log {
     }
 }
 
+impl Entry {
+    fn is_kept(&self) -> bool {
+        self.state != EntryState::Done
+    }
+
+    fn bytes(&self) -> u64 {
+        HEAD_BYTES as u64 + u64::from(self.body_bytes)
+    }
+}
+
+fn open_error(path: &Path) -> impl FnOnce(io::Error) -> SpillOpenError + use<> {
+    let path = path.to_owned();
+    move |source| SpillOpenError::Io { path, source }
+}
+
 fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
-}
-
-/// The whole frames of a file, and where they end.
-fn scan(bytes: &[u8]) -> (VecDeque<Entry>, u64) {
-    let mut entries = VecDeque::new();
-    let mut at = MAGIC.len();
-    while let Some(body_bytes) = frame_at(bytes, at) {
-        let id = entries.len() as u64;
-        entries.push_back(Entry { id, at: at as u64, body_bytes, state: EntryState::Waiting });
-        at += FRAME_HEAD_BYTES + body_bytes as usize;
-    }
-    (entries, at.min(bytes.len()) as u64)
-}
-
-fn frame_at(bytes: &[u8], at: usize) -> Option<u32> {
-    let head = bytes.get(at..at + FRAME_HEAD_BYTES)?;
-    let (size, sum) = head.split_at(4);
-    let size = u32::from_le_bytes(size.try_into().ok()?);
-    let sum = u32::from_le_bytes(sum.try_into().ok()?);
-    let body = at + FRAME_HEAD_BYTES;
-    let body = bytes.get(body..body.checked_add(size as usize)?)?;
-    (size > 0 && crc32c::crc32c(body) == sum && decode(body).is_ok()).then_some(size)
-}
-
-fn encode(record: &RequeueRecord) -> Vec<u8> {
-    let mut out = Vec::with_capacity(record.payload.len() + 256);
-    wire::put_bytes(&mut out, 1, record.bonus_type.as_bytes());
-    wire::put_bytes(&mut out, 2, record.activity.as_bytes());
-    wire::put_bytes(&mut out, 3, record.scene.as_bytes());
-    wire::put_i64(&mut out, 4, record.first_user_id);
-    wire::put_bytes(&mut out, 5, &record.key);
-    wire::put_bytes(&mut out, 6, &record.payload);
-    wire::put_u64(&mut out, 7, record.events.into());
-    out
-}
-
-fn decode(body: &[u8]) -> Result<RequeueRecord, Malformed> {
-    let mut record = RequeueRecord {
-        bonus_type: String::new(),
-        activity: String::new(),
-        scene: String::new(),
-        first_user_id: 0,
-        key: Vec::new(),
-        payload: Vec::new(),
-        events: 0,
-    };
-    let mut reader = Reader::new(body);
-    while !reader.is_empty() {
-        let at = reader.position();
-        let (field, value): (u64, Value<'_>) = reader.field()?;
-        match field {
-            1 => record.bonus_type = wire::text(value, at)?.to_owned(),
-            2 => record.activity = wire::text(value, at)?.to_owned(),
-            3 => record.scene = wire::text(value, at)?.to_owned(),
-            4 => record.first_user_id = wire::int64(value, at)?,
-            5 => record.key = wire::blob(value, at)?.to_vec(),
-            6 => record.payload = wire::blob(value, at)?.to_vec(),
-            7 => record.events = wire::uint32(value, at)?,
-            _ => {}
-        }
-    }
-    Ok(record)
 }

@@ -177,6 +177,21 @@ declare_metrics! {
             /// Times that the loop found its session over and held back until it had polled.
             pub frozen: Count,
         }
+        counter "windfall_consumer_panics_total"
+        "Times that the consumer's loop panicked; it is started again" {
+            /// Times that the loop panicked.
+            pub panics: Count,
+        }
+        counter "windfall_quarantined_records_total"
+        "Records that made the consumer's loop panic and were archived whole, with the reason quarantined" {
+            /// Records that made the loop panic and were sent to the archive.
+            pub quarantined: Count,
+        }
+        gauge "windfall_consumer_running"
+        "1 while the consumer reads its topic; 0 while it waits for its broker, starts again, or has failed" {
+            /// Whether the loop runs, now.
+            pub running: Count,
+        }
         counter "windfall_not_ascending_records_total"
         "Records that were skipped because their offset, or a later one, was in flight already" {
             /// Records skipped because their offset, or a later one, was in hand.
@@ -252,6 +267,16 @@ impl ConsumerStats {
     /// Every type that has had a lane.
     pub fn types(&self) -> Vec<Arc<TypeStats>> {
         self.types.read().clone()
+    }
+
+    /// Events that came to their end here: credited, rejected or archived.
+    pub fn finished(&self) -> u64 {
+        self.granted() + self.archived.get()
+    }
+
+    /// Events that were granted here, or decided otherwise by the reward service.
+    pub fn granted(&self) -> u64 {
+        self.credited.get() + self.already_credited.get() + self.rejected.get()
     }
 
     pub(crate) fn count_requeued(&self, cause: Cause, events: u64) {

@@ -109,6 +109,7 @@ async fn start(broker: &EmbeddedBroker, dir: &Path, ledger: &Arc<Ledger>) -> Con
     let rules = Arc::new(Rules {
         version: 1,
         bonus_types: vec!["cash".into()],
+        draining: Vec::new(),
         topics: BTreeMap::new(),
         queues: BTreeMap::new(),
         routes: Vec::new(),

@@ -6,7 +6,7 @@ mod fake;
 use fake::rules;
 use std::sync::Arc;
 use windfall_consumer::SharedLimiter;
-use windfall_contract::rules::{Limit, Rules, Topic};
+use windfall_contract::rules::{DrainingTopic, Limit, Rules, Topic};
 use windfall_limiter::{self as limiter, Limiter, Now};
 
 fn at_1000_per_s(version: u64) -> Rules {
@@ -87,4 +87,44 @@ fn of_two_consumers_of_a_topic_the_one_that_goes_takes_only_its_own_share_along(
     assert_eq!(may_pass_per_s(&shared), 500.0);
     shared.set_owned(goes, "a", 0, 4, Now(0));
     assert_eq!(may_pass_per_s(&shared), 500.0, "or the one that stays would never pass anything again");
+}
+
+/// A process that has followed a change of the topics, and one that has not, never pass more than the limit together; when
+/// the change has settled, the one that followed has its part.
+#[test]
+fn a_change_of_the_topics_lowers_first_and_raises_when_it_has_settled() {
+    let behind = shared_limiter();
+    behind.apply(&at_1000_per_s(1), Now(0));
+    behind.set_owned(behind.join(), "a", 4, 4, Now(0));
+    behind.set_owned(behind.join(), "b", 4, 4, Now(0));
+    assert_eq!(may_pass_per_s(&behind), 1_000.0);
+    let ahead = shared_limiter();
+    ahead.apply(&at_1000_per_s(1), Now(0));
+    let mut rules = at_1000_per_s(2);
+    rules.topics.insert("c".into(), Topic { broker: "one".into(), partitions: 8 });
+    ahead.apply(&rules, Now(0));
+    ahead.set_owned(ahead.join(), "c", 8, 8, Now(0));
+    assert_eq!(may_pass_per_s(&ahead), 0.0, "the other one passes the whole limit");
+    let second = 1_000_000_000;
+    behind.apply(&rules, Now(second));
+    assert_eq!(may_pass_per_s(&behind), 500.0);
+    for (at_s, passes) in [(119, 0.0), (120, 500.0)] {
+        ahead.settle(Now(at_s * second));
+        assert_eq!(may_pass_per_s(&ahead), passes);
+    }
+}
+
+/// Draining topics carry their part, so that a fleet that reads them passes the whole limit and no more.
+#[test]
+fn a_topic_that_drains_counts_as_long_as_the_rules_name_it() {
+    let shared = shared_limiter();
+    let mut rules = at_1000_per_s(1);
+    let old = DrainingTopic { topic: "a".into(), broker: "two".into(), partitions: 8 };
+    rules.draining.push(old);
+    shared.apply(&rules, Now(0));
+    shared.set_owned(shared.join(), "a@one", 4, 4, Now(0));
+    shared.set_owned(shared.join(), "b@one", 4, 4, Now(0));
+    assert_eq!(may_pass_per_s(&shared), 500.0);
+    shared.set_owned(shared.join(), "a@two", 8, 8, Now(0));
+    assert_eq!(may_pass_per_s(&shared), 1_000.0);
 }

@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
-use windfall_consumer::spill_log::{SpillError, SpillLog, SpillOpenError};
+use windfall_consumer::spill_log::{SpillError, SpillLog, SpillOpenError, SpillStats, inspect};
 use windfall_consumer::{RequeueOutcome, RequeueRecord};
 
 fn record(n: u32, payload_bytes: usize) -> RequeueRecord {
@@ -127,4 +127,73 @@ fn what_a_second_damage_cuts_off_does_not_replace_what_the_first_did() {
         cut.extend_from_slice(end);
     }
     assert_eq!(std::fs::read(dir.path().join("salvage.damaged")).unwrap(), cut);
+}
+
+/// The file as it is with these frames, each of them damaged by a change of the byte at this place in it.
+fn with_damage(dir: &Path, records: &[RequeueRecord], damage: &[(usize, usize)]) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for record in records {
+        let one = tempfile::tempdir().unwrap();
+        SpillLog::open(one.path(), 1 << 20).unwrap().append(std::slice::from_ref(record)).unwrap();
+        frames.push(std::fs::read(log(one.path())).unwrap()[8..].to_vec());
+    }
+    for (frame, place) in damage {
+        frames[*frame][*place] ^= 0x40;
+    }
+    let mut bytes = b"WFSALV01".to_vec();
+    frames.iter().for_each(|frame| bytes.extend_from_slice(frame));
+    std::fs::write(log(dir), bytes).unwrap();
+    frames
+}
+
+#[test]
+fn a_damaged_frame_costs_that_frame_alone_wherever_the_damage_is() {
+    let records: Vec<_> = (1..6).map(|n| record(n, 30)).collect();
+    let size = with_damage(tempfile::tempdir().unwrap().path(), &records, &[])[1].len();
+    for place in 0..size {
+        let dir = tempfile::tempdir().unwrap();
+        let frames = with_damage(dir.path(), &records, &[(1, place), (3, size - 1 - place)]);
+        let looked = inspect(dir.path()).unwrap();
+        assert_eq!((looked.records.len(), looked.damaged_frames), (3, 2), "byte {place}");
+        assert!(!looked.is_in_use);
+        let spill_log = SpillLog::open(dir.path(), 1 << 20).unwrap();
+        assert_eq!(spill_log.stats(), SpillStats { pending: 3, damaged: 2 }, "byte {place}");
+        assert!(inspect(dir.path()).unwrap().is_in_use);
+        let whole = [records[0].clone(), records[2].clone(), records[4].clone()];
+        assert_eq!(taken(&spill_log), whole, "byte {place}");
+        spill_log.append(&[record(7, 5)]).unwrap();
+        let kept = std::fs::read(dir.path().join("salvage.damaged")).unwrap();
+        assert_eq!(kept, [&frames[1][..], &frames[3]].concat(), "byte {place}");
+        drop(spill_log);
+        let spill_log = SpillLog::open(dir.path(), 1 << 20).unwrap();
+        assert_eq!(spill_log.stats(), SpillStats { pending: 4, damaged: 0 }, "the damage is told once");
+    }
+}
+
+#[test]
+fn a_frame_that_is_damaged_while_the_file_is_open_does_not_stop_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let spill_log = SpillLog::open(dir.path(), 1 << 20).unwrap();
+    let records: Vec<_> = (1..4).map(|n| record(n, 30)).collect();
+    spill_log.append(&records).unwrap();
+    let mut bytes = std::fs::read(log(dir.path())).unwrap();
+    bytes[8 + 20] ^= 1;
+    std::fs::write(log(dir.path()), &bytes).unwrap();
+    assert_eq!(taken(&spill_log), records[1..]);
+    assert_eq!(spill_log.stats(), SpillStats { pending: 2, damaged: 1 });
+}
+
+#[test]
+fn what_is_stored_leaves_the_file_when_it_is_asked_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let spill_log = SpillLog::open(dir.path(), 1 << 20).unwrap();
+    spill_log.append(&[record(1, 10), record(2, 10), record(3, 10)]).unwrap();
+    for (id, record) in spill_log.take(10).unwrap() {
+        let is_stored = record.events == 2;
+        let outcome = if is_stored { RequeueOutcome::Stored } else { RequeueOutcome::Refused };
+        spill_log.settle(id, outcome).unwrap();
+    }
+    spill_log.forget_stored().unwrap();
+    assert_eq!(inspect(dir.path()).unwrap().records, [record(1, 10), record(3, 10)]);
+    assert_eq!(taken(&spill_log), [record(1, 10), record(3, 10)]);
 }

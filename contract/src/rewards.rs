@@ -53,6 +53,9 @@ pub enum Rejection {
     /// Too many failed grants; the consumer gave up. Replay it when the downstream is well.
     #[error("max_failures")]
     MaxFailures,
+    /// The record made a consumer panic, again and again and alone. Its bytes are kept whole for a person to look at.
+    #[error("quarantined")]
+    Quarantined,
     /// The order number exists with another user, type or amount.
     #[error("conflict")]
     Conflict,

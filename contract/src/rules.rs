@@ -14,6 +14,9 @@ pub struct Rules {
     pub bonus_types: Vec<String>,
     /// Physical topics by name.
     pub topics: BTreeMap<String, Topic>,
+    /// Topics that nobody writes to any more, and that are read until they are empty. None is in `topics`: a topic is its
+    /// name and its broker.
+    pub draining: Vec<DrainingTopic>,
     /// Virtual queues by name.
     pub queues: BTreeMap<String, Queue>,
     /// Which queue an event takes; the first that matches.
@@ -35,6 +38,37 @@ pub struct Topic {
     pub broker: String,
     /// Partitions: 1 to 1024.
     pub partitions: u32,
+}
+
+/// A topic that the queues no longer name, and what may still lie in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DrainingTopic {
+    /// The topic's name.
+    pub topic: String,
+    /// The broker's name in the static options.
+    pub broker: String,
+    /// Partitions: 1 to 1024.
+    pub partitions: u32,
+}
+
+impl Rules {
+    /// Whether these rules write to a topic of that name on that broker, or have it read until it is empty.
+    pub fn knows_topic(&self, name: &str, broker: &str) -> bool {
+        self.topics.get(name).is_some_and(|topic| topic.broker == broker)
+            || self.draining.iter().any(|old| old.topic == name && old.broker == broker)
+    }
+
+    /// Topics that `earlier` writes to and that these rules have forgotten: nobody would read what lies in them.
+    pub fn forgotten(&self, earlier: &Self) -> Vec<DrainingTopic> {
+        let of_earlier = earlier.topics.iter();
+        let forgotten = of_earlier.filter(|(name, topic)| !self.knows_topic(name, &topic.broker));
+        let draining = |(name, topic): (&String, &Topic)| DrainingTopic {
+            topic: name.clone(),
+            broker: topic.broker.clone(),
+            partitions: topic.partitions,
+        };
+        forgotten.map(draining).collect()
+    }
 }
 
 /// A master and a backup topic on different brokers.

@@ -7,26 +7,65 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use tonic::body::Body;
 
-/// Named checks, and one switch. Cheap to clone: all clones are one.
+/// Named checks, parts that come and go, and one switch. Cheap to clone: all clones are one.
 ///
 /// ```
-/// let health = windfall_edge::Health::new();
+/// use windfall_edge::{Health, Need};
+///
+/// let health = Health::new();
 /// health.check("ledger", || Err("the database does not answer".to_owned()));
 /// assert_eq!(health.failing()["ledger"], "the database does not answer");
 /// assert!(!health.is_ready());
+///
+/// let health = Health::new();
+/// let tokens = health.part("tokens", Need::Weak);
+/// tokens.is_missing("Redis does not answer");
+/// assert_eq!(health.missing()["tokens"], "Redis does not answer");
+/// assert!(health.is_ready());
 /// ```
 #[derive(Clone, Default)]
 pub struct Health(Arc<Inner>);
+
+/// What a process is without a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// It is not ready.
+    Strong,
+    /// It is ready for what it can do without the part, and says that the part is missing.
+    Weak,
+}
+
+/// Something outside of the process that it works with: a broker's topic, a database. Dropped, it is forgotten.
+///
+/// Whoever works with the part reports how it is, as often as it likes: a change is logged once, when the part goes and
+/// when it comes back.
+#[derive(Debug)]
+pub struct Part {
+    health: Health,
+    name: String,
+    id: u64,
+}
 
 type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 #[derive(Default)]
 struct Inner {
     checks: RwLock<BTreeMap<&'static str, Check>>,
+    parts: RwLock<BTreeMap<String, PartState>>,
+    next_part: AtomicU64,
     is_held_back: AtomicBool,
+    dead: RwLock<Option<String>>,
+}
+
+struct PartState {
+    id: u64,
+    need: Need,
+    /// Nothing was reported so far: neither its coming nor its going is news.
+    is_new: bool,
+    missing: Option<String>,
 }
 
 impl Health {
@@ -41,43 +80,132 @@ impl Health {
         self.0.checks.write().insert(name, Arc::new(check));
     }
 
+    /// Adds a part, or replaces the one of that name. It is missing until it is reported to be there.
+    pub fn part(&self, name: impl Into<String>, need: Need) -> Part {
+        let (name, id) = (name.into(), self.0.next_part.fetch_add(1, Relaxed));
+        let state = PartState { id, need, is_new: true, missing: Some("not reached yet".to_owned()) };
+        self.0.parts.write().insert(name.clone(), state);
+        Part { health: self.clone(), name, id }
+    }
+
+    /// Every part, and whether it is there.
+    pub fn parts(&self) -> Vec<(String, bool)> {
+        self.0.parts.read().iter().map(|(name, state)| (name.clone(), state.missing.is_none())).collect()
+    }
+
     /// Holds readiness back, whatever the checks say, or lets them decide again.
     pub fn ready(&self, is_ready: bool) {
         self.0.is_held_back.store(!is_ready, Relaxed);
     }
 
-    /// Whether no check fails and nothing holds back.
+    /// Says that the process cannot go on and has to be started again. There is no way back.
+    pub fn die(&self, why: impl Into<String>) {
+        self.0.dead.write().get_or_insert_with(|| why.into());
+    }
+
+    /// Whether no check fails, no strong part is missing and nothing holds back.
     pub fn is_ready(&self) -> bool {
         self.failing().is_empty()
     }
 
-    /// The checks that fail, with what they say.
-    pub fn failing(&self) -> BTreeMap<&'static str, String> {
+    /// The checks that fail and the strong parts that are missing, with what they say.
+    pub fn failing(&self) -> BTreeMap<String, String> {
         // Copied, so that a check may take its time without holding up one that is being added.
         let checks: Vec<_> =
             self.0.checks.read().iter().map(|(&name, check)| (name, Arc::clone(check))).collect();
-        let mut failing: BTreeMap<_, _> =
-            checks.into_iter().filter_map(|(name, check)| check().err().map(|why| (name, why))).collect();
+        let mut failing = self.missing_of(Need::Strong);
+        for (name, check) in checks {
+            failing.extend(check().err().map(|why| (name.to_owned(), why)));
+        }
         if self.0.is_held_back.load(Relaxed) {
-            failing.insert("serving", "starting or stopping".to_owned());
+            failing.insert("serving".to_owned(), "starting or stopping".to_owned());
+        }
+        if let Some(why) = &*self.0.dead.read() {
+            failing.insert("live".to_owned(), why.clone());
         }
         failing
     }
 
-    pub(crate) fn live_response() -> Response<Body> {
-        json_response(StatusCode::OK, r#"{"live":true}"#)
+    /// The weak parts that are missing, with the reasons: the process works without them.
+    pub fn missing(&self) -> BTreeMap<String, String> {
+        self.missing_of(Need::Weak)
+    }
+
+    fn missing_of(&self, need: Need) -> BTreeMap<String, String> {
+        let parts = self.0.parts.read();
+        let of_need = parts.iter().filter(|(_, state)| state.need == need);
+        of_need.filter_map(|(name, state)| Some((name.clone(), state.missing.clone()?))).collect()
+    }
+
+    pub(crate) fn live_response(&self) -> Response<Body> {
+        match &*self.0.dead.read() {
+            None => json_response(StatusCode::OK, r#"{"live":true}"#),
+            Some(why) => json_response(
+                StatusCode::SERVICE_UNAVAILABLE,
+                json!({ "live": false, "why": why }).to_string(),
+            ),
+        }
     }
 
     pub(crate) fn ready_response(&self) -> Response<Body> {
-        let failing = self.failing();
+        let (failing, missing) = (self.failing(), self.missing());
         let status = if failing.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        json_response(status, json!({ "ready": failing.is_empty(), "failing": failing }).to_string())
+        let mut said = json!({ "ready": failing.is_empty(), "failing": failing });
+        if !missing.is_empty() {
+            said["missing"] = json!(missing);
+        }
+        json_response(status, said.to_string())
+    }
+}
+
+impl Part {
+    /// The part is there.
+    pub fn is_there(&self) {
+        self.report(None);
+    }
+
+    /// The part is missing; `why` is for whoever may probe.
+    pub fn is_missing(&self, why: impl Into<String>) {
+        self.report(Some(why.into()));
+    }
+
+    /// Reports what a look at the part came to.
+    pub fn looked(&self, found: Result<(), String>) {
+        self.report(found.err());
+    }
+
+    fn report(&self, missing: Option<String>) {
+        let mut parts = self.health.0.parts.write();
+        let Some(state) = parts.get_mut(&self.name).filter(|state| state.id == self.id) else { return };
+        let part = &self.name;
+        match (&state.missing, &missing) {
+            (None, Some(why)) => tracing::warn!(part, why, "a part is gone; what works without it goes on"),
+            (Some(_), Some(why)) if state.is_new => {
+                tracing::warn!(part, why, "a part is not there yet; what works without it goes on");
+            }
+            (Some(_), None) if !state.is_new => tracing::info!(part, "a part is back"),
+            _ => {}
+        }
+        (state.missing, state.is_new) = (missing, false);
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let mut parts = self.health.0.parts.write();
+        if parts.get(&self.name).is_some_and(|state| state.id == self.id) {
+            parts.remove(&self.name);
+        }
     }
 }
 
 impl fmt::Debug for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Health").field("checks", &self.0.checks.read().keys()).finish_non_exhaustive()
+        let (checks, parts) = (self.0.checks.read(), self.0.parts.read());
+        f.debug_struct("Health")
+            .field("checks", &checks.keys())
+            .field("parts", &parts.keys())
+            .finish_non_exhaustive()
     }
 }
 

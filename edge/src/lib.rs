@@ -82,7 +82,7 @@ mod trace;
 mod users;
 
 pub use access::{Access, AccessError, AccessSource, CALLERS_MAX};
-pub use health::Health;
+pub use health::{Health, Need, Part};
 pub use identity::{Call, Caller, Role, Roles};
 pub use key::{MintedKey, mint_key};
 pub use metrics::{Described, EachOf, Metrics};

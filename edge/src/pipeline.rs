@@ -245,7 +245,7 @@ impl RequestPipeline {
         }
         Ok(match target {
             Some(Target::Ready) => self.health.ready_response(),
-            _ => Health::live_response(),
+            _ => self.health.live_response(),
         })
     }
 

@@ -15,7 +15,7 @@ use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use windfall_contract::Clock;
-use windfall_edge::{ServeOptions, Stopped, code_name, http_status};
+use windfall_edge::{Need, ServeOptions, Stopped, code_name, http_status};
 use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 
@@ -49,6 +49,43 @@ async fn a_services_error_is_the_same_on_both_faces() {
     let request = with(order("busy"), &[("authorization", &authorized)]);
     let error = SendClient::new(channel).send_bonus(request).await.unwrap_err();
     assert_eq!(error.metadata().get("retry-after-ms").unwrap(), "1500");
+}
+
+#[tokio::test]
+async fn a_weak_part_that_is_missing_is_named_and_a_strong_one_makes_unready() {
+    let running = start(options(), "", Clock::system()).await;
+    let address = running.server.address();
+    let ready = async || request(address, "GET", "/health/ready", &[], "").await;
+    let tokens = running.health.part("tokens", Need::Weak);
+    assert_eq!(
+        ready().await.json(),
+        json!({ "ready": true, "failing": {}, "missing": { "tokens": "not reached yet" } })
+    );
+    tokens.is_there();
+    let ledger = running.health.part("ledger", Need::Strong);
+    ledger.is_missing("does not answer");
+    let reply = ready().await;
+    assert_eq!(reply.status, 503);
+    assert_eq!(reply.json(), json!({ "ready": false, "failing": { "ledger": "does not answer" } }));
+    assert_eq!(running.health.parts(), [("ledger".to_owned(), false), ("tokens".to_owned(), true)]);
+    ledger.is_there();
+    assert_eq!(ready().await.json(), json!({ "ready": true, "failing": {} }));
+    ledger.is_missing("does not answer");
+    let newer = running.health.part("ledger", Need::Strong);
+    newer.is_there();
+    drop(ledger);
+    assert_eq!(running.health.parts().len(), 2, "the one of that name that is known now stays");
+    drop(newer);
+    assert!(running.health.is_ready(), "a part that is not used any more is not missing");
+    assert_eq!(request(address, "GET", "/health/live", &[], "").await.status, 200);
+    running.health.die("the task of the budgets panics again and again");
+    let reply = request(address, "GET", "/health/live", &[], "").await;
+    assert_eq!(reply.status, 503);
+    assert_eq!(
+        reply.json(),
+        json!({ "live": false, "why": "the task of the budgets panics again and again" })
+    );
+    assert!(!running.health.is_ready());
 }
 
 #[tokio::test]

@@ -120,6 +120,12 @@ impl From<rusqlite::Error> for LedgerError {
 }
 
 impl OpenError {
+    /// Whether the same attempt may succeed later though nobody changes an option: the server is away, or it is a
+    /// standby that may become the master.
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::ReadOnly { .. })
+    }
+
     pub(crate) fn of_sql(path: &std::path::Path, error: &rusqlite::Error) -> Self {
         let path = path.display().to_string();
         match error.sqlite_error_code() {

@@ -46,12 +46,25 @@ impl Ledger {
         Ok(Self { store: Box::new(crate::postgres::PgLedger::connect(url, options)?) })
     }
 
+    /// A ledger in a PostgreSQL database that may be away: for a process that shall start without it. It connects when it
+    /// is used first, and again with each use until that succeeds; the first connection makes or brings up to date the
+    /// schema. Until then, and while the schema is not one that this build understands, every call is
+    /// [`LedgerError::Unavailable`], and nothing is read or written.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] alone: the address or an option is wrong.
+    #[cfg(feature = "postgres")]
+    pub fn connect_when_used(url: &str, options: &crate::PostgresOptions) -> Result<Self, OpenError> {
+        Ok(Self { store: Box::new(crate::postgres::PgLedger::connect_when_used(url, options)?) })
+    }
+
     /// How many may write at once.
     pub fn writers(&self) -> Writers {
         self.store.writers()
     }
 
-    /// One more connection to the same ledger, for one more thread that writes.
+    /// One more connection to the same ledger, for one more thread that writes. On PostgreSQL it is made when it is used
+    /// first.
     ///
     /// # Errors
     /// [`OpenError::InUse`] where there can be [`Writers::One`] only, and all others.

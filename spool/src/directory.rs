@@ -55,7 +55,7 @@ pub(crate) struct Scan {
     /// Without a spool file: made or deleted halfway.
     pub husks: Vec<InstanceDir>,
     pub damaged: Vec<(InstanceDir, String)>,
-    /// Not even readable.
+    /// What is left as it lies: it cannot be read, or a newer release wrote it.
     pub refused: Vec<(PathBuf, String)>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn scan(root: &Path) -> Result<Scan, OpenError> {
             continue;
         }
         match InstanceDir::try_lock(&path) {
-            Ok(Some(directory)) => inspect(directory, &mut scan)?,
+            Ok(Some(directory)) => inspect(directory, &mut scan),
             Ok(None) => {}
             Err(error) => scan.refused.push((path, error.to_string())),
         }
@@ -84,30 +84,35 @@ fn is_instance(path: &Path) -> bool {
     digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-fn inspect(directory: InstanceDir, scan: &mut Scan) -> Result<(), OpenError> {
+fn inspect(directory: InstanceDir, scan: &mut Scan) {
     let path = directory.path.join(SPOOL);
     let file = match OpenOptions::new().read(true).write(true).open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             scan.husks.push(directory);
-            return Ok(());
+            return;
         }
         Err(error) => {
             scan.refused.push((path, error.to_string()));
-            return Ok(());
+            return;
         }
     };
     match read_header(&file) {
         Ok(Ok(header)) => scan.whole.push(Found { directory, geometry: header.geometry, file }),
-        Ok(Err(BadHeader::Newer(found))) => {
-            return Err(OpenError::NewerVersion { path, found, known: FORMAT_VERSION });
-        }
+        // Its lock is let go, so that a process of that release can take it over at any time.
+        Ok(Err(BadHeader::Newer(found))) => scan.refused.push((path, newer(found))),
         Ok(Err(BadHeader::Damaged)) => {
             scan.damaged.push((directory, "its header is damaged, and the copy at its end too".into()));
         }
         Err(error) => scan.refused.push((path, error.to_string())),
     }
-    Ok(())
+}
+
+fn newer(found: u32) -> String {
+    format!(
+        "a newer release wrote it (format {found}, this one reads up to {FORMAT_VERSION}) and its events are not sent by this \
+         process; start that release on this directory, and it sends them"
+    )
 }
 
 /// The header, or its copy at the end.

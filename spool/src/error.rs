@@ -46,19 +46,6 @@ pub enum OpenError {
         /// The system's word.
         source: io::Error,
     },
-    /// A newer version of this program left events there. Final: start that version once so that it sends them,
-    /// or choose another directory.
-    #[error(
-        "{path} was written by a newer version (format {found}, this one knows {known}); let that version drain it, or choose another directory"
-    )]
-    NewerVersion {
-        /// The file.
-        path: PathBuf,
-        /// Its format version.
-        found: u32,
-        /// The newest this program reads.
-        known: u32,
-    },
     /// Anything else the system refuses.
     #[error("spool: cannot {doing} {path}: {source}")]
     Io {

@@ -64,6 +64,11 @@ impl Instance {
         Self { region, geometry, durability, role, slots_in_use, sync_failed, directory }
     }
 
+    /// Whether new packs are claimed here.
+    pub const fn is_home(&self) -> bool {
+        matches!(self.role, Role::Home { .. })
+    }
+
     pub fn slots_in_use(&self) -> u32 {
         self.slots_in_use.load(Ordering::Relaxed)
     }
@@ -108,7 +113,8 @@ impl Instance {
             return false;
         }
         let at = self.geometry.slot_at(slot);
-        let synced = self.region.sync(at..at + self.geometry.data_at() + end);
+        let synced = before_sync(slot);
+        let synced = synced.and_then(|()| self.region.sync(at..at + self.geometry.data_at() + end));
         if let Err(error) = &synced {
             self.sync_failed.store(true, Ordering::Relaxed);
             tracing::error!(%error, "the spool cannot be synced; it takes no more events");
@@ -133,6 +139,14 @@ impl Instance {
             directory.delete_or_warn();
         }
     }
+}
+
+#[cfg(feature = "sabotage")]
+use crate::sabotage::before_sync;
+
+#[cfg(not(feature = "sabotage"))]
+const fn before_sync(_slot: u32) -> std::io::Result<()> {
+    Ok(())
 }
 
 /// A slot that is owned. It is free again when this is dropped without events in it.

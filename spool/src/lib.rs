@@ -60,9 +60,11 @@ mod region;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
 mod spool;
+mod sync;
 
 pub use error::{NoRoom, OpenError, SpoolFull};
 pub use format::{HEAD_MAX_BYTES, LABEL_MAX_BYTES};
 pub use options::{Durability, SpoolOptions};
 pub use pack::{OpenPack, RecoveredPack, SealedPack};
 pub use spool::{Recovered, Spool, Unrecovered, Usage};
+pub use sync::{NotSynced, Stored};

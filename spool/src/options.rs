@@ -34,7 +34,7 @@ pub enum Durability {
     Process,
     /// The death of the machine, too: each append waits for the disk (`msync`), which costs what the disk's
     /// flush costs: 0.1 ms on a virtual disk with a cache, up to 10 ms on a spinning one, thousands of times
-    /// the other. Callers of one pack wait for each other. After a failed sync the spool takes nothing more
+    /// the other. Callers of one pack share a sync, and wait for nobody else's pack. After a failed sync the spool takes nothing more
     /// until it is opened again: the kernel does not say twice what it could not write.
     Machine,
 }

@@ -4,8 +4,10 @@ use crate::error::NoRoom;
 use crate::format::{Entry, HEAD_MAX_BYTES};
 use crate::instance::Slot;
 use crate::options::Durability;
+use crate::sync::{Mark, PackSync, Stored};
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A pack that takes events. One writer at a time: keep it under a lock.
@@ -17,23 +19,43 @@ pub struct OpenPack {
     seed: u32,
     count: u32,
     end: usize,
+    /// With [`Durability::Machine`]: what of it is on disk.
+    sync: Option<Arc<PackSync>>,
 }
 
 impl OpenPack {
     pub(crate) fn new(slot: Slot) -> Self {
-        Self { seed: slot.generation.seed(slot.index), slot, count: 0, end: 0 }
+        let is_synced = slot.instance.durability == Durability::Machine;
+        let sync = is_synced.then(|| PackSync::new(Arc::clone(&slot.instance), slot.index));
+        Self { seed: slot.generation.seed(slot.index), slot, count: 0, end: 0, sync }
     }
 
     /// Stores an event, framed as it shall lie in the record. After Ok it survives `kill -9` (I2).
     ///
-    /// With [`Durability::Machine`] it also waits for the disk.
+    /// With [`Durability::Machine`] it also waits for the disk, and with it whoever waits for this pack: callers that
+    /// share a pack use [`store`](Self::store).
     ///
     /// # Errors
     /// [`NoRoom`]: nothing was stored.
     pub fn append(&mut self, framed_event: &[u8]) -> Result<(), NoRoom> {
+        let stored = self.store(framed_event)?;
+        stored.wait().map_err(|_| {
+            self.settle();
+            NoRoom
+        })
+    }
+
+    /// Stores an event as [`append`](Self::append) does, and leaves the wait for the disk to the value that it returns.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: nothing was stored.
+    pub fn store(&mut self, framed_event: &[u8]) -> Result<Stored, NoRoom> {
         let instance = &*self.slot.instance;
         let end = self.end + framed_event.len();
         if self.count == instance.geometry.slot_events || end > instance.geometry.slot_bytes as usize {
+            return Err(NoRoom);
+        }
+        if self.sync.is_some() && instance.sync_failed() {
             return Err(NoRoom);
         }
         // SAFETY: `&mut self` is the slot's one writer, and no slice of an open pack is ever handed out.
@@ -45,14 +67,25 @@ impl OpenPack {
         instance.region.word(self.slot.entry_at(self.count + 1)).store(Entry::END, Ordering::Relaxed);
         let word = instance.region.word(self.slot.entry_at(self.count));
         word.store(entry.word().to_le(), Ordering::Release);
-        if instance.durability == Durability::Machine && !instance.sync(self.slot.index, end) {
-            word.store(Entry::END, Ordering::Release);
-            return Err(NoRoom);
-        }
         self.slot.holds_events = true;
         self.count += 1;
         self.end = end;
-        Ok(())
+        let (count, sync) = (self.count, self.sync.clone());
+        if let Some(sync) = &sync {
+            sync.stored(Mark { count, end });
+        }
+        Ok(Stored::new(sync.map(|sync| (sync, count))))
+    }
+
+    /// Whether nobody waits for the disk because of this pack. Sealing it then blocks nobody.
+    ///
+    /// Events that the disk did not take are gone from it afterwards, so that it may be empty.
+    pub fn settle(&mut self) -> bool {
+        let Some(sync) = &self.sync else { return true };
+        let Some(Mark { count, end }) = sync.settled() else { return false };
+        (self.count, self.end) = (count, end);
+        self.slot.holds_events = count > 0;
+        true
     }
 
     /// Events in it.
@@ -77,7 +110,15 @@ impl OpenPack {
 
     /// Ends it: writes the record's head right before the events. A head longer than [`HEAD_MAX_BYTES`] costs a
     /// copy of the events.
-    pub fn seal(self, head: &[u8]) -> SealedPack {
+    ///
+    /// Waits for the disk where events of it are not on it yet; [`settle`](Self::settle) says whether it would.
+    pub fn seal(mut self, head: &[u8]) -> SealedPack {
+        if let Some(sync) = &self.sync
+            && sync.wait(self.count).is_err()
+        {
+            // Whoever waited for what is cut off has heard so.
+            self.settle();
+        }
         let events = Events::InPlace { end: self.end };
         SealedPack::new(self.slot, self.count, events, head)
     }
@@ -183,6 +224,11 @@ impl RecoveredPack {
     /// themselves say where they belong.
     pub fn label(&self) -> &[u8] {
         self.slot.label()
+    }
+
+    /// Whether it holds a slot of the spool that was opened. Others lie in files of their own, which take no new packs.
+    pub fn holds_slot(&self) -> bool {
+        self.slot.instance.is_home()
     }
 
     /// Makes it ready to be sent under this head.

@@ -1,8 +1,25 @@
-//! For one test: does the end-to-end check notice a spool that keeps nothing? A default build has no such switch.
+//! For tests: does the end-to-end check notice a spool that keeps nothing, and whom does a slow disk stop? A default build
+//! has no such switches.
 
+use parking_lot::RwLock;
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+type SyncHook = Arc<dyn Fn(u32) -> io::Result<()> + Send + Sync>;
+
 static SKIPS_SPOOL: AtomicBool = AtomicBool::new(false);
+static SYNC_HOOK: RwLock<Option<SyncHook>> = RwLock::new(None);
+
+/// Calls `hook` with the slot's number before each sync of this process from now on. A sync may so be slow, or fail.
+pub fn on_sync(hook: impl Fn(u32) -> io::Result<()> + Send + Sync + 'static) {
+    *SYNC_HOOK.write() = Some(Arc::new(hook));
+}
+
+pub(crate) fn before_sync(slot: u32) -> io::Result<()> {
+    let hook = SYNC_HOOK.read().clone();
+    hook.map_or(Ok(()), |hook| hook(slot))
+}
 
 /// Makes every [`Spool::open`](crate::Spool::open) from now on give plain memory, so that a kill loses events.
 pub fn skip_spool(on: bool) {

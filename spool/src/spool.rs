@@ -31,7 +31,8 @@ pub struct Recovered {
     pub torn_entries: u64,
     /// Directories, of processes that are gone, whose packs are among `packs` or that were empty.
     pub adopted_instances: usize,
-    /// What could not be read, and lies where it is said: for people. Empty unless something is broken.
+    /// What could not be read, and lies where it is said: for people. Empty unless something is broken, or a newer
+    /// release has left something.
     pub unrecovered: Vec<Unrecovered>,
 }
 
@@ -62,6 +63,9 @@ pub struct Usage {
 impl Spool {
     /// Opens a spool under `root`, which many processes may share: each has a directory of its own. What processes
     /// that are gone left there is handed out as [`Recovered`], to be sent again.
+    ///
+    /// What a newer release has left is not touched, and is reported in [`Recovered::unrecovered`] at each start until a
+    /// process of that release has taken it over.
     ///
     /// A directory of the same geometry is taken over, so a restart needs no further disk space and a crash loop
     /// leaves no trail. Other directories are deleted once the last of their packs is freed.

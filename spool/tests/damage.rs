@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use windfall_spool::{OpenError, Spool};
+use windfall_spool::Spool;
 
 const SLOT_BYTES: u64 = 4096;
 const EVENTS: [&[u8]; 4] = [b"first event", b"second", b"the third one", b"4"];
@@ -103,8 +103,9 @@ fn a_file_without_any_header_is_set_aside_and_reported() {
     }
 }
 
+/// It used to keep every process of the older release from starting, though its events need nothing but the newer one.
 #[test]
-fn a_file_of_a_newer_version_is_refused_and_nothing_is_changed() {
+fn a_file_of_a_newer_version_is_left_aside_and_named_and_the_others_go_on() {
     let root = tempfile::tempdir().unwrap();
     let (path, file) = one_pack(root.path());
     let mut header = [0; 64];
@@ -114,10 +115,25 @@ fn a_file_of_a_newer_version_is_refused_and_nothing_is_changed() {
     header[12..16].copy_from_slice(&check.to_le_bytes());
     file.write_all_at(&header, 0).unwrap();
     let before = fs::read(&path).unwrap();
-    let error = Spool::open(root.path(), &small()).unwrap_err();
-    assert!(matches!(error, OpenError::NewerVersion { found: 2, known: 1, .. }), "{error}");
-    assert_eq!(instances(root.path()), [path.parent().unwrap()]);
-    assert_eq!(fs::read(&path).unwrap(), before);
+    for _ in 0..2 {
+        let (spool, recovered) = Spool::open(root.path(), &small()).unwrap();
+        assert!(recovered.packs.is_empty());
+        let [report] = &recovered.unrecovered[..] else { panic!("{recovered:?}") };
+        assert!(report.path == path && report.reason.contains("format 2"), "{report:?}");
+        let mut pack = spool.claim(b"label").unwrap();
+        pack.append(b"event").unwrap();
+        pack.seal(b"").free();
+        assert_eq!(fs::read(&path).unwrap(), before);
+        // Nobody holds its lock, so that the newer release can take it over while this one runs.
+        let lock = File::open(path.with_file_name("lock")).unwrap();
+        lock.try_lock().unwrap();
+    }
+    assert_eq!(instances(root.path()).len(), 2);
+    header[8] = 1;
+    let check = crc32c::crc32c_append(crc32c::crc32c(&header[..12]), &header[16..]);
+    header[12..16].copy_from_slice(&check.to_le_bytes());
+    file.write_all_at(&header, 0).unwrap();
+    assert_eq!(left(root.path(), &small()), [(b"label".to_vec(), EVENTS.concat())], "nothing of it was lost");
 }
 
 proptest! {

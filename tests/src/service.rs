@@ -47,16 +47,28 @@ impl Service {
     /// A role with these arguments, the last of which stands apart to be a path.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not become ready.
     pub fn start<'a>(args: impl IntoIterator<Item = &'a OsStr>, last: &OsStr) -> Self {
+        Self::start_until("is ready at ", args, last)
+    }
+
+    /// The same for one that lacks something that it needs: it is up, and not ready.
+    ///
+    /// # Panics
+    /// If it does not come up, or is ready all the same.
+    pub fn start_unready<'a>(args: impl IntoIterator<Item = &'a OsStr>, last: &OsStr) -> Self {
+        Self::start_until("is up at ", args, last)
+    }
+
+    fn start_until<'a>(told: &str, args: impl IntoIterator<Item = &'a OsStr>, last: &OsStr) -> Self {
         let run = Run::new(plain()).args(args).arg(last).time_out(Duration::from_secs(600));
         let mut running = run.start();
-        let told = running.wait_for_output("is ready at ", Duration::from_secs(60));
-        let address = told
+        let output = running.wait_for_output(told, Duration::from_secs(60));
+        let address = output
             .lines()
-            .find_map(|line| line.split_once("is ready at ")?.1.trim().parse().ok())
-            .unwrap_or_else(|| panic!("no address: {told}"));
-        let keys = told.lines().filter_map(|line| {
+            .find_map(|line| line.split_once(told)?.1.split_whitespace().next()?.parse().ok())
+            .unwrap_or_else(|| panic!("no address: {output}"));
+        let keys = output.lines().filter_map(|line| {
             let mut words = line.split_whitespace();
             let (name, key) = (words.next()?, words.next()?);
             key.starts_with("wfk_").then(|| (name.to_owned(), key.to_owned()))
@@ -106,6 +118,22 @@ impl Service {
             }
             assert!(std::time::Instant::now() < until, "{path} stays {answer:?}\n{}", self.running.said());
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Asks for readiness until it is as wanted.
+    ///
+    /// # Panics
+    /// If it is not within so long.
+    pub fn ready_until(&self, within: Duration, wanted: impl Fn(&Answer) -> bool) -> Answer {
+        let until = std::time::Instant::now() + within;
+        loop {
+            let answer = self.send("GET", "/health/ready", &[], b"");
+            if wanted(&answer) {
+                return answer;
+            }
+            assert!(std::time::Instant::now() < until, "readiness stays {answer:?}\n{}", self.running.said());
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 

@@ -37,6 +37,7 @@ pub fn rules() -> Rules {
     Rules {
         version: 1,
         bonus_types: vec!["cash".into()],
+        draining: Vec::new(),
         topics: [].into(),
         queues: [].into(),
         routes: Vec::new(),

@@ -213,3 +213,36 @@ fn who_may_do_what() {
     assert!(!service.keys.values().any(|key| said.contains(key.as_str())), "a key in the log");
     assert_eq!(service.stop().code, Some(0));
 }
+
+/// A document that every process refuses changes nothing, and is seen: who refuses it, and why.
+#[test]
+fn a_change_of_the_rules_that_is_refused_is_visible() {
+    let dir = scratch();
+    let service = Service::dev(dir.path());
+    let rules = dir.path().join("rules/rules.toml");
+    let status_until = |state: &str, code: i32| {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let status = Run::new(plain()).args(["rules", "status", "--json", "--file"]).arg(&rules).end();
+            if status.code == Some(code) && status.json()["processes"][0]["state"] == state {
+                return status.json();
+            }
+            assert!(std::time::Instant::now() < until, "{status}");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    };
+    let seen = status_until("runs", 0);
+    assert_eq!((&seen["version"], &seen["ok"]), (&json!(1), &json!(true)), "{seen}");
+    let whole = std::fs::read_to_string(&rules).unwrap();
+    let wrong = whole.replacen("version = 1", "version = 2", 1).replacen("ratio = 90", "ratio = 190", 1);
+    std::fs::write(&rules, wrong).unwrap();
+    let seen = status_until("refuses", 1);
+    let refused = &seen["processes"][0]["refuses"];
+    assert_eq!((&seen["processes"][0]["version"], &refused["version"]), (&json!(1), &json!(2)), "{seen}");
+    assert!(refused["why"].as_str().unwrap().contains("ratio"), "{seen}");
+    std::fs::write(&rules, whole.replacen("version = 1", "version = 3", 1)).unwrap();
+    status_until("runs", 0);
+    assert_eq!(service.stop().code, Some(0));
+    let gone = Run::new(plain()).args(["rules", "status", "--json", "--file"]).arg(&rules).end();
+    assert_eq!(gone.json()["processes"], json!([]), "a process that ends takes its report back: {gone}");
+}

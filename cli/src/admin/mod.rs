@@ -6,6 +6,7 @@ pub mod keys;
 pub mod operate;
 pub mod rules;
 pub mod token;
+pub mod topics;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

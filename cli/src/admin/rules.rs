@@ -2,10 +2,11 @@
 
 use super::{now_ms, utc};
 use crate::drivers::{Driver, RulesAt};
+use crate::outcome::Outcome;
 use anyhow::{Context, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use windfall_config::{ChangeRules, Written};
+use windfall_config::{ChangeRules, ProcessStatus, Written};
 
 /// `windfall rules …`
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -41,6 +42,14 @@ pub enum RulesCommand {
         #[command(flatten)]
         place: RulesPlace,
         /// Print JSON, with the documents
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say which process runs which version, and why one refuses the newest; the exit code is 1 unless all run it
+    Status {
+        #[command(flatten)]
+        place: RulesPlace,
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
@@ -126,7 +135,7 @@ pub struct KnownBrokers {
 }
 
 /// Runs it.
-pub fn run(command: &RulesCommand) -> Result<()> {
+pub fn run(command: &RulesCommand) -> Result<Outcome> {
     match command {
         RulesCommand::Check { document, brokers } => {
             let known: Option<Vec<&str>> =
@@ -150,27 +159,82 @@ pub fn run(command: &RulesCommand) -> Result<()> {
                 .store(brokers.brokers.clone())?
                 .set(&text, &remark.who(), &remark.why, now_ms())
                 .with_context(|| format!("{place} stays as it is"))?;
-            say(place, written);
+            say(place, written)?;
         }
         RulesCommand::History { place, json } => history(place, *json)?,
+        RulesCommand::Status { place, json } => return status(place, *json),
         RulesCommand::Rollback { place, version, remark } => {
             let written = place
                 .store(None)?
                 .rollback(*version, &remark.who(), &remark.why, now_ms())
                 .with_context(|| format!("{place} stays as it is"))?;
-            say(place, written);
+            say(place, written)?;
         }
     }
-    Ok(())
+    Ok(Outcome::Clean)
 }
 
-fn say(place: &RulesPlace, written: Written) {
+/// Which process runs which version.
+fn status(place: &RulesPlace, json: bool) -> Result<Outcome> {
+    let store = place.store(None)?;
+    let rules = windfall_config::parse_rules(&store.show()?, None);
+    let newest = rules.as_ref().ok().map(|rules| rules.version);
+    let (reports, now) = (store.reports()?, now_ms());
+    let state = |one: &ProcessStatus| match one {
+        one if one.is_silent(now) => "silent",
+        ProcessStatus { refuses: Some(_), .. } => "refuses",
+        one if Some(one.version) == newest => "runs",
+        _ => "behind",
+    };
+    let is_well = newest.is_some() && reports.iter().all(|one| matches!(state(one), "runs" | "silent"));
+    if json {
+        let process = |one: &ProcessStatus| {
+            let mut row = serde_json::json!(one);
+            row["state"] = state(one).into();
+            row
+        };
+        let processes: Vec<_> = reports.iter().map(process).collect();
+        let invalid = rules.err().map(|refusal| refusal.to_string());
+        let object = serde_json::json!({ "version": newest, "invalid": invalid, "ok": is_well, "processes": processes });
+        println!("{}", serde_json::to_string_pretty(&object)?);
+    } else {
+        match &rules {
+            Ok(rules) => println!("{place} has version {}", rules.version),
+            Err(refusal) => println!("{place} has a document that no process can run: {refusal}"),
+        }
+        for one in &reports {
+            println!("{:<8} version {:>6}  {}  {}", state(one), one.version, utc(one.at_ms), one.process);
+            if let Some(refused) = &one.refuses {
+                println!("         refuses {}: {}", refused.version.unwrap_or_default(), refused.why);
+            }
+            if let Some(why) = &one.source_failure {
+                println!("         cannot read the rules: {why}");
+            }
+        }
+        if reports.is_empty() {
+            println!("No process has reported that it runs these rules.");
+        }
+    }
+    Ok(if is_well { Outcome::Clean } else { Outcome::Damage })
+}
+
+fn say(place: &RulesPlace, written: Written) -> Result<()> {
     match written {
-        Written::Changed { version } => println!("{place} has version {version} now"),
+        Written::Changed { version } => {
+            println!("{place} has version {version} now");
+            let rules = windfall_config::parse_rules(&place.store(None)?.show()?, None)?;
+            for old in &rules.draining {
+                println!(
+                    "  {} on broker {} is read until it is empty; `windfall topics` says what is left in it",
+                    old.topic, old.broker
+                );
+            }
+        }
         Written::Unchanged { version } => {
             println!("{place} had version {version} already; nothing changed")
         }
     }
+    Ok(())
 }
 
 fn show(place: &RulesPlace, json: bool) -> Result<()> {

@@ -16,7 +16,6 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 use windfall_connectors::fake::FakeOptions;
-use windfall_consumer::ConsumerStats;
 use windfall_reward_service::RewardHandle;
 
 /// How long a guest may take to leave.
@@ -98,7 +97,8 @@ async fn consume(
         () = input_ended(), if until_input_ends => {}
         () = first_credit(&rewards) => {}
     }
-    let requeued = wiring.consuming.iter().flat_map(Consuming::stats).map(ConsumerStats::requeued_all).sum();
+    let counters = wiring.consuming.as_ref().map(Consuming::counters).unwrap_or_default();
+    let requeued = counters.iter().map(|(_, stats)| stats.requeued_all()).sum();
     let salvage = wiring.consuming.as_ref().map(|consuming| Arc::clone(&consuming.salvage));
     wiring.close(LEAVE).await?;
     let waiting = salvage.map_or(0, |salvage| salvage.pending());

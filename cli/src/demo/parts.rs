@@ -12,6 +12,7 @@ use tokio::task::block_in_place;
 use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
+use windfall_edge::Health;
 use windfall_queue_faulty::Faulty;
 use windfall_reward_service::{Again, AsyncGrantOptions, ConnectorOptions, Payer, RewardOptions};
 use windfall_sdk::SdkOptions;
@@ -97,7 +98,7 @@ pub async fn open(
     badges: FakeOptions,
     seed: u64,
 ) -> Result<(Breakable, wiring::Parts)> {
-    let clock = Clock::system();
+    let (clock, health) = (Clock::system(), Health::new());
     let data = place.data;
     let known = BROKERS.map(str::to_owned).to_vec();
     let (rules, rules_follower) =
@@ -125,6 +126,8 @@ pub async fn open(
         ledger: Some(ledger),
         connectors: vec![Arc::clone(&badges) as Arc<dyn Connector>],
         clock,
+        tasks: wiring::Tasks::new(health.clone()),
+        health,
     };
     Ok((Breakable { brokers: faulty, tokens, badges }, parts))
 }

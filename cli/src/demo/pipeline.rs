@@ -106,7 +106,8 @@ impl Pipeline {
         // A broker that is down is no reason to stop: nothing is known until it is back.
         let lag = wiring::lag(&wiring.rules.current(), &wiring.brokers).await;
         let written = lag.values().flatten().map(|lag| lag.end).sum();
-        let stats = || wiring.consuming.iter().flat_map(wiring::Consuming::stats);
+        let counters = wiring.consuming.as_ref().map(wiring::Consuming::counters).unwrap_or_default();
+        let stats = || counters.iter().map(|(_, stats)| &**stats);
         let sum = |pick: fn(&ConsumerStats) -> u64| stats().map(pick).sum::<u64>();
         Snapshot {
             sdk: self.sdk.stats(),
@@ -144,8 +145,8 @@ impl Pipeline {
                 last_moved = Instant::now();
                 last = Some(mark);
             }
-            if let Some(topic) = self.wiring.consuming.as_ref().and_then(|consuming| consuming.dead()) {
-                bail!("the consumer of {topic} has ended by itself; nothing is lost, go on with --resume");
+            if let Some(why) = self.wiring.tasks.is_hopeless() {
+                bail!("{why}; nothing is lost, go on with --resume");
             }
             if stopped() {
                 return Ok(Drained::Stopped);

@@ -54,6 +54,15 @@ impl LedgerAt {
         }
     }
 
+    /// Opens it for writing, also where its database is away: it is opened then when it is back, and until then nothing
+    /// is granted. Blocks.
+    pub fn open_or_wait(&self, data: &Path) -> Result<Ledger> {
+        match (self, self.open(data)) {
+            (Self::Postgres(at), Err(error)) if super::may_pass(&error) => at.open_when_used(),
+            (_, opened) => opened,
+        }
+    }
+
     /// Opens it for reading alone. Blocks.
     pub fn open_reader(&self, data: &Path) -> Result<LedgerReader> {
         match self {
@@ -74,6 +83,10 @@ impl PostgresAt {
         Ok(Ledger::connect(&self.url, &self.options())?)
     }
 
+    fn open_when_used(&self) -> Result<Ledger> {
+        Ok(Ledger::connect_when_used(&self.url, &self.options())?)
+    }
+
     fn open_reader(&self) -> Result<LedgerReader> {
         Ok(LedgerReader::connect(&self.url, &self.options())?)
     }
@@ -82,6 +95,10 @@ impl PostgresAt {
 #[cfg(not(feature = "postgres"))]
 impl PostgresAt {
     fn open(&self) -> Result<Ledger> {
+        Driver::Postgres.absent()
+    }
+
+    fn open_when_used(&self) -> Result<Ledger> {
         Driver::Postgres.absent()
     }
 

@@ -15,6 +15,26 @@ pub use ledger::{LedgerAt, PostgresAt};
 pub use rules::{RulesAt, RulesFollower};
 pub use tokens::TokensAt;
 
+/// Whether opening a driver may succeed later though nobody changes an option: its server is away.
+pub fn may_pass(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        #[cfg(feature = "redis")]
+        if let Some(error) = cause.downcast_ref::<windfall_store::redis::OpenRedisError>() {
+            return error.may_pass();
+        }
+        #[cfg(feature = "postgres")]
+        if let Some(error) = cause.downcast_ref::<windfall_ledger::OpenError>() {
+            return error.may_pass();
+        }
+        #[cfg(feature = "etcd")]
+        if let Some(error) = cause.downcast_ref::<windfall_config::etcd::OpenEtcdError>() {
+            return error.may_pass();
+        }
+        let _ = cause;
+        false
+    })
+}
+
 /// A driver that this binary may have been built without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driver {

@@ -72,6 +72,26 @@ impl TokensAt {
             }
         }
     }
+
+    /// Opens it, also where its server is away: it is connected to then when it is back.
+    pub async fn open_or_wait(&self, data: &Path) -> Result<Arc<dyn TokenStore>> {
+        match (self, self.open(data).await) {
+            (Self::Redis(options), Err(error)) if super::may_pass(&error) => {
+                connect_redis(options).context("the token store in Redis cannot be opened")
+            }
+            (_, opened) => opened,
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+fn connect_redis(options: &RedisOptions) -> Result<Arc<dyn TokenStore>> {
+    Ok(RedisStore::open_in_background(options.clone())?)
+}
+
+#[cfg(not(feature = "redis"))]
+fn connect_redis(_: &RedisOptions) -> Result<Arc<dyn TokenStore>> {
+    Driver::Redis.absent()
 }
 
 #[cfg(feature = "redis")]

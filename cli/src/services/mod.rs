@@ -12,8 +12,10 @@ mod options;
 mod parts;
 mod polled_metrics;
 mod role;
+mod rules_report;
 mod run;
 
 pub use fake::{FakeArgs, fake_downstream};
+pub use options::ServiceOptions;
 pub use role::Role;
 pub use run::{ServeArgs, ServiceArgs, run, serve};

@@ -4,6 +4,8 @@ use super::connectors::Wired;
 use super::options::ServiceOptions;
 use super::polled_metrics::PolledMetrics;
 use super::role::Role;
+use super::rules_report::RulesReport;
+use crate::drivers::{self, RulesFollower};
 use crate::place;
 use crate::wiring::{self, Wiring};
 use anyhow::{Context, Result};
@@ -12,8 +14,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::block_in_place;
+use windfall_config::LiveRules;
 use windfall_contract::Clock;
-use windfall_edge::Router;
+use windfall_edge::{Health, Need, Router};
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
 use windfall_sdk::SdkOptions;
 use windfall_sdk::rpc::Gateway;
@@ -21,12 +24,19 @@ use windfall_token::KeyRing;
 use windfall_token_service::TokenService;
 use windfall_wallet::WalletService;
 
+/// Between two attempts to read the live rules.
+const RULES_AGAIN: Duration = Duration::from_secs(1);
+
+/// What taking the report of a process back may take.
+const REPORT_CLOSE: Duration = Duration::from_millis(500);
+
 /// A running role. It reads like the wiring that it has.
 pub struct Parts {
     wiring: Wiring,
     /// The downstream systems, for their counters.
     pub connectors: Vec<Wired>,
     polled: PolledMetrics,
+    report: RulesReport,
 }
 
 impl Deref for Parts {
@@ -38,14 +48,23 @@ impl Deref for Parts {
 }
 
 impl Parts {
-    /// Opens what the options name and the role needs, and starts it.
-    pub async fn open(role: Role, options: &ServiceOptions, clock: &Clock) -> Result<Self> {
+    /// Opens what the options name and the role needs, and starts it. `rules` are the live rules with their follower.
+    pub async fn open(
+        role: Role,
+        options: &ServiceOptions,
+        rules: (LiveRules, RulesFollower),
+        health: &Health,
+        clock: &Clock,
+    ) -> Result<Self> {
         let connectors = if role.work().grants() { options.wire_connectors(clock)? } else { Vec::new() };
-        let parts = options.open_parts(role.work(), &connectors, clock).await?;
+        let parts = options.open_parts(role.work(), rules, &connectors, health, clock).await?;
         let wiring = Wiring::start(role.work(), parts, options.wiring_options()?).await?;
-        let polled =
-            PolledMetrics::start(wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
-        Ok(Self { wiring, connectors, polled })
+        let (rules, brokers, rewards) =
+            (wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
+        let polled = PolledMetrics::start(&wiring.tasks, rules, brokers, rewards);
+        let store = options.rules.store(&options.data, None)?;
+        let report = RulesReport::start(&wiring.tasks, role, store, wiring.rules.clone(), clock.clone());
+        Ok(Self { wiring, connectors, polled, report })
     }
 
     /// What is polled every few seconds.
@@ -78,6 +97,8 @@ impl Parts {
     /// Closes in the order of an event's way.
     pub async fn close(self, deadline: Duration) -> Result<()> {
         drop(self.polled);
+        // An etcd that is away must not take the time that the process has.
+        tokio::time::timeout(REPORT_CLOSE, self.report.close()).await.ok();
         self.wiring.close(deadline).await.map(drop)
     }
 }
@@ -87,17 +108,16 @@ impl ServiceOptions {
     async fn open_parts(
         &self,
         work: wiring::Work,
+        (rules, rules_follower): (LiveRules, RulesFollower),
         connectors: &[Wired],
+        health: &Health,
         clock: &Clock,
     ) -> Result<wiring::Parts> {
-        let known = self.brokers.keys().cloned().collect();
-        let copy = place::rules_copy(&self.data);
-        let (rules, rules_follower) = block_in_place(|| self.rules.follow(&self.data, copy, known, clock))?;
         let brokers = if work.queues() { self.open_brokers()? } else { BTreeMap::new() };
         let keys = if work.needs_keys() { Some(self.open_keys()?) } else { None };
-        let tokens = self.tokens.open(&self.data).await?;
+        let tokens = self.tokens.open_or_wait(&self.data).await?;
         let ledger =
-            if work.grants() { Some(block_in_place(|| self.ledger.open(&self.data))?) } else { None };
+            if work.grants() { Some(block_in_place(|| self.ledger.open_or_wait(&self.data))?) } else { None };
         let connectors = connectors.iter().map(|wired| Arc::clone(&wired.connector)).collect();
         let clock = clock.clone();
         let tokens_are_shared = self.tokens.is_shared();
@@ -111,7 +131,26 @@ impl ServiceOptions {
             ledger,
             connectors,
             clock,
+            tasks: wiring::Tasks::new(health.clone()),
+            health: health.clone(),
         })
+    }
+
+    /// The live rules. Waits for them for as long as etcd is away and there is no copy, or as nobody has set them.
+    pub async fn open_rules(&self, health: &Health, clock: &Clock) -> Result<(LiveRules, RulesFollower)> {
+        let part = health.part("rules", Need::Strong);
+        loop {
+            let known = self.brokers.keys().cloned().collect();
+            let (rules, data, clock) = (self.rules.clone(), self.data.clone(), clock.clone());
+            let opening = tokio::task::spawn_blocking(move || {
+                rules.follow(&data, place::rules_copy(&data), known, &clock)
+            });
+            match opening.await.context("reading the live rules has panicked")? {
+                Err(error) if drivers::may_pass(&error) => part.is_missing(format!("{error:#}")),
+                done => return done,
+            }
+            tokio::time::sleep(RULES_AGAIN).await;
+        }
     }
 
     fn open_brokers(&self) -> Result<wiring::Brokers> {

@@ -1,11 +1,10 @@
 //! Metrics that cost a question to a broker or to the ledger: polled every few seconds, read at each scrape.
 
-use crate::wiring::GROUP;
+use crate::wiring::{Background, GROUP, Tasks};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::{AbortHandle, JoinHandle};
 use windfall_config::LiveRules;
 use windfall_contract::broker::Broker;
 use windfall_contract::declare_metrics;
@@ -60,40 +59,39 @@ fn by_budget(left: &[([String; 3], u64)], each: &mut Each<'_>) {
 /// Polls until it is dropped.
 pub struct PolledMetrics {
     found: Arc<Mutex<Found>>,
-    task: AbortHandle,
+    _task: Background,
 }
 
 impl PolledMetrics {
     /// Starts polling: brokers for lag, the ledger for budgets, where there are such.
     pub fn start(
+        tasks: &Tasks,
         rules: LiveRules,
         brokers: BTreeMap<String, Arc<dyn Broker>>,
         rewards: Option<RewardHandle>,
     ) -> Self {
         let found = Arc::new(Mutex::new(Found::default()));
         let own = Arc::clone(&found);
-        let task: JoinHandle<()> = tokio::spawn(async move {
-            loop {
-                let lag_records = lag(&rules, &brokers).await;
-                let budget_left = budgets(rewards.as_ref()).await;
-                let reserved_orders = reserved_orders(rewards.as_ref()).await;
-                let held_withdrawals = held_withdrawals(rewards.as_ref()).await;
-                *own.lock() = Found { lag_records, budget_left, reserved_orders, held_withdrawals };
-                tokio::time::sleep(EVERY).await;
+        let _task = tasks.spawn("polled metrics", move || {
+            let (rules, brokers, rewards, own) =
+                (rules.clone(), brokers.clone(), rewards.clone(), Arc::clone(&own));
+            async move {
+                loop {
+                    let lag_records = lag(&rules, &brokers).await;
+                    let budget_left = budgets(rewards.as_ref()).await;
+                    let reserved_orders = reserved_orders(rewards.as_ref()).await;
+                    let held_withdrawals = held_withdrawals(rewards.as_ref()).await;
+                    *own.lock() = Found { lag_records, budget_left, reserved_orders, held_withdrawals };
+                    tokio::time::sleep(EVERY).await;
+                }
             }
         });
-        Self { found, task: task.abort_handle() }
+        Self { found, _task }
     }
 
     /// Where the findings lie.
     pub fn found(&self) -> Arc<Mutex<Found>> {
         Arc::clone(&self.found)
-    }
-}
-
-impl Drop for PolledMetrics {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -5,6 +5,7 @@ use super::metrics;
 use super::options::ServiceOptions;
 use super::parts::Parts;
 use super::role::Role;
+use crate::drivers::RulesFollower;
 use crate::logging::LogArgs;
 use crate::outcome::Outcome;
 use anyhow::{Context, Result, bail};
@@ -12,8 +13,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use windfall_config::LiveRules;
 use windfall_contract::Clock;
-use windfall_edge::{AccessSource, Health, Metrics, Parts as Served};
+use windfall_edge::{AccessSource, Health, Metrics, Parts as Served, Router};
+
+/// Rules that are there are read within this time; after it health is served meanwhile.
+const RULES_AT_ONCE: Duration = Duration::from_secs(5);
+/// A process that is not ready so long after its start says why.
+const READY_AT_ONCE: Duration = Duration::from_secs(3);
+/// Between two looks at whether the process is ready.
+const READY_LOOK: Duration = Duration::from_millis(20);
 
 /// Arguments of every role.
 #[derive(Debug, Clone, clap::Args)]
@@ -79,20 +88,36 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     let access = options.access_path();
     let access = AccessSource::follow(&access, windfall_contract::Clock::system())
         .with_context(|| format!("callers cannot be read from {}", access.display()))?;
-    let drain = Duration::from_millis(options.drain_ms);
     // Half of the time is for calls in hand, the rest for what they left on its way.
     options.serve.stop_timeout_ms = options.serve.stop_timeout_ms.min(options.drain_ms / 2);
-    let parts = Parts::open(role, &options, &clock).await?;
-    let (health, measured) = (Health::new(), Metrics::new());
-    metrics::export(&measured, &metrics::Sources::of(&parts));
-    parts.watch(&health);
-    let served = Served { router: parts.router(role, &options.tenant), access, metrics: measured, health };
+    let health = Health::new();
+    let rules = tokio::select! {
+        rules = wait_for_rules(role, &options, &access, &health, &clock) => rules?,
+        why = stops.first() => {
+            tracing::info!(%role, why, "stops before it has the rules");
+            return Ok(Outcome::Clean);
+        }
+    };
+    let parts = Parts::open(role, &options, rules, &health, &clock).await?;
+    let measured = Metrics::new();
+    metrics::export(&measured, &metrics::Sources::of(&parts, &health));
+    let router = parts.router(role, &options.tenant);
+    let served = Served { router, access, metrics: measured, health: health.clone() };
     let server =
         windfall_edge::serve(&options.serve, served).await.context("the services cannot be served")?;
-    // What a script waits for.
-    println!("windfall {role} is ready at {}", server.address());
-    let why = stops.first().await;
-    tracing::info!(%role, why, "stops");
+    let address = server.address();
+    let outcome = tokio::select! {
+        why = stops.first() => {
+            tracing::info!(%role, why, "stops");
+            Outcome::Clean
+        }
+        why = parts.tasks.hopeless() => {
+            tracing::error!(%role, why, "the process cannot go on");
+            Outcome::Failed
+        }
+        never = tell_readiness(role, address, &health) => never,
+    };
+    let drain = Duration::from_millis(options.drain_ms);
     let began = Instant::now();
     let left = |began: Instant| drain.saturating_sub(began.elapsed());
     let ending = async {
@@ -104,12 +129,67 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
         parts.close(left(began)).await
     };
     tokio::select! {
-        closed = ending => closed.map(|()| Outcome::Clean),
+        closed = ending => match outcome {
+            // Whatever else fails at the end, the process is to be started again.
+            Outcome::Failed => {
+                if let Err(error) = closed {
+                    tracing::error!(error = format!("{error:#}"), "the process did not close in order");
+                }
+                Ok(Outcome::Failed)
+            }
+            outcome => closed.map(|()| outcome),
+        },
         _ = stops.first() => {
             eprintln!("windfall: stopped by the second signal; what was in flight is delivered again at the next start");
             Ok(Outcome::Interrupted)
         }
     }
+}
+
+/// The live rules. While they are waited for, nothing is served but health, which says so.
+async fn wait_for_rules(
+    role: Role,
+    options: &ServiceOptions,
+    access: &AccessSource,
+    health: &Health,
+    clock: &Clock,
+) -> Result<(LiveRules, RulesFollower)> {
+    let mut opening = std::pin::pin!(options.open_rules(health, clock));
+    let first = tokio::time::timeout(RULES_AT_ONCE, &mut opening).await;
+    if let Ok(rules) = first {
+        return rules;
+    }
+    let waiting = Served {
+        router: Router::default(),
+        access: access.clone(),
+        metrics: Metrics::new(),
+        health: health.clone(),
+    };
+    let server =
+        windfall_edge::serve(&options.serve, waiting).await.context("the services cannot be served")?;
+    println!("windfall {role} is up at {} and waits for the live rules", server.address());
+    let rules = opening.await;
+    server.stop().await;
+    health.ready(true);
+    rules
+}
+
+/// Says on standard output when the process is ready, which is what a script waits for; and once why it is not, where
+/// that takes a while.
+async fn tell_readiness(role: Role, address: SocketAddr, health: &Health) -> ! {
+    let began = Instant::now();
+    let mut is_told = false;
+    while !health.is_ready() {
+        if !is_told && began.elapsed() > READY_AT_ONCE {
+            is_told = true;
+            let reasons: Vec<_> =
+                health.failing().into_iter().map(|(part, why)| format!("{part}: {why}")).collect();
+            println!("windfall {role} is up at {address} and not ready: {}", reasons.join("; "));
+        }
+        tokio::time::sleep(READY_LOOK).await;
+    }
+    println!("windfall {role} is ready at {address}");
+    std::future::pending().await
 }
 
 /// SIGTERM and Ctrl-C.

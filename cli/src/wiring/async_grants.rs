@@ -2,11 +2,13 @@
 //! the caller is told, unless their scene says that the ledger's reservation is enough. And the task that writes those
 //! again whose record was lost.
 
-use super::background::Background;
+use super::background::{Background, Tasks};
+use super::budgets::BudgetsGate;
 use super::parts::Brokers;
 use super::queues;
 use async_trait::async_trait;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -32,6 +34,7 @@ const PACK_BYTES: usize = 64 << 10;
 pub struct AsyncGrantQueue {
     fanout: Arc<Fanout>,
     rules: LiveRules,
+    budgets: BudgetsGate,
 }
 
 /// One record to be: events of one type that take the same way.
@@ -45,9 +48,9 @@ struct Pack {
 }
 
 impl AsyncGrantQueue {
-    /// Over these queues.
-    pub const fn new(fanout: Arc<Fanout>, rules: LiveRules) -> Self {
-        Self { fanout, rules }
+    /// Over these queues; nothing is taken before the budgets are set.
+    pub const fn new(fanout: Arc<Fanout>, rules: LiveRules, budgets: BudgetsGate) -> Self {
+        Self { fanout, rules, budgets }
     }
 
     fn way(&self, event: &EventRef<'_>) -> Result<(QueueId, Side), NotQueued> {
@@ -102,6 +105,10 @@ impl AsyncGrantQueue {
 #[async_trait]
 impl EventQueue for AsyncGrantQueue {
     fn check(&self, event: &Bytes) -> Result<(), NotQueued> {
+        if !self.budgets.is_open() {
+            let what = "the budgets of the rules are not set yet".into();
+            return Err(NotQueued { what, after_ms: RETRY_MS });
+        }
         // What is no event is for the ledger to decide, and to archive.
         EventRef::parse(event).map_or(Ok(()), |event| self.way(&event).map(drop))
     }
@@ -134,33 +141,51 @@ impl EventQueue for AsyncGrantQueue {
 ///
 /// An order is due in the look that ends the period in which it came of age. The period is the time since the last look
 /// that the ledger answered: asking brokers takes time, and a look that was left out must not leave out its orders.
-pub fn write_again(grants: AsyncGrants, again: Again, rules: LiveRules, brokers: Brokers) -> Background {
-    Background::spawn("lost events", async move {
-        let mut looked = Instant::now();
-        loop {
-            tokio::time::sleep(Duration::from_millis(again.every_ms)).await;
-            let lag = queues::lag(&rules.current(), &brokers).await;
-            // Taken after the brokers' answers, however late they came: ages are judged from here on.
-            let began = Instant::now();
-            let every_ms = u64::try_from((began - looked).as_millis()).unwrap_or(u64::MAX);
-            let behind = lag.into_values().flatten().map(Lag::records).sum::<u64>() > LAG_MAX_RECORDS;
-            // Queues that never empty must not keep a lost event lost.
-            if behind && every_ms < again.after_ms {
-                continue;
-            }
-            let outcome = grants.write_again(Again { every_ms, ..again }).await;
-            if outcome.is_ok() {
-                looked = began;
-            }
-            match outcome {
-                Ok(done) if done.written > 0 || done.failed > 0 => {
-                    tracing::warn!(?done, "orders are reserved for long; their events are written again");
-                }
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "the ledger did not say which orders are reserved"),
-            }
-        }
+pub fn write_again(
+    tasks: &Tasks,
+    grants: AsyncGrants,
+    again: Again,
+    rules: LiveRules,
+    brokers: Brokers,
+) -> Background {
+    // Kept beside the task: one that is started again must not leave out what came of age meanwhile.
+    let looked = Arc::new(Mutex::new(Instant::now()));
+    tasks.spawn("lost events", move || {
+        look_for_lost(grants.clone(), again, rules.clone(), brokers.clone(), Arc::clone(&looked))
     })
+}
+
+async fn look_for_lost(
+    grants: AsyncGrants,
+    again: Again,
+    rules: LiveRules,
+    brokers: Brokers,
+    looked: Arc<Mutex<Instant>>,
+) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(again.every_ms)).await;
+        let lag = queues::lag(&rules.current(), &brokers).await;
+        // Taken after the brokers' answers, however late they came: ages are judged from here on.
+        let began = Instant::now();
+        let since = *looked.lock();
+        let every_ms = u64::try_from((began - since).as_millis()).unwrap_or(u64::MAX);
+        let behind = lag.into_values().flatten().map(Lag::records).sum::<u64>() > LAG_MAX_RECORDS;
+        // Queues that never empty must not keep a lost event lost.
+        if behind && every_ms < again.after_ms {
+            continue;
+        }
+        let outcome = grants.write_again(Again { every_ms, ..again }).await;
+        if outcome.is_ok() {
+            *looked.lock() = began;
+        }
+        match outcome {
+            Ok(done) if done.written > 0 || done.failed > 0 => {
+                tracing::warn!(?done, "orders are reserved for long; their events are written again");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "the ledger did not say which orders are reserved"),
+        }
+    }
 }
 
 impl Pack {

@@ -1,11 +1,13 @@
 //! Carries the budgets of the live rules to the ledger.
 
-use super::background::Background;
+use super::background::{Background, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use windfall_config::LiveRules;
 use windfall_contract::rules::Rules;
-use windfall_ledger::BudgetsApplied;
+use windfall_edge::{Health, Need, Part};
+use windfall_ledger::{BudgetsApplied, LedgerError};
 use windfall_reward_service::{CallError, RewardHandle};
 
 /// Between two attempts to set the same budgets.
@@ -28,27 +30,85 @@ pub async fn set(rewards: &RewardHandle, rules: &Rules) -> Result<(), CallError>
     Ok(())
 }
 
-/// Sets budgets anew with every version of the rules that changes them.
-pub fn follow(rules: LiveRules, rewards: RewardHandle) -> Background {
-    Background::spawn("budgets", async move {
-        let mut changes = rules.subscribe();
-        // Once at the beginning: the rules may have changed since the start set them.
-        let mut applied = None;
-        loop {
-            let now = Arc::clone(&changes.borrow_and_update());
-            if applied.as_ref() != Some(&now.budgets) {
-                match set(&rewards, &now).await {
-                    Ok(()) => applied = Some(now.budgets.clone()),
-                    Err(error) => {
-                        tracing::warn!(%error, "budgets not set yet; trying again");
-                        tokio::time::sleep(RETRY).await;
-                        continue;
-                    }
+/// Whether the budgets of any rules were set since the start. Before that a process grants nothing: it would give out
+/// what the rules do not allow, or refuse what they do.
+#[derive(Debug, Clone)]
+pub struct BudgetsGate(Arc<watch::Sender<bool>>);
+
+impl BudgetsGate {
+    /// Closed.
+    pub fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+
+    /// Whether it is open.
+    pub fn is_open(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until it is open.
+    pub async fn opened(&self) {
+        // The sender lives as long as we do.
+        self.0.subscribe().wait_for(|open| *open).await.ok();
+    }
+
+    /// Opens it for good.
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// Whether budgets may be set later though nobody changes the rules.
+pub const fn may_pass(error: &CallError) -> bool {
+    match error {
+        CallError::Busy => true,
+        CallError::Closed => false,
+        CallError::Ledger(error) => !matches!(error, LedgerError::Invalid(_) | LedgerError::Damaged(_)),
+    }
+}
+
+/// Sets budgets anew with every version of the rules that changes them, and opens the gate when they are set.
+pub fn follow(
+    tasks: &Tasks,
+    health: &Health,
+    rules: &LiveRules,
+    rewards: &RewardHandle,
+    gate: &BudgetsGate,
+) -> Background {
+    let part = Arc::new(health.part("budgets", Need::Strong));
+    if gate.is_open() {
+        part.is_there();
+    }
+    let (rules, rewards, gate) = (rules.clone(), rewards.clone(), gate.clone());
+    tasks.spawn("budgets", move || keep_set(rules.clone(), rewards.clone(), gate.clone(), Arc::clone(&part)))
+}
+
+async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, part: Arc<Part>) {
+    let mut changes = rules.subscribe();
+    // Once at the beginning: the rules may have changed since the start set them.
+    let mut applied = None;
+    loop {
+        let now = Arc::clone(&changes.borrow_and_update());
+        if applied.as_ref() != Some(&now.budgets) {
+            match set(&rewards, &now).await {
+                Ok(()) => {
+                    applied = Some(now.budgets.clone());
+                    gate.open();
+                    part.is_there();
+                }
+                Err(error) => {
+                    part.is_missing(format!(
+                        "those of the rules' version {} are not set: {error}",
+                        now.version
+                    ));
+                    tokio::time::sleep(RETRY).await;
+                    continue;
                 }
             }
-            if changes.changed().await.is_err() {
-                return;
-            }
         }
-    })
+        if changes.changed().await.is_err() {
+            // The rules will not change any more.
+            return std::future::pending().await;
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! Follows the key ring's file where tokens are judged: a key that operators add is known here before any gateway mints
 //! with it.
 
-use super::background::Background;
+use super::background::{Background, Tasks};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use windfall_token::KeyRing;
 
@@ -21,29 +22,36 @@ struct Seen {
 
 /// Follows the file that a ring was just read from. `take` takes over a changed ring.
 pub fn follow(
+    tasks: &Tasks,
     path: &Path,
     take: impl Fn(KeyRing) -> Result<(), String> + Send + Sync + 'static,
 ) -> Background {
-    let mut seen = Seen { path: path.to_owned(), digest: None, told: None };
-    Background::spawn("keys", async move {
-        loop {
-            let looked = tokio::task::spawn_blocking(move || (seen.look(), seen)).await;
-            let Ok((changed, back)) = looked else {
-                tracing::error!("following the key ring has panicked; the keys so far stay");
-                return;
-            };
-            seen = back;
-            match changed {
-                None => {}
-                Some(Ok(ring)) => match take(ring) {
-                    Ok(()) => tracing::info!("the key ring is taken over"),
-                    Err(error) => tracing::warn!(error, "the keys so far stay"),
-                },
-                Some(Err(error)) => {
-                    tracing::warn!(error, "the key ring cannot be read; the keys so far stay");
+    let (path, take) = (path.to_owned(), Arc::new(take));
+    tasks.spawn("keys", move || {
+        let mut seen = Seen { path: path.clone(), digest: None, told: None };
+        let take = Arc::clone(&take);
+        async move {
+            loop {
+                let looked = tokio::task::spawn_blocking(move || (seen.look(), seen)).await;
+                let (changed, back) = match looked {
+                    Ok(looked) => looked,
+                    Err(died) if died.is_panic() => std::panic::resume_unwind(died.into_panic()),
+                    // The runtime ends.
+                    Err(_) => return,
+                };
+                seen = back;
+                match changed {
+                    None => {}
+                    Some(Ok(ring)) => match take(ring) {
+                        Ok(()) => tracing::info!("the key ring is taken over"),
+                        Err(error) => tracing::warn!(error, "the keys so far stay"),
+                    },
+                    Some(Err(error)) => {
+                        tracing::warn!(error, "the key ring cannot be read; the keys so far stay");
+                    }
                 }
+                tokio::time::sleep(EVERY).await;
             }
-            tokio::time::sleep(EVERY).await;
         }
     })
 }

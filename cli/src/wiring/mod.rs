@@ -12,11 +12,15 @@ mod consuming;
 mod keys;
 mod parts;
 mod queues;
+mod readiness;
 mod requeue;
 mod running;
 mod token_drop;
+mod topic_consumer;
+pub mod topic_life;
 mod work;
 
+pub use background::{Background, Tasks};
 pub use consuming::Consuming;
 pub use parts::{Brokers, Options, Parts};
 pub use queues::lag;

@@ -1,5 +1,6 @@
 //! What a process is given to run on.
 
+use super::background::Tasks;
 use crate::drivers::RulesFollower;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::connector::Connector;
 use windfall_contract::tokens::TokenStore;
+use windfall_edge::Health;
 use windfall_ledger::Ledger;
 use windfall_reward_service::{Again, AsyncGrantOptions, RewardOptions};
 use windfall_sdk::SdkOptions;
@@ -39,6 +41,10 @@ pub struct Parts {
     pub connectors: Vec<Arc<dyn Connector>>,
     /// The process's clock.
     pub clock: Clock,
+    /// Where the process says what it lacks.
+    pub health: Health,
+    /// The owner of its tasks.
+    pub tasks: Tasks,
 }
 
 /// How the parts are used.

@@ -1,7 +1,7 @@
 //! The virtual queues of a process: opened by the rules in force, kept at them, and how far their consumers are.
 
 use super::GROUP;
-use super::background::Background;
+use super::background::{Background, Tasks};
 use super::parts::Brokers;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -42,30 +42,34 @@ pub async fn lag(rules: &Rules, brokers: &Brokers) -> BTreeMap<String, Option<La
 
 /// Takes over new rules where no SDK does: queues, ratios and topics. Without it a process would go on writing to topics
 /// that nobody reads any more.
-pub fn follow(rules: &LiveRules, fanout: Arc<Fanout>) -> Background {
+pub fn follow(tasks: &Tasks, rules: &LiveRules, fanout: Arc<Fanout>) -> Background {
+    let rules = rules.clone();
+    tasks.spawn("queues", move || keep_applied(rules.clone(), Arc::clone(&fanout)))
+}
+
+async fn keep_applied(rules: LiveRules, fanout: Arc<Fanout>) {
     let mut changes = rules.subscribe();
-    Background::spawn("queues", async move {
-        loop {
-            let now = Arc::clone(&changes.borrow_and_update());
-            let version = now.version;
-            let own = Arc::clone(&fanout);
-            // Opening a topic may wait for its broker.
-            let taken = tokio::task::spawn_blocking(move || own.apply(&now)).await;
-            let refused = match taken {
-                Ok(Ok(())) => {
-                    if changes.changed().await.is_err() {
-                        return;
-                    }
-                    continue;
+    loop {
+        let now = Arc::clone(&changes.borrow_and_update());
+        let version = now.version;
+        let own = Arc::clone(&fanout);
+        // Opening a topic may wait for its broker.
+        let taken = tokio::task::spawn_blocking(move || own.apply(&now)).await;
+        let refused = match taken {
+            Ok(Ok(())) => {
+                if changes.changed().await.is_err() {
+                    return std::future::pending().await;
                 }
-                Ok(Err(error)) => error.to_string(),
-                Err(panicked) => panicked.to_string(),
-            };
-            tracing::warn!(refused, version, "rules not taken over yet; trying again");
-            // Sooner, if there are others by then.
-            tokio::time::timeout(RETRY, changes.changed()).await.ok();
-        }
-    })
+                continue;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(died) if died.is_panic() => std::panic::resume_unwind(died.into_panic()),
+            Err(ended) => ended.to_string(),
+        };
+        tracing::warn!(refused, version, "rules not taken over yet; trying again");
+        // Sooner, if there are others by then.
+        tokio::time::timeout(RETRY, changes.changed()).await.ok();
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +77,7 @@ mod tests {
     use super::*;
     use crate::services::dev;
     use windfall_contract::broker::Broker;
+    use windfall_edge::Health;
     use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
 
     #[tokio::test(flavor = "multi_thread")]
@@ -87,7 +92,7 @@ mod tests {
             LiveRules::adjustable(windfall_config::parse_rules(dev::RULES, None).unwrap(), None);
         let fanout = Fanout::open(&rules.current(), brokers, FanoutOptions::default(), Clock::system());
         let fanout = Arc::new(fanout.unwrap());
-        let following = follow(&rules, Arc::clone(&fanout));
+        let following = follow(&Tasks::new(Health::new()), &rules, Arc::clone(&fanout));
         assert!(fanout.queue("late").is_none());
 
         let late = "[queues.late]\nmaster = \"cash-a\"\nbackup = \"cash-b\"\nratio = 90\n\n[[routes]]";

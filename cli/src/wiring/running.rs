@@ -1,12 +1,13 @@
 //! A running process: started from its parts, watched, and closed in the order of an event's way.
 
 use super::async_grants::{self, AsyncGrantQueue};
-use super::background::Background;
+use super::background::{Background, Tasks};
+use super::budgets::BudgetsGate;
 use super::consuming::{Consuming, Shared};
 use super::parts::{Brokers, Options, Parts};
 use super::token_drop::TokenDrop;
 use super::work::Work;
-use super::{budgets, keys, queues};
+use super::{budgets, keys, queues, readiness};
 use crate::drivers::RulesFollower;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use windfall_queue_virtual::Fanout;
 use windfall_reward_service::{
     AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
 };
-use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SpoolMode};
+use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts};
 use windfall_token::KeyRing;
 use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 use windfall_wallet::{Wallet, WalletParts};
@@ -51,6 +52,10 @@ pub struct Wiring {
     pub async_grants: Option<AsyncGrants>,
     /// The consumers.
     pub consuming: Option<Consuming>,
+    /// The owner of the process's tasks.
+    pub tasks: Tasks,
+    health: Health,
+    budgets: BudgetsGate,
     token_drop: Option<TokenDrop>,
     background: Vec<Background>,
     rules_follower: RulesFollower,
@@ -69,7 +74,8 @@ const TOKENS_CLOSE: Duration = Duration::from_secs(2);
 impl Wiring {
     /// Starts what this work needs, consumers last.
     pub async fn start(work: Work, parts: Parts, options: Options) -> Result<Self> {
-        let Parts { rules, rules_follower, brokers, keys, ledger, connectors, clock, .. } = parts;
+        let Parts { rules, rules_follower, brokers, keys, ledger, connectors, clock, health, tasks, .. } =
+            parts;
         let mut tokens = parts.tokens;
         if work.needs_keys() && keys.is_none() {
             bail!("a process that sends or verifies tokens needs a key ring");
@@ -89,10 +95,18 @@ impl Wiring {
             wallet: None,
             async_grants: None,
             consuming: None,
+            tasks,
+            health,
+            budgets: BudgetsGate::new(),
             token_drop: None,
             background: Vec::new(),
             rules_follower,
         };
+        own.background.push(readiness::rules(&own.tasks, &own.health, &own.rules));
+        own.background.push(readiness::tokens(&own.tasks, &own.health, work, &tokens));
+        if let Some(fanout) = &own.fanout {
+            own.background.push(readiness::outboxes(&own.tasks, &own.health, fanout));
+        }
         if let (Some(ledger), true) = (ledger, work.grants()) {
             let token_drop = TokenDrop::start(tokens, parts.tokens_are_shared);
             // Whoever reads or writes tokens in this process does so through the table, or a credit would miss them.
@@ -103,28 +117,43 @@ impl Wiring {
             own.start_sdk(options.sdk, options.spool, keys, &tokens, &clock)?;
         } else if let Some(fanout) = &own.fanout {
             // An SDK takes over new rules for the queues that it sends to.
-            own.background.push(queues::follow(&own.rules, Arc::clone(fanout)));
+            own.background.push(queues::follow(&own.tasks, &own.rules, Arc::clone(fanout)));
         }
         if let (Some(keys), true) = (keys, work.verifies_tokens()) {
             own.start_verifier(options.token_service, keys, tokens, &options.keys_file)?;
         }
         if let (Some(verifier), Some(rewards), true) = (&own.verifier, &own.rewards, work.serves_wallets) {
-            let rewards = Arc::new(rewards.clone().with_fuses(fuses(&own.rules)));
+            let rewards = Arc::new(rewards.clone().with_fuses(fuses(&own.rules, &own.budgets)));
             let (verifier, accounts) = (Arc::new(verifier.clone()), Arc::clone(&rewards) as _);
             own.wallet = Some(Wallet::open(options.wallet, WalletParts { verifier, rewards, accounts })?);
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, work.serves_grants) {
-            let queue = Arc::new(AsyncGrantQueue::new(Arc::clone(fanout), own.rules.clone()));
-            let granting = rewards.clone().with_fuses(fuses(&own.rules));
+            let (rules, budgets) = (own.rules.clone(), own.budgets.clone());
+            let queue = Arc::new(AsyncGrantQueue::new(Arc::clone(fanout), rules, budgets));
+            let granting = rewards.clone().with_fuses(fuses(&own.rules, &own.budgets));
             let grants = AsyncGrants::new(granting, queue, options.async_grants);
             let (rules, brokers) = (own.rules.clone(), own.brokers.clone());
-            own.background.push(async_grants::write_again(grants.clone(), options.rewrite, rules, brokers));
+            let writing =
+                async_grants::write_again(&own.tasks, grants.clone(), options.rewrite, rules, brokers);
+            own.background.push(writing);
             own.async_grants = Some(grants);
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, work.consumes) {
-            let shared = Shared { brokers: &own.brokers, rules: &own.rules, fanout, rewards, clock: &clock };
+            let shared = Shared {
+                brokers: &own.brokers,
+                rules: &own.rules,
+                fanout,
+                rewards,
+                budgets: &own.budgets,
+                clock: &clock,
+                tasks: &own.tasks,
+                health: &own.health,
+            };
             let consuming =
-                Consuming::start(&shared, &options.topics, &options.salvage, options.jitter_seed).await?;
+                Consuming::start(&shared, &options.topics, &options.salvage, options.jitter_seed)?;
+            if (work == Work { consumes: true, ..Work::default() }) {
+                own.health.check("consumers", consuming.check());
+            }
             own.consuming = Some(consuming);
         }
         Ok(own)
@@ -143,12 +172,25 @@ impl Wiring {
         let rewards =
             RewardService::start(options, ledger, connectors, Some(token_drop.observer()), clock.clone())
                 .context("the reward service cannot start")?;
-        budgets::set(&rewards, &self.rules.current()).await.context("the budgets cannot be set")?;
-        self.background.push(budgets::follow(self.rules.clone(), rewards.clone()));
-        if has_payers {
-            let resumer = Resumer::new(rewards.clone(), ResumeOptions::default());
-            self.background.push(Background::spawn("held withdrawals", resumer.run()));
+        match budgets::set(&rewards, &self.rules.current()).await {
+            Ok(()) => self.budgets.open(),
+            // A ledger that is away takes them when it is back; nothing is granted before.
+            Err(error) if budgets::may_pass(&error) => {}
+            Err(error) => return Err(error).context("the budgets cannot be set"),
         }
+        let (tasks, health) = (&self.tasks, &self.health);
+        self.background.push(budgets::follow(tasks, health, &self.rules, &rewards, &self.budgets));
+        self.background.push(readiness::ledger(tasks, health, &rewards));
+        if has_payers {
+            let resuming = rewards.clone();
+            self.background.push(tasks.spawn("held withdrawals", move || {
+                Resumer::new(resuming.clone(), ResumeOptions::default()).run()
+            }));
+        }
+        let closed = rewards.clone();
+        health.check("reward-service", move || {
+            if closed.stats().is_closed { Err("the ledger's writers have ended".into()) } else { Ok(()) }
+        });
         self.rewards = Some(rewards);
         self.token_drop = Some(token_drop);
         Ok(())
@@ -165,7 +207,7 @@ impl Wiring {
         let fanout = self.fanout.clone().context("a process that sends needs queues")?;
         let app_id = options.app_id.clone();
         let parts = SdkParts {
-            spool: SpoolMode::Process(spool),
+            spool: options.spool_in(spool),
             keys,
             rules: self.rules.clone(),
             fanout,
@@ -178,6 +220,7 @@ impl Wiring {
             tracing::info!(app_id, ?inherited, "an earlier process left these in the spool");
         }
         self.inherited = inherited;
+        self.background.push(readiness::sdk(&self.tasks, &sdk));
         self.sdks.insert(app_id, sdk);
         Ok(())
     }
@@ -192,7 +235,7 @@ impl Wiring {
         let verifier = KeyRingVerifier::open(options, TokenParts { keys, store, rules: self.rules.clone() })?;
         let taking = verifier.clone();
         let take = move |ring| taking.set_keys(ring).map_err(|error| error.to_string());
-        self.background.push(keys::follow(keys_file, take));
+        self.background.push(keys::follow(&self.tasks, keys_file, take));
         self.verifier = Some(verifier);
         Ok(())
     }
@@ -200,28 +243,6 @@ impl Wiring {
     /// Tokens dropped from the store because their reward was credited, and removals given up.
     pub fn tokens_dropped(&self) -> (u64, u64) {
         self.token_drop.as_ref().map_or((0, 0), TokenDrop::counts)
-    }
-
-    /// Adds the checks that make this process unfit for calls.
-    pub fn watch(&self, health: &Health) {
-        if let Some(consuming) = &self.consuming {
-            let watches = consuming.watches();
-            health.check("consumers", move || match watches.iter().find(|(_, task)| task.is_finished()) {
-                Some((topic, _)) => Err(format!("the consumer of {topic} has ended by itself")),
-                None => Ok(()),
-            });
-        }
-        if let Some(rewards) = &self.rewards {
-            let rewards = rewards.clone();
-            health.check("reward-service", move || {
-                if rewards.stats().is_closed { Err("the ledger's writers have ended".into()) } else { Ok(()) }
-            });
-        }
-        let tasks: Vec<_> = self.background.iter().map(Background::watch).collect();
-        health.check("background", move || match tasks.iter().find(|(_, task)| task.is_finished()) {
-            Some((name, _)) => Err(format!("the background task for {name} has ended by itself")),
-            None => Ok(()),
-        });
     }
 
     /// Closes in the order of an event's way, within `deadline` in all: SDKs, consumers, queues, reward service, token
@@ -264,11 +285,12 @@ impl Wiring {
     }
 }
 
-/// What an operator has paused or diverted is not granted past the queue either.
-fn fuses(rules: &LiveRules) -> Fuses {
-    let rules = rules.clone();
+/// What an operator has paused or diverted is not granted past the queue either, and nothing before budgets are set.
+fn fuses(rules: &LiveRules, budgets: &BudgetsGate) -> Fuses {
+    let (rules, budgets) = (rules.clone(), budgets.clone());
     Arc::new(move |bonus_type| {
-        rules.current().limits.types.get(bonus_type).is_none_or(|own| own.fuse == Fuse::Closed)
+        budgets.is_open()
+            && rules.current().limits.types.get(bonus_type).is_none_or(|own| own.fuse == Fuse::Closed)
     })
 }
 
@@ -284,7 +306,7 @@ mod tests {
 
     /// Embedded parts in a folder, with everything that any work needs.
     async fn parts(data: &Path) -> Parts {
-        let clock = Clock::system();
+        let (clock, health) = (Clock::system(), Health::new());
         let store = RulesAt::Data.store(data, None).unwrap();
         if store.show().is_err() {
             std::fs::create_dir_all(place::rules(data).parent().unwrap()).unwrap();
@@ -308,6 +330,8 @@ mod tests {
             ledger: Some(LedgerAt::File.open(data).unwrap()),
             connectors: Vec::new(),
             clock,
+            tasks: Tasks::new(health.clone()),
+            health,
         }
     }
 
@@ -349,11 +373,69 @@ mod tests {
             assert_eq!(wiring.wallet.is_some(), work.serves_wallets, "{role}");
             assert_eq!(wiring.async_grants.is_some(), work.serves_grants, "{role}");
             assert_eq!(wiring.consuming.is_some(), work.consumes, "{role}");
-            let health = Health::new();
-            wiring.watch(&health);
-            assert!(health.is_ready(), "{role}");
+            let until = Instant::now() + Duration::from_secs(30);
+            while !wiring.health.is_ready() || !wiring.health.missing().is_empty() {
+                assert!(
+                    Instant::now() < until,
+                    "{role}: {:?}",
+                    (wiring.health.failing(), wiring.health.missing())
+                );
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
             wiring.close(Duration::from_secs(10)).await.unwrap();
         }
+    }
+
+    async fn until(what: &str, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < end, "waited for {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn every_task_of_a_process_that_panics_is_started_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        let parts = parts(data).await;
+        parts.tasks.inject_in_each(2);
+        let wiring = Wiring::start(Role::Serve.work(), parts, options(data)).await.unwrap();
+        until("two panics of each task", || wiring.tasks.panics().iter().all(|(_, panics)| *panics == 2))
+            .await;
+        assert!(wiring.tasks.panics().len() >= 7, "{:?}", wiring.tasks.panics());
+        until("the process to be whole", || wiring.health.is_ready() && wiring.health.missing().is_empty())
+            .await;
+        assert_eq!(wiring.tasks.is_hopeless(), None);
+        wiring.close(Duration::from_secs(10)).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn topics_that_rules_add_are_read_at_once_and_those_that_they_take_away_drain() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        let start = async || {
+            let work = Work { consumes: true, ..Work::default() };
+            Wiring::start(work, parts(data).await, options(data)).await.unwrap()
+        };
+        let read = |wiring: &Wiring| -> Vec<String> {
+            wiring.consuming.as_ref().unwrap().counters().into_iter().map(|(topic, _)| topic).collect()
+        };
+        let wiring = start().await;
+        until("the first topics", || read(&wiring) == ["cash-a", "gifts-a", "cash-b", "gifts-b"]).await;
+        let moved = dev::RULES
+            .replace("cash-a = { broker = \"a\"", "cash-new = { broker = \"a\"")
+            .replace("master = \"cash-a\"", "master = \"cash-new\"");
+        RulesAt::Data.store(data, None).unwrap().set(&moved, "test", "a new master", 2).unwrap();
+        let all = ["cash-a", "cash-new", "gifts-a", "cash-b", "gifts-b"];
+        until("the new topic", || read(&wiring) == all).await;
+        wiring.close(Duration::from_secs(10)).await.unwrap();
+        // A process that starts afterwards reads the old topic, too: rewards may wait there.
+        let wiring = start().await;
+        until("all topics", || read(&wiring) == all).await;
+        let lives = wiring.consuming.as_ref().unwrap().read_lives();
+        assert_eq!(lives().old().map(|key| key.name.clone()).collect::<Vec<_>>(), ["cash-a"]);
+        wiring.close(Duration::from_secs(10)).await.unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread")]

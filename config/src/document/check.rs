@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use toml::Spanned;
-use windfall_contract::rules::{Pattern, Queue, Ratio, Route, Rules, Topic};
+use windfall_contract::rules::{DrainingTopic, Pattern, Queue, Ratio, Route, Rules, Topic};
 
 use super::limits::{check_budgets, check_limits, check_pacing};
 use super::raw::{RawDocument, RawQueue, RawRoute};
@@ -30,6 +30,7 @@ pub(super) fn check(
 ) -> Rules {
     let bonus_types = check_types(&document.types, findings);
     let topics = check_topics(document, known_brokers, findings);
+    let draining = check_draining(document, &topics, findings);
     let queues = check_queues(document, &topics, findings);
     let known = Known { types: &bonus_types, queues: &queues, findings };
     let routes: Vec<Route> = listed("routes", &document.routes)
@@ -51,6 +52,7 @@ pub(super) fn check(
         revocations: check_revocations(&document.revoke, findings),
         bonus_types,
         topics,
+        draining,
         queues,
         routes,
     }
@@ -170,6 +172,35 @@ fn check_topics(
         (name.to_owned(), Topic { broker, partitions })
     });
     topics.collect()
+}
+
+/// Any broker's name is taken: a process that does not have it says so, and goes on.
+fn check_draining(
+    document: &RawDocument,
+    topics: &BTreeMap<String, Topic>,
+    findings: &Findings<'_>,
+) -> Vec<DrainingTopic> {
+    let mut draining: Vec<DrainingTopic> = Vec::new();
+    for (path, at, raw) in listed("draining", &document.draining) {
+        let name = |name: Option<&str>| name.unwrap_or_default().to_owned();
+        let (topic, broker) =
+            (name(raw.topic.get().map(|name| &**name)), name(raw.broker.get().map(|name| &**name)));
+        if topic.is_empty() || broker.is_empty() {
+            continue; // noted as missing
+        }
+        check_name(&join(&path, "topic"), raw.topic.at(), &topic, is_place_name, PLACE_NAME, findings);
+        if topics.get(&topic).is_some_and(|active| active.broker == broker) {
+            let found = format!("`{}` on broker `{}`", shortened(&topic), shortened(&broker));
+            let allowed = "a topic that [topics] does not name on that broker";
+            findings.note(path, at, Fault::Clash { found, allowed });
+        } else if draining.iter().any(|known| known.topic == topic && known.broker == broker) {
+            findings.note(path, at, Fault::Twice { found: format!("`{}`", shortened(&topic)) });
+        } else {
+            let partitions = raw.partitions.get().map_or(1, |partitions| partitions.0);
+            draining.push(DrainingTopic { topic, broker, partitions });
+        }
+    }
+    draining
 }
 
 fn check_queues(

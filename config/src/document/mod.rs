@@ -9,7 +9,7 @@ mod write;
 
 use serde::Deserialize as _;
 use toml::de::{DeTable, DeValue};
-use windfall_contract::rules::Rules;
+use windfall_contract::rules::{DrainingTopic, Rules};
 
 use crate::bounds::DOCUMENT_MAX_BYTES;
 use crate::findings::{Findings, line_of};
@@ -84,6 +84,15 @@ pub(crate) fn with_version(text: &str, version: u64) -> Option<String> {
     let span = root.get_ref().get("version")?.span();
     let (before, after) = (text.get(..span.start)?, text.get(span.end..)?);
     Some(format!("{before}{version}{after}"))
+}
+
+/// The same document with more topics that are read until they are empty; `None` where it has no end.
+pub(crate) fn with_draining(text: &str, topics: &[DrainingTopic]) -> Option<String> {
+    let root = DeTable::parse(text).ok()?;
+    let (key, _) = root.get_ref().get_key_value(END)?;
+    // The line of the table's head.
+    let at = text.get(..key.span().start)?.rfind('\n').map_or(0, |newline| newline + 1);
+    Some(format!("{}{}{}", text.get(..at)?, write::draining_text(topics), text.get(at..)?))
 }
 
 fn parse_toml(text: &str) -> Result<DeTable<'_>, Refusal> {

@@ -19,6 +19,7 @@ pub(super) struct RawDocument {
     pub(super) version: Needed<bounds::Version>,
     pub(super) types: Needed<Vec<Needed<String>>>,
     pub(super) topics: Needed<BTreeMap<Spanned<String>, Needed<RawTopic>>>,
+    pub(super) draining: Field<Vec<Needed<RawDraining>>>,
     pub(super) queues: Needed<BTreeMap<Spanned<String>, Needed<RawQueue>>>,
     pub(super) routes: Field<Vec<Needed<RawRoute>>>,
     pub(super) limits: Needed<RawLimits>,
@@ -32,6 +33,13 @@ pub(super) struct RawDocument {
 
 #[derive(Deserialize)]
 pub(super) struct RawTopic {
+    pub(super) broker: Needed<BrokerName>,
+    pub(super) partitions: Needed<bounds::Partitions>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawDraining {
+    pub(super) topic: Needed<TopicName>,
     pub(super) broker: Needed<BrokerName>,
     pub(super) partitions: Needed<bounds::Partitions>,
 }

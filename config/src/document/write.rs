@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use windfall_contract::rules::{Limit, Revoked, Rules};
+use windfall_contract::rules::{DrainingTopic, Limit, Revoked, Rules};
 
 /// Everything is written out, so that a later change of a default changes no document that was kept.
 pub(super) fn write(rules: &Rules) -> String {
@@ -13,6 +13,9 @@ pub(super) fn write(rules: &Rules) -> String {
         out.head(format_args!("[topics.{}]", quoted(name)));
         out.line(format_args!("broker = {}", quoted(&topic.broker)));
         out.line(format_args!("partitions = {}", topic.partitions));
+    }
+    for old in &rules.draining {
+        write_draining(old, &mut out);
     }
     for (name, queue) in &rules.queues {
         out.head(format_args!("[queues.{}]", quoted(name)));
@@ -41,6 +44,26 @@ pub(super) fn write(rules: &Rules) -> String {
     write_pacing(rules, &mut out);
     write_revocations(rules, &mut out);
     out.head(format_args!("[end]"));
+    out.0
+}
+
+fn write_draining(old: &DrainingTopic, out: &mut Out) {
+    out.head(format_args!("[[draining]]"));
+    out.line(format_args!("topic = {}", quoted(&old.topic)));
+    out.line(format_args!("broker = {}", quoted(&old.broker)));
+    out.line(format_args!("partitions = {}", old.partitions));
+}
+
+/// The tables of a document that keep these topics read.
+pub(super) fn draining_text(topics: &[DrainingTopic]) -> String {
+    let mut out = Out(String::new());
+    out.line(format_args!(
+        "# Nobody writes to it any more. Remove it when `windfall topics` says that it is empty."
+    ));
+    for old in topics {
+        write_draining(old, &mut out);
+    }
+    out.0.push('\n');
     out.0
 }
 

@@ -2,7 +2,8 @@
 
 use super::EtcdOptions;
 use etcd_client::{
-    Client, ConnectOptions, Error, GetOptions, KvClient, Txn, TxnResponse, WatchOptions, WatchStream,
+    Client, ConnectOptions, Error, GetOptions, KvClient, PutOptions, Txn, TxnResponse, WatchOptions,
+    WatchStream,
 };
 use std::time::Duration;
 use tokio::time::timeout;
@@ -63,6 +64,19 @@ impl Connection {
 
     pub(super) async fn transact(&mut self, transaction: Txn) -> Result<TxnResponse, String> {
         limited(self.within, self.kv.txn(transaction)).await
+    }
+
+    /// Writes a key that etcd forgets after so many seconds.
+    pub(super) async fn put_for_a_while(
+        &mut self,
+        key: &str,
+        value: &str,
+        seconds: i64,
+    ) -> Result<(), String> {
+        let mut leases = self.client.lease_client();
+        let lease = limited(self.within, leases.grant(seconds, None)).await?.id();
+        let options = PutOptions::new().with_lease(lease);
+        limited(self.within, self.kv.put(key, value, Some(options))).await.map(drop)
     }
 
     /// Every change of the key after a revision.

@@ -6,15 +6,15 @@
 //!   was read, so that of two operators one is told of the other.
 //!
 //! Under [`EtcdOptions::prefix`] lie `current`, the document, and `changes/0000000000000007`, what made version 7:
-//! who, why, before, after.
+//! who, why, before, after. Under `status/` each process reports what it runs; etcd forgets that of a silent one.
 //!
 //! **Versions only grow.** A process takes no document whose version is not above the one that it runs, whatever
 //! happened to etcd; a rollback writes an old document under a new version. Where etcd has lost its data, put the
 //! document back that the processes run, from any one's [`EtcdOptions::copy`].
 //!
 //! **Without etcd.** Every document that was taken is kept in [`EtcdOptions::copy`]. A process that starts while etcd
-//! is away begins with that, says so in its status, and follows when etcd is back (I8). A document that does not
-//! validate changes nothing and is counted (I6).
+//! is away begins with that, says so in its status, with the time since etcd confirmed the copy, and follows when etcd
+//! is back (I8). A document that does not validate changes nothing and is counted (I6).
 //!
 //! ```no_run
 //! use windfall_config::etcd::{EtcdOptions, EtcdRulesStore, EtcdSource};
@@ -42,6 +42,7 @@ pub use source::EtcdSource;
 pub use store::EtcdRulesStore;
 
 use crate::refusal::Refusal;
+use crate::status::file_name;
 use serde::Deserialize;
 use std::io;
 use std::path::PathBuf;
@@ -117,6 +118,14 @@ pub enum OpenEtcdError {
     Thread(io::Error),
 }
 
+impl OpenEtcdError {
+    /// Whether the same attempt may succeed later though nobody changes an option: etcd is away, or the rules are not
+    /// set yet.
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Missing { .. })
+    }
+}
+
 impl std::fmt::Debug for EtcdOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EtcdOptions")
@@ -163,6 +172,11 @@ impl EtcdOptions {
 
     fn changes_prefix(&self) -> String {
         format!("{}changes/", self.prefix)
+    }
+
+    /// Where a process reports what it runs.
+    fn status_key(&self, process: &str) -> String {
+        format!("{}status/{}", self.prefix, file_name(process))
     }
 
     /// Sorts as the version does.

@@ -6,17 +6,21 @@ use crate::live::{Applier, LiveRules};
 use crate::store::write_whole;
 use crate::watch::read_bounded;
 use etcd_client::EventType;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use windfall_contract::rules::Rules;
 
 /// Between two tries to reach etcd; also the pause after a watch that ended in order.
 const AGAIN: Duration = Duration::from_millis(200);
+
+/// How often the copy's time is set anew while etcd has the same document, ms. The time says how old the copy may be.
+const CONFIRM_EVERY_MS: u64 = 10_000;
 
 /// Owns the thread that follows the document. Dropped or closed, the thread ends and the rules stay as they are.
 #[derive(Debug)]
@@ -124,16 +128,29 @@ async fn begin<C: Fn() -> u64>(
     let first = timeout(Duration::from_millis(options.start_timeout_ms), start).await;
     let first = first.unwrap_or_else(|_| Err(format!("no answer within {} ms", options.start_timeout_ms)));
     let place = options.place();
+    let confirmed_ms = copied.as_ref().map(|copy| copy.confirmed_ms);
     let rules = match (copied, &first) {
         // What etcd has is offered to it like any later change: an older one is not taken.
-        (Some(rules), _) => rules,
+        (Some(copy), _) => copy.rules,
         (None, Ok(Found { document: Some(bytes), .. })) => crate::parse_rules_bytes(bytes, known.as_deref())
             .map_err(|refusal| OpenEtcdError::Refused { key: key.clone(), refusal })?,
         (None, Ok(_)) => return Err(OpenEtcdError::Missing { place, key }),
         (None, Err(what)) => return Err(OpenEtcdError::Unreachable { place, what: what.clone() }),
     };
     let (live, applier) = LiveRules::adjustable(rules, known_brokers);
-    let mut follower = Follower { options, key, applier, clock, seen: None, now_ms: 0 };
+    let version = live.current().version;
+    let copy = confirmed_ms.map(|confirmed_ms| Unconfirmed { version, confirmed_ms });
+    let mut follower = Follower {
+        options,
+        key,
+        applier,
+        clock,
+        seen: None,
+        now_ms: 0,
+        copy,
+        is_kept: false,
+        confirmed_ms: 0,
+    };
     match first {
         Ok(found) => follower.take(found.document),
         Err(what) => follower.failed(&what),
@@ -141,8 +158,21 @@ async fn begin<C: Fn() -> u64>(
     Ok((live, follower))
 }
 
+/// The copy on disk, and when etcd was known to have the same document, ms since 1970.
+struct Copied {
+    rules: Rules,
+    confirmed_ms: u64,
+}
+
+/// Rules of the copy that run since the start, which etcd has not answered yet.
+#[derive(Clone, Copy)]
+struct Unconfirmed {
+    version: u64,
+    confirmed_ms: u64,
+}
+
 /// A copy that cannot be read is as good as none.
-fn read_copy(path: &Path, known_brokers: Option<&[&str]>) -> Option<Rules> {
+fn read_copy(path: &Path, known_brokers: Option<&[&str]>) -> Option<Copied> {
     let place = path.display();
     let bytes = read_bounded(path)
         .inspect_err(|error| {
@@ -151,9 +181,12 @@ fn read_copy(path: &Path, known_brokers: Option<&[&str]>) -> Option<Rules> {
             }
         })
         .ok()?;
-    crate::parse_rules_bytes(&bytes, known_brokers)
+    let rules = crate::parse_rules_bytes(&bytes, known_brokers)
         .inspect_err(|refusal| tracing::warn!(%place, %refusal, "the copy of the rules is not used"))
-        .ok()
+        .ok()?;
+    let confirmed = std::fs::metadata(path).and_then(|about| about.modified()).ok();
+    let since = confirmed.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    Some(Copied { rules, confirmed_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX) })
 }
 
 /// The following thread's own state.
@@ -166,6 +199,12 @@ struct Follower<C> {
     seen: Option<Vec<u8>>,
     /// When it was last looked at; 0 before the first time.
     now_ms: u64,
+    /// The copy that the process began with, until etcd answers.
+    copy: Option<Unconfirmed>,
+    /// Whether the copy has the document that etcd has.
+    is_kept: bool,
+    /// When the copy's time was set.
+    confirmed_ms: u64,
 }
 
 impl<C> Drop for Follower<C> {
@@ -215,6 +254,8 @@ impl<C: Fn() -> u64> Follower<C> {
                     if now.revision < newest || now.changed != changed {
                         return Ok(());
                     }
+                    self.now_ms = (self.clock)();
+                    self.confirm();
                 }
             }
         }
@@ -227,29 +268,50 @@ impl<C: Fn() -> u64> Follower<C> {
             return self.failed("there is no such key");
         };
         self.applier.source_works();
+        self.copy = None;
         if self.seen.as_ref() == Some(&bytes) {
             return;
         }
-        if self.applier.apply(&bytes, self.now_ms).is_ok() {
-            self.keep(&bytes);
+        self.is_kept = self.applier.apply(&bytes, self.now_ms).is_ok() && self.keep(&bytes);
+        (self.confirmed_ms, self.seen) = (0, Some(bytes));
+        self.confirm();
+    }
+
+    /// Notes in the copy's time that etcd has the same document.
+    fn confirm(&mut self) {
+        let Some(path) = self.options.copy.as_ref().filter(|_| self.is_kept) else { return };
+        if self.now_ms.saturating_sub(self.confirmed_ms) < CONFIRM_EVERY_MS {
+            return;
         }
-        self.seen = Some(bytes);
+        self.confirmed_ms = self.now_ms;
+        let at: SystemTime = UNIX_EPOCH + Duration::from_millis(self.now_ms);
+        // It only tells the copy's age; a copy that cannot be written is told where it is written.
+        if let Err(error) = File::options().append(true).open(path).and_then(|file| file.set_modified(at)) {
+            tracing::debug!(place = %path.display(), %error, "the copy's time cannot be set");
+        }
     }
 
     /// I8: without its source the process goes on with what it has.
     fn failed(&mut self, what: &str) {
         self.now_ms = (self.clock)();
-        let text = format!("etcd at {}, {}: {what}", self.options.place(), self.key);
+        let mut text = format!("etcd at {}, {}: {what}", self.options.place(), self.key);
+        if let Some(Unconfirmed { version, confirmed_ms }) = self.copy {
+            let age_s = self.now_ms.saturating_sub(confirmed_ms) / 1_000;
+            text += &format!(
+                "; version {version} runs from the copy on disk, which etcd confirmed {age_s} s ago"
+            );
+        }
         self.applier.source_failed(text, self.now_ms);
     }
 
-    fn keep(&self, bytes: &[u8]) {
-        let Some(path) = &self.options.copy else { return };
+    /// Whether the copy has this document now.
+    fn keep(&self, bytes: &[u8]) -> bool {
+        let Some(path) = &self.options.copy else { return false };
         if read_bounded(path).is_ok_and(|kept| kept == bytes) {
-            return;
+            return true;
         }
-        if let Err(error) = write_whole(path, bytes) {
-            tracing::warn!(place = %path.display(), %error, "no copy of the rules; a start without etcd takes the last one");
-        }
+        write_whole(path, bytes)
+            .inspect_err(|error| tracing::warn!(place = %path.display(), %error, "no copy of the rules; a start without etcd takes the last one"))
+            .is_ok()
     }
 }

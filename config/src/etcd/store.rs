@@ -7,6 +7,7 @@ use crate::change::{
     rollback_reason, validate,
 };
 use crate::document::version_of;
+use crate::status::ProcessStatus;
 use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
 };
@@ -14,6 +15,10 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::thread;
 
+/// How long etcd keeps the report of a process that is silent.
+const REPORT_LEASE_S: i64 = 60;
+/// Processes whose reports are read at most.
+const REPORTS_MAX: i64 = 10_000;
 /// Entries of the history in one answer.
 const PAGE: i64 = 16;
 
@@ -225,6 +230,37 @@ impl ChangeRules for EtcdRulesStore {
         let history =
             self.connected(async |connection| self.read_history(connection).await).map_err(failed)?;
         history.map_err(|what| failed(io::Error::other(what)))
+    }
+
+    fn report(&self, status: &ProcessStatus) -> Result<(), ReadError> {
+        let key = self.options.status_key(&status.process);
+        let failed = |source| ReadError { place: self.key_place(&key), source };
+        let text = serde_json::to_string(status).map_err(|error| failed(io::Error::other(error)))?;
+        let put =
+            async |connection: &mut Connection| connection.put_for_a_while(&key, &text, REPORT_LEASE_S).await;
+        self.connected(put).map_err(failed)?.map_err(|what| failed(io::Error::other(what)))
+    }
+
+    fn reports(&self) -> Result<Vec<ProcessStatus>, ReadError> {
+        let prefix = self.options.status_key("").into_bytes();
+        let mut end = prefix.clone();
+        // The prefix ends with a slash, and after it comes `0`.
+        end.pop();
+        end.push(b'0');
+        let failed = |source| self.unread(source);
+        let read = async |connection: &mut Connection| connection.range(&prefix, &end, REPORTS_MAX).await;
+        let found = self.connected(read).map_err(failed)?.map_err(|what| failed(io::Error::other(what)))?;
+        Ok(found.iter().filter_map(|(_, text)| serde_json::from_slice(text).ok()).collect())
+    }
+
+    fn withdraw(&self, process: &str) -> Result<(), ReadError> {
+        let key = self.options.status_key(process);
+        let failed = |source| ReadError { place: self.key_place(&key), source };
+        let delete = async |connection: &mut Connection| {
+            let delete = Txn::new().and_then(vec![TxnOp::delete(key.as_str(), None)]);
+            connection.transact(delete).await.map(drop)
+        };
+        self.connected(delete).map_err(failed)?.map_err(|what| failed(io::Error::other(what)))
     }
 }
 

@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use windfall_consumer::{
     ConsumerHandle, Done, Options, Parts, RequeueOutcome, RequeueRecord, RequeueSink, SharedLimiter,
-    SpillLog, spawn,
+    SpillLog, SupervisedParts, Supervisor, spawn,
 };
 use windfall_contract::Clock;
 use windfall_contract::broker::{
-    Acks, Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Polled, Position,
+    Acks, Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, OpenError, PollError, Polled,
+    Position,
 };
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
@@ -128,6 +129,14 @@ pub struct World {
     pub grant_takes: Mutex<Duration>,
     pub dead_sink: AtomicBool,
     pub stuck_broker: AtomicBool,
+    /// The loop panics so many times, whatever it does.
+    pub loop_panics: AtomicU64,
+    /// The broker's client panics so many times at a poll.
+    pub poll_panics: AtomicU64,
+    /// The broker's consumer cannot be opened.
+    pub is_away: AtomicBool,
+    /// Times that it was opened.
+    pub opened: AtomicU64,
     /// The broker wants to hear of each record.
     pub each: AtomicBool,
     rng: Mutex<Rng>,
@@ -154,6 +163,10 @@ impl World {
             grant_takes: Mutex::default(),
             dead_sink: AtomicBool::new(false),
             stuck_broker: AtomicBool::new(false),
+            loop_panics: AtomicU64::new(0),
+            poll_panics: AtomicU64::new(0),
+            is_away: AtomicBool::new(false),
+            opened: AtomicU64::new(0),
             each: AtomicBool::new(false),
             rng: Mutex::new(Rng(seed)),
             clock: Arc::new(TestClock { start: tokio::time::Instant::now(), ahead_ms: AtomicU64::new(0) }),
@@ -178,17 +191,43 @@ impl World {
 
     /// Starts a consumer that owns all partitions, as a new process would after the death of the last.
     pub fn start(self: &Arc<Self>, options: Options) -> ConsumerHandle {
-        {
-            let mut state = self.state.lock();
-            let state = &mut *state;
-            state.owned.clear();
-            state.going.clear();
-            state.changes.clear();
-            state.paused.clear();
-            for partition in 0..state.partitions.len() {
-                state.assign(u32::try_from(partition).unwrap());
-            }
+        spawn(self.parts(), options)
+    }
+
+    /// The same, started again after panics, by a broker that may be away.
+    pub fn supervise(self: &Arc<Self>, options: Options) -> Supervisor {
+        let Parts { topic, rewards, requeue_sink, spill_log, limiter, rules, clock, .. } = self.parts();
+        let world = Arc::clone(self);
+        let open = move || -> windfall_consumer::Opening {
+            let world = Arc::clone(&world);
+            Box::pin(async move {
+                if world.is_away.load(Ordering::SeqCst) {
+                    return Err(OpenError::Unavailable("nobody is there".into()));
+                }
+                world.opened.fetch_add(1, Ordering::SeqCst);
+                world.assign_all();
+                Ok(Box::new(FakeConsumer(world)) as Box<dyn Consumer>)
+            })
+        };
+        let open = Box::new(open);
+        let parts = SupervisedParts { topic, open, rewards, requeue_sink, spill_log, limiter, rules, clock };
+        Supervisor::start(parts, options)
+    }
+
+    fn assign_all(&self) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.owned.clear();
+        state.going.clear();
+        state.changes.clear();
+        state.paused.clear();
+        for partition in 0..state.partitions.len() {
+            state.assign(u32::try_from(partition).unwrap());
         }
+    }
+
+    fn parts(self: &Arc<Self>) -> Parts {
+        self.assign_all();
         let (mono, wall) = (Arc::clone(&self.clock), Arc::clone(&self.clock));
         let clock = Clock::from_sources(move || mono.now_ns(), move || wall.wall_ms().cast_unsigned());
         let limit = LimiterLimit { rate_per_s: 100_000_000, burst: 10_000_000 };
@@ -196,17 +235,20 @@ impl World {
         let rules = Arc::clone(&self.rules);
         let limiter = Arc::new(SharedLimiter::new(Arc::new(Limiter::new(limit, now)), now));
         *self.limiter.lock() = Some(Arc::clone(&limiter));
-        let parts = Parts {
+        let world = Arc::clone(self);
+        Parts {
             topic: "rain-a".into(),
             source: Box::new(FakeConsumer(Arc::clone(self))),
             rewards: Arc::new(FakeRewards(Arc::clone(self))),
             requeue_sink: Arc::new(FakeSink(Arc::clone(self))),
             spill_log: Arc::new(SpillLog::open(&self.dir, 1 << 20).unwrap()),
             limiter,
-            rules: Arc::new(move || Arc::clone(&rules.lock())),
+            rules: Arc::new(move || {
+                assert!(!is_one_left(&world.loop_panics), "a test wants the loop to panic");
+                Arc::clone(&rules.lock())
+            }),
             clock,
-        };
-        spawn(parts, options)
+        }
     }
 
     /// What the limiter of the process lets pass of a type.
@@ -312,7 +354,7 @@ impl World {
             if orders_of(&stored.payload).is_empty() && !is_safe {
                 violations.push(format!("a malformed record at {} was lost", stored.offset));
             }
-            for order in orders_of(&stored.payload) {
+            for order in orders_of(&stored.payload).into_iter().filter(|_| !is_safe) {
                 let is_requeued = state.requeued.get(&order).is_some_and(|latest| *latest > attempt);
                 let is_spilled = || spilled.windows(order.len()).any(|bytes| bytes == order.as_bytes());
                 if !Self::is_settled(state, &order) && !is_requeued && !is_spilled() {
@@ -325,6 +367,11 @@ impl World {
         }
         state.violations.extend(violations);
     }
+}
+
+/// Counts down.
+fn is_one_left(count: &AtomicU64) -> bool {
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
 impl State {
@@ -351,6 +398,7 @@ struct FakeConsumer(Arc<World>);
 impl Consumer for FakeConsumer {
     async fn poll(&mut self, fetch: Fetch) -> Result<Polled, PollError> {
         let world = &self.0;
+        assert!(!is_one_left(&world.poll_panics), "a test wants the poll to panic");
         while world.stuck_broker.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -520,8 +568,11 @@ impl Rewards for FakeRewards {
         }
         let mut state = world.state.lock();
         for failed in failed {
-            if failed.rejection == Rejection::Malformed {
+            if matches!(failed.rejection, Rejection::Malformed | Rejection::Quarantined) {
                 state.archived_raw.push(failed.payload.clone());
+                for order in orders_of(&failed.payload) {
+                    state.archived.insert(order, failed.rejection);
+                }
             } else {
                 let order = event::trade_no(&failed.payload).unwrap().to_owned();
                 state.archived.insert(order, failed.rejection);
@@ -661,6 +712,7 @@ pub fn rules(types: &[&str]) -> Rules {
     Rules {
         version: 1,
         bonus_types: types.iter().map(|&name| name.to_owned()).collect(),
+        draining: Vec::new(),
         topics: BTreeMap::new(),
         queues: BTreeMap::new(),
         routes: Vec::new(),

@@ -1,10 +1,13 @@
 //! A connection that is made again when it was lost, with pauses that grow.
 
 use super::options::PostgresOptions;
+use super::schema;
 use super::session::Session;
 use crate::error::{LedgerError, OpenError};
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 use std::time::{Duration, Instant};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
@@ -18,6 +21,11 @@ pub(crate) struct Address {
     pub options: PostgresOptions,
     /// How errors name it: no password in it.
     pub place: String,
+    /// Whether the tables are those that this build writes, for all connections that were made from this address. Until
+    /// then no connection is handed out.
+    opened: Arc<AtomicBool>,
+    /// Whether it was told that the tables are not ours, or that the server refuses us.
+    told: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Address {
@@ -57,7 +65,26 @@ impl Address {
             config.application_name("windfall-ledger");
         }
         let place = place(&config, &options.schema);
-        Ok(Self { config, options: options.clone(), place })
+        let (opened, told) = (Arc::default(), Arc::default());
+        Ok(Self { config, options: options.clone(), place, opened, told })
+    }
+
+    /// Connects for reading and writing. The first connection of all brings the tables up to date, or refuses them.
+    pub fn connect(&self) -> Result<Session, OpenError> {
+        let session = Session::open(&self.config, &self.place, &self.options, false)?;
+        if !self.opened.load(Acquire) {
+            schema::migrate(&session, self)?;
+            self.opened.store(true, Release);
+        }
+        self.told.store(false, Release);
+        Ok(session)
+    }
+
+    /// Says once what no waiting will mend.
+    fn tell(&self, error: &OpenError) {
+        if !error.may_pass() && !self.told.swap(true, AcqRel) {
+            tracing::error!(%error, "the ledger cannot be opened as it is; nothing is granted until that is mended");
+        }
     }
 }
 
@@ -93,8 +120,9 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub fn new(address: Address, session: Session, snapshot: bool) -> Self {
-        let session = RefCell::new(Some(session));
+    /// Without a session it connects when it is used first.
+    pub fn new(address: Address, session: Option<Session>, snapshot: bool) -> Self {
+        let session = RefCell::new(session);
         Self { address, session, failures: Cell::new(0), failed_at: Cell::new(None), snapshot }
     }
 
@@ -130,23 +158,23 @@ impl Link {
     }
 
     fn reconnect(&self) -> Result<Session, LedgerError> {
-        let Address { config, options, place } = &self.address;
         if self.snapshot {
             return Err(lost("a reader sees one moment, on one connection; open a new reader"));
         }
         if let Some(failed_at) = self.failed_at.get() {
-            let longest = Duration::from_millis(options.backoff_max_ms);
+            let longest = Duration::from_millis(self.address.options.backoff_max_ms);
             let pause = BACKOFF_MIN.saturating_mul(1 << self.failures.get().min(16)).min(longest);
             std::thread::sleep(pause.saturating_sub(failed_at.elapsed()));
         }
-        match Session::open(config, place, options, false) {
+        match self.address.connect() {
             Ok(session) => {
-                tracing::info!("connected again: {place}");
+                tracing::info!("connected: {}", self.address.place);
                 self.failures.set(0);
                 self.failed_at.set(None);
                 Ok(session)
             }
             Err(error) => {
+                self.address.tell(&error);
                 self.failures.set(self.failures.get().saturating_add(1));
                 self.failed_at.set(Some(Instant::now()));
                 Err(LedgerError::Unavailable(error.to_string()))

@@ -207,7 +207,9 @@ fn version(session: &Session, address: &Address) -> Result<Option<i64>, OpenErro
 fn refused(place: &str, error: LedgerError) -> OpenError {
     let path = place.to_owned();
     match error {
-        LedgerError::Unavailable(what) | LedgerError::Unknown(what) => OpenError::Unreachable { path, what },
+        LedgerError::Unavailable(what) | LedgerError::Unknown(what) | LedgerError::Contended(what) => {
+            OpenError::Unreachable { path, what }
+        }
         LedgerError::ReadOnly => OpenError::ReadOnly { path },
         other => OpenError::Denied {
             path,

@@ -360,10 +360,17 @@ pub(crate) fn open_error(place: &str, error: &Error) -> OpenError {
             what: format!("{what}; it holds another program's tables: give the ledger a schema of its own"),
         },
         Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => OpenError::ReadOnly { path },
-        Some(code) if ["57P", "08", "53"].iter().any(|class| code.code().starts_with(class)) => {
+        // Away, starting, ending, without room, or busy with the same work for another process: it may come back.
+        Some(code)
+            if ["57P", "57014", "08", "53", "40", "55P03"]
+                .iter()
+                .any(|class| code.code().starts_with(class)) =>
+        {
             OpenError::Unreachable { path, what }
         }
         Some(_) => OpenError::Io { path, what },
+        // A proxy in front of a server that is away hangs up in the middle of the greeting.
+        None if error.is_closed() => OpenError::Unreachable { path, what },
         None if std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>()) => {
             OpenError::Unreachable { path, what }
         }

@@ -20,14 +20,18 @@ pub(crate) struct PgLedger {
 
 impl PgLedger {
     pub fn connect(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
-        Self::open(Address::new(url, options)?)
+        let address = Address::new(url, options)?;
+        let session = address.connect()?;
+        Ok(Self::new(address, Some(session)))
     }
 
-    fn open(address: Address) -> Result<Self, OpenError> {
-        let session = Session::open(&address.config, &address.place, &address.options, false)?;
-        schema::migrate(&session, &address)?;
+    pub fn connect_when_used(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
+        Ok(Self::new(Address::new(url, options)?, None))
+    }
+
+    fn new(address: Address, session: Option<Session>) -> Self {
         let link = Link::new(address, session, false);
-        Ok(Self { link, budget_keys: BudgetKeys::default(), numbers: Numbers::default() })
+        Self { link, budget_keys: BudgetKeys::default(), numbers: Numbers::default() }
     }
 }
 
@@ -40,7 +44,7 @@ pub(crate) fn open_reader(
     let session = Session::open(&address.config, &address.place, &address.options, true)?;
     schema::check(&session, &address)?;
     session.open_batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &address.place)?;
-    Ok(Link::new(address, session, true))
+    Ok(Link::new(address, Some(session), true))
 }
 
 impl Store for PgLedger {
@@ -74,13 +78,10 @@ impl Store for PgLedger {
     }
 
     fn another(&self) -> Result<Box<dyn Store>, OpenError> {
-        Ok(Box::new(Self::open(self.link.address.clone())?))
+        Ok(Box::new(Self::new(self.link.address.clone(), None)))
     }
 
     fn reader(&self) -> Result<Box<dyn Read + Send>, OpenError> {
-        let address = self.link.address.clone();
-        let session = Session::open(&address.config, &address.place, &address.options, false)?;
-        schema::check(&session, &address)?;
-        Ok(Box::new(Link::new(address, session, false)))
+        Ok(Box::new(Link::new(self.link.address.clone(), None, false)))
     }
 }

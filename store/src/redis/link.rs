@@ -9,7 +9,6 @@ use super::server;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, Value};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -51,15 +50,8 @@ impl Link {
     pub(super) fn start(runtime: &Handle, info: ConnectionInfo, options: &RedisOptions) -> Self {
         let (publish, state) = watch::channel(State::Connecting);
         let (lost, hear) = watch::channel(0);
-        let keeper = Keeper {
-            place: info.addr().to_string(),
-            info,
-            must_be_master: !options.is_cluster,
-            connect_timeout: options.connect_timeout(),
-            call_timeout: options.call_timeout(),
-            publish,
-            lost: hear,
-        };
+        let keeper =
+            Keeper { place: info.addr().to_string(), info, options: options.clone(), publish, lost: hear };
         Self { state, lost, task: runtime.spawn(keeper.run()) }
     }
 
@@ -109,9 +101,7 @@ impl Link {
 struct Keeper {
     place: String,
     info: ConnectionInfo,
-    must_be_master: bool,
-    connect_timeout: Duration,
-    call_timeout: Duration,
+    options: RedisOptions,
     publish: watch::Sender<State>,
     lost: watch::Receiver<u64>,
 }
@@ -154,20 +144,16 @@ impl Keeper {
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, OpenRedisError> {
-        let mut connection = server::connect(&self.info, self.connect_timeout).await?;
-        if self.must_be_master {
-            let role = server::ask(&mut connection, &redis::cmd("ROLE"), self.connect_timeout).await;
-            let role = role.map_err(|error| server::explain(&self.place, &error))?;
-            server::must_be_master(&role)
-                .map_err(|what| OpenRedisError::Unsuited { place: self.place.clone(), what })?;
-        }
+        let mut connection = server::connect(&self.info, self.options.connect_timeout()).await?;
+        // Each time: a server that was away may come back as another one, or as one that evicts tokens.
+        server::suits(&mut connection, &self.info, &self.options).await?;
         Ok(connection)
     }
 
     /// A server that died in silence is noticed though nobody calls, and though callers give up before we do.
     async fn until_lost(&mut self, mut connection: MultiplexedConnection, number: u64) {
         let probe: Cmd = redis::cmd("PING");
-        let patience = self.call_timeout.max(PROBE_EVERY);
+        let patience = self.options.call_timeout().max(PROBE_EVERY);
         loop {
             // An error of `wait_for`: the link is gone, and with it this task.
             if timeout(PROBE_EVERY, self.lost.wait_for(|lost| *lost >= number)).await.is_ok() {

@@ -92,7 +92,7 @@ impl RedisStore {
         for server in &servers {
             checked = server::check(server, &options).await;
             // Of a cluster's nodes some may be away.
-            if !matches!(checked, Err(OpenRedisError::Unreachable { .. })) {
+            if !checked.as_ref().is_err_and(OpenRedisError::may_pass) {
                 break;
             }
         }
@@ -103,7 +103,8 @@ impl RedisStore {
     }
 
     /// Connects in the background: for a process that shall start though Redis is away (I8). Until it is there, and
-    /// while it is not one for tokens, calls are [`Unavailable`]; the log says why. Must be called on a runtime.
+    /// while it is not one for tokens (a replica, a version that is too old, one that evicts tokens), calls are
+    /// [`Unavailable`]; their error and the log say why. Must be called on a runtime.
     ///
     /// # Errors
     /// [`OpenRedisError::Invalid`] alone.

@@ -288,7 +288,7 @@ impl Shared {
         };
         match slots::parse(&answer, asked) {
             Some(owned) if !owned.is_empty() => Ok(owned),
-            Some(_) => Err(OpenRedisError::Unsuited { place, what: "the cluster has no slots yet".into() }),
+            Some(_) => Err(OpenRedisError::NotNow { place, what: "the cluster has no slots yet".into() }),
             None => {
                 Err(OpenRedisError::NotRedis { place, what: "its answer to CLUSTER SLOTS is none".into() })
             }

@@ -87,6 +87,15 @@ pub enum OpenRedisError {
         /// What happened.
         what: String,
     },
+    /// A Redis that cannot keep tokens just now: a replica, one that loads its data, a cluster that is down or without
+    /// slots. Check the address, or open it in the background.
+    #[error("Redis at {place} cannot keep tokens now: {what}")]
+    NotNow {
+        /// The address.
+        place: String,
+        /// What is wrong, and the remedy.
+        what: String,
+    },
     /// The server wants another user or password, or the user lacks a right.
     #[error("Redis at {place} refuses the credentials: {what}; check username and password")]
     Credentials {
@@ -111,6 +120,13 @@ pub enum OpenRedisError {
         /// What is wrong, and the remedy.
         what: String,
     },
+}
+
+impl OpenRedisError {
+    /// Whether the same attempt may succeed later though nobody changes an option.
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::NotNow { .. })
+    }
 }
 
 impl std::fmt::Debug for RedisOptions {

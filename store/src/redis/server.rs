@@ -39,25 +39,47 @@ pub(super) async fn ask(
 
 /// Connects once and looks whether the server is one for tokens.
 pub(super) async fn check(info: &ConnectionInfo, options: &RedisOptions) -> Result<(), OpenRedisError> {
+    let mut connection = connect(info, options.connect_timeout()).await?;
+    let report = suits(&mut connection, info, options).await?;
+    if value(&report, "aof_enabled") == "0" && value(&report, "loading") == "0" {
+        tracing::warn!("Redis keeps no append-only file: tokens go with a restart (appendonly yes)");
+    }
+    Ok(())
+}
+
+/// Looks whether the server behind a connection is one for tokens, and answers with what it says of itself.
+pub(super) async fn suits(
+    connection: &mut MultiplexedConnection,
+    info: &ConnectionInfo,
+    options: &RedisOptions,
+) -> Result<String, OpenRedisError> {
     let place = info.addr().to_string();
     let within = options.connect_timeout();
-    let mut connection = connect(info, within).await?;
-    let answer = ask(&mut connection, redis::cmd("INFO").arg("everything"), within).await;
+    let answer = ask(connection, redis::cmd("INFO").arg("everything"), within).await;
     let report = match answer {
         Ok(Value::BulkString(report)) => String::from_utf8_lossy(&report).into_owned(),
         Ok(Value::VerbatimString { text, .. }) => text,
         Ok(other) => return Err(OpenRedisError::NotRedis { place, what: format!("INFO says {other:?}") }),
         Err(error) => return Err(explain(&place, &error)),
     };
-    judge(&report, options).map_err(|what| OpenRedisError::Unsuited { place, what })
+    if let Err(what) = judge(&report, options) {
+        return Err(OpenRedisError::Unsuited { place, what });
+    }
+    if !options.is_cluster && value(&report, "role") != "master" {
+        return Err(OpenRedisError::NotNow { place, what: REPLICA.into() });
+    }
+    Ok(report)
 }
 
-/// What in the server's report speaks against it.
+/// A value of the server's report, empty where it has none of that name.
+fn value<'r>(report: &'r str, key: &str) -> &'r str {
+    let line = report.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    line.map(str::trim).unwrap_or_default()
+}
+
+/// What in the server's report speaks against it, whatever happens to it later.
 fn judge(report: &str, options: &RedisOptions) -> Result<(), String> {
-    let value = |key: &str| {
-        let line = report.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-        line.map(str::trim).unwrap_or_default()
-    };
+    let value = |key: &str| value(report, key);
     let version = value("redis_version");
     let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
     let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -72,9 +94,6 @@ fn judge(report: &str, options: &RedisOptions) -> Result<(), String> {
     if !in_cluster && options.is_cluster {
         return Err("is no cluster; leave is_cluster out".into());
     }
-    if !options.is_cluster && value("role") != "master" {
-        return Err(REPLICA.into());
-    }
     let policy = value("maxmemory_policy");
     let evicts = value("maxmemory") != "0" && !matches!(policy, "noeviction" | "volatile-ttl" | "");
     if evicts && !options.allow_eviction {
@@ -82,9 +101,6 @@ fn judge(report: &str, options: &RedisOptions) -> Result<(), String> {
             "has maxmemory-policy {policy}, which evicts tokens of rewards that are still on their way; set \
              noeviction or volatile-ttl, or allow_eviction"
         ));
-    }
-    if value("aof_enabled") == "0" && value("loading") == "0" {
-        tracing::warn!("Redis keeps no append-only file: tokens go with a restart (appendonly yes)");
     }
     Ok(())
 }
@@ -115,14 +131,20 @@ pub(super) fn explain(place: &str, error: &RedisError) -> OpenRedisError {
             OpenRedisError::Credentials { place, what }
         }
         ErrorKind::Parse => OpenRedisError::NotRedis { place, what },
-        // Something that is no Redis hangs up on what it does not understand.
+        // So does a proxy in front of a Redis that is away, and what is no Redis and does not understand us.
         ErrorKind::Io if error.is_connection_dropped() && !error.is_connection_refusal() => {
-            OpenRedisError::NotRedis { place, what: format!("it hung up: {what}") }
+            let what = format!("it hung up: {what}; perhaps it is not Redis, so check the port");
+            OpenRedisError::Unreachable { place, what }
         }
         ErrorKind::Io => OpenRedisError::Unreachable { place, what },
+        _ if PASSING.iter().any(|code| error.code() == Some(code)) => OpenRedisError::NotNow { place, what },
         _ => OpenRedisError::Unsuited { place, what },
     }
 }
+
+/// What a server says that will take calls later.
+const PASSING: [&str; 7] =
+    ["LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN", "READONLY", "MISCONF"];
 
 #[cfg(test)]
 mod tests {
@@ -139,7 +161,7 @@ mod tests {
         assert_eq!(report(good), Ok(()));
         assert_eq!(report(&good.replace("7.0.15", "10.0.1")), Ok(()));
         assert!(report(&good.replace("7.0.15", "6.2.20")).is_err_and(|what| what.contains("7.0 or newer")));
-        assert!(report(&good.replace("master", "slave")).is_err_and(|what| what.contains("replica")));
+        assert_eq!(report(&good.replace("master", "slave")), Ok(()), "it may become the master");
         assert!(
             report(&good.replace("enabled:0", "enabled:1")).is_err_and(|what| what.contains("is_cluster"))
         );

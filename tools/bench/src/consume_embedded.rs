@@ -114,6 +114,7 @@ pub fn rules() -> Rules {
     Rules {
         version: 1,
         bonus_types: topic::TYPES.map(str::to_owned).to_vec(),
+        draining: Vec::new(),
         topics: [].into(),
         queues: [].into(),
         routes: Vec::new(),

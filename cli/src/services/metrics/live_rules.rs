@@ -13,6 +13,20 @@ pub const METRICS: &[Metric<LiveRules>] = &[
         read: |live, each| each(&[], live.current().version),
     },
     Metric {
+        name: "windfall_rules_offered_version",
+        help: "The version of the newest live rules that the process was offered, whether it runs them or refuses them",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: |live, each| each(&[], live.status().offered),
+    },
+    Metric {
+        name: "windfall_rules_refuses",
+        help: "1 while the process refuses the newest live rules that it was offered, and runs older ones",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: |live, each| each(&[], u64::from(live.status().refuses.is_some())),
+    },
+    Metric {
         name: "windfall_rules_refused_total",
         help: "Rules documents that were refused; the last good one stayed",
         kind: MetricKind::Counter,

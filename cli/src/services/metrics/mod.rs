@@ -6,20 +6,29 @@ mod connectors;
 #[cfg(test)]
 mod documented;
 mod live_rules;
+mod process;
 
 use super::parts::Parts;
 use super::polled_metrics::Found;
+use crate::wiring::Tasks;
+use crate::wiring::topic_life::{self, TopicLives};
 use connectors::ReadSnapshot;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use windfall_config::LiveRules;
 use windfall_consumer::ConsumerStats;
-use windfall_edge::Metrics;
+use windfall_edge::{Health, Metrics};
 use windfall_queue_virtual::{Fanout, FanoutStats, TopicStats};
 use windfall_reward_service::{RewardHandle, RewardStats};
 use windfall_sdk::{Sdk, SdkStats};
 use windfall_token_service::{KeyRingVerifier, TokenStats};
 use windfall_wallet::{Wallet, WalletStats};
+
+/// Reads topics with the counters of their consumers: these come and go.
+type ReadCounters = Arc<dyn Fn() -> Vec<(String, Arc<ConsumerStats>)> + Send + Sync>;
+
+/// Reads what is left in topics that nobody writes to any more.
+type ReadLives = Arc<dyn Fn() -> TopicLives + Send + Sync>;
 
 /// What a process has that counts. What it has not shows no values.
 #[derive(Default)]
@@ -27,7 +36,10 @@ pub struct Sources {
     rules: Option<LiveRules>,
     sdks: Vec<(String, Sdk)>,
     fanout: Option<Arc<Fanout>>,
-    consumers: Vec<(String, Arc<ConsumerStats>)>,
+    consumers: Option<ReadCounters>,
+    lives: Option<ReadLives>,
+    health: Option<Health>,
+    tasks: Option<Tasks>,
     rewards: Option<RewardHandle>,
     verifier: Option<KeyRingVerifier>,
     wallet: Option<Wallet>,
@@ -37,13 +49,16 @@ pub struct Sources {
 
 impl Sources {
     /// Those of an open process.
-    pub fn of(parts: &Parts) -> Self {
+    pub fn of(parts: &Parts, health: &Health) -> Self {
         let connectors = parts.connectors.iter();
         Self {
             rules: Some(parts.rules.clone()),
             sdks: parts.sdks.iter().map(|(tenant, sdk)| (tenant.clone(), sdk.clone())).collect(),
             fanout: parts.fanout.clone(),
-            consumers: parts.consuming.as_ref().map_or_else(Vec::new, |consuming| consuming.counters()),
+            consumers: parts.consuming.as_ref().map(|consuming| Arc::new(consuming.read_counters()) as _),
+            lives: parts.consuming.as_ref().map(|consuming| Arc::new(consuming.read_lives()) as _),
+            health: Some(health.clone()),
+            tasks: Some(parts.tasks.clone()),
             rewards: parts.rewards.clone(),
             verifier: parts.verifier.clone(),
             wallet: parts.wallet.clone(),
@@ -57,12 +72,16 @@ impl Sources {
 pub fn export(metrics: &Metrics, sources: &Sources) {
     let rules = sources.rules.clone();
     metrics.export(live_rules::METRICS, &[], move |each| rules.iter().for_each(|rules| each(&[], rules)));
+    let (health, tasks) = (sources.health.clone(), sources.tasks.clone());
+    metrics.export(process::PARTS, &[], move |each| health.iter().for_each(|health| each(&[], health)));
+    metrics.export(process::TASKS, &[], move |each| tasks.iter().for_each(|tasks| each(&[], tasks)));
     let sdks = sources.sdks.clone();
     metrics.export(SdkStats::METRICS, &["app"], move |each| {
         sdks.iter().for_each(|(tenant, sdk)| each(&[tenant], &sdk.stats()));
     });
     export_queues(metrics, sources);
     export_consumers(metrics, sources);
+    export_draining(metrics, sources);
     export_rewards(metrics, sources);
     let verifier = sources.verifier.clone();
     metrics.export(TokenStats::METRICS, &[], move |each| {
@@ -94,14 +113,20 @@ fn export_queues(metrics: &Metrics, sources: &Sources) {
 fn export_consumers(metrics: &Metrics, sources: &Sources) {
     let consumers = sources.consumers.clone();
     metrics.export(ConsumerStats::METRICS, &["topic"], move |each| {
-        consumers.iter().for_each(|(topic, stats)| each(&[topic], stats));
+        let all = consumers.iter().flat_map(|read| read());
+        all.for_each(|(topic, stats)| each(&[&topic], &stats));
     });
     let consumers = sources.consumers.clone();
     metrics.export(windfall_consumer::TypeStats::METRICS, &["topic", "type"], move |each| {
-        for (topic, stats) in &consumers {
-            stats.types().iter().for_each(|lane| each(&[topic, &lane.name], lane));
+        for (topic, stats) in consumers.iter().flat_map(|read| read()) {
+            stats.types().iter().for_each(|lane| each(&[&topic, &lane.name], lane));
         }
     });
+}
+
+fn export_draining(metrics: &Metrics, sources: &Sources) {
+    let lives = sources.lives.clone();
+    metrics.export(topic_life::METRICS, &[], move |each| lives.iter().for_each(|read| each(&[], &read())));
 }
 
 fn export_rewards(metrics: &Metrics, sources: &Sources) {

@@ -63,6 +63,7 @@ fn rules() -> Rules {
     Rules {
         version: 1,
         bonus_types: vec!["cash".into()],
+        draining: Vec::new(),
         topics: [("m".into(), topic("one")), ("s".into(), topic("two"))].into(),
         queues: [("q".into(), queue)].into(),
         routes: vec![],
@@ -77,6 +78,7 @@ fn rules() -> Rules {
 fn a_frozen_master_is_passed_by(server: &Private, master: Arc<dyn Broker>, backup: Arc<dyn Broker>) {
     let brokers: BTreeMap<_, _> = [("one".to_owned(), master), ("two".to_owned(), backup)].into();
     let fanout = Fanout::open(&rules(), brokers, FanoutOptions::default(), Clock::system()).unwrap();
+    assert!(fanout.wait_until_open(Duration::from_secs(30)), "{:?}", fanout.topics());
     let queue = fanout.queue("q").unwrap();
     let fates = Arc::new(Fates::default());
     let mut slowest = Duration::ZERO;

@@ -1,0 +1,138 @@
+//! Looks now and then at what lies outside of the process, and reports it to the process's health.
+
+use super::background::{Background, Tasks};
+use super::work::Work;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use windfall_config::LiveRules;
+use windfall_contract::tokens::{TokenKey, TokenStore};
+use windfall_edge::{Health, Need, Part};
+use windfall_ledger::LedgerError;
+use windfall_queue_virtual::{Fanout, TopicState, TopicStatus};
+use windfall_reward_service::{CallError, RewardHandle};
+use windfall_sdk::Sdk;
+
+/// Between two looks at a part.
+const EVERY: Duration = Duration::from_secs(1);
+/// A ledger that has not answered for so long is missing: more than a frozen server's time limit.
+const LEDGER_PATIENCE: Duration = Duration::from_secs(12);
+/// A token store that has not answered for so long is missing.
+const TOKENS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Follows the ledger by a read that finds nothing.
+pub fn ledger(tasks: &Tasks, health: &Health, rewards: &RewardHandle) -> Background {
+    let part = Arc::new(health.part("ledger", Need::Strong));
+    let (rewards, owner) = (rewards.clone(), tasks.clone());
+    tasks.spawn("looks at the ledger", move || {
+        let (part, rewards, owner) = (Arc::clone(&part), rewards.clone(), owner.clone());
+        async move {
+            loop {
+                if rewards.stats().is_closed {
+                    owner.fatal("a thread of the ledger has ended by itself".into());
+                }
+                let asked = rewards.read(|reader| reader.orders_of(&["-"]).map(drop));
+                match tokio::time::timeout(LEDGER_PATIENCE, asked).await {
+                    // Too many wait for it, which says that they do not wait in vain.
+                    Ok(Ok(()) | Err(CallError::Busy)) => part.is_there(),
+                    Ok(Err(CallError::Ledger(LedgerError::Unavailable(why)))) => part.is_missing(why),
+                    Ok(Err(error)) => part.is_missing(error.to_string()),
+                    Err(_) => part.is_missing(format!("no answer for {} s", LEDGER_PATIENCE.as_secs())),
+                }
+                tokio::time::sleep(EVERY).await;
+            }
+        }
+    })
+}
+
+/// Follows the token store by a read that finds nothing. A service that does nothing but answer from it needs it; all
+/// others go on without (I8).
+pub fn tokens(tasks: &Tasks, health: &Health, work: Work, store: &Arc<dyn TokenStore>) -> Background {
+    let is_all = work == Work { serves_tokens: true, ..Work::default() };
+    let part = Arc::new(health.part("tokens", if is_all { Need::Strong } else { Need::Weak }));
+    let store = Arc::clone(store);
+    tasks.spawn("looks at the token store", move || {
+        let (part, store) = (Arc::clone(&part), Arc::clone(&store));
+        async move {
+            let nobody = [TokenKey { user_id: 0, trade_no: "-".into() }];
+            loop {
+                match tokio::time::timeout(TOKENS_PATIENCE, store.get(&nobody)).await {
+                    Ok(Ok(_)) => part.is_there(),
+                    Ok(Err(why)) => part.is_missing(why.0),
+                    Err(_) => part.is_missing(format!("no answer for {} s", TOKENS_PATIENCE.as_secs())),
+                }
+                tokio::time::sleep(EVERY).await;
+            }
+        }
+    })
+}
+
+/// Follows the source of the live rules: without it the process goes on with the rules that it has.
+pub fn rules(tasks: &Tasks, health: &Health, rules: &LiveRules) -> Background {
+    let part = Arc::new(health.part("rules", Need::Weak));
+    let rules = rules.clone();
+    tasks.spawn("looks at the rules", move || {
+        let (part, rules) = (Arc::clone(&part), rules.clone());
+        async move {
+            loop {
+                report(&part, &rules);
+                tokio::time::sleep(EVERY).await;
+            }
+        }
+    })
+}
+
+fn report(part: &Part, rules: &LiveRules) {
+    part.looked(rules.status().source_failure.map_or(Ok(()), |failure| Err(failure.text)));
+}
+
+/// Follows the outboxes of the queues: without one the other topic of the queue takes the rewards.
+pub fn outboxes(tasks: &Tasks, health: &Health, fanout: &Arc<Fanout>) -> Background {
+    let (health, fanout, owner) = (health.clone(), Arc::clone(fanout), tasks.clone());
+    tasks.spawn("looks at the outboxes", move || {
+        let (health, fanout, owner) = (health.clone(), Arc::clone(&fanout), owner.clone());
+        async move {
+            let mut parts: BTreeMap<String, Part> = BTreeMap::new();
+            loop {
+                if fanout.stats().is_failing {
+                    owner.fatal("the thread that sends records again panics again and again".into());
+                }
+                let topics = fanout.topics();
+                let name = |topic: &TopicStatus| format!("outbox of {} on {}", topic.topic, topic.broker);
+                let names: BTreeSet<String> = topics.iter().map(name).collect();
+                parts.retain(|known, _| names.contains(known));
+                for topic in &topics {
+                    let name = name(topic);
+                    let part = parts.entry(name.clone()).or_insert_with(|| health.part(name, Need::Weak));
+                    match topic.state {
+                        // Before the first answer there is nothing to say.
+                        TopicState::Opening if topic.reason.is_none() => {}
+                        TopicState::Opening | TopicState::BreakerOpen => {
+                            let state = topic.state.as_str();
+                            part.is_missing(format!(
+                                "{state}: {}",
+                                topic.reason.as_deref().unwrap_or_default()
+                            ));
+                        }
+                        TopicState::Ready | TopicState::Draining | TopicState::Closed => part.is_there(),
+                    }
+                }
+                tokio::time::sleep(EVERY).await;
+            }
+        }
+    })
+}
+
+/// Follows the threads of an SDK: one that does nothing but panic ends the process, whose next start takes over its spool.
+pub fn sdk(tasks: &Tasks, sdk: &Sdk) -> Background {
+    let (sdk, owner) = (sdk.clone(), tasks.clone());
+    tasks.spawn("looks at the SDK", move || {
+        let (sdk, owner) = (sdk.clone(), owner.clone());
+        async move {
+            while sdk.stats().failing_threads == 0 {
+                tokio::time::sleep(EVERY).await;
+            }
+            owner.fatal("a thread of the SDK panics again and again".into());
+        }
+    })
+}

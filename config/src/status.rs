@@ -1,0 +1,63 @@
+//! Which process runs which version of the rules: each one reports it beside the rules, where `windfall rules status`
+//! reads it.
+
+use serde::{Deserialize, Serialize};
+
+/// What a process reports this often.
+pub const REPORT_EVERY_MS: u64 = 5_000;
+/// A process that has not reported for so long is silent: stopped, or cut off.
+pub const SILENT_AFTER_MS: u64 = 20_000;
+/// The report of a silent process is kept for so long.
+pub(crate) const FORGET_AFTER_MS: u64 = 3_600_000;
+/// Letters of a name that reports are kept under.
+const NAME_MAX: usize = 128;
+
+/// What one process says of the rules that it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// The process, by a name that no other one has: role, machine and process id.
+    pub process: String,
+    /// The version that it runs.
+    pub version: u64,
+    /// When it reported that, in ms since 1970.
+    pub at_ms: u64,
+    /// The newest document that it was offered, where it refuses that one.
+    pub refuses: Option<RefusedVersion>,
+    /// Why it cannot read the rules' source now.
+    pub source_failure: Option<String>,
+}
+
+/// A document that a process does not run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedVersion {
+    /// The document's version; `None` where it carries none that can be read.
+    pub version: Option<u64>,
+    /// When it was refused, in ms since 1970.
+    pub at_ms: u64,
+    /// Every problem of it.
+    pub why: String,
+}
+
+impl ProcessStatus {
+    /// Of a process of this name, by what its rules have become.
+    pub fn of(process: &str, status: &crate::Status, at_ms: u64) -> Self {
+        Self {
+            process: process.to_owned(),
+            version: status.version,
+            at_ms,
+            refuses: status.refuses.clone(),
+            source_failure: status.source_failure.as_ref().map(|failure| failure.text.clone()),
+        }
+    }
+
+    /// Whether it has not reported for long.
+    pub const fn is_silent(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.at_ms) > SILENT_AFTER_MS
+    }
+}
+
+/// The name under which a report is kept: nothing in it leads elsewhere.
+pub(crate) fn file_name(process: &str) -> String {
+    let plain = |sign: char| if sign.is_ascii_alphanumeric() || sign == '-' { sign } else { '_' };
+    process.chars().take(NAME_MAX).map(plain).collect()
+}

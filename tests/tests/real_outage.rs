@@ -1,0 +1,228 @@
+//! Processes start while a server that they work with is away: they serve what they can, say what is missing, and take
+//! it up within five seconds of its return.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use windfall_servers::{KafkaOptions, PostgresOptions, Private, RedisOptions, Spec};
+use windfall_tests::{Answer, Run, Service, plain, scratch};
+
+/// What a process may take to notice that a server is back, and a slow machine.
+const TAKEN_UP: Duration = Duration::from_secs(5 + 3);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const RULES: &str = r#"version = 1
+types = ["cash"]
+
+[topics]
+cash-a = { broker = "a", partitions = 2 }
+cash-b = { broker = "b", partitions = 2 }
+
+[queues.cash]
+master = "cash-a"
+backup = "cash-b"
+ratio = 80
+
+[[routes]]
+type = "*"
+queue = "cash"
+
+[limits.global]
+rate_per_s = 100000
+burst = 1000
+
+[limits.default]
+rate_per_s = 100000
+burst = 1000
+
+[[budgets]]
+activity = "outage"
+scene = "rain"
+type = "cash"
+total = 1000
+
+[end]
+"#;
+
+/// Options, keys and rules of processes that work with these servers.
+struct Ground {
+    dir: PathBuf,
+    keys: BTreeMap<String, String>,
+}
+
+impl Ground {
+    /// `servers` are lines of the options file.
+    fn new(dir: &Path, servers: &str) -> Self {
+        let keys_file = dir.join("keys.toml");
+        let made = Run::new(plain()).args(["keys", "new", "--file"]).arg(&keys_file).end();
+        assert_eq!(made.code, Some(0), "{made}");
+        let (mut keys, mut access) = (BTreeMap::new(), String::new());
+        for (name, role) in [("activity", "send"), ("wallet-front", "verify"), ("grants", "grant")] {
+            let key = Run::new(plain()).args(["access", "new-key", "--json"]).end().json();
+            access.push_str(&format!(
+                "[[caller]]\nname = {name:?}\ntenant = \"windfall\"\nroles = [{role:?}]\nkey_sha256 = {}\n\
+                 may_name_users = {}\n\n",
+                key["key_sha256"],
+                role == "verify"
+            ));
+            keys.insert(name.to_owned(), key["key"].as_str().unwrap().to_owned());
+        }
+        let (access_file, rules) = (dir.join("access.toml"), dir.join("rules.toml"));
+        fs::write(&access_file, access).unwrap();
+        fs::write(&rules, RULES).unwrap();
+        let rules = match servers.contains("rules.etcd") {
+            true => String::new(),
+            false => format!("rules = {{ file = {rules:?} }}\n"),
+        };
+        let text = format!("keys = {keys_file:?}\naccess = {access_file:?}\n{rules}{servers}");
+        fs::write(dir.join("windfall.toml"), text).unwrap();
+        Self { dir: dir.to_owned(), keys }
+    }
+
+    fn start(&self, role: &str, is_ready: bool) -> Service {
+        let (options, data) = (self.dir.join("windfall.toml"), self.dir.join(role));
+        let args = [OsStr::new(role), OsStr::new("--config"), options.as_os_str()];
+        let args = args.into_iter().chain(["--listen", "127.0.0.1:0", "--data"].map(OsStr::new));
+        let service = match is_ready {
+            true => Service::start(args, data.as_os_str()),
+            false => Service::start_unready(args, data.as_os_str()),
+        };
+        service.with_keys(self.keys.clone())
+    }
+}
+
+fn order(nth: u32) -> Value {
+    json!({
+        "trade_no": format!("outage/rain/{nth}"), "user": {"user_id": 7}, "activity": "outage", "scene": "rain",
+        "bonus": {"type": "cash", "amount": 5, "description": "red packet"},
+    })
+}
+
+fn is_whole(answer: &Answer) -> bool {
+    answer.status == 200 && answer.body["missing"].is_null()
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_reward_service_starts_without_postgres_and_grants_when_it_is_back() {
+    let postgres = Private::start(PostgresOptions::default()).unwrap();
+    let dir = scratch();
+    let ground = Ground::new(dir.path(), &format!("[ledger.postgres]\nurl = {:?}\n", postgres.url()));
+    postgres.kill().unwrap();
+    let service = ground.start("reward-service", false);
+    let unready = service.ready_until(PATIENCE, |answer| answer.status == 503);
+    let why = unready.body["failing"]["ledger"].as_str().unwrap();
+    assert!(why.contains("PostgreSQL") && unready.body["failing"]["budgets"].is_string(), "{unready:?}");
+    let grant = || service.post("grants", None, "/v1/rewards/grant", &json!({ "event": order(1) }));
+    let refused = grant();
+    assert_ne!(refused.body["outcome"], "GRANT_OUTCOME_CREDITED", "{refused:?}");
+    postgres.start().unwrap();
+    service.ready_until(TAKEN_UP, is_whole);
+    let granted = grant();
+    assert_eq!(granted.body["outcome"], "GRANT_OUTCOME_CREDITED", "{granted:?}");
+    let ended = service.stop();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    // It was opened by the process that waited for it.
+    let service = ground.start("wallet", true);
+    assert_eq!(service.stop().code, Some(0));
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_gateway_sends_without_redis_and_a_token_service_says_that_it_lacks_it() {
+    let redis = Private::start(RedisOptions::default()).unwrap();
+    let dir = scratch();
+    let ground = Ground::new(dir.path(), &format!("[tokens.redis]\nurls = [{:?}]\n", redis.url()));
+    redis.kill().unwrap();
+    let tokens = ground.start("token-service", false);
+    let gateway = ground.start("sdk-gateway", true);
+    let weak = gateway.ready_until(PATIENCE, |answer| answer.body["missing"]["tokens"].is_string());
+    assert_eq!(weak.status, 200, "{weak:?}");
+    let sent = gateway.post("activity", None, "/v1/bonuses/send", &order(1));
+    assert_eq!(sent.status, 200, "{sent:?}");
+    redis.start().unwrap();
+    gateway.ready_until(TAKEN_UP, is_whole);
+    tokens.ready_until(TAKEN_UP, is_whole);
+    for service in [gateway, tokens] {
+        assert_eq!(service.stop().code, Some(0));
+    }
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn without_etcd_a_process_waits_for_its_first_rules_and_starts_with_a_copy_afterwards() {
+    let etcd = Private::start(Spec::Etcd).unwrap();
+    let dir = scratch();
+    let ground = Ground::new(dir.path(), &format!("[rules.etcd]\nendpoints = [{:?}]\n", etcd.url()));
+    etcd.kill().unwrap();
+    let service = ground.start("sdk-gateway", false);
+    let waiting = service.ready_until(PATIENCE, |answer| answer.body["failing"]["rules"].is_string());
+    assert_eq!(waiting.status, 503, "{waiting:?}");
+    service.kill();
+
+    etcd.start().unwrap();
+    let etcd_at = || ["--etcd", etcd.url()];
+    let set = Run::new(plain()).args(["rules", "set"]).arg(dir.path().join("rules.toml"));
+    let set = set.args(["--who", "ann", "--why", "first"]).args(etcd_at()).end();
+    assert_eq!(set.code, Some(0), "{set}");
+    let service = ground.start("sdk-gateway", true);
+    service.ready_until(PATIENCE, is_whole);
+    let status = || Run::new(plain()).args(["rules", "status", "--json"]).args(etcd_at()).end();
+    let seen = status();
+    assert_eq!(seen.json()["processes"][0]["state"], "runs", "{seen}");
+    service.kill();
+    etcd.kill().unwrap();
+    let service = ground.start("sdk-gateway", true);
+    let weak = service.ready_until(PATIENCE, |answer| answer.body["missing"]["rules"].is_string());
+    let why = weak.body["missing"]["rules"].as_str().unwrap();
+    assert!(why.contains("version 1 runs from the copy on disk") && why.contains(" s ago"), "{why}");
+    assert_eq!(service.post("activity", None, "/v1/bonuses/send", &order(1)).status, 200);
+    etcd.start().unwrap();
+    service.ready_until(TAKEN_UP, is_whole);
+    assert_eq!(service.stop().code, Some(0));
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn gateway_and_consumer_start_without_a_broker_and_without_both() {
+    let kafkas = ["a", "b"].map(|_| Private::start(KafkaOptions::default()).unwrap());
+    let dir = scratch();
+    let [a, b] =
+        kafkas.each_ref().map(|kafka| format!("kafka = {{ bootstrap_servers = {:?} }}\n", kafka.url()));
+    let ground = Ground::new(dir.path(), &format!("[brokers.a]\n{a}[brokers.b]\n{b}"));
+    let is_without = |answer: &Answer, name: &str| answer.body["missing"][name].is_string();
+    let send = |gateway: &Service, nth: u32| {
+        let sent = gateway.post("activity", None, "/v1/bonuses/send", &order(nth));
+        assert_eq!(sent.status, 200, "{sent:?}");
+    };
+    kafkas[1].kill().unwrap();
+    let (gateway, consumer) = (ground.start("sdk-gateway", true), ground.start("consumer", true));
+    let weak = gateway.ready_until(PATIENCE, |answer| is_without(answer, "outbox of cash-b on b"));
+    assert_eq!(weak.status, 200, "{weak:?}");
+    consumer.ready_until(PATIENCE, |answer| {
+        answer.status == 200 && is_without(answer, "consumer of cash-b on b")
+    });
+    send(&gateway, 1);
+    kafkas[1].start().unwrap();
+    gateway.ready_until(TAKEN_UP, is_whole);
+    consumer.ready_until(TAKEN_UP, is_whole);
+    for service in [gateway, consumer] {
+        assert_eq!(service.stop().code, Some(0));
+    }
+
+    kafkas.iter().for_each(|kafka| kafka.kill().unwrap());
+    let (gateway, consumer) = (ground.start("sdk-gateway", true), ground.start("consumer", false));
+    let unready = consumer.ready_until(PATIENCE, |answer| answer.status == 503);
+    assert!(unready.body["failing"]["consumers"].is_string(), "{unready:?}");
+    send(&gateway, 2);
+    kafkas.iter().for_each(|kafka| kafka.start().unwrap());
+    gateway.ready_until(TAKEN_UP, is_whole);
+    consumer.ready_until(TAKEN_UP, is_whole);
+    for service in [gateway, consumer] {
+        assert_eq!(service.stop().code, Some(0));
+    }
+}
