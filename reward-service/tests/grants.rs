@@ -207,7 +207,7 @@ async fn a_budget_is_never_over_while_many_grant_and_the_total_moves() {
                 let events: Vec<_> = (0..20)
                     .map(|nth| {
                         let owner = if nth % 2 == 0 { caller / 2 } else { caller + 100 };
-                        cash(&format!("{owner}/{round}/{nth}"), nth, 1 + nth % 3)
+                        cash(&format!("{owner}/{round}/{nth}"), 1 + nth, 1 + nth % 3)
                     })
                     .collect();
                 for (event, reply) in events.iter().zip(rewards.grant_batch("cash", &events).await) {
@@ -299,7 +299,7 @@ async fn a_full_store_answers_retry_and_takes_the_same_batch_later() {
     let rewards =
         RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system()).unwrap();
     let batches: Vec<Vec<Bytes>> = (0..20)
-        .map(|batch| (0..200).map(|nth| cash(&format!("order/{batch:02}/{nth:03}"), nth, 1)).collect())
+        .map(|batch| (0..200).map(|nth| cash(&format!("order/{batch:02}/{nth:03}"), 1 + nth, 1)).collect())
         .collect();
     let mut retried = 0;
     for batch in &batches {
