@@ -16,7 +16,7 @@ pub(crate) struct Partitions {
     /// Commits of partitions that are going, to be made before the next poll.
     owed: Vec<Commit>,
     /// Partitions to pause or to resume with the next turn.
-    pauses: Vec<(u32, bool)>,
+    pauses: Vec<(u32, Epoch, bool)>,
     commit_every_ns: u64,
     committed_ns: u64,
 }
@@ -69,7 +69,7 @@ impl Partitions {
         {
             self.owed.extend(own.commit(partition));
         }
-        self.pauses.retain(|(paused, _)| *paused != partition);
+        self.pauses.retain(|(paused, ..)| *paused != partition);
         true
     }
 
@@ -130,7 +130,7 @@ impl Partitions {
         let mut paused = 0;
         for (&number, own) in &mut self.all {
             if own.decide_pause(lanes, pacing, now_ns) {
-                self.pauses.push((number, own.is_paused()));
+                self.pauses.push((number, own.epoch(), own.is_paused()));
             }
             paused += u64::from(own.is_paused());
         }
@@ -141,7 +141,7 @@ impl Partitions {
         !self.pauses.is_empty()
     }
 
-    pub fn take_pauses(&mut self) -> Vec<(u32, bool)> {
+    pub fn take_pauses(&mut self) -> Vec<(u32, Epoch, bool)> {
         std::mem::take(&mut self.pauses)
     }
 

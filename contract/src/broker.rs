@@ -230,8 +230,10 @@ pub trait Consumer: Send {
         Ok(())
     }
 
-    /// Stops (`true`) or resumes (`false`) bringing records of a partition; lasts until its epoch ends.
-    fn pause(&mut self, partition: u32, paused: bool);
+    /// Stops (`true`) or resumes (`false`) bringing records of a partition. It lasts until the epoch ends, and an
+    /// epoch that is over is passed over in silence: a pause that was decided before a rebalance must not stop the
+    /// partition after it, when nobody would resume it.
+    fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool);
 
     /// Partitions of the topic, owned by this consumer or not.
     fn partitions(&self) -> u32;

@@ -8,7 +8,7 @@ use super::topic::Topic;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use windfall_contract::broker::{Change, Commit, CommitError, Consumer, Fetch, OpenError, PollError, Polled};
+use windfall_contract::broker::{Change, Commit, CommitError, Consumer, Epoch, Fetch, OpenError, PollError, Polled};
 
 /// A consumer as callers hold it. Dropping it leaves the group.
 pub(super) struct EmbeddedConsumer {
@@ -80,8 +80,8 @@ impl Consumer for EmbeddedConsumer {
         write_queue.commit(self.topic.id, self.group.name(), &moved).await.map_err(CommitError::Unavailable)
     }
 
-    fn pause(&mut self, partition: u32, paused: bool) {
-        self.prefetch.pause(partition, paused);
+    fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {
+        self.prefetch.pause(partition, epoch, paused);
     }
 
     fn partitions(&self) -> u32 {

@@ -92,10 +92,10 @@ impl Prefetch {
         self.work.notify_one();
     }
 
-    pub(super) fn pause(&self, partition: u32, paused: bool) {
+    pub(super) fn pause(&self, partition: u32, epoch: Epoch, paused: bool) {
         let mut state = self.state.lock();
         for slot in &mut state.slots {
-            if slot.partition == partition {
+            if slot.partition == partition && slot.epoch == epoch {
                 slot.paused = paused;
             }
         }

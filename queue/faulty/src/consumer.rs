@@ -147,9 +147,11 @@ impl Consumer for FaultyConsumer {
         Ok(())
     }
 
-    fn pause(&mut self, partition: u32, paused: bool) {
-        if let Some(below) = &mut self.below {
-            below.pause(partition, paused);
+    fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {
+        let base = self.epoch_base;
+        // An epoch of an earlier life below is over.
+        if let Some(below) = self.below.as_mut().filter(|_| epoch.0 > base) {
+            below.pause(partition, Epoch(epoch.0 - base), paused);
         }
     }
 

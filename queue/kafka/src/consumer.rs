@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
-use windfall_contract::broker::{Commit, CommitError, Consumer, Fetch, PollError, Polled};
+use windfall_contract::broker::{Commit, CommitError, Consumer, Epoch, Fetch, PollError, Polled};
 
 /// How long leaving the group may take: librdkafka waits 5 s for the broker's answer.
 const LEAVE: Duration = Duration::from_secs(6);
@@ -64,8 +64,8 @@ impl Consumer for KafkaConsumer {
         Ok(())
     }
 
-    fn pause(&mut self, partition: u32, paused: bool) {
-        self.shared.state.lock().pause(partition, paused);
+    fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {
+        self.shared.state.lock().pause(partition, epoch, paused);
         self.shared.ordered.notify_one();
     }
 

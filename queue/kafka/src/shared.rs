@@ -334,8 +334,9 @@ impl State {
         }
     }
 
-    pub(super) fn pause(&mut self, partition: u32, paused: bool) {
-        let Some(slot) = self.known(partition).filter(|slot| slot.phase == Phase::Ours) else { return };
+    pub(super) fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {
+        let is_meant = |slot: &&mut Slot| slot.phase == Phase::Ours && slot.epoch == epoch;
+        let Some(slot) = self.known(partition).filter(is_meant) else { return };
         if std::mem::replace(&mut slot.paused, paused) == paused {
             return;
         }
@@ -473,33 +474,49 @@ mod tests {
         for offset in 0..2 {
             state.append(record(0, offset));
         }
-        state.pause(0, true);
+        state.pause(0, Epoch(1), true);
         for offset in 0..2 {
             state.append(record(1, offset));
         }
         assert_eq!(offsets(&mut state, 9), [(1, 0), (1, 1)]);
-        state.pause(0, false);
+        state.pause(0, Epoch(1), false);
         assert_eq!(offsets(&mut state, 1), [(0, 0)], "a short pause costs nothing");
-        state.pause(0, true);
+        state.pause(0, Epoch(1), true);
         for offset in 2..5 {
             state.append(record(0, offset));
         }
         assert_eq!(state.orders, [Order::Park(0)]);
         state.append(record(0, 5));
-        state.pause(0, false);
+        state.pause(0, Epoch(1), false);
         assert_eq!(state.orders.back(), Some(&Order::Resume(0)));
         assert_eq!((state.flowing.records, state.paused.records), (0, 0));
         // I3: until it has been sought back, what still comes would leave a gap behind it.
         state.append(record(0, 6));
         assert_eq!(offsets(&mut state, 9), []);
         assert_eq!(state.wanted(0), Some(1));
-        state.pause(0, true);
+        state.pause(0, Epoch(1), true);
         assert_eq!(state.wanted(0), None, "an order of before the pause does nothing");
-        state.pause(0, false);
+        state.pause(0, Epoch(1), false);
         state.unpark(0);
         assert_eq!(state.wanted(0), None);
         state.append(record(0, 1));
         assert_eq!(offsets(&mut state, 9), [(0, 1)]);
+    }
+
+    #[test]
+    fn a_pause_of_an_epoch_that_is_over_stops_nothing() {
+        let mut state = state(1 << 20);
+        state.assigned(0, 0);
+        state.revoked(0, true);
+        state.assigned(0, 0);
+        state.pause(0, Epoch(1), true);
+        state.append(record(0, 0));
+        assert_eq!(offsets(&mut state, 9), [(0, 0)]);
+        state.pause(0, Epoch(2), true);
+        state.append(record(0, 1));
+        assert_eq!(offsets(&mut state, 9), []);
+        state.pause(0, Epoch(1), false);
+        assert_eq!(offsets(&mut state, 9), [], "nor does its end resume anything");
     }
 
     #[test]

@@ -87,6 +87,7 @@ pub const CHECKS: &[Check] = &[
     ("waits_and_wakes", |stage| Box::pin(consuming::waits_and_wakes(stage))),
     ("cancelled_polls", |stage| Box::pin(consuming::cancelled_polls(stage))),
     ("pauses", |stage| Box::pin(consuming::pauses(stage))),
+    ("old_pauses", |stage| Box::pin(consuming::old_pauses(stage))),
     ("groups_apart", |stage| Box::pin(consuming::groups_apart(stage))),
     ("lag_counts", |stage| Box::pin(consuming::lag_counts(stage))),
     ("resumes", |stage| Box::pin(groups::resumes(stage))),
