@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use windfall_contract::Clock;
-use windfall_contract::broker::{Change, Fetch, Polled};
+use windfall_contract::broker::{Change, Fetch, PollError, Polled};
 use windfall_limiter::Now;
 
 const SWEEP_EVERY_NS: u64 = 5 * NS_PER_MS;
@@ -281,6 +281,13 @@ impl Dispatch {
                 self.liveness.polled(turned.polled_ns, turned.polled_wall_ms);
                 self.broker.poll_succeeded();
                 self.take_in(polled, turned.partitions, now_ns);
+            }
+            Some(Err(PollError::Lost { partition, from, to, resumes_at, what })) => {
+                self.stats.broker_lost.add(to.saturating_sub(from));
+                tracing::error!(
+                    topic = %self.topic, partition, from, to, resumes_at, what,
+                    "the broker has lost records that were not read: compare what was sent with what was credited"
+                );
             }
             Some(Err(error)) => {
                 self.stats.polls_failed.add(1);

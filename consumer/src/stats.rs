@@ -172,6 +172,11 @@ declare_metrics! {
             /// Polls that failed; tried again.
             pub polls_failed: Count,
         }
+        counter "windfall_broker_lost_records_total"
+        "Records that the broker lost before this consumer had read them, by retention or with the end of a log" {
+            /// Records that the broker lost before we had read them, by their offsets.
+            pub broker_lost: Count,
+        }
         counter "windfall_consumer_frozen_total"
         "Times that the consumer found its session over and granted nothing until it had polled again" {
             /// Times that the loop found its session over and held back until it had polled.

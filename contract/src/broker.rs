@@ -162,6 +162,24 @@ pub enum PollError {
         /// What is wrong there.
         what: String,
     },
+    /// Records that this group has not read are gone: deleted by the broker's retention, or lost with the end of a
+    /// log. Said once; the consumer goes on by itself.
+    #[error(
+        "partition {partition} has lost the records from offset {from} up to {to}: {what}; reading goes on at {resumes_at}"
+    )]
+    Lost {
+        /// Which partition.
+        partition: u32,
+        /// The first offset that is gone.
+        from: u64,
+        /// The offset after the last one that is gone.
+        to: u64,
+        /// The offset that is read next. Where a driver cannot say since when a log is another one, it reads all of
+        /// it again.
+        resumes_at: u64,
+        /// What happened to them.
+        what: String,
+    },
 }
 
 /// How a broker is told what is finished.

@@ -50,6 +50,9 @@ impl EmbeddedConsumer {
             // Nothing was read yet of what is new, and a failure can wait for the next poll.
             return Ok(Some(Polled { changes, records: Vec::new() }));
         }
+        if let Some(loss) = self.group.take_loss(self.member) {
+            return Err(loss);
+        }
         let records = self.prefetch.take(fetch)?;
         Ok((!records.is_empty()).then_some(Polled { changes, records }))
     }
@@ -77,7 +80,7 @@ impl Consumer for EmbeddedConsumer {
         // I3
         let moved = self.group.commit(self.member, commits, &self.topic.ends());
         let write_queue = &self.broker.state.write_queue;
-        write_queue.commit(self.topic.id, self.group.name(), &moved).await.map_err(CommitError::Unavailable)
+        write_queue.commit(self.topic.id, &self.group, &moved).await.map_err(CommitError::Unavailable)
     }
 
     fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {

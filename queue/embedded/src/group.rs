@@ -3,7 +3,7 @@
 use super::prefetch::Prefetch;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use windfall_contract::broker::{Change, Commit, Epoch};
+use windfall_contract::broker::{Change, Commit, Epoch, PollError};
 
 /// A consumer of the group, for as long as it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +27,47 @@ struct Partition {
     committed: u64,
     epoch: u32,
     holder: Holder,
+    /// Lost before the group had read them; nobody was told yet.
+    lost: Option<Loss>,
+}
+
+/// Records of a partition that the group has not read and that are gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Loss {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) what: &'static str,
+}
+
+/// Where a group is in one partition when it is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) committed: u64,
+    pub(super) lost: Option<Loss>,
+}
+
+impl Start {
+    pub(super) const fn at(committed: u64) -> Self {
+        Self { committed, lost: None }
+    }
+
+    /// Holds what is stored of a group against the log as it was found. Nothing is written yet, so where the log ends
+    /// before the position, what comes next is new.
+    pub(super) fn found(stored: Option<u64>, low: u64, end: u64) -> Self {
+        let Some(stored) = stored else { return Self::at(low) };
+        let lost = if stored < low {
+            Some(Loss { from: stored, to: low, what: "deleted before they were read" })
+        } else if stored > end {
+            Some(Loss { from: end, to: stored, what: "the log was cut off" })
+        } else {
+            None
+        };
+        Self { committed: stored.clamp(low, end), lost }
+    }
+
+    fn into_partition(self) -> Partition {
+        Partition { committed: self.committed, epoch: 0, holder: Holder::Nobody, lost: self.lost }
+    }
 }
 
 #[derive(Debug)]
@@ -50,10 +91,9 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(name: &str, committed: Vec<u64>) -> Self {
-        let partitions =
-            committed.into_iter().map(|committed| Partition { committed, epoch: 0, holder: Holder::Nobody });
-        let state = State { members: Vec::new(), partitions: partitions.collect(), next_member: 0 };
+    pub(super) fn new(name: &str, starts: impl IntoIterator<Item = Start>) -> Self {
+        let partitions = starts.into_iter().map(Start::into_partition).collect();
+        let state = State { members: Vec::new(), partitions, next_member: 0 };
         Self { name: name.into(), state: Mutex::new(state) }
     }
 
@@ -69,7 +109,7 @@ impl Group {
     pub(super) fn grow(&self, partitions: usize) {
         let mut state = self.state.lock();
         while state.partitions.len() < partitions {
-            state.partitions.push(Partition { committed: 0, epoch: 0, holder: Holder::Nobody });
+            state.partitions.push(Start::at(0).into_partition());
         }
         state.rebalance();
     }
@@ -129,9 +169,27 @@ impl Group {
         revoked
     }
 
+    /// What `member` has to be told was lost in the partitions that it has been told of. Told once.
+    pub(super) fn take_loss(&self, member: MemberId) -> Option<PollError> {
+        let mut state = self.state.lock();
+        let mut partitions = (0u32..).zip(&mut state.partitions);
+        partitions.find_map(|(index, partition)| {
+            let Loss { from, to, what } = partition.lost.take_if(|_| partition.holder.reads_as(member))?;
+            let resumes_at = partition.committed;
+            Some(PollError::Lost { partition: index, from, to, resumes_at, what: what.into() })
+        })
+    }
+
+    /// Where the group is in a partition. What is written of it is read here when it is written: a commit that was
+    /// overtaken on its way to the writer changes nothing any more.
+    pub(super) fn position(&self, partition: u32) -> Option<u64> {
+        let index = usize::try_from(partition).ok()?;
+        self.state.lock().partitions.get(index).map(|partition| partition.committed)
+    }
+
     /// Takes commits that are still `member`'s to make and move forward; `ends` bounds them. Returns what has
     /// changed. The others are fenced in silence (I3).
-    pub(super) fn commit(&self, member: MemberId, commits: &[Commit], ends: &[u64]) -> Vec<(u32, u64)> {
+    pub(super) fn commit(&self, member: MemberId, commits: &[Commit], ends: &[u64]) -> Vec<u32> {
         let mut state = self.state.lock();
         let mut moved = Vec::new();
         for commit in commits {
@@ -143,7 +201,7 @@ impl Group {
             let next_offset = commit.next_offset.min(*end);
             if owned && next_offset > partition.committed {
                 partition.committed = next_offset;
-                moved.push((commit.partition, next_offset));
+                moved.push(commit.partition);
             }
         }
         moved
@@ -307,7 +365,7 @@ mod tests {
 
     /// Takes the steps, then lets it settle: everything has an owner, evenly.
     fn live_through(steps: Vec<Step>) {
-        let group = Group::new("g", vec![0; PARTITIONS]);
+        let group = Group::new("g", vec![Start::at(0); PARTITIONS]);
         let mut members = Members::default();
         let pick =
             |members: &Members, at: usize| members.owned.keys().nth(at % members.owned.len().max(1)).copied();
@@ -354,8 +412,38 @@ mod tests {
     }
 
     #[test]
+    fn a_position_outside_of_the_log_is_a_loss_and_none_at_all_is_not() {
+        let lost = |stored, low, end| {
+            let start = Start::found(stored, low, end);
+            (start.committed, start.lost.map(|lost| (lost.from, lost.to)))
+        };
+        assert_eq!(lost(None, 7, 9), (7, None));
+        assert_eq!(lost(Some(7), 7, 9), (7, None));
+        assert_eq!(lost(Some(9), 7, 9), (9, None));
+        assert_eq!(lost(Some(3), 7, 9), (7, Some((3, 7))));
+        assert_eq!(lost(Some(12), 7, 9), (9, Some((9, 12))));
+    }
+
+    /// A commit on its way to the writer when its partition goes to another member, which commits too.
+    #[test]
+    fn what_is_written_of_a_group_is_where_it_is_when_it_is_written() {
+        let group = Group::new("g", [Start::at(0)]);
+        let old = group.join(Arc::new(Prefetch::new(1)));
+        group.take_changes(old);
+        let commit = |epoch, next_offset| [Commit { partition: 0, epoch: Epoch(epoch), next_offset }];
+        assert_eq!(group.commit(old, &commit(1, 5), &[100]), [0]);
+        group.leave(old);
+        let new = group.join(Arc::new(Prefetch::new(1)));
+        group.take_changes(new);
+        assert_eq!(group.commit(new, &commit(2, 9), &[100]), [0]);
+        assert_eq!(group.position(0), Some(9), "the writer comes to the commit of before");
+        assert_eq!(group.commit(old, &commit(1, 20), &[100]), [] as [u32; 0]);
+        assert_eq!(group.position(0), Some(9));
+    }
+
+    #[test]
     fn a_third_member_takes_only_what_must_move() {
-        let group = Group::new("g", vec![0; 6]);
+        let group = Group::new("g", vec![Start::at(0); 6]);
         let mut members = Members::default();
         let ids: Vec<_> = (0..2).map(|_| group.join(Arc::new(Prefetch::new(1)))).collect();
         ids.iter().for_each(|member| drop(members.owned.insert(*member, BTreeSet::new())));

@@ -90,7 +90,7 @@ pub use options::{EmbeddedOptions, Fsync};
 
 use self::consumer::EmbeddedConsumer;
 use self::ends::{EndsFile, Witness};
-use self::group::Group;
+use self::group::{Group, Loss, Start};
 use self::producer::EmbeddedProducer;
 use self::state::{BrokerState, OpenBroker};
 use self::storage::{Extent, ReadError, Storage, TopicRow, io, open_error};
@@ -191,16 +191,16 @@ impl Broker for EmbeddedBroker {
             let mut groups = topic.groups.lock();
             let known = groups.get(group).cloned();
             let fresh = known.is_none();
-            let entry = known.unwrap_or_else(|| Arc::new(Group::new(group, topic.lows())));
+            let entry = known.unwrap_or_else(|| Arc::new(Group::new(group, topic.lows().into_iter().map(Start::at))));
             groups.insert(group.to_owned(), entry.clone());
             (entry, fresh)
         };
         if fresh {
             // From now on nothing is deleted that this group has not committed, restarts or not.
-            let start: Vec<_> = (0u32..).zip(entry.committed()).collect();
+            let all: Vec<_> = (0u32..).zip(entry.committed()).map(|(partition, _)| partition).collect();
             state
                 .write_queue
-                .commit(topic.id, group, &start)
+                .commit(topic.id, &entry, &all)
                 .await
                 .map_err(|what| OpenError::Io { place: state.place.clone(), what })?;
         }
@@ -235,11 +235,12 @@ fn load(
         let topic = Topic { id: row.id, partitions: RwLock::new(partitions), groups: Mutex::default() };
         let kept: Vec<_> = topic.lows().into_iter().zip(topic.ends()).collect();
         for (group, committed) in storage.groups(row.id).map_err(read)? {
-            let committed = (0u32..)
+            let starts: Vec<_> = (0u32..)
                 .zip(&kept)
-                .map(|(index, (low, end))| committed.get(&index).copied().unwrap_or(0).clamp(*low, *end));
-            let entry = Arc::new(Group::new(&group, committed.collect()));
-            topic.groups.lock().insert(group, entry);
+                .map(|(index, (low, end))| Start::found(committed.get(&index).copied(), *low, *end))
+                .collect();
+            correct(storage, row.id, &group, &starts).map_err(read)?;
+            topic.groups.lock().insert(group.clone(), Arc::new(Group::new(&group, starts)));
         }
         topics.insert(name, Arc::new(topic));
     }
@@ -251,6 +252,22 @@ fn load(
         tracing::warn!(place, what, "records were lost with the machine: fsync is off");
     }
     Ok(topics)
+}
+
+/// Stores where a group goes on that has lost records, before anything new is written: else, once the log is as long
+/// as the old position again, its new records would be passed over as if they had been read.
+fn correct(storage: &Storage, topic: u32, group: &str, starts: &[Start]) -> Result<(), ReadError> {
+    let mut batch = storage.synced_batch(starts.len());
+    for (partition, start) in (0u32..).zip(starts) {
+        if let Some(Loss { from, to, what }) = &start.lost {
+            tracing::error!(topic, group, partition, from, to, what, "records were lost before they were read");
+            storage.put_commit(&mut batch, topic, group, (partition, start.committed));
+        }
+    }
+    if starts.iter().any(|start| start.lost.is_some()) {
+        batch.commit().map_err(storage::read_error)?;
+    }
+    Ok(())
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), OpenError> {

@@ -85,6 +85,11 @@ impl Storage {
         OwnedWriteBatch::with_capacity(self.database.clone(), capacity).durability(Some(self.persist))
     }
 
+    /// A batch that reaches the disk before its commit returns, whatever the options say.
+    pub(super) fn synced_batch(&self, capacity: usize) -> OwnedWriteBatch {
+        OwnedWriteBatch::with_capacity(self.database.clone(), capacity).durability(Some(PersistMode::SyncAll))
+    }
+
     pub(super) fn put_chunk(&self, batch: &mut OwnedWriteBatch, at: ChunkKey, bytes: Bytes) {
         batch.insert(&self.log, at.encode().as_slice(), bytes);
     }

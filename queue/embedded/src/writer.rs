@@ -76,8 +76,10 @@ impl Writer {
                 bytes += chunk.len() as u64;
             }
         }
-        for ((topic, group, partition), offset) in &work.commits {
-            storage.put_commit(&mut batch, *topic, group, (*partition, *offset));
+        for ((topic, name, partition), group) in &work.commits {
+            if let Some(offset) = group.position(*partition) {
+                storage.put_commit(&mut batch, *topic, name, (*partition, offset));
+            }
         }
         batch.commit().map_err(|error| error.to_string())?;
         if !ends.is_empty() {

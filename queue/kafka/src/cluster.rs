@@ -75,6 +75,8 @@ impl<'a> Observer<'a> {
         let committed = self.client.committed_offsets(asked, timeout).map_err(|error| unreachable(&error))?;
         let mut lag = Lag::default();
         for place in committed.elements() {
+            // Else a partition whose offset is not known would count as one that has none.
+            place.error().map_err(|error| unreachable(&error))?;
             let (low, high) = self
                 .client
                 .fetch_watermarks(topic, place.partition(), timeout)

@@ -52,16 +52,12 @@ impl Consumer for KafkaConsumer {
         if counted.is_empty() {
             return Ok(());
         }
-        let answer = self.committer.commit(&counted)?;
+        let answer = self.committer.commit(counted)?;
         match timeout(self.request_timeout, answer).await {
-            Ok(Ok(done)) => done?,
-            Ok(Err(_)) => {
-                return Err(CommitError::Unavailable("the consumer was restarted meanwhile".into()));
-            }
-            Err(_) => return Err(CommitError::Unavailable("no answer in time".into())),
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => Err(CommitError::Unavailable("the consumer was restarted meanwhile".into())),
+            Err(_) => Err(CommitError::Unavailable("no answer in time".into())),
         }
-        self.shared.state.lock().committed(&counted);
-        Ok(())
     }
 
     fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {

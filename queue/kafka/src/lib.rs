@@ -122,7 +122,7 @@ fn open_consumer(
         current: Arc::clone(&current),
         left,
     };
-    let committer = Committer::start(topic, current)?;
+    let committer = Committer::start(topic, current, Arc::clone(&shared))?;
     let first = reader.connect().map_err(cluster::configured)?;
     let name = format!("read-{topic}");
     std::thread::Builder::new()

@@ -400,7 +400,8 @@ impl KafkaOptions {
         let mut config = self.observer(group);
         // I3: only what the caller commits is committed.
         config.set("enable.auto.offset.store", "false");
-        config.set("auto.offset.reset", "earliest");
+        // What is out of range is a loss: said, not passed over.
+        config.set("auto.offset.reset", "error");
         config.set("partition.assignment.strategy", "cooperative-sticky");
         if let Some(id) = &self.static_member_id {
             config.set("group.instance.id", format!("{id}-{member}"));

@@ -38,6 +38,8 @@ struct Slot {
     parked: bool,
     /// The first offset that the caller was not given.
     next: u64,
+    /// The first offset that was not read; 0 is the beginning of the log, wherever that is.
+    read: u64,
     /// The caller commits nothing below.
     committed: u64,
 }
@@ -56,6 +58,10 @@ pub(super) enum Order {
 pub(super) struct State {
     slots: Vec<Slot>,
     changes: VecDeque<Change>,
+    /// Losses that the caller was not told of.
+    losses: VecDeque<PollError>,
+    /// What the commit that runs now names.
+    committing: Vec<u32>,
     /// Revocations that the last poll has brought.
     announced: Vec<u32>,
     pub(super) orders: VecDeque<Order>,
@@ -107,6 +113,8 @@ impl Shared {
         let state = State {
             slots: Vec::new(),
             changes: VecDeque::new(),
+            losses: VecDeque::new(),
+            committing: Vec::new(),
             announced: Vec::new(),
             orders: VecDeque::new(),
             flowing: Held::default(),
@@ -153,6 +161,7 @@ impl State {
                 paused: false,
                 parked: false,
                 next: 0,
+                read: 0,
                 committed: 0,
             });
         }
@@ -170,7 +179,7 @@ impl State {
     pub(super) fn assigned(&mut self, partition: u32, next: u64) {
         let slot = self.slot(partition);
         slot.epoch = Epoch(slot.epoch.0.saturating_add(1));
-        (slot.phase, slot.next, slot.committed) = (Phase::Ours, next, next);
+        (slot.phase, slot.next, slot.read, slot.committed) = (Phase::Ours, next, next, next);
         (slot.paused, slot.parked) = (false, false);
         let epoch = slot.epoch;
         self.changes.push_back(Change::Assigned { partition, epoch, next_offset: next });
@@ -185,6 +194,27 @@ impl State {
         let epoch = slot.epoch;
         self.changes.push_back(Change::Revoked { partition, epoch });
         true
+    }
+
+    /// Where the partitions that are being read are: the offset after the last one read. Not those that began at the
+    /// beginning and have read nothing yet: they are where their log begins.
+    pub(super) fn positions(&self) -> Vec<(u32, u64)> {
+        let slots = (0u32..).zip(&self.slots);
+        let read = slots.filter(|(_, slot)| slot.phase == Phase::Ours && !slot.parked && slot.read > 0);
+        read.map(|(partition, slot)| (partition, slot.read)).collect()
+    }
+
+    /// Records were lost, and reading goes on at `resumes_at`. Ahead of what was read, the assignment lasts: what
+    /// the caller holds of it may be nowhere else. Behind it, offsets come again, under another epoch.
+    pub(super) fn lost(&mut self, partition: u32, resumes_at: u64, loss: PollError) {
+        self.losses.push_back(loss);
+        match self.known(partition) {
+            Some(slot) if slot.read < resumes_at => slot.read = resumes_at,
+            _ => {
+                self.revoked(partition, true);
+                self.assigned(partition, resumes_at);
+            }
+        }
     }
 
     /// All that we own, or are about to give back, is gone.
@@ -208,6 +238,7 @@ impl State {
             return;
         }
         let epoch = slot.epoch;
+        slot.read = record.offset + 1;
         slot.records.push_back(InRecord { epoch, ..record });
         slot.bytes += cost;
         let paused = slot.paused;
@@ -253,6 +284,7 @@ impl State {
     pub(super) fn unpark(&mut self, partition: u32) {
         if let Some(slot) = self.known(partition) {
             slot.parked = false;
+            slot.read = slot.next;
         }
     }
 
@@ -282,6 +314,9 @@ impl State {
 
     /// What there is to bring; `None` is nothing.
     pub(super) fn take(&mut self, fetch: Fetch) -> Option<Result<Polled, PollError>> {
+        if let Some(loss) = self.losses.pop_front() {
+            return Some(Err(loss));
+        }
         let mut polled = Polled::default();
         for change in self.changes.drain(..) {
             if let Change::Revoked { partition, .. } = change {
@@ -383,14 +418,29 @@ impl State {
         commits.iter().filter(counts).copied().collect()
     }
 
-    /// These are stored.
-    pub(super) fn committed(&mut self, commits: &[Commit]) {
-        for commit in commits {
+    // What the committer does.
+
+    /// A commit runs now. What still counts of it is committed, and is not given back before it has ended.
+    pub(super) fn begin_commit(&mut self, commits: &[Commit]) -> Vec<Commit> {
+        let commits = self.commits(commits);
+        self.committing = commits.iter().map(|commit| commit.partition).collect();
+        commits
+    }
+
+    /// It has ended.
+    pub(super) fn end_commit(&mut self, commits: &[Commit], is_stored: bool) {
+        self.committing.clear();
+        for commit in commits.iter().filter(|_| is_stored) {
             let slot = self.known(commit.partition).filter(|slot| slot.epoch == commit.epoch);
             if let Some(slot) = slot {
                 slot.committed = slot.committed.max(commit.next_offset);
             }
         }
+    }
+
+    /// Whether a commit that runs names one of them.
+    pub(super) fn is_committing(&self, partitions: &[u32]) -> bool {
+        self.committing.iter().any(|partition| partitions.contains(partition))
     }
 }
 
@@ -460,10 +510,60 @@ mod tests {
         }
         assert_eq!(offsets(&mut state, 2).len(), 2);
         let commit = |next_offset| Commit { partition: 1, epoch: Epoch(1), next_offset };
-        let counted = state.commits(&[commit(10), commit(12), commit(13)]);
+        let counted = state.begin_commit(&[commit(10), commit(12), commit(13)]);
         assert_eq!(counted, [commit(12)]);
-        state.committed(&counted);
+        state.end_commit(&counted, false);
+        assert_eq!(state.commits(&counted), counted, "refused: said again");
+        state.end_commit(&counted, true);
         assert_eq!(state.commits(&[commit(12)]), []);
+    }
+
+    /// The answer to an earlier commit stays away, and meanwhile the partition goes to another member.
+    #[test]
+    fn a_commit_that_waited_is_held_against_the_epochs_when_it_runs() {
+        let mut state = state(1 << 20);
+        state.assigned(0, 0);
+        state.append(record(0, 0));
+        assert_eq!(offsets(&mut state, 9), [(0, 0)]);
+        let queued = state.commits(&[Commit { partition: 0, epoch: Epoch(1), next_offset: 1 }]);
+        assert_eq!(queued.len(), 1);
+        let runs = state.begin_commit(&queued);
+        assert_eq!(runs, queued);
+        assert!(state.is_committing(&[7, 0]), "it is not given back before the commit has ended");
+        state.end_commit(&runs, false);
+        assert!(!state.is_committing(&[0]));
+        assert!(state.revoked(0, false));
+        offsets(&mut state, 9);
+        state.begin_poll();
+        assert_eq!(state.begin_commit(&queued), [], "it is another's now");
+        state.assigned(0, 0);
+        assert_eq!(state.begin_commit(&queued), [], "it is ours again, under another epoch");
+    }
+
+    #[test]
+    fn a_loss_is_told_once_and_only_a_log_that_was_cut_off_begins_anew() {
+        let mut state = state(1 << 20);
+        state.assigned(0, 5);
+        state.assigned(1, 0);
+        state.append(record(0, 5));
+        assert_eq!(offsets(&mut state, 9), [(0, 5)]);
+        assert_eq!(state.positions(), [(0, 6)], "the other is where its log begins");
+        let taken = |state: &mut State| state.take(fetch(9)).unwrap();
+        let lost = |from, to, resumes_at| PollError::Lost { partition: 0, from, to, resumes_at, what: "gone".into() };
+        state.append(record(0, 6));
+        state.lost(0, 20, lost(7, 20, 20));
+        assert_eq!(taken(&mut state).err(), Some(lost(7, 20, 20)));
+        state.append(record(0, 20));
+        let polled = taken(&mut state).unwrap();
+        assert_eq!(polled.changes, [], "what the caller holds may be nowhere else");
+        assert_eq!(polled.records.iter().map(|record| record.offset).collect::<Vec<_>>(), [6, 20]);
+        state.lost(0, 10, lost(15, 21, 10));
+        assert_eq!(taken(&mut state).err(), Some(lost(15, 21, 10)));
+        state.append(record(0, 10));
+        let polled = taken(&mut state).unwrap();
+        let assigned = Change::Assigned { partition: 0, epoch: Epoch(2), next_offset: 10 };
+        assert_eq!(polled.changes, [Change::Revoked { partition: 0, epoch: Epoch(1) }, assigned]);
+        assert_eq!(polled.records[0].epoch, Epoch(2));
     }
 
     #[test]
