@@ -256,6 +256,12 @@ pub trait Consumer: Send {
     /// Partitions of the topic, owned by this consumer or not.
     fn partitions(&self) -> u32;
 
+    /// Whether the broker may delete records of this topic before they are read, as far as the driver knows: by an
+    /// age or a size that is less than its options ask for.
+    fn may_delete_unread(&self) -> bool {
+        false
+    }
+
     /// Leaves the group. Commit before it.
     async fn close(self: Box<Self>);
 }
@@ -279,9 +285,12 @@ impl Lag {
 /// A broker, a topic or a group could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The options are wrong, or name something that is not there.
+    /// The options are wrong: trying again does not help.
     #[error("{0}")]
     Invalid(String),
+    /// The broker has no such topic or group, as far as it knows just now: somebody may make it.
+    #[error("{0}")]
+    Absent(String),
     /// Another process holds the data.
     #[error("{0} is in use by another process")]
     InUse(String),
@@ -322,6 +331,9 @@ pub trait Broker: Send + Sync {
     /// Makes sure that a topic exists with at least so many partitions. Never shrinks one. May block, as
     /// `producer` may: call them off async threads.
     ///
+    /// Where the cluster is away, this, `producer` and `consumer` say [`OpenError::Unavailable`] within about a second,
+    /// and leave nothing behind: whoever wants it tries again, as often as need be.
+    ///
     /// # Errors
     /// [`OpenError`].
     fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<(), OpenError>;
@@ -329,13 +341,13 @@ pub trait Broker: Send + Sync {
     /// A producer of a topic, which reports to `sink`.
     ///
     /// # Errors
-    /// [`OpenError`]; the topic must exist.
+    /// [`OpenError`]; the topic must exist, else it is [`OpenError::Absent`].
     fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError>;
 
     /// A consumer of a topic, a new member of `group`. Its first assignment comes by `poll`.
     ///
     /// # Errors
-    /// [`OpenError`]; the topic must exist.
+    /// [`OpenError`]; the topic must exist, else it is [`OpenError::Absent`].
     async fn consumer(&self, topic: &str, group: &str) -> Result<Box<dyn Consumer>, OpenError>;
 
     /// How far `group` is in `topic`.

@@ -159,6 +159,10 @@ impl Consumer for FaultyConsumer {
         self.partitions
     }
 
+    fn may_delete_unread(&self) -> bool {
+        self.below.as_ref().is_some_and(|below| below.may_delete_unread())
+    }
+
     async fn close(mut self: Box<Self>) {
         if let Some(below) = self.below.take() {
             below.close().await;

@@ -3,13 +3,10 @@
 
 use super::options::{KafkaOptions, OVERHEAD_BYTES};
 use super::watch::Watch;
-use rdkafka::admin::{
-    AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
-};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::util::Timeout;
 use rdkafka::{Offset, TopicPartitionList};
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,51 +15,47 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use windfall_contract::broker::{Lag, OpenError};
 
-/// How long one try to reach the cluster waits before it looks for errors that no try will mend.
-const LOOK: Duration = Duration::from_millis(250);
-
-/// A client that is no member of any group, but may ask after one.
-pub(super) struct Observer<'a> {
+/// A client that is no member of any group, but may ask after one. It connects in the background, and again when the
+/// cluster was away.
+pub(super) struct Observer {
     client: BaseConsumer<Watch>,
-    options: &'a KafkaOptions,
+    options: Arc<KafkaOptions>,
 }
 
-impl<'a> Observer<'a> {
-    /// Connects.
-    pub(super) fn open(options: &'a KafkaOptions, group: &str) -> Result<Self, OpenError> {
+impl Observer {
+    /// Needs no cluster; says what librdkafka does not like about the options.
+    pub(super) fn new(options: &Arc<KafkaOptions>, group: &str) -> Result<Self, OpenError> {
         let client = options.observer(group).create_with_context(Watch::default()).map_err(configured)?;
-        let observer = Self { client, options };
-        observer.reach()?;
-        Ok(observer)
+        Ok(Self { client, options: Arc::clone(options) })
     }
 
-    /// Waits until the cluster answers; not longer than it takes to see that it never will.
-    fn reach(&self) -> Result<(), OpenError> {
-        let started = Instant::now();
-        loop {
-            let left = self.options.connect_timeout().saturating_sub(started.elapsed());
-            let Err(error) = self.client.client().fetch_metadata(None, LOOK.min(left)) else { return Ok(()) };
+    /// How many partitions the topic has; `None` where there is no such topic. Does not wait long for a cluster that
+    /// is away.
+    pub(super) fn partitions(&self, topic: &str) -> Result<Option<u32>, OpenError> {
+        let watch = self.client.context();
+        // What an earlier try met may be over.
+        watch.forget();
+        let patience = self.options.connect_timeout();
+        partitions_of(&self.client, topic, patience).map_err(|error| {
             // Brings what went wrong to the watch.
             drop(self.client.poll(Duration::ZERO));
-            let watch = self.client.context();
             let servers = &self.options.bootstrap_servers;
-            if let Some(what) = watch.hopeless() {
-                return Err(OpenError::Invalid(format!("kafka at {servers} turns us away: {what}")));
+            match (watch.hopeless(), unreachable(&error)) {
+                (Some(what), _) => OpenError::Invalid(format!("kafka at {servers} turns us away: {what}")),
+                (None, OpenError::Unavailable(what)) => {
+                    let what = watch.last().unwrap_or(what);
+                    OpenError::Unavailable(format!("kafka at {servers}, after {patience:?}: {what}"))
+                }
+                (None, other) => other,
             }
-            if left.is_zero() {
-                let what = watch.last().unwrap_or_else(|| error.to_string());
-                return Err(OpenError::Unavailable(format!(
-                    "kafka at {servers}, after {:?}: {what}",
-                    self.options.connect_timeout()
-                )));
-            }
-        }
+        })
     }
 
-    /// How many partitions the topic has; `None` where there is no such topic.
-    pub(super) fn partitions(&self, topic: &str) -> Result<Option<u32>, OpenError> {
-        let timeout = self.options.request_timeout();
-        partitions_of(&self.client, topic, timeout).map_err(|error| unreachable(&error))
+    /// How many partitions a topic has, which must be there.
+    pub(super) fn existing(&self, topic: &str) -> Result<u32, OpenError> {
+        let absent =
+            || OpenError::Absent(format!("kafka at {} has no topic `{topic}`", self.options.bootstrap_servers));
+        self.partitions(topic)?.ok_or_else(absent)
     }
 
     /// How far `group`, that of the client, is in the topic.
@@ -81,9 +74,9 @@ impl<'a> Observer<'a> {
                 .client
                 .fetch_watermarks(topic, place.partition(), timeout)
                 .map_err(|error| unreachable(&error))?;
-            // Where nothing is committed, reading starts at what is still kept.
+            // Where nothing is committed, or something outside of the log, reading starts at what is still kept.
             let at = match place.offset() {
-                Offset::Offset(at) => at.max(low),
+                Offset::Offset(at) if (low..=high).contains(&at) => at,
                 _ => low,
             };
             lag.end += u64::try_from(high).unwrap_or(0);
@@ -111,14 +104,14 @@ pub(super) fn partitions_of<C: rdkafka::consumer::ConsumerContext>(
 }
 
 /// Makes the topic, or more partitions of it, and waits until every partition has a leader.
-pub(super) fn ensure_topic(options: &KafkaOptions, topic: &str, partitions: u32) -> Result<(), OpenError> {
-    let observer = Observer::open(options, "windfall-admin")?;
+pub(super) fn ensure_topic(observer: &Observer, topic: &str, partitions: u32) -> Result<(), OpenError> {
+    let options = &observer.options;
     let found = observer.partitions(topic)?;
     if found.is_some_and(|found| found >= partitions) {
         return Ok(());
     }
     let admin: AdminClient<DefaultClientContext> = options.client().create().map_err(configured)?;
-    let timeout = options.request_timeout().max(options.connect_timeout());
+    let timeout = options.request_timeout();
     let waits = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
     let count = |partitions: u32| {
         i32::try_from(partitions)
@@ -129,8 +122,12 @@ pub(super) fn ensure_topic(options: &KafkaOptions, topic: &str, partitions: u32)
     let results = if found.is_none() {
         let bytes_max = (options.record_bytes_max + OVERHEAD_BYTES).to_string();
         let min_insync = options.min_insync_replicas.map(|copies| copies.to_string());
+        let (age, size) = (options.retention_ms.to_string(), options.retention_bytes.to_string());
         let mut new = NewTopic::new(topic, count(partitions)?, TopicReplication::Fixed(options.replication))
-            .set("max.message.bytes", &bytes_max);
+            .set("max.message.bytes", &bytes_max)
+            .set("cleanup.policy", "delete")
+            .set("retention.ms", &age)
+            .set("retention.bytes", &size);
         if let Some(copies) = &min_insync {
             new = new.set("min.insync.replicas", copies);
         }
@@ -148,11 +145,11 @@ pub(super) fn ensure_topic(options: &KafkaOptions, topic: &str, partitions: u32)
             }
         }
     }
-    await_leaders(&observer, topic, partitions, timeout)
+    await_leaders(observer, topic, partitions, timeout)
 }
 
 fn await_leaders(
-    observer: &Observer<'_>,
+    observer: &Observer,
     topic: &str,
     partitions: u32,
     timeout: Duration,
@@ -179,22 +176,6 @@ fn await_leaders(
     }
 }
 
-/// The largest payload that the topic takes, as far as the broker says.
-pub(super) fn record_bytes_max(options: &KafkaOptions, topic: &str) -> Result<usize, OpenError> {
-    let ours = usize::try_from(options.record_bytes_max).unwrap_or(usize::MAX);
-    let admin: AdminClient<DefaultClientContext> = options.client().create().map_err(configured)?;
-    let waits = AdminOptions::new().request_timeout(Some(Timeout::After(options.request_timeout())));
-    let described = block_on(admin.describe_configs([&ResourceSpecifier::Topic(topic)], &waits));
-    // Without the right to ask, the broker says it to each record that is too large.
-    let Ok(described) = described else { return Ok(ours) };
-    let theirs = described
-        .iter()
-        .flatten()
-        .find_map(|config| config.get("max.message.bytes")?.value.as_ref()?.parse::<usize>().ok());
-    let overhead = usize::try_from(OVERHEAD_BYTES).unwrap_or(usize::MAX);
-    Ok(theirs.map_or(ours, |theirs| ours.min(theirs.saturating_sub(overhead.min(theirs / 64)))))
-}
-
 /// librdkafka does not take the settings.
 pub(super) fn configured(error: KafkaError) -> OpenError {
     OpenError::Invalid(format!("kafka: {error}"))
@@ -218,7 +199,7 @@ pub(super) fn unreachable(error: &KafkaError) -> OpenError {
 }
 
 /// Waits for a future of librdkafka's, which ends by itself in time and needs no runtime.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

@@ -16,6 +16,7 @@ pub(super) struct KafkaConsumer {
     pub(super) shared: Arc<Shared>,
     pub(super) committer: Committer,
     pub(super) request_timeout: Duration,
+    pub(super) may_delete_unread: bool,
     /// Comes when the thread has left the group.
     pub(super) left: Option<oneshot::Receiver<()>>,
     /// Lets this process have another static member of the same number.
@@ -67,6 +68,10 @@ impl Consumer for KafkaConsumer {
 
     fn partitions(&self) -> u32 {
         self.shared.state.lock().partitions
+    }
+
+    fn may_delete_unread(&self) -> bool {
+        self.may_delete_unread
     }
 
     async fn close(mut self: Box<Self>) {
