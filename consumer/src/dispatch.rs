@@ -275,6 +275,7 @@ impl Dispatch {
             }
         }
         let now_ns = self.clock.monotonic_ns();
+        self.stats.may_delete_unread.set(turned.may_delete_unread.into());
         match turned.polled {
             None => {}
             Some(Ok(polled)) => {
@@ -301,11 +302,17 @@ impl Dispatch {
         // I5: of a topic that has grown we own a smaller part, though nothing of ours has changed. And what is
         // revoked counts no longer before the next poll lets it go.
         let has_grown = self.membership.topic_has(of);
-        let share_changes = has_grown || !polled.changes.is_empty();
+        let moves = polled.changes.iter().any(|change| !matches!(change, Change::Passed { .. }));
+        let share_changes = has_grown || moves;
         for change in polled.changes {
             match change {
                 Change::Assigned { partition, epoch, next_offset } => {
                     self.flow.assigned(partition, epoch, next_offset, now_ns);
+                }
+                Change::Passed { partition, epoch, next_offset } => {
+                    if let Some(own) = self.flow.partitions.under(partition, epoch) {
+                        own.passed(next_offset);
+                    }
                 }
                 Change::Revoked { partition, epoch } => self.flow.revoked(partition, epoch),
             }

@@ -67,7 +67,7 @@ impl Partitions {
         if let Some(mut own) = self.all.remove(&partition)
             && self.acks == Acks::Prefix
         {
-            self.owed.extend(own.commit(partition));
+            self.owed.extend(own.commit(partition, true));
         }
         self.pauses.retain(|(paused, ..)| *paused != partition);
         true
@@ -99,7 +99,7 @@ impl Partitions {
         let mut commits = std::mem::take(&mut self.owed);
         if now_ns.saturating_sub(self.committed_ns) >= self.commit_every_ns {
             self.committed_ns = now_ns;
-            self.add_commits(&mut commits);
+            self.add_commits(&mut commits, false);
         }
         commits
     }
@@ -107,7 +107,7 @@ impl Partitions {
     /// All that there is to commit, before we leave the group.
     pub fn take_last_commits(&mut self) -> Vec<Commit> {
         let mut commits = std::mem::take(&mut self.owed);
-        self.add_commits(&mut commits);
+        self.add_commits(&mut commits, true);
         commits
     }
 
@@ -162,9 +162,9 @@ impl Partitions {
         overview
     }
 
-    fn add_commits(&mut self, commits: &mut Vec<Commit>) {
+    fn add_commits(&mut self, commits: &mut Vec<Commit>, are_last: bool) {
         if self.acks == Acks::Prefix {
-            commits.extend(self.all.iter_mut().filter_map(|(&number, own)| own.commit(number)));
+            commits.extend(self.all.iter_mut().filter_map(|(&number, own)| own.commit(number, are_last)));
         }
     }
 }

@@ -192,6 +192,11 @@ declare_metrics! {
             /// Tickets dropped unfinished: a bug, each pins its partition until it is assigned anew.
             pub tickets_dropped: Count,
         }
+        gauge "windfall_broker_may_delete_unread"
+        "1 while the broker may delete records of the topic before they are read: it keeps them for less than is asked" {
+            /// Whether the broker may delete records before they are read, now.
+            pub may_delete_unread: Count,
+        }
         gauge "windfall_partitions"
         "Partitions that this consumer owns" {
             /// Partitions owned, now.

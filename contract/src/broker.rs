@@ -3,6 +3,7 @@
 //! Shaped for real brokers: an acknowledgement is asynchronous and comes for batches, a lost answer is
 //! [`Delivery::Unknown`], partitions move between instances, offsets have gaps.
 
+use crate::finished::Finished;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -106,6 +107,16 @@ pub enum Change {
         /// The offset that is read next.
         next_offset: u64,
     },
+    /// All records of it below `next_offset` that have not been brought were finished before ([`Commit::finished`]).
+    /// They will not be brought.
+    Passed {
+        /// Which.
+        partition: u32,
+        /// Its epoch.
+        epoch: Epoch,
+        /// The lowest offset that may still come.
+        next_offset: u64,
+    },
     /// It goes when `poll` is called again: until then `commit` still works for it, afterwards it is fenced.
     Revoked {
         /// Which.
@@ -135,8 +146,8 @@ pub struct Fetch {
     pub wait: Duration,
 }
 
-/// Everything below `next_offset` in the partition is finished.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Everything below `next_offset` in the partition is finished, and so are some offsets beyond.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
     /// Which partition.
     pub partition: u32,
@@ -144,6 +155,11 @@ pub struct Commit {
     pub epoch: Epoch,
     /// The offset to read next.
     pub next_offset: u64,
+    /// What is finished beyond it, and was brought under this assignment. Whoever is assigned the partition next is
+    /// not brought these records, as far as the broker keeps so much: about 4,000 bytes, from the lowest offset on.
+    /// A record that was written later at such an offset is another one, and is brought. Each commit replaces what the
+    /// last one said; what this consumer itself was spared need not be said again.
+    pub finished: Finished,
 }
 
 /// Reading failed. The consumer stays usable: poll again after a pause.
@@ -224,7 +240,8 @@ pub trait Consumer: Send {
     async fn poll(&mut self, fetch: Fetch) -> Result<Polled, PollError>;
 
     /// Stores how far each partition is finished. Commits of an epoch that is over, or below what is committed,
-    /// are passed over in silence (I3): the partition's new owner decides now.
+    /// are passed over in silence (I3): the partition's new owner decides now. A commit that waits on its way is held
+    /// against the epochs once more when it is stored.
     ///
     /// # Errors
     /// [`CommitError`]; none or some of them are stored.

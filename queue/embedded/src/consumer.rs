@@ -8,7 +8,9 @@ use super::topic::Topic;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use windfall_contract::broker::{Change, Commit, CommitError, Consumer, Epoch, Fetch, OpenError, PollError, Polled};
+use windfall_contract::broker::{
+    Change, Commit, CommitError, Consumer, Epoch, Fetch, OpenError, PollError, Polled,
+};
 
 /// A consumer as callers hold it. Dropping it leaves the group.
 pub(super) struct EmbeddedConsumer {
@@ -41,8 +43,9 @@ impl EmbeddedConsumer {
         for change in &changes {
             match *change {
                 Change::Assigned { partition, epoch, next_offset } => {
-                    self.prefetch.add(partition, epoch, next_offset);
+                    self.prefetch.add(partition, epoch, next_offset, self.group.finished(partition));
                 }
+                Change::Passed { .. } => {}
                 Change::Revoked { partition, .. } => self.prefetch.remove(partition),
             }
         }
@@ -53,8 +56,8 @@ impl EmbeddedConsumer {
         if let Some(loss) = self.group.take_loss(self.member) {
             return Err(loss);
         }
-        let records = self.prefetch.take(fetch)?;
-        Ok((!records.is_empty()).then_some(Polled { changes, records }))
+        let polled = self.prefetch.take(fetch)?;
+        Ok((!polled.records.is_empty() || !polled.changes.is_empty()).then_some(polled))
     }
 }
 

@@ -15,6 +15,10 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use windfall_contract::broker::{Lag, OpenError};
 
+/// How long the first try to reach the cluster waits before it looks for errors that no try will mend. Each next one
+/// waits twice as long.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// A client that is no member of any group, but may ask after one. It connects in the background, and again when the
 /// cluster was away.
 pub(super) struct Observer {
@@ -35,26 +39,37 @@ impl Observer {
         let watch = self.client.context();
         // What an earlier try met may be over.
         watch.forget();
-        let patience = self.options.connect_timeout();
-        partitions_of(&self.client, topic, patience).map_err(|error| {
+        let (patience, servers) = (self.options.connect_timeout(), &self.options.bootstrap_servers);
+        let (started, mut wait) = (Instant::now(), LOOK);
+        loop {
+            let left = patience.saturating_sub(started.elapsed());
+            let error = match partitions_of(&self.client, topic, wait.min(left)) {
+                Ok(found) => return Ok(found),
+                Err(error) => error,
+            };
             // Brings what went wrong to the watch.
             drop(self.client.poll(Duration::ZERO));
-            let servers = &self.options.bootstrap_servers;
-            match (watch.hopeless(), unreachable(&error)) {
-                (Some(what), _) => OpenError::Invalid(format!("kafka at {servers} turns us away: {what}")),
-                (None, OpenError::Unavailable(what)) => {
-                    let what = watch.last().unwrap_or(what);
-                    OpenError::Unavailable(format!("kafka at {servers}, after {patience:?}: {what}"))
-                }
-                (None, other) => other,
+            if let Some(what) = watch.hopeless() {
+                return Err(OpenError::Invalid(format!("kafka at {servers} turns us away: {what}")));
             }
-        })
+            match unreachable(&error) {
+                OpenError::Unavailable(_) if started.elapsed() < patience => wait *= 2,
+                OpenError::Unavailable(what) => {
+                    let what = watch.last().unwrap_or(what);
+                    return Err(OpenError::Unavailable(format!(
+                        "kafka at {servers}, after {patience:?}: {what}"
+                    )));
+                }
+                other => return Err(other),
+            }
+        }
     }
 
     /// How many partitions a topic has, which must be there.
     pub(super) fn existing(&self, topic: &str) -> Result<u32, OpenError> {
-        let absent =
-            || OpenError::Absent(format!("kafka at {} has no topic `{topic}`", self.options.bootstrap_servers));
+        let absent = || {
+            OpenError::Absent(format!("kafka at {} has no topic `{topic}`", self.options.bootstrap_servers))
+        };
         self.partitions(topic)?.ok_or_else(absent)
     }
 
@@ -141,7 +156,9 @@ pub(super) fn ensure_topic(observer: &Observer, topic: &str, partitions: u32) ->
             // Somebody else was faster.
             Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions)) => {}
             Err((_, code)) => {
-                return Err(OpenError::Invalid(format!("kafka does not make topic `{topic}`: {code}")));
+                let what = format!("kafka does not make topic `{topic}`: {code}");
+                let is_final = is_final(code) || code == RDKafkaErrorCode::InvalidConfig;
+                return Err(if is_final { OpenError::Invalid(what) } else { OpenError::Unavailable(what) });
             }
         }
     }
@@ -182,20 +199,28 @@ pub(super) fn configured(error: KafkaError) -> OpenError {
 }
 
 pub(super) fn unreachable(error: &KafkaError) -> OpenError {
+    let what = format!("kafka: {error}");
+    if error.rdkafka_error_code().is_some_and(is_final) {
+        OpenError::Invalid(what)
+    } else {
+        OpenError::Unavailable(what)
+    }
+}
+
+/// Whether the same again fails again.
+fn is_final(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
-    match error.rdkafka_error_code() {
-        Some(
-            Code::TopicAuthorizationFailed
+    matches!(
+        code,
+        Code::TopicAuthorizationFailed
             | Code::GroupAuthorizationFailed
             | Code::ClusterAuthorizationFailed
             | Code::InvalidTopic
             | Code::InvalidGroupId
             | Code::PolicyViolation
             | Code::UnsupportedVersion
-            | Code::UnsupportedFeature,
-        ) => OpenError::Invalid(format!("kafka: {error}")),
-        _ => OpenError::Unavailable(format!("kafka: {error}")),
-    }
+            | Code::UnsupportedFeature
+    )
 }
 
 /// Waits for a future of librdkafka's, which ends by itself in time and needs no runtime.

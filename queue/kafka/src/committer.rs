@@ -4,6 +4,7 @@
 //! A commit may wait here while partitions move. So it is held against the epochs once more when it runs, and what it
 //! names is not given back before it has ended: the broker knows members and generations, not who owns a partition.
 
+use super::finished;
 use super::shared::Shared;
 use super::thread::Client;
 use parking_lot::Mutex;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use tokio::sync::oneshot;
 use windfall_contract::broker::{Commit, CommitError, OpenError};
+use windfall_contract::finished::Origin;
 
 /// Ends with its handle, after the commit that it is at.
 pub(super) struct Committer {
@@ -72,21 +74,54 @@ fn run(topic: &str, client: &Client, shared: &Shared, commits: &[Commit]) -> Res
     if commits.is_empty() {
         return Ok(());
     }
-    let done = offsets(topic, &commits).and_then(|offsets| client.commit(&offsets, CommitMode::Sync));
+    let done = store(topic, client, &commits);
     shared.state.lock().end_commit(&commits, done.is_ok());
     shared.ordered.notify_one();
     done.map_err(refused)
 }
 
-fn offsets(topic: &str, commits: &[Commit]) -> Result<TopicPartitionList, KafkaError> {
-    let mut offsets = TopicPartitionList::with_capacity(commits.len());
-    for commit in commits {
-        let place = (i32::try_from(commit.partition), i64::try_from(commit.next_offset));
-        if let (Ok(partition), Ok(offset)) = place {
-            offsets.add_partition_offset(topic, partition, Offset::Offset(offset))?;
+/// Plain positions together. A position with a map goes by itself: librdkafka tells of one place in many that it was
+/// refused only if all of them were, and a broker may be set to take shorter metadata than ours.
+fn store(topic: &str, client: &Client, commits: &[(Commit, Origin)]) -> Result<(), KafkaError> {
+    let mut plain = TopicPartitionList::with_capacity(commits.len());
+    for (commit, origin) in commits {
+        match finished::to_text(&commit.finished, origin) {
+            None => add(&mut plain, topic, commit, None)?,
+            Some(text) => {
+                let mut mapped = TopicPartitionList::with_capacity(1);
+                add(&mut mapped, topic, commit, Some(&text))?;
+                match client.commit(&mapped, CommitMode::Sync) {
+                    Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::OffsetMetadataTooLarge)) => {
+                        tracing::warn!(
+                            topic,
+                            bytes = text.len(),
+                            "kafka: metadata so long is refused: raise offset.metadata.max.bytes"
+                        );
+                        add(&mut plain, topic, commit, None)?;
+                    }
+                    done => done?,
+                }
+            }
         }
     }
-    Ok(offsets)
+    if plain.count() == 0 { Ok(()) } else { client.commit(&plain, CommitMode::Sync) }
+}
+
+fn add(
+    list: &mut TopicPartitionList,
+    topic: &str,
+    commit: &Commit,
+    metadata: Option<&str>,
+) -> Result<(), KafkaError> {
+    let place = (i32::try_from(commit.partition), i64::try_from(commit.next_offset));
+    if let (Ok(partition), Ok(offset)) = place {
+        let mut place = list.add_partition(topic, partition);
+        place.set_offset(Offset::Offset(offset))?;
+        if let Some(metadata) = metadata {
+            place.set_metadata(metadata);
+        }
+    }
+    Ok(())
 }
 
 fn refused(error: KafkaError) -> CommitError {

@@ -28,6 +28,8 @@
 mod cluster;
 mod committer;
 mod consumer;
+mod finished;
+mod native;
 mod options;
 mod producer;
 mod shared;

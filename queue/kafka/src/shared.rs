@@ -1,10 +1,12 @@
 //! What a consumer and its thread share: partitions, records read ahead, changes to report, orders to carry out.
 
+use super::finished::{Inherited, Lineage, TopicId};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use windfall_contract::broker::{Change, Commit, Epoch, Fetch, InRecord, PollError, Polled};
+use windfall_contract::finished::Origin;
 
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
@@ -42,6 +44,12 @@ struct Slot {
     read: u64,
     /// The caller commits nothing below.
     committed: u64,
+    /// What was read, by leader epochs.
+    lineage: Lineage,
+    /// What earlier owners have finished: not to be brought.
+    inherited: Inherited,
+    /// The offset after the last one that was left out.
+    passed: u64,
 }
 
 /// What the thread is to do with librdkafka.
@@ -62,6 +70,10 @@ pub(super) struct State {
     losses: VecDeque<PollError>,
     /// What the commit that runs now names.
     committing: Vec<u32>,
+    /// Partitions of which records were left out that the caller has finished before.
+    passed: Vec<u32>,
+    /// Of the topic that is read; none while it is not known.
+    topic_id: Option<TopicId>,
     /// Revocations that the last poll has brought.
     announced: Vec<u32>,
     pub(super) orders: VecDeque<Order>,
@@ -80,6 +92,9 @@ pub(super) struct State {
     /// The thread has ended.
     pub(super) is_over: bool,
 }
+
+/// A record, and the leader epoch that it was written under, where the broker tells it.
+pub(super) type Read = (InRecord, Option<u32>);
 
 /// A record costs at least this much of the read-ahead limit.
 const RECORD_BYTES_MIN: usize = 128;
@@ -115,6 +130,8 @@ impl Shared {
             changes: VecDeque::new(),
             losses: VecDeque::new(),
             committing: Vec::new(),
+            passed: Vec::new(),
+            topic_id: None,
             announced: Vec::new(),
             orders: VecDeque::new(),
             flowing: Held::default(),
@@ -131,7 +148,7 @@ impl Shared {
     }
 
     /// Appends what was read, and wakes `poll`.
-    pub(super) fn append(&self, batch: &mut Vec<InRecord>) {
+    pub(super) fn append(&self, batch: &mut Vec<Read>) {
         let mut state = self.state.lock();
         for record in batch.drain(..) {
             state.append(record);
@@ -163,6 +180,9 @@ impl State {
                 next: 0,
                 read: 0,
                 committed: 0,
+                lineage: Lineage::default(),
+                inherited: Inherited::default(),
+                passed: 0,
             });
         }
         self.partitions = self.partitions.max(partition + 1);
@@ -176,11 +196,12 @@ impl State {
     // What the thread does.
 
     /// A partition is ours from now on, read from `next` on.
-    pub(super) fn assigned(&mut self, partition: u32, next: u64) {
+    pub(super) fn assigned(&mut self, partition: u32, next: u64, inherited: Inherited) {
         let slot = self.slot(partition);
         slot.epoch = Epoch(slot.epoch.0.saturating_add(1));
         (slot.phase, slot.next, slot.read, slot.committed) = (Phase::Ours, next, next, next);
         (slot.paused, slot.parked) = (false, false);
+        (slot.lineage, slot.inherited, slot.passed) = (Lineage::default(), inherited, 0);
         let epoch = slot.epoch;
         self.changes.push_back(Change::Assigned { partition, epoch, next_offset: next });
     }
@@ -196,12 +217,16 @@ impl State {
         true
     }
 
-    /// Where the partitions that are being read are: the offset after the last one read. Not those that began at the
-    /// beginning and have read nothing yet: they are where their log begins.
+    /// Where our partitions are: the offset after the last one read, 0 for the beginning of the log.
     pub(super) fn positions(&self) -> Vec<(u32, u64)> {
-        let slots = (0u32..).zip(&self.slots);
-        let read = slots.filter(|(_, slot)| slot.phase == Phase::Ours && !slot.parked && slot.read > 0);
-        read.map(|(partition, slot)| (partition, slot.read)).collect()
+        let slots = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.phase == Phase::Ours);
+        slots.map(|(partition, slot)| (partition, slot.read)).collect()
+    }
+
+    /// Whether librdkafka is to bring none of it.
+    pub(super) fn is_parked(&self, partition: u32) -> bool {
+        let slot = usize::try_from(partition).ok().and_then(|at| self.slots.get(at));
+        slot.is_some_and(|slot| slot.parked)
     }
 
     /// Records were lost, and reading goes on at `resumes_at`. Ahead of what was read, the assignment lasts: what
@@ -209,10 +234,16 @@ impl State {
     pub(super) fn lost(&mut self, partition: u32, resumes_at: u64, loss: PollError) {
         self.losses.push_back(loss);
         match self.known(partition) {
-            Some(slot) if slot.read < resumes_at => slot.read = resumes_at,
+            Some(slot) if slot.read < resumes_at => {
+                slot.read = resumes_at;
+                if slot.parked {
+                    slot.next = resumes_at;
+                }
+            }
             _ => {
                 self.revoked(partition, true);
-                self.assigned(partition, resumes_at);
+                // Of what earlier owners have finished nothing is believed: the log is another one.
+                self.assigned(partition, resumes_at, Inherited::default());
             }
         }
     }
@@ -229,8 +260,19 @@ impl State {
         self.orders.clear();
     }
 
-    /// A record of a partition that is not ours any more, or that nobody wants now, is thrown away.
-    fn append(&mut self, record: InRecord) {
+    /// The topic's id, as the cluster says now. Where it is another one, the topic was made anew: what is known of
+    /// its log is of the old one.
+    pub(super) fn topic_is(&mut self, id: TopicId) {
+        if self.topic_id.replace(id).is_some_and(|known| known != id) {
+            for slot in &mut self.slots {
+                (slot.lineage, slot.inherited) = (Lineage::default(), Inherited::default());
+            }
+        }
+    }
+
+    /// A record of a partition that is not ours any more, or that nobody wants now, is thrown away, and so is one
+    /// that an earlier owner has finished.
+    fn append(&mut self, (record, leader_epoch): Read) {
         let cost = cost(&record);
         let partition = record.partition;
         let Some(slot) = self.known(partition) else { return };
@@ -239,6 +281,14 @@ impl State {
         }
         let epoch = slot.epoch;
         slot.read = record.offset + 1;
+        slot.lineage.read(record.offset, leader_epoch);
+        if !slot.inherited.is_empty() && slot.inherited.has(record.offset, leader_epoch) {
+            slot.passed = slot.read;
+            if !self.passed.contains(&partition) {
+                self.passed.push(partition);
+            }
+            return;
+        }
         slot.records.push_back(InRecord { epoch, ..record });
         slot.bytes += cost;
         let paused = slot.paused;
@@ -327,6 +377,7 @@ impl State {
             }
             polled.changes.push(change);
         }
+        self.take_passed(&mut polled.changes);
         self.take_records(fetch, &mut polled.records);
         if !polled.changes.is_empty() || !polled.records.is_empty() {
             return Some(Ok(polled));
@@ -335,6 +386,30 @@ impl State {
             return Some(Err(PollError::Unavailable("the consumer's thread has ended".into())));
         }
         self.trouble.take().map(|trouble| Err(PollError::Unavailable(trouble)))
+    }
+
+    /// What was left out at the end of what there is. Where a record follows, its offset says it.
+    fn take_passed(&mut self, changes: &mut Vec<Change>) {
+        if self.passed.is_empty() {
+            return;
+        }
+        let mut passed = std::mem::take(&mut self.passed);
+        passed.retain(|&partition| {
+            let Some(slot) = self.known(partition).filter(|slot| slot.phase == Phase::Ours) else {
+                return false;
+            };
+            if slot.passed <= slot.next || slot.records.front().is_some_and(|next| next.offset >= slot.passed)
+            {
+                return false;
+            }
+            if !slot.records.is_empty() {
+                return true;
+            }
+            slot.next = slot.passed;
+            changes.push(Change::Passed { partition, epoch: slot.epoch, next_offset: slot.next });
+            false
+        });
+        self.passed = passed;
     }
 
     fn take_records(&mut self, fetch: Fetch, out: &mut Vec<InRecord>) {
@@ -399,41 +474,55 @@ impl State {
         }
         self.drop_records(partition);
         if let Some(slot) = self.known(partition) {
-            slot.parked = true;
+            (slot.parked, slot.read) = (true, slot.next);
             self.orders.push_back(Order::Park(partition));
         }
     }
 
-    /// The commits that count: of partitions that are still ours, forwards (I3).
+    /// The commits that count: of partitions that are still ours, forwards (I3), or from where we are with what is
+    /// finished beyond.
     pub(super) fn commits(&self, commits: &[Commit]) -> Vec<Commit> {
         let counts = |commit: &&Commit| {
             let slot = self.slots.get(usize::try_from(commit.partition).unwrap_or(usize::MAX));
             slot.is_some_and(|slot| {
                 slot.phase != Phase::Away
                     && slot.epoch == commit.epoch
-                    && slot.committed < commit.next_offset
+                    && (slot.committed < commit.next_offset
+                        || (slot.committed == commit.next_offset && !commit.finished.is_empty()))
                     && commit.next_offset <= slot.next
             })
         };
-        commits.iter().filter(counts).copied().collect()
+        commits.iter().filter(counts).cloned().collect()
     }
 
     // What the committer does.
 
-    /// A commit runs now. What still counts of it is committed, and is not given back before it has ended.
-    pub(super) fn begin_commit(&mut self, commits: &[Commit]) -> Vec<Commit> {
+    /// A commit runs now. What still counts of it is committed, and is not given back before it has ended. With each
+    /// goes what may be said of offsets beyond it, and of which log.
+    pub(super) fn begin_commit(&mut self, commits: &[Commit]) -> Vec<(Commit, Origin)> {
         let commits = self.commits(commits);
         self.committing = commits.iter().map(|commit| commit.partition).collect();
-        commits
+        let said = commits.into_iter().map(|commit| {
+            let slot = self.slots.get(usize::try_from(commit.partition).unwrap_or(usize::MAX));
+            let beyond = slot.zip(self.topic_id).map(|(slot, topic)| {
+                let (next, read) = (commit.next_offset, slot.read);
+                slot.lineage.with(topic, &commit.finished, &slot.inherited, next, read)
+            });
+            let (finished, origin) = beyond.unwrap_or_default();
+            (Commit { finished, ..commit }, origin)
+        });
+        said.collect()
     }
 
     /// It has ended.
-    pub(super) fn end_commit(&mut self, commits: &[Commit], is_stored: bool) {
+    pub(super) fn end_commit(&mut self, commits: &[(Commit, Origin)], is_stored: bool) {
         self.committing.clear();
-        for commit in commits.iter().filter(|_| is_stored) {
+        for (commit, _) in commits.iter().filter(|_| is_stored) {
             let slot = self.known(commit.partition).filter(|slot| slot.epoch == commit.epoch);
             if let Some(slot) = slot {
                 slot.committed = slot.committed.max(commit.next_offset);
+                slot.lineage.committed(slot.committed);
+                slot.inherited.committed(slot.committed);
             }
         }
     }
@@ -447,15 +536,25 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finished::{of_text, to_text};
     use bytes::Bytes;
+    use windfall_contract::finished::Finished;
 
     fn state(bytes_max: usize) -> State {
         Shared::new(2, bytes_max).state.into_inner()
     }
 
-    fn record(partition: u32, offset: u64) -> InRecord {
+    fn record(partition: u32, offset: u64) -> Read {
         let payload = Bytes::from(vec![0; 1000]);
-        InRecord { partition, epoch: Epoch(0), offset, key: Bytes::new(), payload }
+        (InRecord { partition, epoch: Epoch(0), offset, key: Bytes::new(), payload }, Some(3))
+    }
+
+    fn assign(state: &mut State, partition: u32, next: u64) {
+        state.assigned(partition, next, Inherited::default());
+    }
+
+    fn commit(partition: u32, epoch: u32, next_offset: u64) -> Commit {
+        Commit { partition, epoch: Epoch(epoch), next_offset, finished: Finished::default() }
     }
 
     fn fetch(max_records: usize) -> Fetch {
@@ -472,31 +571,31 @@ mod tests {
     #[test]
     fn a_revoked_partition_goes_with_the_poll_after_the_one_that_says_so() {
         let mut state = state(1 << 20);
-        state.assigned(0, 5);
+        assign(&mut state, 0, 5);
         state.append(record(0, 5));
         assert_eq!(offsets(&mut state, 9), [(0, 5)]);
         state.append(record(0, 6));
         assert!(state.revoked(0, false));
-        let commit = Commit { partition: 0, epoch: Epoch(1), next_offset: 6 };
+        let commit = commit(0, 1, 6);
         assert!(!state.begin_poll(), "not announced yet");
         assert_eq!(offsets(&mut state, 9), [], "what was read ahead is not ours to bring");
-        assert_eq!(state.commits(&[commit]), [commit], "announced: commits count");
+        assert_eq!(state.commits(&[commit.clone()]), [commit.clone()], "announced: commits count");
         assert!(state.begin_poll());
-        assert_eq!(state.commits(&[commit]), [], "gone");
+        assert_eq!(state.commits(&[commit.clone()]), [], "gone");
         assert_eq!(state.orders, [Order::Release(vec![0])]);
-        state.assigned(0, 5);
-        assert_eq!(state.commits(&[commit]), [], "an old epoch");
+        assign(&mut state, 0, 5);
+        assert_eq!(state.commits(&[commit.clone()]), [], "an old epoch");
     }
 
     #[test]
     fn a_lost_partition_goes_at_once() {
         let mut state = state(1 << 20);
-        state.assigned(0, 0);
+        assign(&mut state, 0, 0);
         state.append(record(0, 0));
         assert_eq!(offsets(&mut state, 9), [(0, 0)]);
         state.revoked(0, true);
-        let commit = Commit { partition: 0, epoch: Epoch(1), next_offset: 1 };
-        assert_eq!(state.commits(&[commit]), []);
+        let commit = commit(0, 1, 1);
+        assert_eq!(state.commits(&[commit.clone()]), []);
         assert!(matches!(state.take(fetch(1)), Some(Ok(polled)) if polled.changes.len() == 1));
         assert!(!state.begin_poll(), "nothing is left to release");
     }
@@ -504,16 +603,16 @@ mod tests {
     #[test]
     fn commits_go_forwards_and_not_beyond_what_was_brought() {
         let mut state = state(1 << 20);
-        state.assigned(1, 10);
+        assign(&mut state, 1, 10);
         for offset in 10..14 {
             state.append(record(1, offset));
         }
         assert_eq!(offsets(&mut state, 2).len(), 2);
-        let commit = |next_offset| Commit { partition: 1, epoch: Epoch(1), next_offset };
+        let commit = |next_offset| commit(1, 1, next_offset);
         let counted = state.begin_commit(&[commit(10), commit(12), commit(13)]);
-        assert_eq!(counted, [commit(12)]);
+        assert_eq!(counted.iter().map(|(commit, _)| commit.next_offset).collect::<Vec<_>>(), [12]);
         state.end_commit(&counted, false);
-        assert_eq!(state.commits(&counted), counted, "refused: said again");
+        assert_eq!(state.commits(&[commit(12)]), [commit(12)], "refused: said again");
         state.end_commit(&counted, true);
         assert_eq!(state.commits(&[commit(12)]), []);
     }
@@ -522,13 +621,13 @@ mod tests {
     #[test]
     fn a_commit_that_waited_is_held_against_the_epochs_when_it_runs() {
         let mut state = state(1 << 20);
-        state.assigned(0, 0);
+        assign(&mut state, 0, 0);
         state.append(record(0, 0));
         assert_eq!(offsets(&mut state, 9), [(0, 0)]);
-        let queued = state.commits(&[Commit { partition: 0, epoch: Epoch(1), next_offset: 1 }]);
+        let queued = state.commits(&[commit(0, 1, 1)]);
         assert_eq!(queued.len(), 1);
         let runs = state.begin_commit(&queued);
-        assert_eq!(runs, queued);
+        assert_eq!(runs.len(), 1);
         assert!(state.is_committing(&[7, 0]), "it is not given back before the commit has ended");
         state.end_commit(&runs, false);
         assert!(!state.is_committing(&[0]));
@@ -536,20 +635,26 @@ mod tests {
         offsets(&mut state, 9);
         state.begin_poll();
         assert_eq!(state.begin_commit(&queued), [], "it is another's now");
-        state.assigned(0, 0);
+        assign(&mut state, 0, 0);
         assert_eq!(state.begin_commit(&queued), [], "it is ours again, under another epoch");
     }
 
     #[test]
     fn a_loss_is_told_once_and_only_a_log_that_was_cut_off_begins_anew() {
         let mut state = state(1 << 20);
-        state.assigned(0, 5);
-        state.assigned(1, 0);
+        assign(&mut state, 0, 5);
+        assign(&mut state, 1, 0);
         state.append(record(0, 5));
         assert_eq!(offsets(&mut state, 9), [(0, 5)]);
-        assert_eq!(state.positions(), [(0, 6)], "the other is where its log begins");
+        assert_eq!(state.positions(), [(0, 6), (1, 0)]);
         let taken = |state: &mut State| state.take(fetch(9)).unwrap();
-        let lost = |from, to, resumes_at| PollError::Lost { partition: 0, from, to, resumes_at, what: "gone".into() };
+        let lost = |from, to, resumes_at| PollError::Lost {
+            partition: 0,
+            from,
+            to,
+            resumes_at,
+            what: "gone".into(),
+        };
         state.append(record(0, 6));
         state.lost(0, 20, lost(7, 20, 20));
         assert_eq!(taken(&mut state).err(), Some(lost(7, 20, 20)));
@@ -566,11 +671,46 @@ mod tests {
         assert_eq!(polled.records[0].epoch, Epoch(2));
     }
 
+    /// What goes with a commit keeps the next owner from being brought what is finished, and then the position goes on.
+    #[test]
+    fn what_was_finished_beyond_the_position_is_not_brought_again() {
+        const TOPIC: TopicId = [9; 16];
+        let mut state = state(1 << 20);
+        state.topic_is(TOPIC);
+        assign(&mut state, 0, 0);
+        (0..20).for_each(|offset| state.append(record(0, offset)));
+        assert_eq!(offsets(&mut state, 99).len(), 20);
+        let finished = Finished::of([2..5, 8..20]);
+        let said = state.begin_commit(&[Commit { finished, ..commit(0, 1, 1) }]);
+        state.end_commit(&said, true);
+        let text = to_text(&said[0].0.finished, &said[0].1).unwrap();
+
+        state.revoked(0, true);
+        state.assigned(0, 1, of_text(text.as_bytes(), TOPIC));
+        (1..20).for_each(|offset| state.append(record(0, offset)));
+        assert_eq!(offsets(&mut state, 3), [(0, 1), (0, 5), (0, 6)]);
+        // The map goes on with the next commit, though the caller knows nothing of it.
+        let said = state.begin_commit(&[commit(0, 2, 2)]);
+        assert_eq!(said[0].0.finished.ranges().collect::<Vec<_>>(), [2..5, 8..20]);
+        state.end_commit(&said, true);
+        assert_eq!(offsets(&mut state, 9), [(0, 7)]);
+        let polled = state.take(fetch(9)).unwrap().unwrap();
+        assert_eq!(polled.changes, [Change::Passed { partition: 0, epoch: Epoch(2), next_offset: 20 }]);
+        assert!(state.take(fetch(9)).is_none(), "said once");
+        assert_eq!(state.commits(&[commit(0, 2, 20)]).len(), 1);
+
+        // The same offsets, written anew after an unclean election.
+        state.revoked(0, true);
+        state.assigned(0, 1, of_text(text.as_bytes(), TOPIC));
+        (1..20).for_each(|offset| state.append((record(0, offset).0, Some(4))));
+        assert_eq!(offsets(&mut state, 99).len(), 19, "these are other records");
+    }
+
     #[test]
     fn a_pause_keeps_what_it_may_and_reads_the_rest_again() {
         let mut state = state(2_500);
-        state.assigned(0, 0);
-        state.assigned(1, 0);
+        assign(&mut state, 0, 0);
+        assign(&mut state, 1, 0);
         for offset in 0..2 {
             state.append(record(0, offset));
         }
@@ -606,9 +746,9 @@ mod tests {
     #[test]
     fn a_pause_of_an_epoch_that_is_over_stops_nothing() {
         let mut state = state(1 << 20);
-        state.assigned(0, 0);
+        assign(&mut state, 0, 0);
         state.revoked(0, true);
-        state.assigned(0, 0);
+        assign(&mut state, 0, 0);
         state.pause(0, Epoch(1), true);
         state.append(record(0, 0));
         assert_eq!(offsets(&mut state, 9), [(0, 0)]);
@@ -622,8 +762,8 @@ mod tests {
     #[test]
     fn partitions_take_turns_and_limits_hold() {
         let mut state = state(1 << 20);
-        state.assigned(0, 0);
-        state.assigned(1, 0);
+        assign(&mut state, 0, 0);
+        assign(&mut state, 1, 0);
         for offset in 0..200 {
             state.append(record(0, offset));
             state.append(record(1, offset));

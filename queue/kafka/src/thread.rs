@@ -4,7 +4,9 @@
 //! given back when the caller has polled again after it was told.
 
 use super::cluster;
-use super::shared::{Order, Shared};
+use super::finished::{self, Inherited};
+use super::native;
+use super::shared::{Order, Read, Shared};
 use super::watch::{self, Watch};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -224,7 +226,7 @@ impl<'a> Member<'a> {
     }
 
     fn run(mut self) -> End {
-        let mut batch = Vec::with_capacity(BATCH_RECORDS);
+        let mut batch = Vec::<Read>::with_capacity(BATCH_RECORDS);
         loop {
             let (orders, is_closing, is_full, silent) = {
                 let mut state = self.reader.shared.state.lock();
@@ -264,7 +266,7 @@ impl<'a> Member<'a> {
     }
 
     /// Reads what is there, up to a batch.
-    fn fill(&mut self, batch: &mut Vec<InRecord>) -> Option<String> {
+    fn fill(&mut self, batch: &mut Vec<Read>) -> Option<String> {
         let client = Arc::clone(&self.client);
         let (mut bytes, mut wait) = (0, LOOK);
         let mut fatal = None;
@@ -292,13 +294,13 @@ impl<'a> Member<'a> {
         fatal
     }
 
-    fn record(&mut self, message: &BorrowedMessage<'_>) -> Option<InRecord> {
+    fn record(&mut self, message: &BorrowedMessage<'_>) -> Option<Read> {
         let partition = u32::try_from(message.partition()).ok()?;
         let offset = u64::try_from(message.offset()).ok()?;
         let key = self.copy(message.key().unwrap_or_default());
         let payload = self.copy(message.payload().unwrap_or_default());
         // The epoch is filled in when it is appended.
-        Some(InRecord { partition, epoch: Epoch(0), offset, key, payload })
+        Some((InRecord { partition, epoch: Epoch(0), offset, key, payload }, native::leader_epoch(message)))
     }
 
     /// The one copy: librdkafka's memory is its own.
@@ -476,7 +478,12 @@ impl<'a> Member<'a> {
             // It is no answer that there is none: read from the beginning, everything would come again.
             return self.not_known(&error);
         }
-        let mut starts = Vec::new();
+        let topic_id = self.ask_topic_id(self.reader.request_timeout);
+        let inherited = |list: &TopicPartitionList, partition| {
+            let text = native::metadata(list, &self.reader.topic, partition);
+            topic_id.map(|topic_id| finished::of_text(&text, topic_id)).unwrap_or_default()
+        };
+        let mut starts: Vec<(u32, u64, Inherited)> = Vec::new();
         let places =
             list.elements().iter().map(|place| (place.partition(), place.offset())).collect::<Vec<_>>();
         for (partition, offset) in places {
@@ -489,7 +496,8 @@ impl<'a> Member<'a> {
                 tracing::error!(topic = self.reader.topic, %error, "kafka: a start could not be set");
                 return;
             }
-            starts.extend(u32::try_from(partition).ok().map(|partition| (partition, next)));
+            let own = inherited(&list, partition);
+            starts.extend(u32::try_from(partition).ok().map(|partition| (partition, next, own)));
         }
         // librdkafka keeps a pause of ours over a rebalance, also over one that took the partition away.
         if let Err(error) = self.client.resume(&self.list(&self.arriving)) {
@@ -500,14 +508,23 @@ impl<'a> Member<'a> {
             return;
         }
         let mut state = self.reader.shared.state.lock();
-        for (partition, next) in &starts {
-            state.assigned(*partition, *next);
+        for (partition, next, inherited) in starts {
+            state.assigned(partition, next, inherited);
         }
         drop(state);
         if self.is_stalled {
             self.hold(true);
         }
         self.reader.shared.arrived.notify_one();
+    }
+
+    /// Who cannot say which topic it is may not say, or believe, what is finished of it.
+    fn ask_topic_id(&self, wait: Duration) -> Option<finished::TopicId> {
+        let found = native::topic_id(self.client.client(), &self.reader.topic, wait);
+        if let Some(id) = found {
+            self.reader.shared.state.lock().topic_is(id);
+        }
+        found
     }
 
     /// Asked again in the next round; until then nothing is read, and nothing lost.
@@ -544,27 +561,31 @@ impl<'a> Member<'a> {
             }
         }
         self.astray = None;
-        let is_outside = |&(_, read, low, high): &(u32, u64, u64, u64)| read < low || read > high;
+        // One that has read nothing yet begins at the beginning once more, wherever that is now.
+        let is_outside =
+            |&(_, read, low, high): &(u32, u64, u64, u64)| read < low || read > high || read == 0;
         let nowhere = !ranges.iter().any(is_outside);
         for (partition, read, low, high) in ranges.into_iter().filter(|range| nowhere || is_outside(range)) {
-            let (from, to, what) = if read < low {
-                (read, low, "the broker deleted them before they were read".to_owned())
+            let lost = |from, to, what| PollError::Lost { partition, from, to, resumes_at: low, what };
+            let loss = if read == 0 {
+                None
+            } else if read < low {
+                Some(lost(read, low, "the broker deleted them before they were read".to_owned()))
             } else {
-                (high.min(read), read, format!("the log was cut off, and ends at {high} now"))
+                Some(lost(high.min(read), read, format!("the log was cut off, and ends at {high} now")))
             };
-            self.begin_anew(PollError::Lost { partition, from, to, resumes_at: low, what }, partition, low);
+            self.begin_anew(loss, partition, if read == 0 { 0 } else { low });
         }
         self.reader.shared.arrived.notify_one();
     }
 
-    fn begin_anew(&mut self, loss: PollError, partition: u32, low: u64) {
-        tracing::error!(topic = self.reader.topic, %loss, "kafka: records are lost");
+    fn begin_anew(&mut self, loss: Option<PollError>, partition: u32, from: u64) {
         let mut list = self.list(&[partition]);
         let theirs = i32::try_from(partition).unwrap_or(i32::MAX);
         let begun = self
             .client
             .incremental_unassign(&list)
-            .and_then(|()| list.set_partition_offset(&self.reader.topic, theirs, start(low)))
+            .and_then(|()| list.set_partition_offset(&self.reader.topic, theirs, start(from)))
             .and_then(|()| self.client.incremental_assign(&list));
         if let Err(error) = begun {
             // A rebalance is under way, and says whose it is.
@@ -572,8 +593,14 @@ impl<'a> Member<'a> {
             self.astray = Some(Instant::now() + LOOK_AGAIN);
             return;
         }
-        self.reader.shared.state.lock().lost(partition, low, loss);
-        let held = if self.is_stalled { self.client.pause(&list) } else { self.client.resume(&list) };
+        let mut state = self.reader.shared.state.lock();
+        if let Some(loss) = loss {
+            tracing::error!(topic = self.reader.topic, %loss, "kafka: records are lost");
+            state.lost(partition, from, loss);
+        }
+        let is_held = self.is_stalled || state.is_parked(partition);
+        drop(state);
+        let held = if is_held { self.client.pause(&list) } else { self.client.resume(&list) };
         if let Err(error) = held {
             tracing::warn!(topic = self.reader.topic, %error, "kafka: could not pause or resume");
         }
@@ -599,6 +626,8 @@ impl<'a> Member<'a> {
         if let Ok(Some(partitions)) = found {
             let mut state = self.reader.shared.state.lock();
             state.partitions = state.partitions.max(partitions);
+            drop(state);
+            self.ask_topic_id(Duration::from_millis(500));
         }
     }
 }

@@ -58,7 +58,8 @@ fn read(
     }
     let number = |name: &str| setting(name)?.parse::<i64>().ok();
     let mut hazards = Vec::new();
-    for (name, ours) in [("retention.ms", options.retention_ms), ("retention.bytes", options.retention_bytes)] {
+    for (name, ours) in [("retention.ms", options.retention_ms), ("retention.bytes", options.retention_bytes)]
+    {
         let is_less = |theirs: &i64| *theirs >= 0 && (ours < 0 || *theirs < ours);
         if let Some(theirs) = number(name).filter(is_less) {
             hazards.push(format!("{name} is {theirs}, and {ours} is wanted"));

@@ -94,6 +94,7 @@ pub const CHECKS: &[Check] = &[
     ("survives_restart", |stage| Box::pin(groups::survives_restart(stage))),
     ("survives_crash", |stage| Box::pin(groups::survives_crash(stage))),
     ("fences", |stage| Box::pin(groups::fences(stage))),
+    ("finished_stay_finished", |stage| Box::pin(groups::finished_stay_finished(stage))),
     ("rebalances", |stage| Box::pin(groups::rebalances(stage))),
     ("grows", |stage| Box::pin(groups::grows(stage))),
     ("unfinished_come_again", |stage| Box::pin(each::unfinished_come_again(stage))),

@@ -1,5 +1,7 @@
+mod away;
 mod broken;
 mod conforms;
+mod losses;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
