@@ -6,7 +6,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 use windfall_contract::Clock;
-use windfall_contract::broker::{Acks, Commit, CommitError, Consumer, Fetch, PollError, Polled, Position};
+use windfall_contract::broker::{
+    Acks, Commit, CommitError, Consumer, Epoch, Fetch, PollError, Polled, Position,
+};
 
 const POLL_PAUSE_MIN_NS: u64 = 100 * NS_PER_MS;
 const POLL_PAUSE_MAX_NS: u64 = 2_000 * NS_PER_MS;
@@ -24,7 +26,7 @@ type Turning = Pin<Box<dyn Future<Output = (Source, Turned)> + Send>>;
 /// What to do in a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    pub pauses: Vec<(u32, bool)>,
+    pub pauses: Vec<(u32, Epoch, bool)>,
     pub commits: Vec<Commit>,
     /// Records to finish one by one, where the broker wants it so.
     pub finished: Vec<Position>,
@@ -44,6 +46,8 @@ pub(crate) struct Turned {
     pub polled_wall_ms: i64,
     /// Partitions of the topic.
     pub partitions: u32,
+    /// Whether the broker may delete records before they are read.
+    pub may_delete_unread: bool,
 }
 
 /// How the leave-taking went.
@@ -141,8 +145,8 @@ impl BrokerLink {
 
 async fn turn(mut source: Source, plan: Plan, clock: Clock) -> (Source, Turned) {
     let Plan { pauses, commits, finished, fetch, commit_timeout } = plan;
-    for (partition, paused) in pauses {
-        source.pause(partition, paused);
+    for (partition, epoch, paused) in pauses {
+        source.pause(partition, epoch, paused);
     }
     // Dropped half way, none, some or all of it is stored; saying it again is harmless.
     let settling = settle(&mut source, &commits, &finished);
@@ -155,8 +159,18 @@ async fn turn(mut source: Source, plan: Plan, clock: Clock) -> (Source, Turned) 
         Some(fetch) => Some(source.poll(fetch).await),
         None => None,
     };
-    let partitions = source.partitions();
-    (source, Turned { commits, finished, committed, polled, polled_ns, polled_wall_ms, partitions })
+    let (partitions, may_delete_unread) = (source.partitions(), source.may_delete_unread());
+    let turned = Turned {
+        commits,
+        finished,
+        committed,
+        polled,
+        polled_ns,
+        polled_wall_ms,
+        partitions,
+        may_delete_unread,
+    };
+    (source, turned)
 }
 
 /// Tells the broker what is finished.

@@ -32,7 +32,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_contract::Clock;
-use windfall_contract::broker::{Change, Fetch, InRecord, Polled};
+use windfall_contract::broker::{Change, Fetch, InRecord, PollError, Polled};
 use windfall_limiter::Now;
 
 const SWEEP_EVERY_NS: u64 = 5 * NS_PER_MS;
@@ -282,12 +282,20 @@ impl Dispatch {
             }
         }
         let now_ns = self.clock.monotonic_ns();
+        self.stats.may_delete_unread.set(turned.may_delete_unread.into());
         match turned.polled {
             None => {}
             Some(Ok(polled)) => {
                 self.liveness.polled(turned.polled_ns, turned.polled_wall_ms);
                 self.broker.poll_succeeded();
                 self.take_in(polled, turned.partitions, now_ns);
+            }
+            Some(Err(PollError::Lost { partition, from, to, resumes_at, what })) => {
+                self.stats.broker_lost.add(to.saturating_sub(from));
+                tracing::error!(
+                    topic = %self.topic, partition, from, to, resumes_at, what,
+                    "the broker has lost records that were not read: compare what was sent with what was credited"
+                );
             }
             Some(Err(error)) => {
                 self.stats.polls_failed.add(1);
@@ -301,7 +309,8 @@ impl Dispatch {
         // I5: of a topic that has grown we own a smaller part, though nothing of ours has changed. And what is
         // revoked counts no longer before the next poll lets it go.
         let has_grown = self.membership.topic_has(of);
-        let share_changes = has_grown || !polled.changes.is_empty();
+        let moves = polled.changes.iter().any(|change| !matches!(change, Change::Passed { .. }));
+        let share_changes = has_grown || moves;
         let records = polled.records.len();
         self.arriving = polled.records.into();
         self.is_reassigning = true;
@@ -309,6 +318,11 @@ impl Dispatch {
             match change {
                 Change::Assigned { partition, epoch, next_offset } => {
                     self.flow.assigned(partition, epoch, next_offset, now_ns);
+                }
+                Change::Passed { partition, epoch, next_offset } => {
+                    if let Some(own) = self.flow.partitions.under(partition, epoch) {
+                        own.passed(next_offset);
+                    }
                 }
                 Change::Revoked { partition, epoch } => self.flow.revoked(partition, epoch),
             }

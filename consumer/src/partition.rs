@@ -15,6 +15,10 @@ const SPAN_MAX: u64 = 1 << 22;
 /// A partition's intake is paused for a full lane only when this many of its latest records in a row were for it.
 const RUN_TO_PAUSE: u32 = 64;
 
+/// While the position stands still, what is finished beyond it is committed with every so many-th chance: each second,
+/// by the default of `commit_every_ms`.
+const STILL_COMMITS: u32 = 10;
+
 /// One partition under one assignment.
 #[derive(Debug)]
 pub(crate) struct Partition {
@@ -26,6 +30,10 @@ pub(crate) struct Partition {
     /// How long `order` was when it was last rid of dead keys.
     order_live: usize,
     committed: u64,
+    /// How many offsets beyond it the last stored commit said to be finished.
+    committed_beyond: u64,
+    /// How often there was nothing to commit in turn.
+    still: u32,
     /// The position at the last look, and when it moved or was reached by an empty window.
     seen_position: u64,
     moved_ns: u64,
@@ -70,6 +78,8 @@ impl Partition {
             order: VecDeque::new(),
             order_live: 0,
             committed: next_offset,
+            committed_beyond: 0,
+            still: 0,
             seen_position: next_offset,
             moved_ns: now_ns,
             is_stuck: false,
@@ -154,10 +164,18 @@ impl Partition {
         }
     }
 
-    /// What there is to commit since the last commit that was stored.
-    pub fn commit(&mut self, partition: u32) -> Option<Commit> {
+    /// What there is to commit since the last commit that was stored. Where the position stands still, what is
+    /// finished beyond it is said now and then, and when it is the last commit.
+    pub fn commit(&mut self, partition: u32, is_last: bool) -> Option<Commit> {
         let next_offset = self.window.advance();
-        (next_offset > self.committed).then_some(Commit { partition, epoch: self.epoch, next_offset })
+        let has_moved = next_offset > self.committed;
+        self.still = if has_moved { 0 } else { self.still.saturating_add(1) };
+        if !has_moved && !is_last && !self.still.is_multiple_of(STILL_COMMITS) {
+            return None;
+        }
+        let finished = self.window.finished_beyond();
+        let is_news = has_moved || finished.count() > self.committed_beyond;
+        is_news.then_some(Commit { partition, epoch: self.epoch, next_offset, finished })
     }
 
     /// Where it stands, for a loop that goes on after a panic of this one.
@@ -182,9 +200,15 @@ impl Partition {
 
     /// A commit was stored.
     pub fn committed(&mut self, commit: &Commit) {
-        if self.epoch == commit.epoch {
-            self.committed = self.committed.max(commit.next_offset);
+        if self.epoch == commit.epoch && self.committed <= commit.next_offset {
+            self.committed = commit.next_offset;
+            self.committed_beyond = commit.finished.count();
         }
+    }
+
+    /// What was not delivered below this offset was finished before.
+    pub fn passed(&mut self, next_offset: u64) {
+        self.window.pass(next_offset);
     }
 
     pub fn is_paused(&self) -> bool {

@@ -16,7 +16,7 @@ pub(crate) struct Partitions {
     /// Commits of partitions that are going, to be made before the next poll.
     owed: Vec<Commit>,
     /// Partitions to pause or to resume with the next turn.
-    pauses: Vec<(u32, bool)>,
+    pauses: Vec<(u32, Epoch, bool)>,
     commit_every_ns: u64,
     committed_ns: u64,
 }
@@ -67,9 +67,9 @@ impl Partitions {
         if let Some(mut own) = self.all.remove(&partition)
             && self.acks == Acks::Prefix
         {
-            self.owed.extend(own.commit(partition));
+            self.owed.extend(own.commit(partition, true));
         }
-        self.pauses.retain(|(paused, _)| *paused != partition);
+        self.pauses.retain(|(paused, ..)| *paused != partition);
         true
     }
 
@@ -99,7 +99,7 @@ impl Partitions {
         let mut commits = std::mem::take(&mut self.owed);
         if now_ns.saturating_sub(self.committed_ns) >= self.commit_every_ns {
             self.committed_ns = now_ns;
-            self.add_commits(&mut commits);
+            self.add_commits(&mut commits, false);
         }
         commits
     }
@@ -107,7 +107,7 @@ impl Partitions {
     /// All that there is to commit, before we leave the group.
     pub fn take_last_commits(&mut self) -> Vec<Commit> {
         let mut commits = std::mem::take(&mut self.owed);
-        self.add_commits(&mut commits);
+        self.add_commits(&mut commits, true);
         commits
     }
 
@@ -130,7 +130,7 @@ impl Partitions {
         let mut paused = 0;
         for (&number, own) in &mut self.all {
             if own.decide_pause(lanes, pacing, now_ns) {
-                self.pauses.push((number, own.is_paused()));
+                self.pauses.push((number, own.epoch(), own.is_paused()));
             }
             paused += u64::from(own.is_paused());
         }
@@ -159,7 +159,7 @@ impl Partitions {
         !self.pauses.is_empty()
     }
 
-    pub fn take_pauses(&mut self) -> Vec<(u32, bool)> {
+    pub fn take_pauses(&mut self) -> Vec<(u32, Epoch, bool)> {
         std::mem::take(&mut self.pauses)
     }
 
@@ -180,9 +180,9 @@ impl Partitions {
         overview
     }
 
-    fn add_commits(&mut self, commits: &mut Vec<Commit>) {
+    fn add_commits(&mut self, commits: &mut Vec<Commit>, are_last: bool) {
         if self.acks == Acks::Prefix {
-            commits.extend(self.all.iter_mut().filter_map(|(&number, own)| own.commit(number)));
+            commits.extend(self.all.iter_mut().filter_map(|(&number, own)| own.commit(number, are_last)));
         }
     }
 }

@@ -172,6 +172,11 @@ declare_metrics! {
             /// Polls that failed; tried again.
             pub polls_failed: Count,
         }
+        counter "windfall_broker_lost_records_total"
+        "Records that the broker lost before this consumer had read them, by retention or with the end of a log" {
+            /// Records that the broker lost before we had read them, by their offsets.
+            pub broker_lost: Count,
+        }
         counter "windfall_consumer_frozen_total"
         "Times that the consumer found its session over and granted nothing until it had polled again" {
             /// Times that the loop found its session over and held back until it had polled.
@@ -201,6 +206,11 @@ declare_metrics! {
         "Tickets that were dropped unfinished: a bug, and each pins its partition until that is assigned anew" {
             /// Tickets dropped unfinished: a bug, each pins its partition until it is assigned anew.
             pub tickets_dropped: Count,
+        }
+        gauge "windfall_broker_may_delete_unread"
+        "1 while the broker may delete records of the topic before they are read: it keeps them for less than is asked" {
+            /// Whether the broker may delete records before they are read, now.
+            pub may_delete_unread: Count,
         }
         gauge "windfall_partitions"
         "Partitions that this consumer owns" {

@@ -8,6 +8,7 @@
 
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use std::collections::LinkedList;
+use windfall_contract::finished::{Finished, FinishedWords};
 
 /// Offsets that one block covers.
 pub const BLOCK_OFFSETS: u64 = 1024;
@@ -148,6 +149,40 @@ impl Window {
             self.spare = self.blocks.pop_front();
         }
         self.next
+    }
+
+    /// Offsets below `next_offset` that were not delivered will not be.
+    pub fn pass(&mut self, next_offset: u64) {
+        if next_offset <= self.next {
+            return;
+        }
+        if let Some(last) = self.blocks.back() {
+            last.clear(self.next - last.first, next_offset - last.first);
+        }
+        self.next = next_offset;
+    }
+
+    /// What is finished beyond the position, as far as a map covers. It walks that part of the window, so it is for
+    /// commits and not for each record.
+    pub fn finished_beyond(&mut self) -> Finished {
+        let position = self.advance();
+        let Some(front) = self.blocks.front() else { return Finished::default() };
+        let start = front.first + self.front_word as u64 * 64;
+        let mut words = FinishedWords::starting_at(start);
+        for (at, block) in self.blocks.iter().enumerate() {
+            let is_last = at + 1 == self.blocks.len();
+            let delivered = if is_last { self.next - block.first } else { BLOCK_OFFSETS };
+            for (word, first) in block.unfinished.iter().zip((0..BLOCK_OFFSETS).step_by(64)) {
+                let offset = block.first + first;
+                let mask = mask_below(delivered.saturating_sub(first))
+                    & !mask_below(position.saturating_sub(offset));
+                // Acquire: whatever was done before the ticket was finished has happened before the commit.
+                if mask != 0 && !words.add(offset, !word.load(Ordering::Acquire) & mask) {
+                    return words.into();
+                }
+            }
+        }
+        words.into()
     }
 
     /// The assignment's epoch.

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use windfall_consumer::window::{BLOCK_OFFSETS, Dropped, NotAscending, Ticket, Window};
+use windfall_contract::finished::Finished;
 
 /// What a window is, said with a set.
 struct Naive {
@@ -27,6 +28,8 @@ enum Step {
     FinishAll,
     /// Drop one of the open tickets.
     Drop { pick: usize },
+    /// What comes next will not be delivered: it was finished before.
+    Pass { gap: u64 },
     /// A new assignment from the committed position; the old tickets stay around.
     Revoke,
 }
@@ -38,6 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
         10 => any::<usize>().prop_map(|pick| Step::Finish { pick }),
         2 => Just(Step::FinishAll),
         1 => any::<usize>().prop_map(|pick| Step::Drop { pick }),
+        1 => prop_oneof![0..70_u64, 1000..5000_u64].prop_map(|gap| Step::Pass { gap }),
         1 => Just(Step::Revoke),
     ]
 }
@@ -50,6 +54,7 @@ proptest! {
         let mut naive = Naive { next: start, unfinished: BTreeSet::new() };
         let mut open: Vec<(u64, Ticket)> = Vec::new();
         let mut late: Vec<Ticket> = Vec::new();
+        let mut finished = BTreeSet::new();
         let mut dropped = 0;
         for step in steps {
             match step {
@@ -58,6 +63,7 @@ proptest! {
                         let offset = naive.next + gap;
                         open.push((offset, window.deliver(offset).unwrap()));
                         naive.unfinished.insert(offset);
+                        finished.insert(offset);
                         naive.next = offset + 1;
                     }
                 }
@@ -81,15 +87,29 @@ proptest! {
                         ticket.finish();
                     }
                 }
+                Step::Pass { gap } => {
+                    naive.next += gap;
+                    window.pass(naive.next);
+                    window.pass(naive.next.saturating_sub(1));
+                }
                 Step::Revoke => {
                     late.extend(open.drain(..).map(|(_, ticket)| ticket));
                     let position = window.advance();
                     window = Window::new(window.epoch() + 1, position);
                     naive = Naive { next: position, unfinished: BTreeSet::new() };
+                    finished.clear();
                     dropped = 0;
                 }
             }
             prop_assert_eq!(window.advance(), naive.position());
+            let beyond = window.finished_beyond();
+            for offset in beyond.ranges().flatten() {
+                prop_assert!(offset < naive.next && offset > naive.position() && !naive.unfinished.contains(&offset));
+            }
+            // As far as a map covers, it names all that was delivered and is finished.
+            let covered = naive.position()..naive.next.min(naive.position() + Finished::SPAN_MAX / 2);
+            let mut missed = finished.range(covered).filter(|offset| !naive.unfinished.contains(offset));
+            prop_assert!(missed.all(|offset| beyond.contains(*offset)));
             prop_assert_eq!(window.in_flight(), naive.unfinished.len() as u64);
             prop_assert_eq!(window.dropped().map_or(0, |dropped| dropped.count), dropped);
         }

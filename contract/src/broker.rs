@@ -3,6 +3,7 @@
 //! Shaped for real brokers: an acknowledgement is asynchronous and comes for batches, a lost answer is
 //! [`Delivery::Unknown`], partitions move between instances, offsets have gaps.
 
+use crate::finished::Finished;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -106,6 +107,16 @@ pub enum Change {
         /// The offset that is read next.
         next_offset: u64,
     },
+    /// All records of it below `next_offset` that have not been brought were finished before ([`Commit::finished`]).
+    /// They will not be brought.
+    Passed {
+        /// Which.
+        partition: u32,
+        /// Its epoch.
+        epoch: Epoch,
+        /// The lowest offset that may still come.
+        next_offset: u64,
+    },
     /// It goes when `poll` is called again: until then `commit` still works for it, afterwards it is fenced.
     Revoked {
         /// Which.
@@ -135,8 +146,8 @@ pub struct Fetch {
     pub wait: Duration,
 }
 
-/// Everything below `next_offset` in the partition is finished.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Everything below `next_offset` in the partition is finished, and so are some offsets beyond.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
     /// Which partition.
     pub partition: u32,
@@ -144,6 +155,11 @@ pub struct Commit {
     pub epoch: Epoch,
     /// The offset to read next.
     pub next_offset: u64,
+    /// What is finished beyond it, and was brought under this assignment. Whoever is assigned the partition next is
+    /// not brought these records, as far as the broker keeps so much: about 4,000 bytes, from the lowest offset on.
+    /// A record that was written later at such an offset is another one, and is brought. Each commit replaces what the
+    /// last one said; what this consumer itself was spared need not be said again.
+    pub finished: Finished,
 }
 
 /// Reading failed. The consumer stays usable: poll again after a pause.
@@ -160,6 +176,24 @@ pub enum PollError {
         /// The first offset that cannot be read.
         offset: u64,
         /// What is wrong there.
+        what: String,
+    },
+    /// Records that this group has not read are gone: deleted by the broker's retention, or lost with the end of a
+    /// log. Said once; the consumer goes on by itself.
+    #[error(
+        "partition {partition} has lost the records from offset {from} up to {to}: {what}; reading goes on at {resumes_at}"
+    )]
+    Lost {
+        /// Which partition.
+        partition: u32,
+        /// The first offset that is gone.
+        from: u64,
+        /// The offset after the last one that is gone.
+        to: u64,
+        /// The offset that is read next. Where a driver cannot say since when a log is another one, it reads all of
+        /// it again.
+        resumes_at: u64,
+        /// What happened to them.
         what: String,
     },
 }
@@ -206,7 +240,8 @@ pub trait Consumer: Send {
     async fn poll(&mut self, fetch: Fetch) -> Result<Polled, PollError>;
 
     /// Stores how far each partition is finished. Commits of an epoch that is over, or below what is committed,
-    /// are passed over in silence (I3): the partition's new owner decides now.
+    /// are passed over in silence (I3): the partition's new owner decides now. A commit that waits on its way is held
+    /// against the epochs once more when it is stored.
     ///
     /// # Errors
     /// [`CommitError`]; none or some of them are stored.
@@ -230,11 +265,19 @@ pub trait Consumer: Send {
         Ok(())
     }
 
-    /// Stops (`true`) or resumes (`false`) bringing records of a partition; lasts until its epoch ends.
-    fn pause(&mut self, partition: u32, paused: bool);
+    /// Stops (`true`) or resumes (`false`) bringing records of a partition. It lasts until the epoch ends, and an
+    /// epoch that is over is passed over in silence: a pause that was decided before a rebalance must not stop the
+    /// partition after it, when nobody would resume it.
+    fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool);
 
     /// Partitions of the topic, owned by this consumer or not.
     fn partitions(&self) -> u32;
+
+    /// Whether the broker may delete records of this topic before they are read, as far as the driver knows: by an
+    /// age or a size that is less than its options ask for.
+    fn may_delete_unread(&self) -> bool {
+        false
+    }
 
     /// Leaves the group. Commit before it.
     async fn close(self: Box<Self>);
@@ -259,9 +302,12 @@ impl Lag {
 /// A broker, a topic or a group could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The options are wrong, or name something that is not there.
+    /// The options are wrong: trying again does not help.
     #[error("{0}")]
     Invalid(String),
+    /// The broker has no such topic or group, as far as it knows just now: somebody may make it.
+    #[error("{0}")]
+    Absent(String),
     /// Another process holds the data.
     #[error("{0} is in use by another process")]
     InUse(String),
@@ -302,6 +348,9 @@ pub trait Broker: Send + Sync {
     /// Makes sure that a topic exists with at least so many partitions. Never shrinks one. May block, as
     /// `producer` may: call them off async threads.
     ///
+    /// Where the cluster is away, this, `producer` and `consumer` say [`OpenError::Unavailable`] within about a second,
+    /// and leave nothing behind: whoever wants it tries again, as often as need be.
+    ///
     /// # Errors
     /// [`OpenError`].
     fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<(), OpenError>;
@@ -309,13 +358,13 @@ pub trait Broker: Send + Sync {
     /// A producer of a topic, which reports to `sink`.
     ///
     /// # Errors
-    /// [`OpenError`]; the topic must exist.
+    /// [`OpenError`]; the topic must exist, else it is [`OpenError::Absent`].
     fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError>;
 
     /// A consumer of a topic, a new member of `group`. Its first assignment comes by `poll`.
     ///
     /// # Errors
-    /// [`OpenError`]; the topic must exist.
+    /// [`OpenError`]; the topic must exist, else it is [`OpenError::Absent`].
     async fn consumer(&self, topic: &str, group: &str) -> Result<Box<dyn Consumer>, OpenError>;
 
     /// How far `group` is in `topic`.

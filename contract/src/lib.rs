@@ -37,6 +37,7 @@ pub mod breaker;
 pub mod broker;
 mod clock;
 pub mod connector;
+pub mod finished;
 pub mod metrics;
 mod revocations;
 pub mod rewards;

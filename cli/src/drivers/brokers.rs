@@ -38,6 +38,8 @@ impl BrokerAt {
         let options = KafkaOptions {
             bootstrap_servers: bootstrap_servers.to_owned(),
             prefix,
+            // A demo is told once that its cluster is not there.
+            connect_timeout_ms: 10_000,
             ..KafkaOptions::default()
         };
         #[cfg(not(feature = "kafka"))]

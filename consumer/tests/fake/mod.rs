@@ -507,8 +507,11 @@ impl Consumer for FakeConsumer {
         Ok(())
     }
 
-    fn pause(&mut self, partition: u32, paused: bool) {
+    fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {
         let mut state = self.0.state.lock();
+        if state.epochs[partition as usize] != epoch.0 {
+            return;
+        }
         if paused {
             state.pauses += 1;
             assert!(state.pauses < 10_000, "paused and resumed without end");

@@ -106,6 +106,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             partition: *partition,
             epoch: epochs[partition],
             next_offset: *next_offset,
+            finished: Default::default(),
         })
         .collect();
     consumer.commit(&commits).await?;

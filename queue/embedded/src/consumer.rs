@@ -8,7 +8,9 @@ use super::topic::Topic;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use windfall_contract::broker::{Change, Commit, CommitError, Consumer, Fetch, OpenError, PollError, Polled};
+use windfall_contract::broker::{
+    Change, Commit, CommitError, Consumer, Epoch, Fetch, OpenError, PollError, Polled,
+};
 
 /// A consumer as callers hold it. Dropping it leaves the group.
 pub(super) struct EmbeddedConsumer {
@@ -41,8 +43,9 @@ impl EmbeddedConsumer {
         for change in &changes {
             match *change {
                 Change::Assigned { partition, epoch, next_offset } => {
-                    self.prefetch.add(partition, epoch, next_offset);
+                    self.prefetch.add(partition, epoch, next_offset, self.group.finished(partition));
                 }
+                Change::Passed { .. } => {}
                 Change::Revoked { partition, .. } => self.prefetch.remove(partition),
             }
         }
@@ -50,8 +53,11 @@ impl EmbeddedConsumer {
             // Nothing was read yet of what is new, and a failure can wait for the next poll.
             return Ok(Some(Polled { changes, records: Vec::new() }));
         }
-        let records = self.prefetch.take(fetch)?;
-        Ok((!records.is_empty()).then_some(Polled { changes, records }))
+        if let Some(loss) = self.group.take_loss(self.member) {
+            return Err(loss);
+        }
+        let polled = self.prefetch.take(fetch)?;
+        Ok((!polled.records.is_empty() || !polled.changes.is_empty()).then_some(polled))
     }
 }
 
@@ -77,11 +83,11 @@ impl Consumer for EmbeddedConsumer {
         // I3
         let moved = self.group.commit(self.member, commits, &self.topic.ends());
         let write_queue = &self.broker.state.write_queue;
-        write_queue.commit(self.topic.id, self.group.name(), &moved).await.map_err(CommitError::Unavailable)
+        write_queue.commit(self.topic.id, &self.group, &moved).await.map_err(CommitError::Unavailable)
     }
 
-    fn pause(&mut self, partition: u32, paused: bool) {
-        self.prefetch.pause(partition, paused);
+    fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {
+        self.prefetch.pause(partition, epoch, paused);
     }
 
     fn partitions(&self) -> u32 {

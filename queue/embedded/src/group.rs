@@ -3,7 +3,8 @@
 use super::prefetch::Prefetch;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use windfall_contract::broker::{Change, Commit, Epoch};
+use windfall_contract::broker::{Change, Commit, Epoch, PollError};
+use windfall_contract::finished::Finished;
 
 /// A consumer of the group, for as long as it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +28,83 @@ struct Partition {
     committed: u64,
     epoch: u32,
     holder: Holder,
+    /// Finished beyond `committed`.
+    finished: Finished,
+    /// Whether the files say anything of that.
+    is_mapped: bool,
+    /// Lost before the group had read them; nobody was told yet.
+    lost: Option<Loss>,
+}
+
+/// Records of a partition that the group has not read and that are gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Loss {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) what: &'static str,
+}
+
+/// Where a group is in one partition when it is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) committed: u64,
+    pub(super) finished: Finished,
+    pub(super) lost: Option<Loss>,
+}
+
+/// What the writer stores of a group in one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) committed: u64,
+    pub(super) map: MapWrite,
+}
+
+/// What becomes of the stored map of finished offsets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum MapWrite {
+    /// There is none, and there was none.
+    None,
+    Put(Finished),
+    Remove,
+}
+
+impl Start {
+    pub(super) fn at(committed: u64) -> Self {
+        Self { committed, finished: Finished::default(), lost: None }
+    }
+
+    /// With the map that is stored. What it says of offsets that the log does not have any more is forgotten: they
+    /// will be written again. True if there is something to forget.
+    pub(super) fn with(mut self, map: &Finished, end: u64) -> (Self, bool) {
+        self.finished = map.within(self.committed..end);
+        (self, map.end() > end)
+    }
+
+    /// Holds what is stored of a group against the log as it was found. Nothing is written yet, so where the log ends
+    /// before the position, what comes next is new.
+    pub(super) fn found(stored: Option<u64>, low: u64, end: u64) -> Self {
+        let Some(stored) = stored else { return Self::at(low) };
+        let lost = if stored < low {
+            Some(Loss { from: stored, to: low, what: "deleted before they were read" })
+        } else if stored > end {
+            Some(Loss { from: end, to: stored, what: "the log was cut off" })
+        } else {
+            None
+        };
+        Self { lost, ..Self::at(stored.clamp(low, end)) }
+    }
+
+    fn into_partition(self) -> Partition {
+        let is_mapped = !self.finished.is_empty();
+        Partition {
+            committed: self.committed,
+            epoch: 0,
+            holder: Holder::Nobody,
+            finished: self.finished,
+            is_mapped,
+            lost: self.lost,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -50,10 +128,9 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(name: &str, committed: Vec<u64>) -> Self {
-        let partitions =
-            committed.into_iter().map(|committed| Partition { committed, epoch: 0, holder: Holder::Nobody });
-        let state = State { members: Vec::new(), partitions: partitions.collect(), next_member: 0 };
+    pub(super) fn new(name: &str, starts: impl IntoIterator<Item = Start>) -> Self {
+        let partitions = starts.into_iter().map(Start::into_partition).collect();
+        let state = State { members: Vec::new(), partitions, next_member: 0 };
         Self { name: name.into(), state: Mutex::new(state) }
     }
 
@@ -69,7 +146,7 @@ impl Group {
     pub(super) fn grow(&self, partitions: usize) {
         let mut state = self.state.lock();
         while state.partitions.len() < partitions {
-            state.partitions.push(Partition { committed: 0, epoch: 0, holder: Holder::Nobody });
+            state.partitions.push(Start::at(0).into_partition());
         }
         state.rebalance();
     }
@@ -129,9 +206,43 @@ impl Group {
         revoked
     }
 
+    /// What `member` has to be told was lost in the partitions that it has been told of. Told once.
+    pub(super) fn take_loss(&self, member: MemberId) -> Option<PollError> {
+        let mut state = self.state.lock();
+        let mut partitions = (0u32..).zip(&mut state.partitions);
+        partitions.find_map(|(index, partition)| {
+            let is_told = partition.holder.reads_as(member);
+            let Loss { from, to, what } = partition.lost.take_if(|_| is_told)?;
+            let resumes_at = partition.committed;
+            Some(PollError::Lost { partition: index, from, to, resumes_at, what: what.into() })
+        })
+    }
+
+    /// Where the group is in a partition. What is written of it is read here when it is written: a commit that was
+    /// overtaken on its way to the writer changes nothing any more.
+    pub(super) fn position(&self, partition: u32) -> Option<Position> {
+        let index = usize::try_from(partition).ok()?;
+        let mut state = self.state.lock();
+        let partition = state.partitions.get_mut(index)?;
+        let is_mapped = !partition.finished.is_empty();
+        let map = match (std::mem::replace(&mut partition.is_mapped, is_mapped), is_mapped) {
+            (_, true) => MapWrite::Put(partition.finished.clone()),
+            (true, false) => MapWrite::Remove,
+            (false, false) => MapWrite::None,
+        };
+        Some(Position { committed: partition.committed, map })
+    }
+
+    /// What of a partition is finished beyond the position, which need not be brought.
+    pub(super) fn finished(&self, partition: u32) -> Finished {
+        let index = usize::try_from(partition).unwrap_or(usize::MAX);
+        let state = self.state.lock();
+        state.partitions.get(index).map(|partition| partition.finished.clone()).unwrap_or_default()
+    }
+
     /// Takes commits that are still `member`'s to make and move forward; `ends` bounds them. Returns what has
     /// changed. The others are fenced in silence (I3).
-    pub(super) fn commit(&self, member: MemberId, commits: &[Commit], ends: &[u64]) -> Vec<(u32, u64)> {
+    pub(super) fn commit(&self, member: MemberId, commits: &[Commit], ends: &[u64]) -> Vec<u32> {
         let mut state = self.state.lock();
         let mut moved = Vec::new();
         for commit in commits {
@@ -141,9 +252,14 @@ impl Group {
             };
             let owned = partition.holder.reads_as(member) && partition.epoch == commit.epoch.0;
             let next_offset = commit.next_offset.min(*end);
-            if owned && next_offset > partition.committed {
-                partition.committed = next_offset;
-                moved.push((commit.partition, next_offset));
+            if !owned || next_offset < partition.committed {
+                continue;
+            }
+            // What was finished stays finished, and what this member was spared it does not say.
+            let finished = partition.finished.and(&commit.finished).within(next_offset..*end);
+            if next_offset > partition.committed || finished != partition.finished {
+                (partition.committed, partition.finished) = (next_offset, finished);
+                moved.push(commit.partition);
             }
         }
         moved
@@ -239,6 +355,7 @@ impl State {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "sets of ranges, some of which have one")]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -277,6 +394,7 @@ mod tests {
                 let owned = self.owned.entry(member).or_default();
                 match *change {
                     Change::Assigned { partition, .. } => assert!(owned.insert(partition), "told twice"),
+                    Change::Passed { .. } => panic!("a group does not read"),
                     Change::Revoked { partition, .. } => {
                         assert!(owned.remove(&partition), "revoked what it has not");
                         self.going.entry(member).or_default().insert(partition);
@@ -307,7 +425,7 @@ mod tests {
 
     /// Takes the steps, then lets it settle: everything has an owner, evenly.
     fn live_through(steps: Vec<Step>) {
-        let group = Group::new("g", vec![0; PARTITIONS]);
+        let group = Group::new("g", vec![Start::at(0); PARTITIONS]);
         let mut members = Members::default();
         let pick =
             |members: &Members, at: usize| members.owned.keys().nth(at % members.owned.len().max(1)).copied();
@@ -354,8 +472,70 @@ mod tests {
     }
 
     #[test]
+    fn a_position_outside_of_the_log_is_a_loss_and_none_at_all_is_not() {
+        let lost = |stored, low, end| {
+            let start = Start::found(stored, low, end);
+            (start.committed, start.lost.map(|lost| (lost.from, lost.to)))
+        };
+        assert_eq!(lost(None, 7, 9), (7, None));
+        assert_eq!(lost(Some(7), 7, 9), (7, None));
+        assert_eq!(lost(Some(9), 7, 9), (9, None));
+        assert_eq!(lost(Some(3), 7, 9), (7, Some((3, 7))));
+        assert_eq!(lost(Some(12), 7, 9), (9, Some((9, 12))));
+    }
+
+    /// A commit on its way to the writer when its partition goes to another member, which commits too.
+    #[test]
+    fn what_is_written_of_a_group_is_where_it_is_when_it_is_written() {
+        let group = Group::new("g", [Start::at(0)]);
+        let old = group.join(Arc::new(Prefetch::new(1)));
+        group.take_changes(old);
+        let commit = |epoch, next_offset| {
+            [Commit { partition: 0, epoch: Epoch(epoch), next_offset, finished: Finished::default() }]
+        };
+        let position = || group.position(0).map(|position| position.committed);
+        assert_eq!(group.commit(old, &commit(1, 5), &[100]), [0]);
+        group.leave(old);
+        let new = group.join(Arc::new(Prefetch::new(1)));
+        group.take_changes(new);
+        assert_eq!(group.commit(new, &commit(2, 9), &[100]), [0]);
+        assert_eq!(position(), Some(9), "the writer comes to the commit of before");
+        assert_eq!(group.commit(old, &commit(1, 20), &[100]), [] as [u32; 0]);
+        assert_eq!(position(), Some(9));
+    }
+
+    #[test]
+    fn what_is_finished_beyond_the_position_is_kept_until_the_position_passes_it() {
+        let group = Group::new("g", [Start::at(0).with(&Finished::of([5..9]), 100).0]);
+        let member = group.join(Arc::new(Prefetch::new(1)));
+        group.take_changes(member);
+        let commit = |next_offset, finished: std::ops::Range<u64>| {
+            let finished = Finished::of([finished]);
+            let commit = Commit { partition: 0, epoch: Epoch(1), next_offset, finished };
+            group.commit(member, &[commit], &[100])
+        };
+        assert_eq!(commit(0, 20..30), [0]);
+        assert_eq!(group.finished(0), Finished::of([5..9, 20..30]), "also what the last owner said");
+        assert_eq!(commit(0, 20..30), [] as [u32; 0], "nothing new");
+        assert!(matches!(group.position(0).unwrap().map, MapWrite::Put(_)));
+        assert_eq!(commit(25, 26..200), [0]);
+        assert_eq!(group.finished(0), Finished::of([25..100]), "not beyond what there is");
+        assert_eq!(commit(100, 0..0), [0]);
+        assert_eq!(group.position(0).unwrap().map, MapWrite::Remove);
+        assert_eq!(group.position(0).unwrap().map, MapWrite::None);
+    }
+
+    #[test]
+    fn a_map_says_nothing_of_offsets_that_the_log_has_lost() {
+        let (start, forgets) = Start::at(3).with(&Finished::of([1..2, 5..9]), 7);
+        assert!(forgets);
+        assert_eq!(start.finished, Finished::of([5..7]));
+        assert!(!Start::at(3).with(&Finished::of([5..7]), 7).1);
+    }
+
+    #[test]
     fn a_third_member_takes_only_what_must_move() {
-        let group = Group::new("g", vec![0; 6]);
+        let group = Group::new("g", vec![Start::at(0); 6]);
         let mut members = Members::default();
         let ids: Vec<_> = (0..2).map(|_| group.join(Arc::new(Prefetch::new(1)))).collect();
         ids.iter().for_each(|member| drop(members.owned.insert(*member, BTreeSet::new())));

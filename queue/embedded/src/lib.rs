@@ -30,6 +30,7 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //! use windfall_contract::broker::{Broker, Change, Commit, Delivery, DeliverySink, Fetch, OutRecord, Tag};
+//! use windfall_contract::finished::Finished;
 //! use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
 //!
 //! /// Learns the fate of each record that `send` took.
@@ -62,8 +63,9 @@
 //! };
 //! assert_eq!(record.payload, "a pack of events");
 //! // Finished: the group will not get it again.
-//! let next_offset = record.offset + 1;
-//! consumer.commit(&[Commit { partition: record.partition, epoch: record.epoch, next_offset }]).await?;
+//! let (next_offset, finished) = (record.offset + 1, Finished::default());
+//! let commit = Commit { partition: record.partition, epoch: record.epoch, next_offset, finished };
+//! consumer.commit(&[commit]).await?;
 //! assert_eq!(broker.lag("rewards", "grants").await?.records(), 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
@@ -90,7 +92,7 @@ pub use options::{EmbeddedOptions, Fsync};
 
 use self::consumer::EmbeddedConsumer;
 use self::ends::{EndsFile, Witness};
-use self::group::Group;
+use self::group::{Group, Loss, Start};
 use self::producer::EmbeddedProducer;
 use self::state::{BrokerState, OpenBroker};
 use self::storage::{Extent, ReadError, Storage, TopicRow, io, open_error};
@@ -191,16 +193,17 @@ impl Broker for EmbeddedBroker {
             let mut groups = topic.groups.lock();
             let known = groups.get(group).cloned();
             let fresh = known.is_none();
-            let entry = known.unwrap_or_else(|| Arc::new(Group::new(group, topic.lows())));
+            let entry =
+                known.unwrap_or_else(|| Arc::new(Group::new(group, topic.lows().into_iter().map(Start::at))));
             groups.insert(group.to_owned(), entry.clone());
             (entry, fresh)
         };
         if fresh {
             // From now on nothing is deleted that this group has not committed, restarts or not.
-            let start: Vec<_> = (0u32..).zip(entry.committed()).collect();
+            let all: Vec<_> = (0u32..).zip(entry.committed()).map(|(partition, _)| partition).collect();
             state
                 .write_queue
-                .commit(topic.id, group, &start)
+                .commit(topic.id, &entry, &all)
                 .await
                 .map_err(|what| OpenError::Io { place: state.place.clone(), what })?;
         }
@@ -235,11 +238,14 @@ fn load(
         let topic = Topic { id: row.id, partitions: RwLock::new(partitions), groups: Mutex::default() };
         let kept: Vec<_> = topic.lows().into_iter().zip(topic.ends()).collect();
         for (group, committed) in storage.groups(row.id).map_err(read)? {
-            let committed = (0u32..)
-                .zip(&kept)
-                .map(|(index, (low, end))| committed.get(&index).copied().unwrap_or(0).clamp(*low, *end));
-            let entry = Arc::new(Group::new(&group, committed.collect()));
-            topic.groups.lock().insert(group, entry);
+            let mut starts = Vec::new();
+            for (index, (low, end)) in (0u32..).zip(&kept) {
+                let map = storage.map(row.id, &group, index).map_err(read)?;
+                starts.push(Start::found(committed.get(&index).copied(), *low, *end).with(&map, *end));
+            }
+            correct(storage, row.id, &group, &starts).map_err(read)?;
+            let starts = starts.into_iter().map(|(start, _)| start);
+            topic.groups.lock().insert(group.clone(), Arc::new(Group::new(&group, starts)));
         }
         topics.insert(name, Arc::new(topic));
     }
@@ -253,10 +259,128 @@ fn load(
     Ok(topics)
 }
 
+/// Stores where a group goes on that has lost records, and what its map may still say, before anything new is written:
+/// else, once the log is as long as it was, its new records would be passed over as if they had been read.
+fn correct(storage: &Storage, topic: u32, group: &str, starts: &[(Start, bool)]) -> Result<(), ReadError> {
+    let mut batch = storage.synced_batch(starts.len());
+    for (partition, (start, forgets)) in (0u32..).zip(starts) {
+        if let Some(Loss { from, to, what }) = &start.lost {
+            tracing::error!(
+                topic,
+                group,
+                partition,
+                from,
+                to,
+                what,
+                "records were lost before they were read"
+            );
+            storage.put_commit(&mut batch, topic, group, (partition, start.committed));
+        }
+        if *forgets {
+            storage.put_map(&mut batch, topic, group, partition, &start.finished);
+        }
+    }
+    if starts.iter().any(|(start, forgets)| start.lost.is_some() || *forgets) {
+        batch.commit().map_err(storage::read_error)?;
+    }
+    Ok(())
+}
+
 fn check_name(what: &str, name: &str) -> Result<(), OpenError> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
         let problem = format!("a {what}'s name has 1 to {MAX_NAME_BYTES} bytes; {name:?} has {}", name.len());
         return Err(OpenError::Invalid(problem));
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "sets of ranges, some of which have one")]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use windfall_contract::broker::{Change, Delivery, Fetch, OutRecord, PollError, Tag};
+    use windfall_contract::finished::Finished;
+
+    struct Deaf;
+    impl DeliverySink for Deaf {
+        fn delivered(&self, _: Tag, _: Delivery) {}
+    }
+
+    fn write(broker: &EmbeddedBroker, records: u64) {
+        let producer = broker.producer("t", Arc::new(Deaf)).unwrap();
+        for number in 0..records {
+            producer.send(Tag(number), OutRecord { key: b"k", payload: &number.to_be_bytes() }).unwrap();
+        }
+        assert_eq!(producer.close(Duration::from_secs(20)), 0);
+    }
+
+    /// A machine died without `fsync`: what a group has committed, and its map, outlive the end of the log. New
+    /// records are written there, the process dies again, and none of them may be taken for what was finished.
+    #[tokio::test]
+    async fn a_log_that_lost_its_end_is_a_loss_and_hides_nothing_that_is_written_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions::default();
+        {
+            let broker = EmbeddedBroker::open(dir.path(), &options).unwrap();
+            broker.ensure_topic("t", 1).unwrap();
+            write(&broker, 10);
+            drop(broker.consumer("t", "ahead").await.unwrap());
+            drop(broker.consumer("t", "beyond").await.unwrap());
+        }
+        {
+            let storage = Storage::open(dir.path(), &options).unwrap();
+            let mut batch = storage.synced_batch(2);
+            storage.put_commit(&mut batch, 0, "ahead", (0, 30));
+            storage.put_map(&mut batch, 0, "beyond", 0, &Finished::of([5..25]));
+            batch.commit().unwrap();
+        }
+        {
+            let broker = EmbeddedBroker::open(dir.path(), &options).unwrap();
+            write(&broker, 40);
+        }
+        let broker = EmbeddedBroker::open(dir.path(), &options).unwrap();
+        let fetch = Fetch { max_records: 100, max_bytes: 1 << 20, wait: Duration::from_secs(1) };
+        for (group, expected) in
+            [("ahead", (10..50).collect::<Vec<_>>()), ("beyond", (0..5).chain(10..50).collect())]
+        {
+            let mut consumer = broker.consumer("t", group).await.unwrap();
+            let mut offsets = Vec::new();
+            while offsets.len() < expected.len() {
+                let polled = consumer.poll(fetch).await.unwrap();
+                assert!(!polled.changes.is_empty() || !polled.records.is_empty(), "{group}: {offsets:?}");
+                offsets.extend(polled.records.iter().map(|record| record.offset));
+            }
+            assert_eq!(offsets, expected, "{group}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_loss_is_told_to_who_is_assigned_the_partition() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions::default();
+        {
+            let broker = EmbeddedBroker::open(dir.path(), &options).unwrap();
+            broker.ensure_topic("t", 1).unwrap();
+            write(&broker, 10);
+            drop(broker.consumer("t", "g").await.unwrap());
+        }
+        {
+            let storage = Storage::open(dir.path(), &options).unwrap();
+            let mut batch = storage.synced_batch(1);
+            storage.put_commit(&mut batch, 0, "g", (0, 30));
+            batch.commit().unwrap();
+        }
+        let broker = EmbeddedBroker::open(dir.path(), &options).unwrap();
+        let mut consumer = broker.consumer("t", "g").await.unwrap();
+        let fetch = Fetch { max_records: 100, max_bytes: 1 << 20, wait: Duration::from_millis(100) };
+        let polled = consumer.poll(fetch).await.unwrap();
+        assert!(matches!(polled.changes[..], [Change::Assigned { next_offset: 10, .. }]));
+        let lost = consumer.poll(fetch).await.unwrap_err();
+        assert!(
+            matches!(lost, PollError::Lost { partition: 0, from: 10, to: 30, resumes_at: 10, .. }),
+            "{lost}"
+        );
+        assert!(consumer.poll(fetch).await.unwrap().records.is_empty(), "told once");
+    }
 }

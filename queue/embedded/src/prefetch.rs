@@ -5,7 +5,8 @@ use super::chunk::ChunkCursor;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use tokio::sync::Notify;
-use windfall_contract::broker::{Epoch, Fetch, InRecord, PollError};
+use windfall_contract::broker::{Change, Epoch, Fetch, InRecord, PollError, Polled};
+use windfall_contract::finished::Finished;
 
 /// What is read and not yet polled, shared by a consumer, its reader thread and its group.
 #[derive(Debug)]
@@ -40,6 +41,10 @@ struct Slot {
     failed: bool,
     chunks: VecDeque<ChunkCursor>,
     bytes: usize,
+    /// Not to be brought: the group has finished it.
+    finished: Finished,
+    /// The offset after the last one that was left out, until a later one is brought.
+    passed: Option<u64>,
 }
 
 /// A chunk to read.
@@ -73,7 +78,7 @@ impl Prefetch {
         self.work.notify_one();
     }
 
-    pub(super) fn add(&self, partition: u32, epoch: Epoch, next_offset: u64) {
+    pub(super) fn add(&self, partition: u32, epoch: Epoch, next_offset: u64, finished: Finished) {
         let slot = Slot {
             partition,
             epoch,
@@ -82,6 +87,8 @@ impl Prefetch {
             failed: false,
             chunks: VecDeque::new(),
             bytes: 0,
+            finished,
+            passed: None,
         };
         self.state.lock().slots.push(slot);
         self.work.notify_one();
@@ -92,10 +99,10 @@ impl Prefetch {
         self.work.notify_one();
     }
 
-    pub(super) fn pause(&self, partition: u32, paused: bool) {
+    pub(super) fn pause(&self, partition: u32, epoch: Epoch, paused: bool) {
         let mut state = self.state.lock();
         for slot in &mut state.slots {
-            if slot.partition == partition {
+            if slot.partition == partition && slot.epoch == epoch {
                 slot.paused = paused;
             }
         }
@@ -104,7 +111,7 @@ impl Prefetch {
     }
 
     /// Takes what is read, partition by partition in turn, or the failure of one. Never waits.
-    pub(super) fn take(&self, fetch: Fetch) -> Result<Vec<InRecord>, PollError> {
+    pub(super) fn take(&self, fetch: Fetch) -> Result<Polled, PollError> {
         let mut state = self.state.lock();
         if !state.reported
             && let Some(failure) = state.failure.take()
@@ -112,17 +119,24 @@ impl Prefetch {
             return Err(self.report(state, failure));
         }
         state.reported = false;
+        // Of what was left out before: the records of this poll come behind it.
+        let mut changes = state.take_passed();
         let records = state.take(fetch);
+        if records.is_empty() {
+            changes.extend(state.take_passed());
+        }
         if records.is_empty()
+            && changes.is_empty()
             && let Some(failure) = state.failure.take()
         {
             return Err(self.report(state, failure));
         }
         drop(state);
-        if !records.is_empty() {
+        // There is room, also where all that was read was left out.
+        if !records.is_empty() || !changes.is_empty() {
             self.work.notify_one();
         }
-        Ok(records)
+        Ok(Polled { changes, records })
     }
 
     /// The failed partition is read again after this, and the others are polled first.
@@ -188,6 +202,14 @@ impl State {
         }
     }
 
+    fn take_passed(&mut self) -> Vec<Change> {
+        let passed = self.slots.iter_mut().filter_map(|slot| {
+            let next_offset = slot.passed.take()?;
+            Some(Change::Passed { partition: slot.partition, epoch: slot.epoch, next_offset })
+        });
+        passed.collect()
+    }
+
     fn take(&mut self, fetch: Fetch) -> Vec<InRecord> {
         let mut records = Vec::new();
         let mut bytes = 0usize;
@@ -195,11 +217,11 @@ impl State {
         while idle < self.slots.len() && records.len() < fetch.max_records {
             self.poll_turn = (self.poll_turn + 1) % self.slots.len();
             let Some(slot) = self.slots.get_mut(self.poll_turn) else { break };
-            let before = records.len();
+            let before = (records.len(), slot.chunks.len());
             if slot.take_chunk(fetch, &mut records, &mut bytes) {
                 break;
             }
-            idle = if records.len() == before { idle + 1 } else { 0 };
+            idle = if (records.len(), slot.chunks.len()) == before { idle + 1 } else { 0 };
         }
         records
     }
@@ -218,6 +240,11 @@ impl Slot {
                 return true;
             }
             let Some((offset, key, payload)) = chunk.next() else { break };
+            if self.finished.contains(offset) {
+                self.passed = Some(offset + 1);
+                continue;
+            }
+            self.passed = None;
             *bytes += size;
             records.push(InRecord { partition: self.partition, epoch: self.epoch, offset, key, payload });
         }

@@ -33,7 +33,7 @@ pub(super) struct OpenBroker {
 impl BrokerState {
     pub(super) fn topic(&self, name: &str) -> Result<Arc<Topic>, OpenError> {
         self.topics.read().get(name).cloned().ok_or_else(|| {
-            OpenError::Invalid(format!("{} has no topic {name:?}; create it with ensure_topic", self.place))
+            OpenError::Absent(format!("{} has no topic {name:?}; create it with ensure_topic", self.place))
         })
     }
 }

@@ -1,7 +1,8 @@
 //! The files: fjall's database, its three keyspaces, and the keys in them.
 //!
-//! `log` holds chunks under `topic u32 ‖ partition u32 ‖ first offset u64`; `meta` holds topics by name and the
-//! lowest kept offset of each partition; `groups` holds committed offsets. All integers in keys are big endian.
+//! `log` holds chunks under `topic u32 ‖ partition u32 ‖ first offset u64`; `meta` holds topics by name, the lowest
+//! kept offset of each partition, and what groups have finished beyond their committed offsets; `groups` holds these
+//! offsets. All integers in keys are big endian.
 
 use super::chunk;
 use super::options::{EmbeddedOptions, Fsync};
@@ -16,6 +17,7 @@ use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use windfall_contract::broker::OpenError;
+use windfall_contract::finished::{Finished, Origin};
 
 /// The newest layout that this build reads.
 const FORMAT: u32 = 1;
@@ -23,6 +25,9 @@ const FORMAT_FILE: &str = "WINDFALL-QUEUE";
 const MAKING_FILE: &str = "MAKING";
 const TOPIC: u8 = b't';
 const LOW: u8 = b'l';
+const MAP: u8 = b'm';
+/// Bytes of a map of finished offsets at most; it is cut there.
+const MAP_BYTES_MAX: usize = 4_000;
 /// Chunks at least this big are kept beside the sorted tables, so that compaction never copies them.
 const SEPARATE_BYTES: u32 = 1 << 10;
 
@@ -85,6 +90,11 @@ impl Storage {
         OwnedWriteBatch::with_capacity(self.database.clone(), capacity).durability(Some(self.persist))
     }
 
+    /// A batch that reaches the disk before its commit returns, whatever the options say.
+    pub(super) fn synced_batch(&self, capacity: usize) -> OwnedWriteBatch {
+        OwnedWriteBatch::with_capacity(self.database.clone(), capacity).durability(Some(PersistMode::SyncAll))
+    }
+
     pub(super) fn put_chunk(&self, batch: &mut OwnedWriteBatch, at: ChunkKey, bytes: Bytes) {
         batch.insert(&self.log, at.encode().as_slice(), bytes);
     }
@@ -95,6 +105,42 @@ impl Storage {
         key.extend_from_slice(group.as_bytes());
         key.extend_from_slice(&partition.to_be_bytes());
         batch.insert(&self.groups, key, offset.to_be_bytes().as_slice());
+    }
+
+    /// Stores what of a partition a group has finished beyond its position, as far as it fits.
+    pub(super) fn put_map(
+        &self,
+        batch: &mut OwnedWriteBatch,
+        topic: u32,
+        group: &str,
+        partition: u32,
+        map: &Finished,
+    ) {
+        match map.encode(&origin(topic), MAP_BYTES_MAX) {
+            Some(bytes) => batch.insert(&self.meta, map_key(topic, group, partition), bytes),
+            None => self.remove_map(batch, topic, group, partition),
+        }
+    }
+
+    pub(super) fn remove_map(&self, batch: &mut OwnedWriteBatch, topic: u32, group: &str, partition: u32) {
+        batch.remove(&self.meta, map_key(topic, group, partition));
+    }
+
+    /// What `put_map` has stored. What cannot be read is not believed: its records come again.
+    pub(super) fn map(&self, topic: u32, group: &str, partition: u32) -> Result<Finished, ReadError> {
+        let Some(bytes) = self.meta.get(map_key(topic, group, partition)).map_err(read_error)? else {
+            return Ok(Finished::default());
+        };
+        let known = Finished::decode(&bytes).filter(|(from, _)| *from == origin(topic));
+        if known.is_none() {
+            tracing::warn!(
+                topic,
+                group,
+                partition,
+                "a map of finished records is unreadable: they come again"
+            );
+        }
+        Ok(known.map(|(_, map)| map).unwrap_or_default())
     }
 
     pub(super) fn put_low(&self, batch: &mut OwnedWriteBatch, topic: u32, partition: u32, low: u64) {
@@ -223,6 +269,21 @@ impl ChunkKey {
 fn base_of(key: &[u8]) -> Result<u64, ReadError> {
     let base = key.get(8..).and_then(|base| base.try_into().ok());
     base.map(u64::from_be_bytes).ok_or_else(|| ReadError::Damaged("a chunk's key has the wrong shape".into()))
+}
+
+fn map_key(topic: u32, group: &str, partition: u32) -> Vec<u8> {
+    let mut key = vec![MAP];
+    key.extend_from_slice(&topic.to_be_bytes());
+    key.extend_from_slice(group.as_bytes());
+    key.extend_from_slice(&partition.to_be_bytes());
+    key
+}
+
+/// A topic's number is never given again. There is one log of it, whose end is looked at whenever it is opened.
+fn origin(topic: u32) -> Origin {
+    let mut id = [0; 16];
+    id[..4].copy_from_slice(&topic.to_be_bytes());
+    Origin { topic: id, epochs: Vec::new() }
 }
 
 fn low_key(topic: u32, partition: u32) -> [u8; 9] {

@@ -1,6 +1,7 @@
 //! The way to the writer: what producers took and groups committed waits here, within the broker's limits, until the
 //! writer takes it.
 
+use super::group::Group;
 use super::options::EmbeddedOptions;
 use super::pending::{PendingRecords, Taken};
 use parking_lot::{Condvar, Mutex};
@@ -12,8 +13,9 @@ use tokio::sync::watch;
 
 /// So many waiting bytes are written without lingering.
 const HURRY_BYTES: usize = 256 << 10;
-/// Commits that wait: topic, group and partition → offset. One entry for each partition, so it is bounded.
-pub(super) type Commits = BTreeMap<(u32, Arc<str>, u32), u64>;
+/// Commits that wait: topic, name of the group and partition → the group, which says when it is written how far it
+/// is. One entry for each partition, so it is bounded.
+pub(super) type Commits = BTreeMap<(u32, Box<str>, u32), Arc<Group>>;
 
 const QUIET: u8 = 0;
 const SOMETHING: u8 = 1;
@@ -115,14 +117,12 @@ impl WriteQueue {
     }
 
     /// Has commits written, and waits until they are.
-    pub(super) async fn commit(&self, topic: u32, group: &str, moved: &[(u32, u64)]) -> Result<(), String> {
+    pub(super) async fn commit(&self, topic: u32, group: &Arc<Group>, moved: &[u32]) -> Result<(), String> {
         let mut done = self.commits_done.subscribe();
         let asked = {
             let mut waiting = self.waiting.lock();
-            let group: Arc<str> = group.into();
-            for (partition, offset) in moved {
-                let kept = waiting.commits.entry((topic, group.clone(), *partition)).or_insert(*offset);
-                *kept = (*kept).max(*offset);
+            for partition in moved {
+                waiting.commits.insert((topic, group.name().into(), *partition), Arc::clone(group));
             }
             // Nothing new may still mean that an earlier, cancelled commit of the same is on its way.
             if !moved.is_empty() {

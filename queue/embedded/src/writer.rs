@@ -2,6 +2,7 @@
 
 use super::cleanup;
 use super::ends::EndsFile;
+use super::group::{MapWrite, Position};
 use super::state::BrokerState;
 use super::storage::ChunkKey;
 use super::topic::Topic;
@@ -76,8 +77,14 @@ impl Writer {
                 bytes += chunk.len() as u64;
             }
         }
-        for ((topic, group, partition), offset) in &work.commits {
-            storage.put_commit(&mut batch, *topic, group, (*partition, *offset));
+        for ((topic, name, partition), group) in &work.commits {
+            let Some(Position { committed, map }) = group.position(*partition) else { continue };
+            storage.put_commit(&mut batch, *topic, name, (*partition, committed));
+            match map {
+                MapWrite::None => {}
+                MapWrite::Put(map) => storage.put_map(&mut batch, *topic, name, *partition, &map),
+                MapWrite::Remove => storage.remove_map(&mut batch, *topic, name, *partition),
+            }
         }
         batch.commit().map_err(|error| error.to_string())?;
         if !ends.is_empty() {

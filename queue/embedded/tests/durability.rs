@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_conformance::broker::Reader;
 use windfall_contract::broker::{
-    Broker, Delivery, DeliverySink, Fetch, OpenError, OutRecord, PollError, Tag,
+    Broker, Change, Commit, Delivery, DeliverySink, Fetch, OpenError, OutRecord, PollError, Tag,
 };
+use windfall_contract::finished::Finished;
 use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions, Fsync};
 
 const CHILD_DIR: &str = "WINDFALL_TEST_QUEUE_DIR";
@@ -87,6 +88,94 @@ async fn what_was_reported_stored_is_there_after_kill_9() {
         assert!(lost.is_empty(), "{} of {} stored records are gone: {lost:?}", lost.len(), stored.len());
         assert_eq!(found.len(), seen.len(), "a record is there twice");
         assert!(seen.values().all(|record| record.payload.iter().all(|byte| *byte == 9)));
+    }
+}
+
+/// How many records are finished behind the one that hangs.
+const BEHIND: u64 = 100_000;
+const LANES_VAR: &str = "WINDFALL_TEST_LANES";
+const LANES: [(&str, fn(u64) -> bool); 3] = [
+    ("all others", |_| true),
+    ("every second", |offset| offset % 2 == 0),
+    ("an even mix", |offset| offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0),
+];
+
+fn finished_of(lanes: &str) -> Finished {
+    let (_, is_finished) = LANES.iter().find(|(name, _)| *name == lanes).unwrap();
+    let offsets = (1..=BEHIND).filter(|offset| is_finished(*offset));
+    Finished::of(offsets.map(|offset| offset..offset + 1).collect::<Vec<_>>())
+}
+
+/// Not a test of its own: reads everything, commits what is finished, and waits for its end.
+#[tokio::test]
+async fn child_finishes_until_killed() {
+    let (Ok(dir), Ok(lanes)) = (std::env::var(CHILD_DIR), std::env::var(LANES_VAR)) else { return };
+    let broker = EmbeddedBroker::open(Path::new(&dir), &EmbeddedOptions::default()).unwrap();
+    broker.ensure_topic("t", 1).unwrap();
+    let producer = broker.producer("t", Arc::new(Nowhere)).unwrap();
+    for tag in 0..=BEHIND {
+        while producer.send(Tag(tag), OutRecord { key: b"k", payload: &tag.to_be_bytes() }).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(producer.close(Duration::from_secs(60)), 0);
+    let mut reader = Reader::new(broker.consumer("t", "g").await.unwrap());
+    let all = usize::try_from(BEHIND + 1).unwrap();
+    assert_eq!(reader.read(all, Duration::from_secs(60)).await.unwrap().len(), all);
+    let (partition, epoch) = reader.epochs().into_iter().next().unwrap();
+    let commit = Commit { partition, epoch, next_offset: 0, finished: finished_of(&lanes) };
+    reader.consumer().commit(&[commit]).await.unwrap();
+    println!("\ncommitted");
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_finished_behind_one_that_hangs_is_not_delivered_again_after_kill_9() {
+    for (lanes, _) in LANES {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_finishes_until_killed", "--nocapture"])
+            .env(CHILD_DIR, dir.path())
+            .env(LANES_VAR, lanes)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let committed = lines.any(|line| line.is_ok_and(|line| line == "committed"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(committed, "the child ended by itself");
+
+        let finished = finished_of(lanes);
+        let broker = EmbeddedBroker::open(dir.path(), &EmbeddedOptions::default()).unwrap();
+        let mut consumer = broker.consumer("t", "g").await.unwrap();
+        let fetch = Fetch { max_records: 4_096, max_bytes: 1 << 20, wait: Duration::from_millis(500) };
+        let (mut again, mut next) = (std::collections::BTreeSet::new(), 0);
+        while next <= BEHIND {
+            let polled = consumer.poll(fetch).await.unwrap();
+            assert!(!polled.changes.is_empty() || !polled.records.is_empty(), "nothing comes behind {next}");
+            for change in polled.changes {
+                if let Change::Passed { next_offset, .. } = change {
+                    next = next_offset;
+                }
+            }
+            for record in polled.records {
+                next = record.offset + 1;
+                again.insert(record.offset);
+            }
+        }
+        let spared = BEHIND + 1 - again.len() as u64;
+        let part = spared * 100 / finished.count();
+        println!(
+            "{lanes}: {} finished behind one; {spared} ({part} %) are not delivered again",
+            finished.count()
+        );
+        assert!(
+            (0..=BEHIND).all(|offset| again.contains(&offset) || finished.contains(offset)),
+            "one is lost"
+        );
+        assert!(again.contains(&0) && part >= 20, "{lanes}: {part} %");
     }
 }
 

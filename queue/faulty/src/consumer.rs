@@ -69,12 +69,15 @@ impl FaultyConsumer {
 
     fn outer(&mut self, mut polled: Polled) -> Polled {
         for change in &mut polled.changes {
-            let (Change::Assigned { epoch, .. } | Change::Revoked { epoch, .. }) = change;
+            let (Change::Assigned { epoch, .. }
+            | Change::Passed { epoch, .. }
+            | Change::Revoked { epoch, .. }) = change;
             epoch.0 = epoch.0.saturating_add(self.epoch_base);
             self.highest_epoch = self.highest_epoch.max(epoch.0);
             match *change {
                 Change::Assigned { partition, epoch, .. } => self.owned.insert(partition, epoch),
                 Change::Revoked { partition, .. } => self.owned.remove(&partition),
+                Change::Passed { .. } => None,
             };
         }
         for record in &mut polled.records {
@@ -113,7 +116,7 @@ impl Consumer for FaultyConsumer {
         // An epoch of an earlier life below is over.
         let current = commits.iter().filter(|commit| commit.epoch.0 > base);
         let current: Vec<_> =
-            current.map(|commit| Commit { epoch: Epoch(commit.epoch.0 - base), ..*commit }).collect();
+            current.map(|commit| Commit { epoch: Epoch(commit.epoch.0 - base), ..commit.clone() }).collect();
         if let Some(below) = &mut self.below {
             below.commit(&current).await?;
         }
@@ -147,14 +150,20 @@ impl Consumer for FaultyConsumer {
         Ok(())
     }
 
-    fn pause(&mut self, partition: u32, paused: bool) {
-        if let Some(below) = &mut self.below {
-            below.pause(partition, paused);
+    fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {
+        let base = self.epoch_base;
+        // An epoch of an earlier life below is over.
+        if let Some(below) = self.below.as_mut().filter(|_| epoch.0 > base) {
+            below.pause(partition, Epoch(epoch.0 - base), paused);
         }
     }
 
     fn partitions(&self) -> u32 {
         self.partitions
+    }
+
+    fn may_delete_unread(&self) -> bool {
+        self.below.as_ref().is_some_and(|below| below.may_delete_unread())
     }
 
     async fn close(mut self: Box<Self>) {

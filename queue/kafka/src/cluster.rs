@@ -3,13 +3,10 @@
 
 use super::options::{KafkaOptions, OVERHEAD_BYTES};
 use super::watch::Watch;
-use rdkafka::admin::{
-    AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
-};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::util::Timeout;
 use rdkafka::{Offset, TopicPartitionList};
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,51 +15,62 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use windfall_contract::broker::{Lag, OpenError};
 
-/// How long one try to reach the cluster waits before it looks for errors that no try will mend.
+/// How long the first try to reach the cluster waits before it looks for errors that no try will mend. Each next one
+/// waits twice as long.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A client that is no member of any group, but may ask after one.
-pub(super) struct Observer<'a> {
+/// A client that is no member of any group, but may ask after one. It connects in the background, and again when the
+/// cluster was away.
+pub(super) struct Observer {
     client: BaseConsumer<Watch>,
-    options: &'a KafkaOptions,
+    options: Arc<KafkaOptions>,
 }
 
-impl<'a> Observer<'a> {
-    /// Connects.
-    pub(super) fn open(options: &'a KafkaOptions, group: &str) -> Result<Self, OpenError> {
+impl Observer {
+    /// Needs no cluster; says what librdkafka does not like about the options.
+    pub(super) fn new(options: &Arc<KafkaOptions>, group: &str) -> Result<Self, OpenError> {
         let client = options.observer(group).create_with_context(Watch::default()).map_err(configured)?;
-        let observer = Self { client, options };
-        observer.reach()?;
-        Ok(observer)
+        Ok(Self { client, options: Arc::clone(options) })
     }
 
-    /// Waits until the cluster answers; not longer than it takes to see that it never will.
-    fn reach(&self) -> Result<(), OpenError> {
-        let started = Instant::now();
+    /// How many partitions the topic has; `None` where there is no such topic. Does not wait long for a cluster that
+    /// is away.
+    pub(super) fn partitions(&self, topic: &str) -> Result<Option<u32>, OpenError> {
+        let watch = self.client.context();
+        // What an earlier try met may be over.
+        watch.forget();
+        let (patience, servers) = (self.options.connect_timeout(), &self.options.bootstrap_servers);
+        let (started, mut wait) = (Instant::now(), LOOK);
         loop {
-            let left = self.options.connect_timeout().saturating_sub(started.elapsed());
-            let Err(error) = self.client.client().fetch_metadata(None, LOOK.min(left)) else { return Ok(()) };
+            let left = patience.saturating_sub(started.elapsed());
+            let error = match partitions_of(&self.client, topic, wait.min(left)) {
+                Ok(found) => return Ok(found),
+                Err(error) => error,
+            };
             // Brings what went wrong to the watch.
             drop(self.client.poll(Duration::ZERO));
-            let watch = self.client.context();
-            let servers = &self.options.bootstrap_servers;
             if let Some(what) = watch.hopeless() {
                 return Err(OpenError::Invalid(format!("kafka at {servers} turns us away: {what}")));
             }
-            if left.is_zero() {
-                let what = watch.last().unwrap_or_else(|| error.to_string());
-                return Err(OpenError::Unavailable(format!(
-                    "kafka at {servers}, after {:?}: {what}",
-                    self.options.connect_timeout()
-                )));
+            match unreachable(&error) {
+                OpenError::Unavailable(_) if started.elapsed() < patience => wait *= 2,
+                OpenError::Unavailable(what) => {
+                    let what = watch.last().unwrap_or(what);
+                    return Err(OpenError::Unavailable(format!(
+                        "kafka at {servers}, after {patience:?}: {what}"
+                    )));
+                }
+                other => return Err(other),
             }
         }
     }
 
-    /// How many partitions the topic has; `None` where there is no such topic.
-    pub(super) fn partitions(&self, topic: &str) -> Result<Option<u32>, OpenError> {
-        let timeout = self.options.request_timeout();
-        partitions_of(&self.client, topic, timeout).map_err(|error| unreachable(&error))
+    /// How many partitions a topic has, which must be there.
+    pub(super) fn existing(&self, topic: &str) -> Result<u32, OpenError> {
+        let absent = || {
+            OpenError::Absent(format!("kafka at {} has no topic `{topic}`", self.options.bootstrap_servers))
+        };
+        self.partitions(topic)?.ok_or_else(absent)
     }
 
     /// How far `group`, that of the client, is in the topic.
@@ -75,13 +83,15 @@ impl<'a> Observer<'a> {
         let committed = self.client.committed_offsets(asked, timeout).map_err(|error| unreachable(&error))?;
         let mut lag = Lag::default();
         for place in committed.elements() {
+            // Else a partition whose offset is not known would count as one that has none.
+            place.error().map_err(|error| unreachable(&error))?;
             let (low, high) = self
                 .client
                 .fetch_watermarks(topic, place.partition(), timeout)
                 .map_err(|error| unreachable(&error))?;
-            // Where nothing is committed, reading starts at what is still kept.
+            // Where nothing is committed, or something outside of the log, reading starts at what is still kept.
             let at = match place.offset() {
-                Offset::Offset(at) => at.max(low),
+                Offset::Offset(at) if (low..=high).contains(&at) => at,
                 _ => low,
             };
             lag.end += u64::try_from(high).unwrap_or(0);
@@ -109,14 +119,14 @@ pub(super) fn partitions_of<C: rdkafka::consumer::ConsumerContext>(
 }
 
 /// Makes the topic, or more partitions of it, and waits until every partition has a leader.
-pub(super) fn ensure_topic(options: &KafkaOptions, topic: &str, partitions: u32) -> Result<(), OpenError> {
-    let observer = Observer::open(options, "windfall-admin")?;
+pub(super) fn ensure_topic(observer: &Observer, topic: &str, partitions: u32) -> Result<(), OpenError> {
+    let options = &observer.options;
     let found = observer.partitions(topic)?;
     if found.is_some_and(|found| found >= partitions) {
         return Ok(());
     }
     let admin: AdminClient<DefaultClientContext> = options.client().create().map_err(configured)?;
-    let timeout = options.request_timeout().max(options.connect_timeout());
+    let timeout = options.request_timeout();
     let waits = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
     let count = |partitions: u32| {
         i32::try_from(partitions)
@@ -127,8 +137,12 @@ pub(super) fn ensure_topic(options: &KafkaOptions, topic: &str, partitions: u32)
     let results = if found.is_none() {
         let bytes_max = (options.record_bytes_max + OVERHEAD_BYTES).to_string();
         let min_insync = options.min_insync_replicas.map(|copies| copies.to_string());
+        let (age, size) = (options.retention_ms.to_string(), options.retention_bytes.to_string());
         let mut new = NewTopic::new(topic, count(partitions)?, TopicReplication::Fixed(options.replication))
-            .set("max.message.bytes", &bytes_max);
+            .set("max.message.bytes", &bytes_max)
+            .set("cleanup.policy", "delete")
+            .set("retention.ms", &age)
+            .set("retention.bytes", &size);
         if let Some(copies) = &min_insync {
             new = new.set("min.insync.replicas", copies);
         }
@@ -142,15 +156,17 @@ pub(super) fn ensure_topic(options: &KafkaOptions, topic: &str, partitions: u32)
             // Somebody else was faster.
             Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions)) => {}
             Err((_, code)) => {
-                return Err(OpenError::Invalid(format!("kafka does not make topic `{topic}`: {code}")));
+                let what = format!("kafka does not make topic `{topic}`: {code}");
+                let is_final = is_final(code) || code == RDKafkaErrorCode::InvalidConfig;
+                return Err(if is_final { OpenError::Invalid(what) } else { OpenError::Unavailable(what) });
             }
         }
     }
-    await_leaders(&observer, topic, partitions, timeout)
+    await_leaders(observer, topic, partitions, timeout)
 }
 
 fn await_leaders(
-    observer: &Observer<'_>,
+    observer: &Observer,
     topic: &str,
     partitions: u32,
     timeout: Duration,
@@ -177,46 +193,38 @@ fn await_leaders(
     }
 }
 
-/// The largest payload that the topic takes, as far as the broker says.
-pub(super) fn record_bytes_max(options: &KafkaOptions, topic: &str) -> Result<usize, OpenError> {
-    let ours = usize::try_from(options.record_bytes_max).unwrap_or(usize::MAX);
-    let admin: AdminClient<DefaultClientContext> = options.client().create().map_err(configured)?;
-    let waits = AdminOptions::new().request_timeout(Some(Timeout::After(options.request_timeout())));
-    let described = block_on(admin.describe_configs([&ResourceSpecifier::Topic(topic)], &waits));
-    // Without the right to ask, the broker says it to each record that is too large.
-    let Ok(described) = described else { return Ok(ours) };
-    let theirs = described
-        .iter()
-        .flatten()
-        .find_map(|config| config.get("max.message.bytes")?.value.as_ref()?.parse::<usize>().ok());
-    let overhead = usize::try_from(OVERHEAD_BYTES).unwrap_or(usize::MAX);
-    Ok(theirs.map_or(ours, |theirs| ours.min(theirs.saturating_sub(overhead.min(theirs / 64)))))
-}
-
 /// librdkafka does not take the settings.
 pub(super) fn configured(error: KafkaError) -> OpenError {
     OpenError::Invalid(format!("kafka: {error}"))
 }
 
 pub(super) fn unreachable(error: &KafkaError) -> OpenError {
+    let what = format!("kafka: {error}");
+    if error.rdkafka_error_code().is_some_and(is_final) {
+        OpenError::Invalid(what)
+    } else {
+        OpenError::Unavailable(what)
+    }
+}
+
+/// Whether the same again fails again.
+fn is_final(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
-    match error.rdkafka_error_code() {
-        Some(
-            Code::TopicAuthorizationFailed
+    matches!(
+        code,
+        Code::TopicAuthorizationFailed
             | Code::GroupAuthorizationFailed
             | Code::ClusterAuthorizationFailed
             | Code::InvalidTopic
             | Code::InvalidGroupId
             | Code::PolicyViolation
             | Code::UnsupportedVersion
-            | Code::UnsupportedFeature,
-        ) => OpenError::Invalid(format!("kafka: {error}")),
-        _ => OpenError::Unavailable(format!("kafka: {error}")),
-    }
+            | Code::UnsupportedFeature
+    )
 }
 
 /// Waits for a future of librdkafka's, which ends by itself in time and needs no runtime.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

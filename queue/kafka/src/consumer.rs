@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
-use windfall_contract::broker::{Commit, CommitError, Consumer, Fetch, PollError, Polled};
+use windfall_contract::broker::{Commit, CommitError, Consumer, Epoch, Fetch, PollError, Polled};
 
 /// How long leaving the group may take: librdkafka waits 5 s for the broker's answer.
 const LEAVE: Duration = Duration::from_secs(6);
@@ -16,6 +16,7 @@ pub(super) struct KafkaConsumer {
     pub(super) shared: Arc<Shared>,
     pub(super) committer: Committer,
     pub(super) request_timeout: Duration,
+    pub(super) may_delete_unread: bool,
     /// Comes when the thread has left the group.
     pub(super) left: Option<oneshot::Receiver<()>>,
     /// Lets this process have another static member of the same number.
@@ -52,25 +53,25 @@ impl Consumer for KafkaConsumer {
         if counted.is_empty() {
             return Ok(());
         }
-        let answer = self.committer.commit(&counted)?;
+        let answer = self.committer.commit(counted)?;
         match timeout(self.request_timeout, answer).await {
-            Ok(Ok(done)) => done?,
-            Ok(Err(_)) => {
-                return Err(CommitError::Unavailable("the consumer was restarted meanwhile".into()));
-            }
-            Err(_) => return Err(CommitError::Unavailable("no answer in time".into())),
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => Err(CommitError::Unavailable("the consumer was restarted meanwhile".into())),
+            Err(_) => Err(CommitError::Unavailable("no answer in time".into())),
         }
-        self.shared.state.lock().committed(&counted);
-        Ok(())
     }
 
-    fn pause(&mut self, partition: u32, paused: bool) {
-        self.shared.state.lock().pause(partition, paused);
+    fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {
+        self.shared.state.lock().pause(partition, epoch, paused);
         self.shared.ordered.notify_one();
     }
 
     fn partitions(&self) -> u32 {
         self.shared.state.lock().partitions
+    }
+
+    fn may_delete_unread(&self) -> bool {
+        self.may_delete_unread
     }
 
     async fn close(mut self: Box<Self>) {

@@ -28,10 +28,13 @@
 mod cluster;
 mod committer;
 mod consumer;
+mod finished;
+mod native;
 mod options;
 mod producer;
 mod shared;
 mod thread;
+mod topic;
 mod watch;
 
 pub use self::options::{Compression, KafkaOptions, Mechanism, Sasl, Secret, Tls};
@@ -52,49 +55,56 @@ use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, 
 /// One Kafka cluster.
 pub struct KafkaBroker {
     options: Arc<KafkaOptions>,
+    /// Kept, so that each try to open something goes on with the connections of the last.
+    observer: Arc<Observer>,
     members: Arc<Mutex<HashMap<String, HashSet<usize>>>>,
 }
 
 impl KafkaBroker {
-    /// Connects, and fails if the cluster does not answer within `connect_timeout_ms`. Blocks.
+    /// Checks the options, and begins to connect in the background. Needs no cluster: what is opened next says
+    /// whether it is there, and whether it turns us away.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] for options that cannot work: out of range, a file that is not there, credentials or
-    /// certificates that are turned away. [`OpenError::Unavailable`] if nobody answers.
+    /// [`OpenError::Invalid`] for options that cannot work: out of range, a file that is not there or holds no
+    /// certificate.
     pub fn open(options: &KafkaOptions) -> Result<Arc<Self>, OpenError> {
         options.check()?;
-        Observer::open(options, "windfall-open")?;
-        Ok(Arc::new(Self { options: Arc::new(options.clone()), members: Arc::default() }))
+        let options = Arc::new(options.clone());
+        let observer = Arc::new(Observer::new(&options, "windfall-open")?);
+        Ok(Arc::new(Self { options, observer, members: Arc::default() }))
     }
 }
 
 #[async_trait]
 impl Broker for KafkaBroker {
     fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<(), OpenError> {
-        cluster::ensure_topic(&self.options, &self.options.topic(topic), partitions)
+        cluster::ensure_topic(&self.observer, &self.options.topic(topic), partitions)
     }
 
     fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
         let topic = self.options.topic(topic);
-        existing(&self.options, &topic, "windfall-open")?;
-        Ok(Arc::new(KafkaProducer::open(&self.options, &topic, sink)?))
+        self.observer.existing(&topic)?;
+        let settings = topic::settings(&self.options, &topic)?;
+        Ok(Arc::new(KafkaProducer::open(&self.options, &topic, settings.record_bytes_max, sink)?))
     }
 
     async fn consumer(&self, topic: &str, group: &str) -> Result<Box<dyn Consumer>, OpenError> {
         let (group, topic) = (self.options.group(topic, group), self.options.topic(topic));
         let member = Membership::next(&self.members, &group);
-        let options = Arc::clone(&self.options);
-        let opened = blocking(move || open_consumer(&options, &topic, &group, member)).await?;
-        Ok(Box::new(opened))
+        let (options, observer) = (Arc::clone(&self.options), Arc::clone(&self.observer));
+        let opened = blocking(move || {
+            let partitions = observer.existing(&topic)?;
+            open_consumer(&options, &topic, partitions, &group, member)
+        });
+        Ok(Box::new(opened.await?))
     }
 
     async fn lag(&self, topic: &str, group: &str) -> Result<Lag, OpenError> {
         let (group, topic) = (self.options.group(topic, group), self.options.topic(topic));
-        let options = Arc::clone(&self.options);
+        let (options, observer) = (Arc::clone(&self.options), Arc::clone(&self.observer));
         blocking(move || {
-            let observer = Observer::open(&options, &group)?;
-            let partitions = observer.partitions(&topic)?.ok_or_else(|| absent(&options, &topic))?;
-            observer.lag(&topic, partitions)
+            let partitions = observer.existing(&topic)?;
+            Observer::new(&options, &group)?.lag(&topic, partitions)
         })
         .await
     }
@@ -103,10 +113,11 @@ impl Broker for KafkaBroker {
 fn open_consumer(
     options: &KafkaOptions,
     topic: &str,
+    partitions: u32,
     group: &str,
     member: Membership,
 ) -> Result<KafkaConsumer, OpenError> {
-    let partitions = existing(options, topic, group)?;
+    let settings = topic::settings(options, topic)?;
     let prefetch_bytes = usize::try_from(options.prefetch_kib).unwrap_or(usize::MAX).saturating_mul(1024);
     let shared = Arc::new(Shared::new(partitions, prefetch_bytes));
     let current = Arc::new(Mutex::new(None));
@@ -122,7 +133,7 @@ fn open_consumer(
         current: Arc::clone(&current),
         left,
     };
-    let committer = Committer::start(topic, current)?;
+    let committer = Committer::start(topic, current, Arc::clone(&shared))?;
     let first = reader.connect().map_err(cluster::configured)?;
     let name = format!("read-{topic}");
     std::thread::Builder::new()
@@ -134,18 +145,9 @@ fn open_consumer(
         committer,
         request_timeout: options.request_timeout(),
         left: Some(has_left),
+        may_delete_unread: !settings.hazards.is_empty(),
         _member: member,
     })
-}
-
-/// How many partitions a topic has, which must be there.
-fn existing(options: &KafkaOptions, topic: &str, group: &str) -> Result<u32, OpenError> {
-    let observer = Observer::open(options, group)?;
-    observer.partitions(topic)?.ok_or_else(|| absent(options, topic))
-}
-
-fn absent(options: &KafkaOptions, topic: &str) -> OpenError {
-    OpenError::Invalid(format!("kafka at {} has no topic `{topic}`", options.bootstrap_servers))
 }
 
 async fn blocking<T: Send + 'static>(

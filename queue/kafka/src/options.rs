@@ -22,7 +22,9 @@ pub struct KafkaOptions {
     pub tls: Option<Tls>,
     /// Says who we are. Default nobody.
     pub sasl: Option<Sasl>,
-    /// How long opening waits for the cluster. 500 to 300,000; default 10,000.
+    /// How long opening a producer or a consumer, or a question, waits for a cluster that is away before it is
+    /// `Unavailable`. The connection is tried on meanwhile, so asking again goes on where the last try ended. 10 to
+    /// 300,000; default 1,000.
     pub connect_timeout_ms: u32,
     /// How long a request waits for its answer before the connection is given up. 1,000 to 60,000; default 5,000.
     pub request_timeout_ms: u32,
@@ -71,6 +73,14 @@ pub struct KafkaOptions {
     pub replication: i32,
     /// Copies that must hold a record before it is `Stored`, of topics that this driver makes. Default the broker's.
     pub min_insync_replicas: Option<u32>,
+    /// How long topics that this driver makes keep a record (`retention.ms`): Kafka deletes it then, read or not. Longer
+    /// than any outage, pause or fuse may last. An hour (3,600,000) or more, or −1 for ever; default 30 days
+    /// (2,592,000,000). A topic that keeps records for less is opened with a warning.
+    pub retention_ms: i64,
+    /// Bytes that a partition of topics that this driver makes keeps (`retention.bytes`): Kafka deletes the oldest
+    /// beyond, read or not. 1 GiB or more, or −1 for no limit; default −1: a full disk refuses records, and nothing
+    /// is lost by that.
+    pub retention_bytes: i64,
     /// Further settings of librdkafka, as they are. Those that the options above stand for, and those on which the
     /// contract depends, are refused.
     pub librdkafka: BTreeMap<String, String>,
@@ -84,7 +94,7 @@ impl Default for KafkaOptions {
             client_id: "windfall".into(),
             tls: None,
             sasl: None,
-            connect_timeout_ms: 10_000,
+            connect_timeout_ms: 1_000,
             request_timeout_ms: 5_000,
             compression: Compression::None,
             linger_ms: 1,
@@ -103,6 +113,8 @@ impl Default for KafkaOptions {
             metadata_refresh_ms: 10_000,
             replication: -1,
             min_insync_replicas: None,
+            retention_ms: 30 * 24 * 3_600_000,
+            retention_bytes: -1,
             librdkafka: BTreeMap::new(),
         }
     }
@@ -247,7 +259,7 @@ impl KafkaOptions {
             return invalid("bootstrap_servers is empty; it wants host:port of a broker".into());
         }
         for (name, value, low, high) in [
-            ("connect_timeout_ms", self.connect_timeout_ms, 500, 300_000),
+            ("connect_timeout_ms", self.connect_timeout_ms, 10, 300_000),
             ("request_timeout_ms", self.request_timeout_ms, 1_000, 60_000),
             ("linger_ms", self.linger_ms, 0, 1_000),
             ("batch_bytes", self.batch_bytes, 16 << 10, 16 << 20),
@@ -265,6 +277,14 @@ impl KafkaOptions {
         ] {
             if value < low || value > high {
                 return invalid(format!("{name} = {value}: {low} to {high} is allowed"));
+            }
+        }
+        for (name, value, low) in [
+            ("retention_ms", self.retention_ms, 3_600_000),
+            ("retention_bytes", self.retention_bytes, 1 << 30),
+        ] {
+            if value != -1 && value < low {
+                return invalid(format!("{name} = {value}: {low} or more is allowed, or -1 for no limit"));
             }
         }
         if self.delivery_timeout_ms <= self.linger_ms {
@@ -400,7 +420,8 @@ impl KafkaOptions {
         let mut config = self.observer(group);
         // I3: only what the caller commits is committed.
         config.set("enable.auto.offset.store", "false");
-        config.set("auto.offset.reset", "earliest");
+        // What is out of range is a loss: said, not passed over.
+        config.set("auto.offset.reset", "error");
         config.set("partition.assignment.strategy", "cooperative-sticky");
         if let Some(id) = &self.static_member_id {
             config.set("group.instance.id", format!("{id}-{member}"));
@@ -436,6 +457,8 @@ mod tests {
         let owned = [("acks".to_owned(), "1".to_owned())].into();
         let options = KafkaOptions { librdkafka: owned, ..KafkaOptions::at("a:1") };
         assert!(refused(options).contains("librdkafka.\"acks\" is set by the driver"));
+        let options = KafkaOptions { retention_ms: 60_000, ..KafkaOptions::at("a:1") };
+        assert!(refused(options).contains("retention_ms = 60000: 3600000 or more is allowed"));
         let tls = Tls { ca_file: Some("/nowhere/ca.pem".into()), ..Tls::default() };
         let options = KafkaOptions { tls: Some(tls), ..KafkaOptions::at("a:1") };
         assert!(refused(options).contains("/nowhere/ca.pem"));

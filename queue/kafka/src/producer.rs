@@ -113,9 +113,9 @@ impl KafkaProducer {
     pub(super) fn open(
         options: &KafkaOptions,
         topic: &str,
+        record_bytes_max: usize,
         sink: Arc<dyn DeliverySink>,
     ) -> Result<Self, OpenError> {
-        let record_bytes_max = cluster::record_bytes_max(options, topic)?;
         let counts = Arc::new(Counts {
             sink,
             open: AtomicUsize::new(0),

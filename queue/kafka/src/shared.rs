@@ -1,10 +1,12 @@
 //! What a consumer and its thread share: partitions, records read ahead, changes to report, orders to carry out.
 
+use super::finished::{Inherited, Lineage, TopicId};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use windfall_contract::broker::{Change, Commit, Epoch, Fetch, InRecord, PollError, Polled};
+use windfall_contract::finished::Origin;
 
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
@@ -38,8 +40,16 @@ struct Slot {
     parked: bool,
     /// The first offset that the caller was not given.
     next: u64,
+    /// The first offset that was not read; 0 is the beginning of the log, wherever that is.
+    read: u64,
     /// The caller commits nothing below.
     committed: u64,
+    /// What was read, by leader epochs.
+    lineage: Lineage,
+    /// What earlier owners have finished: not to be brought.
+    inherited: Inherited,
+    /// The offset after the last one that was left out.
+    passed: u64,
 }
 
 /// What the thread is to do with librdkafka.
@@ -56,6 +66,14 @@ pub(super) enum Order {
 pub(super) struct State {
     slots: Vec<Slot>,
     changes: VecDeque<Change>,
+    /// Losses that the caller was not told of.
+    losses: VecDeque<PollError>,
+    /// What the commit that runs now names.
+    committing: Vec<u32>,
+    /// Partitions of which records were left out that the caller has finished before.
+    passed: Vec<u32>,
+    /// Of the topic that is read; none while it is not known.
+    topic_id: Option<TopicId>,
     /// Revocations that the last poll has brought.
     announced: Vec<u32>,
     pub(super) orders: VecDeque<Order>,
@@ -74,6 +92,9 @@ pub(super) struct State {
     /// The thread has ended.
     pub(super) is_over: bool,
 }
+
+/// A record, and the leader epoch that it was written under, where the broker tells it.
+pub(super) type Read = (InRecord, Option<u32>);
 
 /// A record costs at least this much of the read-ahead limit.
 const RECORD_BYTES_MIN: usize = 128;
@@ -107,6 +128,10 @@ impl Shared {
         let state = State {
             slots: Vec::new(),
             changes: VecDeque::new(),
+            losses: VecDeque::new(),
+            committing: Vec::new(),
+            passed: Vec::new(),
+            topic_id: None,
             announced: Vec::new(),
             orders: VecDeque::new(),
             flowing: Held::default(),
@@ -123,7 +148,7 @@ impl Shared {
     }
 
     /// Appends what was read, and wakes `poll`.
-    pub(super) fn append(&self, batch: &mut Vec<InRecord>) {
+    pub(super) fn append(&self, batch: &mut Vec<Read>) {
         let mut state = self.state.lock();
         for record in batch.drain(..) {
             state.append(record);
@@ -153,7 +178,11 @@ impl State {
                 paused: false,
                 parked: false,
                 next: 0,
+                read: 0,
                 committed: 0,
+                lineage: Lineage::default(),
+                inherited: Inherited::default(),
+                passed: 0,
             });
         }
         self.partitions = self.partitions.max(partition + 1);
@@ -167,11 +196,12 @@ impl State {
     // What the thread does.
 
     /// A partition is ours from now on, read from `next` on.
-    pub(super) fn assigned(&mut self, partition: u32, next: u64) {
+    pub(super) fn assigned(&mut self, partition: u32, next: u64, inherited: Inherited) {
         let slot = self.slot(partition);
         slot.epoch = Epoch(slot.epoch.0.saturating_add(1));
-        (slot.phase, slot.next, slot.committed) = (Phase::Ours, next, next);
+        (slot.phase, slot.next, slot.read, slot.committed) = (Phase::Ours, next, next, next);
         (slot.paused, slot.parked) = (false, false);
+        (slot.lineage, slot.inherited, slot.passed) = (Lineage::default(), inherited, 0);
         let epoch = slot.epoch;
         self.changes.push_back(Change::Assigned { partition, epoch, next_offset: next });
     }
@@ -187,6 +217,37 @@ impl State {
         true
     }
 
+    /// Where our partitions are: the offset after the last one read, 0 for the beginning of the log.
+    pub(super) fn positions(&self) -> Vec<(u32, u64)> {
+        let slots = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.phase == Phase::Ours);
+        slots.map(|(partition, slot)| (partition, slot.read)).collect()
+    }
+
+    /// Whether librdkafka is to bring none of it.
+    pub(super) fn is_parked(&self, partition: u32) -> bool {
+        let slot = usize::try_from(partition).ok().and_then(|at| self.slots.get(at));
+        slot.is_some_and(|slot| slot.parked)
+    }
+
+    /// Records were lost, and reading goes on at `resumes_at`. Ahead of what was read, the assignment lasts: what
+    /// the caller holds of it may be nowhere else. Behind it, offsets come again, under another epoch.
+    pub(super) fn lost(&mut self, partition: u32, resumes_at: u64, loss: PollError) {
+        self.losses.push_back(loss);
+        match self.known(partition) {
+            Some(slot) if slot.read < resumes_at => {
+                slot.read = resumes_at;
+                if slot.parked {
+                    slot.next = resumes_at;
+                }
+            }
+            _ => {
+                self.revoked(partition, true);
+                // Of what earlier owners have finished nothing is believed: the log is another one.
+                self.assigned(partition, resumes_at, Inherited::default());
+            }
+        }
+    }
+
     /// All that we own, or are about to give back, is gone.
     pub(super) fn all_lost(&mut self) {
         for partition in 0..self.partitions {
@@ -199,8 +260,19 @@ impl State {
         self.orders.clear();
     }
 
-    /// A record of a partition that is not ours any more, or that nobody wants now, is thrown away.
-    fn append(&mut self, record: InRecord) {
+    /// The topic's id, as the cluster says now. Where it is another one, the topic was made anew: what is known of
+    /// its log is of the old one.
+    pub(super) fn topic_is(&mut self, id: TopicId) {
+        if self.topic_id.replace(id).is_some_and(|known| known != id) {
+            for slot in &mut self.slots {
+                (slot.lineage, slot.inherited) = (Lineage::default(), Inherited::default());
+            }
+        }
+    }
+
+    /// A record of a partition that is not ours any more, or that nobody wants now, is thrown away, and so is one
+    /// that an earlier owner has finished.
+    fn append(&mut self, (record, leader_epoch): Read) {
         let cost = cost(&record);
         let partition = record.partition;
         let Some(slot) = self.known(partition) else { return };
@@ -208,6 +280,15 @@ impl State {
             return;
         }
         let epoch = slot.epoch;
+        slot.read = record.offset + 1;
+        slot.lineage.read(record.offset, leader_epoch);
+        if !slot.inherited.is_empty() && slot.inherited.has(record.offset, leader_epoch) {
+            slot.passed = slot.read;
+            if !self.passed.contains(&partition) {
+                self.passed.push(partition);
+            }
+            return;
+        }
         slot.records.push_back(InRecord { epoch, ..record });
         slot.bytes += cost;
         let paused = slot.paused;
@@ -253,6 +334,7 @@ impl State {
     pub(super) fn unpark(&mut self, partition: u32) {
         if let Some(slot) = self.known(partition) {
             slot.parked = false;
+            slot.read = slot.next;
         }
     }
 
@@ -282,6 +364,9 @@ impl State {
 
     /// What there is to bring; `None` is nothing.
     pub(super) fn take(&mut self, fetch: Fetch) -> Option<Result<Polled, PollError>> {
+        if let Some(loss) = self.losses.pop_front() {
+            return Some(Err(loss));
+        }
         let mut polled = Polled::default();
         for change in self.changes.drain(..) {
             if let Change::Revoked { partition, .. } = change {
@@ -292,6 +377,7 @@ impl State {
             }
             polled.changes.push(change);
         }
+        self.take_passed(&mut polled.changes);
         self.take_records(fetch, &mut polled.records);
         if !polled.changes.is_empty() || !polled.records.is_empty() {
             return Some(Ok(polled));
@@ -300,6 +386,30 @@ impl State {
             return Some(Err(PollError::Unavailable("the consumer's thread has ended".into())));
         }
         self.trouble.take().map(|trouble| Err(PollError::Unavailable(trouble)))
+    }
+
+    /// What was left out at the end of what there is. Where a record follows, its offset says it.
+    fn take_passed(&mut self, changes: &mut Vec<Change>) {
+        if self.passed.is_empty() {
+            return;
+        }
+        let mut passed = std::mem::take(&mut self.passed);
+        passed.retain(|&partition| {
+            let Some(slot) = self.known(partition).filter(|slot| slot.phase == Phase::Ours) else {
+                return false;
+            };
+            if slot.passed <= slot.next || slot.records.front().is_some_and(|next| next.offset >= slot.passed)
+            {
+                return false;
+            }
+            if !slot.records.is_empty() {
+                return true;
+            }
+            slot.next = slot.passed;
+            changes.push(Change::Passed { partition, epoch: slot.epoch, next_offset: slot.next });
+            false
+        });
+        self.passed = passed;
     }
 
     fn take_records(&mut self, fetch: Fetch, out: &mut Vec<InRecord>) {
@@ -334,8 +444,9 @@ impl State {
         }
     }
 
-    pub(super) fn pause(&mut self, partition: u32, paused: bool) {
-        let Some(slot) = self.known(partition).filter(|slot| slot.phase == Phase::Ours) else { return };
+    pub(super) fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {
+        let is_meant = |slot: &&mut Slot| slot.phase == Phase::Ours && slot.epoch == epoch;
+        let Some(slot) = self.known(partition).filter(is_meant) else { return };
         if std::mem::replace(&mut slot.paused, paused) == paused {
             return;
         }
@@ -363,48 +474,87 @@ impl State {
         }
         self.drop_records(partition);
         if let Some(slot) = self.known(partition) {
-            slot.parked = true;
+            (slot.parked, slot.read) = (true, slot.next);
             self.orders.push_back(Order::Park(partition));
         }
     }
 
-    /// The commits that count: of partitions that are still ours, forwards (I3).
+    /// The commits that count: of partitions that are still ours, forwards (I3), or from where we are with what is
+    /// finished beyond.
     pub(super) fn commits(&self, commits: &[Commit]) -> Vec<Commit> {
         let counts = |commit: &&Commit| {
             let slot = self.slots.get(usize::try_from(commit.partition).unwrap_or(usize::MAX));
             slot.is_some_and(|slot| {
                 slot.phase != Phase::Away
                     && slot.epoch == commit.epoch
-                    && slot.committed < commit.next_offset
+                    && (slot.committed < commit.next_offset
+                        || (slot.committed == commit.next_offset && !commit.finished.is_empty()))
                     && commit.next_offset <= slot.next
             })
         };
-        commits.iter().filter(counts).copied().collect()
+        commits.iter().filter(counts).cloned().collect()
     }
 
-    /// These are stored.
-    pub(super) fn committed(&mut self, commits: &[Commit]) {
-        for commit in commits {
+    // What the committer does.
+
+    /// A commit runs now. What still counts of it is committed, and is not given back before it has ended. With each
+    /// goes what may be said of offsets beyond it, and of which log.
+    pub(super) fn begin_commit(&mut self, commits: &[Commit]) -> Vec<(Commit, Origin)> {
+        let commits = self.commits(commits);
+        self.committing = commits.iter().map(|commit| commit.partition).collect();
+        let said = commits.into_iter().map(|commit| {
+            let slot = self.slots.get(usize::try_from(commit.partition).unwrap_or(usize::MAX));
+            let beyond = slot.zip(self.topic_id).map(|(slot, topic)| {
+                let (next, read) = (commit.next_offset, slot.read);
+                slot.lineage.with(topic, &commit.finished, &slot.inherited, next, read)
+            });
+            let (finished, origin) = beyond.unwrap_or_default();
+            (Commit { finished, ..commit }, origin)
+        });
+        said.collect()
+    }
+
+    /// It has ended.
+    pub(super) fn end_commit(&mut self, commits: &[(Commit, Origin)], is_stored: bool) {
+        self.committing.clear();
+        for (commit, _) in commits.iter().filter(|_| is_stored) {
             let slot = self.known(commit.partition).filter(|slot| slot.epoch == commit.epoch);
             if let Some(slot) = slot {
                 slot.committed = slot.committed.max(commit.next_offset);
+                slot.lineage.committed(slot.committed);
+                slot.inherited.committed(slot.committed);
             }
         }
+    }
+
+    /// Whether a commit that runs names one of them.
+    pub(super) fn is_committing(&self, partitions: &[u32]) -> bool {
+        self.committing.iter().any(|partition| partitions.contains(partition))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finished::{of_text, to_text};
     use bytes::Bytes;
+    use windfall_contract::finished::Finished;
 
     fn state(bytes_max: usize) -> State {
         Shared::new(2, bytes_max).state.into_inner()
     }
 
-    fn record(partition: u32, offset: u64) -> InRecord {
+    fn record(partition: u32, offset: u64) -> Read {
         let payload = Bytes::from(vec![0; 1000]);
-        InRecord { partition, epoch: Epoch(0), offset, key: Bytes::new(), payload }
+        (InRecord { partition, epoch: Epoch(0), offset, key: Bytes::new(), payload }, Some(3))
+    }
+
+    fn assign(state: &mut State, partition: u32, next: u64) {
+        state.assigned(partition, next, Inherited::default());
+    }
+
+    fn commit(partition: u32, epoch: u32, next_offset: u64) -> Commit {
+        Commit { partition, epoch: Epoch(epoch), next_offset, finished: Finished::default() }
     }
 
     fn fetch(max_records: usize) -> Fetch {
@@ -421,31 +571,31 @@ mod tests {
     #[test]
     fn a_revoked_partition_goes_with_the_poll_after_the_one_that_says_so() {
         let mut state = state(1 << 20);
-        state.assigned(0, 5);
+        assign(&mut state, 0, 5);
         state.append(record(0, 5));
         assert_eq!(offsets(&mut state, 9), [(0, 5)]);
         state.append(record(0, 6));
         assert!(state.revoked(0, false));
-        let commit = Commit { partition: 0, epoch: Epoch(1), next_offset: 6 };
+        let commit = commit(0, 1, 6);
         assert!(!state.begin_poll(), "not announced yet");
         assert_eq!(offsets(&mut state, 9), [], "what was read ahead is not ours to bring");
-        assert_eq!(state.commits(&[commit]), [commit], "announced: commits count");
+        assert_eq!(state.commits(&[commit.clone()]), [commit.clone()], "announced: commits count");
         assert!(state.begin_poll());
-        assert_eq!(state.commits(&[commit]), [], "gone");
+        assert_eq!(state.commits(&[commit.clone()]), [], "gone");
         assert_eq!(state.orders, [Order::Release(vec![0])]);
-        state.assigned(0, 5);
-        assert_eq!(state.commits(&[commit]), [], "an old epoch");
+        assign(&mut state, 0, 5);
+        assert_eq!(state.commits(&[commit.clone()]), [], "an old epoch");
     }
 
     #[test]
     fn a_lost_partition_goes_at_once() {
         let mut state = state(1 << 20);
-        state.assigned(0, 0);
+        assign(&mut state, 0, 0);
         state.append(record(0, 0));
         assert_eq!(offsets(&mut state, 9), [(0, 0)]);
         state.revoked(0, true);
-        let commit = Commit { partition: 0, epoch: Epoch(1), next_offset: 1 };
-        assert_eq!(state.commits(&[commit]), []);
+        let commit = commit(0, 1, 1);
+        assert_eq!(state.commits(&[commit.clone()]), []);
         assert!(matches!(state.take(fetch(1)), Some(Ok(polled)) if polled.changes.len() == 1));
         assert!(!state.begin_poll(), "nothing is left to release");
     }
@@ -453,49 +603,140 @@ mod tests {
     #[test]
     fn commits_go_forwards_and_not_beyond_what_was_brought() {
         let mut state = state(1 << 20);
-        state.assigned(1, 10);
+        assign(&mut state, 1, 10);
         for offset in 10..14 {
             state.append(record(1, offset));
         }
         assert_eq!(offsets(&mut state, 2).len(), 2);
-        let commit = |next_offset| Commit { partition: 1, epoch: Epoch(1), next_offset };
-        let counted = state.commits(&[commit(10), commit(12), commit(13)]);
-        assert_eq!(counted, [commit(12)]);
-        state.committed(&counted);
+        let commit = |next_offset| commit(1, 1, next_offset);
+        let counted = state.begin_commit(&[commit(10), commit(12), commit(13)]);
+        assert_eq!(counted.iter().map(|(commit, _)| commit.next_offset).collect::<Vec<_>>(), [12]);
+        state.end_commit(&counted, false);
+        assert_eq!(state.commits(&[commit(12)]), [commit(12)], "refused: said again");
+        state.end_commit(&counted, true);
         assert_eq!(state.commits(&[commit(12)]), []);
+    }
+
+    /// The answer to an earlier commit stays away, and meanwhile the partition goes to another member.
+    #[test]
+    fn a_commit_that_waited_is_held_against_the_epochs_when_it_runs() {
+        let mut state = state(1 << 20);
+        assign(&mut state, 0, 0);
+        state.append(record(0, 0));
+        assert_eq!(offsets(&mut state, 9), [(0, 0)]);
+        let queued = state.commits(&[commit(0, 1, 1)]);
+        assert_eq!(queued.len(), 1);
+        let runs = state.begin_commit(&queued);
+        assert_eq!(runs.len(), 1);
+        assert!(state.is_committing(&[7, 0]), "it is not given back before the commit has ended");
+        state.end_commit(&runs, false);
+        assert!(!state.is_committing(&[0]));
+        assert!(state.revoked(0, false));
+        offsets(&mut state, 9);
+        state.begin_poll();
+        assert_eq!(state.begin_commit(&queued), [], "it is another's now");
+        assign(&mut state, 0, 0);
+        assert_eq!(state.begin_commit(&queued), [], "it is ours again, under another epoch");
+    }
+
+    #[test]
+    fn a_loss_is_told_once_and_only_a_log_that_was_cut_off_begins_anew() {
+        let mut state = state(1 << 20);
+        assign(&mut state, 0, 5);
+        assign(&mut state, 1, 0);
+        state.append(record(0, 5));
+        assert_eq!(offsets(&mut state, 9), [(0, 5)]);
+        assert_eq!(state.positions(), [(0, 6), (1, 0)]);
+        let taken = |state: &mut State| state.take(fetch(9)).unwrap();
+        let lost = |from, to, resumes_at| PollError::Lost {
+            partition: 0,
+            from,
+            to,
+            resumes_at,
+            what: "gone".into(),
+        };
+        state.append(record(0, 6));
+        state.lost(0, 20, lost(7, 20, 20));
+        assert_eq!(taken(&mut state).err(), Some(lost(7, 20, 20)));
+        state.append(record(0, 20));
+        let polled = taken(&mut state).unwrap();
+        assert_eq!(polled.changes, [], "what the caller holds may be nowhere else");
+        assert_eq!(polled.records.iter().map(|record| record.offset).collect::<Vec<_>>(), [6, 20]);
+        state.lost(0, 10, lost(15, 21, 10));
+        assert_eq!(taken(&mut state).err(), Some(lost(15, 21, 10)));
+        state.append(record(0, 10));
+        let polled = taken(&mut state).unwrap();
+        let assigned = Change::Assigned { partition: 0, epoch: Epoch(2), next_offset: 10 };
+        assert_eq!(polled.changes, [Change::Revoked { partition: 0, epoch: Epoch(1) }, assigned]);
+        assert_eq!(polled.records[0].epoch, Epoch(2));
+    }
+
+    /// What goes with a commit keeps the next owner from being brought what is finished, and then the position goes on.
+    #[test]
+    fn what_was_finished_beyond_the_position_is_not_brought_again() {
+        const TOPIC: TopicId = [9; 16];
+        let mut state = state(1 << 20);
+        state.topic_is(TOPIC);
+        assign(&mut state, 0, 0);
+        (0..20).for_each(|offset| state.append(record(0, offset)));
+        assert_eq!(offsets(&mut state, 99).len(), 20);
+        let finished = Finished::of([2..5, 8..20]);
+        let said = state.begin_commit(&[Commit { finished, ..commit(0, 1, 1) }]);
+        state.end_commit(&said, true);
+        let text = to_text(&said[0].0.finished, &said[0].1).unwrap();
+
+        state.revoked(0, true);
+        state.assigned(0, 1, of_text(text.as_bytes(), TOPIC));
+        (1..20).for_each(|offset| state.append(record(0, offset)));
+        assert_eq!(offsets(&mut state, 3), [(0, 1), (0, 5), (0, 6)]);
+        // The map goes on with the next commit, though the caller knows nothing of it.
+        let said = state.begin_commit(&[commit(0, 2, 2)]);
+        assert_eq!(said[0].0.finished.ranges().collect::<Vec<_>>(), [2..5, 8..20]);
+        state.end_commit(&said, true);
+        assert_eq!(offsets(&mut state, 9), [(0, 7)]);
+        let polled = state.take(fetch(9)).unwrap().unwrap();
+        assert_eq!(polled.changes, [Change::Passed { partition: 0, epoch: Epoch(2), next_offset: 20 }]);
+        assert!(state.take(fetch(9)).is_none(), "said once");
+        assert_eq!(state.commits(&[commit(0, 2, 20)]).len(), 1);
+
+        // The same offsets, written anew after an unclean election.
+        state.revoked(0, true);
+        state.assigned(0, 1, of_text(text.as_bytes(), TOPIC));
+        (1..20).for_each(|offset| state.append((record(0, offset).0, Some(4))));
+        assert_eq!(offsets(&mut state, 99).len(), 19, "these are other records");
     }
 
     #[test]
     fn a_pause_keeps_what_it_may_and_reads_the_rest_again() {
         let mut state = state(2_500);
-        state.assigned(0, 0);
-        state.assigned(1, 0);
+        assign(&mut state, 0, 0);
+        assign(&mut state, 1, 0);
         for offset in 0..2 {
             state.append(record(0, offset));
         }
-        state.pause(0, true);
+        state.pause(0, Epoch(1), true);
         for offset in 0..2 {
             state.append(record(1, offset));
         }
         assert_eq!(offsets(&mut state, 9), [(1, 0), (1, 1)]);
-        state.pause(0, false);
+        state.pause(0, Epoch(1), false);
         assert_eq!(offsets(&mut state, 1), [(0, 0)], "a short pause costs nothing");
-        state.pause(0, true);
+        state.pause(0, Epoch(1), true);
         for offset in 2..5 {
             state.append(record(0, offset));
         }
         assert_eq!(state.orders, [Order::Park(0)]);
         state.append(record(0, 5));
-        state.pause(0, false);
+        state.pause(0, Epoch(1), false);
         assert_eq!(state.orders.back(), Some(&Order::Resume(0)));
         assert_eq!((state.flowing.records, state.paused.records), (0, 0));
         // I3: until it has been sought back, what still comes would leave a gap behind it.
         state.append(record(0, 6));
         assert_eq!(offsets(&mut state, 9), []);
         assert_eq!(state.wanted(0), Some(1));
-        state.pause(0, true);
+        state.pause(0, Epoch(1), true);
         assert_eq!(state.wanted(0), None, "an order of before the pause does nothing");
-        state.pause(0, false);
+        state.pause(0, Epoch(1), false);
         state.unpark(0);
         assert_eq!(state.wanted(0), None);
         state.append(record(0, 1));
@@ -503,10 +744,26 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_of_an_epoch_that_is_over_stops_nothing() {
+        let mut state = state(1 << 20);
+        assign(&mut state, 0, 0);
+        state.revoked(0, true);
+        assign(&mut state, 0, 0);
+        state.pause(0, Epoch(1), true);
+        state.append(record(0, 0));
+        assert_eq!(offsets(&mut state, 9), [(0, 0)]);
+        state.pause(0, Epoch(2), true);
+        state.append(record(0, 1));
+        assert_eq!(offsets(&mut state, 9), []);
+        state.pause(0, Epoch(1), false);
+        assert_eq!(offsets(&mut state, 9), [], "nor does its end resume anything");
+    }
+
+    #[test]
     fn partitions_take_turns_and_limits_hold() {
         let mut state = state(1 << 20);
-        state.assigned(0, 0);
-        state.assigned(1, 0);
+        assign(&mut state, 0, 0);
+        assign(&mut state, 1, 0);
         for offset in 0..200 {
             state.append(record(0, offset));
             state.append(record(1, offset));

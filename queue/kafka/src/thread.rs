@@ -4,7 +4,9 @@
 //! given back when the caller has polled again after it was told.
 
 use super::cluster;
-use super::shared::{Order, Shared};
+use super::finished::{self, Inherited};
+use super::native;
+use super::shared::{Order, Read, Shared};
 use super::watch::{self, Watch};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -18,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use windfall_contract::broker::{Epoch, InRecord};
+use windfall_contract::broker::{Epoch, InRecord, PollError};
 
 /// How long a poll waits for a record. Orders wait as long.
 const LOOK: Duration = Duration::from_millis(10);
@@ -31,6 +33,8 @@ const SLAB_BYTES: usize = 8 << 10;
 /// If the caller has not taken what librdkafka holds within this time, librdkafka is told to hold nothing: events
 /// wait behind records in its queue, and a rebalance must not.
 const STALL: Duration = Duration::from_secs(2);
+/// The wait before watermarks are asked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The wait before the group is joined again after a fatal error.
 const REJOIN: Duration = Duration::from_secs(1);
 
@@ -85,6 +89,14 @@ fn give_back(client: &BaseConsumer<Events>, list: &TopicPartitionList) {
     }
 }
 
+/// Where reading starts. At 0 that is wherever the log begins.
+fn start(next: u64) -> Offset {
+    match i64::try_from(next) {
+        Ok(0) | Err(_) => Offset::Beginning,
+        Ok(next) => Offset::Offset(next),
+    }
+}
+
 /// Before a client is dropped, which leaves the group and waits for every rebalance to be carried out: nothing may
 /// be pending, and what still comes is carried out at once.
 fn leave(client: &Client) {
@@ -119,6 +131,10 @@ struct Member<'a> {
     client: Arc<Client>,
     /// Assigned to us, and not yet taken: where they are committed is being asked.
     arriving: Vec<u32>,
+    /// To be given back as soon as no commit names them any more.
+    releasing: Vec<u32>,
+    /// Some partition is out of range, and since when the next look for it is due.
+    astray: Option<Instant>,
     /// Told to hold nothing until there is room.
     is_stalled: bool,
     /// Since when librdkafka's queue was not seen empty, and what has come of it.
@@ -199,6 +215,8 @@ impl<'a> Member<'a> {
             reader,
             client,
             arriving: Vec::new(),
+            releasing: Vec::new(),
+            astray: None,
             is_stalled: false,
             busy_since: None,
             busy_bytes: 0,
@@ -208,7 +226,7 @@ impl<'a> Member<'a> {
     }
 
     fn run(mut self) -> End {
-        let mut batch = Vec::with_capacity(BATCH_RECORDS);
+        let mut batch = Vec::<Read>::with_capacity(BATCH_RECORDS);
         loop {
             let (orders, is_closing, is_full, silent) = {
                 let mut state = self.reader.shared.state.lock();
@@ -221,12 +239,14 @@ impl<'a> Member<'a> {
                 return End::Closed;
             }
             orders.into_iter().for_each(|order| self.carry_out(order));
+            self.release();
             if silent > self.reader.poll_interval_max {
                 // Not polled any more, librdkafka gives up the membership: others take what hangs here.
                 self.reader.shared.await_order(LOOK * 10);
                 continue;
             }
             self.arrive();
+            self.find_lost();
             self.refresh();
             if is_full && !self.is_stalled {
                 self.look_for_stall();
@@ -246,7 +266,7 @@ impl<'a> Member<'a> {
     }
 
     /// Reads what is there, up to a batch.
-    fn fill(&mut self, batch: &mut Vec<InRecord>) -> Option<String> {
+    fn fill(&mut self, batch: &mut Vec<Read>) -> Option<String> {
         let client = Arc::clone(&self.client);
         let (mut bytes, mut wait) = (0, LOOK);
         let mut fatal = None;
@@ -274,13 +294,13 @@ impl<'a> Member<'a> {
         fatal
     }
 
-    fn record(&mut self, message: &BorrowedMessage<'_>) -> Option<InRecord> {
+    fn record(&mut self, message: &BorrowedMessage<'_>) -> Option<Read> {
         let partition = u32::try_from(message.partition()).ok()?;
         let offset = u64::try_from(message.offset()).ok()?;
         let key = self.copy(message.key().unwrap_or_default());
         let payload = self.copy(message.payload().unwrap_or_default());
         // The epoch is filled in when it is appended.
-        Some(InRecord { partition, epoch: Epoch(0), offset, key, payload })
+        Some((InRecord { partition, epoch: Epoch(0), offset, key, payload }, native::leader_epoch(message)))
     }
 
     /// The one copy: librdkafka's memory is its own.
@@ -299,13 +319,19 @@ impl<'a> Member<'a> {
     }
 
     /// What poll says beside records. What is fatal ends the membership.
-    fn trouble(&self, error: &KafkaError) -> Option<String> {
+    fn trouble(&mut self, error: &KafkaError) -> Option<String> {
         if let KafkaError::MessageConsumptionFatal(_) = error {
             let fatal = self.client.client().fatal_error();
             return Some(fatal.map_or_else(|| error.to_string(), |(code, what)| format!("{code}: {what}")));
         }
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PollExceeded) {
             tracing::warn!(topic = self.reader.topic, "kafka: polled too rarely; the partitions are gone");
+            return None;
+        }
+        use RDKafkaErrorCode as Code;
+        let code = error.rdkafka_error_code();
+        if matches!(code, Some(Code::AutoOffsetReset | Code::LogTruncation | Code::OffsetOutOfRange)) {
+            self.astray.get_or_insert_with(Instant::now);
             return None;
         }
         let what = self.client.context().watch.last().unwrap_or_else(|| error.to_string());
@@ -318,6 +344,7 @@ impl<'a> Member<'a> {
     /// Gives back what is on its way out: a client that leaves would wait for that for ever.
     fn release_all(&self, orders: Vec<Order>) {
         let mut gone = self.reader.shared.state.lock().leaving();
+        gone.extend(&self.releasing);
         for order in orders {
             if let Order::Release(partitions) = order {
                 gone.extend(partitions);
@@ -331,7 +358,7 @@ impl<'a> Member<'a> {
     fn carry_out(&mut self, order: Order) {
         let done = match order {
             Order::Release(partitions) => {
-                give_back(&self.client, &self.list(&partitions));
+                self.releasing.extend(partitions);
                 Ok(())
             }
             Order::Park(partition) => self.client.pause(&self.list(&[partition])),
@@ -343,9 +370,19 @@ impl<'a> Member<'a> {
         }
     }
 
+    /// Gives back what was announced. A commit that runs goes first: the broker takes it from any member of the
+    /// group's present generation, so it must not come behind one of the next owner.
+    fn release(&mut self) {
+        if self.releasing.is_empty() || self.reader.shared.state.lock().is_committing(&self.releasing) {
+            return;
+        }
+        let partitions = std::mem::take(&mut self.releasing);
+        give_back(&self.client, &self.list(&partitions));
+    }
+
     fn resume(&self, partition: u32) -> KafkaResult<()> {
         let Some(next) = self.reader.shared.state.lock().wanted(partition) else { return Ok(()) };
-        let offset = Offset::Offset(i64::try_from(next).unwrap_or(i64::MAX));
+        let offset = start(next);
         let partition_of_theirs = i32::try_from(partition).unwrap_or(i32::MAX);
         let sought =
             self.client.seek(&self.reader.topic, partition_of_theirs, offset, self.reader.request_timeout);
@@ -435,27 +472,32 @@ impl<'a> Member<'a> {
         let asked = self.client.committed_offsets(self.list(&self.arriving), self.reader.request_timeout);
         let mut list = match asked {
             Ok(list) => list,
-            Err(error) => {
-                // Asked again in the next round; until then nothing is read, and nothing lost.
-                tracing::warn!(topic = self.reader.topic, %error, "kafka: committed offsets are not known");
-                self.reader.shared.state.lock().trouble = Some(error.to_string());
-                self.reader.shared.arrived.notify_one();
-                return;
-            }
+            Err(error) => return self.not_known(&error),
         };
-        let mut starts = Vec::new();
+        if let Some(error) = list.elements().iter().find_map(|place| place.error().err()) {
+            // It is no answer that there is none: read from the beginning, everything would come again.
+            return self.not_known(&error);
+        }
+        let topic_id = self.ask_topic_id(self.reader.request_timeout);
+        let inherited = |list: &TopicPartitionList, partition| {
+            let text = native::metadata(list, &self.reader.topic, partition);
+            topic_id.map(|topic_id| finished::of_text(&text, topic_id)).unwrap_or_default()
+        };
+        let mut starts: Vec<(u32, u64, Inherited)> = Vec::new();
         let places =
             list.elements().iter().map(|place| (place.partition(), place.offset())).collect::<Vec<_>>();
         for (partition, offset) in places {
             let (start, next) = match offset {
                 Offset::Offset(next) => (offset, u64::try_from(next).unwrap_or(0)),
+                // The group has never committed here.
                 _ => (Offset::Beginning, 0),
             };
             if let Err(error) = list.set_partition_offset(&self.reader.topic, partition, start) {
                 tracing::error!(topic = self.reader.topic, %error, "kafka: a start could not be set");
                 return;
             }
-            starts.extend(u32::try_from(partition).ok().map(|partition| (partition, next)));
+            let own = inherited(&list, partition);
+            starts.extend(u32::try_from(partition).ok().map(|partition| (partition, next, own)));
         }
         // librdkafka keeps a pause of ours over a rebalance, also over one that took the partition away.
         if let Err(error) = self.client.resume(&self.list(&self.arriving)) {
@@ -466,14 +508,102 @@ impl<'a> Member<'a> {
             return;
         }
         let mut state = self.reader.shared.state.lock();
-        for (partition, next) in &starts {
-            state.assigned(*partition, *next);
+        for (partition, next, inherited) in starts {
+            state.assigned(partition, next, inherited);
         }
         drop(state);
         if self.is_stalled {
             self.hold(true);
         }
         self.reader.shared.arrived.notify_one();
+    }
+
+    /// Who cannot say which topic it is may not say, or believe, what is finished of it.
+    fn ask_topic_id(&self, wait: Duration) -> Option<finished::TopicId> {
+        let found = native::topic_id(self.client.client(), &self.reader.topic, wait);
+        if let Some(id) = found {
+            self.reader.shared.state.lock().topic_is(id);
+        }
+        found
+    }
+
+    /// Asked again in the next round; until then nothing is read, and nothing lost.
+    fn not_known(&self, error: &KafkaError) {
+        tracing::warn!(topic = self.reader.topic, %error, "kafka: committed offsets are not known");
+        self.reader.shared.state.lock().trouble = Some(error.to_string());
+        self.reader.shared.arrived.notify_one();
+    }
+
+    /// librdkafka says that a position is out of range, but not which. What lies outside of its log has lost records,
+    /// and begins anew at the first one that is kept: where the log was cut off, nobody can say which of its records
+    /// were written since, so all of them are delivered again. If no position lies outside, a log was cut off and
+    /// has grown since, and that may be any of them.
+    fn find_lost(&mut self) {
+        if self.astray.is_none_or(|due| due > Instant::now()) {
+            return;
+        }
+        self.astray = Some(Instant::now() + LOOK_AGAIN);
+        let positions = self.reader.shared.state.lock().positions();
+        let mut ranges = Vec::new();
+        for (partition, read) in positions {
+            let theirs = i32::try_from(partition).unwrap_or(i32::MAX);
+            let timeout = self.reader.request_timeout;
+            match self.client.fetch_watermarks(&self.reader.topic, theirs, timeout) {
+                Ok((low, high)) => {
+                    let (low, high) = (u64::try_from(low).unwrap_or(0), u64::try_from(high).unwrap_or(0));
+                    ranges.push((partition, read, low, high));
+                }
+                Err(error) => {
+                    self.reader.shared.state.lock().trouble = Some(error.to_string());
+                    self.reader.shared.arrived.notify_one();
+                    return;
+                }
+            }
+        }
+        self.astray = None;
+        // One that has read nothing yet begins at the beginning once more, wherever that is now.
+        let is_outside =
+            |&(_, read, low, high): &(u32, u64, u64, u64)| read < low || read > high || read == 0;
+        let nowhere = !ranges.iter().any(is_outside);
+        for (partition, read, low, high) in ranges.into_iter().filter(|range| nowhere || is_outside(range)) {
+            let lost = |from, to, what| PollError::Lost { partition, from, to, resumes_at: low, what };
+            let loss = if read == 0 {
+                None
+            } else if read < low {
+                Some(lost(read, low, "the broker deleted them before they were read".to_owned()))
+            } else {
+                Some(lost(high.min(read), read, format!("the log was cut off, and ends at {high} now")))
+            };
+            self.begin_anew(loss, partition, if read == 0 { 0 } else { low });
+        }
+        self.reader.shared.arrived.notify_one();
+    }
+
+    fn begin_anew(&mut self, loss: Option<PollError>, partition: u32, from: u64) {
+        let mut list = self.list(&[partition]);
+        let theirs = i32::try_from(partition).unwrap_or(i32::MAX);
+        let begun = self
+            .client
+            .incremental_unassign(&list)
+            .and_then(|()| list.set_partition_offset(&self.reader.topic, theirs, start(from)))
+            .and_then(|()| self.client.incremental_assign(&list));
+        if let Err(error) = begun {
+            // A rebalance is under way, and says whose it is.
+            tracing::warn!(topic = self.reader.topic, %error, partition, "kafka: could not begin anew");
+            self.astray = Some(Instant::now() + LOOK_AGAIN);
+            return;
+        }
+        let mut state = self.reader.shared.state.lock();
+        if let Some(loss) = loss {
+            tracing::error!(topic = self.reader.topic, %loss, "kafka: records are lost");
+            state.lost(partition, from, loss);
+        }
+        let is_held = self.is_stalled || state.is_parked(partition);
+        drop(state);
+        let held = if is_held { self.client.pause(&list) } else { self.client.resume(&list) };
+        if let Err(error) = held {
+            tracing::warn!(topic = self.reader.topic, %error, "kafka: could not pause or resume");
+        }
     }
 
     fn assign(&self, list: &TopicPartitionList) -> bool {
@@ -496,6 +626,8 @@ impl<'a> Member<'a> {
         if let Ok(Some(partitions)) = found {
             let mut state = self.reader.shared.state.lock();
             state.partitions = state.partitions.max(partitions);
+            drop(state);
+            self.ask_topic_id(Duration::from_millis(500));
         }
     }
 }

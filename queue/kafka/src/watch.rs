@@ -17,6 +17,11 @@ impl Watch {
         self.last.lock().as_ref().map(|(_, what)| what.clone())
     }
 
+    /// Forgets it: what comes now is of another try.
+    pub(super) fn forget(&self) {
+        *self.last.lock() = None;
+    }
+
     /// The last error, if it comes from what the options say: a password, a certificate.
     pub(super) fn hopeless(&self) -> Option<String> {
         let last = self.last.lock();

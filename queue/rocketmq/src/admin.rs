@@ -18,6 +18,8 @@ const REDELIVERIES: i32 = 1_000_000_000;
 /// By its defaults a proxy remembers for 20 s that a topic or a group is not there.
 const PROXY_LEARNS: Duration = Duration::from_secs(25);
 const PAUSE: Duration = Duration::from_millis(100);
+/// A cluster that has not answered for so long is away.
+const AWAY: Duration = Duration::from_secs(1);
 
 /// The brokers' own ports; none where `admin` is empty.
 #[derive(Clone)]
@@ -37,7 +39,12 @@ impl Admins {
         queues: u32,
     ) -> Result<(), OpenError> {
         if self.0.is_empty() {
-            return route(client, topic).await.map(drop);
+            return route_soon(client, topic).await.map(drop);
+        }
+        // The proxy first, whether the topic is there or not: where it is away, nothing is waited for.
+        match route_soon(client, topic).await {
+            Ok(_) | Err(OpenError::Absent(_)) => {}
+            Err(error) => return Err(error),
         }
         let brokers = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         let queues = queues.max(1).div_ceil(brokers);
@@ -53,7 +60,7 @@ impl Admins {
         loop {
             match route(client, topic).await {
                 Ok(route) if route.queues >= all as usize => return Ok(()),
-                Err(OpenError::Invalid(_)) | Ok(_) if Instant::now() < until => {
+                Err(OpenError::Absent(_)) | Ok(_) if Instant::now() < until => {
                     tokio::time::sleep(PAUSE).await
                 }
                 Ok(route) => {
@@ -133,14 +140,22 @@ pub(super) async fn route(client: &Client, topic: &str) -> Result<Route, OpenErr
     }
 }
 
-/// The route, where the server may still be learning it.
-pub(super) async fn route_soon(client: &Client, topic: &str, wait: Duration) -> Result<Route, OpenError> {
-    let until = Instant::now() + wait;
-    loop {
-        match route(client, topic).await {
-            Err(OpenError::Unavailable(_)) if Instant::now() < until => tokio::time::sleep(PAUSE).await,
-            settled => return settled,
+/// The route, where the server may still be learning it. A server that is away or stands still is not waited for: who
+/// opens something tries again, and must not block for it.
+pub(super) async fn route_soon(client: &Client, topic: &str) -> Result<Route, OpenError> {
+    let mut last = OpenError::Unavailable(format!("no answer about topic {topic} within {AWAY:?}"));
+    let looking = async {
+        loop {
+            match route(client, topic).await {
+                Err(error @ OpenError::Unavailable(_)) => last = error,
+                settled => return settled,
+            }
+            tokio::time::sleep(PAUSE).await;
         }
+    };
+    match tokio::time::timeout(AWAY, looking).await {
+        Ok(settled) => settled,
+        Err(_) => Err(last),
     }
 }
 
@@ -158,13 +173,17 @@ pub(super) async fn check_group(
         error.code() == Some(windfall_rocketmq_wire::proto::Code::ConsumerGroupNotFound.into())
     };
     loop {
-        let redeliveries = match client.ready(wait).await {
-            Ok(Granted { max_attempts: Some(attempts), .. }) => i64::from(attempts) - 1,
+        let checked = match client.ready(wait).await {
+            Ok(Granted { max_attempts: Some(attempts), .. }) => {
+                check_redeliveries(group, i64::from(attempts) - 1)
+            }
             Ok(Granted { max_attempts: None, .. }) => return Ok(()),
-            Err(error) if absent(&error) => 0,
+            Err(error) if absent(&error) => Err(OpenError::Absent(format!(
+                "there is no group {group}; set `admin`, or run: \
+                 mqadmin updateSubGroup -n <name server> -c <cluster> -g {group} -r {REDELIVERIES}"
+            ))),
             Err(error) => return Err(unreachable(error)),
         };
-        let checked = check_redeliveries(group, redeliveries);
         if checked.is_ok() || !made || Instant::now() >= until {
             return checked;
         }
@@ -178,13 +197,13 @@ fn check_redeliveries(group: &str, redeliveries: i64) -> Result<(), OpenError> {
         return Ok(());
     }
     Err(OpenError::Invalid(format!(
-        "group {group} is absent, or gives up a record after {redeliveries} redeliveries, and a reward would be lost; \
+        "group {group} gives up a record after {redeliveries} redeliveries, and a reward would be lost; \
          run: mqadmin updateSubGroup -n <name server> -c <cluster> -g {group} -r {REDELIVERIES}"
     )))
 }
 
 fn absent(topic: &str) -> OpenError {
-    OpenError::Invalid(format!(
+    OpenError::Absent(format!(
         "there is no topic {topic}; set `admin`, or run: \
          mqadmin updateTopic -n <name server> -c <cluster> -t {topic} -r 8 -w 8 -a +message.type=NORMAL"
     ))

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 use windfall_contract::broker::{
-    Acks, Change, Commit, CommitError, Consumer, Fetch, PollError, Polled, Position,
+    Acks, Change, Commit, CommitError, Consumer, Epoch, Fetch, PollError, Polled, Position,
 };
 
 pub(super) struct RocketConsumer {
@@ -139,8 +139,8 @@ impl Consumer for RocketConsumer {
         finishing.await.unwrap_or_else(|died| Err(CommitError::Unavailable(died.to_string())))
     }
 
-    fn pause(&mut self, partition: u32, paused: bool) {
-        if partition == self.member.partition {
+    fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool) {
+        if partition == self.member.partition && epoch == self.member.epoch {
             self.member.state.lock().paused = paused;
             self.member.wanted.notify_waiters();
         }

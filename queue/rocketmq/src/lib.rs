@@ -119,9 +119,9 @@ impl Broker for RocketBroker {
     fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
         let topic = self.name("topic", topic, 127)?;
         let client = self.client(Role::Producer { topics: vec![topic.clone()] })?;
-        let (wait, name) = (2 * self.options.timeout(), topic.clone());
+        let name = topic.clone();
         let client = self.engine.block_on(async move {
-            admin::route_soon(&client, &name, wait).await?;
+            admin::route_soon(&client, &name).await?;
             Ok(client)
         })?;
         let engine = Arc::clone(&self.engine);
@@ -135,7 +135,7 @@ impl Broker for RocketBroker {
         let ensured = place.clone();
         // First the group, then the client: the proxy remembers for a while that there was none.
         self.run(async move {
-            admin::route_soon(&looking, &ensured.0, wait).await?;
+            admin::route_soon(&looking, &ensured.0).await?;
             admins.ensure_group(&ensured).await
         })
         .await?;

@@ -1,5 +1,7 @@
+mod away;
 mod broken;
 mod conforms;
+mod losses;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,6 +27,7 @@ pub fn prefix(what: &str) -> String {
 pub fn options(servers: &str, prefix: String) -> KafkaOptions {
     KafkaOptions {
         prefix,
+        connect_timeout_ms: 20_000,
         session_timeout_ms: 6_000,
         heartbeat_ms: 200,
         metadata_refresh_ms: 500,

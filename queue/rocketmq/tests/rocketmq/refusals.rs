@@ -28,6 +28,55 @@ async fn nobody_there() {
     assert!(matches!(&error, OpenError::Invalid(what) if what.contains("no.dots")), "{error}");
 }
 
+/// How many threads and files this process has.
+fn belongings() -> (usize, usize) {
+    let count = |place: &str| std::fs::read_dir(place).unwrap().count();
+    (count("/proc/self/task"), count("/proc/self/fd"))
+}
+
+/// A server that is away is opened again and again, until it is back: each try is short and leaves nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_may_be_tried_for_ever() {
+    // It accepts connections, and says nothing: a frozen server.
+    let frozen = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = frozen.local_addr().unwrap().to_string();
+    let options = RocketOptions { endpoints: vec![place], ..RocketOptions::default() };
+    let broker = Arc::new(RocketBroker::open(&options).unwrap());
+    let started = Instant::now();
+    let error = said(broker.producer("t", Arc::new(Ledger::default())));
+    assert!(matches!(error, OpenError::Unavailable(_)), "{error}");
+    let error = said(broker.consumer("t", "g").await);
+    assert!(matches!(error, OpenError::Unavailable(_)), "{error}");
+    println!("a frozen server: two tries took {:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+
+    let round = |count: usize| {
+        let tries = (0..count).map(|number| {
+            let broker = Arc::clone(&broker);
+            async move {
+                let error = if number % 2 == 0 {
+                    let opening = move || said(broker.producer("t", Arc::new(Ledger::default())));
+                    tokio::task::spawn_blocking(opening).await.unwrap()
+                } else {
+                    said(broker.consumer("t", "g").await)
+                };
+                assert!(matches!(error, OpenError::Unavailable(_)), "{error}");
+            }
+        });
+        futures_util::future::join_all(tries.collect::<Vec<_>>())
+    };
+    round(100).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (_, files) = belongings();
+    for _ in 0..9 {
+        round(100).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (_, after) = belongings();
+    println!("files before and after 900 tries: {files}, {after}");
+    assert!(after < files + 20, "{files} files have become {after}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn names_and_groups() {
@@ -38,10 +87,10 @@ async fn names_and_groups() {
 
     // Without the brokers' ports nothing is made, and the command that makes it is named.
     let error = said(without.ensure_topic("absent", 4));
-    assert!(matches!(&error, OpenError::Invalid(what) if what.contains("mqadmin updateTopic")), "{error}");
+    assert!(matches!(&error, OpenError::Absent(what) if what.contains("mqadmin updateTopic")), "{error}");
     let error = said(without.producer("absent", Arc::new(Ledger::default())));
     assert!(
-        matches!(&error, OpenError::Invalid(what) if what.contains(&format!("{prefix}absent"))),
+        matches!(&error, OpenError::Absent(what) if what.contains(&format!("{prefix}absent"))),
         "{error}"
     );
     with.ensure_topic("present", 4).unwrap();
@@ -51,7 +100,7 @@ async fn names_and_groups() {
 
     // A group that is absent, or that gives a record up too early, is refused: rewards would end as dead letters.
     let error = said(without.consumer("present", "none").await);
-    assert!(matches!(&error, OpenError::Invalid(what) if what.contains("mqadmin updateSubGroup")), "{error}");
+    assert!(matches!(&error, OpenError::Absent(what) if what.contains("mqadmin updateSubGroup")), "{error}");
     let admin = Admin::new(&ground.options.admin[0], None, Duration::from_secs(10));
     admin.put_group(&format!("{prefix}hasty"), 16).await.unwrap();
     for broker in [&with, &without] {

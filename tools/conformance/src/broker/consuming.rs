@@ -5,7 +5,7 @@ use super::reader::fetch;
 use super::{Outcome, Stage, ensure};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use windfall_contract::broker::{Acks, Fetch};
+use windfall_contract::broker::{Acks, Epoch, Fetch};
 
 /// `max_records` and `max_bytes` hold, but one record always comes; 0 records are changes alone.
 pub(super) async fn limits_of_a_poll(stage: &Stage<'_>) -> Outcome {
@@ -93,7 +93,8 @@ pub(super) async fn pauses(stage: &Stage<'_>) -> Outcome {
     stage.write(&broker, 0..100).await?;
     let mut reader = stage.settled(&broker, 2).await?;
     let paused = *reader.owned().first().ok_or("owns nothing")?;
-    reader.consumer().pause(paused, true);
+    let epoch = *reader.epochs().get(&paused).ok_or("owns nothing")?;
+    reader.consumer().pause(paused, epoch, true);
     let mut others = 0;
     let quiet = stage.fixture.quiet();
     let started = Instant::now();
@@ -107,10 +108,30 @@ pub(super) async fn pauses(stage: &Stage<'_>) -> Outcome {
         }
     }
     ensure!(others > 0 || each, "the other partition stood still");
-    reader.consumer().pause(paused, false);
+    reader.consumer().pause(paused, epoch, false);
     let rest = reader.read(100 - others, stage.patience()).await?;
     let resumed = rest.keys().filter(|(partition, _)| *partition == paused).count();
     ensure!(resumed > 0 || each, "nothing came after the pause");
+    Ok(())
+}
+
+/// A pause under another epoch than the one that lasts stops nothing, and its end resumes nothing.
+pub(super) async fn old_pauses(stage: &Stage<'_>) -> Outcome {
+    let broker = stage.open_with(1).await?;
+    let mut reader = stage.settled(&broker, 1).await?;
+    let (partition, epoch) = reader.epochs().into_iter().next().ok_or("owns nothing")?;
+    for other in [Epoch(epoch.0.wrapping_sub(1)), Epoch(epoch.0.wrapping_add(1))] {
+        reader.consumer().pause(partition, other, true);
+    }
+    stage.write(&broker, 0..20).await?;
+    reader.read(20, stage.patience()).await?;
+    reader.commit().await?;
+    reader.consumer().pause(partition, epoch, true);
+    reader.consumer().pause(partition, Epoch(epoch.0.wrapping_sub(1)), false);
+    stage.write(&broker, 20..40).await?;
+    stage.stays_quiet(&mut reader).await?;
+    reader.consumer().pause(partition, epoch, false);
+    reader.read(20, stage.patience()).await?;
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use super::reader::fetch;
 use super::{Outcome, Stage, ensure, said};
 use std::time::{Duration, Instant};
 use windfall_contract::broker::{Acks, Commit, Position};
+use windfall_contract::finished::Finished;
 
 /// What was finished never comes again, what was not comes again: after a close, and after a drop.
 pub(super) async fn unfinished_come_again(stage: &Stage<'_>) -> Outcome {
@@ -37,6 +38,7 @@ pub(super) async fn unfinished_come_again(stage: &Stage<'_>) -> Outcome {
             partition: record.partition,
             epoch: record.epoch,
             next_offset: record.offset + 1,
+            finished: Finished::default(),
         });
         let commits: Vec<_> = commits.collect();
         reader.consumer().commit(&commits).await.map_err(said)?;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_contract::broker::{Acks, Broker, Commit, Epoch, Position};
+use windfall_contract::finished::Finished;
 
 /// The payloads, sorted.
 pub(super) fn payloads(seen: &Seen) -> BTreeSet<Vec<u8>> {
@@ -98,10 +99,16 @@ pub(super) async fn fences(stage: &Stage<'_>) -> Outcome {
     let (topic, group) = (stage.topic(), stage.group("g"));
     let committed = || async { Ok::<_, String>(broker.lag(&topic, &group).await.map_err(said)?.committed) };
     let epoch = seen.values().next().map_or(Epoch(0), |record| record.epoch);
+    let commit = |partition, epoch, next_offset| Commit {
+        partition,
+        epoch,
+        next_offset,
+        finished: Finished::default(),
+    };
     let over = [
-        Commit { partition: 0, epoch: Epoch(epoch.0 + 1), next_offset: 5 },
-        Commit { partition: 0, epoch: Epoch(epoch.0.wrapping_sub(1)), next_offset: 5 },
-        Commit { partition: 77, epoch, next_offset: 5 },
+        commit(0, Epoch(epoch.0 + 1), 5),
+        commit(0, Epoch(epoch.0.wrapping_sub(1)), 5),
+        commit(77, epoch, 5),
     ];
     reader.consumer().commit(&over).await.map_err(said)?;
     ensure!(committed().await? == 0, "a commit of another epoch counted");
@@ -109,9 +116,78 @@ pub(super) async fn fences(stage: &Stage<'_>) -> Outcome {
     let all = committed().await?;
     ensure!(all == 100, "{all} of 100 committed");
     let record = seen.values().next().ok_or("nothing was read")?;
-    let back = Commit { partition: record.partition, epoch: record.epoch, next_offset: 0 };
+    let back = commit(record.partition, record.epoch, 0);
     reader.consumer().commit(&[back]).await.map_err(said)?;
     ensure!(committed().await? == all, "a commit went backwards");
+    Ok(())
+}
+
+/// What is finished beyond the position is not brought to the next owner, and nothing else is left out: after a close,
+/// after a drop, and after a crash, as long as a record hangs; then the position goes on to the end.
+pub(super) async fn finished_stay_finished(stage: &Stage<'_>) -> Outcome {
+    let mut broker = stage.open_with(1).await?;
+    stage.write(&broker, 0..600).await?;
+    let mut reader = stage.reader(&broker, "g").await?;
+    if reader.acks() == Acks::Each {
+        return Ok(());
+    }
+    let seen = reader.read(600, stage.patience()).await?;
+    let offsets: Vec<_> = seen.keys().map(|(_, offset)| *offset).collect();
+    // The first hangs; of the others some in turn are finished, a run in the middle, and the last ones.
+    let is_finished =
+        |place: usize| place > 0 && (place % 3 == 1 || (200..500).contains(&place) || place >= 590);
+    let finished = offsets.iter().enumerate().filter(|(place, _)| is_finished(*place));
+    let finished = Finished::of(finished.map(|(_, &offset)| offset..offset + 1));
+    let (partition, epoch) = reader.epochs().into_iter().next().ok_or("owns nothing")?;
+    // Of an epoch that is over, and of records that were never brought: nothing of it counts.
+    let void = Finished::of(std::iter::once(offsets[0]..offsets[0] + 600));
+    let next_offset = offsets[0];
+    for (epoch, finished) in [(Epoch(epoch.0.wrapping_sub(1)), void), (epoch, finished)] {
+        let commit = Commit { partition, epoch, next_offset, finished };
+        let started = Instant::now();
+        while let Err(error) = reader.consumer().commit(std::slice::from_ref(&commit)).await {
+            ensure!(started.elapsed() < stage.patience(), "{error}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let left: Vec<_> = (0..600).filter(|place| !is_finished(*place)).map(|place| offsets[place]).collect();
+    for round in ["closed", "dropped", "crashed"] {
+        match round {
+            "closed" => reader.close().await,
+            "dropped" => drop(reader),
+            _ => {
+                if let Some(after) = stage.fixture.crashed(&*broker).await.map_err(said)? {
+                    drop(reader);
+                    broker = after;
+                } else {
+                    drop(reader);
+                }
+            }
+        }
+        reader = stage.reader(&broker, "g").await?;
+        let again = reader.read(left.len(), stage.patience()).await?;
+        let came: Vec<_> = again.keys().map(|(_, offset)| *offset).collect();
+        ensure!(
+            came == left,
+            "{round}: {} records came again, not the {} unfinished ones",
+            came.len(),
+            left.len()
+        );
+        stage.stays_quiet(&mut reader).await?;
+        // A commit that says nothing of it forgets nothing of it.
+        let (partition, epoch) = reader.epochs().into_iter().next().ok_or("owns nothing")?;
+        let finished = Finished::default();
+        let said = reader.consumer().commit(&[Commit { partition, epoch, next_offset, finished }]).await;
+        said.map_err(|error| error.to_string())?;
+    }
+    // What comes now is new, and the last ones may have been left out.
+    let (topic, group) = (stage.topic(), stage.group("g"));
+    reader.commit().await?;
+    let lag = broker.lag(&topic, &group).await.map_err(said)?;
+    ensure!(lag.records() == 0, "all is finished, and {lag:?} stays");
+    stage.write(&broker, 600..620).await?;
+    let fresh = reader.read(20, stage.patience()).await?;
+    ensure!(payloads(&fresh) == numbers(600..620), "{} of 20 new records", fresh.len());
     Ok(())
 }
 
@@ -190,7 +266,8 @@ async fn late_commit(stage: &Stage<'_>, broker: &Arc<dyn Broker>, mut old: Reade
     ensure!(!lost.is_empty(), "the new member got nothing");
     let late = lost.iter().filter_map(|partition| {
         let epoch = *epochs.get(partition)?;
-        Some(Commit { partition: *partition, epoch, next_offset: u64::MAX })
+        let finished = Finished::default();
+        Some(Commit { partition: *partition, epoch, next_offset: u64::MAX, finished })
     });
     let late: Vec<_> = late.collect();
     ensure!(late.len() == lost.len(), "the new member owns what the old one never did");

@@ -120,15 +120,15 @@ pub(super) async fn order_by_key(stage: &Stage<'_>) -> Outcome {
 pub(super) async fn names(stage: &Stage<'_>) -> Outcome {
     let broker = stage.open().await?;
     let ledger = Arc::new(Ledger::default());
-    let invalid = |what: &str, error: Option<OpenError>| match error {
-        Some(OpenError::Invalid(_)) => Ok(()),
+    let absent = |what: &str, error: Option<OpenError>| match error {
+        Some(OpenError::Absent(_)) => Ok(()),
         other => Err(format!("{what} of a topic that is not there: {other:?}")),
     };
     let nowhere = format!("{}conformance-nowhere", stage.fixture.prefix());
     let (blocking, name) = (Arc::clone(&broker), nowhere.clone());
     let producer = tokio::task::spawn_blocking(move || blocking.producer(&name, ledger).err());
-    invalid("a producer", producer.await.map_err(said)?)?;
-    invalid("a consumer", broker.consumer(&nowhere, &stage.group("g")).await.err())?;
+    absent("a producer", producer.await.map_err(said)?)?;
+    absent("a consumer", broker.consumer(&nowhere, &stage.group("g")).await.err())?;
     for partitions in [2, 5, 1] {
         stage.ensure(&broker, partitions).await?;
     }

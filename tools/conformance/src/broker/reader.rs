@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use windfall_contract::broker::{
     Acks, Change, Commit, CommitError, Consumer, Epoch, Fetch, InRecord, PollError, Position,
 };
+use windfall_contract::finished::Finished;
 
 /// Reads like a careful service: owns what it was assigned, and knows how far it is.
 pub struct Reader {
@@ -99,6 +100,10 @@ impl Reader {
                     return Err(format!("partition {partition} of {}", self.consumer.partitions()));
                 }
             }
+            Change::Passed { partition, epoch, next_offset } => match self.owned.get_mut(&partition) {
+                Some((owned, next)) if *owned == epoch && *next < next_offset => *next = next_offset,
+                other => return Err(format!("{epoch:?} of {partition} passed {next_offset}, at {other:?}")),
+            },
             Change::Revoked { partition, epoch } => match self.owned.remove(&partition) {
                 Some((owned, next)) if owned == epoch => {
                     self.going.insert(partition, (epoch, next));
@@ -121,6 +126,7 @@ impl Reader {
                 partition: *partition,
                 epoch: *epoch,
                 next_offset: *next,
+                finished: Finished::default(),
             })
             .collect();
         let mut last = String::new();
@@ -158,7 +164,12 @@ impl Reader {
         }
         let owned = self.owned.iter();
         let commits: Vec<_> = owned
-            .map(|(&partition, &(epoch, next_offset))| Commit { partition, epoch, next_offset })
+            .map(|(&partition, &(epoch, next_offset))| Commit {
+                partition,
+                epoch,
+                next_offset,
+                finished: Finished::default(),
+            })
             .collect();
         let trying = tokio::time::timeout(Duration::from_millis(200), self.consumer.commit(&commits));
         Ok(matches!(trying.await, Ok(Ok(()))))
