@@ -144,8 +144,9 @@ impl Partitions {
 
     /// Takes over a partition of the loop before this one, which may have paused it.
     pub fn resume(&mut self, partition: u32, at: &Standing, now_ns: u64) {
-        self.all.insert(partition, Partition::resumed(at, now_ns));
-        self.pauses.push((partition, false));
+        let own = Partition::resumed(at, now_ns);
+        self.pauses.push((partition, own.epoch(), false));
+        self.all.insert(partition, own);
     }
 
     /// Everything that was delivered to the loop before this one is in the windows again, or finished.
