@@ -42,7 +42,7 @@ const BITS: u64 = 64;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Finished {
     first: u64,
-    /// Bit `i` is the offset `first + i`. The last word is never 0.
+    /// Bit `i` is the offset `first + i`. The first bit is set, and the last word is never 0.
     words: Arc<[u64]>,
 }
 
@@ -68,11 +68,23 @@ impl Finished {
     pub const SPAN_MAX: u64 = 1 << 18;
 
     /// The offsets that the bits name: bit `i` is `first + i`.
-    pub fn new(first: u64, mut words: Vec<u64>) -> Self {
-        words.truncate(usize::try_from(Self::SPAN_MAX / BITS).unwrap_or(usize::MAX));
+    pub fn new(first: u64, words: Vec<u64>) -> Self {
+        let Some(skipped) = words.iter().position(|word| *word != 0) else { return Self::default() };
         let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
-        words.truncate(used);
-        Self { first: if used == 0 { 0 } else { first }, words: words.into() }
+        let used = words.get(skipped..used).unwrap_or_default();
+        // One form for each set: the first bit is set.
+        let shift = used.first().map_or(0, |word| word.trailing_zeros());
+        let mut moved: Vec<u64> = used.iter().map(|word| word >> shift).collect();
+        if shift > 0 {
+            for (word, next) in moved.iter_mut().zip(used.iter().skip(1)) {
+                *word |= next << (64 - shift);
+            }
+        }
+        moved.truncate(usize::try_from(Self::SPAN_MAX / BITS).unwrap_or(usize::MAX));
+        while moved.last() == Some(&0) {
+            moved.pop();
+        }
+        Self { first: first + skipped as u64 * BITS + u64::from(shift), words: moved.into() }
     }
 
     /// The offsets of these ranges.
@@ -120,8 +132,7 @@ impl Finished {
             let below = |end: u64| mask_below(end.saturating_sub(base));
             *word &= below(offsets.end) & !below(offsets.start);
         }
-        let zeros = words.iter().take_while(|word| **word == 0).count();
-        Self::new(self.first + zeros as u64 * BITS, words.split_off(zeros))
+        Self::new(self.first, words)
     }
 
     /// Those of both; cut where they lie too far apart.
@@ -166,7 +177,7 @@ impl Finished {
         if known.is_empty() {
             return None;
         }
-        let first = known.ranges().next()?.start;
+        let first = known.first;
         let mut bytes = vec![VERSION];
         bytes.extend_from_slice(&origin.topic);
         put_varint(&mut bytes, first);
@@ -403,7 +414,7 @@ mod tests {
             );
             assert!(bytes.len() <= 3_000 && part >= percent, "{name}: {part} %");
             assert!(is_part(&kept, &map));
-            assert_eq!(from.epoch_at(5), Some(7));
+            assert_eq!(from.epoch_at(60), Some(7));
         }
     }
 

@@ -19,6 +19,9 @@ use windfall_contract::broker::{Lag, OpenError};
 /// waits twice as long.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// A client that is no member of any group, but may ask after one. It connects in the background, and again when the
 /// cluster was away.
 pub(super) struct Observer {
@@ -53,7 +56,11 @@ impl Observer {
                 return Err(OpenError::Invalid(format!("kafka at {servers} turns us away: {what}")));
             }
             match unreachable(&error) {
-                OpenError::Unavailable(_) if started.elapsed() < patience => wait *= 2,
+                OpenError::Unavailable(_) if started.elapsed() < patience => {
+                    wait = (wait * 2).min(patience.max(LOOK));
+                    // Some failures come at once.
+                    std::thread::sleep(PAUSE.min(patience.saturating_sub(started.elapsed())));
+                }
                 OpenError::Unavailable(what) => {
                     let what = watch.last().unwrap_or(what);
                     return Err(OpenError::Unavailable(format!(
@@ -126,7 +133,7 @@ pub(super) fn ensure_topic(observer: &Observer, topic: &str, partitions: u32) ->
         return Ok(());
     }
     let admin: AdminClient<DefaultClientContext> = options.client().create().map_err(configured)?;
-    let timeout = options.request_timeout();
+    let timeout = options.request_timeout().max(options.connect_timeout());
     let waits = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
     let count = |partitions: u32| {
         i32::try_from(partitions)
