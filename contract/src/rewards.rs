@@ -8,9 +8,9 @@ use bytes::Bytes;
 pub enum GrantReply {
     /// Credited by this call, durably.
     Credited,
-    /// Credited by an earlier call with the same user, type and amount.
+    /// Credited by an earlier call with the same user, activity, scene, type and amount.
     AlreadyCredited,
-    /// The order number exists with another user, type or amount. Never credited; archived.
+    /// The order number exists with another user, activity, scene, type or amount. Never credited; archived.
     Conflict,
     /// Final and archived, for this reason.
     Rejected(Rejection),
@@ -53,7 +53,7 @@ pub enum Rejection {
     /// Too many failed grants; the consumer gave up. Replay it when the downstream is well.
     #[error("max_failures")]
     MaxFailures,
-    /// The order number exists with another user, type or amount.
+    /// The order number exists with another user, activity, scene, type or amount.
     #[error("conflict")]
     Conflict,
     /// An operator gave up waiting for its event. A replay decides it anew.

@@ -84,12 +84,12 @@ pub(crate) fn first_of_each(batch: &[Order<'_>]) -> Vec<usize> {
 pub enum OrderOutcome {
     /// Credited by this transaction.
     Credited,
-    /// Credited by an earlier one, with the same user, type and amount.
+    /// Credited by an earlier one, with the same user, activity, scene, type and amount.
     AlreadyCredited,
     /// Its budget is held, now or since before; a downstream decides, or its event is awaited. Ends by `post` or
     /// `release`, or where its event is awaited, by `apply`.
     Reserved,
-    /// The order number exists with another user, type or amount. Nothing moved.
+    /// The order number exists with another user, activity, scene, type or amount. Nothing moved.
     Conflict,
     /// Decided, now or before: it is not credited, for this reason.
     Rejected(Reason),

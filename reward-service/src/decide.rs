@@ -111,6 +111,7 @@ impl<'l, 'j> Round<'l, 'j> {
         outcomes: Vec<OrderOutcome>,
     ) -> Result<Vec<Decision>, LedgerError> {
         let mut payers = self.payers(grant, orders, &outcomes)?.into_iter();
+        let mut conflicts = self.conflicts(orders, &outcomes)?.into_iter();
         let mut outcomes = outcomes.into_iter();
         let mut decisions = Vec::with_capacity(orders.len());
         for (event, order) in grant.events.iter().zip(orders) {
@@ -122,6 +123,10 @@ impl<'l, 'j> Round<'l, 'j> {
                     match &decision {
                         Decision::Reply(reply) if reply.is_credited() => {
                             self.done.credited.push((order.user_id, order.trade_no));
+                        }
+                        Decision::Reply(GrantReply::Conflict) => {
+                            let detail = conflict(order, conflicts.next().flatten());
+                            self.archive(Some(order.trade_no), event, Rejection::Conflict, &detail);
                         }
                         Decision::Reply(reply) => self.archive_final(event, order, reply),
                         Decision::Ask(_) => {}
@@ -159,13 +164,23 @@ impl<'l, 'j> Round<'l, 'j> {
         Ok(stored.into_iter().map(|order| order.map(|order| order.payer).unwrap_or_default()).collect())
     }
 
+    /// The stored orders that others under their number are in conflict with, in their order.
+    fn conflicts(
+        &mut self,
+        orders: &[Result<Order<'j>, NoOrder>],
+        outcomes: &[OrderOutcome],
+    ) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        let of = orders.iter().flatten().zip(outcomes);
+        let numbers: Vec<&str> = of
+            .filter(|(_, outcome)| **outcome == OrderOutcome::Conflict)
+            .map(|(order, _)| order.trade_no)
+            .collect();
+        if numbers.is_empty() { Ok(Vec::new()) } else { self.tx.orders(&numbers) }
+    }
+
     fn archive_final(&mut self, event: &'j Bytes, order: &Order<'j>, reply: &GrantReply) {
         let Order { trade_no, activity, scene, bonus_type, .. } = *order;
         match reply {
-            GrantReply::Conflict => {
-                let detail = format!("order {trade_no} is stored with another user, type or amount");
-                self.archive(Some(trade_no), event, Rejection::Conflict, &detail);
-            }
             GrantReply::Rejected(rejection) => {
                 let detail = format!("activity {activity}, scene {scene}, type {bonus_type}");
                 self.archive(Some(trade_no), event, *rejection, &detail);
@@ -331,9 +346,24 @@ impl<'l, 'j> Round<'l, 'j> {
 fn is_credited(order: &Order<'_>, stored: Option<StoredOrder>) -> bool {
     stored.is_some_and(|stored| {
         stored.status == Status::Credited
-            && (stored.user_id, stored.bonus_type.as_str(), stored.amount)
-                == (order.user_id, order.bonus_type, order.amount)
+            && (stored.user_id, stored.activity.as_str(), stored.scene.as_str())
+                == (order.user_id, order.activity, order.scene)
+            && (stored.bonus_type.as_str(), stored.amount) == (order.bonus_type, order.amount)
     })
+}
+
+/// What a person needs to find the sender that uses an order number twice.
+fn conflict(order: &Order<'_>, stored: Option<StoredOrder>) -> String {
+    let Order { trade_no, user_id, activity, scene, bonus_type, amount, .. } = *order;
+    let asked =
+        format!("user {user_id}, activity {activity}, scene {scene}, type {bonus_type}, amount {amount}");
+    match stored {
+        Some(StoredOrder { user_id, activity, scene, bonus_type, amount, .. }) => format!(
+            "order {trade_no} is stored with user {user_id}, activity {activity}, scene {scene}, type {bonus_type}, \
+             amount {amount}; this event has {asked}"
+        ),
+        None => format!("order {trade_no} is stored otherwise; this event has {asked}"),
+    }
 }
 
 /// The ledger's reason, as callers and the archive know it.

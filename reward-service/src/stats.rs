@@ -17,7 +17,7 @@ declare_metrics! {
             pub credited: u64 as "credited",
             /// Credited before.
             pub already_credited: u64 as "already_credited",
-            /// Another user, type or amount.
+            /// The order number exists with another user, activity, scene, type or amount.
             pub conflict: u64 as "conflict",
             /// Rejected as malformed.
             pub malformed: u64 as "malformed",

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use support::{assert_clean, bytes, cash, event, ledger_path, start, start_with};
+use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::rewards::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Budget, BudgetKind};
@@ -44,9 +45,52 @@ async fn a_conflict_is_archived_and_an_order_credits_once() {
     assert_eq!(archive.len(), 1, "asked twice, archived once");
     assert_eq!((archive[0].reason.as_str(), archive[0].trade_no.as_deref()), ("conflict", Some("a")));
     assert_eq!(archive[0].payload, events[2]);
+    for named in ["user 1, activity spring-2027, scene rain, type cash, amount 5", "this event has user 2,"] {
+        assert!(archive[0].detail.contains(named), "{}", archive[0].detail);
+    }
     let stats = rewards.stats();
     let cash = stats.types["cash"];
     assert_eq!((cash.credited, cash.already_credited, cash.conflict, stats.archived), (2, 4, 2, 1));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// A second reward under a number that is taken was answered as credited before, and nobody ever heard of it again.
+#[tokio::test]
+async fn the_same_number_in_another_activity_or_scene_is_archived_on_every_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let calm = FakeOptions { retry_per_mille: 0, paid_then_timeout_per_mille: 0, ..FakeOptions::default() };
+    let book = folder.path().join("badges.book");
+    let fake = Arc::new(FakeDownstream::open(book, calm, Clock::system()).unwrap());
+    let rewards = start_with(folder.path(), support::badge_options(), vec![Arc::clone(&fake) as _]);
+    let twice = |bonus_type: &'static str, trade_no: &'static str| {
+        let own = event(trade_no, 7, bonus_type, 1);
+        [own, EventRef { scene: "cards", ..own }, EventRef { activity: "autumn-2027", ..own }].map(bytes)
+    };
+    let once = [GrantReply::Credited, GrantReply::Conflict, GrantReply::Conflict];
+    let again = [GrantReply::AlreadyCredited, GrantReply::Conflict, GrantReply::Conflict];
+    for (bonus_type, trade_no) in [("cash", "c"), ("badge", "b")] {
+        let [own, cards, autumn] = twice(bonus_type, trade_no);
+        let mut got = Vec::new();
+        for one in [&own, &cards, &autumn] {
+            got.extend(rewards.grant_batch(bonus_type, std::slice::from_ref(one)).await);
+        }
+        assert_eq!(got, once, "{bonus_type}");
+        // A caller that gives the second reward up must not have it dropped for the first one's credit (I2).
+        let failed = Failed { payload: cards, rejection: Rejection::MaxFailures, detail: "given up".into() };
+        rewards.archive(&[failed]).await.unwrap();
+    }
+    assert_eq!(rewards.grant_batch("cash", &twice("cash", "c")).await, again, "in one batch");
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let reasons: Vec<_> = archive.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(reasons, ["conflict", "conflict", "max_failures", "conflict", "conflict", "max_failures"]);
+    assert!(archive[0].detail.contains("scene cards"), "{}", archive[0].detail);
+    // A replay does not credit it either, and a legitimate repeat stays one.
+    assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, GrantReply::Conflict);
+    let [own, ..] = twice("cash", "c");
+    assert_eq!(rewards.grant_batch("cash", &[own]).await, [GrantReply::AlreadyCredited]);
+    assert_eq!(rewards.stats().types["cash"].conflict, 5);
+    assert_eq!(fake.payments(), 1, "the downstream never heard of the second reward");
     rewards.close();
     assert_clean(folder.path());
 }

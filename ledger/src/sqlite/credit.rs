@@ -66,7 +66,7 @@ impl SqliteTx<'_> {
         transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
         if let Some(row) = stored {
-            match self.compare(order, budget_key, row)? {
+            match row.answer(order, budget_key.id) {
                 OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
                 OrderOutcome::Reserved if row.promised => {
                     return self.keep_promise(order, row, transfer, transfers);
@@ -86,11 +86,6 @@ impl SqliteTx<'_> {
                 decided => return Ok(decided),
             }
         }
-        // The activity and scene that it was first seen in pay for it.
-        let budget_key = match stored {
-            Some(row) => self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?,
-            None => budget_key,
-        };
         if self.take(order, budget_key, Take::Used)? {
             if let Some(row) = stored {
                 let took_ms = order.time_ms.saturating_sub(row.created_ms);
@@ -128,26 +123,6 @@ impl SqliteTx<'_> {
         Ok(OrderOutcome::Credited)
     }
 
-    /// The answer to an order that is stored (I1).
-    fn compare(
-        &mut self,
-        order: &Order<'_>,
-        budget_key: BudgetKey,
-        row: Row,
-    ) -> Result<OrderOutcome, LedgerError> {
-        let stored = self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?;
-        if (row.user_id, row.amount, stored.bonus_type)
-            != (order.user_id, order.amount, budget_key.bonus_type)
-        {
-            return Ok(OrderOutcome::Conflict);
-        }
-        Ok(match row.status {
-            Status::Reserved => OrderOutcome::Reserved,
-            Status::Credited => OrderOutcome::AlreadyCredited,
-            Status::Rejected(reason) => OrderOutcome::Rejected(reason),
-        })
-    }
-
     fn repeated<'a>(
         &mut self,
         order: &Order<'a>,
@@ -155,7 +130,7 @@ impl SqliteTx<'_> {
         transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
         match orders::find(&self.ledger.db, order.trade_no)? {
-            Some(row) => match self.compare(order, budget_key, row)? {
+            Some(row) => match row.answer(order, budget_key.id) {
                 // The first under this number was another order.
                 OrderOutcome::Reserved if row.promised => {
                     let transfer = self.next_transfer;
@@ -204,7 +179,7 @@ impl SqliteTx<'_> {
         let budget_key = self.budget_key(order)?;
         let stored = orders::find(&self.ledger.db, order.trade_no)?;
         if let Some(row) = stored {
-            match self.compare(order, budget_key, row)? {
+            match row.answer(order, budget_key.id) {
                 OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
                 OrderOutcome::Reserved if awaits == Awaits::Payer && (row.promised || !row.has_payer) => {
                     // A downstream is about to be asked: from now on it may have paid, and no other is asked (I1).
@@ -214,10 +189,6 @@ impl SqliteTx<'_> {
                 decided => return Ok(decided),
             }
         }
-        let budget_key = match stored {
-            Some(row) => self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?,
-            None => budget_key,
-        };
         let (status, outcome) = if self.take(order, budget_key, Take::Reserved)? {
             (Status::Reserved, OrderOutcome::Reserved)
         } else {

@@ -337,6 +337,9 @@ mod tests {
                 time_ms: 1,
             };
             assert_eq!(ledger.apply(&[order]).unwrap(), [OrderOutcome::AlreadyCredited]);
+            // The earlier versions compared neither, but stored both.
+            let others = [Order { scene: "cards", ..order }, Order { activity: "autumn", ..order }];
+            assert_eq!(ledger.apply(&others).unwrap(), [OrderOutcome::Conflict; 2]);
         }
         let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
         let take = Withdrawal { id: "w".into(), user_id: 7, bonus_type: "cash".into(), amount: 4 };

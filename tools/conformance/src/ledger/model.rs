@@ -88,7 +88,6 @@ impl Dice {
 
     fn spec(&mut self) -> Spec {
         let number = self.small(24);
-        let scene = usize::from(self.small(2));
         // Mostly the order as it always is, sometimes another one under its number.
         let (user, amount) = match self.small(3) {
             0 => (i64::from(number % 5), 1 + i64::from(number % 7)),
@@ -96,6 +95,7 @@ impl Dice {
         };
         let usual = usize::from(number % 2);
         let bonus_type = if amount == 3 { usize::from(self.small(2)) } else { usual };
+        let scene = usize::from(if self.small(8) == 0 { self.small(2) } else { number / 2 % 2 });
         Spec { number, user, scene, bonus_type, amount }
     }
 
@@ -169,7 +169,9 @@ impl Model {
 
     fn decide(&mut self, spec: &Spec, replay: bool, goal: Status, promise: bool) -> OrderOutcome {
         if let Some(known) = self.orders.get_mut(&spec.number) {
-            if (known.user, known.bonus_type, known.amount) != (spec.user, spec.bonus_type, spec.amount) {
+            if (known.user, known.scene, known.bonus_type, known.amount)
+                != (spec.user, spec.scene, spec.bonus_type, spec.amount)
+            {
                 return OrderOutcome::Conflict;
             }
             match known.status {
@@ -186,14 +188,12 @@ impl Model {
                 Status::Rejected(_) => {}
             }
         }
-        // The scene that it was first seen in pays.
-        let scene = self.orders.get(&spec.number).map_or(spec.scene, |known| known.scene);
         let fits = self.totals.iter().all(|((own, bonus_type), total)| {
-            let applies = covers(*own, scene) && covers(*bonus_type, spec.bonus_type);
+            let applies = covers(*own, spec.scene) && covers(*bonus_type, spec.bonus_type);
             !applies || spec.amount <= total - self.taken(*own, *bonus_type)
         });
         let status = if fits { goal } else { Status::Rejected(Reason::BudgetExhausted) };
-        let Spec { user, bonus_type, amount, .. } = *spec;
+        let Spec { user, scene, bonus_type, amount, .. } = *spec;
         self.orders.insert(spec.number, Known { user, scene, bonus_type, amount, status, promised: promise });
         match status {
             Status::Credited => OrderOutcome::Credited,
