@@ -72,7 +72,7 @@ fn fill(broker: &EmbeddedBroker, events: u32, pack: u32) -> Result<(), Box<dyn E
             let trade_no = format!("spring-2027:red-packet-rain:{}", n * pack + at);
             let event = EventRef {
                 trade_no: &trade_no,
-                user_id: i64::from(n * pack + at),
+                user_id: i64::from(n * pack + at) + 1,
                 device_id: "device-42",
                 app_id: "wallet",
                 activity: "spring-2027",

@@ -41,6 +41,9 @@ pub enum Rejection {
     /// The bytes are not a valid event of this type.
     #[error("malformed")]
     Malformed,
+    /// The event belongs to an app that the service does not take. A replay decides it anew.
+    #[error("foreign_app")]
+    ForeignApp,
     /// The budget has no room left.
     #[error("budget_exhausted")]
     BudgetExhausted,

@@ -62,7 +62,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 fn pack(batch: usize, count: usize) -> Vec<Bytes> {
     let round = batch / 40;
     let event = |nth: usize| {
-        let user = (batch * 7_919 + nth * 104_729) % 50_000;
+        let user = (batch * 7_919 + nth * 104_729) % 50_000 + 1;
         let trade_no = format!("spring-2027/rain/{round:06}/{user}/{batch}/{nth}");
         let mut bytes = Vec::new();
         let event = EventRef {

@@ -13,6 +13,8 @@ use windfall_ledger::{
 /// A transaction in the making, over jobs of lifetime `'j`.
 pub(crate) struct Round<'l, 'j> {
     tx: Tx<'l>,
+    /// The apps whose events are taken; empty: any.
+    apps: &'j BTreeSet<String>,
     now_ms: i64,
     done: Done<'j>,
     /// Archive entries, written as one just before the commit.
@@ -29,8 +31,12 @@ pub(crate) struct Done<'j> {
 }
 
 impl<'l, 'j> Round<'l, 'j> {
-    pub fn begin(ledger: &'l mut Ledger, now_ms: i64) -> Result<Self, LedgerError> {
-        Ok(Self { tx: ledger.begin()?, now_ms, done: Done::default(), archive: Vec::new() })
+    pub fn begin(
+        ledger: &'l mut Ledger,
+        apps: &'j BTreeSet<String>,
+        now_ms: i64,
+    ) -> Result<Self, LedgerError> {
+        Ok(Self { tx: ledger.begin()?, apps, now_ms, done: Done::default(), archive: Vec::new() })
     }
 
     pub fn commit(mut self) -> Result<Done<'j>, LedgerError> {
@@ -52,7 +58,7 @@ impl<'l, 'j> Round<'l, 'j> {
                 let orders: Vec<Result<Order<'j>, NoOrder>> = grant
                     .events
                     .iter()
-                    .map(|event| decode::order(event, Some(&grant.bonus_type), self.now_ms))
+                    .map(|event| decode::own_order(event, &grant.bonus_type, self.now_ms, self.apps))
                     .collect();
                 if grant.is_plain() {
                     plain.extend(orders.iter().flatten());
@@ -134,8 +140,8 @@ impl<'l, 'j> Round<'l, 'j> {
                     decision
                 }
                 Err(bad) => {
-                    self.archive(None, event, Rejection::Malformed, &bad.to_string());
-                    Decision::Reply(GrantReply::Rejected(Rejection::Malformed))
+                    self.archive(decode::trade_no(event), event, bad.rejection, &bad.to_string());
+                    Decision::Reply(GrantReply::Rejected(bad.rejection))
                 }
             };
             decisions.push(decision);

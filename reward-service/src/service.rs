@@ -95,11 +95,13 @@ impl RewardService {
             let thread = reading::start(reader, Arc::clone(&inner.reads))?;
             inner.reading.get_mut().push(thread);
         }
+        let apps = Arc::new(inner.options.apps.clone());
         for ledger in ledgers {
             let writer = Writer {
                 ledger,
                 inbox: Arc::clone(&inner.inbox),
                 batch_events_max: inner.options.batch_events_max.unwrap_or(batch_events).clamp(1, 65_536),
+                apps: Arc::clone(&apps),
                 observer: observer.clone(),
                 counters: Arc::clone(&inner.counters),
                 clock: inner.clock.clone(),

@@ -21,6 +21,8 @@ declare_metrics! {
             pub conflict: u64 as "conflict",
             /// Rejected as malformed.
             pub malformed: u64 as "malformed",
+            /// Rejected since it is of an app that the service does not take.
+            pub foreign_app: u64 as "foreign_app",
             /// Rejected for want of budget.
             pub budget_exhausted: u64 as "budget_exhausted",
             /// Rejected for any other reason.
@@ -40,6 +42,7 @@ impl TypeStats {
             GrantReply::AlreadyCredited => &mut self.already_credited,
             GrantReply::Conflict | GrantReply::Rejected(Rejection::Conflict) => &mut self.conflict,
             GrantReply::Rejected(Rejection::Malformed) => &mut self.malformed,
+            GrantReply::Rejected(Rejection::ForeignApp) => &mut self.foreign_app,
             GrantReply::Rejected(Rejection::BudgetExhausted) => &mut self.budget_exhausted,
             GrantReply::Rejected(_) => &mut self.rejected,
             GrantReply::Retry {

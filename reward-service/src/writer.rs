@@ -6,6 +6,7 @@ use crate::inbox::{CloseAtEnd, Inbox};
 use crate::job::{Answer, Decision, Grant, Job};
 use crate::options::GrantObserver;
 use crate::stats::Counters;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -22,6 +23,7 @@ pub(crate) struct Writer {
     pub ledger: Ledger,
     pub inbox: Arc<Inbox<Job>>,
     pub batch_events_max: usize,
+    pub apps: Arc<BTreeSet<String>>,
     pub observer: Option<GrantObserver>,
     pub counters: Arc<Counters>,
     pub clock: Clock,
@@ -119,7 +121,8 @@ impl Writer {
     }
 
     fn commit(&mut self, jobs: &[Job], now_ms: i64) -> Result<Vec<Answer>, LedgerError> {
-        let mut round = Round::begin(&mut self.ledger, now_ms)?;
+        let apps = Arc::clone(&self.apps);
+        let mut round = Round::begin(&mut self.ledger, &apps, now_ms)?;
         let mut answers: Vec<Answer> = jobs.iter().map(|_| Answer::None).collect();
         round.grant_all(jobs, &mut answers)?;
         round.withdraw_all(jobs, &mut answers)?;

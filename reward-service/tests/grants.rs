@@ -111,6 +111,8 @@ async fn bytes_that_are_no_event_of_the_type_are_rejected_and_archived() {
         cash("too-much", 1, i64::MAX),
         bytes(event("other-type", 1, "coin", 5)),
         bytes(windfall_proto::event::EventRef { activity: "", ..event("no-activity", 1, "cash", 5) }),
+        cash("nobody", 0, 5),
+        cash("less-than-nobody", i64::MIN, 5),
     ];
     let mut events = bad.to_vec();
     events.insert(5, cash("good", 1, 5));
@@ -124,6 +126,44 @@ async fn bytes_that_are_no_event_of_the_type_are_rejected_and_archived() {
     let kept: Vec<_> = archive.iter().map(|one| Bytes::from(one.payload.clone())).collect();
     assert_eq!(kept, bad);
     assert!(archive[7].detail.contains("amount"), "{}", archive[7].detail);
+    assert!(archive[10].detail.contains("user_id is 0"), "{}", archive[10].detail);
+    assert_eq!(archive[11].trade_no.as_deref(), Some("less-than-nobody"));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn an_event_of_another_app_is_archived_and_credited_when_the_app_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let apps = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let mut options = RewardOptions { apps: apps(&["app"]), ..support::badge_options() };
+    let book = folder.path().join("badges.book");
+    let fake = || Arc::new(FakeDownstream::open(&book, FakeOptions::default(), Clock::system()).unwrap());
+    let badges = fake();
+    let rewards = start_with(folder.path(), options.clone(), vec![Arc::clone(&badges) as _]);
+    let of = |app_id, trade_no, bonus_type| bytes(EventRef { app_id, ..event(trade_no, 7, bonus_type, 5) });
+    let foreign = GrantReply::Rejected(Rejection::ForeignApp);
+    let events = [of("app", "a", "cash"), of("other", "b", "cash"), of("", "c", "cash"), of("App", "d", "cash")];
+    let first = [GrantReply::Credited, foreign.clone(), GrantReply::Credited, foreign.clone()];
+    assert_eq!(rewards.grant_batch("cash", &events).await, first);
+    assert_eq!(rewards.grant_batch("badge", &[of("other", "e", "badge")]).await, [foreign.clone()]);
+    assert_eq!(badges.payments(), 0);
+    let filter = ArchiveFilter { reason: Some("foreign_app".into()), ..ArchiveFilter::default() };
+    let archive = rewards.archive_list(filter).await.unwrap();
+    let numbers: Vec<_> = archive.iter().map(|one| one.trade_no.as_deref().unwrap()).collect();
+    assert_eq!(numbers, ["b", "d", "e"]);
+    assert!(archive[0].detail.contains("\"other\""), "{}", archive[0].detail);
+    assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, foreign, "a replay changes no option");
+    assert_eq!((rewards.stats().types["cash"].foreign_app, rewards.stats().types["badge"].foreign_app), (3, 1));
+    rewards.close();
+    drop((rewards, badges));
+    options.apps = apps(&["app", "other"]);
+    let badges = fake();
+    let rewards = start_with(folder.path(), options, vec![Arc::clone(&badges) as _]);
+    assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, GrantReply::Credited);
+    assert_eq!(rewards.replay(archive[1].id, "ann").await.unwrap().reply, foreign);
+    assert_eq!(rewards.replay(archive[2].id, "ann").await.unwrap().reply, GrantReply::Credited);
+    assert_eq!(badges.payments(), 1);
     rewards.close();
     assert_clean(folder.path());
 }
@@ -167,7 +207,7 @@ async fn a_budget_is_never_over_while_many_grant_and_the_total_moves() {
                 let events: Vec<_> = (0..20)
                     .map(|nth| {
                         let owner = if nth % 2 == 0 { caller / 2 } else { caller + 100 };
-                        cash(&format!("{owner}/{round}/{nth}"), nth, 1 + nth % 3)
+                        cash(&format!("{owner}/{round}/{nth}"), 1 + nth, 1 + nth % 3)
                     })
                     .collect();
                 for (event, reply) in events.iter().zip(rewards.grant_batch("cash", &events).await) {
@@ -259,7 +299,7 @@ async fn a_full_store_answers_retry_and_takes_the_same_batch_later() {
     let rewards =
         RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system()).unwrap();
     let batches: Vec<Vec<Bytes>> = (0..20)
-        .map(|batch| (0..200).map(|nth| cash(&format!("order/{batch:02}/{nth:03}"), nth, 1)).collect())
+        .map(|batch| (0..200).map(|nth| cash(&format!("order/{batch:02}/{nth:03}"), 1 + nth, 1)).collect())
         .collect();
     let mut retried = 0;
     for batch in &batches {

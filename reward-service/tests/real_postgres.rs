@@ -42,7 +42,7 @@ fn start(url: &str, options: &PostgresOptions) -> RewardHandle {
 async fn until_final(rewards: &RewardHandle, batch: u64, credited: &AtomicU64) {
     let events: Vec<_> = (0..40)
         .map(|at| {
-            cash(&format!("order/{batch:05}/{at:02}"), i64::try_from((batch * 40 + at) % USERS).unwrap(), 3)
+            cash(&format!("order/{batch:05}/{at:02}"), i64::try_from(1 + (batch * 40 + at) % USERS).unwrap(), 3)
         })
         .collect();
     let started = Instant::now();
@@ -64,7 +64,7 @@ fn verify(url: &str, options: &PostgresOptions, orders: u64) {
     let lines: Vec<_> = reader.orders().unwrap().map(Result::unwrap).collect();
     assert_eq!(lines.len() as u64, orders);
     assert!(lines.iter().all(|line| line.credits == 1), "I1");
-    let sum: i64 = (0..USERS).map(|user| reader.balances(i64::try_from(user).unwrap()).unwrap()[0].1).sum();
+    let sum: i64 = (1..=USERS).map(|user| reader.balances(i64::try_from(user).unwrap()).unwrap()[0].1).sum();
     assert_eq!(sum, i64::try_from(orders * 3).unwrap());
     let found = reader.reconcile().unwrap();
     assert!(found.is_clean(), "{found:?}");
@@ -262,7 +262,7 @@ async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
     let found = reader.reconcile().unwrap();
     assert!(found.is_clean(), "{found:?}");
     assert_eq!((found.orders, found.withdrawals), (40 * 40, OUTS));
-    let sum: i64 = (0..USERS)
+    let sum: i64 = (1..=USERS)
         .map(|user| reader.balances(i64::try_from(user).unwrap()).unwrap()[0].1)
         .inspect(|balance| assert!(*balance >= 0))
         .sum();

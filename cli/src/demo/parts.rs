@@ -84,6 +84,7 @@ pub fn badge_options() -> FakeOptions {
 pub fn reward_options() -> RewardOptions {
     let guard = ConnectorOptions { timeout_ms: 150, ..ConnectorOptions::default() };
     RewardOptions {
+        apps: [APP_ID.to_owned()].into(),
         pays: [("badge".to_owned(), Payer::Connector(BADGES.into()))].into(),
         connectors: [(BADGES.to_owned(), guard)].into(),
         ..RewardOptions::default()

@@ -65,6 +65,8 @@ pub struct ServiceOptions {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardsAt {
+    /// The apps whose events are granted; an event of another app is archived. None: the app that `tenant` names.
+    pub apps: Vec<String>,
     /// Of types that `pays` does not name: `ledger`, `nobody`, or a connector's name. Default `ledger`.
     pub default_pays: String,
     /// By type.
@@ -226,7 +228,7 @@ impl GrantAsyncAt {
 
 impl Default for RewardsAt {
     fn default() -> Self {
-        Self { default_pays: "ledger".into(), pays: BTreeMap::new(), payout: "ledger".into() }
+        Self { apps: Vec::new(), default_pays: "ledger".into(), pays: BTreeMap::new(), payout: "ledger".into() }
     }
 }
 
@@ -267,6 +269,9 @@ impl ServiceOptions {
         }
         if options.tenant.is_empty() {
             bail!("the option tenant is empty, but it must name the app that is served");
+        }
+        if options.rewards.apps.iter().any(String::is_empty) {
+            bail!("the option rewards.apps has an empty name, but each must name an app");
         }
         options.check_drivers()?;
         options.grant_async.check()?;

@@ -88,7 +88,7 @@ pub fn batches(round: u64, writer: u64, batch: u64) -> Vec<Vec<(String, i64, i64
 /// Order number, user, amount; in the order in which the typed helpers number them.
 fn order(round: u64, writer: u64, at: u64) -> (String, i64, i64) {
     let nth = (round * WRITERS + writer) * ORDERS_A_WRITER + at;
-    let user = nth.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20) % USERS;
+    let user = nth.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20) % USERS + 1;
     (
         format!("spring/rain/{round:03}/{writer}/{:03}/{:04}/{user}", at / 1_000, at % 1_000),
         user.cast_signed(),
