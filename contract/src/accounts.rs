@@ -44,6 +44,8 @@ pub enum WithdrawalOutcome {
 pub enum Reason {
     /// The budget had no room.
     BudgetExhausted,
+    /// No budget covered it, and the service refuses such orders.
+    Unbudgeted,
     /// The downstream refused for good.
     DownstreamRefused,
     /// An operator ended a reservation whose event did not come.

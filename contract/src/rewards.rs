@@ -47,6 +47,9 @@ pub enum Rejection {
     /// The budget has no room left.
     #[error("budget_exhausted")]
     BudgetExhausted,
+    /// No budget covers its activity, scene and type. A replay credits it once there is one.
+    #[error("unbudgeted")]
+    Unbudgeted,
     /// No connector takes this bonus type.
     #[error("unknown_type")]
     UnknownType,

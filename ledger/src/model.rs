@@ -101,6 +101,7 @@ pub(crate) const fn reason_code(reason: Reason) -> i64 {
         Reason::BudgetExhausted => 1,
         Reason::DownstreamRefused => 2,
         Reason::Released => 3,
+        Reason::Unbudgeted => 4,
     }
 }
 
@@ -110,6 +111,7 @@ pub(crate) const fn reason_of_code(code: i64) -> Option<Reason> {
         1 => Some(Reason::BudgetExhausted),
         2 => Some(Reason::DownstreamRefused),
         3 => Some(Reason::Released),
+        4 => Some(Reason::Unbudgeted),
         _ => None,
     }
 }
@@ -302,9 +304,9 @@ pub struct BudgetRaised {
 /// What happens to orders of an activity, scene and type for which no budget was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unbudgeted {
-    /// They are credited, and counted, so that a budget set later counts what was given out before.
+    /// They are rejected as `Unbudgeted`. A budget that is set later, and a replay, credit them.
     #[default]
-    Allow,
-    /// They are rejected as `BudgetExhausted`.
     Refuse,
+    /// They are credited, and counted, so that a budget set later counts what was given out before.
+    Allow,
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use windfall_contract::Clock;
 use windfall_contract::rewards::Rewards;
-use windfall_ledger::{Ledger, LedgerOptions};
+use windfall_ledger::{Ledger, LedgerOptions, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{RewardOptions, RewardService};
 
@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let callers = args.next().transpose()?.unwrap_or(64);
     let batch = args.next().transpose()?.unwrap_or(256);
     let folder = tempfile::tempdir_in(".")?;
-    let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default())?;
+    let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })?;
     let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system())?;
     let batches: Arc<Vec<(&str, Vec<Bytes>)>> =
         Arc::new((0..events / batch).map(|nth| (TYPES[nth % 10], pack(nth, batch))).collect());

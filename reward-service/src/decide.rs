@@ -378,6 +378,7 @@ pub(crate) const fn rejection(reason: Reason) -> Rejection {
         Reason::BudgetExhausted => Rejection::BudgetExhausted,
         Reason::DownstreamRefused => Rejection::DownstreamRefused,
         Reason::Released => Rejection::Released,
+        Reason::Unbudgeted => Rejection::Unbudgeted,
     }
 }
 

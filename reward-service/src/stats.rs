@@ -25,6 +25,8 @@ declare_metrics! {
             pub foreign_app: u64 as "foreign_app",
             /// Rejected for want of budget.
             pub budget_exhausted: u64 as "budget_exhausted",
+            /// Rejected since no budget covers it.
+            pub unbudgeted: u64 as "unbudgeted",
             /// Rejected for any other reason.
             pub rejected: u64 as "rejected",
             /// To be asked again because of a downstream.
@@ -44,6 +46,7 @@ impl TypeStats {
             GrantReply::Rejected(Rejection::Malformed) => &mut self.malformed,
             GrantReply::Rejected(Rejection::ForeignApp) => &mut self.foreign_app,
             GrantReply::Rejected(Rejection::BudgetExhausted) => &mut self.budget_exhausted,
+            GrantReply::Rejected(Rejection::Unbudgeted) => &mut self.unbudgeted,
             GrantReply::Rejected(_) => &mut self.rejected,
             GrantReply::Retry {
                 reason: RetryReason::DownstreamRetry | RetryReason::DownstreamTimeout,

@@ -11,7 +11,7 @@ use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::rewards::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Budget, BudgetKind};
-use windfall_ledger::{ArchiveFilter, BudgetsApplied, Ledger, LedgerOptions, LedgerReader};
+use windfall_ledger::{ArchiveFilter, BudgetsApplied, Ledger, LedgerOptions, LedgerReader, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{Payer, ReplayError, RewardHandle, RewardOptions, RewardService, StartError};
 
@@ -169,6 +169,38 @@ async fn an_event_of_another_app_is_archived_and_credited_when_the_app_is_taken(
 }
 
 #[tokio::test]
+async fn what_no_budget_covers_is_archived_and_a_later_budget_and_a_replay_credit_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let book = folder.path().join("badges.book");
+    let fake = Arc::new(FakeDownstream::open(book, FakeOptions::default(), Clock::system()).unwrap());
+    let connectors = vec![Arc::clone(&fake) as _];
+    let rewards =
+        RewardService::start(support::badge_options(), ledger, connectors, None, Clock::system()).unwrap();
+    let refused = [GrantReply::Rejected(Rejection::Unbudgeted)];
+    let (cash, badge) = ([cash("a", 1, 5)], [support::badge("b")]);
+    for _ in 0..2 {
+        assert_eq!(rewards.grant_batch("cash", &cash).await, refused);
+        assert_eq!(rewards.grant_batch("badge", &badge).await, refused);
+    }
+    assert_eq!(fake.payments(), 0);
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let reasons: Vec<_> = archive.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(reasons, ["unbudgeted", "unbudgeted"], "asked twice, archived once");
+    assert!(archive[0].detail.contains("activity spring-2027, scene rain, type cash"), "{archive:?}");
+    assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, refused[0]);
+    let badges = Budget { bonus_type: "badge".into(), ..budget(1, 1) };
+    rewards.apply_budgets(1, &[budget(5, 1), badges]).await.unwrap();
+    for one in &archive {
+        assert_eq!(rewards.replay(one.id, "ann").await.unwrap().reply, GrantReply::Credited);
+        assert_eq!(rewards.replay(one.id, "ann").await.unwrap().reply, GrantReply::AlreadyCredited);
+    }
+    assert_eq!((fake.payments(), rewards.stats().types["cash"].unbudgeted), (1, 3));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
 async fn a_type_that_nobody_pays_is_rejected_and_archived() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = RewardOptions { default_pays: Payer::Nobody, ..RewardOptions::default() };
@@ -185,7 +217,7 @@ async fn a_type_that_nobody_pays_is_rejected_and_archived() {
 #[test]
 fn a_connector_that_is_not_there_is_an_error_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
     let options = support::badge_options();
     let error = RewardService::start(options, ledger, vec![], None, Clock::system()).map(|_| ());
     assert!(matches!(error, Err(StartError::UnknownConnector { .. })), "{error:?}");
@@ -265,7 +297,7 @@ async fn one_order_asked_by_many_at_once_credits_once() {
 async fn the_observer_hears_of_every_credit_after_it_is_durable() {
     let folder = tempfile::tempdir().unwrap();
     let path = ledger_path(folder.path());
-    let ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+    let ledger = Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&heard);
     let observer = move |credited: &[(i64, &str)]| {
@@ -294,7 +326,7 @@ async fn the_observer_hears_of_every_credit_after_it_is_durable() {
 async fn a_full_store_answers_retry_and_takes_the_same_batch_later() {
     let folder = tempfile::tempdir().unwrap();
     let path = ledger_path(folder.path());
-    let small = LedgerOptions { max_bytes: Some(300 * 1024), ..LedgerOptions::default() };
+    let small = LedgerOptions { max_bytes: Some(300 * 1024), unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
     let ledger = Ledger::open(&path, &small).unwrap();
     let rewards =
         RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system()).unwrap();
@@ -463,7 +495,7 @@ async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
 #[tokio::test]
 async fn a_type_that_changes_hands_pays_no_reserved_order_twice() {
     let folder = tempfile::tempdir().unwrap();
-    let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
     let order = windfall_ledger::Order {
         trade_no: "a",
         user_id: 1,

@@ -14,7 +14,7 @@ use windfall_contract::Clock;
 use windfall_contract::accounts::{Accounts, AccountsError, Withdrawal, WithdrawalOutcome};
 use windfall_contract::connector::Connector;
 use windfall_contract::rewards::{GrantReply, Rewards};
-use windfall_ledger::{BudgetSet, Ledger, LedgerReader, PostgresOptions};
+use windfall_ledger::{BudgetSet, Ledger, LedgerReader, PostgresOptions, Unbudgeted};
 use windfall_reward_service::{
     ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
 };
@@ -29,6 +29,7 @@ fn schema(name: &str) -> PostgresOptions {
         schema: format!("{name}_{}_{since}", std::process::id()),
         connect_timeout_ms: 3_000,
         statement_timeout_ms: 3_000,
+        unbudgeted: Unbudgeted::Allow,
         ..PostgresOptions::default()
     }
 }

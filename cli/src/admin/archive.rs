@@ -13,7 +13,7 @@ use windfall_connectors::fake::FakeDownstream;
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
 use windfall_contract::rewards::GrantReply;
-use windfall_ledger::{ArchiveFilter, Archived};
+use windfall_ledger::{ArchiveFilter, Archived, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{Replayed, RewardService};
 
@@ -157,7 +157,7 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
         let badges =
             FakeDownstream::open(place::badge_book(data.path()), parts::badge_options(), Clock::system())
                 .context("the badge downstream's book cannot be opened")?;
-        let ledger = block_in_place(|| manifest.backends.ledger().open(data.path()))?;
+        let ledger = block_in_place(|| manifest.backends.ledger().open(data.path(), Unbudgeted::Refuse))?;
         let connectors: Vec<Arc<dyn Connector>> = vec![Arc::new(badges)];
         let rewards =
             RewardService::start(parts::reward_options(), ledger, connectors, None, Clock::system())

@@ -12,6 +12,7 @@ use tokio::task::block_in_place;
 use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
+use windfall_ledger::Unbudgeted;
 use windfall_queue_faulty::Faulty;
 use windfall_reward_service::{Again, AsyncGrantOptions, ConnectorOptions, Payer, RewardOptions};
 use windfall_sdk::SdkOptions;
@@ -115,7 +116,7 @@ pub async fn open(
     let badges = FakeDownstream::open(&place.badge_book, badges, clock.clone())
         .context("the badge downstream's book cannot be opened")?;
     let badges = Arc::new(badges);
-    let ledger = block_in_place(|| backends.ledger().open(data))?;
+    let ledger = block_in_place(|| backends.ledger().open(data, Unbudgeted::Refuse))?;
     let parts = wiring::Parts {
         rules,
         rules_follower,

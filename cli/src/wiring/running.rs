@@ -278,6 +278,7 @@ mod tests {
     use crate::drivers::{BrokerAt, LedgerAt, RulesAt, TokensAt};
     use crate::place;
     use crate::services::{Role, dev};
+    use windfall_ledger::Unbudgeted;
     use windfall_reward_service::{Again, AsyncGrantOptions};
     use windfall_token::{Algorithm, KeyFile};
     use windfall_wallet::WalletOptions;
@@ -305,7 +306,7 @@ mod tests {
             tokens: TokensAt::Embedded.open(data).await.unwrap(),
             tokens_are_shared: false,
             keys: Some(KeyRing::load(&place::keys(data)).unwrap()),
-            ledger: Some(LedgerAt::File.open(data).unwrap()),
+            ledger: Some(LedgerAt::File.open(data, Unbudgeted::Allow).unwrap()),
             connectors: Vec::new(),
             clock,
         }

@@ -11,6 +11,7 @@ use crate::budget::{Shard, Shards, Take};
 use crate::error::LedgerError;
 use crate::model::{BUDGET_MAX, BudgetRaised, BudgetSet, Unbudgeted};
 use std::collections::{BTreeMap, BTreeSet};
+use windfall_contract::accounts::Reason;
 
 /// The room that orders ask for, by budget key: so that rows are locked in the order of their keys. The parts are in
 /// the caller's order: a short budget goes to those who came first.
@@ -52,38 +53,56 @@ impl Demand {
     }
 }
 
-/// Takes room. Answers the parts that got it, by the caller's numbers.
+/// Who got room, and why others did not, by the caller's numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    parts: BTreeSet<usize>,
+    unbudgeted: BTreeSet<usize>,
+}
+
+impl Taken {
+    /// Why a part got nothing; `None` where it did.
+    pub fn refused(&self, at: usize) -> Option<Reason> {
+        if self.parts.contains(&at) {
+            return None;
+        }
+        let unbudgeted = self.unbudgeted.contains(&at);
+        Some(if unbudgeted { Reason::Unbudgeted } else { Reason::BudgetExhausted })
+    }
+}
+
+/// Takes room.
 pub(crate) fn take(
     session: &Session,
     budget_keys: &mut BudgetKeys,
     unbudgeted: Unbudgeted,
     mut demand: Demand,
     what: Take,
-) -> Result<BTreeSet<usize>, LedgerError> {
-    let mut taken = BTreeSet::new();
+) -> Result<Taken, LedgerError> {
+    let mut taken = Taken::default();
     if unbudgeted == Unbudgeted::Refuse {
-        refuse_unbudgeted(session, budget_keys, &mut demand)?;
+        taken.unbudgeted = refuse_unbudgeted(session, budget_keys, &mut demand)?;
     }
     if demand.budget_keys.is_empty() {
         return Ok(taken);
     }
     let fast = take_whole(session, &demand.sums(), what)?;
     demand.drop_all(&fast, |at| {
-        taken.insert(at);
+        taken.parts.insert(at);
     });
     if demand.budget_keys.is_empty() {
         return Ok(taken);
     }
     let mut careful = careful(session, &demand)?;
     for (id, (_, parts)) in &demand.budget_keys {
-        if !careful.contains(id) && !take_each(session, budget_keys, *id, parts, what, &mut taken)? {
+        if !careful.contains(id) && !take_each(session, budget_keys, *id, parts, what, &mut taken.parts)? {
             careful.insert(*id);
         }
     }
     demand.budget_keys.retain(|id, _| careful.contains(id));
     if !demand.budget_keys.is_empty() {
         let mut all = Whole::lock(session, budget_keys, demand.budget_keys.keys().copied().collect())?;
-        all.take(session, &demand, what, &mut taken);
+        all.take(session, &demand, what, &mut taken.parts);
         all.write(session)?;
     }
     Ok(taken)
@@ -177,13 +196,14 @@ impl Whole {
     }
 }
 
-/// Drops the demands on budget keys without a budget. That there is none may be old news: another connection may
+/// Drops the demands on budget keys without a budget, and answers whose they were. That there is none may be old news: another connection may
 /// have set it meanwhile, and a refusal is final. So it is read again.
 fn refuse_unbudgeted(
     session: &Session,
     budget_keys: &mut BudgetKeys,
     demand: &mut Demand,
-) -> Result<(), LedgerError> {
+) -> Result<BTreeSet<usize>, LedgerError> {
+    let mut unbudgeted = BTreeSet::new();
     let ids: Vec<i64> = demand
         .budget_keys
         .values()
@@ -192,7 +212,7 @@ fn refuse_unbudgeted(
         .map(|one| one.id)
         .collect();
     if ids.is_empty() {
-        return Ok(());
+        return Ok(unbudgeted);
     }
     let rows = session.query(
         "SELECT p.id, (SELECT count(*) FROM budget_shards h WHERE h.program = p.id) FROM programs p \
@@ -206,8 +226,10 @@ fn refuse_unbudgeted(
         budget_keys.learn(id, true, cell::<i64>(row, 1)?.unsigned_abs());
         refused.remove(&id);
     }
-    demand.drop_all(&refused, |_| {});
-    Ok(())
+    demand.drop_all(&refused, |at| {
+        unbudgeted.insert(at);
+    });
+    Ok(unbudgeted)
 }
 
 /// Takes each budget key's sum from this writer's own row, where it has that much room; answers which had.

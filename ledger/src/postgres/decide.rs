@@ -9,7 +9,7 @@ use crate::budget::Take;
 use crate::error::LedgerError;
 use crate::model::{Attempt, Awaits, Finish, Order, OrderOutcome};
 use std::collections::{BTreeSet, HashMap};
-use windfall_contract::accounts::{Reason, Status};
+use windfall_contract::accounts::Status;
 
 impl PgTx<'_> {
     pub(super) fn each(
@@ -163,11 +163,7 @@ impl PgTx<'_> {
         for one in asking {
             let order = &batch[one.at];
             let took_ms = one.old.map_or(0, |old| order.time_ms.saturating_sub(old.created_ms));
-            let status = if taken.contains(&one.at) {
-                goal.status()
-            } else {
-                Status::Rejected(Reason::BudgetExhausted)
-            };
+            let status = taken.refused(one.at).map_or(goal.status(), Status::Rejected);
             let transfer = if status == Status::Credited { one.transfer } else { 0 };
             // New ones were inserted as if they got it.
             if one.old.is_some() || status != goal.status() {

@@ -86,7 +86,8 @@ impl SqliteTx<'_> {
                 decided => return Ok(decided),
             }
         }
-        if self.take(order, budget_key, Take::Used)? {
+        let refused = self.take(order, budget_key, Take::Used)?;
+        let Some(reason) = refused else {
             if let Some(row) = stored {
                 let took_ms = order.time_ms.saturating_sub(row.created_ms);
                 orders::set_status(&self.ledger.db, order.trade_no, Status::Credited, transfer, took_ms)?;
@@ -100,11 +101,10 @@ impl SqliteTx<'_> {
                 order.time_ms,
             )?;
             return Ok(OrderOutcome::Credited);
-        }
-        let status = Status::Rejected(Reason::BudgetExhausted);
+        };
         let took_ms = stored.map_or(0, |row| order.time_ms.saturating_sub(row.created_ms));
-        orders::set_status(&self.ledger.db, order.trade_no, status, 0, took_ms)?;
-        Ok(OrderOutcome::Rejected(Reason::BudgetExhausted))
+        orders::set_status(&self.ledger.db, order.trade_no, Status::Rejected(reason), 0, took_ms)?;
+        Ok(OrderOutcome::Rejected(reason))
     }
 
     /// The event of an order has come for which the budget is held: credits it from there (I1, I4).
@@ -143,30 +143,37 @@ impl SqliteTx<'_> {
         }
     }
 
-    fn take(&mut self, order: &Order<'_>, budget_key: BudgetKey, what: Take) -> Result<bool, LedgerError> {
+    /// Takes an order's room. Answers why there is none, `None` where it was taken.
+    fn take(
+        &mut self,
+        order: &Order<'_>,
+        budget_key: BudgetKey,
+        what: Take,
+    ) -> Result<Option<Reason>, LedgerError> {
         let is_covered = budget_key.covered_by != [0; 3];
         if !budget_key.budgeted && !is_covered && self.ledger.unbudgeted == Unbudgeted::Refuse {
-            return Ok(false);
+            return Ok(Some(Reason::Unbudgeted));
         }
         #[cfg(feature = "sabotage")]
         if crate::sabotage::budget_check_is_off() {
             for id in budget_key.all() {
                 self.shards_of(id)?.take_unchecked(hash(order.trade_no), order.amount, what);
             }
-            return Ok(true);
+            return Ok(None);
         }
         if is_covered {
             // From all or from none.
             for id in budget_key.all() {
                 if !self.shards_of(id)?.fits(order.amount) {
-                    return Ok(false);
+                    return Ok(Some(Reason::BudgetExhausted));
                 }
             }
             for id in budget_key.covered_by.into_iter().filter(|id| *id != 0) {
                 self.shards_of(id)?.take(hash(order.trade_no), order.amount, what);
             }
         }
-        Ok(self.shards_of(budget_key.id)?.take(hash(order.trade_no), order.amount, what))
+        let taken = self.shards_of(budget_key.id)?.take(hash(order.trade_no), order.amount, what);
+        Ok((!taken).then_some(Reason::BudgetExhausted))
     }
 
     pub(crate) fn reserve_one(
@@ -189,11 +196,9 @@ impl SqliteTx<'_> {
                 decided => return Ok(decided),
             }
         }
-        let (status, outcome) = if self.take(order, budget_key, Take::Reserved)? {
-            (Status::Reserved, OrderOutcome::Reserved)
-        } else {
-            let reason = Reason::BudgetExhausted;
-            (Status::Rejected(reason), OrderOutcome::Rejected(reason))
+        let (status, outcome) = match self.take(order, budget_key, Take::Reserved)? {
+            None => (Status::Reserved, OrderOutcome::Reserved),
+            Some(reason) => (Status::Rejected(reason), OrderOutcome::Rejected(reason)),
         };
         let db = &self.ledger.db;
         match stored {

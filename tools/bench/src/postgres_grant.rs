@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 use windfall_contract::Clock;
 use windfall_contract::rewards::Rewards;
-use windfall_ledger::{BudgetSet, Ledger, PostgresOptions};
+use windfall_ledger::{BudgetSet, Ledger, PostgresOptions, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{RewardHandle, RewardOptions, RewardService};
 use windfall_servers::Private;
@@ -57,7 +57,11 @@ pub fn check(url: &str, schemas: &[&PostgresOptions]) -> Result<()> {
 }
 
 pub fn schema(name: &str) -> PostgresOptions {
-    PostgresOptions { schema: name.into(), ..PostgresOptions::default() }
+    PostgresOptions {
+        schema: name.into(),
+        unbudgeted: Unbudgeted::Allow,
+        ..PostgresOptions::default()
+    }
 }
 
 pub fn rate(took: Duration) -> f64 {

@@ -60,15 +60,21 @@ pub(super) fn never_below(place: &dyn Place) -> Outcome {
 
 pub(super) fn unbudgeted(place: &dyn Place) -> Outcome {
     let mut ledger = place.open(Unbudgeted::Refuse)?;
-    let rejected = [OrderOutcome::Rejected(Reason::BudgetExhausted)];
+    let rejected = [OrderOutcome::Rejected(Reason::Unbudgeted)];
     assert_eq!(ledger.apply(&[order("a", 1, 1)])?, rejected);
+    let held = super::reserve(&mut ledger.begin()?, &[order("h", 1, 1)], Attempt::Normal)?;
+    assert_eq!(held, rejected);
     if ledger.writers() == Writers::Many {
         // Set by another: what this one remembers is old.
-        open(place)?.set_budgets(&[budget(1, 1)])?;
+        open(place)?.set_budgets(&[budget(2, 1)])?;
     } else {
-        ledger.set_budgets(&[budget(1, 1)])?;
+        ledger.set_budgets(&[budget(2, 1)])?;
     }
     assert_eq!(ledger.apply(&[order("b", 1, 1)])?, [OrderOutcome::Credited]);
+    assert_eq!(ledger.apply(&[order("a", 1, 1)])?, rejected, "a decision stands");
+    let replayed = ledger.transact(|tx| tx.apply(&[order("a", 1, 1)], Attempt::Replay))?;
+    assert_eq!(replayed, [OrderOutcome::Credited]);
+    assert_eq!(ledger.apply(&[order("c", 1, 1)])?, [OrderOutcome::Rejected(Reason::BudgetExhausted)]);
     clean(place)
 }
 
@@ -137,7 +143,8 @@ pub(super) fn combined(place: &dyn Place) -> Outcome {
     let mut ledger = place.open(Unbudgeted::Refuse)?;
     ledger.set_budgets(&[of("*", "*", 13)])?;
     let other = Order { activity: "autumn", ..in_scene("rain", "cash", "p", 1) };
-    assert_eq!(ledger.apply(&[other, in_scene("fresh", "badge", "q", 1)])?, [no, yes]);
+    let none = OrderOutcome::Rejected(Reason::Unbudgeted);
+    assert_eq!(ledger.apply(&[other, in_scene("fresh", "badge", "q", 1)])?, [none, yes]);
     clean(place)
 }
 
