@@ -85,6 +85,9 @@ pub enum RetryReason {
     /// No queue took the event that is to be granted later; ours to solve, so it does not count as a failed grant.
     #[error("queue_unavailable")]
     QueueUnavailable,
+    /// The service runs older rules than its ledger has seen; ours to solve, so it does not count as a failed grant.
+    #[error("old_rules")]
+    OldRules,
     /// An operator has paused the type; it does not count as a failed grant.
     #[error("paused")]
     Paused,

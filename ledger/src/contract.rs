@@ -57,7 +57,11 @@ pub(crate) trait Transaction: Debug {
 
     fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
 
+    fn rules_version(&mut self) -> Result<i64, LedgerError>;
+
     fn raise_rules_version(&mut self, version: i64) -> Result<i64, LedgerError>;
+
+    fn set_rules_version(&mut self, version: i64) -> Result<(), LedgerError>;
 
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError>;
 

@@ -112,6 +112,17 @@ impl Ledger {
         })
     }
 
+    /// Notes the version of the rules that a process runs, unless a newer one was noted before; answers the newest.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: note it again.
+    pub fn note_rules_version(&mut self, version: u64) -> Result<u64, LedgerError> {
+        self.transact(|tx| match tx.rules_version()? {
+            newest if newest >= version => Ok(newest),
+            _ => tx.raise_rules_version(version),
+        })
+    }
+
     /// Runs `steps` in one transaction and commits it; all of it again, a few times, where another transaction
     /// was in the way.
     ///

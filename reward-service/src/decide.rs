@@ -1,6 +1,7 @@
 //! One transaction of the writer: decisions on events, and the archive entries that go with them.
 
 use crate::decode::{self, NoOrder};
+use crate::fence::Fence;
 use crate::job::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -37,6 +38,11 @@ impl<'l, 'j> Round<'l, 'j> {
         now_ms: i64,
     ) -> Result<Self, LedgerError> {
         Ok(Self { tx: ledger.begin()?, apps, now_ms, done: Done::default(), archive: Vec::new() })
+    }
+
+    /// Whether events may be decided by the rules that this process runs. To be asked first.
+    pub fn may_grant(&mut self, fence: &Fence) -> Result<bool, LedgerError> {
+        fence.may_grant(&mut self.tx)
     }
 
     pub fn commit(mut self) -> Result<Done<'j>, LedgerError> {

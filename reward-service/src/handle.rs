@@ -2,6 +2,7 @@
 
 use crate::claims::InFlightTable;
 use crate::connector::Downstream;
+use crate::fence::{Fence, RulesVersion};
 use crate::inbox::{Inbox, NotTaken, Weight};
 use crate::job::{Decision, Grant, How, Job};
 use crate::options::{Payer, RewardOptions};
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     pub(crate) downstreams: BTreeMap<String, Arc<Downstream>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) in_flight: InFlightTable,
+    pub(crate) fence: Arc<Fence>,
     pub(crate) clock: Clock,
     pub(crate) reading: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
@@ -61,6 +63,28 @@ impl RewardHandle {
     #[must_use]
     pub fn with_fuses(self, fuses: Fuses) -> Self {
         Self { fuses: Some(fuses), ..self }
+    }
+
+    /// Grants only while the ledger has seen no newer rules than `own` answers; until then every event is to be asked for
+    /// again. For the whole service, over all its handles; without it, versions play no part.
+    pub fn follow_rules(&self, own: RulesVersion) {
+        self.inner.fence.follow(own);
+    }
+
+    /// The version of the rules that this service runs and the newest that the ledger has seen, while it runs an older
+    /// one and grants nothing.
+    pub fn behind_rules(&self) -> Option<(u64, u64)> {
+        self.inner.fence.behind()
+    }
+
+    /// Notes the version of the rules that this process runs in the ledger, so that no process grants by older ones.
+    ///
+    /// # Errors
+    /// [`CallError`]: note it again.
+    pub async fn note_rules_version(&self, version: u64) -> Result<(), CallError> {
+        let newest = self.call(move |ledger| ledger.note_rules_version(version)).await?;
+        self.inner.fence.saw(newest);
+        Ok(())
     }
 
     /// Who pays this type.
@@ -141,7 +165,7 @@ impl RewardHandle {
     /// [`CallError`]: none was changed, or nobody knows; set them again.
     pub async fn apply_budgets(&self, version: u64, budgets: &[Budget]) -> Result<BudgetsApplied, CallError> {
         let budgets = budgets.to_vec();
-        self.call(move |ledger| {
+        let applied = self.call(move |ledger| {
             let sets: Vec<BudgetSet<'_>> = budgets
                 .iter()
                 .map(|budget| BudgetSet {
@@ -153,14 +177,20 @@ impl RewardHandle {
                 })
                 .collect();
             ledger.apply_budgets(version, &sets)
-        })
-        .await
+        });
+        let applied = applied.await?;
+        self.inner.fence.saw(match applied {
+            BudgetsApplied::Set(_) => version,
+            BudgetsApplied::Stale { newest } => newest,
+        });
+        Ok(applied)
     }
 
     /// The counters.
     pub fn stats(&self) -> RewardStats {
         let is_closed = self.inner.inbox.is_closed() || self.inner.reads.is_closed();
-        self.inner.counters.snapshot(self.inner.inbox.events(), is_closed)
+        let fence = (self.inner.fence.newest(), self.inner.fence.behind().is_some());
+        self.inner.counters.snapshot(self.inner.inbox.events(), is_closed, fence)
     }
 
     /// Takes no more calls, lets the writer finish those that it has, and closes the ledger. Blocks; a second

@@ -58,6 +58,7 @@ mod connector;
 mod decide;
 mod decode;
 mod external;
+mod fence;
 mod grant;
 mod handle;
 mod inbox;
@@ -78,6 +79,7 @@ mod writer;
 pub use async_grant::{
     AckMode, AsyncGrantOptions, AsyncGrantReply, AsyncGrants, EventQueue, NotQueued, ReleaseError, SceneSteps,
 };
+pub use fence::RulesVersion;
 pub use handle::{CallError, Fuses, RewardHandle};
 pub use options::{ConnectorOptions, GrantObserver, Payer, RewardOptions};
 pub use outbox::{Again, Rewritten};

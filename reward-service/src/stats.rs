@@ -31,6 +31,8 @@ declare_metrics! {
             pub rejected: u64 as "rejected",
             /// To be asked again because of a downstream.
             pub retry_downstream: u64 as "retry_downstream",
+            /// To be asked again since this process runs older rules than the ledger has seen.
+            pub retry_old_rules: u64 as "retry_old_rules",
             /// To be asked again because of ourselves.
             pub retry_own: u64 as "retry_own",
         }
@@ -52,6 +54,7 @@ impl TypeStats {
                 reason: RetryReason::DownstreamRetry | RetryReason::DownstreamTimeout,
                 ..
             } => &mut self.retry_downstream,
+            GrantReply::Retry { reason: RetryReason::OldRules, .. } => &mut self.retry_old_rules,
             GrantReply::Retry { .. } => &mut self.retry_own,
         };
         *counter += 1;
@@ -75,6 +78,16 @@ declare_metrics! {
         gauge "windfall_ledger_waiting_events" "Events that wait for the ledger's writer" {
             /// Events that wait for the writer.
             pub queued_events: usize,
+        }
+        gauge "windfall_ledger_rules_version"
+        "The newest version of the live rules that the ledger has shown to this process" {
+            /// The newest version of the rules that the ledger has shown.
+            pub rules_version: u64,
+        }
+        gauge "windfall_ledger_rules_behind"
+        "1 while this process runs older rules than the ledger has seen, and grants nothing" {
+            /// It runs older rules than the ledger has seen, and grants nothing.
+            pub is_behind_rules: bool,
         }
         gauge "windfall_ledger_closed" "1 when the ledger's writer has ended: the process must be restarted" {
             /// It takes no calls any more: it was closed, or its writer has panicked and the process must be
@@ -113,13 +126,16 @@ impl Counters {
         }
     }
 
-    pub fn snapshot(&self, queued_events: usize, is_closed: bool) -> RewardStats {
+    pub fn snapshot(&self, queued_events: usize, is_closed: bool, fence: (u64, bool)) -> RewardStats {
+        let (rules_version, is_behind_rules) = fence;
         RewardStats {
             types: self.types.lock().clone(),
             commits: self.commits.load(Ordering::Relaxed),
             failed_commits: self.failed_commits.load(Ordering::Relaxed),
             archived: self.archived.load(Ordering::Relaxed),
             queued_events,
+            rules_version,
+            is_behind_rules,
             is_closed,
         }
     }

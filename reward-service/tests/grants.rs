@@ -6,6 +6,7 @@ mod support;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use support::{assert_clean, bytes, cash, event, ledger_path, start, start_with};
 use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
@@ -196,6 +197,55 @@ async fn what_no_budget_covers_is_archived_and_a_later_budget_and_a_replay_credi
         assert_eq!(rewards.replay(one.id, "ann").await.unwrap().reply, GrantReply::AlreadyCredited);
     }
     assert_eq!((fake.payments(), rewards.stats().types["cash"].unbudgeted), (1, 3));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// A process that starts while etcd is away runs a copy of the rules, in which the fuse is still closed.
+#[tokio::test]
+async fn a_process_with_older_rules_than_the_ledger_has_seen_grants_nothing_until_it_has_newer_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let book = folder.path().join("badges.book");
+    let fake = Arc::new(FakeDownstream::open(book, FakeOptions::default(), Clock::system()).unwrap());
+    let rewards = start_with(folder.path(), support::badge_options(), vec![Arc::clone(&fake) as _]);
+    // Another process has run version 5.
+    rewards.call(|ledger| ledger.note_rules_version(5)).await.unwrap();
+    let version = Arc::new(AtomicU64::new(3));
+    let own = Arc::clone(&version);
+    rewards.follow_rules(Box::new(move || own.load(Ordering::SeqCst)));
+    let (cash, badge) = ([cash("a", 1, 5), cash("b", 2, 5)], [support::badge("c")]);
+    let later = GrantReply::Retry { after_ms: 1_000, reason: RetryReason::OldRules };
+    assert!(!RetryReason::OldRules.is_failure(), "it never archives an event");
+    for _ in 0..2 {
+        assert_eq!(rewards.grant_batch("cash", &cash).await, [later.clone(), later.clone()]);
+        assert_eq!(rewards.grant_batch("badge", &badge).await, [later.clone()]);
+    }
+    assert_eq!(fake.payments(), 0, "no downstream is asked either");
+    assert_eq!(rewards.behind_rules(), Some((3, 5)));
+    let stats = rewards.stats();
+    assert_eq!((stats.rules_version, stats.is_behind_rules), (5, true));
+    assert_eq!((stats.types["cash"].retry_old_rules, stats.types["cash"].retry_own), (4, 0));
+    assert!(rewards.archive_list(ArchiveFilter::default()).await.unwrap().is_empty());
+    let left = rewards.read(|reader| Ok((reader.order("a")?, reader.order("c")?))).await.unwrap();
+    assert_eq!(left, (None, None), "nothing is stored");
+    // Its budgets are not taken either.
+    let stale = BudgetsApplied::Stale { newest: 5 };
+    assert_eq!(rewards.apply_budgets(3, &[budget(1, 1)]).await.unwrap(), stale);
+    // It takes over the newer rules.
+    version.store(5, Ordering::SeqCst);
+    assert_eq!(rewards.behind_rules(), None);
+    assert!(rewards.grant_batch("cash", &cash).await.iter().all(|reply| *reply == GrantReply::Credited));
+    assert_eq!(rewards.grant_batch("badge", &badge).await, [GrantReply::Credited]);
+    // What it grants by notes newer ones for the others; what it does not know of is never lowered by it.
+    version.store(7, Ordering::SeqCst);
+    assert!(rewards.grant_batch("cash", &cash).await.iter().all(GrantReply::is_credited));
+    assert_eq!(rewards.call(|ledger| ledger.transact(|tx| tx.rules_version())).await.unwrap(), 7);
+    version.store(6, Ordering::SeqCst);
+    assert_eq!(rewards.grant_batch("cash", &cash).await, [later.clone(), later]);
+    // Restored on purpose.
+    rewards.call(|ledger| ledger.transact(|tx| tx.replace_rules_version(6))).await.unwrap();
+    assert!(rewards.grant_batch("cash", &cash).await.iter().all(GrantReply::is_credited));
+    assert_eq!(rewards.behind_rules(), None);
     rewards.close();
     assert_clean(folder.path());
 }

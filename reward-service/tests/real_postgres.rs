@@ -13,8 +13,8 @@ use windfall_connectors::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::accounts::{Accounts, AccountsError, Withdrawal, WithdrawalOutcome};
 use windfall_contract::connector::Connector;
-use windfall_contract::rewards::{GrantReply, Rewards};
-use windfall_ledger::{BudgetSet, Ledger, LedgerReader, PostgresOptions, Unbudgeted};
+use windfall_contract::rewards::{GrantReply, RetryReason, Rewards};
+use windfall_ledger::{ArchiveFilter, BudgetSet, Ledger, LedgerReader, PostgresOptions, Unbudgeted};
 use windfall_reward_service::{
     ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
 };
@@ -98,6 +98,39 @@ async fn the_same_orders_by_many_tasks_and_two_services_are_credited_once() {
     assert_eq!(credited.into_inner(), 60 * 40, "I1");
     services.iter().for_each(RewardHandle::close);
     verify(&url, &options, 60 * 40);
+}
+
+/// Of two processes one has started on an old copy of the rules: it grants by them until the other one has been heard of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_process_with_older_rules_grants_nothing_once_another_runs_newer_ones() {
+    let (url, options) = tokio::task::spawn_blocking(|| {
+        let servers = Servers::from_env_or_start(&["postgres"]).unwrap();
+        (servers.server("postgres").unwrap().url().to_owned(), schema("rules"))
+    })
+    .await
+    .unwrap();
+    let services = [start(&url, &options), start(&url, &options)];
+    let versions = [1, 2].map(|version| Arc::new(AtomicU64::new(version)));
+    for (service, version) in services.iter().zip(&versions) {
+        let own = Arc::clone(version);
+        service.follow_rules(Box::new(move || own.load(Ordering::SeqCst)));
+    }
+    let grant = async |at: usize, name: &str| services[at].grant_batch("cash", &[cash(name, 1, 3)]).await.remove(0);
+    assert_eq!(grant(0, "a").await, GrantReply::Credited);
+    assert_eq!(grant(1, "b").await, GrantReply::Credited);
+    for _ in 0..8 {
+        // Whichever of its writers has it.
+        let later = GrantReply::Retry { after_ms: 1_000, reason: RetryReason::OldRules };
+        assert_eq!(grant(0, "c").await, later);
+    }
+    assert_eq!(grant(1, "d").await, GrantReply::Credited);
+    versions[0].store(2, Ordering::SeqCst);
+    assert_eq!(grant(0, "c").await, GrantReply::Credited);
+    services.iter().for_each(RewardHandle::close);
+    let reader = LedgerReader::connect(&url, &options).unwrap();
+    assert_eq!(reader.balances(1).unwrap()[0].1, 12);
+    assert!(reader.archive_list(&ArchiveFilter::default()).unwrap().is_empty());
 }
 
 /// What the server goes through while grants run.

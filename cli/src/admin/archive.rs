@@ -167,7 +167,9 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
         }) {
             // A budget that was raised since is what a replay often waits for.
             let rules = windfall_config::parse_rules(&rules, None)?;
-            rewards.apply_budgets(rules.version, &rules.budgets).await?;
+            let version = rules.version;
+            rewards.follow_rules(Box::new(move || version));
+            rewards.apply_budgets(version, &rules.budgets).await?;
         }
         let mut replayed = Vec::new();
         for id in ids {

@@ -2,10 +2,12 @@
 
 use super::{now_ms, utc};
 use crate::drivers::{Driver, RulesAt};
+use crate::services::ServiceOptions;
 use anyhow::{Context, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use windfall_config::{ChangeRules, Written};
+use windfall_ledger::Unbudgeted;
 
 /// `windfall rules …`
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -52,6 +54,20 @@ pub enum RulesCommand {
         version: u64,
         #[command(flatten)]
         remark: Remark,
+    },
+    /// Let the ledger accept rules of this version, after they were restored from an older copy on purpose
+    ///
+    /// The ledger keeps the newest version that any process has run, and a process with older rules grants nothing. First
+    /// restart every process on the restored rules: one that still runs the newer ones would note their version again.
+    Accept {
+        /// The version of the restored rules
+        version: u64,
+        /// The options file of the services, which names the ledger. A ledger in a file must not be in use
+        #[arg(long)]
+        config: Option<PathBuf>,
+        /// The directory of the process's own files, in place of the option `data`
+        #[arg(long)]
+        data: Option<PathBuf>,
     },
 }
 
@@ -159,6 +175,17 @@ pub fn run(command: &RulesCommand) -> Result<()> {
                 .rollback(*version, &remark.who(), &remark.why, now_ms())
                 .with_context(|| format!("{place} stays as it is"))?;
             say(place, written);
+        }
+        RulesCommand::Accept { version, config, data } => {
+            let options = ServiceOptions::load(config.as_deref(), data.clone())?;
+            let before = options
+                .ledger
+                .open(&options.data, Unbudgeted::Refuse)?
+                .transact(|tx| tx.replace_rules_version(*version))
+                .context("the ledger stays as it is, or nobody knows; run this again")?;
+            println!(
+                "the ledger had seen version {before} of the rules; now processes with version {version} or a newer one grant"
+            );
         }
     }
     Ok(())

@@ -11,24 +11,29 @@ use windfall_reward_service::{CallError, RewardHandle};
 /// Between two attempts to set the same budgets.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Sets the budgets of these rules, unless newer rules have set theirs, and says what could not be set as asked.
-pub async fn set(rewards: &RewardHandle, rules: &Rules) -> Result<(), CallError> {
+/// Sets the budgets of these rules, unless newer rules have set theirs, and says what could not be set as asked. Answers
+/// whether they are set.
+pub async fn set(rewards: &RewardHandle, rules: &Rules) -> Result<bool, CallError> {
     match rewards.apply_budgets(rules.version, &rules.budgets).await? {
         BudgetsApplied::Set(raised) => {
             for one in raised {
                 tracing::warn!(?one, "a budget cannot go below what was given out");
             }
         }
-        BudgetsApplied::Stale { newest } => tracing::warn!(
-            version = rules.version,
-            newest,
-            "the ledger has the budgets of newer rules, and keeps them; this process has old ones"
-        ),
+        BudgetsApplied::Stale { newest } => {
+            tracing::warn!(
+                version = rules.version,
+                newest,
+                "the ledger has the budgets of newer rules, and keeps them; this process has old ones"
+            );
+            return Ok(false);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
-/// Sets budgets anew with every version of the rules that changes them.
+/// Sets budgets anew with every version of the rules that changes them, and notes the others: no process grants by rules
+/// that are older than what the ledger has noted.
 pub fn follow(rules: LiveRules, rewards: RewardHandle) -> Background {
     Background::spawn("budgets", async move {
         let mut changes = rules.subscribe();
@@ -36,14 +41,18 @@ pub fn follow(rules: LiveRules, rewards: RewardHandle) -> Background {
         let mut applied = None;
         loop {
             let now = Arc::clone(&changes.borrow_and_update());
-            if applied.as_ref() != Some(&now.budgets) {
-                match set(&rewards, &now).await {
-                    Ok(()) => applied = Some(now.budgets.clone()),
-                    Err(error) => {
-                        tracing::warn!(%error, "budgets not set yet; trying again");
-                        tokio::time::sleep(RETRY).await;
-                        continue;
-                    }
+            let done = if applied.as_ref() == Some(&now.budgets) {
+                rewards.note_rules_version(now.version).await.map(|()| true)
+            } else {
+                set(&rewards, &now).await
+            };
+            match done {
+                // What was not set, since newer rules had theirs, is set by the next version, and be they the same.
+                Ok(is_set) => applied = is_set.then(|| now.budgets.clone()),
+                Err(error) => {
+                    tracing::warn!(%error, "budgets not set yet; trying again");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
                 }
             }
             if changes.changed().await.is_err() {

@@ -143,6 +143,8 @@ impl Wiring {
         let rewards =
             RewardService::start(options, ledger, connectors, Some(token_drop.observer()), clock.clone())
                 .context("the reward service cannot start")?;
+        let own = self.rules.clone();
+        rewards.follow_rules(Box::new(move || own.current().version));
         budgets::set(&rewards, &self.rules.current()).await.context("the budgets cannot be set")?;
         self.background.push(budgets::follow(self.rules.clone(), rewards.clone()));
         if has_payers {
@@ -215,6 +217,15 @@ impl Wiring {
             let rewards = rewards.clone();
             health.check("reward-service", move || {
                 if rewards.stats().is_closed { Err("the ledger's writers have ended".into()) } else { Ok(()) }
+            });
+        }
+        if let Some(rewards) = &self.rewards {
+            let rewards = rewards.clone();
+            health.check("rules", move || match rewards.behind_rules() {
+                Some((own, newest)) => Err(format!(
+                    "the ledger has seen version {newest} of the rules, this process runs {own} and grants nothing"
+                )),
+                None => Ok(()),
             });
         }
         let tasks: Vec<_> = self.background.iter().map(Background::watch).collect();

@@ -59,6 +59,14 @@ impl Transaction for PgTx<'_> {
         self.end_all(&ends, time_ms)
     }
 
+    fn rules_version(&mut self) -> Result<i64, LedgerError> {
+        Ok(self.rules_version)
+    }
+
+    fn set_rules_version(&mut self, version: i64) -> Result<(), LedgerError> {
+        self.session.execute("UPDATE rules_version SET version = $1", &[&version]).map(drop)
+    }
+
     fn raise_rules_version(&mut self, version: i64) -> Result<i64, LedgerError> {
         // The row is locked until the end of this transaction: what it says is so while budgets are set. Where it
         // waited for another, it compares with what that one left.

@@ -8,6 +8,7 @@ use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::model::{Attempt, Awaits, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::{End, Held, HoldOutcome};
+use rusqlite::OptionalExtension;
 use windfall_contract::accounts::{Reason, StoredOrder};
 
 impl Transaction for SqliteTx<'_> {
@@ -64,6 +65,21 @@ impl Transaction for SqliteTx<'_> {
 
     fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
         refused.iter().map(|(id, why)| self.end_one(id, End::Refused(why), time_ms)).collect()
+    }
+
+    fn rules_version(&mut self) -> Result<i64, LedgerError> {
+        let found = self
+            .ledger
+            .db
+            .prepare_cached("SELECT version FROM rules_version")?
+            .query_row([], |row| row.get(0))
+            .optional()?;
+        Ok(found.unwrap_or(0))
+    }
+
+    fn set_rules_version(&mut self, version: i64) -> Result<(), LedgerError> {
+        self.ledger.db.prepare_cached("UPDATE rules_version SET version = ?1")?.execute([version])?;
+        Ok(())
     }
 
     fn raise_rules_version(&mut self, version: i64) -> Result<i64, LedgerError> {

@@ -73,6 +73,7 @@ pub const CHECKS: &[Check] = &[
     ("a reservation is the payer's that was given first, whatever a repeat gives", reserve::first_payer),
     ("an order of version 1 gets the payer that is asked first, and keeps it", reserve::no_payer_yet),
     ("a process with older rules sets no budget back", budgets::older_rules),
+    ("the newest rules that were run are noted, and lowered by name alone", budgets::newest_rules),
     ("writers at once keep and give up promises once", concurrent::promises),
     ("the archive keeps an event once a reason, and audits replays", archive::once_a_reason),
     ("writers at once credit an order once", concurrent::same_orders),

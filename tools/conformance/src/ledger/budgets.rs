@@ -167,6 +167,36 @@ pub(super) fn strict(place: &dyn Place) -> Outcome {
     clean(place)
 }
 
+/// What grants notes the rules that it runs in the same transaction; what does not commit has noted nothing.
+pub(super) fn newest_rules(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let seen = |ledger: &mut Ledger| ledger.transact(|tx| tx.rules_version());
+    assert_eq!(seen(&mut ledger)?, 0);
+    let mut tx = ledger.begin()?;
+    assert_eq!(tx.raise_rules_version(4)?, 4);
+    tx.apply(&[order("a", 1, 1)], Attempt::Normal)?;
+    drop(tx);
+    assert_eq!(seen(&mut ledger)?, 0);
+    assert_eq!(ledger.note_rules_version(4)?, 4);
+    assert_eq!((ledger.note_rules_version(3)?, seen(&mut ledger)?), (4, 4));
+    // Budgets and grants share the version.
+    assert_eq!(ledger.apply_budgets(3, &[budget(1, 1)])?, BudgetsApplied::Stale { newest: 4 });
+    ledger.apply_budgets(6, &[budget(5, 1)])?;
+    drop(ledger);
+    let mut ledger = open(place)?;
+    assert_eq!(seen(&mut ledger)?, 6);
+    if ledger.writers() == Writers::Many {
+        let mut other = open(place)?;
+        assert_eq!(other.note_rules_version(7)?, 7);
+        assert_eq!(seen(&mut ledger)?, 7, "noted by another");
+    }
+    ledger.transact(|tx| tx.replace_rules_version(2))?;
+    assert_eq!((seen(&mut ledger)?, ledger.note_rules_version(1)?), (2, 2));
+    assert!(ledger.transact(|tx| tx.replace_rules_version(u64::MAX)).is_err());
+    assert_eq!(seen(&mut ledger)?, 2);
+    clean(place)
+}
+
 /// Of many processes each sets the budgets of the rules that it runs.
 pub(super) fn older_rules(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
