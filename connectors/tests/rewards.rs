@@ -56,7 +56,11 @@ fn start(folder: &Path, connector: Arc<dyn Connector>) -> RewardHandle {
         ..ConnectorOptions::default()
     };
     options.connectors.insert("fake".into(), guard);
-    let ledger = Ledger::open(folder.join("ledger.db"), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
+    let ledger = Ledger::open(
+        folder.join("ledger.db"),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )
+    .unwrap();
     RewardService::start(options, ledger, vec![connector], None, Clock::system()).unwrap()
 }
 

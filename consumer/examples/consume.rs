@@ -54,6 +54,7 @@ fn rules() -> Rules {
         routes: Vec::new(),
         limits: Limits { global: wide, types: [of_type("cash"), of_type("coin")].into() },
         budgets: Vec::new(),
+        caps: Default::default(),
         revocations: Default::default(),
         pacing: Pacing::default(),
     }

@@ -46,6 +46,10 @@ pub enum Reason {
     BudgetExhausted,
     /// No budget covered it, and the service refuses such orders.
     Unbudgeted,
+    /// Its amount is above what one order of its type may have.
+    OverOrderCap,
+    /// What its type may give out over all activities had no room.
+    OverTypeCap,
     /// The downstream refused for good.
     DownstreamRefused,
     /// An operator ended a reservation whose event did not come.

@@ -50,6 +50,12 @@ pub enum Rejection {
     /// No budget covers its activity, scene and type. A replay credits it once there is one.
     #[error("unbudgeted")]
     Unbudgeted,
+    /// Its amount is above the cap of one order of its type. A replay credits it once the cap is raised.
+    #[error("over_order_cap")]
+    OverOrderCap,
+    /// The cap of its type over all activities has no room left. A replay credits it once the cap is raised.
+    #[error("over_type_cap")]
+    OverTypeCap,
     /// No connector takes this bonus type.
     #[error("unknown_type")]
     UnknownType,

@@ -5,6 +5,7 @@ use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::HoldOutcome;
+use std::collections::BTreeMap;
 use windfall_contract::accounts::Withdrawal;
 use windfall_contract::accounts::{Reason, StoredOrder};
 
@@ -176,6 +177,20 @@ impl<'l> Tx<'l> {
             .map_err(|_| LedgerError::Invalid(format!("rules version {version} is beyond 63 bits")))?;
         self.run(|tx| tx.set_rules_version(asked))?;
         Ok(before)
+    }
+
+    /// From now on this transaction gives no order more than the amount that stands at its type; types that are not named
+    /// have no such cap. What is given already, or held, is not looked at again.
+    pub fn cap_orders(&mut self, largest: &BTreeMap<String, i64>) {
+        self.inner.cap_orders(largest);
+    }
+
+    /// Lifts the caps of all types but these. A cap that is set again later counts what was given out meanwhile.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn lift_caps(&mut self, keep: &[&str]) -> Result<(), LedgerError> {
+        self.run(|tx| tx.lift_caps(keep))
     }
 
     /// Sets budgets; those not named stay as they are. A total is never set below what is used and reserved

@@ -24,7 +24,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let callers = args.next().transpose()?.unwrap_or(64);
     let batch = args.next().transpose()?.unwrap_or(256);
     let folder = tempfile::tempdir_in(".")?;
-    let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })?;
+    let ledger = Ledger::open(
+        folder.path().join("ledger.db"),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )?;
     let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system())?;
     let batches: Arc<Vec<(&str, Vec<Bytes>)>> =
         Arc::new((0..events / batch).map(|nth| (TYPES[nth % 10], pack(nth, batch))).collect());

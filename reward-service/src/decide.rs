@@ -4,7 +4,7 @@ use crate::decode::{self, NoOrder};
 use crate::fence::Fence;
 use crate::job::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::{Failed, GrantReply, Rejection};
 use windfall_ledger::{
@@ -101,6 +101,8 @@ impl<'l, 'j> Round<'l, 'j> {
             };
             answers[at] = Answer::Decisions(self.decide(grant, &orders, outcomes)?);
         }
+        // What a downstream has paid is booked, whatever its amount.
+        self.tx.cap_orders(&BTreeMap::new());
         Ok(())
     }
 
@@ -191,13 +193,10 @@ impl<'l, 'j> Round<'l, 'j> {
     }
 
     fn archive_final(&mut self, event: &'j Bytes, order: &Order<'j>, reply: &GrantReply) {
-        let Order { trade_no, activity, scene, bonus_type, .. } = *order;
-        match reply {
-            GrantReply::Rejected(rejection) => {
-                let detail = format!("activity {activity}, scene {scene}, type {bonus_type}");
-                self.archive(Some(trade_no), event, *rejection, &detail);
-            }
-            _ => {}
+        if let GrantReply::Rejected(rejection) = reply {
+            let Order { trade_no, activity, scene, bonus_type, amount, .. } = *order;
+            let detail = format!("activity {activity}, scene {scene}, type {bonus_type}, amount {amount}");
+            self.archive(Some(trade_no), event, *rejection, &detail);
         }
     }
 
@@ -385,6 +384,8 @@ pub(crate) const fn rejection(reason: Reason) -> Rejection {
         Reason::DownstreamRefused => Rejection::DownstreamRefused,
         Reason::Released => Rejection::Released,
         Reason::Unbudgeted => Rejection::Unbudgeted,
+        Reason::OverOrderCap => Rejection::OverOrderCap,
+        Reason::OverTypeCap => Rejection::OverTypeCap,
     }
 }
 

@@ -59,11 +59,7 @@ pub(crate) fn order<'a>(
     read(bytes, bonus_type, now_ms).map(|(order, _)| order)
 }
 
-fn read<'a>(
-    bytes: &'a [u8],
-    bonus_type: Option<&str>,
-    now_ms: i64,
-) -> Result<(Order<'a>, &'a str), NoOrder> {
+fn read<'a>(bytes: &'a [u8], bonus_type: Option<&str>, now_ms: i64) -> Result<(Order<'a>, &'a str), NoOrder> {
     let event = EventRef::parse(bytes).map_err(|bad| NoOrder::malformed(bad.to_string()))?;
     let named = |field: &'static str| move |invalid| NoOrder::malformed(format!("{field} {invalid}"));
     let trade_no = check_trade_no(event.trade_no).map_err(named("trade_no"))?.as_str();

@@ -4,17 +4,27 @@
 //! lowered since. The ledger keeps the newest version that any process of its fleet has run; each transaction that
 //! grants compares, and raises it where its own is newer.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use windfall_ledger::{LedgerError, Tx};
 
-/// Answers the version of the live rules that this process runs.
-pub type RulesVersion = Box<dyn Fn() -> u64 + Send + Sync>;
+/// What a service has to know of the live rules that its process runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RulesInForce {
+    /// Their version.
+    pub version: u64,
+    /// The largest amount of one order, by type; a type that is not named has no such cap.
+    pub order_caps: BTreeMap<String, i64>,
+}
+
+/// Answers what is in force now.
+pub type RunningRules = Box<dyn Fn() -> RulesInForce + Send + Sync>;
 
 /// What a service knows of versions.
 #[derive(Default)]
 pub(crate) struct Fence {
-    own: OnceLock<RulesVersion>,
+    own: OnceLock<RunningRules>,
     /// The newest that the ledger has shown.
     newest: AtomicU64,
     /// It was said that this process is behind.
@@ -23,7 +33,7 @@ pub(crate) struct Fence {
 
 impl Fence {
     /// Follows these rules from now on; the first call holds.
-    pub fn follow(&self, own: RulesVersion) {
+    pub fn follow(&self, own: RunningRules) {
         if self.own.set(own).is_err() {
             tracing::warn!("a reward service follows the rules that it was given first");
         }
@@ -31,7 +41,7 @@ impl Fence {
 
     /// The own version and the newest one, where the own is older.
     pub fn behind(&self) -> Option<(u64, u64)> {
-        let own = self.own.get()?();
+        let own = self.own.get()?().version;
         let newest = self.newest.load(Ordering::Acquire);
         (own < newest).then_some((own, newest))
     }
@@ -41,15 +51,17 @@ impl Fence {
         self.newest.load(Ordering::Acquire)
     }
 
-    /// Whether this transaction may grant. It notes a version that the ledger has not seen.
+    /// Whether this transaction may grant. It notes a version that the ledger has not seen, and keeps to the caps of that
+    /// version.
     pub fn may_grant(&self, tx: &mut Tx<'_>) -> Result<bool, LedgerError> {
         let Some(own) = self.own.get().map(|own| own()) else { return Ok(true) };
         let mut newest = tx.rules_version()?;
-        if newest < own {
-            newest = tx.raise_rules_version(own)?;
+        if newest < own.version {
+            newest = tx.raise_rules_version(own.version)?;
         }
         self.saw(newest);
-        Ok(own >= newest)
+        tx.cap_orders(&own.order_caps);
+        Ok(own.version >= newest)
     }
 
     /// The ledger has shown this version.
@@ -65,7 +77,10 @@ impl Fence {
                  every process on them, then run `windfall rules accept {own} --config FILE`"
             ),
             None if self.told.swap(false, Ordering::AcqRel) => {
-                tracing::info!(newest, "this process runs the newest rules that the ledger has seen, and grants again");
+                tracing::info!(
+                    newest,
+                    "this process runs the newest rules that the ledger has seen, and grants again"
+                );
             }
             _ => {}
         }

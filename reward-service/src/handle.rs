@@ -2,7 +2,7 @@
 
 use crate::claims::InFlightTable;
 use crate::connector::Downstream;
-use crate::fence::{Fence, RulesVersion};
+use crate::fence::{Fence, RunningRules};
 use crate::inbox::{Inbox, NotTaken, Weight};
 use crate::job::{Decision, Grant, How, Job};
 use crate::options::{Payer, RewardOptions};
@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use windfall_contract::Clock;
 use windfall_contract::rewards::{GrantReply, RetryReason};
-use windfall_contract::rules::{Budget, BudgetKind};
+use windfall_contract::rules::{Budget, BudgetKind, Rules};
 use windfall_ledger::{Attempt, BudgetSet, BudgetsApplied, Ledger, LedgerError, LedgerReader};
 
 /// The ledger could not be asked or did not answer.
@@ -65,9 +65,10 @@ impl RewardHandle {
         Self { fuses: Some(fuses), ..self }
     }
 
-    /// Grants only while the ledger has seen no newer rules than `own` answers; until then every event is to be asked for
-    /// again. For the whole service, over all its handles; without it, versions play no part.
-    pub fn follow_rules(&self, own: RulesVersion) {
+    /// Grants only while the ledger has seen no newer rules than `own` answers, and no order above their caps; until then
+    /// every event is to be asked for again. For the whole service, over all its handles; without it, versions and the
+    /// caps of single orders play no part.
+    pub fn follow_rules(&self, own: RunningRules) {
         self.inner.fence.follow(own);
     }
 
@@ -158,25 +159,46 @@ impl RewardHandle {
         Ok(answer.await.map_err(|_| CallError::Closed)??)
     }
 
-    /// Sets the budgets of this version of the live rules; those not named stay as they are. Answers with totals that
-    /// could not be lowered as far as asked, or that a newer version's budgets are set and nothing was changed.
+    /// Sets the budgets of this version of the live rules, without caps; see [`RewardHandle::apply_rules`].
     ///
     /// # Errors
     /// [`CallError`]: none was changed, or nobody knows; set them again.
     pub async fn apply_budgets(&self, version: u64, budgets: &[Budget]) -> Result<BudgetsApplied, CallError> {
-        let budgets = budgets.to_vec();
+        self.apply(version, budgets.to_vec(), BTreeMap::new()).await
+    }
+
+    /// Sets the budgets and the types' caps of these rules. Budgets that they do not name stay as they are, caps that they
+    /// do not name are lifted. Answers with totals that could not be lowered as far as asked, or that newer rules were
+    /// seen and nothing was changed.
+    ///
+    /// # Errors
+    /// [`CallError`]: none was changed, or nobody knows; set them again.
+    pub async fn apply_rules(&self, rules: &Rules) -> Result<BudgetsApplied, CallError> {
+        self.apply(rules.version, rules.budgets.clone(), rules.total_caps()).await
+    }
+
+    async fn apply(
+        &self,
+        version: u64,
+        budgets: Vec<Budget>,
+        caps: BTreeMap<String, i64>,
+    ) -> Result<BudgetsApplied, CallError> {
         let applied = self.call(move |ledger| {
-            let sets: Vec<BudgetSet<'_>> = budgets
-                .iter()
-                .map(|budget| BudgetSet {
-                    activity: &budget.activity,
-                    scene: &budget.scene,
-                    bonus_type: &budget.bonus_type,
-                    total: budget.total,
-                    shards: if budget.kind == BudgetKind::Strict { 0 } else { budget.shards },
-                })
-                .collect();
-            ledger.apply_budgets(version, &sets)
+            let budgets = budgets.iter().map(|budget| BudgetSet {
+                activity: &budget.activity,
+                scene: &budget.scene,
+                bonus_type: &budget.bonus_type,
+                total: budget.total,
+                shards: if budget.kind == BudgetKind::Strict { 0 } else { budget.shards },
+            });
+            let caps = caps.iter().map(|(bonus_type, total)| BudgetSet {
+                activity: "*",
+                scene: "*",
+                bonus_type,
+                total: *total,
+                shards: 1,
+            });
+            ledger.apply_budgets(version, &budgets.chain(caps).collect::<Vec<_>>())
         });
         let applied = applied.await?;
         self.inner.fence.saw(match applied {

@@ -79,7 +79,7 @@ mod writer;
 pub use async_grant::{
     AckMode, AsyncGrantOptions, AsyncGrantReply, AsyncGrants, EventQueue, NotQueued, ReleaseError, SceneSteps,
 };
-pub use fence::RulesVersion;
+pub use fence::{RulesInForce, RunningRules};
 pub use handle::{CallError, Fuses, RewardHandle};
 pub use options::{ConnectorOptions, GrantObserver, Payer, RewardOptions};
 pub use outbox::{Again, Rewritten};

@@ -27,6 +27,10 @@ declare_metrics! {
             pub budget_exhausted: u64 as "budget_exhausted",
             /// Rejected since no budget covers it.
             pub unbudgeted: u64 as "unbudgeted",
+            /// Rejected since its amount is above the cap of one order.
+            pub over_order_cap: u64 as "over_order_cap",
+            /// Rejected since the cap of its type over all activities has no room.
+            pub over_type_cap: u64 as "over_type_cap",
             /// Rejected for any other reason.
             pub rejected: u64 as "rejected",
             /// To be asked again because of a downstream.
@@ -49,6 +53,8 @@ impl TypeStats {
             GrantReply::Rejected(Rejection::ForeignApp) => &mut self.foreign_app,
             GrantReply::Rejected(Rejection::BudgetExhausted) => &mut self.budget_exhausted,
             GrantReply::Rejected(Rejection::Unbudgeted) => &mut self.unbudgeted,
+            GrantReply::Rejected(Rejection::OverOrderCap) => &mut self.over_order_cap,
+            GrantReply::Rejected(Rejection::OverTypeCap) => &mut self.over_type_cap,
             GrantReply::Rejected(_) => &mut self.rejected,
             GrantReply::Retry {
                 reason: RetryReason::DownstreamRetry | RetryReason::DownstreamTimeout,

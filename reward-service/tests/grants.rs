@@ -1,5 +1,5 @@
 //! Grants that the ledger pays, the archive, and callers that come at once.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::cloned_ref_to_slice_refs)] // a test fails by panicking; one event reads as a list of one
 
 mod support;
 
@@ -12,9 +12,13 @@ use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::rewards::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Budget, BudgetKind};
-use windfall_ledger::{ArchiveFilter, BudgetsApplied, Ledger, LedgerOptions, LedgerReader, Unbudgeted};
+use windfall_ledger::{
+    ArchiveFilter, BudgetSet, BudgetsApplied, Ledger, LedgerOptions, LedgerReader, Unbudgeted,
+};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::{Payer, ReplayError, RewardHandle, RewardOptions, RewardService, StartError};
+use windfall_reward_service::{
+    Payer, ReplayError, RewardHandle, RewardOptions, RewardService, RulesInForce, StartError,
+};
 
 fn budget(total: i64, shards: u32) -> Budget {
     Budget {
@@ -144,7 +148,8 @@ async fn an_event_of_another_app_is_archived_and_credited_when_the_app_is_taken(
     let rewards = start_with(folder.path(), options.clone(), vec![Arc::clone(&badges) as _]);
     let of = |app_id, trade_no, bonus_type| bytes(EventRef { app_id, ..event(trade_no, 7, bonus_type, 5) });
     let foreign = GrantReply::Rejected(Rejection::ForeignApp);
-    let events = [of("app", "a", "cash"), of("other", "b", "cash"), of("", "c", "cash"), of("App", "d", "cash")];
+    let events =
+        [of("app", "a", "cash"), of("other", "b", "cash"), of("", "c", "cash"), of("App", "d", "cash")];
     let first = [GrantReply::Credited, foreign.clone(), GrantReply::Credited, foreign.clone()];
     assert_eq!(rewards.grant_batch("cash", &events).await, first);
     assert_eq!(rewards.grant_batch("badge", &[of("other", "e", "badge")]).await, [foreign.clone()]);
@@ -154,8 +159,15 @@ async fn an_event_of_another_app_is_archived_and_credited_when_the_app_is_taken(
     let numbers: Vec<_> = archive.iter().map(|one| one.trade_no.as_deref().unwrap()).collect();
     assert_eq!(numbers, ["b", "d", "e"]);
     assert!(archive[0].detail.contains("\"other\""), "{}", archive[0].detail);
-    assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, foreign, "a replay changes no option");
-    assert_eq!((rewards.stats().types["cash"].foreign_app, rewards.stats().types["badge"].foreign_app), (3, 1));
+    assert_eq!(
+        rewards.replay(archive[0].id, "ann").await.unwrap().reply,
+        foreign,
+        "a replay changes no option"
+    );
+    assert_eq!(
+        (rewards.stats().types["cash"].foreign_app, rewards.stats().types["badge"].foreign_app),
+        (3, 1)
+    );
     rewards.close();
     drop((rewards, badges));
     options.apps = apps(&["app", "other"]);
@@ -212,7 +224,10 @@ async fn a_process_with_older_rules_than_the_ledger_has_seen_grants_nothing_unti
     rewards.call(|ledger| ledger.note_rules_version(5)).await.unwrap();
     let version = Arc::new(AtomicU64::new(3));
     let own = Arc::clone(&version);
-    rewards.follow_rules(Box::new(move || own.load(Ordering::SeqCst)));
+    rewards.follow_rules(Box::new(move || RulesInForce {
+        version: own.load(Ordering::SeqCst),
+        ..RulesInForce::default()
+    }));
     let (cash, badge) = ([cash("a", 1, 5), cash("b", 2, 5)], [support::badge("c")]);
     let later = GrantReply::Retry { after_ms: 1_000, reason: RetryReason::OldRules };
     assert!(!RetryReason::OldRules.is_failure(), "it never archives an event");
@@ -251,6 +266,49 @@ async fn a_process_with_older_rules_than_the_ledger_has_seen_grants_nothing_unti
 }
 
 #[tokio::test]
+async fn caps_are_kept_and_changed_while_grants_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let book = folder.path().join("badges.book");
+    let fake = Arc::new(FakeDownstream::open(book, FakeOptions::default(), Clock::system()).unwrap());
+    let rewards = start_with(folder.path(), support::badge_options(), vec![Arc::clone(&fake) as _]);
+    let rules = Arc::new(Mutex::new(RulesInForce { version: 1, order_caps: [("cash".into(), 10)].into() }));
+    let own = Arc::clone(&rules);
+    rewards.follow_rules(Box::new(move || own.lock().clone()));
+    let caps = |version: u64, cash: i64, badge: i64| {
+        let set = |bonus_type, total| BudgetSet { activity: "*", scene: "*", bonus_type, total, shards: 1 };
+        rewards.call(move |ledger| ledger.apply_budgets(version, &[set("cash", cash), set("badge", badge)]))
+    };
+    caps(1, 25, 1).await.unwrap();
+    let over_order = GrantReply::Rejected(Rejection::OverOrderCap);
+    let over_type = GrantReply::Rejected(Rejection::OverTypeCap);
+    let cash = [cash("a", 1, 11), cash("b", 1, 10), cash("c", 1, 10), cash("d", 1, 6)];
+    let first = [over_order.clone(), GrantReply::Credited, GrantReply::Credited, over_type.clone()];
+    assert_eq!(rewards.grant_batch("cash", &cash).await, first);
+    assert_eq!(rewards.grant_batch("badge", &[support::badge("e")]).await, [GrantReply::Credited]);
+    assert_eq!(rewards.grant_batch("badge", &[support::badge("f")]).await, [over_type]);
+    assert_eq!(fake.payments(), 1, "what is over the cap is not asked of the downstream");
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let reasons: Vec<_> = archive.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(reasons, ["over_order_cap", "over_type_cap", "over_type_cap"]);
+    assert!(archive[0].detail.contains("amount 11"), "{}", archive[0].detail);
+    let stats = rewards.stats();
+    assert_eq!((stats.types["cash"].over_order_cap, stats.types["cash"].over_type_cap), (1, 1));
+    assert_eq!(stats.types["badge"].over_type_cap, 1);
+    // Both are raised by newer rules, while the service runs.
+    *rules.lock() = RulesInForce { version: 2, order_caps: [("cash".into(), 11)].into() };
+    caps(2, 37, 2).await.unwrap();
+    for one in &archive {
+        assert_eq!(rewards.replay(one.id, "ann").await.unwrap().reply, GrantReply::Credited, "{one:?}");
+    }
+    assert_eq!(fake.payments(), 2);
+    // A cap that is lowered takes nothing back: a repeat is what it was.
+    *rules.lock() = RulesInForce { version: 3, order_caps: [("cash".into(), 1)].into() };
+    assert!(rewards.grant_batch("cash", &cash).await.iter().all(|one| *one == GrantReply::AlreadyCredited));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
 async fn a_type_that_nobody_pays_is_rejected_and_archived() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = RewardOptions { default_pays: Payer::Nobody, ..RewardOptions::default() };
@@ -267,7 +325,11 @@ async fn a_type_that_nobody_pays_is_rejected_and_archived() {
 #[test]
 fn a_connector_that_is_not_there_is_an_error_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
+    let ledger = Ledger::open(
+        ledger_path(folder.path()),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )
+    .unwrap();
     let options = support::badge_options();
     let error = RewardService::start(options, ledger, vec![], None, Clock::system()).map(|_| ());
     assert!(matches!(error, Err(StartError::UnknownConnector { .. })), "{error:?}");
@@ -347,7 +409,9 @@ async fn one_order_asked_by_many_at_once_credits_once() {
 async fn the_observer_hears_of_every_credit_after_it_is_durable() {
     let folder = tempfile::tempdir().unwrap();
     let path = ledger_path(folder.path());
-    let ledger = Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
+    let ledger =
+        Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+            .unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&heard);
     let observer = move |credited: &[(i64, &str)]| {
@@ -376,7 +440,11 @@ async fn the_observer_hears_of_every_credit_after_it_is_durable() {
 async fn a_full_store_answers_retry_and_takes_the_same_batch_later() {
     let folder = tempfile::tempdir().unwrap();
     let path = ledger_path(folder.path());
-    let small = LedgerOptions { max_bytes: Some(300 * 1024), unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
+    let small = LedgerOptions {
+        max_bytes: Some(300 * 1024),
+        unbudgeted: Unbudgeted::Allow,
+        ..LedgerOptions::default()
+    };
     let ledger = Ledger::open(&path, &small).unwrap();
     let rewards =
         RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system()).unwrap();
@@ -545,7 +613,11 @@ async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
 #[tokio::test]
 async fn a_type_that_changes_hands_pays_no_reserved_order_twice() {
     let folder = tempfile::tempdir().unwrap();
-    let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
+    let mut ledger = Ledger::open(
+        ledger_path(folder.path()),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )
+    .unwrap();
     let order = windfall_ledger::Order {
         trade_no: "a",
         user_id: 1,

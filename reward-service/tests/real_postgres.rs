@@ -16,7 +16,7 @@ use windfall_contract::connector::Connector;
 use windfall_contract::rewards::{GrantReply, RetryReason, Rewards};
 use windfall_ledger::{ArchiveFilter, BudgetSet, Ledger, LedgerReader, PostgresOptions, Unbudgeted};
 use windfall_reward_service::{
-    ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
+    ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService, RulesInForce,
 };
 use windfall_servers::{Private, Servers};
 
@@ -43,7 +43,11 @@ fn start(url: &str, options: &PostgresOptions) -> RewardHandle {
 async fn until_final(rewards: &RewardHandle, batch: u64, credited: &AtomicU64) {
     let events: Vec<_> = (0..40)
         .map(|at| {
-            cash(&format!("order/{batch:05}/{at:02}"), i64::try_from(1 + (batch * 40 + at) % USERS).unwrap(), 3)
+            cash(
+                &format!("order/{batch:05}/{at:02}"),
+                i64::try_from(1 + (batch * 40 + at) % USERS).unwrap(),
+                3,
+            )
         })
         .collect();
     let started = Instant::now();
@@ -114,9 +118,13 @@ async fn a_process_with_older_rules_grants_nothing_once_another_runs_newer_ones(
     let versions = [1, 2].map(|version| Arc::new(AtomicU64::new(version)));
     for (service, version) in services.iter().zip(&versions) {
         let own = Arc::clone(version);
-        service.follow_rules(Box::new(move || own.load(Ordering::SeqCst)));
+        service.follow_rules(Box::new(move || RulesInForce {
+            version: own.load(Ordering::SeqCst),
+            ..RulesInForce::default()
+        }));
     }
-    let grant = async |at: usize, name: &str| services[at].grant_batch("cash", &[cash(name, 1, 3)]).await.remove(0);
+    let grant =
+        async |at: usize, name: &str| services[at].grant_batch("cash", &[cash(name, 1, 3)]).await.remove(0);
     assert_eq!(grant(0, "a").await, GrantReply::Credited);
     assert_eq!(grant(1, "b").await, GrantReply::Credited);
     for _ in 0..8 {
@@ -250,7 +258,7 @@ async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
                 let nth = (nth + task / 2 * 40) % OUTS;
                 let order = Withdrawal {
                     id: format!("out/{nth:04}"),
-                    user_id: i64::try_from(nth % OUT_USERS).unwrap(),
+                    user_id: i64::try_from(1 + nth % OUT_USERS).unwrap(),
                     bonus_type: "cash".into(),
                     amount: 4,
                 };

@@ -290,7 +290,11 @@ impl Pipeline {
                 Fates::note(&credited.credited_us, number, now_us);
             }
         });
-        let ledger = Ledger::open(dir.join("ledger.db"), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
+        let ledger = Ledger::open(
+            dir.join("ledger.db"),
+            &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+        )
+        .unwrap();
         let rewards = RewardService::start(
             RewardOptions::default(),
             ledger,

@@ -114,7 +114,9 @@ async fn each_order_once_and_each_withdrawal_once() {
         }
     });
     let path = folder.path().join("ledger.db");
-    let ledger = Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
+    let ledger =
+        Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+            .unwrap();
     let rewards =
         RewardService::start(RewardOptions::default(), ledger, vec![], Some(observer), Clock::system())
             .unwrap();

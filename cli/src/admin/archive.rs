@@ -15,7 +15,7 @@ use windfall_contract::connector::Connector;
 use windfall_contract::rewards::GrantReply;
 use windfall_ledger::{ArchiveFilter, Archived, Unbudgeted};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::{Replayed, RewardService};
+use windfall_reward_service::{Replayed, RewardService, RulesInForce};
 
 /// Entries of one page.
 const PAGE: u32 = 1_000;
@@ -167,9 +167,9 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
         }) {
             // A budget that was raised since is what a replay often waits for.
             let rules = windfall_config::parse_rules(&rules, None)?;
-            let version = rules.version;
-            rewards.follow_rules(Box::new(move || version));
-            rewards.apply_budgets(version, &rules.budgets).await?;
+            let own = RulesInForce { version: rules.version, order_caps: rules.order_caps() };
+            rewards.follow_rules(Box::new(move || own.clone()));
+            rewards.apply_rules(&rules).await?;
         }
         let mut replayed = Vec::new();
         for id in ids {

@@ -238,11 +238,15 @@ fn show(place: &RulesPlace, json: bool) -> Result<()> {
             })
         })
         .collect();
+    let cap =
+        |cap: &windfall_contract::rules::Cap| serde_json::json!({"order": cap.order, "total": cap.total});
+    let caps: serde_json::Map<_, _> = rules.caps.iter().map(|(name, own)| (name.clone(), cap(own))).collect();
     let object = serde_json::json!({
         "version": rules.version,
         "queues": queues,
         "limits": {"global": limit(rules.limits.global), "types": types},
         "budgets": budgets,
+        "caps": caps,
     });
     println!("{}", serde_json::to_string_pretty(&object)?);
     Ok(())

@@ -14,7 +14,7 @@ mod polled_metrics;
 mod role;
 mod run;
 
-pub use options::ServiceOptions;
 pub use fake::{FakeArgs, fake_downstream};
+pub use options::ServiceOptions;
 pub use role::Role;
 pub use run::{ServeArgs, ServiceArgs, run, serve};

@@ -1,4 +1,4 @@
-//! Carries the budgets of the live rules to the ledger.
+//! Carries the budgets and the types' caps of the live rules to the ledger.
 
 use super::background::Background;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Sets the budgets of these rules, unless newer rules have set theirs, and says what could not be set as asked. Answers
 /// whether they are set.
 pub async fn set(rewards: &RewardHandle, rules: &Rules) -> Result<bool, CallError> {
-    match rewards.apply_budgets(rules.version, &rules.budgets).await? {
+    match rewards.apply_rules(rules).await? {
         BudgetsApplied::Set(raised) => {
             for one in raised {
                 tracing::warn!(?one, "a budget cannot go below what was given out");
@@ -41,14 +41,15 @@ pub fn follow(rules: LiveRules, rewards: RewardHandle) -> Background {
         let mut applied = None;
         loop {
             let now = Arc::clone(&changes.borrow_and_update());
-            let done = if applied.as_ref() == Some(&now.budgets) {
+            let wanted = (now.budgets.clone(), now.total_caps());
+            let done = if applied.as_ref() == Some(&wanted) {
                 rewards.note_rules_version(now.version).await.map(|()| true)
             } else {
                 set(&rewards, &now).await
             };
             match done {
                 // What was not set, since newer rules had theirs, is set by the next version, and be they the same.
-                Ok(is_set) => applied = is_set.then(|| now.budgets.clone()),
+                Ok(is_set) => applied = is_set.then_some(wanted),
                 Err(error) => {
                     tracing::warn!(%error, "budgets not set yet; trying again");
                     tokio::time::sleep(RETRY).await;

@@ -22,7 +22,7 @@ use windfall_edge::Health;
 use windfall_ledger::Ledger;
 use windfall_queue_virtual::Fanout;
 use windfall_reward_service::{
-    AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
+    AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService, RulesInForce,
 };
 use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_token::KeyRing;
@@ -144,7 +144,10 @@ impl Wiring {
             RewardService::start(options, ledger, connectors, Some(token_drop.observer()), clock.clone())
                 .context("the reward service cannot start")?;
         let own = self.rules.clone();
-        rewards.follow_rules(Box::new(move || own.current().version));
+        rewards.follow_rules(Box::new(move || {
+            let rules = own.current();
+            RulesInForce { version: rules.version, order_caps: rules.order_caps() }
+        }));
         budgets::set(&rewards, &self.rules.current()).await.context("the budgets cannot be set")?;
         self.background.push(budgets::follow(self.rules.clone(), rewards.clone()));
         if has_payers {

@@ -9,7 +9,7 @@ use crate::budget::Take;
 use crate::error::LedgerError;
 use crate::model::{Attempt, Awaits, Finish, Order, OrderOutcome};
 use std::collections::{BTreeSet, HashMap};
-use windfall_contract::accounts::Status;
+use windfall_contract::accounts::{Reason, Status};
 
 impl PgTx<'_> {
     pub(super) fn each(
@@ -154,7 +154,10 @@ impl PgTx<'_> {
         goal: Goal,
     ) -> Result<Vec<Status>, LedgerError> {
         let mut demand = Demand::default();
-        for one in asking {
+        let over_cap = |order: &Order<'_>| {
+            self.order_caps.get(order.bonus_type).is_some_and(|largest| order.amount > *largest)
+        };
+        for one in asking.iter().filter(|one| !over_cap(&batch[one.at])) {
             demand.push(one.at, one.budget_key, batch[one.at].amount);
         }
         let taken = budgets::take(self.session, self.budget_keys, self.unbudgeted, demand, goal.take())?;
@@ -163,7 +166,11 @@ impl PgTx<'_> {
         for one in asking {
             let order = &batch[one.at];
             let took_ms = one.old.map_or(0, |old| order.time_ms.saturating_sub(old.created_ms));
-            let status = taken.refused(one.at).map_or(goal.status(), Status::Rejected);
+            let status = if over_cap(order) {
+                Status::Rejected(Reason::OverOrderCap)
+            } else {
+                taken.refused(one.at).map_or(goal.status(), Status::Rejected)
+            };
             let transfer = if status == Status::Credited { one.transfer } else { 0 };
             // New ones were inserted as if they got it.
             if one.old.is_some() || status != goal.status() {

@@ -6,6 +6,7 @@ use super::session::Session;
 use super::transfers::Transfers;
 use crate::error::LedgerError;
 use crate::model::Unbudgeted;
+use std::collections::BTreeMap;
 
 /// Numbers of transfers that a connection draws at once.
 const BLOCK: i64 = 4_096;
@@ -64,6 +65,8 @@ pub(crate) struct PgTx<'l> {
     /// As it was when the transaction began; 0 for none.
     pub(super) rules_version: i64,
     pub(super) transfers: Transfers,
+    /// The largest amount of one order, by type.
+    pub(super) order_caps: BTreeMap<String, i64>,
     pub(super) committed: bool,
 }
 
@@ -89,8 +92,16 @@ impl<'l> PgTx<'l> {
         unbudgeted: Unbudgeted,
         rules_version: i64,
     ) -> Self {
-        let transfers = Transfers::default();
-        Self { session, budget_keys, numbers, unbudgeted, rules_version, transfers, committed: false }
+        Self {
+            session,
+            budget_keys,
+            numbers,
+            unbudgeted,
+            rules_version,
+            transfers: Transfers::default(),
+            order_caps: BTreeMap::new(),
+            committed: false,
+        }
     }
 }
 

@@ -150,6 +150,9 @@ impl SqliteTx<'_> {
         budget_key: BudgetKey,
         what: Take,
     ) -> Result<Option<Reason>, LedgerError> {
+        if self.order_caps.get(order.bonus_type).is_some_and(|largest| order.amount > *largest) {
+            return Ok(Some(Reason::OverOrderCap));
+        }
         let is_covered = budget_key.covered_by != [0; 3];
         if !budget_key.budgeted && !is_covered && self.ledger.unbudgeted == Unbudgeted::Refuse {
             return Ok(Some(Reason::Unbudgeted));
@@ -161,14 +164,17 @@ impl SqliteTx<'_> {
             }
             return Ok(None);
         }
-        if is_covered {
-            // From all or from none.
-            for id in budget_key.all() {
+        // From all or from none.
+        if is_covered || budget_key.cap != 0 {
+            for id in budget_key.all().filter(|id| *id != budget_key.cap) {
                 if !self.shards_of(id)?.fits(order.amount) {
                     return Ok(Some(Reason::BudgetExhausted));
                 }
             }
-            for id in budget_key.covered_by.into_iter().filter(|id| *id != 0) {
+            if budget_key.cap != 0 && !self.shards_of(budget_key.cap)?.fits(order.amount) {
+                return Ok(Some(Reason::OverTypeCap));
+            }
+            for id in budget_key.above() {
                 self.shards_of(id)?.take(hash(order.trade_no), order.amount, what);
             }
         }

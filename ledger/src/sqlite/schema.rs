@@ -327,7 +327,11 @@ mod tests {
         let refused = LedgerReader::open(&path).map(drop).unwrap_err().to_string();
         assert!(refused.contains("version 1") && refused.contains("open it for writing"), "{refused}");
         for _ in 0..2 {
-            let mut ledger = Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
+            let mut ledger = Ledger::open(
+                &path,
+                &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+            )
+            .unwrap();
             let order = Order {
                 trade_no: "a",
                 user_id: 7,
@@ -342,7 +346,9 @@ mod tests {
             let others = [Order { scene: "cards", ..order }, Order { activity: "autumn", ..order }];
             assert_eq!(ledger.apply(&others).unwrap(), [OrderOutcome::Conflict; 2]);
         }
-        let mut ledger = Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
+        let mut ledger =
+            Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+                .unwrap();
         let take = Withdrawal { id: "w".into(), user_id: 7, bonus_type: "cash".into(), amount: 4 };
         assert_eq!(ledger.transact(|tx| tx.hold(&[(&take, "")], 2_000)).unwrap(), [HoldOutcome::Held]);
         assert_eq!(ledger.balance(7, "cash").unwrap(), 6);
@@ -360,11 +366,20 @@ mod tests {
         let raw = Connection::open(&path).unwrap();
         // It cannot make its last table.
         raw.execute_batch("CREATE TABLE accounts_2 (x)").unwrap();
-        assert!(Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).is_err());
+        assert!(
+            Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+                .is_err()
+        );
         let version: i64 = raw.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
         assert_eq!(version, 1);
         raw.execute_batch("DROP TABLE accounts_2").unwrap();
         drop(raw);
-        assert_eq!(Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap().balance(7, "cash").unwrap(), 10);
+        assert_eq!(
+            Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+                .unwrap()
+                .balance(7, "cash")
+                .unwrap(),
+            10
+        );
     }
 }

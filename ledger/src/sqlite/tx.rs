@@ -9,6 +9,7 @@ use crate::error::LedgerError;
 use crate::model::{Attempt, Awaits, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::{End, Held, HoldOutcome};
 use rusqlite::OptionalExtension;
+use std::collections::BTreeMap;
 use windfall_contract::accounts::{Reason, StoredOrder};
 
 impl Transaction for SqliteTx<'_> {
@@ -91,6 +92,14 @@ impl Transaction for SqliteTx<'_> {
                  ON CONFLICT (one) DO UPDATE SET version = max(version, excluded.version) RETURNING version",
             )?
             .query_row([version], |row| row.get(0))?)
+    }
+
+    fn cap_orders(&mut self, largest: &BTreeMap<String, i64>) {
+        self.order_caps.clone_from(largest);
+    }
+
+    fn lift_caps(&mut self, keep: &[&str]) -> Result<(), LedgerError> {
+        SqliteTx::lift_caps(self, keep)
     }
 
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {

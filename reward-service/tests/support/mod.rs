@@ -59,7 +59,11 @@ pub fn start_with(
     options: RewardOptions,
     connectors: Vec<Arc<dyn Connector>>,
 ) -> RewardHandle {
-    let ledger = Ledger::open(ledger_path(folder), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() }).unwrap();
+    let ledger = Ledger::open(
+        ledger_path(folder),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )
+    .unwrap();
     RewardService::start(options, ledger, connectors, None, Clock::system()).unwrap()
 }
 

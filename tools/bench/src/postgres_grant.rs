@@ -57,11 +57,7 @@ pub fn check(url: &str, schemas: &[&PostgresOptions]) -> Result<()> {
 }
 
 pub fn schema(name: &str) -> PostgresOptions {
-    PostgresOptions {
-        schema: name.into(),
-        unbudgeted: Unbudgeted::Allow,
-        ..PostgresOptions::default()
-    }
+    PostgresOptions { schema: name.into(), unbudgeted: Unbudgeted::Allow, ..PostgresOptions::default() }
 }
 
 pub fn rate(took: Duration) -> f64 {

@@ -54,6 +54,8 @@ enum Op {
         total: i64,
         shards: u32,
     },
+    /// The caps of these rules: of each type, or none.
+    Caps([Option<i64>; 2]),
     Hold(Vec<Take>),
     PayOut(Vec<u8>),
     GiveBack(Vec<u8>),
@@ -112,7 +114,7 @@ impl Dice {
 
     fn op(&mut self) -> Op {
         let replay = self.below(5) == 0;
-        match self.below(23) {
+        match self.below(25) {
             0..4 => Op::Apply { specs: self.specs(), replay },
             4..7 => Op::Reserve { specs: self.specs(), replay },
             7..9 => Op::Post(self.numbers()),
@@ -128,6 +130,7 @@ impl Dice {
             17 => Op::PayOut(self.numbers()),
             18 => Op::GiveBack(self.numbers()),
             19..22 => Op::Promise { specs: self.specs(), replay },
+            22..24 => Op::Caps([0, 1].map(|_| (self.small(3) > 0).then(|| i64::from(self.small(80))))),
             _ => Op::Reopen,
         }
     }
@@ -153,6 +156,7 @@ struct Model {
     orders: BTreeMap<u8, Known>,
     withdrawals: BTreeMap<u8, (Take, WithdrawalStatus)>,
     totals: BTreeMap<(usize, usize), i64>,
+    caps: BTreeMap<usize, i64>,
 }
 
 impl Model {
@@ -192,7 +196,13 @@ impl Model {
             let applies = covers(*own, spec.scene) && covers(*bonus_type, spec.bonus_type);
             !applies || spec.amount <= total - self.taken(*own, *bonus_type)
         });
-        let status = if fits { goal } else { Status::Rejected(Reason::BudgetExhausted) };
+        let cap = self.caps.get(&spec.bonus_type);
+        let is_capped = cap.is_some_and(|cap| spec.amount > cap - self.taken(ALL, spec.bonus_type));
+        let status = match (fits, is_capped) {
+            (false, _) => Status::Rejected(Reason::BudgetExhausted),
+            (true, true) => Status::Rejected(Reason::OverTypeCap),
+            (true, false) => goal,
+        };
         let Spec { user, scene, bonus_type, amount, .. } = *spec;
         self.orders.insert(spec.number, Known { user, scene, bonus_type, amount, status, promised: promise });
         match status {
@@ -345,6 +355,22 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
             assert_eq!(raised.first().map(|raised| raised.total), (holds > *total).then_some(holds));
             model.totals.insert((*scene, *bonus_type), holds);
         }
+        Op::Caps(totals) => {
+            let of = |(at, total): (usize, &Option<i64>)| Some((at, (*total)?));
+            let caps: BTreeMap<usize, i64> = totals.iter().enumerate().filter_map(of).collect();
+            let sets: Vec<BudgetSet<'_>> = caps
+                .iter()
+                .map(|(at, total)| BudgetSet {
+                    activity: "*",
+                    scene: "*",
+                    bonus_type: TYPES[*at],
+                    total: *total,
+                    shards: 1,
+                })
+                .collect();
+            assert!(ledger.apply_budgets(1, &sets)?.is_set());
+            model.caps = caps.into_iter().map(|(at, total)| (at, total.max(model.taken(ALL, at)))).collect();
+        }
         Op::Crash(specs) => {
             let names = names(specs);
             let mut tx = ledger.begin()?;
@@ -398,7 +424,12 @@ fn compare_budgets(ledger: &Ledger, model: &Model) -> Outcome {
         let bonus_type = TYPES.iter().position(|name| *name == budget.bonus_type).unwrap_or(ALL);
         assert_eq!(budget.used, model.sum(scene, bonus_type, Status::Credited));
         assert_eq!(budget.reserved, model.sum(scene, bonus_type, Status::Reserved));
-        assert_eq!(budget.total, model.totals.get(&(scene, bonus_type)).copied());
+        let total = if budget.activity == "*" {
+            model.caps.get(&bonus_type).copied()
+        } else {
+            model.totals.get(&(scene, bonus_type)).copied()
+        };
+        assert_eq!(budget.total, total, "{budget:?}");
         if let Some(total) = budget.total {
             assert!(budget.used + budget.reserved <= total, "I4: {budget:?}");
         }
