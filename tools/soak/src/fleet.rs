@@ -1,0 +1,426 @@
+//! The processes: started from the real binary, killed, frozen, stopped, and started again when they end by
+//! themselves, as systemd would.
+
+use crate::ground::Ground;
+use crate::plan::{How, VOLUMES};
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A role of `windfall`, by its command.
+    Windfall(&'static str),
+    /// This program, with the SDK in it.
+    Sdk,
+}
+
+/// The fleet by the names of its processes, see [`crate::plan::PROCESSES`].
+const MEMBERS: [(&str, Role); 8] = [
+    ("gateway-0", Role::Windfall("sdk-gateway")),
+    ("gateway-1", Role::Windfall("sdk-gateway")),
+    ("sdk", Role::Sdk),
+    ("consumer-0", Role::Windfall("consumer")),
+    ("consumer-1", Role::Windfall("consumer")),
+    ("consumer-2", Role::Windfall("consumer")),
+    ("rewards", Role::Windfall("reward-service")),
+    ("wallet", Role::Windfall("wallet")),
+];
+
+/// Longer than `drain_ms` of the options.
+const STOP_TIMEOUT: Duration = Duration::from_secs(25);
+const RESPAWN_AFTER: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(50);
+
+/// How the fleet is run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FleetOptions {
+    /// Processes may start while a server is away; otherwise they wait for it.
+    pub starts_without_servers: bool,
+    /// The switch of `WINDFALL_SABOTAGE` for all processes.
+    pub sabotage: Option<&'static str>,
+}
+
+struct Process {
+    child: Option<Child>,
+    data: PathBuf,
+    generation: u32,
+    ahead_ms: i64,
+    ended: Option<Instant>,
+}
+
+/// All processes. They are killed when it is dropped.
+pub struct Fleet {
+    ground: Arc<Ground>,
+    options: FleetOptions,
+    processes: BTreeMap<&'static str, Mutex<Process>>,
+    addresses: BTreeMap<&'static str, SocketAddr>,
+    /// Which of [`VOLUMES`] are mounted.
+    volumes: Mutex<Vec<PathBuf>>,
+    skew: Option<PathBuf>,
+    servers_away: AtomicU32,
+    remarks: Mutex<Vec<String>>,
+    ends: AtomicBool,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fleet {
+    /// Starts all and waits until they are ready.
+    pub fn start(ground: Arc<Ground>, options: FleetOptions) -> Result<Self> {
+        let (mut processes, mut addresses) = (BTreeMap::new(), BTreeMap::new());
+        let ports = free_ports(MEMBERS.len())?;
+        let mut volumes = Vec::new();
+        for ((name, _), port) in MEMBERS.iter().zip(ports) {
+            let volume = ground.dir.join("data").join(name);
+            std::fs::create_dir_all(&volume)?;
+            if VOLUMES.contains(name) && mount(&volume) {
+                volumes.push(volume.clone());
+            }
+            let data = volume.join("0");
+            let process = Process { child: None, data, generation: 0, ahead_ms: 0, ended: None };
+            processes.insert(*name, Mutex::new(process));
+            addresses.insert(*name, SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        }
+        let skew = build_skew(&ground.dir);
+        let own = Self {
+            ground,
+            options,
+            processes,
+            addresses,
+            volumes: Mutex::new(volumes),
+            skew,
+            servers_away: AtomicU32::new(0),
+            remarks: Mutex::default(),
+            ends: AtomicBool::new(false),
+        };
+        for (name, _) in MEMBERS {
+            own.launch(name)?;
+        }
+        let until = Instant::now() + Duration::from_secs(180);
+        for (name, role) in MEMBERS {
+            while role != Role::Sdk && !is_ready(own.addresses[name]) {
+                own.check_alive(name)?;
+                if Instant::now() > until {
+                    bail!("{name} is not ready; its log is {}", own.log(name).display());
+                }
+                std::thread::sleep(POLL);
+            }
+        }
+        Ok(own)
+    }
+
+    /// Where a process listens, all through the run.
+    pub fn address(&self, name: &str) -> SocketAddr {
+        self.addresses.get(name).copied().unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 9)))
+    }
+
+    /// What was wrong with processes: ends of their own accord, and stops that were not in order.
+    pub fn remarks(&self) -> Vec<String> {
+        held(&self.remarks).clone()
+    }
+
+    /// Whether disks can be filled and clocks be moved here.
+    pub fn abilities(&self) -> (bool, bool) {
+        (held(&self.volumes).len() == VOLUMES.len(), self.skew.is_some())
+    }
+
+    /// A server is away, or back: processes may have to wait for it.
+    pub fn server_is_away(&self, is_away: bool) {
+        if is_away {
+            self.servers_away.fetch_add(1, SeqCst);
+        } else {
+            self.servers_away.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Does this to a process.
+    pub fn hit(&self, name: &str, how: How) -> Result<()> {
+        let mut process = self.process(name)?;
+        match how {
+            How::Kill => self.kill(&mut process),
+            How::Freeze => signal(&process, Signal::STOP),
+            How::Stop => self.stop(name, &mut process),
+        }
+        Ok(())
+    }
+
+    /// Undoes it.
+    pub fn mend(&self, name: &'static str, how: How) -> Result<()> {
+        match how {
+            How::Freeze => signal(&*self.process(name)?, Signal::CONT),
+            How::Kill | How::Stop => self.launch(name)?,
+        }
+        Ok(())
+    }
+
+    /// Sets the clock of a process that is not running: so far ahead from its next start on.
+    pub fn set_clock(&self, name: &str, ahead_ms: i64) -> Result<()> {
+        self.process(name)?.ahead_ms = ahead_ms;
+        Ok(())
+    }
+
+    /// A killed process gets another data directory; answers the old one.
+    pub fn replace_data(&self, name: &str) -> Result<PathBuf> {
+        let mut process = self.process(name)?;
+        process.generation += 1;
+        let new = process.data.with_file_name(process.generation.to_string());
+        Ok(std::mem::replace(&mut process.data, new))
+    }
+
+    /// Runs a process of the role of `name` on these data for a while, then stops it in order.
+    pub fn adopt(&self, name: &'static str, data: &Path, long: Duration, stop: &AtomicBool) -> Result<()> {
+        let port = free_ports(1)?.remove(0);
+        self.wait_for_servers();
+        let child = self.spawn(name, data, SocketAddr::from((Ipv4Addr::LOCALHOST, port)), 0)?;
+        let mut process =
+            Process { child: Some(child), data: data.to_owned(), generation: 0, ahead_ms: 0, ended: None };
+        let until = Instant::now() + long;
+        while Instant::now() < until && !stop.load(SeqCst) {
+            std::thread::sleep(POLL);
+        }
+        self.stop(&format!("the adopter of {name}"), &mut process);
+        Ok(())
+    }
+
+    /// Starts a process that does not run.
+    pub fn launch(&self, name: &'static str) -> Result<()> {
+        self.wait_for_servers();
+        let mut process = self.process(name)?;
+        if process.child.is_none() && !self.ends.load(SeqCst) {
+            process.child = Some(self.spawn(name, &process.data, self.address(name), process.ahead_ms)?);
+            process.ended = None;
+        }
+        Ok(())
+    }
+
+    /// Starts processes again that have ended by themselves, until the fleet ends. For a thread of its own.
+    pub fn supervise(&self) {
+        while !self.ends.load(SeqCst) {
+            std::thread::sleep(POLL);
+            for (name, process) in &self.processes {
+                let Ok(mut process) = process.try_lock() else { continue };
+                let status = process.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+                if let Some(status) = status {
+                    process.child = None;
+                    process.ended = Some(Instant::now());
+                    self.remark(format!("{name} ended by itself with {}", words(status)));
+                }
+                let is_due = process.ended.is_some_and(|at| at.elapsed() > RESPAWN_AFTER);
+                drop(process);
+                if is_due && let Err(error) = self.launch(name) {
+                    self.remark(format!("{name} cannot be started: {error:#}"));
+                }
+            }
+        }
+    }
+
+    /// Stops all in the order of a reward's way.
+    pub fn close(&self) {
+        self.ends.store(true, SeqCst);
+        for (name, _) in MEMBERS {
+            if let Some(process) = self.processes.get(name) {
+                self.stop(name, &mut held(process));
+            }
+        }
+    }
+
+    /// Kills what still runs, and unmounts the disks.
+    pub fn end(&self) {
+        self.ends.store(true, SeqCst);
+        for process in self.processes.values() {
+            self.kill(&mut held(process));
+        }
+        for volume in held(&self.volumes).drain(..) {
+            if !run("umount", &["-l".as_ref(), volume.as_ref()]) {
+                eprintln!("soak: {} stays mounted", volume.display());
+            }
+        }
+    }
+
+    /// Fills the disk of a process, or frees it again.
+    pub fn fill(&self, name: &str, full: bool) -> Result<()> {
+        let filler = self.ground.dir.join("data").join(name).join("filler");
+        if !full {
+            std::fs::remove_file(&filler)?;
+            return Ok(());
+        }
+        let mut file = std::fs::File::create(&filler)?;
+        for size in [1 << 20, 4 << 10] {
+            let block = vec![1; size];
+            while std::io::Write::write_all(&mut file, &block).is_ok() {}
+        }
+        Ok(())
+    }
+
+    fn process(&self, name: &str) -> Result<MutexGuard<'_, Process>> {
+        Ok(held(self.processes.get(name).with_context(|| format!("there is no process {name}"))?))
+    }
+
+    fn wait_for_servers(&self) {
+        while !self.options.starts_without_servers
+            && self.servers_away.load(SeqCst) > 0
+            && !self.ends.load(SeqCst)
+        {
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn check_alive(&self, name: &str) -> Result<()> {
+        let mut process = self.process(name)?;
+        if let Some(status) = process.child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
+            bail!("{name} has ended with {}; its log is {}", words(status), self.log(name).display());
+        }
+        Ok(())
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.ground.dir.join("logs").join(format!("{name}.log"))
+    }
+
+    fn spawn(&self, name: &'static str, data: &Path, listen: SocketAddr, ahead_ms: i64) -> Result<Child> {
+        let role = MEMBERS.iter().find(|one| one.0 == name).map_or(Role::Sdk, |one| one.1);
+        std::fs::create_dir_all(self.ground.dir.join("logs"))?;
+        let log = OpenOptions::new().create(true).append(true).open(self.log(name))?;
+        let mut command = match role {
+            Role::Windfall(word) => {
+                let mut command = Command::new(&self.ground.program);
+                command.arg(word).arg("--config").arg(self.ground.options());
+                command.arg("--listen").arg(listen.to_string()).arg("--data").arg(data);
+                command
+            }
+            Role::Sdk => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("sdk-process").arg("--run").arg(&self.ground.dir).arg("--data").arg(data);
+                command
+            }
+        };
+        // A group of its own, so that Ctrl-C reaches the soak alone, which then ends its processes.
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        command.env("WINDFALL_SABOTAGE", self.options.sabotage.unwrap_or("")).env("WINDFALL_LOG", "warn");
+        if let (Some(skew), true) = (&self.skew, ahead_ms != 0) {
+            command.env("LD_PRELOAD", skew).env("SOAK_CLOCK_MS", ahead_ms.to_string());
+        }
+        command.spawn().with_context(|| format!("{name} cannot be started"))
+    }
+
+    fn kill(&self, process: &mut Process) {
+        if let Some(mut child) = process.child.take() {
+            // One that has ended cannot be killed, which is as well.
+            child.kill().ok();
+            child.wait().ok();
+        }
+        process.ended = None;
+    }
+
+    fn stop(&self, name: &str, process: &mut Process) {
+        signal(process, Signal::CONT);
+        signal(process, Signal::TERM);
+        let until = Instant::now() + STOP_TIMEOUT;
+        while Instant::now() < until {
+            match process.child.as_mut().map(Child::try_wait) {
+                Some(Ok(None)) => std::thread::sleep(POLL),
+                Some(Ok(Some(status))) => {
+                    process.child = None;
+                    if !status.success() {
+                        self.remark(format!("{name} ended a stop with {}", words(status)));
+                    }
+                    return;
+                }
+                Some(Err(_)) | None => return,
+            }
+        }
+        self.remark(format!("{name} had not ended {STOP_TIMEOUT:?} after SIGTERM"));
+        self.kill(process);
+    }
+
+    fn remark(&self, text: String) {
+        eprintln!("soak: {text}");
+        held(&self.remarks).push(text);
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn words(status: ExitStatus) -> String {
+    status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}"))
+}
+
+fn signal(process: &Process, signal: Signal) {
+    if let Some(child) = &process.child
+        && let Err(error) = kill_process(Pid::from_child(child), signal)
+    {
+        eprintln!("soak: a process cannot be signalled: {error}");
+    }
+}
+
+fn run(program: &str, args: &[&std::ffi::OsStr]) -> bool {
+    let status = Command::new(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// A small disk of its own for a process: `false` where this user may not mount one.
+fn mount(folder: &Path) -> bool {
+    run(
+        "mount",
+        &[
+            "-t".as_ref(),
+            "tmpfs".as_ref(),
+            "-o".as_ref(),
+            "size=64m".as_ref(),
+            "soak".as_ref(),
+            folder.as_ref(),
+        ],
+    )
+}
+
+/// Compiles the library that moves a process's clock; `None` without a C compiler.
+fn build_skew(dir: &Path) -> Option<PathBuf> {
+    let (source, library) = (dir.join("skew.c"), dir.join("skew.so"));
+    std::fs::write(&source, include_str!("skew.c")).ok()?;
+    let args = [
+        "-shared".as_ref(),
+        "-fPIC".as_ref(),
+        "-O1".as_ref(),
+        "-o".as_ref(),
+        library.as_ref(),
+        source.as_ref(),
+    ];
+    run("cc", &args).then_some(library)
+}
+
+fn is_ready(address: SocketAddr) -> bool {
+    let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(2))).build();
+    ureq::Agent::from(config).get(format!("http://{address}/health/ready")).call().is_ok()
+}
+
+/// Ports below the range of outgoing connections, so that nobody is given the port of a process that is away.
+fn free_ports(count: usize) -> Result<Vec<u16>> {
+    let mut draw = crate::draw::Draw::new(crate::journal::now_ms(), u64::from(std::process::id()));
+    let mut free = Vec::new();
+    for _ in 0..10_000 {
+        let port = u16::try_from(10_000 + draw.below(5_000))?;
+        if !free.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            free.push(port);
+        }
+        if free.len() == count {
+            return Ok(free);
+        }
+    }
+    bail!("there are no {count} free ports between 10000 and 15000")
+}

@@ -1,0 +1,242 @@
+//! What the fleet stands on: servers of this run alone, keys, access and options files, and the rules in etcd.
+
+use crate::rules::{History, Rules};
+use crate::sdk_process::Place;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use windfall_servers::{PostgresOptions, Server, Servers};
+
+/// Before the names of topics and keys, and the schema.
+pub const PREFIX: &str = "soak";
+
+/// Servers and shared files. The servers end with it.
+pub struct Ground {
+    /// The directory of this run.
+    pub dir: PathBuf,
+    /// The program `windfall`.
+    pub program: PathBuf,
+    /// The bearer keys by the name of their caller.
+    pub keys: BTreeMap<&'static str, String>,
+    servers: Servers,
+    rules: Mutex<(Rules, u64, History)>,
+}
+
+/// The callers of the soak and their roles.
+const CALLERS: [(&str, &str); 4] =
+    [("activity", "send"), ("wallet", "verify"), ("grants", "grant"), ("operator", "operate")];
+
+impl Ground {
+    /// Starts the servers and writes the files.
+    pub fn make(dir: &Path, program: &Path, rules: Rules, rate_per_s: u64, shop: SocketAddr) -> Result<Self> {
+        let servers = Servers::at(dir.join("servers"));
+        let mut own = Self {
+            dir: dir.to_owned(),
+            program: program.to_owned(),
+            keys: BTreeMap::new(),
+            servers,
+            rules: Mutex::new((rules, 0, History::default())),
+        };
+        // The oracle asks PostgreSQL when a row was committed: no process's clock has a say in that.
+        let settings = vec![("track_commit_timestamp".to_owned(), "on".to_owned())];
+        own.servers.up_as("postgres", PostgresOptions { settings })?;
+        own.servers.up(&["kafka", "kafka2", "rocketmq", "redis", "etcd"])?;
+        own.write_keys()?;
+        std::fs::write(own.options(), own.options_text(shop)?)?;
+        own.place(rate_per_s)?.write(dir)?;
+        own.set_rules(|_| {}, "first version")?;
+        Ok(own)
+    }
+
+    /// A server by its name.
+    pub fn server(&self, name: &str) -> Result<Server> {
+        Ok(self.servers.server(name)?)
+    }
+
+    /// The address of PostgreSQL.
+    pub fn postgres(&self) -> Result<String> {
+        Ok(self.server("postgres")?.url().to_owned())
+    }
+
+    /// The options file of all roles.
+    pub fn options(&self) -> PathBuf {
+        self.dir.join("windfall.toml")
+    }
+
+    /// The key ring.
+    pub fn key_ring(&self) -> PathBuf {
+        self.dir.join("keys.toml")
+    }
+
+    /// The history of the limits.
+    pub fn history(&self) -> History {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner).2.clone()
+    }
+
+    /// The rules as they are now.
+    pub fn rules(&self) -> Rules {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    /// Changes the rules by the operators' own command.
+    pub fn set_rules(&self, change: impl FnOnce(&mut Rules), why: &str) -> Result<()> {
+        let mut held = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = held.0.clone();
+        change(&mut next);
+        let etcd = self.server("etcd")?.url().to_owned();
+        // An earlier command may have been done though its answer was lost.
+        let version = if held.1 == 0 { 1 } else { self.rules_version(&etcd)? };
+        let path = self.dir.join("rules.toml");
+        std::fs::write(&path, next.document(version))?;
+        let path = path.display().to_string();
+        // Processes may follow before the command has ended.
+        held.2.note(crate::journal::now_ms(), next.limits());
+        let args =
+            ["rules", "set", "--etcd", &etcd, "--who", "soak", "--why", why, "--brokers", "a,b,c", &path];
+        if let Err(error) = self.windfall(&args) {
+            let old = held.0.limits();
+            held.2.note(crate::journal::now_ms(), old);
+            return Err(error);
+        }
+        held.1 = version;
+        held.0 = next;
+        Ok(())
+    }
+
+    /// Ends the servers.
+    pub fn end(&self) {
+        if let Err(error) = self.servers.down(&[]) {
+            eprintln!("soak: the servers do not end: {error}");
+        }
+    }
+
+    fn rules_version(&self, etcd: &str) -> Result<u64> {
+        let shown: Value =
+            serde_json::from_str(&self.windfall(&["rules", "show", "--etcd", etcd, "--json"])?)?;
+        shown["version"].as_u64().with_context(|| format!("no version: {shown}"))
+    }
+
+    /// Runs a command of `windfall` to its end.
+    pub fn windfall(&self, args: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        command.args(args).stdin(Stdio::null()).env_remove("WINDFALL_SABOTAGE");
+        let output = command.output().with_context(|| format!("{} cannot be run", self.program.display()))?;
+        if !output.status.success() {
+            bail!("`windfall {}` failed: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn write_keys(&mut self) -> Result<()> {
+        self.windfall(&["keys", "new", "--file", &self.key_ring().display().to_string()])?;
+        let mut access = String::new();
+        for (name, role) in CALLERS {
+            let key: Value = serde_json::from_str(&self.windfall(&["access", "new-key", "--json"])?)?;
+            write!(
+                access,
+                "[[caller]]\nname = {name:?}\ntenant = \"windfall\"\nroles = [{role:?}]\nkey_sha256 = {}\n\
+                 may_name_users = {}\n\n",
+                key["key_sha256"],
+                role == "verify"
+            )?;
+            self.keys.insert(name, key["key"].as_str().context("no key")?.to_owned());
+        }
+        std::fs::write(self.dir.join("access.toml"), access)?;
+        std::fs::write(self.dir.join("shop.secret"), "a secret of the soak, which is nobody's\n")?;
+        Ok(())
+    }
+
+    /// Where the SDK process finds the servers.
+    fn place(&self, rate_per_s: u64) -> Result<Place> {
+        let url = |name: &str| self.server(name).map(|server| server.url().to_owned());
+        Ok(Place {
+            kafka_a: url("kafka")?,
+            kafka_b: url("kafka2")?,
+            proxy: url("rocketmq")?,
+            broker: self.server("rocketmq")?.address("broker")?.to_owned(),
+            etcd: url("etcd")?,
+            prefix: format!("{PREFIX}-"),
+            keys: self.key_ring(),
+            rate_per_s,
+        })
+    }
+
+    fn options_text(&self, shop: SocketAddr) -> Result<String> {
+        let url = |name: &str| self.server(name).map(|server| server.url().to_owned());
+        let rocketmq = self.server("rocketmq")?;
+        let file = |name: &str| self.dir.join(name).display().to_string();
+        let kafka = |name: &str, url: String| {
+            format!(
+                "[brokers.{name}.kafka]\nbootstrap_servers = {url:?}\nprefix = \"{PREFIX}-\"\n\
+                 session_timeout_ms = 6000\nconnect_timeout_ms = 3000\n\n"
+            )
+        };
+        Ok(format!(
+            r#"keys = {keys:?}
+access = {access:?}
+drain_ms = 10000
+
+[sdk]
+spool_bytes = 8388608
+
+[rules.etcd]
+endpoints = [{etcd:?}]
+
+{a}{b}[brokers.c.rocketmq]
+endpoints = [{proxy:?}]
+admin = [{broker:?}]
+prefix = "{PREFIX}-"
+invisible_ms = 10000
+session_timeout_ms = 10000
+# Three consumers, and one that has adopted another's files.
+instances = 4
+
+[tokens.redis]
+urls = [{redis:?}]
+prefix = "{PREFIX}:"
+
+[ledger.postgres]
+url = {postgres:?}
+schema = "{PREFIX}"
+
+[rewards]
+pays = {{ gift = "shop" }}
+
+[grant_async]
+again_after_ms = 5000
+
+[connectors.shop.wire.http]
+url = "http://{shop}/pay"
+allow = ["127.0.0.1"]
+key_id = "soak"
+secret_file = {secret:?}
+wire = {{ plaintext = true }}
+
+[connectors.shop.guard]
+concurrency = 16
+timeout_ms = 600
+"#,
+            keys = file("keys.toml"),
+            access = file("access.toml"),
+            secret = file("shop.secret"),
+            etcd = url("etcd")?,
+            a = kafka("a", url("kafka")?),
+            b = kafka("b", url("kafka2")?),
+            proxy = rocketmq.url(),
+            broker = rocketmq.address("broker")?,
+            redis = url("redis")?,
+            postgres = url("postgres")?,
+        ))
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

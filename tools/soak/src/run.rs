@@ -1,0 +1,264 @@
+//! A run from its start to its verdict.
+
+use crate::chaos::{Chaos, Done};
+use crate::control::Control;
+use crate::fleet::{Fleet, FleetOptions};
+use crate::ground::Ground;
+use crate::journal::{Book, now_ms};
+use crate::load::{self, Load};
+use crate::oracle::{self, Evidence, Verdict};
+use crate::plan::{self, Kind};
+use crate::report::Report;
+use crate::rules::{LONGEST_DELAY_MS, Rules};
+use crate::sdk_process::{JOURNAL, PAUSE};
+use crate::shop::Shop;
+use crate::sql::Sql;
+use anyhow::{Context, Result, bail};
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// What a run is.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Decides the faults.
+    pub seed: u64,
+    /// How long the load lasts.
+    pub length: Duration,
+    /// Rewards per second.
+    pub rate_per_s: u64,
+    /// Kinds of fault.
+    pub kinds: Vec<Kind>,
+    /// What is broken on purpose.
+    pub control: Option<Control>,
+    /// The line that replays it.
+    pub replay: String,
+}
+
+/// After this much more than what is allowed, a fleet that has not drained is not waited for.
+const DRAIN_EXTRA: Duration = Duration::from_secs(30);
+/// Callers ask again for so long after the last fault.
+const SETTLE: Duration = Duration::from_secs(60);
+const EACH: Duration = Duration::from_secs(1);
+
+/// Runs it in this directory with this `windfall`. `None` if it was told to stop.
+pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>) -> Result<Option<Report>> {
+    let seconds = options.length.as_secs().max(1);
+    let scarce_total = load::scarce_asked(options.rate_per_s, seconds) / 2;
+    let rules =
+        Rules::new(options.rate_per_s, scarce_total.max(1_000), options.control == Some(Control::Limits));
+    let shop = Arc::new(Shop::open(options.control == Some(Control::Twice))?);
+    eprintln!("soak: starting servers and processes in {}", dir.display());
+    let ground = Arc::new(Ground::make(dir, program, rules, options.rate_per_s, shop.address())?);
+    // Threads that are left behind by an error hold what they use: the end of a run must not wait for them.
+    let _servers = Finally(|| ground.end());
+    let fleet_options = FleetOptions {
+        starts_without_servers: options.kinds.contains(&Kind::Start),
+        sabotage: options.control.and_then(Control::switch),
+    };
+    let fleet = Arc::new(Fleet::start(Arc::clone(&ground), fleet_options)?);
+    let _processes = Finally(|| fleet.end());
+    let supervisor = {
+        let fleet = Arc::clone(&fleet);
+        std::thread::spawn(move || fleet.supervise())
+    };
+    let kinds = possible(&options.kinds, &fleet);
+    let length_ms = u64::try_from(options.length.as_millis())?;
+    let plan = match options.control {
+        Some(control) => control.plan(),
+        None => plan::plan(options.seed, length_ms, &kinds, LONGEST_DELAY_MS),
+    };
+    eprintln!(
+        "soak: {} faults in {:.0} s; again by: {}",
+        plan.len(),
+        options.length.as_secs_f64(),
+        options.replay
+    );
+    let load = Load::start(&ground, &fleet, options.rate_per_s)?;
+    let chaos = Chaos::start(&plan, &ground, &fleet, &shop, stop);
+    let mut watch = Watch::new(&ground)?;
+    watch.until(options.length, &load, &chaos, stop);
+    std::fs::write(dir.join(PAUSE), "")?;
+    let (done, failures) = chaos.close();
+    if stop.load(SeqCst) {
+        fleet.close();
+        return Ok(None);
+    }
+    let drained = drain(&ground, &mut watch, load, &done, stop)?;
+    fleet.close();
+    if supervisor.join().is_err() {
+        bail!("the supervisor has panicked");
+    }
+    if options.control == Some(Control::Archive) {
+        watch.sql.drop_archive_entry()?;
+    }
+    let mut verdict = judge(&ground, &mut watch.sql, &shop)?;
+    for found in watch.findings {
+        verdict.damage("over_limit", found);
+    }
+    Ok(Some(Report {
+        replay: options.replay.clone(),
+        load_s: options.length.as_secs_f64(),
+        faults: done.into_iter().map(|done| done.fault).collect(),
+        verdict,
+        drained_s: (drained.took.map(|took| took.as_secs_f64()), drained.allowed.as_secs_f64()),
+        backlog: drained.backlog,
+        exits: fleet.remarks(),
+        failures,
+    }))
+}
+
+/// Does something when it is dropped.
+struct Finally<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// The kinds that can be done here.
+fn possible(kinds: &[Kind], fleet: &Fleet) -> Vec<Kind> {
+    let (disks, clocks) = fleet.abilities();
+    let can = |kind: &&Kind| match kind {
+        Kind::Disk if !disks => {
+            eprintln!("soak: no full disks, because this user may not mount a tmpfs");
+            false
+        }
+        Kind::Clock if !clocks => {
+            eprintln!("soak: no clocks that are off, because there is no C compiler");
+            false
+        }
+        _ => true,
+    };
+    kinds.iter().filter(can).copied().collect()
+}
+
+/// Looks at the ledger every second: progress for people, and budgets that must never be over.
+struct Watch {
+    sql: Sql,
+    began: Instant,
+    findings: Vec<String>,
+}
+
+impl Watch {
+    fn new(ground: &Ground) -> Result<Self> {
+        Ok(Self { sql: Sql::new(ground.postgres()?)?, began: Instant::now(), findings: Vec::new() })
+    }
+
+    fn until(&mut self, length: Duration, load: &Load, chaos: &Chaos, stop: &AtomicBool) {
+        let mut looks = 0_u64;
+        while self.began.elapsed() < length && !stop.load(SeqCst) {
+            std::thread::sleep(EACH);
+            looks += 1;
+            // PostgreSQL may be away.
+            let Ok(budgets) = self.sql.budgets(EACH) else { continue };
+            for budget in budgets.iter().filter(|budget| budget.used + budget.reserved > budget.total) {
+                self.findings.push(format!("a budget was over while the load ran: {budget:?}"));
+            }
+            if looks.is_multiple_of(5)
+                && let Ok(decided) = self.sql.decided(EACH)
+            {
+                let (asked, taken) = load.counts();
+                eprintln!(
+                    "{:>7.1} s  callers asked for {asked} rewards, {taken} were taken; {decided} are decided, the SDK's \
+                     with them; {} faults",
+                    self.began.elapsed().as_secs_f64(),
+                    chaos.count()
+                );
+            }
+        }
+    }
+}
+
+struct Drained {
+    backlog: u64,
+    took: Option<Duration>,
+    allowed: Duration,
+}
+
+/// Ends the load and waits until every reward that was asked for is decided.
+fn drain(
+    ground: &Ground,
+    watch: &mut Watch,
+    load: Load,
+    done: &[Done],
+    stop: &AtomicBool,
+) -> Result<Drained> {
+    let last_fault_ms = done.iter().map(|fault| fault.to_ms).max().unwrap_or_else(now_ms);
+    let took = || Duration::from_millis(now_ms().saturating_sub(last_fault_ms));
+    let (backlog, longest) = backlog(&undecided(ground, watch)?, ground);
+    let allowed = longest + Duration::from_secs(30);
+    load.close(SETTLE)?;
+    loop {
+        // A caller that gave up leaves a reward that is not taken, and may never be.
+        let left = undecided(ground, watch)?;
+        if left.is_empty() {
+            return Ok(Drained { backlog, took: Some(took()), allowed });
+        }
+        if took() > allowed + DRAIN_EXTRA || stop.load(SeqCst) {
+            return Ok(Drained { backlog, took: None, allowed });
+        }
+        eprintln!("    {:>5.1} s after the last fault: {} are not decided", took().as_secs_f64(), left.len());
+        std::thread::sleep(EACH);
+    }
+}
+
+/// The bonus types of the rewards that were asked for and are neither credited nor rejected.
+fn undecided(ground: &Ground, watch: &mut Watch) -> Result<Vec<String>> {
+    // The journals first: what they do not have yet is no backlog.
+    let book = read_journals(&ground.dir)?;
+    let orders = watch.sql.orders()?.into_iter().filter(|order| order.status != 0);
+    let decided: HashSet<String> = orders.map(|order| order.trade_no).collect();
+    let left = book
+        .0
+        .into_values()
+        .filter(|asked| asked.refused.is_none() && !decided.contains(&asked.order.trade_no));
+    Ok(left.map(|asked| asked.order.bonus_type).collect())
+}
+
+/// How many are left, and how long the slowest type takes for its own.
+fn backlog(left: &[String], ground: &Ground) -> (u64, Duration) {
+    let limits = ground.rules().limits();
+    let mut by_type: BTreeMap<&str, u64> = BTreeMap::new();
+    for of in left {
+        *by_type.entry(of).or_default() += 1;
+    }
+    let long = |(of, count): (&&str, &u64)| {
+        let rate_per_s = limits.get(*of).map_or(1, |limit| limit.rate_per_s.max(1));
+        Duration::from_millis(count * 1_000 / rate_per_s)
+    };
+    (left.len() as u64, by_type.iter().map(long).max().unwrap_or_default())
+}
+
+fn read_journals(dir: &Path) -> Result<Book> {
+    let entries = std::fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths: Vec<PathBuf> = entries.collect::<Result<_, _>>()?;
+    paths.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("journal-")));
+    paths.sort();
+    let mut book = Book::default();
+    for path in paths {
+        book.read(&path)?;
+    }
+    if !dir.join(JOURNAL).exists() {
+        bail!("the SDK process has no journal");
+    }
+    Ok(book)
+}
+
+fn judge(ground: &Ground, sql: &mut Sql, shop: &Shop) -> Result<Verdict> {
+    let evidence = Evidence {
+        book: read_journals(&ground.dir)?,
+        orders: sql.orders().context("the orders cannot be read")?,
+        transfers: sql.transfers()?,
+        budgets: sql.budgets(Duration::from_secs(60))?,
+        archive: sql.archive()?,
+        balances: sql.balances()?,
+        withdrawals: sql.withdrawals()?,
+        payments: shop.payments(),
+        history: ground.history(),
+    };
+    Ok(oracle::judge(&evidence))
+}
