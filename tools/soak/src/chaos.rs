@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// How long an adopter runs on the files of a process that went for good.
 const ADOPTION: Duration = Duration::from_secs(8);
 
+/// Between two faults of a lane.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+
 /// A fault as it was done.
 #[derive(Debug, Clone)]
 pub struct Done {
@@ -34,6 +37,7 @@ struct Shared {
     fleet: Arc<Fleet>,
     shop: Arc<Shop>,
     began: Instant,
+    length: Duration,
     stop: Arc<AtomicBool>,
     count: AtomicUsize,
     done: Mutex<Vec<Done>>,
@@ -44,6 +48,7 @@ impl Chaos {
     /// Starts the lanes. A stop ends them before the next fault; what is broken is mended in any case.
     pub fn start(
         plan: &[Fault],
+        length: Duration,
         ground: &Arc<Ground>,
         fleet: &Arc<Fleet>,
         shop: &Arc<Shop>,
@@ -54,6 +59,7 @@ impl Chaos {
             fleet: Arc::clone(fleet),
             shop: Arc::clone(shop),
             began: Instant::now(),
+            length,
             stop: Arc::clone(stop),
             count: AtomicUsize::new(0),
             done: Mutex::default(),
@@ -88,8 +94,13 @@ impl Chaos {
 
 impl Shared {
     fn run(&self, fault: &Fault) {
-        self.wait_until(Duration::from_millis(fault.at_ms));
+        // A lane that is behind, because a server took long to come back, leaves some time all the same.
+        self.sleep(Duration::from_millis(fault.at_ms).saturating_sub(self.began.elapsed()).max(LEAST_PAUSE));
         if self.stop.load(SeqCst) {
+            return;
+        }
+        if self.began.elapsed() > self.length {
+            self.say(&format!("the load is over, so this is left out: {}", fault.action));
             return;
         }
         self.count.fetch_add(1, SeqCst);
@@ -198,10 +209,6 @@ impl Shared {
                 result => return result,
             }
         }
-    }
-
-    fn wait_until(&self, since: Duration) {
-        self.sleep(since.saturating_sub(self.began.elapsed()));
     }
 
     fn sleep(&self, long: Duration) {

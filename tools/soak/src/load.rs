@@ -373,10 +373,12 @@ fn withdraw_all(
     loop {
         let next =
             orders.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(Duration::from_millis(100));
+        // Users who have not begun when the load ends do not begin any more.
         let (order, token) = match next {
+            _ if shared.closing.load(Relaxed) => return Ok(()),
             Ok(next) => next,
-            Err(RecvTimeoutError::Timeout) if !shared.closing.load(Relaxed) => continue,
-            Err(_) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
         };
         // A journal has one writer, and knows the orders of its own calls alone: this one says it again.
         journal.asked(std::slice::from_ref(&order))?;

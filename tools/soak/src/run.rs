@@ -9,7 +9,7 @@ use crate::load::{self, Load};
 use crate::oracle::{self, Evidence, Verdict};
 use crate::plan::{self, Kind};
 use crate::report::Report;
-use crate::rules::{LONGEST_DELAY_MS, Rules};
+use crate::rules::{Change, LONGEST_DELAY_MS, Rules};
 use crate::sdk_process::{JOURNAL, PAUSE};
 use crate::shop::Shop;
 use crate::sql::Sql;
@@ -37,8 +37,9 @@ pub struct Options {
     pub replay: String,
 }
 
-/// After this much more than what is allowed, a fleet that has not drained is not waited for.
-const DRAIN_EXTRA: Duration = Duration::from_secs(30);
+/// A fleet that takes longer than is allowed has failed, but is waited for while it decides anything within so long: what
+/// is slow must not be taken for lost.
+const STILL: Duration = Duration::from_secs(45);
 /// Callers ask again for so long after the last fault.
 const SETTLE: Duration = Duration::from_secs(60);
 const EACH: Duration = Duration::from_secs(1);
@@ -47,8 +48,11 @@ const EACH: Duration = Duration::from_secs(1);
 pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>) -> Result<Option<Report>> {
     let seconds = options.length.as_secs().max(1);
     let scarce_total = load::scarce_asked(options.rate_per_s, seconds) / 2;
-    let rules =
+    let mut rules =
         Rules::new(options.rate_per_s, scarce_total.max(1_000), options.control == Some(Control::Limits));
+    if options.control == Some(Control::Limits) {
+        rules.turn(Change::LowLimit, true);
+    }
     let shop = Arc::new(Shop::open(options.control == Some(Control::Twice))?);
     eprintln!("soak: starting servers and processes in {}", dir.display());
     let ground = Arc::new(Ground::make(dir, program, rules, options.rate_per_s, shop.address())?);
@@ -77,7 +81,7 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         options.replay
     );
     let load = Load::start(&ground, &fleet, options.rate_per_s)?;
-    let chaos = Chaos::start(&plan, &ground, &fleet, &shop, stop);
+    let chaos = Chaos::start(&plan, options.length, &ground, &fleet, &shop, stop);
     let mut watch = Watch::new(&ground)?;
     watch.until(options.length, &load, &chaos, stop);
     std::fs::write(dir.join(PAUSE), "")?;
@@ -192,17 +196,22 @@ fn drain(
     let (backlog, longest) = backlog(&undecided(ground, watch)?, ground);
     let allowed = longest + Duration::from_secs(30);
     load.close(SETTLE)?;
+    let (mut least, mut moved) = (usize::MAX, Instant::now());
     loop {
         // A caller that gave up leaves a reward that is not taken, and may never be.
         let left = undecided(ground, watch)?;
         if left.is_empty() {
             return Ok(Drained { backlog, took: Some(took()), allowed });
         }
-        if took() > allowed + DRAIN_EXTRA || stop.load(SeqCst) {
+        if left.len() < least {
+            (least, moved) = (left.len(), Instant::now());
+        }
+        if took() > allowed && moved.elapsed() > STILL || stop.load(SeqCst) {
             return Ok(Drained { backlog, took: None, allowed });
         }
-        eprintln!("    {:>5.1} s after the last fault: {} are not decided", took().as_secs_f64(), left.len());
-        std::thread::sleep(EACH);
+        let by_type = by_type(&left);
+        eprintln!("    {:>5.1} s after the last fault, not decided: {by_type:?}", took().as_secs_f64());
+        std::thread::sleep(EACH * 2);
     }
 }
 
@@ -222,15 +231,19 @@ fn undecided(ground: &Ground, watch: &mut Watch) -> Result<Vec<String>> {
 /// How many are left, and how long the slowest type takes for its own.
 fn backlog(left: &[String], ground: &Ground) -> (u64, Duration) {
     let limits = ground.rules().limits();
-    let mut by_type: BTreeMap<&str, u64> = BTreeMap::new();
-    for of in left {
-        *by_type.entry(of).or_default() += 1;
-    }
     let long = |(of, count): (&&str, &u64)| {
         let rate_per_s = limits.get(*of).map_or(1, |limit| limit.rate_per_s.max(1));
         Duration::from_millis(count * 1_000 / rate_per_s)
     };
-    (left.len() as u64, by_type.iter().map(long).max().unwrap_or_default())
+    (left.len() as u64, by_type(left).iter().map(long).max().unwrap_or_default())
+}
+
+fn by_type(left: &[String]) -> BTreeMap<&str, u64> {
+    let mut counts = BTreeMap::new();
+    for of in left {
+        *counts.entry(of.as_str()).or_default() += 1;
+    }
+    counts
 }
 
 fn read_journals(dir: &Path) -> Result<Book> {
