@@ -60,6 +60,15 @@ pub enum SendError {
     /// fails. Call again in a moment.
     #[error("the spool is full: brokers take events slower than they come; call again in a moment")]
     SpoolFull,
+    /// The queue's share of the spool is spent: its brokers take events slower than they come, or are away. Other queues
+    /// go on. Call again in a moment.
+    #[error(
+        "the share of the spool that queue `{queue}` may take is spent: its brokers take events slower than they come; call again in a moment"
+    )]
+    QueueFull {
+        /// The virtual queue, as the rules name it.
+        queue: String,
+    },
     /// No token could be made. The key ring or the system's randomness is at fault.
     #[error("no token could be minted: {0}")]
     Mint(String),
@@ -87,7 +96,12 @@ impl SendError {
     pub const fn is_worth_retrying(&self) -> bool {
         matches!(
             self,
-            Self::SpoolFull | Self::NoRoute { .. } | Self::Mint(_) | Self::Busy(_) | Self::Unanswered(_)
+            Self::SpoolFull
+                | Self::QueueFull { .. }
+                | Self::NoRoute { .. }
+                | Self::Mint(_)
+                | Self::Busy(_)
+                | Self::Unanswered(_)
         )
     }
 }

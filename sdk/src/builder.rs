@@ -14,6 +14,9 @@ use windfall_contract::tokens::TokenStore;
 use windfall_queue_virtual::{Fanout, FanoutOptions};
 use windfall_token::KeyRing;
 
+/// How long a start waits for topics to be open.
+const START_GRACE: Duration = Duration::from_millis(250);
+
 /// Puts an SDK together. Rules, keys, a spool and the brokers that the rules name are needed; the rest has defaults.
 ///
 /// Made by [`Sdk::builder`]. What it opens the SDK closes: [`Sdk::close`] ends the queues and the watching of the
@@ -24,10 +27,16 @@ pub struct SdkBuilder {
     rules: Option<RulesSource>,
     keys: Option<KeysSource>,
     brokers: BTreeMap<String, BrokerSource>,
-    spool: Option<SpoolMode>,
+    spool: Option<SpoolAt>,
     tokens: Option<Arc<dyn TokenStore>>,
     fanout: FanoutOptions,
     clock: Clock,
+}
+
+enum SpoolAt {
+    /// As durable as the options say.
+    Dir(PathBuf),
+    Mode(SpoolMode),
 }
 
 enum RulesSource {
@@ -119,14 +128,15 @@ impl SdkBuilder {
     }
 
     /// Keeps events in memory-mapped files below `dir` until a broker has them: they survive the death of the
-    /// process (I2).
-    pub fn spool_dir(self, dir: impl Into<PathBuf>) -> Self {
-        self.spool(SpoolMode::Process(dir.into()))
+    /// process (I2), and with [`SdkOptions::spool_durability`] that of the machine.
+    pub fn spool_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.spool = Some(SpoolAt::Dir(dir.into()));
+        self
     }
 
-    /// Keeps events where [`SpoolMode`] says.
+    /// Keeps events where [`SpoolMode`] says, whatever the options' durability.
     pub fn spool(mut self, spool: SpoolMode) -> Self {
-        self.spool = Some(spool);
+        self.spool = Some(SpoolAt::Mode(spool));
         self
     }
 
@@ -155,7 +165,11 @@ impl SdkBuilder {
     }
 
     /// Opens everything, takes over what earlier processes left in the spool (see [`Sdk::inherited`]), and starts
-    /// sending. Blocks until the brokers have answered: on a runtime, call it by `spawn_blocking`.
+    /// sending. Blocks for the disk: on a runtime, call it by `spawn_blocking`.
+    ///
+    /// Brokers may be away: their topics are opened when they come, and events wait in the spool until then
+    /// ([`Sdk::topics`] says how each topic is doing). So that the first packs go where the rules say, a start waits for
+    /// the topics a quarter of a second at most.
     ///
     /// # Errors
     /// [`BuildError`]; nothing is left running.
@@ -163,6 +177,10 @@ impl SdkBuilder {
         let Self { options, rules, keys, brokers, spool, tokens, fanout, clock } = self;
         // What is missing is said before anything is opened.
         let spool = spool.ok_or(BuildError::Missing { what: "a spool", call: "spool_dir" })?;
+        let spool = match spool {
+            SpoolAt::Dir(dir) => options.spool_in(dir),
+            SpoolAt::Mode(mode) => mode,
+        };
         let keys = keys.ok_or(BuildError::Missing { what: "keys", call: "keys_file" })?;
         let rules = rules.ok_or(BuildError::Missing { what: "rules", call: "rules_file" })?;
         let keys = match keys {
@@ -186,6 +204,7 @@ impl SdkBuilder {
         let brokers = brokers.into_iter().map(open).collect::<Result<BTreeMap<_, _>, BuildError>>()?;
         let fanout = Fanout::open(&rules.current(), brokers, fanout, clock.clone());
         let fanout = Arc::new(fanout.map_err(BuildError::Queues)?);
+        fanout.wait_until_open(START_GRACE);
         let parts = SdkParts { spool, keys, rules, fanout: Arc::clone(&fanout), tokens, clock };
         match Sdk::open(options, parts, Some(Owned { rules_source })) {
             Ok((sdk, _inherited)) => Ok(sdk),

@@ -41,7 +41,7 @@ pub enum BuildError {
     /// The live rules cannot be opened, or name brokers that the builder was not given.
     #[error("the live rules cannot be opened: {0}")]
     Rules(#[from] windfall_config::OpenError),
-    /// A broker cannot be opened. Try again when it answers, or correct its options.
+    /// A broker cannot be opened: its options are wrong, or (an embedded one) its files are in use.
     #[error("the broker `{name}` cannot be opened: {source}")]
     Broker {
         /// Its name in the rules.
@@ -49,8 +49,8 @@ pub enum BuildError {
         /// What it said.
         source: windfall_contract::broker::OpenError,
     },
-    /// The topics that the rules name cannot be opened.
-    #[error("the queues of the live rules cannot be opened: {0}")]
+    /// The fan-out cannot be started: one of its options is out of its range, or there is no thread for it.
+    #[error("the queues cannot be started: {0}")]
     Queues(windfall_contract::broker::OpenError),
     /// The SDK itself could not start.
     #[error(transparent)]

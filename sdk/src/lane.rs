@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use windfall_proto::record::Head;
 use windfall_proto::send::SendError;
-use windfall_queue_virtual::{QueueId, Side};
-use windfall_spool::{OpenPack, SealedPack, Spool};
+use windfall_queue_virtual::{Place, QueueId, Shares, Side};
+use windfall_spool::{OpenPack, SealedPack, Spool, Stored};
 
 /// What the packs of a lane have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,16 +53,21 @@ pub(crate) struct Lane {
     shards: Box<[Mutex<Shard>]>,
     /// Packs that are sealed and not yet freed.
     pub(crate) packs_in_flight: AtomicUsize,
+    /// Whether its bonus type has priority 0 (cash).
+    is_first: AtomicBool,
 }
 
 #[derive(Default)]
 struct Shard {
     open: Option<Gathering>,
+    /// Packs that gather no more, and whose last events the disk does not have yet (a spool that is synced).
+    settling: Vec<Gathering>,
     events: u64,
 }
 
 struct Gathering {
     pack: OpenPack,
+    place: Place,
     /// The first event's order number: the record's partition key.
     trade_no: Box<str>,
     opened_ns: u64,
@@ -73,11 +78,14 @@ pub(crate) struct ClosedPack {
     pub(crate) lane: Arc<Lane>,
     pub(crate) pack: SealedPack,
     pub(crate) trade_no: Box<str>,
+    /// Its slot's place in the share of its queue; `None` for a pack that holds no slot of this spool.
+    pub(crate) place: Option<Place>,
 }
 
 /// What an append needs to know of the world.
 pub(crate) struct AppendContext<'a> {
     pub(crate) spool: &'a Spool,
+    pub(crate) shares: &'a Arc<Shares>,
     pub(crate) ready: &'a Ready,
     pub(crate) closed: &'a AtomicBool,
     pub(crate) shard: usize,
@@ -113,11 +121,21 @@ impl Lane {
     pub(crate) fn new(key: LaneKey, shards: usize, pack_events_max: u32) -> Self {
         let label = Label { queue: &key.queue_name, side: key.side }.encode();
         let shards = (0..shards.max(1)).map(|_| Mutex::default()).collect();
-        Self { key, label, pack_events_max, shards, packs_in_flight: AtomicUsize::new(0) }
+        let (packs_in_flight, is_first) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { key, label, pack_events_max, shards, packs_in_flight, is_first }
+    }
+
+    /// Whether its bonus type has priority 0 (cash): some of the room is kept for such lanes.
+    pub(crate) fn is_first(&self) -> bool {
+        self.is_first.load(Relaxed)
+    }
+
+    pub(crate) fn set_first(&self, is_first: bool) {
+        self.is_first.store(is_first, Relaxed);
     }
 
     /// Stores a framed event in the open pack; when this returns Ok it survives the process (I2). Packs that are
-    /// full go to `context.ready`.
+    /// full go to `context.ready`. A spool that is synced is waited for without a lock.
     #[inline]
     pub(crate) fn append(
         self: &Arc<Self>,
@@ -126,43 +144,72 @@ impl Lane {
         trade_no: &str,
         now_ns: impl Fn() -> u64,
     ) -> Result<(), SendError> {
-        let mut shard = self.shards[context.shard % self.shards.len()].lock();
+        let own = &self.shards[context.shard % self.shards.len()];
+        let stored = self.store(&mut own.lock(), context, framed, trade_no, now_ns)?;
+        stored.wait().map_err(|_| {
+            own.lock().events -= 1;
+            SendError::SpoolFull
+        })
+    }
+
+    fn store(
+        self: &Arc<Self>,
+        shard: &mut Shard,
+        context: &AppendContext<'_>,
+        framed: &[u8],
+        trade_no: &str,
+        now_ns: impl Fn() -> u64,
+    ) -> Result<Stored, SendError> {
         // Under the lock: once `close` has passed this shard, nothing comes in behind it.
         if context.closed.load(Relaxed) {
             return Err(SendError::Closed);
         }
-        let stored = shard.open.as_mut().is_some_and(|open| open.pack.append(framed).is_ok());
-        if !stored {
-            self.seal(&mut shard, |full| context.ready.push(full));
-            let gathering = self.open(context.spool, framed, trade_no, now_ns)?;
-            shard.open = Some(gathering);
-        }
+        let stored = shard.open.as_mut().and_then(|open| open.pack.store(framed).ok());
+        let stored = match stored {
+            Some(stored) => stored,
+            None => {
+                self.seal(shard, context.ready);
+                let (gathering, stored) = self.open(context, framed, trade_no, now_ns)?;
+                shard.open = Some(gathering);
+                stored
+            }
+        };
         shard.events += 1;
         if shard.open.as_ref().is_some_and(|open| open.pack.count() >= self.pack_events_max) {
-            self.seal(&mut shard, |full| context.ready.push(full));
+            self.seal(shard, context.ready);
         }
-        Ok(())
+        Ok(stored)
     }
 
     fn open(
         &self,
-        spool: &Spool,
+        context: &AppendContext<'_>,
         framed: &[u8],
         trade_no: &str,
         now_ns: impl Fn() -> u64,
-    ) -> Result<Gathering, SendError> {
+    ) -> Result<(Gathering, Stored), SendError> {
+        let AppendContext { spool, shares, .. } = context;
+        let place = shares.take(self.key.queue, self.is_first()).ok_or_else(|| {
+            let queue = || self.key.queue_name.clone();
+            if shares.is_full() { SendError::SpoolFull } else { SendError::QueueFull { queue: queue() } }
+        })?;
         let mut pack = spool.claim(&self.label).map_err(|_| SendError::SpoolFull)?;
         // Every checked event fits an empty pack, so only a disk that cannot be synced is left.
-        pack.append(framed).map_err(|_| SendError::SpoolFull)?;
-        Ok(Gathering { pack, trade_no: trade_no.into(), opened_ns: now_ns() })
+        let stored = pack.store(framed).map_err(|_| SendError::SpoolFull)?;
+        Ok((Gathering { pack, place, trade_no: trade_no.into(), opened_ns: now_ns() }, stored))
     }
 
-    /// Seals the open pack of a shard if it is `linger_ns` old.
+    /// Seals the open pack of each shard that is `linger_ns` old, and packs that waited for the disk. Waits for no disk
+    /// itself.
     pub(crate) fn seal_due(self: &Arc<Self>, now_ns: u64, linger_ns: u64, ready: &Ready) {
         for shard in &self.shards {
             let mut shard = shard.lock();
             if shard.open.as_ref().is_some_and(|open| now_ns.saturating_sub(open.opened_ns) >= linger_ns) {
-                self.seal(&mut shard, |closed| ready.push(closed));
+                self.seal(&mut shard, ready);
+            }
+            for settled in shard.settling.extract_if(.., |waiting| waiting.pack.settle()) {
+                self.hand_over(settled, ready);
+                self.left();
             }
         }
     }
@@ -178,15 +225,36 @@ impl Lane {
     }
 
     /// Makes a sealed pack from elsewhere (an earlier process, a queue that is gone) one of this lane's.
-    pub(crate) fn adopt(self: &Arc<Self>, pack: SealedPack, trade_no: Box<str>) -> ClosedPack {
+    pub(crate) fn adopt(
+        self: &Arc<Self>,
+        pack: SealedPack,
+        trade_no: Box<str>,
+        mut place: Option<Place>,
+    ) -> ClosedPack {
         self.packs_in_flight.fetch_add(1, Relaxed);
-        ClosedPack { lane: Arc::clone(self), pack, trade_no }
+        if let Some(place) = &mut place {
+            place.move_to(self.key.queue);
+        }
+        ClosedPack { lane: Arc::clone(self), pack, trade_no, place }
     }
 
-    fn seal(self: &Arc<Self>, shard: &mut Shard, closed: impl FnOnce(ClosedPack)) {
-        if let Some(open) = shard.open.take() {
-            let head = encode_head(&self.key.bonus_type, open.pack.count());
-            closed(self.adopt(open.pack.seal(&head), open.trade_no));
+    fn seal(self: &Arc<Self>, shard: &mut Shard, ready: &Ready) {
+        let Some(mut open) = shard.open.take() else { return };
+        if open.pack.settle() {
+            self.hand_over(open, ready);
+        } else {
+            // Counted from here on, so that `close` never misses it.
+            self.packs_in_flight.fetch_add(1, Relaxed);
+            shard.settling.push(open);
+        }
+    }
+
+    /// Hands a pack over to the pump, if the disk has taken any event of it.
+    fn hand_over(self: &Arc<Self>, settled: Gathering, ready: &Ready) {
+        let Gathering { pack, place, trade_no, .. } = settled;
+        if !pack.is_empty() {
+            let head = encode_head(&self.key.bonus_type, pack.count());
+            ready.push(self.adopt(pack.seal(&head), trade_no, Some(place)));
         }
     }
 }

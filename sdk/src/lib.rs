@@ -8,8 +8,9 @@
 //! A call checks its arguments, mints the token, copies the event into the spool and returns: microseconds, no
 //! network, no disk. From then on the event survives the death of the process (I2). The pump gathers events of one
 //! queue, side and type into packs and sends them by the virtual queue; a pack leaves the spool when a broker has
-//! acknowledged it. Where no queue takes a pack it waits there until the rules have one that does. Tokens go to the
-//! token store on the side, which may be down (I8).
+//! acknowledged it. Where no queue takes a pack it waits there until the rules have one that does. Brokers may be away, at
+//! the start as well: calls succeed as long as the spool has room. Tokens go to the token store on the side, which may be
+//! down (I8).
 //!
 //! Drivers are features: `kafka`, `rocketmq`, `embedded` (a broker and a token store on files of this process) and `redis`
 //! (a token store). None is on by default, and none that is off is built. The feature `rpc` has the SDK's gRPC face.
@@ -56,7 +57,7 @@ pub use builder::SdkBuilder;
 pub use error::{BuildError, InitError};
 pub use options::{
     DESCRIPTION_MAX_BYTES, DEVICE_ID_MAX_BYTES, EXTENSION_ENTRIES_MAX, EXTENSION_KEY_MAX_BYTES,
-    EXTENSION_VALUE_MAX_BYTES, SdkOptions, SpoolMode,
+    EXTENSION_VALUE_MAX_BYTES, SdkOptions, SpoolDurability, SpoolMode,
 };
 pub use reward::User;
 pub use scenes::{CardDraw, Fireworks, Prize, RedPacketRain};
@@ -70,7 +71,7 @@ pub use windfall_contract::tokens::TokenStore;
 pub use windfall_proto as proto;
 pub use windfall_proto::send::{SendBonus, SendError};
 pub use windfall_proto::v1::{SendBonusReply, SendBonusRequest};
-pub use windfall_queue_virtual::{Fanout, FanoutOptions};
+pub use windfall_queue_virtual::{Fanout, FanoutOptions, TopicState, TopicStatus};
 pub use windfall_spool::OpenError as SpoolError;
 #[cfg(any(feature = "embedded", feature = "redis"))]
 pub use windfall_store as store;

@@ -45,8 +45,13 @@ pub struct SdkOptions {
     pub shards: usize,
     /// Size of the spool. 256 KiB to 64 GiB; default 64 MiB: about 250,000 events of 200 bytes. Each open pack holds
     /// 64 KiB of it (11 KiB where `pack_events_max` is 1), so it needs room for more packs than there are queues,
-    /// sides, types and shards in use.
+    /// sides, types and shards in use. Where the rules have several queues, one of them may take its part and what the
+    /// others leave, never all of it: see [`windfall_queue_virtual::Shares`].
     pub spool_bytes: u64,
+    /// What an event in the spool's directory survives once its call has returned Ok: `process`, the death of the process,
+    /// or `machine`, that of the machine as well, at the cost of a disk sync, which calls at the same time share. Default
+    /// `process`.
+    pub spool_durability: SpoolDurability,
     /// Tokens of at most 1 KiB that wait for the token store, beside the batches being written; the newest are
     /// dropped and counted beyond. 1 to 10,000,000; default 65,536.
     pub tokens_waiting_max: usize,
@@ -69,6 +74,7 @@ impl Default for SdkOptions {
             pack_events_max: 256,
             shards: 2,
             spool_bytes: 64 << 20,
+            spool_durability: SpoolDurability::Process,
             tokens_waiting_max: 65_536,
             tokens_batch: 1_000,
             tokens_timeout_ms: 500,
@@ -79,6 +85,14 @@ impl Default for SdkOptions {
 }
 
 impl SdkOptions {
+    /// The spool in this directory, as durable as these options say.
+    pub fn spool_in(&self, dir: impl Into<PathBuf>) -> SpoolMode {
+        match self.spool_durability {
+            SpoolDurability::Process => SpoolMode::Process(dir.into()),
+            SpoolDurability::Machine => SpoolMode::Machine(dir.into()),
+        }
+    }
+
     /// The first option that is out of its range, with what is allowed.
     pub(crate) fn out_of_range(&self) -> Option<String> {
         let wrong = |name: &str, value: u64, low: u64, high: u64| {
@@ -110,6 +124,17 @@ impl SdkOptions {
         let own = self.tokens_ttl_by_activity_s.get(activity);
         now_ms.saturating_add(own.unwrap_or(&self.tokens_ttl_s).saturating_mul(1_000))
     }
+}
+
+/// What an event in a spool's directory survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpoolDurability {
+    /// The death of the process.
+    #[default]
+    Process,
+    /// The death of the machine as well.
+    Machine,
 }
 
 /// Where events wait until a broker has acknowledged them. There is no default, so that nobody loses rewards without

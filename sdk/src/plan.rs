@@ -84,7 +84,9 @@ impl LaneTable {
         let lanes = types.map(|bonus_type| {
             let lane = |side| {
                 let queue_name = route.queue.clone();
-                self.lane(LaneKey { queue_name, queue, side, bonus_type: bonus_type.clone() })
+                let lane = self.lane(LaneKey { queue_name, queue, side, bonus_type: bonus_type.clone() });
+                lane.set_first(rules.limits.types.get(bonus_type).is_some_and(|own| own.priority == 0));
+                lane
             };
             (bonus_type.as_str().into(), [lane(Side::Master), lane(Side::Backup)])
         });

@@ -3,11 +3,11 @@
 use crate::lane::{ClosedPack, Lane};
 use crate::sdk::Shared;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use windfall_queue_virtual::{PendingRecord, Undelivered};
-use windfall_spool::SealedPack;
 
 /// Between two looks at the lanes.
 const TICK_MS: u64 = 1;
@@ -22,7 +22,7 @@ const STRETCHED_LINGER_MS: u64 = 250;
 /// Packs that the fan-out gave back. Never more than the spool has slots.
 #[derive(Default)]
 pub(crate) struct Returned {
-    packs: Mutex<Vec<(ClosedPack, Undelivered)>>,
+    packs: Mutex<VecDeque<(ClosedPack, Undelivered)>>,
     /// How many ever came.
     pub(crate) count: AtomicU64,
 }
@@ -30,7 +30,8 @@ pub(crate) struct Returned {
 /// Runs until the SDK is closed and all lanes are empty.
 pub(crate) fn run(shared: &Arc<Shared>) {
     let mut slow_tick_ns = 0;
-    let mut version = shared.plan.load().version;
+    // None: what a run before this one has put aside is looked at once more.
+    let mut version = None;
     loop {
         // Read first: after `close` has set it, one more pass finds every event that got Ok.
         let closing = shared.closed.load(Relaxed);
@@ -38,13 +39,15 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         if now_ns.saturating_sub(slow_tick_ns) >= SLOW_TICK_MS * 1_000_000 {
             slow_tick_ns = now_ns;
             // Read before packs are put aside below: a version that comes in between is seen at the next tick.
-            let version_now = shared.plan.load().version;
+            let version_now = Some(shared.plan.load().version);
             if version_now != version {
                 version = version_now;
                 shared.place_unrouted();
             }
-            let returned = std::mem::take(&mut *shared.returned.packs.lock());
-            for (pack, why) in returned {
+            // One by one: what this thread does not hold survives its panic.
+            let count = shared.returned.packs.lock().len();
+            for _ in 0..count {
+                let Some((pack, why)) = shared.returned.packs.lock().pop_front() else { break };
                 if let Some(pack) = shared.take_back(pack, why) {
                     submit(shared, pack);
                 }
@@ -74,42 +77,61 @@ fn linger_ns(shared: &Shared, lane: &Lane) -> u64 {
 }
 
 /// Hands a pack to the fan-out.
-pub(crate) fn submit(shared: &Arc<Shared>, closed: ClosedPack) {
-    let ClosedPack { lane, pack, trade_no } = closed;
-    let candidates = [(lane.key.queue, lane.key.side)];
-    let parcel = PackInFlight { lane, pack, trade_no, returned: Arc::clone(&shared.returned) };
-    shared.fanout.submit(&candidates, Box::new(parcel));
+pub(crate) fn submit(shared: &Arc<Shared>, pack: ClosedPack) {
+    let candidates = [(pack.lane.key.queue, pack.lane.key.side)];
+    let record = PackInFlight { pack: Some(pack), returned: Arc::clone(&shared.returned) };
+    shared.fanout.submit(&candidates, Box::new(record));
 }
 
 /// A pack on its way. Its bytes stay in the spool until a broker has it.
 struct PackInFlight {
-    lane: Arc<Lane>,
-    pack: SealedPack,
-    trade_no: Box<str>,
+    /// `None` once its fate is known.
+    pack: Option<ClosedPack>,
     /// Not the whole SDK: that holds the fan-out, whose end must not come on a driver's thread.
     returned: Arc<Returned>,
 }
 
+impl PackInFlight {
+    /// Kept whatever the reason: rules may bring the queue back, brokers may recover. A closed fan-out takes nothing
+    /// more, and the pack's slot waits for the next start. // I2
+    fn give_back(&mut self, why: Undelivered) {
+        if let Some(pack) = self.pack.take() {
+            self.returned.count.fetch_add(1, Relaxed);
+            self.returned.packs.lock().push_back((pack, why));
+        }
+    }
+}
+
 impl PendingRecord for PackInFlight {
     fn key(&self) -> &[u8] {
-        self.trade_no.as_bytes()
+        self.pack.as_ref().map_or(&[], |closed| closed.trade_no.as_bytes())
     }
 
     fn payload(&self) -> &[u8] {
-        self.pack.payload()
+        self.pack.as_ref().map_or(&[], |closed| closed.pack.payload())
     }
 
-    fn delivered(self: Box<Self>) {
+    fn is_first(&self) -> bool {
+        self.pack.as_ref().is_some_and(|closed| closed.lane.is_first())
+    }
+
+    fn delivered(mut self: Box<Self>) {
+        let Some(ClosedPack { lane, pack, place, .. }) = self.pack.take() else { return };
         // I2: only now. A pack that dies before this line is sent again, which is harmless (I1).
-        self.pack.free();
-        self.lane.left();
+        pack.free();
+        lane.left();
+        // After the slot: whoever takes the place finds it free.
+        drop(place);
     }
 
-    fn undelivered(self: Box<Self>, why: Undelivered) {
-        let Self { lane, pack, trade_no, returned } = *self;
-        returned.count.fetch_add(1, Relaxed);
-        // Kept whatever the reason: rules may bring the queue back, brokers may recover. A closed fan-out takes
-        // nothing more, and the pack's slot waits for the next start. // I2
-        returned.packs.lock().push((ClosedPack { lane, pack, trade_no }, why));
+    fn undelivered(mut self: Box<Self>, why: Undelivered) {
+        self.give_back(why);
+    }
+}
+
+impl Drop for PackInFlight {
+    /// A thread that held it panicked: it is offered again, like one that found no room.
+    fn drop(&mut self) {
+        self.give_back(Undelivered::Full);
     }
 }

@@ -14,8 +14,9 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use windfall_config::{FileSource, LiveRules};
 use windfall_contract::Clock;
@@ -25,13 +26,13 @@ use windfall_contract::tokens::TokenStore;
 use windfall_proto::send::{SendBonus, SendError};
 use windfall_proto::v1::{SendBonusReply, SendBonusRequest};
 use windfall_proto::{order, record};
-use windfall_queue_virtual::Fanout;
+use windfall_queue_virtual::{Fanout, Shares, ThreadHealth, TopicStatus};
 use windfall_spool::{Durability, Spool, SpoolOptions};
 use windfall_token::{KeyRing, Minter, TokenFields};
 
 /// Between two looks at the rules: far below the second within which they shall be in force.
 const RULES_TICK: Duration = Duration::from_millis(50);
-/// Between two tries to take over rules whose topics cannot be opened.
+/// Between two tries to take over rules that the fan-out refuses.
 const RULES_RETRY: Duration = Duration::from_secs(1);
 
 /// What an SDK is wired to.
@@ -85,7 +86,8 @@ pub struct SdkCloseReport {
 }
 
 impl Sdk {
-    /// Opens the spool, takes over what earlier processes left in it, and starts the pump.
+    /// Opens the spool, takes over what earlier processes left in it, and starts the pump. Waits for no broker: while
+    /// they are away, events wait in the spool.
     ///
     /// # Errors
     /// [`InitError`]; nothing is left running.
@@ -106,8 +108,10 @@ impl Sdk {
         order::check_name(&options.app_id).map_err(|why| InitError::Option(format!("app_id {why}")))?;
         let minter = parts.keys.minter(&options.app_id)?;
         let (spool, recovered) = open_spool(&parts.spool, &options)?;
+        let slots = usize::try_from(spool.usage().slots).unwrap_or(usize::MAX);
         let shared = Arc::new(Shared {
             minter,
+            shares: Shares::new(slots),
             lanes: LaneTable::new(options.shards, options.pack_events_max),
             plan: ArcSwap::default(),
             tokens: parts.tokens.is_some().then(|| Arc::new(TokenBuffer::new(&options))),
@@ -115,6 +119,9 @@ impl Sdk {
             ready: Ready::default(),
             returned: Arc::default(),
             unrouted: Mutex::default(),
+            refused: AtomicU64::new(0),
+            pump_health: ThreadHealth::default(),
+            rules_health: ThreadHealth::default(),
             closed: AtomicBool::new(false),
             give_up: AtomicBool::new(false),
             rules: parts.rules,
@@ -165,6 +172,11 @@ impl Sdk {
     /// The app that this SDK was opened for.
     pub fn app_id(&self) -> &str {
         &self.shared.options.app_id
+    }
+
+    /// How the outbox of each topic is doing, for readiness and reports.
+    pub fn topics(&self) -> Vec<TopicStatus> {
+        self.shared.fanout.topics()
     }
 
     /// Counters.
@@ -244,9 +256,14 @@ pub(crate) struct Shared {
     pub(crate) plan: ArcSwap<Plan>,
     pub(crate) tokens: Option<Arc<TokenBuffer>>,
     spool: Spool,
+    /// Which queue may have how many slots of the spool.
+    pub(crate) shares: Arc<Shares>,
     pub(crate) ready: Ready,
     pub(crate) returned: Arc<Returned>,
-    pub(crate) unrouted: Mutex<Vec<UnroutedPack>>,
+    pub(crate) unrouted: Mutex<VecDeque<UnroutedPack>>,
+    refused: AtomicU64,
+    pub(crate) pump_health: ThreadHealth,
+    pub(crate) rules_health: ThreadHealth,
     pub(crate) closed: AtomicBool,
     pub(crate) give_up: AtomicBool,
     rules: LiveRules,
@@ -299,16 +316,28 @@ impl Shared {
         // Minted first: a token is worth nothing without its event, an event without a token cannot be proved.
         let token = self.minter.mint(&fields, now_ms).map_err(|error| SendError::Mint(error.to_string()))?;
         let shard = own_shard();
-        SCRATCH.with_borrow_mut(|scratch| {
-            scratch.event.clear();
-            let extension = extension.into_iter().flatten();
-            event.encode(extension.map(|(key, value)| (key.as_str(), value.as_str())), &mut scratch.event);
-            scratch.framed.clear();
-            record::push_event(&mut scratch.framed, &scratch.event);
-            let context =
-                AppendContext { spool: &self.spool, ready: &self.ready, closed: &self.closed, shard };
-            lane.append(&context, &scratch.framed, event.trade_no, || self.clock.monotonic_ns())
-        })?;
+        SCRATCH
+            .with_borrow_mut(|scratch| {
+                scratch.event.clear();
+                let extension = extension.into_iter().flatten();
+                event
+                    .encode(extension.map(|(key, value)| (key.as_str(), value.as_str())), &mut scratch.event);
+                scratch.framed.clear();
+                record::push_event(&mut scratch.framed, &scratch.event);
+                let context = AppendContext {
+                    spool: &self.spool,
+                    shares: &self.shares,
+                    ready: &self.ready,
+                    closed: &self.closed,
+                    shard,
+                };
+                lane.append(&context, &scratch.framed, event.trade_no, || self.clock.monotonic_ns())
+            })
+            .inspect_err(|error| {
+                if matches!(error, SendError::SpoolFull | SendError::QueueFull { .. }) {
+                    self.refused.fetch_add(1, Relaxed);
+                }
+            })?;
         if let Some(tokens) = &self.tokens {
             let expires_at_ms = self.options.token_expires_at_ms(event.activity, now_ms);
             tokens.push(shard, event.user_id, event.trade_no, &token, expires_at_ms);
@@ -316,8 +345,7 @@ impl Shared {
         Ok(SendBonusReply { token })
     }
 
-    /// Follows the rules until the SDK is closed. A thread of its own: opening a topic may wait for a broker, and
-    /// neither callers nor the pump shall wait with it. Where a topic cannot be opened the old plan stays.
+    /// Follows the rules until the SDK is closed. Topics are opened in the background by the fan-out.
     pub(crate) fn follow_rules(&self) {
         let mut refused = None;
         while !self.closed.load(Relaxed) {
@@ -341,6 +369,7 @@ impl Shared {
 
     fn take_over(&self, rules: &Rules) -> Result<(), OpenError> {
         self.fanout.apply(rules)?;
+        self.fanout.divide(&self.shares, rules);
         self.plan.store(Arc::new(self.lanes.plan(rules, &self.fanout)));
         Ok(())
     }
@@ -363,6 +392,9 @@ impl Shared {
         let usage = self.spool.usage();
         let lanes = self.lanes.all();
         let count = |pick: fn(&TokenBuffer) -> u64| self.tokens.as_deref().map_or(0, pick);
+        let tokens_health = self.tokens.as_deref().map(|tokens| &tokens.health);
+        let threads = [Some(&self.pump_health), Some(&self.rules_health), tokens_health];
+        let failing = threads.into_iter().flatten().filter(|health| health.is_failing()).count();
         // Its own statement: a guard in the literal below would live until its end.
         let packs_waiting = self.unrouted.lock().len();
         SdkStats {
@@ -371,6 +403,11 @@ impl Shared {
             sent: lanes.iter().map(|lane| lane.events()).sum(),
             packs_in_flight: self.packs_in_flight(),
             spool_slots: (u64::from(usage.slots_in_use), u64::from(usage.slots)),
+            refused: self.refused.load(Relaxed),
+            pump_panics: self.pump_health.panics(),
+            rules_panics: self.rules_health.panics(),
+            tokens_panics: tokens_health.map_or(0, ThreadHealth::panics),
+            failing_threads: u64::try_from(failing).unwrap_or(u64::MAX),
             packs_returned: self.returned.count.load(Relaxed),
             tokens_written: count(|tokens| tokens.written.load(Relaxed)),
             tokens_waiting: self.tokens.as_deref().map_or(0, TokenBuffer::waiting),

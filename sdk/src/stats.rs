@@ -11,6 +11,11 @@ declare_metrics! {
             /// Calls that returned Ok.
             pub sent: u64,
         }
+        counter "windfall_refused_calls_total"
+        "Calls refused because the spool, or the share of it that the event's queue may take, was full" {
+            /// Calls refused because the spool or the queue's share of it was full.
+            pub refused: u64,
+        }
         gauge "windfall_sdk_rules_version" "The version of the live rules that calls follow" {
             /// The version of the rules that calls follow.
             pub rules_version: u64,
@@ -25,6 +30,21 @@ declare_metrics! {
         gauge "windfall_spool_slots" ["state"] "Slots of the spool: in use, and in all" {
             /// Slots of the spool in use, and in all.
             pub spool_slots: (u64, u64) = used_and_all,
+        }
+        counter "windfall_sdk_panics_total" ["thread"]
+        "Panics of the SDK's threads, which start again: the pump, the one that follows the rules, and the one that writes tokens" {
+            /// Panics of the pump.
+            pub pump_panics: u64 as "pump",
+            /// Panics of the thread that follows the rules.
+            pub rules_panics: u64 as "rules",
+            /// Panics of the thread that writes tokens.
+            pub tokens_panics: u64 as "tokens",
+        }
+        gauge "windfall_sdk_failing_threads"
+        "Threads of the SDK that panic again and again; calls still store their events" {
+            /// Threads that panic again and again. Calls still store their events in the spool, but packs, rules or tokens
+            /// go no further: restart the process.
+            pub failing_threads: u64,
         }
         counter "windfall_returned_packs_total" "Times that the fan-out gave a pack back" {
             /// Times that the fan-out gave a pack back.

@@ -71,8 +71,14 @@ impl Drop for Threads {
 
 impl Running {
     fn start(shared: &Arc<Shared>, store: Option<Arc<dyn TokenStore>>) -> std::io::Result<Self> {
-        let pump = spawn("windfall-pump", shared, pump::run)?;
-        let rules = spawn("windfall-rules", shared, |shared| shared.follow_rules())?;
+        let pump = spawn("windfall-pump", shared, |shared| {
+            let is_over = || shared.give_up.load(Relaxed);
+            shared.pump_health.supervise("windfall-pump", is_over, || pump::run(shared));
+        })?;
+        let rules = spawn("windfall-rules", shared, |shared| {
+            let is_over = || shared.closed.load(Relaxed);
+            shared.rules_health.supervise("windfall-rules", is_over, || shared.follow_rules());
+        })?;
         // Last: it is ended by its handle alone.
         let tokens = match (&shared.tokens, store) {
             (Some(buffer), Some(store)) => {
@@ -109,9 +115,7 @@ impl Running {
             std::thread::sleep(Duration::from_millis(1));
         }
         if !rules.is_finished() {
-            tracing::warn!(
-                "a broker is slow to open a topic; the thread that waits for it ends when it answers"
-            );
+            tracing::warn!("the thread that follows the rules takes long to end");
         } else if rules.join().is_err() {
             tracing::error!("the thread that follows the rules had panicked");
         }

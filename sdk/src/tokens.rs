@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use windfall_contract::tokens::{TokenPut, TokenStore};
+use windfall_queue_virtual::ThreadHealth;
 
 /// Between two looks at the buffer. Short enough for a wallet opened at once, long enough to gather a batch.
 const TICK: Duration = Duration::from_millis(2);
@@ -25,6 +26,8 @@ pub(crate) struct TokenBuffer {
     pub(crate) written: AtomicU64,
     pub(crate) dropped: AtomicU64,
     pub(crate) failures: AtomicU64,
+    /// The thread that writes.
+    pub(crate) health: ThreadHealth,
     /// Write what is there, then end.
     closing: AtomicBool,
     /// Drop what is there and end.
@@ -57,6 +60,7 @@ impl TokenBuffer {
             written: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            health: ThreadHealth::default(),
             closing: AtomicBool::new(false),
             give_up: AtomicBool::new(false),
         }
@@ -98,9 +102,15 @@ impl TokenWriter {
         let timeout = Duration::from_millis(options.tokens_timeout_ms);
         let batch = options.tokens_batch;
         let own = Arc::clone(&buffer);
-        let thread = std::thread::Builder::new()
-            .name("windfall-tokens".into())
-            .spawn(move || runtime.block_on(write(&own, &*store, batch, timeout)))?;
+        let thread = std::thread::Builder::new().name("windfall-tokens".into()).spawn(move || {
+            let is_over = || own.give_up.load(Relaxed);
+            own.health.supervise("windfall-tokens", is_over, || {
+                // What the last run held when it panicked; users still hold these tokens.
+                let lost = own.in_hand.swap(0, Relaxed);
+                own.dropped.fetch_add(u64::try_from(lost).unwrap_or(u64::MAX), Relaxed);
+                runtime.block_on(write(&own, &*store, batch, timeout));
+            });
+        })?;
         Ok(Self { buffer, thread })
     }
 

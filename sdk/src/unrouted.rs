@@ -8,13 +8,14 @@ use crate::sdk::{Inherited, Shared};
 use std::sync::Arc;
 use windfall_proto::event::EventRef;
 use windfall_proto::{record, wire};
-use windfall_queue_virtual::Undelivered;
+use windfall_queue_virtual::{Place, Undelivered};
 use windfall_spool::{RecoveredPack, SealedPack};
 
 /// A pack that no queue takes now.
 pub(crate) struct UnroutedPack {
     pack: SealedPack,
     trade_no: Box<str>,
+    place: Option<Place>,
 }
 
 impl Shared {
@@ -30,9 +31,10 @@ impl Shared {
         };
         inherited.packs += 1;
         inherited.events += u64::from(recovered.count());
+        let place = recovered.holds_slot().then(|| self.shares.hold(None));
         let pack = recovered.seal(&head);
         let lane = self.labelled_lane(&pack).or_else(|| self.routed_lane(&pack));
-        if !self.place(lane, pack, trade_no) {
+        if !self.place(lane, pack, trade_no, place) {
             inherited.waiting += 1;
         }
     }
@@ -43,10 +45,10 @@ impl Shared {
             Undelivered::NoQueue | Undelivered::TooLarge => {}
             Undelivered::Full | Undelivered::Closed | Undelivered::PatienceOver => return Some(closed),
         }
-        let ClosedPack { lane: old, pack, trade_no } = closed;
+        let ClosedPack { lane: old, pack, trade_no, place } = closed;
         // The same topics would find it too large again: other rules may bring others.
         let lane = if why == Undelivered::NoQueue { self.routed_lane(&pack) } else { None };
-        if !self.place(lane, pack, trade_no) {
+        if !self.place(lane, pack, trade_no, place) {
             tracing::warn!(%why, queue = old.key.queue_name, "a pack waits in the spool for rules that take it");
         }
         // After it was counted where it is now, so that `close` never misses it.
@@ -56,21 +58,31 @@ impl Shared {
 
     /// Looks for lanes for all packs that wait for one: the rules have changed.
     pub(crate) fn place_unrouted(&self) {
-        let unrouted = std::mem::take(&mut *self.unrouted.lock());
-        for UnroutedPack { pack, trade_no } in unrouted {
+        let count = self.unrouted.lock().len();
+        for _ in 0..count {
+            // One by one: what this thread does not hold survives its panic.
+            let Some(UnroutedPack { pack, trade_no, place }) = self.unrouted.lock().pop_front() else {
+                return;
+            };
             let lane = self.routed_lane(&pack).or_else(|| self.labelled_lane(&pack));
-            self.place(lane, pack, trade_no);
+            self.place(lane, pack, trade_no, place);
         }
     }
 
-    fn place(&self, lane: Option<Arc<Lane>>, pack: SealedPack, trade_no: Box<str>) -> bool {
+    fn place(
+        &self,
+        lane: Option<Arc<Lane>>,
+        pack: SealedPack,
+        trade_no: Box<str>,
+        place: Option<Place>,
+    ) -> bool {
         match lane {
             Some(lane) => {
-                self.ready.push(lane.adopt(pack, trade_no));
+                self.ready.push(lane.adopt(pack, trade_no, place));
                 true
             }
             None => {
-                self.unrouted.lock().push(UnroutedPack { pack, trade_no });
+                self.unrouted.lock().push_back(UnroutedPack { pack, trade_no, place });
                 false
             }
         }

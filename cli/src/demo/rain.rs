@@ -205,7 +205,9 @@ impl Cloud<'_> {
             latencies_ns.record(u64::try_from(called.elapsed().as_nanos())?)?;
             match answer {
                 Ok(reply) => return Ok(Ok(reply.token)),
-                Err(SendError::SpoolFull) if !self.progress.stop.load(Relaxed) => {
+                Err(SendError::SpoolFull | SendError::QueueFull { .. })
+                    if !self.progress.stop.load(Relaxed) =>
+                {
                     self.progress.waits.fetch_add(1, Relaxed);
                     std::thread::sleep(Duration::from_millis(2));
                 }

@@ -39,7 +39,7 @@ pub struct ServiceOptions {
     /// The app that is served; callers of another one are refused. Each app has topics, a token store and a ledger of
     /// its own: those know users and order numbers, not apps. Default `windfall`.
     pub tenant: String,
-    /// How the SDK of the gateway gathers and keeps; The role sets `app_id` and the spool's directory.
+    /// How the SDK of the gateway gathers and keeps. The role sets `app_id` and the spool's directory.
     pub sdk: SdkOptions,
     /// Topics that a consumer reads; none: all that the rules name.
     pub topics: Vec<String>,
@@ -306,6 +306,7 @@ impl ServiceOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use windfall_sdk::SpoolDurability;
 
     fn parse(text: &str) -> ServiceOptions {
         toml::from_str(text).unwrap()
@@ -327,6 +328,16 @@ mod tests {
         assert_eq!(options.grant_async.scenes.len(), 1);
         assert!(options.connectors.contains_key("badges") && options.trace.otlp.is_some());
         options.reward_options().unwrap();
+    }
+
+    #[test]
+    fn a_spool_that_survives_the_machine_is_an_option() {
+        let durability = |text: &str| parse(text).sdk.spool_durability;
+        assert_eq!(durability(""), SpoolDurability::Process);
+        assert_eq!(durability("[sdk]\nspool_durability = \"machine\""), SpoolDurability::Machine);
+        assert!(toml::from_str::<ServiceOptions>("[sdk]\nspool_durability = \"disk\"").is_err());
+        let synced = parse("[sdk]\nspool_durability = \"machine\"").sdk.spool_in("dir");
+        assert_eq!(synced, windfall_sdk::SpoolMode::Machine("dir".into()));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use windfall_queue_virtual::Fanout;
 use windfall_reward_service::{
     AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
 };
-use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SpoolMode};
+use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts};
 use windfall_token::KeyRing;
 use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 use windfall_wallet::{Wallet, WalletParts};
@@ -165,7 +165,7 @@ impl Wiring {
         let fanout = self.fanout.clone().context("a process that sends needs queues")?;
         let app_id = options.app_id.clone();
         let parts = SdkParts {
-            spool: SpoolMode::Process(spool),
+            spool: options.spool_in(spool),
             keys,
             rules: self.rules.clone(),
             fanout,

@@ -7,7 +7,7 @@ use windfall_contract::breaker::{Breaker, Pass};
 
 /// Health of one topic. Counters are read without a lock and may be a moment old.
 pub(super) struct Health {
-    breaker: Mutex<Breaker>,
+    watched: Mutex<Watched>,
     hang_ns: u64,
     in_flight: AtomicU64,
     /// Monotonic ns of the last report, or of the first record after a pause.
@@ -17,10 +17,31 @@ pub(super) struct Health {
     pub(super) failed: AtomicU64,
 }
 
+/// A breaker, and when and why it last changed.
+struct Watched {
+    breaker: Breaker,
+    since_ns: u64,
+    reason: String,
+}
+
+impl Watched {
+    /// Lets `act` change the breaker, and notes the change.
+    fn act(&mut self, now_ns: u64, why: &str, act: impl FnOnce(&mut Breaker)) {
+        let was_open = self.breaker.is_open();
+        act(&mut self.breaker);
+        if self.breaker.is_open() != was_open {
+            self.since_ns = now_ns;
+            self.reason.clear();
+            self.reason.push_str(why);
+        }
+    }
+}
+
 impl Health {
-    pub(super) fn new(options: &FanoutOptions) -> Self {
+    pub(super) fn new(options: &FanoutOptions, now_ns: u64) -> Self {
+        let breaker = Breaker::new(options.breaker_failures, options.breaker_probe_ms * 1_000_000);
         Self {
-            breaker: Mutex::new(Breaker::new(options.breaker_failures, options.breaker_probe_ms * 1_000_000)),
+            watched: Mutex::new(Watched { breaker, since_ns: now_ns, reason: String::new() }),
             hang_ns: options.hang_ms * 1_000_000,
             in_flight: AtomicU64::new(0),
             heard_ns: AtomicU64::new(0),
@@ -33,12 +54,12 @@ impl Health {
     /// Whether the next record may go here. A topic that holds records and says nothing is taken for hung long
     /// before their answers are overdue, so that new records do not queue up behind them.
     pub(super) fn ask(&self, now_ns: u64) -> Pass {
-        let mut breaker = self.breaker.lock();
+        let mut watched = self.watched.lock();
         let silent_ns = now_ns.saturating_sub(self.heard_ns.load(Relaxed));
-        if self.in_flight.load(Relaxed) > 0 && silent_ns > self.hang_ns && !breaker.is_open() {
-            breaker.trip(now_ns);
+        if self.in_flight.load(Relaxed) > 0 && silent_ns > self.hang_ns && !watched.breaker.is_open() {
+            watched.act(now_ns, "it holds records and reports nothing", |breaker| breaker.trip(now_ns));
         }
-        breaker.ask(now_ns)
+        watched.breaker.ask(now_ns)
     }
 
     /// A record is about to be sent here.
@@ -49,13 +70,13 @@ impl Health {
         self.sent.fetch_add(1, Relaxed);
     }
 
-    /// It was not taken; `fault` says whether that speaks against the broker.
-    pub(super) fn refused(&self, fault: bool, now_ns: u64) {
+    /// It was not taken; `fault` says why, where that speaks against the broker.
+    pub(super) fn refused(&self, fault: Option<&str>, now_ns: u64) {
         self.in_flight.fetch_sub(1, Relaxed);
         self.sent.fetch_sub(1, Relaxed);
-        if fault {
+        if let Some(why) = fault {
             self.failed.fetch_add(1, Relaxed);
-            self.breaker.lock().failed(now_ns);
+            self.watched.lock().act(now_ns, why, |breaker| breaker.failed(now_ns));
         }
     }
 
@@ -63,29 +84,40 @@ impl Health {
         self.in_flight.fetch_sub(1, Relaxed);
         self.heard_ns.store(now_ns, Relaxed);
         self.stored.fetch_add(1, Relaxed);
-        self.breaker.lock().succeeded();
+        self.watched.lock().act(now_ns, "", Breaker::succeeded);
     }
 
-    pub(super) fn failed(&self, now_ns: u64) {
+    pub(super) fn failed(&self, why: &str, now_ns: u64) {
         self.in_flight.fetch_sub(1, Relaxed);
         self.heard_ns.store(now_ns, Relaxed);
         self.failed.fetch_add(1, Relaxed);
-        self.breaker.lock().failed(now_ns);
+        self.watched.lock().act(now_ns, why, |breaker| breaker.failed(now_ns));
     }
 
     /// The answer to a record did not come in time.
     pub(super) fn overdue(&self, now_ns: u64) {
         self.in_flight.fetch_sub(1, Relaxed);
         self.failed.fetch_add(1, Relaxed);
-        self.breaker.lock().trip(now_ns);
+        self.watched.lock().act(now_ns, "an answer did not come in time", |breaker| breaker.trip(now_ns));
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.breaker.lock().is_open()
+        self.watched.lock().breaker.is_open()
+    }
+
+    /// Since when (monotonic ns) and why its breaker is open, if it is.
+    pub(super) fn breaker_open(&self) -> Option<(u64, String)> {
+        let watched = self.watched.lock();
+        watched.breaker.is_open().then(|| (watched.since_ns, watched.reason.clone()))
+    }
+
+    /// When its breaker last changed (monotonic ns).
+    pub(super) fn closed_since_ns(&self) -> u64 {
+        self.watched.lock().since_ns
     }
 
     pub(super) fn trips(&self) -> u64 {
-        self.breaker.lock().trips()
+        self.watched.lock().breaker.trips()
     }
 
     pub(super) fn in_flight(&self) -> u64 {

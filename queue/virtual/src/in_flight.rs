@@ -1,8 +1,12 @@
 //! Records on their way: a slab keyed by tag, the retries that are due, the answers that are overdue.
 
+use super::outbox::Outbox;
 use super::pending::PendingRecord;
+use super::shares::Place;
+use super::topology::{QueueId, Side};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 use windfall_contract::broker::{Delivery, Tag};
 
 /// Fewer entries than this are not worth a sweep.
@@ -11,8 +15,12 @@ const SWEEP_FROM: usize = 1_024;
 /// A record and where it has been.
 pub(super) struct InFlightSend {
     pub(super) record: Box<dyn PendingRecord>,
-    /// Topics that it may take, in the order of trying.
-    pub(super) targets: Box<[usize]>,
+    /// Queues that it may take, in the order of trying.
+    pub(super) candidates: Box<[(QueueId, Side)]>,
+    /// Their topics, in the order of trying.
+    pub(super) targets: Box<[Arc<Outbox>]>,
+    /// The topology that they were taken from.
+    pub(super) serial: u64,
     /// Which of them is next (or the one that has it).
     pub(super) at: usize,
     /// Rounds over all targets that failed; the backoff's exponent.
@@ -23,6 +31,20 @@ pub(super) struct InFlightSend {
     pub(super) overdue: u32,
     /// When it is given up (monotonic ns).
     pub(super) until_ns: Option<u64>,
+    /// Its room in the fan-out.
+    pub(super) place: Place,
+}
+
+impl InFlightSend {
+    /// The topic that has it, or that is next.
+    pub(super) fn target(&self) -> &Arc<Outbox> {
+        &self.targets[self.at]
+    }
+
+    /// Goes on to the next topic.
+    pub(super) const fn advance(&mut self) {
+        self.at = (self.at + 1) % self.targets.len();
+    }
 }
 
 enum Slot {
@@ -40,9 +62,6 @@ enum Slot {
 pub(super) struct InFlightTable {
     slots: Vec<(u32, Slot)>,
     vacant: Option<u32>,
-    records_max: usize,
-    /// Records in it, sent or waiting.
-    pub(super) records: usize,
     waiting: BinaryHeap<Reverse<Due>>,
     /// When answers are overdue. An answered record's entry stays until it is on top or swept out.
     overdue: BinaryHeap<Reverse<(u64, Tag)>>,
@@ -58,30 +77,14 @@ pub(super) enum AfterSend {
 }
 
 impl InFlightTable {
-    pub(super) const fn new(records_max: usize) -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             slots: Vec::new(),
             vacant: None,
-            records_max,
-            records: 0,
             waiting: BinaryHeap::new(),
             overdue: BinaryHeap::new(),
             sequence: 0,
         }
-    }
-
-    /// Counts a new record in, or says that there is no room.
-    pub(super) const fn enter(&mut self) -> bool {
-        if self.records >= self.records_max {
-            return false;
-        }
-        self.records += 1;
-        true
-    }
-
-    /// Counts a record out.
-    pub(super) const fn leave(&mut self) {
-        self.records = self.records.saturating_sub(1);
     }
 
     /// A tag for a record that is about to be sent.
@@ -96,7 +99,7 @@ impl InFlightTable {
                 index
             }
             None => {
-                // `enter` bounds the records, and the options bound `records_max` far below 2^32.
+                // The shares bound the records, and the options bound `records_max` far below 2^32.
                 let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
                 self.slots.push((0, Slot::Sending));
                 index

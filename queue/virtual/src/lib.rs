@@ -12,9 +12,13 @@
 //! A record may be stored twice: one whose answer did not come in time is sent to the other topic as well. The order
 //! numbers in it make the second copy harmless (I1); a record that is not sent again would be lost (I2).
 //!
-//! - `options`: all limits and time-outs. `topology`: which queues and topics the rules name. `health`: the breaker of
-//!   a topic. `in_flight`: what is sent and what waits. `fanout`: the rules by which a record goes from one topic to
-//!   the next.
+//! Each topic has an outbox, which connects in the background: neither [`Fanout::open`] nor [`Fanout::apply`] waits for a
+//! broker, and a topic that cannot be opened holds up no other one. [`Fanout::topics`] says how each outbox is doing. The
+//! outbox of a topic that the rules name no longer stays until the fate of what it holds is known.
+//!
+//! - `options`: all limits and time-outs. `topology`: which queues and topics the rules name. `outbox`: the states of a
+//!   topic. `opener`: the threads that open and close producers. `health`: the breaker of a topic. `in_flight`: what is
+//!   sent and what waits. `shares`: which queue may take how much of the room. `sending`: the rules by which a record goes from one topic to the next.
 //!
 //! Not here: what a record holds, and how a queue is read. Queues and topics come from the live rules; brokers are given
 //! by name, whatever their driver.
@@ -63,13 +67,20 @@
 mod fanout;
 mod health;
 mod in_flight;
+mod opener;
 mod options;
+mod outbox;
 mod pending;
+mod sending;
+mod shares;
 mod stats;
+mod supervise;
 mod topology;
 
 pub use fanout::Fanout;
 pub use options::FanoutOptions;
 pub use pending::{PendingRecord, Undelivered};
-pub use stats::{CloseReport, FanoutStats, TopicStats};
+pub use shares::{Place, Shares};
+pub use stats::{CloseReport, FanoutStats, TopicState, TopicStats, TopicStatus};
+pub use supervise::{PANICS_IN_A_ROW_MAX, ThreadHealth};
 pub use topology::{QueueId, Side};

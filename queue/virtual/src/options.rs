@@ -20,7 +20,14 @@ pub struct FanoutOptions {
     pub breaker_failures: u32,
     /// An open breaker lets one record probe this often. 1 to 60,000; default 250.
     pub breaker_probe_ms: u64,
-    /// Records that it carries at most; `submit` gives back what is more. 1 to 1,048,576; default 65,536.
+    /// The longest wait between two attempts to open a topic whose broker is away. 100 to 5,000; default 2,000. It
+    /// begins with 50 ms and doubles.
+    pub open_backoff_max_ms: u64,
+    /// The wait between two attempts to open a topic that its broker calls invalid; other rules end it. 1,000 to
+    /// 3,600,000; default 30,000.
+    pub invalid_retry_ms: u64,
+    /// Records that it carries at most, divided among the queues ([`Shares`](crate::Shares)); `submit` gives back what is
+    /// more. 1 to 1,048,576; default 65,536.
     pub records_max: usize,
 }
 
@@ -33,6 +40,8 @@ impl Default for FanoutOptions {
             backoff_max_ms: 1_000,
             breaker_failures: 3,
             breaker_probe_ms: 250,
+            open_backoff_max_ms: 2_000,
+            invalid_retry_ms: 30_000,
             records_max: 65_536,
         }
     }
@@ -48,6 +57,8 @@ impl FanoutOptions {
             ("backoff_max_ms", self.backoff_max_ms, 1, 60_000),
             ("breaker_failures", self.breaker_failures.into(), 1, 1_000),
             ("breaker_probe_ms", self.breaker_probe_ms, 1, 60_000),
+            ("open_backoff_max_ms", self.open_backoff_max_ms, 100, 5_000),
+            ("invalid_retry_ms", self.invalid_retry_ms, 1_000, 3_600_000),
             ("records_max", records_max, 1, 1 << 20),
         ] {
             if value < low || value > high {

@@ -1,10 +1,10 @@
 //! Which queues there are and which topics stand behind them, as the rules in force say.
 
-use super::health::Health;
 use super::options::FanoutOptions;
-use std::collections::{BTreeMap, HashMap};
+use super::outbox::{Outbox, TopicKey};
+use std::collections::HashMap;
 use std::sync::Arc;
-use windfall_contract::broker::{Broker, DeliverySink, OpenError, Producer};
+use windfall_contract::broker::OpenError;
 use windfall_contract::rules::{Ratio, Rules};
 
 /// A queue, by the order in which this process first saw its name. Stays the same when rules change.
@@ -31,10 +31,10 @@ impl Side {
 }
 
 /// One queue as it is now.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct QueueNow {
-    master: usize,
-    backup: usize,
+    master: Arc<Outbox>,
+    backup: Arc<Outbox>,
     ratio: Ratio,
 }
 
@@ -43,93 +43,94 @@ impl QueueNow {
         if self.ratio.takes_master(user_id) { Side::Master } else { Side::Backup }
     }
 
-    /// Its topics, the one to try first first.
-    pub(super) const fn topics(&self, first: Side) -> [usize; 2] {
+    /// Its topics, beginning with the one to try first.
+    const fn topics(&self, first: Side) -> [&Arc<Outbox>; 2] {
         match first {
-            Side::Master => [self.master, self.backup],
-            Side::Backup => [self.backup, self.master],
+            Side::Master => [&self.master, &self.backup],
+            Side::Backup => [&self.backup, &self.master],
         }
     }
 }
 
-/// A topic of this process: opened once, kept until the end, used by every queue that names it.
-pub(super) struct TopicNow {
-    pub(super) name: String,
-    pub(super) producer: Arc<dyn Producer>,
-    pub(super) health: Health,
-}
-
-/// Queues and topics in force. Replaced as a whole; indices of topics and queues never change their meaning.
+/// Queues and outboxes in force. Replaced as a whole; ids of queues never change their meaning.
 #[derive(Clone, Default)]
 pub(super) struct Topology {
-    /// Of the rules; 0 before the first.
+    /// The version of the rules; 0 before the first.
     pub(super) version: u64,
+    /// Grows with each set of rules that was taken over, also where these have the same version.
+    pub(super) serial: u64,
     pub(super) queue_ids: HashMap<String, QueueId>,
-    pub(super) queues: Vec<Option<QueueNow>>,
-    pub(super) topics: Vec<Arc<TopicNow>>,
+    queues: Vec<Option<QueueNow>>,
+    /// Those that the rules name, and those that are draining.
+    pub(super) outboxes: Vec<Arc<Outbox>>,
 }
 
 impl Topology {
-    pub(super) fn queue(&self, id: QueueId) -> Option<QueueNow> {
-        self.queues.get(usize::from(id.0)).copied().flatten()
+    pub(super) fn queue(&self, id: QueueId) -> Option<&QueueNow> {
+        self.queues.get(usize::from(id.0))?.as_ref()
     }
 
-    /// The topology of `rules`, with the topics that are open already and those that it opens.
+    /// The topics of these queues, in the order of trying, each once.
+    pub(super) fn targets(&self, candidates: &[(QueueId, Side)]) -> Box<[Arc<Outbox>]> {
+        let mut targets: Vec<Arc<Outbox>> = Vec::with_capacity(candidates.len() * 2);
+        for (queue, side) in candidates {
+            for topic in self.queue(*queue).into_iter().flat_map(|now| now.topics(*side)) {
+                if !targets.iter().any(|known| Arc::ptr_eq(known, topic)) {
+                    targets.push(Arc::clone(topic));
+                }
+            }
+        }
+        targets.into_boxed_slice()
+    }
+
+    /// The topology of `rules`, with the outboxes that there are and new ones for new topics. Outboxes that the rules
+    /// name no longer are told so, and stay until they are drained.
     pub(super) fn next(
         &self,
         rules: &Rules,
-        brokers: &BTreeMap<String, Arc<dyn Broker>>,
-        sink: &Arc<dyn DeliverySink>,
         options: &FanoutOptions,
+        now_ns: u64,
     ) -> Result<Self, OpenError> {
-        let mut next = Self { version: rules.version, ..self.clone() };
-        for queue in &mut next.queues {
-            *queue = None;
+        let mut next = Self { version: rules.version, serial: self.serial + 1, ..self.clone() };
+        for name in rules.queues.keys().filter(|name| !self.queue_ids.contains_key(*name)) {
+            let id = u16::try_from(next.queue_ids.len()).map(QueueId);
+            let id = id.map_err(|_| OpenError::Invalid("more than 65,536 queue names".into()))?;
+            next.queue_ids.insert(name.clone(), id);
         }
+        // Nothing fails from here on.
+        next.queues.clear();
+        next.queues.resize_with(next.queue_ids.len(), || None);
+        let mut wanted = Vec::new();
         for (name, queue) in &rules.queues {
-            let master = next.open_topic(&queue.master, rules, brokers, sink, options)?;
-            let backup = next.open_topic(&queue.backup, rules, brokers, sink, options)?;
-            let id = match next.queue_ids.get(name) {
-                Some(id) => *id,
-                None => {
-                    let id = u16::try_from(next.queues.len())
-                        .map(QueueId)
-                        .map_err(|_| OpenError::Invalid("more than 65,536 queue names".into()))?;
-                    next.queues.push(None);
-                    next.queue_ids.insert(name.clone(), id);
-                    id
-                }
-            };
-            next.queues[usize::from(id.0)] = Some(QueueNow { master, backup, ratio: queue.ratio });
+            let [master, backup] = [&queue.master, &queue.backup].map(|topic| {
+                let outbox = next.outbox(topic, rules, options, now_ns);
+                wanted.push(Arc::clone(&outbox));
+                outbox
+            });
+            if let Some(id) = next.queue_ids.get(name) {
+                next.queues[usize::from(id.0)] = Some(QueueNow { master, backup, ratio: queue.ratio });
+            }
+        }
+        for outbox in &next.outboxes {
+            if !wanted.iter().any(|wanted| Arc::ptr_eq(wanted, outbox)) {
+                outbox.retire(now_ns);
+            }
         }
         Ok(next)
     }
 
-    fn open_topic(
-        &mut self,
-        name: &str,
-        rules: &Rules,
-        brokers: &BTreeMap<String, Arc<dyn Broker>>,
-        sink: &Arc<dyn DeliverySink>,
-        options: &FanoutOptions,
-    ) -> Result<usize, OpenError> {
-        if let Some(at) = self.topics.iter().position(|topic| topic.name == name) {
-            return Ok(at);
+    fn outbox(&mut self, name: &str, rules: &Rules, options: &FanoutOptions, now_ns: u64) -> Arc<Outbox> {
+        // Validated rules have the topic; of others, its outbox says that no broker of this name is known.
+        let topic = rules.topics.get(name);
+        let broker = topic.map_or_else(String::new, |topic| topic.broker.clone());
+        let key = TopicKey { broker, name: name.to_owned() };
+        let known = self.outboxes.iter().find(|outbox| outbox.key == key && outbox.keep(now_ns));
+        if let Some(known) = known {
+            return Arc::clone(known);
         }
-        let topic = rules
-            .topics
-            .get(name)
-            .ok_or_else(|| OpenError::Invalid(format!("the rules have no topic `{name}`")))?;
-        let broker = brokers.get(&topic.broker).ok_or_else(|| {
-            OpenError::Invalid(format!(
-                "topic `{name}` is on broker `{}`, which the options do not name",
-                topic.broker
-            ))
-        })?;
-        broker.ensure_topic(name, topic.partitions)?;
-        let producer = broker.producer(name, Arc::clone(sink))?;
-        let health = Health::new(options);
-        self.topics.push(Arc::new(TopicNow { name: name.to_owned(), producer, health }));
-        Ok(self.topics.len() - 1)
+        let partitions = topic.map_or(1, |topic| topic.partitions);
+        let made = Arc::new(Outbox::new(key, partitions, options, now_ns));
+        self.outboxes.push(Arc::clone(&made));
+        made
     }
 }

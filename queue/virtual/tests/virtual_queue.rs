@@ -12,7 +12,9 @@ use windfall_contract::broker::{
     Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
 };
 use windfall_contract::rules::{self, Ratio, Rules};
-use windfall_queue_virtual::{Fanout, FanoutOptions, PendingRecord, Side, Undelivered};
+use windfall_queue_virtual::{
+    Fanout, FanoutOptions, PendingRecord, Side, TopicState, TopicStatus, Undelivered,
+};
 
 /// What a scripted topic does with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +43,28 @@ struct Scripted {
     opened: AtomicU64,
     /// While held, no topic can be opened.
     door: Mutex<()>,
+    /// What `producer` answers, other than a producer.
+    trouble: Mutex<Option<Trouble>>,
+    producers: Mutex<Vec<Arc<ScriptedProducer>>>,
+}
+
+/// Why a topic cannot be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    Away,
+    /// Only the topic of this name.
+    Invalid(&'static str),
+    Panic,
 }
 
 impl Scripted {
+    /// Closes every producer behind the fan-out's back.
+    fn close_producers(&self) {
+        for producer in self.producers.lock().drain(..) {
+            producer.close(Duration::ZERO);
+        }
+    }
+
     fn topic(&self, name: &str) -> Arc<Topic> {
         let fresh = || {
             Arc::new(Topic {
@@ -66,6 +87,14 @@ impl Broker for Scripted {
     }
 
     fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
+        match *self.trouble.lock() {
+            Some(Trouble::Away) => return Err(OpenError::Unavailable("scripted".into())),
+            Some(Trouble::Invalid(name)) if name == topic => {
+                return Err(OpenError::Invalid("scripted".into()));
+            }
+            Some(Trouble::Panic) => panic!("scripted"),
+            Some(Trouble::Invalid(_)) | None => {}
+        }
         self.opened.fetch_add(1, SeqCst);
         let (reports, inbox) = std::sync::mpsc::sync_channel::<(Tag, Delivery)>(1024);
         let reporter = std::thread::spawn(move || {
@@ -73,11 +102,13 @@ impl Broker for Scripted {
                 sink.delivered(tag, delivery);
             }
         });
-        Ok(Arc::new(ScriptedProducer {
+        let producer = Arc::new(ScriptedProducer {
             topic: self.topic(topic),
             reports: Mutex::new(Some(reports)),
             reporter: Mutex::new(Some(reporter)),
-        }))
+        });
+        self.producers.lock().push(Arc::clone(&producer));
+        Ok(producer)
     }
 
     async fn consumer(&self, _topic: &str, _group: &str) -> Result<Box<dyn Consumer>, OpenError> {
@@ -221,21 +252,38 @@ fn quick() -> FanoutOptions {
         backoff_first_ms: 5,
         backoff_max_ms: 40,
         breaker_probe_ms: 40,
+        open_backoff_max_ms: 100,
         ..FanoutOptions::default()
     }
 }
 
 fn stage(options: FanoutOptions) -> Stage {
+    let stage = unopened(options, &rules(100), |_, _| ());
+    assert!(stage.fanout.wait_until_open(PATIENCE));
+    stage
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A stage whose brokers `script` prepares, and for whose topics nobody has waited.
+fn unopened(options: FanoutOptions, rules: &Rules, script: impl FnOnce(&Scripted, &Scripted)) -> Stage {
     let (a, b) = (Arc::new(Scripted::default()), Arc::new(Scripted::default()));
+    script(&a, &b);
     let brokers: BTreeMap<String, Arc<dyn Broker>> =
         [("a".to_owned(), Arc::clone(&a) as Arc<dyn Broker>), ("b".to_owned(), Arc::clone(&b) as _)].into();
-    let fanout = Fanout::open(&rules(100), brokers, options, Clock::system()).unwrap();
+    let asked = Instant::now();
+    let fanout = Fanout::open(rules, brokers, options, Clock::system()).unwrap();
+    assert!(asked.elapsed() < Duration::from_millis(500), "no broker is waited for: {:?}", asked.elapsed());
     Stage { fanout, a, b, fates: Arc::default() }
 }
 
 impl Stage {
     fn send(&self, number: u32, patience: Option<Duration>) {
-        let queue = self.fanout.queue("one").unwrap();
+        self.send_to("one", number, patience);
+    }
+
+    fn send_to(&self, queue: &str, number: u32, patience: Option<Duration>) {
+        let queue = self.fanout.queue(queue).unwrap();
         let side = self.fanout.side(queue, 7).unwrap();
         let payload = number.to_be_bytes().to_vec();
         let letter = TestRecord { payload, patience, fates: Arc::clone(&self.fates) };
@@ -246,6 +294,18 @@ impl Stage {
         let until = Instant::now() + Duration::from_secs(20);
         while self.fates.known() < fates {
             assert!(Instant::now() < until, "{} of {fates} fates known", self.fates.known());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn status(&self, broker: &str, topic: &str) -> Option<TopicStatus> {
+        self.fanout.topics().into_iter().find(|status| status.broker == broker && status.topic == topic)
+    }
+
+    fn wait_for_state(&self, broker: &str, topic: &str, state: Option<TopicState>) {
+        let until = Instant::now() + PATIENCE;
+        while self.status(broker, topic).map(|status| status.state) != state {
+            assert!(Instant::now() < until, "{broker}/{topic} is not {state:?}: {:?}", self.fanout.topics());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -438,18 +498,25 @@ fn rules_with(version: u64, extra: &str) -> Rules {
 fn a_broker_that_is_slow_to_open_a_topic_stops_nobody() {
     let stage = stage(quick());
     let door = stage.a.door.lock();
-    std::thread::scope(|scope| {
-        let opening = scope.spawn(|| stage.fanout.apply(&rules_with(2, "new")));
-        std::thread::sleep(Duration::from_millis(20));
-        for number in 0..20 {
-            stage.send(number, None);
-        }
-        stage.wait_for(20);
-        assert!(!opening.is_finished());
-        drop(door);
-        opening.join().unwrap().unwrap();
-    });
-    assert!(stage.fanout.queue("new").is_some());
+    let asked = Instant::now();
+    stage.fanout.apply(&rules_with(2, "new")).unwrap();
+    assert!(asked.elapsed() < Duration::from_millis(500), "new rules wait for no broker");
+    for number in 0..20 {
+        stage.send(number, None);
+        stage.send_to("new", number, None);
+    }
+    stage.wait_for(40);
+    assert_eq!(
+        stage.b.topic("new-s").stored.lock().len(),
+        20,
+        "the other topic of the new queue works at once"
+    );
+    assert_eq!(stage.status("a", "new-m").unwrap().state, TopicState::Opening);
+    drop(door);
+    stage.wait_for_state("a", "new-m", Some(TopicState::Ready));
+    stage.send_to("new", 20, None);
+    stage.wait_for(41);
+    assert_eq!(stage.a.topic("new-m").stored.lock().len(), 1);
 }
 
 #[test]
@@ -465,11 +532,16 @@ fn rules_that_come_late_do_not_undo_newer_ones() {
 fn records_for_topics_just_opened_are_retried_too() {
     let stage = stage(quick());
     let names: Vec<_> = (2..40_u32).map(|version| format!("q{version}")).collect();
+    let mut all = rules(100);
     for (name, version) in names.iter().zip(2..) {
         for topic in [stage.a.topic(&format!("{name}-m")), stage.b.topic(&format!("{name}-s"))] {
             *topic.mood.lock() = Mood::Fail;
         }
-        stage.fanout.apply(&rules_with(version, name)).unwrap();
+        let Rules { topics, queues, .. } = rules_with(version, name);
+        all.version = version;
+        all.topics.extend(topics);
+        all.queues.extend(queues);
+        stage.fanout.apply(&all).unwrap();
         let queue = stage.fanout.queue(name).unwrap();
         let letter =
             TestRecord { payload: name.clone().into(), patience: None, fates: Arc::clone(&stage.fates) };
@@ -528,4 +600,265 @@ fn options_out_of_range_are_named() {
     let options = FanoutOptions { hang_ms: 1, ..quick() };
     let refused = Fanout::open(&rules(100), brokers, options, Clock::system()).err().unwrap();
     assert!(refused.to_string().contains("hang_ms = 1: 50 to 60000"), "{refused}");
+}
+
+#[test]
+fn a_broker_that_is_away_at_the_start_is_taken_up_when_it_comes() {
+    let away = |a: &Scripted, _: &Scripted| *a.trouble.lock() = Some(Trouble::Away);
+    let stage = unopened(FanoutOptions { open_backoff_max_ms: 2_000, ..quick() }, &rules(100), away);
+    for number in 0..20 {
+        stage.send(number, None);
+    }
+    stage.wait_for(20);
+    assert_eq!(stage.backup().stored.lock().len(), 20);
+    std::thread::sleep(Duration::from_millis(2_500));
+    let status = stage.status("a", "m").unwrap();
+    assert_eq!(status.state, TopicState::Opening);
+    assert!(status.reason.unwrap().contains("scripted") && status.open_failures > 2 && !status.is_invalid);
+    *stage.a.trouble.lock() = None;
+    let back = Instant::now();
+    stage.wait_for_state("a", "m", Some(TopicState::Ready));
+    assert!(back.elapsed() < Duration::from_secs(5), "{:?}", back.elapsed());
+    stage.send(20, None);
+    stage.wait_for(21);
+    assert_eq!(stage.master().stored.lock().len(), 1);
+}
+
+#[test]
+fn with_every_broker_away_records_wait_and_none_is_lost() {
+    let away = |a: &Scripted, b: &Scripted| {
+        *a.trouble.lock() = Some(Trouble::Away);
+        *b.trouble.lock() = Some(Trouble::Panic);
+    };
+    let stage = unopened(quick(), &rules(100), away);
+    for number in 0..50 {
+        stage.send(number, None);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(stage.fates.known(), 0);
+    assert!(stage.fanout.stats().driver_panics > 0, "a driver that panics is counted");
+    *stage.b.trouble.lock() = None;
+    stage.wait_for(50);
+    assert_eq!(stage.fates.delivered.lock().len(), 50);
+}
+
+#[test]
+fn a_broker_that_never_answers_holds_up_neither_start_nor_end() {
+    let stage = unopened(quick(), &rules(100), |_, _| ());
+    let door = stage.a.door.lock();
+    stage.fanout.apply(&rules_with(2, "new")).unwrap();
+    stage.send_to("new", 1, None);
+    stage.wait_for(1);
+    let asked = Instant::now();
+    assert_eq!(stage.fanout.close(Duration::from_millis(100)).undelivered, 0);
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    drop(door);
+}
+
+#[test]
+fn a_topic_that_its_broker_calls_invalid_refuses_nothing_else_and_is_tried_again_with_other_rules() {
+    let invalid = |a: &Scripted, _: &Scripted| *a.trouble.lock() = Some(Trouble::Invalid("m"));
+    let stage = unopened(quick(), &rules(100), invalid);
+    stage.wait_for_state("a", "n", Some(TopicState::Ready));
+    stage.send(1, None);
+    stage.send_to("two", 2, None);
+    stage.wait_for(2);
+    let status = stage.status("a", "m").unwrap();
+    assert!(status.is_invalid && status.state == TopicState::Opening, "{status:?}");
+    assert_eq!(status.open_failures, 1, "it is not hammered");
+    *stage.a.trouble.lock() = None;
+    stage.fanout.apply(&rules(100)).unwrap();
+    stage.wait_for_state("a", "m", Some(TopicState::Ready));
+}
+
+#[test]
+fn a_topic_on_a_broker_that_the_options_do_not_name_is_shown_and_the_others_work() {
+    let mut odd = rules(100);
+    odd.topics.get_mut("m").unwrap().broker = "nowhere".into();
+    let stage = unopened(quick(), &odd, |_, _| ());
+    stage.send(1, None);
+    stage.wait_for(1);
+    let status = stage.status("nowhere", "m").unwrap();
+    assert!(status.is_invalid && status.reason.unwrap().contains("`nowhere`"));
+}
+
+/// A topic is a broker's name and its own: rules that name another broker used to change nothing for a topic that was
+/// open already.
+#[test]
+fn a_topic_that_moves_is_opened_there_and_its_old_outbox_stays_until_it_holds_nothing() {
+    let stage = stage(FanoutOptions { delivery_timeout_ms: 60_000, hang_ms: 50_000, ..quick() });
+    let old = stage.master();
+    *old.mood.lock() = Mood::Hang;
+    stage.send(1, None);
+    let mut moved = rules(100);
+    moved.version = 2;
+    moved.topics.get_mut("m").unwrap().broker = "b".into();
+    stage.fanout.apply(&moved).unwrap();
+    stage.wait_for_state("b", "m", Some(TopicState::Ready));
+    stage.send(2, None);
+    stage.wait_for(1);
+    assert_eq!(*stage.b.topic("m").stored.lock(), [2_u32.to_be_bytes()]);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(stage.status("a", "m").unwrap().state, TopicState::Draining, "it holds a record");
+    // Back again: the same outbox goes on.
+    moved.version = 3;
+    moved.topics.get_mut("m").unwrap().broker = "a".into();
+    stage.fanout.apply(&moved).unwrap();
+    assert_eq!(stage.status("a", "m").unwrap().state, TopicState::Ready);
+    stage.wait_for_state("b", "m", None);
+    let opened = stage.a.opened.load(SeqCst);
+    assert_eq!(opened, 2, "its producer was kept");
+    assert_eq!(stage.fates.known(), 1, "what it holds is still its");
+    stage.fanout.close(Duration::from_millis(50));
+    assert_eq!(stage.fates.known(), 2);
+}
+
+#[test]
+fn what_a_removed_topic_holds_goes_elsewhere_when_its_answer_is_overdue() {
+    let stage = stage(quick());
+    *stage.master().mood.lock() = Mood::Hang;
+    stage.send(1, None);
+    let mut other = rules(100);
+    other.version = 2;
+    other.topics.insert("z".into(), rules::Topic { broker: "a".into(), partitions: 1 });
+    other.queues.get_mut("one").unwrap().master = "z".into();
+    stage.fanout.apply(&other).unwrap();
+    stage.wait_for(1);
+    assert_eq!(stage.fates.delivered.lock().len(), 1);
+    let copies = stage.a.topic("z").stored.lock().len() + stage.backup().stored.lock().len();
+    assert_eq!(copies, 1, "it took a topic of the new rules");
+    stage.wait_for_state("a", "m", None);
+}
+
+/// Consumers of a queue that is gone stop when they have read what is there: nothing may be written to it any more.
+#[test]
+fn a_record_that_waits_for_a_queue_that_goes_is_given_back() {
+    let stage = stage(quick());
+    stage.fanout.apply(&rules_with(2, "new")).unwrap();
+    assert!(stage.fanout.wait_until_open(PATIENCE));
+    for topic in [stage.a.topic("new-m"), stage.b.topic("new-s")] {
+        *topic.mood.lock() = Mood::Refuse;
+    }
+    stage.send_to("new", 1, None);
+    let mut without = rules(100);
+    without.version = 3;
+    stage.fanout.apply(&without).unwrap();
+    stage.wait_for(1);
+    assert_eq!(stage.fates.undelivered.lock()[0].1, Undelivered::NoQueue);
+    stage.wait_for_state("a", "new-m", None);
+    stage.wait_for_state("b", "new-s", None);
+}
+
+#[test]
+fn a_producer_that_its_driver_closed_is_replaced() {
+    let stage = stage(quick());
+    stage.send(1, None);
+    stage.wait_for(1);
+    stage.a.close_producers();
+    stage.send(2, None);
+    stage.wait_for(2);
+    let until = Instant::now() + PATIENCE;
+    while stage.a.opened.load(SeqCst) < 3 {
+        assert!(Instant::now() < until, "{:?}", stage.fanout.topics());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    stage.wait_for_state("a", "m", Some(TopicState::Ready));
+    std::thread::sleep(Duration::from_millis(60));
+    stage.send(3, None);
+    stage.wait_for(3);
+    assert_eq!(stage.master().stored.lock().len(), 2);
+}
+
+#[test]
+fn an_open_breaker_says_since_when_and_why() {
+    let stage = stage(quick());
+    *stage.master().mood.lock() = Mood::Refuse;
+    for number in 0..10 {
+        stage.send(number, None);
+    }
+    stage.wait_for(10);
+    let status = stage.status("a", "m").unwrap();
+    assert_eq!((status.state, status.reason.as_deref()), (TopicState::BreakerOpen, Some("scripted")));
+    assert!(Clock::system().unix_ms() - status.since_ms < 20_000, "{status:?}");
+    assert_eq!(stage.status("b", "s").unwrap().state, TopicState::Ready);
+}
+
+/// The records of a queue whose brokers are both away used to take all of the fan-out's room.
+#[test]
+fn a_queue_whose_brokers_are_away_leaves_the_others_their_room() {
+    let stage = stage(FanoutOptions { records_max: 800, ..quick() });
+    // `one` is on `m` and `s`, `apart` on topics of its own.
+    stage.fanout.apply(&rules_with(2, "apart")).unwrap();
+    assert!(stage.fanout.wait_until_open(PATIENCE));
+    for topic in [stage.master(), stage.backup()] {
+        *topic.mood.lock() = Mood::Hang;
+    }
+    for number in 0..1_000 {
+        stage.send(number, None);
+    }
+    let refused = stage.fates.undelivered.lock().len();
+    assert!(refused > 200, "{refused} of 1,000 were given back");
+    assert!(stage.fates.undelivered.lock().iter().all(|(_, why)| *why == Undelivered::Full));
+    for number in 0..5_000 {
+        stage.send_to("apart", number, None);
+        while stage.fanout.stats().pending_records > 500 {
+            std::thread::yield_now();
+        }
+    }
+    stage.wait_for(5_000 + refused);
+    assert_eq!(stage.fates.undelivered.lock().len(), refused, "none of the other queue was refused");
+}
+
+/// A record that panics once when the fan-out's own thread asks for its key.
+struct Grenade {
+    is_armed: AtomicU64,
+    dropped: Arc<AtomicU64>,
+}
+
+impl PendingRecord for Grenade {
+    fn key(&self) -> &[u8] {
+        let is_retry = std::thread::current().name() == Some("windfall-fanout");
+        assert!(!is_retry || self.is_armed.swap(0, SeqCst) == 0, "scripted");
+        b"key"
+    }
+    fn payload(&self) -> &[u8] {
+        b"grenade"
+    }
+    fn delivered(self: Box<Self>) {}
+    fn undelivered(self: Box<Self>, _: Undelivered) {}
+}
+
+impl Drop for Grenade {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn the_retry_thread_starts_again_after_a_panic_and_keeps_no_room_for_what_it_dropped() {
+    let stage = stage(FanoutOptions { breaker_failures: 1_000, ..quick() });
+    for topic in [stage.master(), stage.backup()] {
+        *topic.mood.lock() = Mood::Refuse;
+    }
+    let dropped = Arc::new(AtomicU64::new(0));
+    let queue = stage.fanout.queue("one").unwrap();
+    for number in 0..20 {
+        if number % 5 == 0 {
+            let grenade = Grenade { is_armed: AtomicU64::new(1), dropped: Arc::clone(&dropped) };
+            stage.fanout.submit(&[(queue, Side::Master)], Box::new(grenade));
+        }
+        stage.send(number, None);
+    }
+    let until = Instant::now() + PATIENCE;
+    while dropped.load(SeqCst) < 4 {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for topic in [stage.master(), stage.backup()] {
+        *topic.mood.lock() = Mood::Store;
+    }
+    stage.wait_for(20);
+    assert_eq!(stage.fates.delivered.lock().len(), 20);
+    let stats = stage.fanout.stats();
+    assert_eq!((stats.retry_panics, stats.pending_records), (4, 0));
 }

@@ -7,6 +7,8 @@ use windfall_proto::v1::SendBonusFailure;
 
 /// Long enough for a pack to leave, short enough for a user who waits.
 const SPOOL_FULL_RETRY_MS: u64 = 20;
+/// Both brokers of a queue are away or behind: that takes longer than a pack.
+const QUEUE_FULL_RETRY_MS: u64 = 250;
 /// Keys and routes are changed by operators.
 const OPERATOR_RETRY_MS: u64 = 1_000;
 
@@ -35,6 +37,7 @@ const fn answer(error: &SendError) -> (Code, Option<u64>) {
         // An operator adds the route; it is for the caller to say how long to try.
         SendError::NoRoute { .. } => (Code::FailedPrecondition, Some(OPERATOR_RETRY_MS)),
         SendError::SpoolFull | SendError::Busy(_) => (Code::ResourceExhausted, Some(SPOOL_FULL_RETRY_MS)),
+        SendError::QueueFull { .. } => (Code::ResourceExhausted, Some(QUEUE_FULL_RETRY_MS)),
         SendError::Mint(_) => (Code::Unavailable, Some(OPERATOR_RETRY_MS)),
         // This instance is going; another one, or its successor, takes it.
         SendError::Closed => (Code::Unavailable, Some(SPOOL_FULL_RETRY_MS)),
@@ -57,6 +60,7 @@ mod tests {
             SendError::OtherApp { named: "a".into(), own: "b".into() },
             SendError::NoRoute { activity: "a".into(), scene: "s".into(), bonus_type: "t".into() },
             SendError::SpoolFull,
+            SendError::QueueFull { queue: "q".into() },
             SendError::Mint("m".into()),
             SendError::Refused("r".into()),
             SendError::Busy("b".into()),

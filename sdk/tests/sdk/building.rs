@@ -3,8 +3,11 @@
 use crate::stage::{Mood, Scripted, Stage, brokers, one_queue, request, rules, wait_until};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use windfall_sdk::{BuildError, Prize, RedPacketRain, Sdk, SdkBuilder, SdkOptions, SpoolMode, User};
+use windfall_sdk::{
+    BuildError, Prize, RedPacketRain, Sdk, SdkBuilder, SdkOptions, SpoolMode, TopicState, User,
+};
 use windfall_token::{Algorithm, KeyFile};
 
 /// A builder for files below `root`, with brokers that the test scripts.
@@ -101,4 +104,27 @@ async fn dropping_on_a_runtime_does_not_block_and_hands_over_what_there_is() {
     }
     let arrived = move || wait_until("the event has arrived", || a.records.lock().len() == 1);
     tokio::task::spawn_blocking(arrived).await.unwrap();
+}
+
+/// A start used to fail after ten seconds where one broker was away, though the other one would have taken everything.
+#[test]
+fn a_start_without_brokers_takes_rewards_and_sends_them_when_one_comes() {
+    let root = tempfile::tempdir().unwrap();
+    let (a, b) = (Scripted::new(Mood::Store), Scripted::new(Mood::Store));
+    a.is_away.store(true, SeqCst);
+    // This one does not even answer.
+    let door = b.door.lock();
+    let began = Instant::now();
+    let sdk = builder(root.path(), &a, &b).build().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    for _ in 0..10 {
+        send(&sdk);
+    }
+    assert!(sdk.topics().iter().all(|topic| topic.state == TopicState::Opening), "{:?}", sdk.topics());
+    a.is_away.store(false, SeqCst);
+    let back = Instant::now();
+    wait_until("they have arrived", || sdk.stats().packs_in_flight == 0 && !a.records.lock().is_empty());
+    assert!(back.elapsed() < Duration::from_secs(5), "{:?}", back.elapsed());
+    assert_eq!(sdk.close_blocking(Duration::from_millis(200)).packs_left, 0);
+    drop(door);
 }

@@ -3,7 +3,7 @@
 use crate::stage::{Mood, Stage, request, rules, wait_until};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use windfall_sdk::{SdkOptions, SendError};
+use windfall_sdk::{SdkOptions, SendError, TopicState};
 
 fn topics(stage: &Stage) -> BTreeSet<String> {
     stage.records().into_iter().map(|(topic, _)| topic).collect()
@@ -53,23 +53,47 @@ fn events_of_a_queue_that_goes_are_not_lost() {
     wait_until("nothing waits", || stage.sdk.stats().packs_in_flight == 0);
 }
 
-/// Opening a new topic hangs; events of the queues that there are go on.
+/// Opening a new topic hangs: the new rules are in force at once, and events take the other topic of the queue.
 #[test]
 fn a_broker_that_is_slow_to_open_a_topic_stops_nobody() {
     let stage = Stage::open(SdkOptions::default(), &rules(1, &[("q", 100)], &[("*", "q")]));
     let door = stage.a.door.lock();
-    std::thread::scope(|scope| {
-        let change = scope.spawn(|| stage.change_rules(&rules(2, &[("new", 100)], &[("*", "new")])));
-        std::thread::sleep(Duration::from_millis(100));
-        for number in 0..50 {
-            stage.sdk.send_bonus(&request(&format!("o-{number}"), 1)).unwrap();
-        }
-        stage.wait_for_events(50);
-        assert!(!change.is_finished());
-        drop(door);
-        change.join().unwrap();
+    stage.apply_rules(&rules(2, &[("new", 100)], &[("*", "new")]));
+    for number in 0..50 {
+        stage.sdk.send_bonus(&request(&format!("o-{number}"), 1)).unwrap();
+    }
+    stage.wait_for_events(50);
+    assert_eq!(topics(&stage), ["new-b".to_owned()].into());
+    let opening = stage.sdk.topics().into_iter().find(|topic| topic.topic == "new-a").unwrap();
+    assert_eq!((opening.broker.as_str(), opening.state), ("a", TopicState::Opening));
+    drop(door);
+    wait_until("the new topic is ready", || {
+        stage.sdk.topics().iter().any(|topic| topic.topic == "new-a" && topic.state == TopicState::Ready)
     });
-    assert_eq!(topics(&stage), ["q-a".to_owned()].into());
+    stage.sdk.send_bonus(&request("o-50", 1)).unwrap();
+    stage.wait_for_events(51);
+    assert!(topics(&stage).contains("new-a"));
+}
+
+/// The rules drop a queue while both its brokers are away: what waits for it takes the route of now.
+#[test]
+fn events_of_a_queue_that_goes_while_its_brokers_are_away_take_the_route_of_now() {
+    let stage =
+        Stage::with_brokers(SdkOptions::default(), &rules(1, &[("q", 100)], &[("*", "q")]), Mood::Refuse);
+    for number in 0..300 {
+        stage.sdk.send_bonus(&request(&format!("o-{number:03}"), 1)).unwrap();
+    }
+    wait_until("the fan-out has them", || stage.fanout.stats().pending_records >= 2);
+    stage.change_rules(&rules(2, &[("other", 100)], &[("autumn", "other")]));
+    wait_until("they wait for a route", || stage.sdk.stats().packs_waiting >= 2);
+    for broker in [&stage.a, &stage.b] {
+        *broker.mood.lock() = Mood::Store;
+    }
+    stage.change_rules(&rules(3, &[("other", 100)], &[("*", "other")]));
+    stage.wait_for_events(300);
+    assert!(topics(&stage).iter().all(|topic| topic.starts_with("other-")));
+    assert_eq!(stage.arrived().len(), 300);
+    wait_until("nothing waits", || stage.sdk.stats().packs_in_flight == 0);
 }
 
 #[test]

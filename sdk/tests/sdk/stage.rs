@@ -3,10 +3,10 @@
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use prost::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,6 +28,7 @@ pub enum Mood {
     Refuse,
     /// Takes it and says nothing.
     Hang,
+    Panic,
 }
 
 /// A broker: keeps what it stores, in one list for all its topics.
@@ -36,11 +37,21 @@ pub struct Scripted {
     pub records: Mutex<Vec<(String, Vec<u8>)>>,
     /// While held, no topic can be opened.
     pub door: Mutex<()>,
+    /// Whether the broker cannot be reached.
+    pub is_away: AtomicBool,
+    /// Topics that take records and say nothing, whatever the mood, until they are taken out again.
+    pub hung_topics: Mutex<BTreeSet<String>>,
 }
 
 impl Scripted {
     pub fn new(mood: Mood) -> Arc<Self> {
-        Arc::new(Self { mood: Mutex::new(mood), records: Mutex::default(), door: Mutex::new(()) })
+        Arc::new(Self {
+            mood: Mutex::new(mood),
+            records: Mutex::default(),
+            door: Mutex::new(()),
+            is_away: AtomicBool::new(false),
+            hung_topics: Mutex::default(),
+        })
     }
 }
 
@@ -54,6 +65,9 @@ impl Broker for Handle {
     }
 
     fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
+        if self.0.is_away.load(SeqCst) {
+            return Err(OpenError::Unavailable("scripted".into()));
+        }
         let (reports, inbox) = sync_channel::<(Tag, Delivery)>(1 << 16);
         let reporter = std::thread::spawn(move || {
             for (tag, delivery) in inbox {
@@ -90,7 +104,10 @@ impl Producer for ScriptedProducer {
     fn send(&self, tag: Tag, record: OutRecord<'_>) -> Result<(), SendRefused> {
         let state = self.state.lock();
         let Some((reports, _)) = state.as_ref() else { return Err(SendRefused::Closed) };
-        match *self.broker.mood.lock() {
+        let is_hung = self.broker.hung_topics.lock().contains(&self.topic);
+        let mood = *self.broker.mood.lock();
+        match if is_hung { Mood::Hang } else { mood } {
+            Mood::Panic => panic!("scripted"),
             Mood::Refuse => Err(SendRefused::Unavailable("scripted".into())),
             Mood::Hang => {
                 self.silent.lock().push(tag);
@@ -128,6 +145,8 @@ pub fn brokers(a: &Arc<Scripted>, b: &Arc<Scripted>) -> BTreeMap<String, Arc<dyn
 pub struct Tokens {
     pub is_down: AtomicBool,
     pub hangs: AtomicBool,
+    /// How often a write is still to panic.
+    pub panics: AtomicU32,
     pub held: Mutex<BTreeMap<(i64, String), String>>,
 }
 
@@ -137,6 +156,9 @@ impl TokenStore for Tokens {
         if self.hangs.load(SeqCst) {
             std::future::pending::<()>().await;
         }
+        let panics = self.panics.load(SeqCst);
+        self.panics.store(panics.saturating_sub(1), SeqCst);
+        assert!(panics == 0, "scripted");
         if self.is_down.load(SeqCst) {
             return Err(Unavailable("scripted".into()));
         }
@@ -205,6 +227,7 @@ pub fn quick() -> FanoutOptions {
         backoff_first_ms: 5,
         backoff_max_ms: 40,
         breaker_probe_ms: 40,
+        open_backoff_max_ms: 100,
         ..FanoutOptions::default()
     }
 }
@@ -215,12 +238,16 @@ impl Stage {
     }
 
     pub fn with_brokers(setup: impl Into<Setup>, text: &str, mood: Mood) -> Self {
+        Self::with_clock(setup, text, mood, Clock::system())
+    }
+
+    pub fn with_clock(setup: impl Into<Setup>, text: &str, mood: Mood, clock: Clock) -> Self {
         let Setup { options, spool } = setup.into();
         let (a, b) = (Scripted::new(mood), Scripted::new(mood));
         let brokers = brokers(&a, &b);
         let (live, applier) = LiveRules::adjustable(windfall_config::parse_rules(text, None).unwrap(), None);
-        let clock = Clock::system();
         let fanout = Arc::new(Fanout::open(&live.current(), brokers, quick(), clock.clone()).unwrap());
+        assert!(fanout.wait_until_open(Duration::from_secs(20)));
         let ring = KeyRing::ephemeral().unwrap();
         let tokens = Arc::new(Tokens::default());
         let parts = SdkParts {
@@ -235,7 +262,14 @@ impl Stage {
         Self { sdk, inherited, fanout, a, b, tokens, ring, applier }
     }
 
+    /// Changes the rules, and waits until their topics are ready.
     pub fn change_rules(&self, text: &str) {
+        self.apply_rules(text);
+        assert!(self.fanout.wait_until_open(Duration::from_secs(20)));
+    }
+
+    /// Changes the rules, and waits until they are in force.
+    pub fn apply_rules(&self, text: &str) {
         self.applier.apply(text.as_bytes(), 1).unwrap();
         let version = windfall_config::parse_rules(text, None).unwrap().version;
         wait_until("the rules are in force", || self.sdk.stats().rules_version == version);

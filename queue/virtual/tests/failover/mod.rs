@@ -77,6 +77,7 @@ fn rules() -> Rules {
 fn a_frozen_master_is_passed_by(server: &Private, master: Arc<dyn Broker>, backup: Arc<dyn Broker>) {
     let brokers: BTreeMap<_, _> = [("one".to_owned(), master), ("two".to_owned(), backup)].into();
     let fanout = Fanout::open(&rules(), brokers, FanoutOptions::default(), Clock::system()).unwrap();
+    assert!(fanout.wait_until_open(Duration::from_secs(30)), "{:?}", fanout.topics());
     let queue = fanout.queue("q").unwrap();
     let fates = Arc::new(Fates::default());
     let mut slowest = Duration::ZERO;
