@@ -45,7 +45,8 @@ pub struct SdkOptions {
     pub shards: usize,
     /// Size of the spool. 256 KiB to 64 GiB; default 64 MiB: about 250,000 events of 200 bytes. Each open pack holds
     /// 64 KiB of it (11 KiB where `pack_events_max` is 1), so it needs room for more packs than there are queues,
-    /// sides, types and shards in use.
+    /// sides, types and shards in use. Where the rules have several queues, one of them may take its part and what the
+    /// others leave, never all of it: see [`windfall_queue_virtual::Shares`].
     pub spool_bytes: u64,
     /// What an event in the spool's directory survives once its call has returned Ok: `process`, the death of the process,
     /// or `machine`, that of the machine as well, at the cost of a disk sync, which calls at the same time share. Default
