@@ -73,6 +73,9 @@ enum Command {
     /// List and replay the failure archive in a demo's data directory
     #[command(subcommand)]
     Archive(admin::archive::ArchiveCommand),
+    /// List and replay salvage files, where consumers keep what no queue took
+    #[command(subcommand)]
+    Salvage(admin::salvage::SalvageCommand),
 }
 
 impl Command {
@@ -119,6 +122,7 @@ fn main() -> ExitCode {
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
         Command::Operate(args) => admin::operate::run(args),
         Command::Archive(command) => admin::archive::run(command),
+        Command::Salvage(command) => admin::salvage::run(command),
     };
     match outcome {
         Ok(outcome) => outcome.into(),

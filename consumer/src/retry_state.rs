@@ -224,3 +224,55 @@ impl RetryState {
         self.stranded.append(&mut self.appending);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::in_flight::InFlightTable;
+    use crate::in_flight::tests::record_in;
+    use crate::requeue::Done;
+    use parking_lot::Mutex;
+    use windfall_proto::event::EventRef;
+
+    /// Keeps what is for the scene `away`, and stores everything else at once.
+    #[derive(Default)]
+    struct HalfAway(Mutex<Vec<Done>>, Mutex<usize>);
+
+    impl RequeueSink for HalfAway {
+        fn requeue(&self, record: RequeueRecord, done: Done) {
+            if record.scene == "away" {
+                return self.0.lock().push(done);
+            }
+            *self.1.lock() += 1;
+            done(RequeueOutcome::Stored);
+        }
+    }
+
+    /// Ten thousand copies for queues that do not answer stood before all others.
+    #[test]
+    fn copies_for_queues_that_are_away_leave_room_to_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(SpillLog::open(dir.path(), 1 << 20).unwrap());
+        let sink = Arc::new(HalfAway::default());
+        let mut retries = RetryState::new("rain".into(), Arc::clone(&sink) as _, log, 1, Arc::default());
+        let key = InFlightTable::default().insert(record_in(0));
+        let push = |retries: &mut RetryState, scene: &str, not_before_ms: i64| {
+            let mut event = Vec::new();
+            EventRef { trade_no: "1.", activity: "spring", scene, bonus_type: "cash", ..EventRef::default() }
+                .encode([], &mut event);
+            // Records of different due times do not travel together.
+            let past = RetryMetadata { bonus_type: "cash".into(), attempt: 1, failures: 0, not_before_ms };
+            retries.push(&past, 0, key, event.into());
+        };
+        (1..=10_000).for_each(|n| push(&mut retries, "away", n));
+        (10_001..=13_000).for_each(|n| push(&mut retries, "here", n));
+        let pacing = Pacing::default();
+        for _ in 0..20 {
+            retries.turn(&pacing, 0, || 0);
+            while let Some(answer) = retries.try_next() {
+                retries.take_in(answer, 0);
+            }
+        }
+        assert_eq!((sink.0.lock().len(), *sink.1.lock()), (REQUEUES_OF_ROUTE_MAX, 3_000));
+    }
+}

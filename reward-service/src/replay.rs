@@ -7,6 +7,7 @@ use bytes::Bytes;
 use windfall_contract::accounts::{Reason, Status, StoredOrder};
 use windfall_contract::rewards::{GrantReply, Rejection};
 use windfall_ledger::{ArchiveFilter, Archived, Attempt, Replay};
+use windfall_proto::record;
 
 /// What a replay came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,20 +99,42 @@ impl RewardHandle {
         // Before the grant: killed in between, the audit still says who asked for what is credited.
         self.note(id, actor, "asked".into()).await?;
         let payload = Bytes::from(payload);
-        let bonus_type =
-            decode::order(&payload, None, 0).map(|order| order.bonus_type.to_owned()).unwrap_or_default();
-        let reply = if bonus_type.is_empty() {
-            // A whole record, or broken bytes: nothing in it can be granted.
-            GrantReply::Rejected(Rejection::Malformed)
-        } else {
-            let how = self.how_again(trade_no.as_deref(), &bonus_type).await?;
-            let replies = self.grant_as(&bonus_type, &[payload], how).await;
-            replies.into_iter().next().ok_or(CallError::Closed)?
+        let reply = match events_of_record(&payload) {
+            Some(events) => self.replay_events(events).await?,
+            None => self.replay_event(trade_no.as_deref(), payload).await?,
         };
         match self.note(id, actor, word(&reply)).await {
             Ok(()) => Ok(Replayed { id, trade_no, reply }),
             Err(error) => Err(ReplayError::NotRecorded { id, reply, error }),
         }
+    }
+
+    async fn replay_event(&self, trade_no: Option<&str>, payload: Bytes) -> Result<GrantReply, CallError> {
+        let bonus_type =
+            decode::order(&payload, None, 0).map(|order| order.bonus_type.to_owned()).unwrap_or_default();
+        if bonus_type.is_empty() {
+            // Broken bytes: nothing in them can be granted.
+            return Ok(GrantReply::Rejected(Rejection::Malformed));
+        }
+        let how = self.how_again(trade_no, &bonus_type).await?;
+        let replies = self.grant_as(&bonus_type, &[payload], how).await;
+        replies.into_iter().next().ok_or(CallError::Closed)
+    }
+
+    /// Grants each event of a record that was archived whole. The answer is `Credited` if all of them are credited, and
+    /// otherwise that of the first one that is not; the entry stays open for it.
+    async fn replay_events(&self, events: Vec<Bytes>) -> Result<GrantReply, CallError> {
+        let mut all = GrantReply::AlreadyCredited;
+        for event in events {
+            let trade_no = decode::order(&event, None, 0).map(|order| order.trade_no.to_owned()).ok();
+            let reply = self.replay_event(trade_no.as_deref(), event).await?;
+            all = match (all, reply) {
+                (GrantReply::AlreadyCredited, reply) => reply,
+                (GrantReply::Credited, reply) if !reply.is_credited() => reply,
+                (first, _) => first,
+            };
+        }
+        Ok(all)
     }
 
     /// Who is asked for an order that is replayed: as now, but a downstream that was asked before may have paid, unless
@@ -141,4 +164,12 @@ impl RewardHandle {
         })
         .await
     }
+}
+
+/// The events of a record that was archived whole and is well-formed: what made a consumer panic is.
+fn events_of_record(payload: &Bytes) -> Option<Vec<Bytes>> {
+    let (head, events) = record::split(payload).ok()?;
+    let events: Vec<Bytes> =
+        events.map(|range| range.map(|range| payload.slice(range))).collect::<Result<_, _>>().ok()?;
+    (head.count > 0 && events.len() == head.count as usize).then_some(events)
 }

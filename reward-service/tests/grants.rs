@@ -609,6 +609,43 @@ async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
     assert_clean(folder.path());
 }
 
+/// A record that made a consumer panic is archived whole; its rewards must not depend on somebody who cuts it by hand.
+#[tokio::test]
+async fn a_replay_of_a_quarantined_record_grants_each_of_its_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    rewards.apply_budgets(1, &[budget(10, 2)]).await.unwrap();
+    let events = [cash("a", 1, 5), cash("b", 2, 5), cash("c", 3, 5)];
+    let head = windfall_proto::record::Head {
+        bonus_type: "cash",
+        attempt: 0,
+        failures: 0,
+        not_before_ms: 0,
+        count: 3,
+    };
+    let record = windfall_proto::record::build(head, events.iter().map(|event| &event[..]));
+    let quarantined =
+        Failed { payload: record.into(), rejection: Rejection::Quarantined, detail: "it panicked".into() };
+    rewards.archive(std::slice::from_ref(&quarantined)).await.unwrap();
+    rewards.archive(&[quarantined]).await.unwrap();
+    let list = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let [entry] = list.as_slice() else { panic!("{list:?}") };
+    assert_eq!((entry.reason.as_str(), entry.trade_no.as_deref()), ("quarantined", None));
+
+    let exhausted = GrantReply::Rejected(Rejection::BudgetExhausted);
+    assert_eq!(rewards.replay(entry.id, "ann").await.unwrap().reply, exhausted, "the third has no budget");
+    rewards.apply_budgets(1, &[budget(15, 2)]).await.unwrap();
+    assert_eq!(rewards.replay(entry.id, "ann").await.unwrap().reply, GrantReply::Credited);
+    assert_eq!(rewards.replay(entry.id, "ann").await.unwrap().reply, GrantReply::AlreadyCredited);
+    let again = rewards.grant_batch("cash", &events).await;
+    assert_eq!(
+        again,
+        [GrantReply::AlreadyCredited, GrantReply::AlreadyCredited, GrantReply::AlreadyCredited]
+    );
+    rewards.close();
+    assert_clean(folder.path());
+}
+
 /// An order that a downstream may have paid is not paid by the ledger as well when its type changes hands.
 #[tokio::test]
 async fn a_type_that_changes_hands_pays_no_reserved_order_twice() {

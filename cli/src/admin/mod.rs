@@ -1,10 +1,11 @@
-//! Commands for operators: keys, rules, tokens, the failure archive, running services.
+//! Commands for operators: keys, rules, tokens, the failure archive, salvage files, running services.
 
 pub mod access;
 pub mod archive;
 pub mod keys;
 pub mod operate;
 pub mod rules;
+pub mod salvage;
 pub mod token;
 pub mod topics;
 

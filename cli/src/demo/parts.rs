@@ -150,6 +150,7 @@ pub fn wiring_options(place: &Place<'_>, topics: Vec<String>, seed: u64) -> wiri
         async_grants: AsyncGrantOptions::default(),
         rewrite: Again::default(),
         topics,
+        consumer: windfall_consumer::Options::default(),
         salvage: place.salvage.clone(),
         keys_file: place::keys(place.data),
         jitter_seed: seed,

@@ -50,6 +50,8 @@ impl ServiceOptions {
             pays: pays.collect::<Result<BTreeMap<_, _>>>()?,
             payout: payer(&self.rewards.payout, "rewards.payout")?,
             connectors: self.connectors.iter().map(|(name, at)| (name.clone(), guard(&at.guard))).collect(),
+            writers: self.rewards.writers,
+            batch_events_max: self.rewards.batch_events_max,
             ..RewardOptions::default()
         })
     }

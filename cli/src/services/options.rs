@@ -44,6 +44,8 @@ pub struct ServiceOptions {
     pub sdk: SdkOptions,
     /// Topics that a consumer reads; none: all that the rules name.
     pub topics: Vec<String>,
+    /// How each topic is read.
+    pub consumer: windfall_consumer::Options,
     /// Who pays.
     pub rewards: RewardsAt,
     /// Grants that are done later.
@@ -77,6 +79,24 @@ pub struct RewardsAt {
     pub pays: BTreeMap<String, String>,
     /// Of withdrawals: `ledger` (paid with the booking), or a connector's name. Default `ledger`.
     pub payout: String,
+    /// Threads that write to the ledger, each on a connection of its own, 1 to 64. Default: what suits the ledger; 1 in
+    /// a file, which has one writer, 3 on PostgreSQL.
+    pub writers: Option<usize>,
+    /// Events that one transaction takes at most, 1 to 65,536. Default: what suits the ledger; 8,192 in a file, 1,000
+    /// on PostgreSQL.
+    pub batch_events_max: Option<usize>,
+}
+
+impl RewardsAt {
+    fn check(&self) -> Result<()> {
+        let options = [("writers", self.writers, 64), ("batch_events_max", self.batch_events_max, 65_536)];
+        for (name, value, high) in options {
+            if let Some(value) = value.filter(|value| !(1..=high).contains(value)) {
+                bail!("rewards.{name} is {value}, but only 1 to {high} is allowed");
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What becomes of a reward whose activity, scene and type no budget covers.
@@ -257,6 +277,8 @@ impl Default for RewardsAt {
             default_pays: "ledger".into(),
             pays: BTreeMap::new(),
             payout: "ledger".into(),
+            writers: None,
+            batch_events_max: None,
         }
     }
 }
@@ -274,6 +296,7 @@ impl Default for ServiceOptions {
             tenant: "windfall".into(),
             sdk: SdkOptions::default(),
             topics: Vec::new(),
+            consumer: windfall_consumer::Options::default(),
             rewards: RewardsAt::default(),
             grant_async: GrantAsyncAt::default(),
             connectors: BTreeMap::new(),
@@ -304,6 +327,8 @@ impl ServiceOptions {
         }
         options.check_drivers()?;
         options.grant_async.check()?;
+        options.rewards.check()?;
+        options.consumer.check().context("the options [consumer] cannot be used")?;
         if options.drain_ms > 600_000 {
             bail!("drain_ms is {}, but only 0 to 600000 is allowed", options.drain_ms);
         }
@@ -362,7 +387,34 @@ mod tests {
         assert_eq!(options.rewards.unbudgeted, Some(UnbudgetedAt::Refuse));
         assert_eq!(options.grant_async.scenes.len(), 1);
         assert!(options.connectors.contains_key("badges") && options.trace.otlp.is_some());
-        options.reward_options().unwrap();
+        let rewards = options.reward_options().unwrap();
+        assert_eq!((rewards.writers, rewards.batch_events_max), (Some(3), Some(1_000)));
+        options.consumer.check().unwrap();
+        assert_eq!(options.consumer.churn_per_s, 1_000);
+    }
+
+    #[test]
+    fn options_of_the_consumer_and_of_the_writers_are_refused_by_name_when_they_are_out_of_range() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("options.toml");
+        let load = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            ServiceOptions::load(Some(&file), Some(folder.path().join("data")))
+        };
+        let text = "[consumer]\nchurn_per_s = 200\nsession_timeout_ms = 30000\n[rewards]\nwriters = 8\n";
+        let good = load(text).unwrap();
+        assert_eq!((good.consumer.churn_per_s, good.consumer.session_timeout_ms), (200, 30_000));
+        assert_eq!(good.reward_options().unwrap().writers, Some(8));
+        for (wrong, named) in [
+            ("[consumer]\nchurn_per_s = 0", "churn_per_s is 0"),
+            ("[consumer]\nsession_timeout_ms = 1", "session_timeout_ms is 1"),
+            ("[consumer]\njitter_seed = 1", "jitter_seed"),
+            ("[rewards]\nwriters = 65", "rewards.writers is 65"),
+            ("[rewards]\nbatch_events_max = 0", "rewards.batch_events_max is 0"),
+        ] {
+            let refused = format!("{:#}", load(wrong).unwrap_err());
+            assert!(refused.contains(named), "{wrong}: {refused}");
+        }
     }
 
     #[test]

@@ -177,7 +177,8 @@ impl ServiceOptions {
         unbudgeted
     }
 
-    fn open_brokers(&self) -> Result<wiring::Brokers> {
+    /// Opens the brokers that the options name.
+    pub fn open_brokers(&self) -> Result<wiring::Brokers> {
         let open = |(name, at): (&String, &crate::drivers::BrokerAt)| {
             let broker = block_in_place(|| at.open(name, &place::broker(&self.data, name)))?;
             Ok((name.clone(), broker))
@@ -203,6 +204,7 @@ impl ServiceOptions {
             async_grants: self.grant_async.later_options(),
             rewrite: self.grant_async.again(),
             topics: self.topics.clone(),
+            consumer: self.consumer.clone(),
             salvage: place::salvage(&self.data),
             keys_file: self.keys_path(),
             jitter_seed: u64::from(std::process::id()),

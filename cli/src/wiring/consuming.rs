@@ -77,7 +77,7 @@ struct Fleet {
 
 impl Consuming {
     /// Keeps a consumer running for each of these topics; for each that the rules name where there are none.
-    pub fn start(shared: &Shared<'_>, topics: &[String], salvage: &Path, jitter_seed: u64) -> Result<Self> {
+    pub fn start(shared: &Shared<'_>, topics: &[String], salvage: &Path, options: Options) -> Result<Self> {
         let rules = shared.rules.current();
         let is_known = |name: &String| {
             rules.topics.contains_key(name) || rules.draining.iter().any(|old| old.topic == *name)
@@ -102,7 +102,7 @@ impl Consuming {
             clock: shared.clock.clone(),
             tasks: shared.tasks.clone(),
             health: shared.health.clone(),
-            options: Options { jitter_seed, ..Options::default() },
+            options,
         };
         let fleet = Arc::new(Fleet {
             parts,

@@ -23,7 +23,8 @@ mod work;
 pub use background::{Background, Tasks};
 pub use consuming::Consuming;
 pub use parts::{Brokers, Options, Parts};
-pub use queues::lag;
+pub use queues::{lag, open as open_queues};
+pub use requeue::RequeueToQueues;
 pub use running::Wiring;
 pub use work::Work;
 

@@ -66,6 +66,8 @@ pub struct Options {
     pub rewrite: Again,
     /// Topics that are consumed; none: all that the rules name.
     pub topics: Vec<String>,
+    /// How each topic is read; each consumer gets a jitter of its own.
+    pub consumer: windfall_consumer::Options,
     /// The spill log: records that no queue takes wait there.
     pub salvage: PathBuf,
     /// The key ring's file, followed where tokens are verified.

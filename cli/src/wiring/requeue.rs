@@ -1,24 +1,36 @@
 //! Where records go that a consumer requeues: the candidate queues of their route, through the fan-out.
+//!
+//! Each candidate is tried by itself before the record is given back for the salvage file: a broker that takes a record
+//! and does not answer would else use up the patience of all. Then each is offered the record once more, for what hung
+//! is known by then and passed by.
 
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_config::LiveRules;
 use windfall_consumer::{Done, RequeueOutcome, RequeueRecord, RequeueSink};
 use windfall_queue_virtual::{Fanout, PendingRecord, QueueId, Side, Undelivered};
 
-/// How long a record is offered to its queues before it goes to the spill log.
+/// How long a record is offered to one candidate queue. One that has refused the record before this one is asked once.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Requeues records by the routes in force.
 pub struct RequeueToQueues {
-    fanout: Arc<Fanout>,
+    shared: Arc<Shared>,
     rules: LiveRules,
+}
+
+struct Shared {
+    fanout: Arc<Fanout>,
+    /// Queues that took no record lately.
+    refusing: Mutex<BTreeSet<QueueId>>,
 }
 
 impl RequeueToQueues {
     /// To these queues.
-    pub const fn new(fanout: Arc<Fanout>, rules: LiveRules) -> Self {
-        Self { fanout, rules }
+    pub fn new(fanout: Arc<Fanout>, rules: LiveRules) -> Self {
+        Self { shared: Arc::new(Shared { fanout, refusing: Mutex::default() }), rules }
     }
 
     /// The candidate queues of a record; every queue where no route takes it, for it must stay somewhere.
@@ -28,11 +40,12 @@ impl RequeueToQueues {
             Some(route) => route.requeue.iter().collect(),
             None => rules.queues.keys().collect(),
         };
+        let fanout = &self.shared.fanout;
         names
             .into_iter()
             .filter_map(|name| {
-                let queue = self.fanout.queue(name)?;
-                Some((queue, self.fanout.side(queue, record.first_user_id)?))
+                let queue = fanout.queue(name)?;
+                Some((queue, fanout.side(queue, record.first_user_id)?))
             })
             .collect()
     }
@@ -41,13 +54,43 @@ impl RequeueToQueues {
 impl RequeueSink for RequeueToQueues {
     fn requeue(&self, record: RequeueRecord, done: Done) {
         let candidates = self.candidates(&record);
-        self.fanout.submit(&candidates, Box::new(RequeueParcel { record, done }));
+        let parcel = RequeueParcel {
+            shared: Arc::clone(&self.shared),
+            candidates,
+            tried: 0,
+            patience: Duration::ZERO,
+            record,
+            done,
+        };
+        Box::new(parcel).submit();
     }
 }
 
 struct RequeueParcel {
+    shared: Arc<Shared>,
+    candidates: Vec<(QueueId, Side)>,
+    /// Candidates tried so far, over both rounds.
+    tried: usize,
+    patience: Duration,
     record: RequeueRecord,
     done: Done,
+}
+
+impl RequeueParcel {
+    /// The candidate that is tried now.
+    fn candidate(&self) -> Option<(QueueId, Side)> {
+        let many = self.candidates.len();
+        if self.tried < 2 * many { self.candidates.get(self.tried % many).copied() } else { None }
+    }
+
+    fn submit(mut self: Box<Self>) {
+        let Some((queue, side)) = self.candidate() else { return (self.done)(RequeueOutcome::Refused) };
+        let is_again = self.tried >= self.candidates.len();
+        let is_refusing = self.shared.refusing.lock().contains(&queue);
+        self.patience = if is_again || is_refusing { Duration::ZERO } else { PATIENCE };
+        let fanout = Arc::clone(&self.shared.fanout);
+        fanout.submit(&[(queue, side)], self);
+    }
 }
 
 impl PendingRecord for RequeueParcel {
@@ -60,15 +103,121 @@ impl PendingRecord for RequeueParcel {
     }
 
     fn patience(&self) -> Option<Duration> {
-        Some(PATIENCE)
+        Some(self.patience)
     }
 
     fn delivered(self: Box<Self>) {
+        if let Some((queue, _)) = self.candidate() {
+            self.shared.refusing.lock().remove(&queue);
+        }
         // I3: the original is finished by this call alone.
         (self.done)(RequeueOutcome::Stored);
     }
 
-    fn undelivered(self: Box<Self>, _why: Undelivered) {
-        (self.done)(RequeueOutcome::Refused);
+    fn undelivered(mut self: Box<Self>, why: Undelivered) {
+        match why {
+            // No candidate takes it any more, whichever is asked.
+            Undelivered::Closed => return (self.done)(RequeueOutcome::Refused),
+            Undelivered::PatienceOver => {
+                if let Some((queue, _)) = self.candidate() {
+                    self.shared.refusing.lock().insert(queue);
+                }
+            }
+            Undelivered::Full | Undelivered::TooLarge | Undelivered::NoQueue => {}
+        }
+        self.tried += 1;
+        self.submit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::dev;
+    use crate::wiring::parts::Brokers;
+    use std::sync::mpsc;
+    use std::time::Instant;
+    use windfall_contract::Clock;
+    use windfall_contract::broker::Broker;
+    use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
+    use windfall_queue_faulty::{Faults, Faulty};
+    use windfall_queue_virtual::FanoutOptions;
+
+    struct Queues {
+        _folder: tempfile::TempDir,
+        brokers: [Arc<Faulty>; 2],
+        fanout: Arc<Fanout>,
+        sink: RequeueToQueues,
+    }
+
+    /// The development rules: `cash` goes back to the queue `cash`, then to `gifts`.
+    fn open() -> Queues {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            let broker = EmbeddedBroker::open(&folder.path().join(name), &EmbeddedOptions::default());
+            Faulty::new(broker.unwrap(), 1)
+        };
+        let brokers = ["a", "b"].map(open);
+        let named =
+            |(name, broker): (&str, &Arc<Faulty>)| (name.to_owned(), Arc::clone(broker) as Arc<dyn Broker>);
+        let of_rules: Brokers = ["a", "b"].into_iter().zip(&brokers).map(named).collect();
+        let (rules, _) = LiveRules::adjustable(windfall_config::parse_rules(dev::RULES, None).unwrap(), None);
+        let options = FanoutOptions { delivery_timeout_ms: 500, ..FanoutOptions::default() };
+        let fanout = Fanout::open(&rules.current(), of_rules, options, Clock::system());
+        let fanout = Arc::new(fanout.unwrap());
+        let sink = RequeueToQueues::new(Arc::clone(&fanout), rules);
+        Queues { _folder: folder, brokers, fanout, sink }
+    }
+
+    impl Queues {
+        fn set(&self, topics: &[&str], faults: &Faults) {
+            for topic in topics {
+                self.brokers.iter().for_each(|broker| broker.set(topic, faults.clone()));
+            }
+        }
+
+        /// What became of a record, and how long it took.
+        fn requeue(&self) -> (RequeueOutcome, Duration) {
+            let (told, outcome) = mpsc::sync_channel(1);
+            let record = RequeueRecord {
+                bonus_type: "cash".into(),
+                activity: "spring".into(),
+                scene: "rain".into(),
+                first_user_id: 1,
+                key: b"key".to_vec(),
+                payload: b"payload".to_vec(),
+                events: 1,
+            };
+            let began = Instant::now();
+            self.sink.requeue(record, Box::new(move |outcome| told.try_send(outcome).unwrap()));
+            (outcome.recv_timeout(Duration::from_secs(60)).unwrap(), began.elapsed())
+        }
+    }
+
+    /// A broker that takes records and does not answer used up the patience, and the record went to the salvage file.
+    #[test]
+    fn brokers_that_hang_do_not_keep_a_record_from_its_last_candidate() {
+        let queues = open();
+        queues.set(&["cash-a", "cash-b"], &Faults { hang: true, ..Faults::default() });
+        assert_eq!(queues.requeue().0, RequeueOutcome::Stored);
+        queues.fanout.close(Duration::ZERO);
+    }
+
+    #[test]
+    fn a_record_that_every_candidate_refuses_is_given_back_and_the_next_one_at_once() {
+        let queues = open();
+        let all = ["cash-a", "cash-b", "gifts-a", "gifts-b"];
+        queues.set(&all, &Faults { refuse: true, ..Faults::default() });
+        assert_eq!(queues.requeue().0, RequeueOutcome::Refused);
+        let (outcome, took) = queues.requeue();
+        assert_eq!(outcome, RequeueOutcome::Refused);
+        assert!(took < PATIENCE, "{took:?}: they are known to refuse");
+        queues.set(&all, &Faults::default());
+        let until = Instant::now() + Duration::from_secs(10);
+        while queues.requeue().0 == RequeueOutcome::Refused {
+            assert!(Instant::now() < until, "queues that are back take nothing");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        queues.fanout.close(Duration::ZERO);
     }
 }

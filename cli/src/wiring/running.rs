@@ -149,8 +149,9 @@ impl Wiring {
                 tasks: &own.tasks,
                 health: &own.health,
             };
-            let consuming =
-                Consuming::start(&shared, &options.topics, &options.salvage, options.jitter_seed)?;
+            let consumer =
+                windfall_consumer::Options { jitter_seed: options.jitter_seed, ..options.consumer };
+            let consuming = Consuming::start(&shared, &options.topics, &options.salvage, consumer)?;
             if (work == Work { consumes: true, ..Work::default() }) {
                 own.health.check("consumers", consuming.check());
             }
@@ -358,6 +359,7 @@ mod tests {
             async_grants: AsyncGrantOptions::default(),
             rewrite: Again::default(),
             topics: Vec::new(),
+            consumer: windfall_consumer::Options::default(),
             salvage: place::salvage(data),
             keys_file: place::keys(data),
             jitter_seed: 1,

@@ -16,7 +16,8 @@ use connectors::ReadSnapshot;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use windfall_config::LiveRules;
-use windfall_consumer::ConsumerStats;
+use windfall_consumer::spill_log::SpillStats;
+use windfall_consumer::{ConsumerStats, SpillLog};
 use windfall_edge::{Health, Metrics};
 use windfall_queue_virtual::{Fanout, FanoutStats, TopicStats};
 use windfall_reward_service::{RewardHandle, RewardStats};
@@ -38,6 +39,7 @@ pub struct Sources {
     fanout: Option<Arc<Fanout>>,
     consumers: Option<ReadCounters>,
     lives: Option<ReadLives>,
+    salvage: Option<Arc<SpillLog>>,
     health: Option<Health>,
     tasks: Option<Tasks>,
     rewards: Option<RewardHandle>,
@@ -56,6 +58,7 @@ impl Sources {
             sdks: parts.sdks.iter().map(|(tenant, sdk)| (tenant.clone(), sdk.clone())).collect(),
             fanout: parts.fanout.clone(),
             consumers: parts.consuming.as_ref().map(|consuming| Arc::new(consuming.read_counters()) as _),
+            salvage: parts.consuming.as_ref().map(|consuming| Arc::clone(&consuming.salvage)),
             lives: parts.consuming.as_ref().map(|consuming| Arc::new(consuming.read_lives()) as _),
             health: Some(health.clone()),
             tasks: Some(parts.tasks.clone()),
@@ -121,6 +124,10 @@ fn export_consumers(metrics: &Metrics, sources: &Sources) {
         for (topic, stats) in consumers.iter().flat_map(|read| read()) {
             stats.types().iter().for_each(|lane| each(&[&topic, &lane.name], lane));
         }
+    });
+    let salvage = sources.salvage.clone();
+    metrics.export(SpillStats::METRICS, &[], move |each| {
+        salvage.iter().for_each(|log| each(&[], &log.stats()));
     });
 }
 
