@@ -33,6 +33,7 @@ pub(crate) type Priority = Number<u8, 0, 255>;
 pub(crate) const PRIORITY_CASH: u8 = 0;
 pub(crate) const PRIORITY_DEFAULT: u8 = 1;
 pub(crate) type BudgetTotal = Number<i64, 1, NUMBER_MAX>;
+pub(crate) type CapAmount = Number<i64, 1, NUMBER_MAX>;
 pub(crate) type BudgetShards = Number<u32, 1, 64>;
 /// Eight rows take some eight times the concurrent grants of one, and rebalance rarely.
 pub(crate) const BUDGET_SHARDS_DEFAULT: u32 = 8;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use windfall_contract::rules::{
-    Budget, BudgetKind, Fuse, Limit, Limits, Pacing, Pattern, Queue, Ratio, Revocation, Revocations, Revoked,
-    Route, Topic, TypeLimit,
+    Budget, BudgetKind, Cap, Fuse, Limit, Limits, Pacing, Pattern, Queue, Ratio, Revocation, Revocations,
+    Revoked, Route, Topic, TypeLimit,
 };
 use windfall_contract::rules::{DrainingTopic, Rules};
 
@@ -197,6 +197,15 @@ fn revocations() -> impl Strategy<Value = Revocations> {
     })
 }
 
+fn caps(types: Vec<String>) -> impl Strategy<Value = BTreeMap<String, Cap>> {
+    let amount = 1..=(1_i64 << 53) - 1;
+    let cap = (amount.clone(), amount, 0..3_u8).prop_map(|(one, other, which)| {
+        let (order, total) = (one.min(other), one.max(other));
+        Cap { order: (which != 1).then_some(order), total: (which != 2).then_some(total) }
+    });
+    proptest::collection::btree_map(proptest::sample::select(types), cap, 0..4)
+}
+
 fn rules() -> impl Strategy<Value = Rules> {
     let name = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}";
     let named = (names("[a-z0-9_.-]{1,32}", 5), names(name, 6), names(name, 5), 1..=1024_u32, 0..=100_u8);
@@ -217,10 +226,11 @@ fn rules() -> impl Strategy<Value = Rules> {
             routes(types.clone(), queue_names),
             (limit(), limits),
             budgets(types.clone()),
+            caps(types.clone()),
             pacing(),
             revocations(),
         );
-        parts.prop_map(move |(version, routes, (global, own), budgets, pacing, revocations)| Rules {
+        parts.prop_map(move |(version, routes, (global, own), budgets, caps, pacing, revocations)| Rules {
             version,
             bonus_types: types.clone(),
             draining: topic_names
@@ -233,6 +243,7 @@ fn rules() -> impl Strategy<Value = Rules> {
             routes,
             limits: Limits { global, types: types.iter().cloned().zip(own).collect() },
             budgets,
+            caps,
             pacing,
             revocations,
         })

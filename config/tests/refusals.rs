@@ -468,3 +468,27 @@ fn a_hostile_document_is_judged_soon() {
         println!("{what}: {took:?}, {} problems", refusal.problems().len());
     }
 }
+
+#[test]
+fn caps_are_of_known_types_and_fit_together() {
+    let with = |caps: &str| sample_with("[end]", &format!("{caps}\n[end]"));
+    let caps = windfall_config::parse_rules(
+        &with("[caps.cash]\norder = 5\ntotal = 9\n[caps.coin]\ntotal = 1"),
+        None,
+    );
+    let caps = caps.unwrap();
+    assert_eq!(caps.order_caps(), [("cash".to_owned(), 5)].into());
+    assert_eq!(caps.total_caps(), [("cash".to_owned(), 9), ("coin".to_owned(), 1)].into());
+    for (document, key, told) in [
+        ("[caps.csh]\norder = 5", "caps", "csh"),
+        ("[caps.cash]", "caps.cash", "neither"),
+        ("[caps.cash]\norder = 10\ntotal = 9", "caps.cash.order", "above total"),
+        ("[caps.cash]\norder = 0", "caps.cash.order", "0"),
+        ("[caps.cash]\ntotal = -1", "caps.cash.total", "-1"),
+        ("[caps.cash]\nlargest = 1\norder = 1", "caps.cash.largest", "largest"),
+    ] {
+        let refusal = refused(&with(document));
+        let [problem] = refusal.problems() else { panic!("{refusal}") };
+        assert!(problem.key.starts_with(key) && refusal.to_string().contains(told), "{refusal}");
+    }
+}

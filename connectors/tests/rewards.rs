@@ -16,7 +16,7 @@ use windfall_contract::Clock;
 use windfall_contract::accounts::Status;
 use windfall_contract::connector::Connector;
 use windfall_contract::rewards::{GrantReply, Rewards};
-use windfall_ledger::{Ledger, LedgerOptions, LedgerReader};
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{ConnectorOptions, Payer, RewardHandle, RewardOptions, RewardService};
 
@@ -56,7 +56,11 @@ fn start(folder: &Path, connector: Arc<dyn Connector>) -> RewardHandle {
         ..ConnectorOptions::default()
     };
     options.connectors.insert("fake".into(), guard);
-    let ledger = Ledger::open(folder.join("ledger.db"), &LedgerOptions::default()).unwrap();
+    let ledger = Ledger::open(
+        folder.join("ledger.db"),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )
+    .unwrap();
     RewardService::start(options, ledger, vec![connector], None, Clock::system()).unwrap()
 }
 

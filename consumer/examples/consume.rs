@@ -55,6 +55,7 @@ fn rules() -> Rules {
         routes: Vec::new(),
         limits: Limits { global: wide, types: [of_type("cash"), of_type("coin")].into() },
         budgets: Vec::new(),
+        caps: Default::default(),
         revocations: Default::default(),
         pacing: Pacing::default(),
     }
@@ -73,7 +74,7 @@ fn fill(broker: &EmbeddedBroker, events: u32, pack: u32) -> Result<(), Box<dyn E
             let trade_no = format!("spring-2027:red-packet-rain:{}", n * pack + at);
             let event = EventRef {
                 trade_no: &trade_no,
-                user_id: i64::from(n * pack + at),
+                user_id: i64::from(n * pack + at) + 1,
                 device_id: "device-42",
                 app_id: "wallet",
                 activity: "spring-2027",

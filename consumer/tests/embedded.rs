@@ -115,6 +115,7 @@ async fn start(broker: &EmbeddedBroker, dir: &Path, ledger: &Arc<Ledger>) -> Con
         routes: Vec::new(),
         limits: Limits { global: wide, types: [("cash".to_owned(), cash)].into() },
         budgets: Vec::new(),
+        caps: Default::default(),
         revocations: Default::default(),
         pacing: Pacing { requeue_delay_ms: 10, grant_batch: 100, ..Pacing::default() },
     });

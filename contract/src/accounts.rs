@@ -44,6 +44,12 @@ pub enum WithdrawalOutcome {
 pub enum Reason {
     /// The budget had no room.
     BudgetExhausted,
+    /// No budget covered it, and the service refuses such orders.
+    Unbudgeted,
+    /// Its amount is above what one order of its type may have.
+    OverOrderCap,
+    /// What its type may give out over all activities had no room.
+    OverTypeCap,
     /// The downstream refused for good.
     DownstreamRefused,
     /// An operator ended a reservation whose event did not come.

@@ -8,9 +8,9 @@ use bytes::Bytes;
 pub enum GrantReply {
     /// Credited by this call, durably.
     Credited,
-    /// Credited by an earlier call with the same user, type and amount.
+    /// Credited by an earlier call with the same user, activity, scene, type and amount.
     AlreadyCredited,
-    /// The order number exists with another user, type or amount. Never credited; archived.
+    /// The order number exists with another user, activity, scene, type or amount. Never credited; archived.
     Conflict,
     /// Final and archived, for this reason.
     Rejected(Rejection),
@@ -41,9 +41,21 @@ pub enum Rejection {
     /// The bytes are not a valid event of this type.
     #[error("malformed")]
     Malformed,
+    /// The event belongs to an app that the service does not take. A replay decides it anew.
+    #[error("foreign_app")]
+    ForeignApp,
     /// The budget has no room left.
     #[error("budget_exhausted")]
     BudgetExhausted,
+    /// No budget covers its activity, scene and type. A replay credits it once there is one.
+    #[error("unbudgeted")]
+    Unbudgeted,
+    /// Its amount is above the cap of one order of its type. A replay credits it once the cap is raised.
+    #[error("over_order_cap")]
+    OverOrderCap,
+    /// The cap of its type over all activities has no room left. A replay credits it once the cap is raised.
+    #[error("over_type_cap")]
+    OverTypeCap,
     /// No connector takes this bonus type.
     #[error("unknown_type")]
     UnknownType,
@@ -56,7 +68,7 @@ pub enum Rejection {
     /// The record made a consumer panic, again and again and alone. Its bytes are kept whole for a person to look at.
     #[error("quarantined")]
     Quarantined,
-    /// The order number exists with another user, type or amount.
+    /// The order number exists with another user, activity, scene, type or amount.
     #[error("conflict")]
     Conflict,
     /// An operator gave up waiting for its event. A replay decides it anew.
@@ -82,6 +94,9 @@ pub enum RetryReason {
     /// No queue took the event that is to be granted later; ours to solve, so it does not count as a failed grant.
     #[error("queue_unavailable")]
     QueueUnavailable,
+    /// The service runs older rules than its ledger has seen; ours to solve, so it does not count as a failed grant.
+    #[error("old_rules")]
+    OldRules,
     /// An operator has paused the type; it does not count as a failed grant.
     #[error("paused")]
     Paused,

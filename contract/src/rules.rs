@@ -25,6 +25,8 @@ pub struct Rules {
     pub limits: Limits,
     /// What activities may give out.
     pub budgets: Vec<Budget>,
+    /// What a type may give out at most, whatever its budgets say; a type that is not named has no cap.
+    pub caps: BTreeMap<String, Cap>,
     /// How a consumer paces itself.
     pub pacing: Pacing,
     /// Tokens that count no more.
@@ -254,6 +256,15 @@ pub struct Budget {
     pub shards: u32,
 }
 
+/// What one bonus type may give out at most, beside its budgets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cap {
+    /// The largest amount of one order, in the type's smallest unit; `None`: any.
+    pub order: Option<i64>,
+    /// The sum over all activities, in the type's smallest unit; `None`: any.
+    pub total: Option<i64>,
+}
+
 /// How a consumer paces itself. `samples/rules.toml` gives each range; [`Pacing::default`] the defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pacing {
@@ -314,6 +325,16 @@ impl Pacing {
 }
 
 impl Rules {
+    /// The largest amount of one order, by type; a type that is not named has no such cap.
+    pub fn order_caps(&self) -> BTreeMap<String, i64> {
+        self.caps.iter().filter_map(|(name, cap)| Some((name.clone(), cap.order?))).collect()
+    }
+
+    /// What a type may give out over all activities; a type that is not named has no such cap.
+    pub fn total_caps(&self) -> BTreeMap<String, i64> {
+        self.caps.iter().filter_map(|(name, cap)| Some((name.clone(), cap.total?))).collect()
+    }
+
     /// The route of an event, `None` where no route matches.
     pub fn route(&self, activity: &str, scene: &str, bonus_type: &str) -> Option<&Route> {
         self.routes.iter().find(|route| {

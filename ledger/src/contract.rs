@@ -10,6 +10,7 @@ use crate::model::{
 };
 use crate::reconcile::Reconciliation;
 use crate::withdrawal::{Held, HoldOutcome, StoredWithdrawal};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use windfall_contract::accounts::{FlowLine, Reason, StoredOrder};
 
@@ -57,7 +58,16 @@ pub(crate) trait Transaction: Debug {
 
     fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
 
+    fn rules_version(&mut self) -> Result<i64, LedgerError>;
+
     fn raise_rules_version(&mut self, version: i64) -> Result<i64, LedgerError>;
+
+    fn set_rules_version(&mut self, version: i64) -> Result<(), LedgerError>;
+
+    /// The largest amount of one order, by type.
+    fn cap_orders(&mut self, largest: &BTreeMap<String, i64>);
+
+    fn lift_caps(&mut self, keep: &[&str]) -> Result<(), LedgerError>;
 
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError>;
 

@@ -106,8 +106,9 @@ impl Ledger {
         self.transact(|tx| tx.set_budgets(budgets))
     }
 
-    /// Sets the budgets of a version of the rules, in one transaction with the note of that version. Where a newer
-    /// version has set its budgets, nothing is changed: of many processes, one with old rules sets none back.
+    /// Sets the budgets of a version of the rules, caps of types among them, in one transaction with the note of that
+    /// version; caps that it does not name are lifted. Where a newer version was noted, nothing is changed: of many
+    /// processes, one with old rules sets none back.
     ///
     /// # Errors
     /// [`LedgerError`]: no budget was changed, or nobody knows; set them again.
@@ -121,7 +122,21 @@ impl Ledger {
             if newest != version {
                 return Ok(BudgetsApplied::Stale { newest });
             }
+            let caps: Vec<&str> =
+                budgets.iter().filter(|one| one.is_cap()).map(|one| one.bonus_type).collect();
+            tx.lift_caps(&caps)?;
             Ok(BudgetsApplied::Set(tx.set_budgets(budgets)?))
+        })
+    }
+
+    /// Notes the version of the rules that a process runs, unless a newer one was noted before; answers the newest.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: note it again.
+    pub fn note_rules_version(&mut self, version: u64) -> Result<u64, LedgerError> {
+        self.transact(|tx| match tx.rules_version()? {
+            newest if newest >= version => Ok(newest),
+            _ => tx.raise_rules_version(version),
         })
     }
 

@@ -20,16 +20,19 @@
 //! Not here: decoding events, downstream systems, retries after an outage; the reward service has those.
 //!
 //! ```
-//! use windfall_ledger::{Ledger, LedgerOptions, Order, OrderOutcome};
+//! use windfall_ledger::{BudgetSet, Ledger, LedgerOptions, Order, OrderOutcome};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! let mut ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default())?;
+//! // What no budget covers is refused, unless the options allow it.
+//! let (activity, scene, bonus_type) = ("spring-2027", "red-packet-rain", "cash");
+//! ledger.set_budgets(&[BudgetSet { activity, scene, bonus_type, total: 100_000, shards: 8 }])?;
 //! let order = Order {
 //!     trade_no: "spring-2027/rain/000001/42",
 //!     user_id: 42,
-//!     activity: "spring-2027",
-//!     scene: "red-packet-rain",
-//!     bonus_type: "cash",
+//!     activity,
+//!     scene,
+//!     bonus_type,
 //!     amount: 888,
 //!     time_ms: 1_800_000_000_000,
 //! };

@@ -84,12 +84,12 @@ pub(crate) fn first_of_each(batch: &[Order<'_>]) -> Vec<usize> {
 pub enum OrderOutcome {
     /// Credited by this transaction.
     Credited,
-    /// Credited by an earlier one, with the same user, type and amount.
+    /// Credited by an earlier one, with the same user, activity, scene, type and amount.
     AlreadyCredited,
     /// Its budget is held, now or since before; a downstream decides, or its event is awaited. Ends by `post` or
     /// `release`, or where its event is awaited, by `apply`.
     Reserved,
-    /// The order number exists with another user, type or amount. Nothing moved.
+    /// The order number exists with another user, activity, scene, type or amount. Nothing moved.
     Conflict,
     /// Decided, now or before: it is not credited, for this reason.
     Rejected(Reason),
@@ -101,6 +101,9 @@ pub(crate) const fn reason_code(reason: Reason) -> i64 {
         Reason::BudgetExhausted => 1,
         Reason::DownstreamRefused => 2,
         Reason::Released => 3,
+        Reason::Unbudgeted => 4,
+        Reason::OverOrderCap => 5,
+        Reason::OverTypeCap => 6,
     }
 }
 
@@ -110,6 +113,9 @@ pub(crate) const fn reason_of_code(code: i64) -> Option<Reason> {
         1 => Some(Reason::BudgetExhausted),
         2 => Some(Reason::DownstreamRefused),
         3 => Some(Reason::Released),
+        4 => Some(Reason::Unbudgeted),
+        5 => Some(Reason::OverOrderCap),
+        6 => Some(Reason::OverTypeCap),
         _ => None,
     }
 }
@@ -174,6 +180,13 @@ pub enum BudgetsApplied {
     },
 }
 
+impl BudgetsApplied {
+    /// They are set.
+    pub const fn is_set(&self) -> bool {
+        matches!(self, Self::Set(_))
+    }
+}
+
 /// Whether an order that was rejected before may be tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Attempt {
@@ -198,16 +211,19 @@ pub enum Finish {
     Unknown,
 }
 
-/// A budget to set. Three kinds stand side by side:
+/// A budget to set. Four kinds stand side by side:
 /// - sharded, the usual one: of one activity, scene and type, split over rows so that writers do not queue;
 /// - strict, with 0 `shards`: one row, which each transaction locks before it looks, so that room goes out in the
 ///   exact order in which they arrive;
 /// - combined, with `*` for the scene, the type or both: an order takes from its own budget and from every combined
 ///   one that covers it, from all or from none. Writers that are covered by one queue on it. In PostgreSQL all
-///   writers must know this kind (schema version 3) before the first is set.
+///   writers must know this kind (schema version 3) before the first is set;
+/// - a cap of a type, with `*` for the activity and the scene: an order of that type takes from it as well, in whatever
+///   activity, or is refused as `OverTypeCap`. It is no budget: an order that only a cap covers is unbudgeted. All writers
+///   must know this kind before the first is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetSet<'a> {
-    /// The campaign.
+    /// The campaign; `*` for all of them, in a cap.
     pub activity: &'a str,
     /// The place in it; `*` for all of them.
     pub scene: &'a str,
@@ -222,7 +238,7 @@ pub struct BudgetSet<'a> {
 /// What stands for all scenes or types.
 pub(crate) const ALL: &str = "*";
 
-/// The name under which all scenes or types are stored: no order has it, while one may have a scene called `*`.
+/// The name under which all activities, scenes or types are stored: no order has it, while one may have a scene called `*`.
 const STORED_ALL: &str = "";
 
 impl BudgetSet<'_> {
@@ -234,9 +250,14 @@ impl BudgetSet<'_> {
                  {SHARDS_MAX}"
             )));
         }
-        if [activity, scene, bonus_type].contains(&STORED_ALL) || activity == ALL {
+        if [activity, scene, bonus_type].contains(&STORED_ALL) {
             return Err(LedgerError::Invalid(format!(
-                "budget {activity}/{scene}/{bonus_type}: names must not be empty, and the activity must be one"
+                "budget {activity}/{scene}/{bonus_type}: names must not be empty"
+            )));
+        }
+        if activity == ALL && (scene != ALL || bonus_type == ALL) {
+            return Err(LedgerError::Invalid(format!(
+                "budget {activity}/{scene}/{bonus_type}: what covers all activities covers all scenes, and one type"
             )));
         }
         Ok(())
@@ -247,10 +268,14 @@ impl BudgetSet<'_> {
         self.scene == ALL || self.bonus_type == ALL
     }
 
-    /// Scene and type as they are stored.
-    pub(crate) fn stored(&self) -> (&str, &str) {
-        let of = |name| if name == ALL { STORED_ALL } else { name };
-        (of(self.scene), of(self.bonus_type))
+    /// It is a cap of a type over all activities.
+    pub(crate) fn is_cap(&self) -> bool {
+        self.activity == ALL
+    }
+
+    /// Activity, scene and type as they are stored.
+    pub(crate) fn stored(&self) -> [&str; 3] {
+        [self.activity, self.scene, self.bonus_type].map(|name| if name == ALL { STORED_ALL } else { name })
     }
 
     /// Rows it is split over.
@@ -268,7 +293,7 @@ pub const SHARDS_MAX: u32 = 64;
 /// A budget as it stands, summed over its shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetState {
-    /// The campaign.
+    /// The campaign; `*` where it is a cap over all of them.
     pub activity: String,
     /// The place in it; `*` where it is combined over all of them.
     pub scene: String,
@@ -302,9 +327,9 @@ pub struct BudgetRaised {
 /// What happens to orders of an activity, scene and type for which no budget was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unbudgeted {
-    /// They are credited, and counted, so that a budget set later counts what was given out before.
+    /// They are rejected as `Unbudgeted`. A budget that is set later, and a replay, credit them.
     #[default]
-    Allow,
-    /// They are rejected as `BudgetExhausted`.
     Refuse,
+    /// They are credited, and counted, so that a budget set later counts what was given out before.
+    Allow,
 }

@@ -124,7 +124,7 @@ fn wrong_withdrawals() -> String {
 const MOVES_WITHOUT_WITHDRAWAL: &str = "
 SELECT count(*) FROM withdrawal_moves m LEFT JOIN withdrawals w ON w.id = m.withdrawal WHERE w.id IS NULL";
 
-/// A combined budget counts the orders of every budget key that it covers.
+/// A combined budget counts the orders of every budget key that it covers; a cap those of its type in every activity.
 fn wrong_budgets(column: &str, status: i64) -> String {
     format!(
         "WITH given AS (SELECT program, sum(amount) AS amount FROM orders WHERE status = {status} GROUP BY program)
@@ -134,7 +134,8 @@ fn wrong_budgets(column: &str, status: i64) -> String {
              SELECT program, -amount FROM given
              UNION ALL
              SELECT q.id, -g.amount FROM given g JOIN programs p ON p.id = g.program
-             JOIN programs q ON q.activity = p.activity AND q.id <> p.id AND q.budgeted
+             JOIN programs q ON q.activity IN (p.activity, (SELECT id FROM names WHERE name = ''))
+                 AND q.id <> p.id AND q.budgeted
                  AND (q.scene = p.scene OR q.scene = (SELECT id FROM names WHERE name = ''))
                  AND (q.asset = p.asset OR q.asset = (SELECT id FROM names WHERE name = ''))
          ) AS sides GROUP BY program HAVING sum(amount) <> 0) AS wrong"

@@ -5,6 +5,7 @@ use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::HoldOutcome;
+use std::collections::BTreeMap;
 use windfall_contract::accounts::Withdrawal;
 use windfall_contract::accounts::{Reason, StoredOrder};
 
@@ -143,9 +144,18 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.give_back(refused, time_ms))
     }
 
-    /// Takes note of the version of the rules whose budgets are about to be set, unless a newer one was noted before.
-    /// Answers the newest: where it is not the one that was given, set nothing. Others who set budgets by their
-    /// version wait until this transaction ends.
+    /// The newest version of the rules that was noted, 0 where none was; as this transaction saw it at its beginning. Asking
+    /// costs nothing, and locks nothing.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn rules_version(&mut self) -> Result<u64, LedgerError> {
+        Ok(self.run(|tx| tx.rules_version())?.cast_unsigned())
+    }
+
+    /// Takes note of the version of the rules that is run, or whose budgets are about to be set, unless a newer one was
+    /// noted before. Answers the newest: where it is not the one that was given, set and grant nothing. Others who note a
+    /// version wait until this transaction ends, so do it first.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -153,6 +163,34 @@ impl<'l> Tx<'l> {
         let asked = i64::try_from(version)
             .map_err(|_| LedgerError::Invalid(format!("rules version {version} is beyond 63 bits")))?;
         Ok(self.run(|tx| tx.raise_rules_version(asked))?.cast_unsigned())
+    }
+
+    /// Notes a version of the rules in place of the newest one, and be it a lower one: for an operator who has restored
+    /// older rules on purpose. Answers the one that stood there, 0 for none.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn replace_rules_version(&mut self, version: u64) -> Result<u64, LedgerError> {
+        // Locks it, so that the answer is the one that is replaced.
+        let before = self.raise_rules_version(0)?;
+        let asked = i64::try_from(version)
+            .map_err(|_| LedgerError::Invalid(format!("rules version {version} is beyond 63 bits")))?;
+        self.run(|tx| tx.set_rules_version(asked))?;
+        Ok(before)
+    }
+
+    /// From now on this transaction gives no order more than the amount that stands at its type; types that are not named
+    /// have no such cap. What is given already, or held, is not looked at again.
+    pub fn cap_orders(&mut self, largest: &BTreeMap<String, i64>) {
+        self.inner.cap_orders(largest);
+    }
+
+    /// Lifts the caps of all types but these. A cap that is set again later counts what was given out meanwhile.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn lift_caps(&mut self, keep: &[&str]) -> Result<(), LedgerError> {
+        self.run(|tx| tx.lift_caps(keep))
     }
 
     /// Sets budgets; those not named stay as they are. A total is never set below what is used and reserved

@@ -50,7 +50,9 @@ fn a_file_has_one_writer() {
 fn fresh() -> (TempDir, PathBuf, Ledger) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
-    let ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+    let ledger =
+        Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+            .unwrap();
     (folder, path, ledger)
 }
 
@@ -62,7 +64,11 @@ fn order(trade_no: &str, user_id: i64, amount: i64) -> Order<'_> {
 fn a_full_disk_is_named_and_leaves_nothing_half_done() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
-    let small = LedgerOptions { max_bytes: Some(400 * 1024), ..LedgerOptions::default() };
+    let small = LedgerOptions {
+        max_bytes: Some(400 * 1024),
+        unbudgeted: Unbudgeted::Allow,
+        ..LedgerOptions::default()
+    };
     let mut ledger = Ledger::open(&path, &small).unwrap();
     let names: Vec<String> = (0..20_000).map(|nth| format!("order/{nth:05}")).collect();
     let mut credited = 0;
@@ -80,7 +86,9 @@ fn a_full_disk_is_named_and_leaves_nothing_half_done() {
     assert!(ledger.reconcile().unwrap().is_clean());
     drop(ledger);
     // With room again, the same batches are asked again.
-    let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+    let mut ledger =
+        Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+            .unwrap();
     for part in names.chunks(500) {
         let batch: Vec<_> = part.iter().map(|name| order(name, 1, 1)).collect();
         ledger.apply(&batch).unwrap();
@@ -92,7 +100,7 @@ fn a_full_disk_is_named_and_leaves_nothing_half_done() {
 #[test]
 fn a_file_that_cannot_be_used_says_why() {
     let (folder, path, ledger) = fresh();
-    let options = LedgerOptions::default();
+    let options = LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
     assert!(matches!(Ledger::open(&path, &options), Err(OpenError::InUse { .. })));
     LedgerReader::open(&path).unwrap();
     drop(ledger);
@@ -122,7 +130,11 @@ fn a_file_that_cannot_be_used_says_why() {
 #[cfg(target_os = "linux")]
 fn a_folder_that_may_not_be_written_is_named() {
     // Not even root makes files there.
-    let refused = Ledger::open("/sys/ledger.db", &LedgerOptions::default()).map(drop);
+    let refused = Ledger::open(
+        "/sys/ledger.db",
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )
+    .map(drop);
     assert!(matches!(refused, Err(OpenError::ReadOnly { .. })), "{refused:?}");
 }
 
@@ -130,7 +142,8 @@ fn a_folder_that_may_not_be_written_is_named() {
 fn a_locked_file_is_busy_and_the_batch_can_be_repeated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
-    let options = LedgerOptions { busy_timeout_ms: 10, ..LedgerOptions::default() };
+    let options =
+        LedgerOptions { busy_timeout_ms: 10, unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
     let mut ledger = Ledger::open(&path, &options).unwrap();
     let raw = rusqlite::Connection::open(&path).unwrap();
     raw.execute_batch("BEGIN IMMEDIATE").unwrap();

@@ -2,12 +2,16 @@
 #![allow(clippy::unwrap_used)]
 
 use windfall_contract::accounts::Withdrawal;
-use windfall_ledger::{Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation};
+use windfall_ledger::{
+    Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation, Unbudgeted,
+};
 
 fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
-    let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+    let mut ledger =
+        Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+            .unwrap();
     let order = |trade_no, user_id, bonus_type| Order {
         trade_no,
         user_id,

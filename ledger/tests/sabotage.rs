@@ -3,11 +3,15 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use windfall_ledger::{BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, OrderOutcome, sabotage};
+use windfall_ledger::{
+    BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, OrderOutcome, Unbudgeted, sabotage,
+};
 
 /// Makes a ledger with a budget, and writes behind its back that more than the budget was given out.
 fn goes_over_budget(path: &Path) -> rusqlite::Result<usize> {
-    let mut ledger = Ledger::open(path, &LedgerOptions::default()).unwrap();
+    let mut ledger =
+        Ledger::open(path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+            .unwrap();
     let cash = BudgetSet { activity: "spring", scene: "rain", bonus_type: "cash", total: 15, shards: 1 };
     ledger.set_budgets(&[cash]).unwrap();
     drop(ledger);
@@ -23,7 +27,9 @@ fn each_broken_promise_is_reported() {
     sabotage::skip_budget_check(true);
     assert_eq!(goes_over_budget(&folder.path().join("broken.db")), Ok(1));
     let path = folder.path().join("ledger.db");
-    let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+    let mut ledger =
+        Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+            .unwrap();
     sabotage::skip_budget_check(false);
     let order = |trade_no| Order {
         trade_no,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use windfall_contract::Clock;
 use windfall_contract::rewards::Rewards;
-use windfall_ledger::{Ledger, LedgerOptions};
+use windfall_ledger::{Ledger, LedgerOptions, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{RewardOptions, RewardService};
 
@@ -24,7 +24,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let callers = args.next().transpose()?.unwrap_or(64);
     let batch = args.next().transpose()?.unwrap_or(256);
     let folder = tempfile::tempdir_in(".")?;
-    let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default())?;
+    let ledger = Ledger::open(
+        folder.path().join("ledger.db"),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )?;
     let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system())?;
     let batches: Arc<Vec<(&str, Vec<Bytes>)>> =
         Arc::new((0..events / batch).map(|nth| (TYPES[nth % 10], pack(nth, batch))).collect());
@@ -62,7 +65,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 fn pack(batch: usize, count: usize) -> Vec<Bytes> {
     let round = batch / 40;
     let event = |nth: usize| {
-        let user = (batch * 7_919 + nth * 104_729) % 50_000;
+        let user = (batch * 7_919 + nth * 104_729) % 50_000 + 1;
         let trade_no = format!("spring-2027/rain/{round:06}/{user}/{batch}/{nth}");
         let mut bytes = Vec::new();
         let event = EventRef {

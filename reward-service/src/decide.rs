@@ -1,9 +1,10 @@
 //! One transaction of the writer: decisions on events, and the archive entries that go with them.
 
 use crate::decode::{self, NoOrder};
+use crate::fence::Fence;
 use crate::job::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::{Failed, GrantReply, Rejection};
 use windfall_ledger::{
@@ -13,6 +14,8 @@ use windfall_ledger::{
 /// A transaction in the making, over jobs of lifetime `'j`.
 pub(crate) struct Round<'l, 'j> {
     tx: Tx<'l>,
+    /// The apps whose events are taken; empty: any.
+    apps: &'j BTreeSet<String>,
     now_ms: i64,
     done: Done<'j>,
     /// Archive entries, written as one just before the commit.
@@ -29,8 +32,17 @@ pub(crate) struct Done<'j> {
 }
 
 impl<'l, 'j> Round<'l, 'j> {
-    pub fn begin(ledger: &'l mut Ledger, now_ms: i64) -> Result<Self, LedgerError> {
-        Ok(Self { tx: ledger.begin()?, now_ms, done: Done::default(), archive: Vec::new() })
+    pub fn begin(
+        ledger: &'l mut Ledger,
+        apps: &'j BTreeSet<String>,
+        now_ms: i64,
+    ) -> Result<Self, LedgerError> {
+        Ok(Self { tx: ledger.begin()?, apps, now_ms, done: Done::default(), archive: Vec::new() })
+    }
+
+    /// Whether events may be decided by the rules that this process runs. To be asked first.
+    pub fn may_grant(&mut self, fence: &Fence) -> Result<bool, LedgerError> {
+        fence.may_grant(&mut self.tx)
     }
 
     pub fn commit(mut self) -> Result<Done<'j>, LedgerError> {
@@ -52,7 +64,7 @@ impl<'l, 'j> Round<'l, 'j> {
                 let orders: Vec<Result<Order<'j>, NoOrder>> = grant
                     .events
                     .iter()
-                    .map(|event| decode::order(event, Some(&grant.bonus_type), self.now_ms))
+                    .map(|event| decode::own_order(event, &grant.bonus_type, self.now_ms, self.apps))
                     .collect();
                 if grant.is_plain() {
                     plain.extend(orders.iter().flatten());
@@ -89,6 +101,8 @@ impl<'l, 'j> Round<'l, 'j> {
             };
             answers[at] = Answer::Decisions(self.decide(grant, &orders, outcomes)?);
         }
+        // What a downstream has paid is booked, whatever its amount.
+        self.tx.cap_orders(&BTreeMap::new());
         Ok(())
     }
 
@@ -111,6 +125,7 @@ impl<'l, 'j> Round<'l, 'j> {
         outcomes: Vec<OrderOutcome>,
     ) -> Result<Vec<Decision>, LedgerError> {
         let mut payers = self.payers(grant, orders, &outcomes)?.into_iter();
+        let mut conflicts = self.conflicts(orders, &outcomes)?.into_iter();
         let mut outcomes = outcomes.into_iter();
         let mut decisions = Vec::with_capacity(orders.len());
         for (event, order) in grant.events.iter().zip(orders) {
@@ -123,14 +138,18 @@ impl<'l, 'j> Round<'l, 'j> {
                         Decision::Reply(reply) if reply.is_credited() => {
                             self.done.credited.push((order.user_id, order.trade_no));
                         }
+                        Decision::Reply(GrantReply::Conflict) => {
+                            let detail = conflict(order, conflicts.next().flatten());
+                            self.archive(Some(order.trade_no), event, Rejection::Conflict, &detail);
+                        }
                         Decision::Reply(reply) => self.archive_final(event, order, reply),
                         Decision::Ask(_) => {}
                     }
                     decision
                 }
                 Err(bad) => {
-                    self.archive(None, event, Rejection::Malformed, &bad.to_string());
-                    Decision::Reply(GrantReply::Rejected(Rejection::Malformed))
+                    self.archive(decode::trade_no(event), event, bad.rejection, &bad.to_string());
+                    Decision::Reply(GrantReply::Rejected(bad.rejection))
                 }
             };
             decisions.push(decision);
@@ -159,18 +178,25 @@ impl<'l, 'j> Round<'l, 'j> {
         Ok(stored.into_iter().map(|order| order.map(|order| order.payer).unwrap_or_default()).collect())
     }
 
+    /// The stored orders that others under their number are in conflict with, in their order.
+    fn conflicts(
+        &mut self,
+        orders: &[Result<Order<'j>, NoOrder>],
+        outcomes: &[OrderOutcome],
+    ) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        let of = orders.iter().flatten().zip(outcomes);
+        let numbers: Vec<&str> = of
+            .filter(|(_, outcome)| **outcome == OrderOutcome::Conflict)
+            .map(|(order, _)| order.trade_no)
+            .collect();
+        if numbers.is_empty() { Ok(Vec::new()) } else { self.tx.orders(&numbers) }
+    }
+
     fn archive_final(&mut self, event: &'j Bytes, order: &Order<'j>, reply: &GrantReply) {
-        let Order { trade_no, activity, scene, bonus_type, .. } = *order;
-        match reply {
-            GrantReply::Conflict => {
-                let detail = format!("order {trade_no} is stored with another user, type or amount");
-                self.archive(Some(trade_no), event, Rejection::Conflict, &detail);
-            }
-            GrantReply::Rejected(rejection) => {
-                let detail = format!("activity {activity}, scene {scene}, type {bonus_type}");
-                self.archive(Some(trade_no), event, *rejection, &detail);
-            }
-            _ => {}
+        if let GrantReply::Rejected(rejection) = reply {
+            let Order { trade_no, activity, scene, bonus_type, amount, .. } = *order;
+            let detail = format!("activity {activity}, scene {scene}, type {bonus_type}, amount {amount}");
+            self.archive(Some(trade_no), event, *rejection, &detail);
         }
     }
 
@@ -331,9 +357,24 @@ impl<'l, 'j> Round<'l, 'j> {
 fn is_credited(order: &Order<'_>, stored: Option<StoredOrder>) -> bool {
     stored.is_some_and(|stored| {
         stored.status == Status::Credited
-            && (stored.user_id, stored.bonus_type.as_str(), stored.amount)
-                == (order.user_id, order.bonus_type, order.amount)
+            && (stored.user_id, stored.activity.as_str(), stored.scene.as_str())
+                == (order.user_id, order.activity, order.scene)
+            && (stored.bonus_type.as_str(), stored.amount) == (order.bonus_type, order.amount)
     })
+}
+
+/// What a person needs to find the sender that uses an order number twice.
+fn conflict(order: &Order<'_>, stored: Option<StoredOrder>) -> String {
+    let Order { trade_no, user_id, activity, scene, bonus_type, amount, .. } = *order;
+    let asked =
+        format!("user {user_id}, activity {activity}, scene {scene}, type {bonus_type}, amount {amount}");
+    match stored {
+        Some(StoredOrder { user_id, activity, scene, bonus_type, amount, .. }) => format!(
+            "order {trade_no} is stored with user {user_id}, activity {activity}, scene {scene}, type {bonus_type}, \
+             amount {amount}; this event has {asked}"
+        ),
+        None => format!("order {trade_no} is stored otherwise; this event has {asked}"),
+    }
 }
 
 /// The ledger's reason, as callers and the archive know it.
@@ -342,6 +383,9 @@ pub(crate) const fn rejection(reason: Reason) -> Rejection {
         Reason::BudgetExhausted => Rejection::BudgetExhausted,
         Reason::DownstreamRefused => Rejection::DownstreamRefused,
         Reason::Released => Rejection::Released,
+        Reason::Unbudgeted => Rejection::Unbudgeted,
+        Reason::OverOrderCap => Rejection::OverOrderCap,
+        Reason::OverTypeCap => Rejection::OverTypeCap,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::claims::InFlightTable;
 use crate::connector::Downstream;
+use crate::fence::{Fence, RunningRules};
 use crate::inbox::{Inbox, NotTaken, Weight};
 use crate::job::{Decision, Grant, How, Job};
 use crate::options::{Payer, RewardOptions};
@@ -15,7 +16,7 @@ use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use windfall_contract::Clock;
 use windfall_contract::rewards::{GrantReply, RetryReason};
-use windfall_contract::rules::{Budget, BudgetKind};
+use windfall_contract::rules::{Budget, BudgetKind, Rules};
 use windfall_ledger::{Attempt, BudgetSet, BudgetsApplied, Ledger, LedgerError, LedgerReader};
 
 /// The ledger could not be asked or did not answer.
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     pub(crate) downstreams: BTreeMap<String, Arc<Downstream>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) in_flight: InFlightTable,
+    pub(crate) fence: Arc<Fence>,
     pub(crate) clock: Clock,
     pub(crate) reading: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
@@ -61,6 +63,29 @@ impl RewardHandle {
     #[must_use]
     pub fn with_fuses(self, fuses: Fuses) -> Self {
         Self { fuses: Some(fuses), ..self }
+    }
+
+    /// Grants only while the ledger has seen no newer rules than `own` answers, and no order above their caps; until then
+    /// every event is to be asked for again. For the whole service, over all its handles; without it, versions and the
+    /// caps of single orders play no part.
+    pub fn follow_rules(&self, own: RunningRules) {
+        self.inner.fence.follow(own);
+    }
+
+    /// The version of the rules that this service runs and the newest that the ledger has seen, while it runs an older
+    /// one and grants nothing.
+    pub fn behind_rules(&self) -> Option<(u64, u64)> {
+        self.inner.fence.behind()
+    }
+
+    /// Notes the version of the rules that this process runs in the ledger, so that no process grants by older ones.
+    ///
+    /// # Errors
+    /// [`CallError`]: note it again.
+    pub async fn note_rules_version(&self, version: u64) -> Result<(), CallError> {
+        let newest = self.call(move |ledger| ledger.note_rules_version(version)).await?;
+        self.inner.fence.saw(newest);
+        Ok(())
     }
 
     /// Who pays this type.
@@ -134,33 +159,60 @@ impl RewardHandle {
         Ok(answer.await.map_err(|_| CallError::Closed)??)
     }
 
-    /// Sets the budgets of this version of the live rules; those not named stay as they are. Answers with totals that
-    /// could not be lowered as far as asked, or that a newer version's budgets are set and nothing was changed.
+    /// Sets the budgets of this version of the live rules, without caps; see [`RewardHandle::apply_rules`].
     ///
     /// # Errors
     /// [`CallError`]: none was changed, or nobody knows; set them again.
     pub async fn apply_budgets(&self, version: u64, budgets: &[Budget]) -> Result<BudgetsApplied, CallError> {
-        let budgets = budgets.to_vec();
-        self.call(move |ledger| {
-            let sets: Vec<BudgetSet<'_>> = budgets
-                .iter()
-                .map(|budget| BudgetSet {
-                    activity: &budget.activity,
-                    scene: &budget.scene,
-                    bonus_type: &budget.bonus_type,
-                    total: budget.total,
-                    shards: if budget.kind == BudgetKind::Strict { 0 } else { budget.shards },
-                })
-                .collect();
-            ledger.apply_budgets(version, &sets)
-        })
-        .await
+        self.apply(version, budgets.to_vec(), BTreeMap::new()).await
+    }
+
+    /// Sets the budgets and the types' caps of these rules. Budgets that they do not name stay as they are, caps that they
+    /// do not name are lifted. Answers with totals that could not be lowered as far as asked, or that newer rules were
+    /// seen and nothing was changed.
+    ///
+    /// # Errors
+    /// [`CallError`]: none was changed, or nobody knows; set them again.
+    pub async fn apply_rules(&self, rules: &Rules) -> Result<BudgetsApplied, CallError> {
+        self.apply(rules.version, rules.budgets.clone(), rules.total_caps()).await
+    }
+
+    async fn apply(
+        &self,
+        version: u64,
+        budgets: Vec<Budget>,
+        caps: BTreeMap<String, i64>,
+    ) -> Result<BudgetsApplied, CallError> {
+        let applied = self.call(move |ledger| {
+            let budgets = budgets.iter().map(|budget| BudgetSet {
+                activity: &budget.activity,
+                scene: &budget.scene,
+                bonus_type: &budget.bonus_type,
+                total: budget.total,
+                shards: if budget.kind == BudgetKind::Strict { 0 } else { budget.shards },
+            });
+            let caps = caps.iter().map(|(bonus_type, total)| BudgetSet {
+                activity: "*",
+                scene: "*",
+                bonus_type,
+                total: *total,
+                shards: 1,
+            });
+            ledger.apply_budgets(version, &budgets.chain(caps).collect::<Vec<_>>())
+        });
+        let applied = applied.await?;
+        self.inner.fence.saw(match applied {
+            BudgetsApplied::Set(_) => version,
+            BudgetsApplied::Stale { newest } => newest,
+        });
+        Ok(applied)
     }
 
     /// The counters.
     pub fn stats(&self) -> RewardStats {
         let is_closed = self.inner.inbox.is_closed() || self.inner.reads.is_closed();
-        self.inner.counters.snapshot(self.inner.inbox.events(), is_closed)
+        let fence = (self.inner.fence.newest(), self.inner.fence.behind().is_some());
+        self.inner.counters.snapshot(self.inner.inbox.events(), is_closed, fence)
     }
 
     /// Takes no more calls, lets the writer finish those that it has, and closes the ledger. Blocks; a second

@@ -21,13 +21,15 @@
 //! ```
 //! use windfall_proto::event::EventRef;
 //! use windfall_contract::rewards::{GrantReply, Rewards};
-//! use windfall_ledger::{Ledger, LedgerOptions};
+//! use windfall_ledger::{Ledger, LedgerOptions, Unbudgeted};
 //! use windfall_contract::Clock;
 //! use windfall_reward_service::{RewardOptions, RewardService};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! # let folder = tempfile::tempdir()?;
-//! let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default())?;
+//! // Without budgets; as a rule the live rules set them, and what none covers is refused.
+//! let options = LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
+//! let ledger = Ledger::open(folder.path().join("ledger.db"), &options)?;
 //! let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system())?;
 //!
 //! let event = EventRef {
@@ -56,6 +58,7 @@ mod connector;
 mod decide;
 mod decode;
 mod external;
+mod fence;
 mod grant;
 mod handle;
 mod inbox;
@@ -76,6 +79,7 @@ mod writer;
 pub use async_grant::{
     AckMode, AsyncGrantOptions, AsyncGrantReply, AsyncGrants, EventQueue, NotQueued, ReleaseError, SceneSteps,
 };
+pub use fence::{RulesInForce, RunningRules};
 pub use handle::{CallError, Fuses, RewardHandle};
 pub use options::{ConnectorOptions, GrantObserver, Payer, RewardOptions};
 pub use outbox::{Again, Rewritten};

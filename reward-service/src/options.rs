@@ -1,6 +1,6 @@
 //! How the service is started.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Called with (user id, order number) of what has just been credited, or turned out to have been, after it is
@@ -10,6 +10,9 @@ pub type GrantObserver = Arc<dyn Fn(&[(i64, &str)]) + Send + Sync>;
 /// Options of the reward service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RewardOptions {
+    /// The apps (`user.app_id`) whose events are granted; what another app's event asks for is archived as `ForeignApp`,
+    /// never credited. An event that names no app is the service's own. Default: empty, which takes any app.
+    pub apps: BTreeSet<String>,
     /// Events that one transaction takes at most, 1 to 65,536. Default: what suits the ledger; 8,192 in a file,
     /// where the cost of a commit and of the accounts' pages is shared by so many, 1,000 on PostgreSQL, where
     /// others wait for what a transaction holds.
@@ -44,6 +47,7 @@ pub struct RewardOptions {
 impl Default for RewardOptions {
     fn default() -> Self {
         Self {
+            apps: BTreeSet::new(),
             batch_events_max: None,
             writers: None,
             queue_events_max: 65_536,

@@ -85,6 +85,7 @@ impl RewardService {
             downstreams,
             counters,
             in_flight: InFlightTable::default(),
+            fence: Arc::default(),
             clock,
             reads: Arc::new(Inbox::new(reads)),
             reading: Mutex::default(),
@@ -95,11 +96,14 @@ impl RewardService {
             let thread = reading::start(reader, Arc::clone(&inner.reads))?;
             inner.reading.get_mut().push(thread);
         }
+        let apps = Arc::new(inner.options.apps.clone());
         for ledger in ledgers {
             let writer = Writer {
                 ledger,
                 inbox: Arc::clone(&inner.inbox),
                 batch_events_max: inner.options.batch_events_max.unwrap_or(batch_events).clamp(1, 65_536),
+                apps: Arc::clone(&apps),
+                fence: Arc::clone(&inner.fence),
                 observer: observer.clone(),
                 counters: Arc::clone(&inner.counters),
                 clock: inner.clock.clone(),

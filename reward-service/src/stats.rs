@@ -17,16 +17,26 @@ declare_metrics! {
             pub credited: u64 as "credited",
             /// Credited before.
             pub already_credited: u64 as "already_credited",
-            /// Another user, type or amount.
+            /// The order number exists with another user, activity, scene, type or amount.
             pub conflict: u64 as "conflict",
             /// Rejected as malformed.
             pub malformed: u64 as "malformed",
+            /// Rejected since it is of an app that the service does not take.
+            pub foreign_app: u64 as "foreign_app",
             /// Rejected for want of budget.
             pub budget_exhausted: u64 as "budget_exhausted",
+            /// Rejected since no budget covers it.
+            pub unbudgeted: u64 as "unbudgeted",
+            /// Rejected since its amount is above the cap of one order.
+            pub over_order_cap: u64 as "over_order_cap",
+            /// Rejected since the cap of its type over all activities has no room.
+            pub over_type_cap: u64 as "over_type_cap",
             /// Rejected for any other reason.
             pub rejected: u64 as "rejected",
             /// To be asked again because of a downstream.
             pub retry_downstream: u64 as "retry_downstream",
+            /// To be asked again since this process runs older rules than the ledger has seen.
+            pub retry_old_rules: u64 as "retry_old_rules",
             /// To be asked again because of ourselves.
             pub retry_own: u64 as "retry_own",
         }
@@ -40,12 +50,17 @@ impl TypeStats {
             GrantReply::AlreadyCredited => &mut self.already_credited,
             GrantReply::Conflict | GrantReply::Rejected(Rejection::Conflict) => &mut self.conflict,
             GrantReply::Rejected(Rejection::Malformed) => &mut self.malformed,
+            GrantReply::Rejected(Rejection::ForeignApp) => &mut self.foreign_app,
             GrantReply::Rejected(Rejection::BudgetExhausted) => &mut self.budget_exhausted,
+            GrantReply::Rejected(Rejection::Unbudgeted) => &mut self.unbudgeted,
+            GrantReply::Rejected(Rejection::OverOrderCap) => &mut self.over_order_cap,
+            GrantReply::Rejected(Rejection::OverTypeCap) => &mut self.over_type_cap,
             GrantReply::Rejected(_) => &mut self.rejected,
             GrantReply::Retry {
                 reason: RetryReason::DownstreamRetry | RetryReason::DownstreamTimeout,
                 ..
             } => &mut self.retry_downstream,
+            GrantReply::Retry { reason: RetryReason::OldRules, .. } => &mut self.retry_old_rules,
             GrantReply::Retry { .. } => &mut self.retry_own,
         };
         *counter += 1;
@@ -69,6 +84,16 @@ declare_metrics! {
         gauge "windfall_ledger_waiting_events" "Events that wait for the ledger's writer" {
             /// Events that wait for the writer.
             pub queued_events: usize,
+        }
+        gauge "windfall_ledger_rules_version"
+        "The newest version of the live rules that the ledger has shown to this process" {
+            /// The newest version of the rules that the ledger has shown.
+            pub rules_version: u64,
+        }
+        gauge "windfall_ledger_rules_behind"
+        "1 while this process runs older rules than the ledger has seen, and grants nothing" {
+            /// It runs older rules than the ledger has seen, and grants nothing.
+            pub is_behind_rules: bool,
         }
         gauge "windfall_ledger_closed" "1 when the ledger's writer has ended: the process must be restarted" {
             /// It takes no calls any more: it was closed, or its writer has panicked and the process must be
@@ -107,13 +132,16 @@ impl Counters {
         }
     }
 
-    pub fn snapshot(&self, queued_events: usize, is_closed: bool) -> RewardStats {
+    pub fn snapshot(&self, queued_events: usize, is_closed: bool, fence: (u64, bool)) -> RewardStats {
+        let (rules_version, is_behind_rules) = fence;
         RewardStats {
             types: self.types.lock().clone(),
             commits: self.commits.load(Ordering::Relaxed),
             failed_commits: self.failed_commits.load(Ordering::Relaxed),
             archived: self.archived.load(Ordering::Relaxed),
             queued_events,
+            rules_version,
+            is_behind_rules,
             is_closed,
         }
     }

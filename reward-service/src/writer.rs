@@ -2,10 +2,12 @@
 //! after its commit: group commit. A file has one such thread, a database several, each on its own connection.
 
 use crate::decide::Round;
+use crate::fence::Fence;
 use crate::inbox::{CloseAtEnd, Inbox};
 use crate::job::{Answer, Decision, Grant, Job};
 use crate::options::GrantObserver;
 use crate::stats::Counters;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -17,11 +19,16 @@ use windfall_ledger::{Ledger, LedgerError};
 const ATTEMPTS: u32 = 8;
 /// The least wait of an event that the ledger does not take: a person or a withdrawal has to make room.
 const FAULT_RETRY_MS: u64 = 1_000;
+/// The least wait of an event while this process runs older rules than the ledger has seen: it takes over new ones within
+/// a second, if it can.
+const OLD_RULES_RETRY_MS: u64 = 1_000;
 
 pub(crate) struct Writer {
     pub ledger: Ledger,
     pub inbox: Arc<Inbox<Job>>,
     pub batch_events_max: usize,
+    pub apps: Arc<BTreeSet<String>>,
+    pub fence: Arc<Fence>,
     pub observer: Option<GrantObserver>,
     pub counters: Arc<Counters>,
     pub clock: Clock,
@@ -119,9 +126,16 @@ impl Writer {
     }
 
     fn commit(&mut self, jobs: &[Job], now_ms: i64) -> Result<Vec<Answer>, LedgerError> {
-        let mut round = Round::begin(&mut self.ledger, now_ms)?;
+        let apps = Arc::clone(&self.apps);
+        let mut round = Round::begin(&mut self.ledger, &apps, now_ms)?;
         let mut answers: Vec<Answer> = jobs.iter().map(|_| Answer::None).collect();
-        round.grant_all(jobs, &mut answers)?;
+        if jobs.iter().any(|job| matches!(job, Job::Grant(_))) {
+            if round.may_grant(&self.fence)? {
+                round.grant_all(jobs, &mut answers)?;
+            } else {
+                refuse_grants(jobs, &mut answers);
+            }
+        }
         round.withdraw_all(jobs, &mut answers)?;
         for (job, answer) in jobs.iter().zip(&mut answers) {
             match job {
@@ -167,6 +181,16 @@ impl Writer {
             Job::Grant(_) | Job::Settle(_) | Job::Hold(_) | Job::End(_) => {}
             Job::Archive { reply, .. } => drop(reply.send(Err(error.to_string()))),
             Job::Call(call) => call(&mut self.ledger),
+        }
+    }
+}
+
+/// Not now: newer rules than ours may have paused what is asked for. Nothing is decided, nothing is archived.
+fn refuse_grants(jobs: &[Job], answers: &mut [Answer]) {
+    let later = GrantReply::Retry { after_ms: OLD_RULES_RETRY_MS, reason: RetryReason::OldRules };
+    for (job, answer) in jobs.iter().zip(answers) {
+        if let Job::Grant(grant) = job {
+            *answer = Answer::Decisions(vec![Decision::Reply(later.clone()); grant.events.len()]);
         }
     }
 }

@@ -1,18 +1,24 @@
 //! Grants that the ledger pays, the archive, and callers that come at once.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::cloned_ref_to_slice_refs)] // a test fails by panicking; one event reads as a list of one
 
 mod support;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use support::{assert_clean, bytes, cash, event, ledger_path, start, start_with};
+use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::rewards::{Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Budget, BudgetKind};
-use windfall_ledger::{ArchiveFilter, BudgetsApplied, Ledger, LedgerOptions, LedgerReader};
+use windfall_ledger::{
+    ArchiveFilter, BudgetSet, BudgetsApplied, Ledger, LedgerOptions, LedgerReader, Unbudgeted,
+};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::{Payer, ReplayError, RewardHandle, RewardOptions, RewardService, StartError};
+use windfall_reward_service::{
+    Payer, ReplayError, RewardHandle, RewardOptions, RewardService, RulesInForce, StartError,
+};
 
 fn budget(total: i64, shards: u32) -> Budget {
     Budget {
@@ -44,9 +50,52 @@ async fn a_conflict_is_archived_and_an_order_credits_once() {
     assert_eq!(archive.len(), 1, "asked twice, archived once");
     assert_eq!((archive[0].reason.as_str(), archive[0].trade_no.as_deref()), ("conflict", Some("a")));
     assert_eq!(archive[0].payload, events[2]);
+    for named in ["user 1, activity spring-2027, scene rain, type cash, amount 5", "this event has user 2,"] {
+        assert!(archive[0].detail.contains(named), "{}", archive[0].detail);
+    }
     let stats = rewards.stats();
     let cash = stats.types["cash"];
     assert_eq!((cash.credited, cash.already_credited, cash.conflict, stats.archived), (2, 4, 2, 1));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// A second reward under a number that is taken was answered as credited before, and nobody ever heard of it again.
+#[tokio::test]
+async fn the_same_number_in_another_activity_or_scene_is_archived_on_every_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let calm = FakeOptions { retry_per_mille: 0, paid_then_timeout_per_mille: 0, ..FakeOptions::default() };
+    let book = folder.path().join("badges.book");
+    let fake = Arc::new(FakeDownstream::open(book, calm, Clock::system()).unwrap());
+    let rewards = start_with(folder.path(), support::badge_options(), vec![Arc::clone(&fake) as _]);
+    let twice = |bonus_type: &'static str, trade_no: &'static str| {
+        let own = event(trade_no, 7, bonus_type, 1);
+        [own, EventRef { scene: "cards", ..own }, EventRef { activity: "autumn-2027", ..own }].map(bytes)
+    };
+    let once = [GrantReply::Credited, GrantReply::Conflict, GrantReply::Conflict];
+    let again = [GrantReply::AlreadyCredited, GrantReply::Conflict, GrantReply::Conflict];
+    for (bonus_type, trade_no) in [("cash", "c"), ("badge", "b")] {
+        let [own, cards, autumn] = twice(bonus_type, trade_no);
+        let mut got = Vec::new();
+        for one in [&own, &cards, &autumn] {
+            got.extend(rewards.grant_batch(bonus_type, std::slice::from_ref(one)).await);
+        }
+        assert_eq!(got, once, "{bonus_type}");
+        // A caller that gives the second reward up must not have it dropped for the first one's credit (I2).
+        let failed = Failed { payload: cards, rejection: Rejection::MaxFailures, detail: "given up".into() };
+        rewards.archive(&[failed]).await.unwrap();
+    }
+    assert_eq!(rewards.grant_batch("cash", &twice("cash", "c")).await, again, "in one batch");
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let reasons: Vec<_> = archive.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(reasons, ["conflict", "conflict", "max_failures", "conflict", "conflict", "max_failures"]);
+    assert!(archive[0].detail.contains("scene cards"), "{}", archive[0].detail);
+    // A replay does not credit it either, and a legitimate repeat stays one.
+    assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, GrantReply::Conflict);
+    let [own, ..] = twice("cash", "c");
+    assert_eq!(rewards.grant_batch("cash", &[own]).await, [GrantReply::AlreadyCredited]);
+    assert_eq!(rewards.stats().types["cash"].conflict, 5);
+    assert_eq!(fake.payments(), 1, "the downstream never heard of the second reward");
     rewards.close();
     assert_clean(folder.path());
 }
@@ -67,6 +116,8 @@ async fn bytes_that_are_no_event_of_the_type_are_rejected_and_archived() {
         cash("too-much", 1, i64::MAX),
         bytes(event("other-type", 1, "coin", 5)),
         bytes(windfall_proto::event::EventRef { activity: "", ..event("no-activity", 1, "cash", 5) }),
+        cash("nobody", 0, 5),
+        cash("less-than-nobody", i64::MIN, 5),
     ];
     let mut events = bad.to_vec();
     events.insert(5, cash("good", 1, 5));
@@ -80,6 +131,179 @@ async fn bytes_that_are_no_event_of_the_type_are_rejected_and_archived() {
     let kept: Vec<_> = archive.iter().map(|one| Bytes::from(one.payload.clone())).collect();
     assert_eq!(kept, bad);
     assert!(archive[7].detail.contains("amount"), "{}", archive[7].detail);
+    assert!(archive[10].detail.contains("user_id is 0"), "{}", archive[10].detail);
+    assert_eq!(archive[11].trade_no.as_deref(), Some("less-than-nobody"));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn an_event_of_another_app_is_archived_and_credited_when_the_app_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let apps = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let mut options = RewardOptions { apps: apps(&["app"]), ..support::badge_options() };
+    let book = folder.path().join("badges.book");
+    let fake = || Arc::new(FakeDownstream::open(&book, FakeOptions::default(), Clock::system()).unwrap());
+    let badges = fake();
+    let rewards = start_with(folder.path(), options.clone(), vec![Arc::clone(&badges) as _]);
+    let of = |app_id, trade_no, bonus_type| bytes(EventRef { app_id, ..event(trade_no, 7, bonus_type, 5) });
+    let foreign = GrantReply::Rejected(Rejection::ForeignApp);
+    let events =
+        [of("app", "a", "cash"), of("other", "b", "cash"), of("", "c", "cash"), of("App", "d", "cash")];
+    let first = [GrantReply::Credited, foreign.clone(), GrantReply::Credited, foreign.clone()];
+    assert_eq!(rewards.grant_batch("cash", &events).await, first);
+    assert_eq!(rewards.grant_batch("badge", &[of("other", "e", "badge")]).await, [foreign.clone()]);
+    assert_eq!(badges.payments(), 0);
+    let filter = ArchiveFilter { reason: Some("foreign_app".into()), ..ArchiveFilter::default() };
+    let archive = rewards.archive_list(filter).await.unwrap();
+    let numbers: Vec<_> = archive.iter().map(|one| one.trade_no.as_deref().unwrap()).collect();
+    assert_eq!(numbers, ["b", "d", "e"]);
+    assert!(archive[0].detail.contains("\"other\""), "{}", archive[0].detail);
+    assert_eq!(
+        rewards.replay(archive[0].id, "ann").await.unwrap().reply,
+        foreign,
+        "a replay changes no option"
+    );
+    assert_eq!(
+        (rewards.stats().types["cash"].foreign_app, rewards.stats().types["badge"].foreign_app),
+        (3, 1)
+    );
+    rewards.close();
+    drop((rewards, badges));
+    options.apps = apps(&["app", "other"]);
+    let badges = fake();
+    let rewards = start_with(folder.path(), options, vec![Arc::clone(&badges) as _]);
+    assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, GrantReply::Credited);
+    assert_eq!(rewards.replay(archive[1].id, "ann").await.unwrap().reply, foreign);
+    assert_eq!(rewards.replay(archive[2].id, "ann").await.unwrap().reply, GrantReply::Credited);
+    assert_eq!(badges.payments(), 1);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn what_no_budget_covers_is_archived_and_a_later_budget_and_a_replay_credit_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let book = folder.path().join("badges.book");
+    let fake = Arc::new(FakeDownstream::open(book, FakeOptions::default(), Clock::system()).unwrap());
+    let connectors = vec![Arc::clone(&fake) as _];
+    let rewards =
+        RewardService::start(support::badge_options(), ledger, connectors, None, Clock::system()).unwrap();
+    let refused = [GrantReply::Rejected(Rejection::Unbudgeted)];
+    let (cash, badge) = ([cash("a", 1, 5)], [support::badge("b")]);
+    for _ in 0..2 {
+        assert_eq!(rewards.grant_batch("cash", &cash).await, refused);
+        assert_eq!(rewards.grant_batch("badge", &badge).await, refused);
+    }
+    assert_eq!(fake.payments(), 0);
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let reasons: Vec<_> = archive.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(reasons, ["unbudgeted", "unbudgeted"], "asked twice, archived once");
+    assert!(archive[0].detail.contains("activity spring-2027, scene rain, type cash"), "{archive:?}");
+    assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, refused[0]);
+    let badges = Budget { bonus_type: "badge".into(), ..budget(1, 1) };
+    rewards.apply_budgets(1, &[budget(5, 1), badges]).await.unwrap();
+    for one in &archive {
+        assert_eq!(rewards.replay(one.id, "ann").await.unwrap().reply, GrantReply::Credited);
+        assert_eq!(rewards.replay(one.id, "ann").await.unwrap().reply, GrantReply::AlreadyCredited);
+    }
+    assert_eq!((fake.payments(), rewards.stats().types["cash"].unbudgeted), (1, 3));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// A process that starts while etcd is away runs a copy of the rules, in which the fuse is still closed.
+#[tokio::test]
+async fn a_process_with_older_rules_than_the_ledger_has_seen_grants_nothing_until_it_has_newer_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let book = folder.path().join("badges.book");
+    let fake = Arc::new(FakeDownstream::open(book, FakeOptions::default(), Clock::system()).unwrap());
+    let rewards = start_with(folder.path(), support::badge_options(), vec![Arc::clone(&fake) as _]);
+    // Another process has run version 5.
+    rewards.call(|ledger| ledger.note_rules_version(5)).await.unwrap();
+    let version = Arc::new(AtomicU64::new(3));
+    let own = Arc::clone(&version);
+    rewards.follow_rules(Box::new(move || RulesInForce {
+        version: own.load(Ordering::SeqCst),
+        ..RulesInForce::default()
+    }));
+    let (cash, badge) = ([cash("a", 1, 5), cash("b", 2, 5)], [support::badge("c")]);
+    let later = GrantReply::Retry { after_ms: 1_000, reason: RetryReason::OldRules };
+    assert!(!RetryReason::OldRules.is_failure(), "it never archives an event");
+    for _ in 0..2 {
+        assert_eq!(rewards.grant_batch("cash", &cash).await, [later.clone(), later.clone()]);
+        assert_eq!(rewards.grant_batch("badge", &badge).await, [later.clone()]);
+    }
+    assert_eq!(fake.payments(), 0, "no downstream is asked either");
+    assert_eq!(rewards.behind_rules(), Some((3, 5)));
+    let stats = rewards.stats();
+    assert_eq!((stats.rules_version, stats.is_behind_rules), (5, true));
+    assert_eq!((stats.types["cash"].retry_old_rules, stats.types["cash"].retry_own), (4, 0));
+    assert!(rewards.archive_list(ArchiveFilter::default()).await.unwrap().is_empty());
+    let left = rewards.read(|reader| Ok((reader.order("a")?, reader.order("c")?))).await.unwrap();
+    assert_eq!(left, (None, None), "nothing is stored");
+    // Its budgets are not taken either.
+    let stale = BudgetsApplied::Stale { newest: 5 };
+    assert_eq!(rewards.apply_budgets(3, &[budget(1, 1)]).await.unwrap(), stale);
+    // It takes over the newer rules.
+    version.store(5, Ordering::SeqCst);
+    assert_eq!(rewards.behind_rules(), None);
+    assert!(rewards.grant_batch("cash", &cash).await.iter().all(|reply| *reply == GrantReply::Credited));
+    assert_eq!(rewards.grant_batch("badge", &badge).await, [GrantReply::Credited]);
+    // What it grants by notes newer ones for the others; what it does not know of is never lowered by it.
+    version.store(7, Ordering::SeqCst);
+    assert!(rewards.grant_batch("cash", &cash).await.iter().all(GrantReply::is_credited));
+    assert_eq!(rewards.call(|ledger| ledger.transact(|tx| tx.rules_version())).await.unwrap(), 7);
+    version.store(6, Ordering::SeqCst);
+    assert_eq!(rewards.grant_batch("cash", &cash).await, [later.clone(), later]);
+    // Restored on purpose.
+    rewards.call(|ledger| ledger.transact(|tx| tx.replace_rules_version(6))).await.unwrap();
+    assert!(rewards.grant_batch("cash", &cash).await.iter().all(GrantReply::is_credited));
+    assert_eq!(rewards.behind_rules(), None);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn caps_are_kept_and_changed_while_grants_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let book = folder.path().join("badges.book");
+    let fake = Arc::new(FakeDownstream::open(book, FakeOptions::default(), Clock::system()).unwrap());
+    let rewards = start_with(folder.path(), support::badge_options(), vec![Arc::clone(&fake) as _]);
+    let rules = Arc::new(Mutex::new(RulesInForce { version: 1, order_caps: [("cash".into(), 10)].into() }));
+    let own = Arc::clone(&rules);
+    rewards.follow_rules(Box::new(move || own.lock().clone()));
+    let caps = |version: u64, cash: i64, badge: i64| {
+        let set = |bonus_type, total| BudgetSet { activity: "*", scene: "*", bonus_type, total, shards: 1 };
+        rewards.call(move |ledger| ledger.apply_budgets(version, &[set("cash", cash), set("badge", badge)]))
+    };
+    caps(1, 25, 1).await.unwrap();
+    let over_order = GrantReply::Rejected(Rejection::OverOrderCap);
+    let over_type = GrantReply::Rejected(Rejection::OverTypeCap);
+    let cash = [cash("a", 1, 11), cash("b", 1, 10), cash("c", 1, 10), cash("d", 1, 6)];
+    let first = [over_order.clone(), GrantReply::Credited, GrantReply::Credited, over_type.clone()];
+    assert_eq!(rewards.grant_batch("cash", &cash).await, first);
+    assert_eq!(rewards.grant_batch("badge", &[support::badge("e")]).await, [GrantReply::Credited]);
+    assert_eq!(rewards.grant_batch("badge", &[support::badge("f")]).await, [over_type]);
+    assert_eq!(fake.payments(), 1, "what is over the cap is not asked of the downstream");
+    let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let reasons: Vec<_> = archive.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(reasons, ["over_order_cap", "over_type_cap", "over_type_cap"]);
+    assert!(archive[0].detail.contains("amount 11"), "{}", archive[0].detail);
+    let stats = rewards.stats();
+    assert_eq!((stats.types["cash"].over_order_cap, stats.types["cash"].over_type_cap), (1, 1));
+    assert_eq!(stats.types["badge"].over_type_cap, 1);
+    // Both are raised by newer rules, while the service runs.
+    *rules.lock() = RulesInForce { version: 2, order_caps: [("cash".into(), 11)].into() };
+    caps(2, 37, 2).await.unwrap();
+    for one in &archive {
+        assert_eq!(rewards.replay(one.id, "ann").await.unwrap().reply, GrantReply::Credited, "{one:?}");
+    }
+    assert_eq!(fake.payments(), 2);
+    // A cap that is lowered takes nothing back: a repeat is what it was.
+    *rules.lock() = RulesInForce { version: 3, order_caps: [("cash".into(), 1)].into() };
+    assert!(rewards.grant_batch("cash", &cash).await.iter().all(|one| *one == GrantReply::AlreadyCredited));
     rewards.close();
     assert_clean(folder.path());
 }
@@ -101,7 +325,11 @@ async fn a_type_that_nobody_pays_is_rejected_and_archived() {
 #[test]
 fn a_connector_that_is_not_there_is_an_error_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let ledger = Ledger::open(
+        ledger_path(folder.path()),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )
+    .unwrap();
     let options = support::badge_options();
     let error = RewardService::start(options, ledger, vec![], None, Clock::system()).map(|_| ());
     assert!(matches!(error, Err(StartError::UnknownConnector { .. })), "{error:?}");
@@ -123,7 +351,7 @@ async fn a_budget_is_never_over_while_many_grant_and_the_total_moves() {
                 let events: Vec<_> = (0..20)
                     .map(|nth| {
                         let owner = if nth % 2 == 0 { caller / 2 } else { caller + 100 };
-                        cash(&format!("{owner}/{round}/{nth}"), nth, 1 + nth % 3)
+                        cash(&format!("{owner}/{round}/{nth}"), 1 + nth, 1 + nth % 3)
                     })
                     .collect();
                 for (event, reply) in events.iter().zip(rewards.grant_batch("cash", &events).await) {
@@ -181,7 +409,9 @@ async fn one_order_asked_by_many_at_once_credits_once() {
 async fn the_observer_hears_of_every_credit_after_it_is_durable() {
     let folder = tempfile::tempdir().unwrap();
     let path = ledger_path(folder.path());
-    let ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+    let ledger =
+        Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+            .unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&heard);
     let observer = move |credited: &[(i64, &str)]| {
@@ -210,12 +440,16 @@ async fn the_observer_hears_of_every_credit_after_it_is_durable() {
 async fn a_full_store_answers_retry_and_takes_the_same_batch_later() {
     let folder = tempfile::tempdir().unwrap();
     let path = ledger_path(folder.path());
-    let small = LedgerOptions { max_bytes: Some(300 * 1024), ..LedgerOptions::default() };
+    let small = LedgerOptions {
+        max_bytes: Some(300 * 1024),
+        unbudgeted: Unbudgeted::Allow,
+        ..LedgerOptions::default()
+    };
     let ledger = Ledger::open(&path, &small).unwrap();
     let rewards =
         RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system()).unwrap();
     let batches: Vec<Vec<Bytes>> = (0..20)
-        .map(|batch| (0..200).map(|nth| cash(&format!("order/{batch:02}/{nth:03}"), nth, 1)).collect())
+        .map(|batch| (0..200).map(|nth| cash(&format!("order/{batch:02}/{nth:03}"), 1 + nth, 1)).collect())
         .collect();
     let mut retried = 0;
     for batch in &batches {
@@ -379,7 +613,11 @@ async fn what_was_rejected_is_credited_by_a_replay_once_there_is_budget() {
 #[tokio::test]
 async fn a_type_that_changes_hands_pays_no_reserved_order_twice() {
     let folder = tempfile::tempdir().unwrap();
-    let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let mut ledger = Ledger::open(
+        ledger_path(folder.path()),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )
+    .unwrap();
     let order = windfall_ledger::Order {
         trade_no: "a",
         user_id: 1,

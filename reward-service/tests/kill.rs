@@ -36,7 +36,7 @@ async fn grant(rewards: &RewardHandle, batch: u32) -> bool {
     let events: Vec<_> = (0..BATCH)
         .map(|nth| {
             let name = format!("order/{batch:05}/{nth:02}");
-            bytes(event(&name, i64::from(nth), bonus_type(batch), 1 + i64::from(nth % 3)))
+            bytes(event(&name, 1 + i64::from(nth), bonus_type(batch), 1 + i64::from(nth % 3)))
         })
         .collect();
     rewards.grant_batch(bonus_type(batch), &events).await.iter().all(|reply| reply.is_credited())

@@ -32,7 +32,7 @@ fn service(folder: &Path) -> RewardHandle {
 }
 
 fn withdrawal(nth: u32) -> Withdrawal {
-    let (user_id, amount) = (i64::from(nth) % USERS, 1 + i64::from(nth % 3));
+    let (user_id, amount) = (1 + i64::from(nth) % USERS, 1 + i64::from(nth % 3));
     Withdrawal { id: format!("out/{nth:05}"), user_id, bonus_type: "cash".into(), amount }
 }
 

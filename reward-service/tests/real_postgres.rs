@@ -13,10 +13,10 @@ use windfall_connectors::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::accounts::{Accounts, AccountsError, Withdrawal, WithdrawalOutcome};
 use windfall_contract::connector::Connector;
-use windfall_contract::rewards::{GrantReply, Rewards};
-use windfall_ledger::{BudgetSet, Ledger, LedgerReader, PostgresOptions};
+use windfall_contract::rewards::{GrantReply, RetryReason, Rewards};
+use windfall_ledger::{ArchiveFilter, BudgetSet, Ledger, LedgerReader, PostgresOptions, Unbudgeted};
 use windfall_reward_service::{
-    ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
+    ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService, RulesInForce,
 };
 use windfall_servers::{Private, Servers};
 
@@ -29,6 +29,7 @@ fn schema(name: &str) -> PostgresOptions {
         schema: format!("{name}_{}_{since}", std::process::id()),
         connect_timeout_ms: 3_000,
         statement_timeout_ms: 3_000,
+        unbudgeted: Unbudgeted::Allow,
         ..PostgresOptions::default()
     }
 }
@@ -42,7 +43,11 @@ fn start(url: &str, options: &PostgresOptions) -> RewardHandle {
 async fn until_final(rewards: &RewardHandle, batch: u64, credited: &AtomicU64) {
     let events: Vec<_> = (0..40)
         .map(|at| {
-            cash(&format!("order/{batch:05}/{at:02}"), i64::try_from((batch * 40 + at) % USERS).unwrap(), 3)
+            cash(
+                &format!("order/{batch:05}/{at:02}"),
+                i64::try_from(1 + (batch * 40 + at) % USERS).unwrap(),
+                3,
+            )
         })
         .collect();
     let started = Instant::now();
@@ -64,7 +69,7 @@ fn verify(url: &str, options: &PostgresOptions, orders: u64) {
     let lines: Vec<_> = reader.orders().unwrap().map(Result::unwrap).collect();
     assert_eq!(lines.len() as u64, orders);
     assert!(lines.iter().all(|line| line.credits == 1), "I1");
-    let sum: i64 = (0..USERS).map(|user| reader.balances(i64::try_from(user).unwrap()).unwrap()[0].1).sum();
+    let sum: i64 = (1..=USERS).map(|user| reader.balances(i64::try_from(user).unwrap()).unwrap()[0].1).sum();
     assert_eq!(sum, i64::try_from(orders * 3).unwrap());
     let found = reader.reconcile().unwrap();
     assert!(found.is_clean(), "{found:?}");
@@ -97,6 +102,43 @@ async fn the_same_orders_by_many_tasks_and_two_services_are_credited_once() {
     assert_eq!(credited.into_inner(), 60 * 40, "I1");
     services.iter().for_each(RewardHandle::close);
     verify(&url, &options, 60 * 40);
+}
+
+/// Of two processes one has started on an old copy of the rules: it grants by them until the other one has been heard of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_process_with_older_rules_grants_nothing_once_another_runs_newer_ones() {
+    let (url, options) = tokio::task::spawn_blocking(|| {
+        let servers = Servers::from_env_or_start(&["postgres"]).unwrap();
+        (servers.server("postgres").unwrap().url().to_owned(), schema("rules"))
+    })
+    .await
+    .unwrap();
+    let services = [start(&url, &options), start(&url, &options)];
+    let versions = [1, 2].map(|version| Arc::new(AtomicU64::new(version)));
+    for (service, version) in services.iter().zip(&versions) {
+        let own = Arc::clone(version);
+        service.follow_rules(Box::new(move || RulesInForce {
+            version: own.load(Ordering::SeqCst),
+            ..RulesInForce::default()
+        }));
+    }
+    let grant =
+        async |at: usize, name: &str| services[at].grant_batch("cash", &[cash(name, 1, 3)]).await.remove(0);
+    assert_eq!(grant(0, "a").await, GrantReply::Credited);
+    assert_eq!(grant(1, "b").await, GrantReply::Credited);
+    for _ in 0..8 {
+        // Whichever of its writers has it.
+        let later = GrantReply::Retry { after_ms: 1_000, reason: RetryReason::OldRules };
+        assert_eq!(grant(0, "c").await, later);
+    }
+    assert_eq!(grant(1, "d").await, GrantReply::Credited);
+    versions[0].store(2, Ordering::SeqCst);
+    assert_eq!(grant(0, "c").await, GrantReply::Credited);
+    services.iter().for_each(RewardHandle::close);
+    let reader = LedgerReader::connect(&url, &options).unwrap();
+    assert_eq!(reader.balances(1).unwrap()[0].1, 12);
+    assert!(reader.archive_list(&ArchiveFilter::default()).unwrap().is_empty());
 }
 
 /// What the server goes through while grants run.
@@ -216,7 +258,7 @@ async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
                 let nth = (nth + task / 2 * 40) % OUTS;
                 let order = Withdrawal {
                     id: format!("out/{nth:04}"),
-                    user_id: i64::try_from(nth % OUT_USERS).unwrap(),
+                    user_id: i64::try_from(1 + nth % OUT_USERS).unwrap(),
                     bonus_type: "cash".into(),
                     amount: 4,
                 };
@@ -262,7 +304,7 @@ async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
     let found = reader.reconcile().unwrap();
     assert!(found.is_clean(), "{found:?}");
     assert_eq!((found.orders, found.withdrawals), (40 * 40, OUTS));
-    let sum: i64 = (0..USERS)
+    let sum: i64 = (1..=USERS)
         .map(|user| reader.balances(i64::try_from(user).unwrap()).unwrap()[0].1)
         .inspect(|balance| assert!(*balance >= 0))
         .sum();

@@ -18,7 +18,7 @@ use windfall_contract::Clock;
 use windfall_contract::accounts::{Accounts, AccountsError, FlowKind, Withdrawal, WithdrawalOutcome};
 use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_contract::rewards::Rewards;
-use windfall_ledger::{HoldOutcome, Ledger, LedgerOptions, LedgerReader, WithdrawalStatus};
+use windfall_ledger::{HoldOutcome, Ledger, LedgerOptions, LedgerReader, Unbudgeted, WithdrawalStatus};
 use windfall_reward_service::{
     ConnectorOptions, Payer, ResumeOptions, Resumed, Resumer, RewardHandle, RewardOptions,
 };
@@ -191,7 +191,11 @@ async fn wherever_it_died_the_next_call_pays_once() {
             FakeOptions { name: "bank".into(), rate_per_s: 0, latency_ms: 0, ..FakeOptions::default() };
         let book = folder.path().join("book");
         let bank = FakeDownstream::open(&book, options.clone(), Clock::system()).unwrap();
-        let mut ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+        let mut ledger = Ledger::open(
+            ledger_path(folder.path()),
+            &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+        )
+        .unwrap();
         if died_after != "nothing" {
             let asked = out("w", 1, 6);
             let held = ledger.transact(|tx| tx.hold(&[(&asked, "bank")], 1));

@@ -140,7 +140,7 @@ fn pour(broker: &dyn Broker, events: u64) {
             let trade_no = format!("churn/{number}");
             let event = EventRef {
                 trade_no: &trade_no,
-                user_id: i64::try_from(number % 10_000).unwrap(),
+                user_id: i64::try_from(1 + number % 10_000).unwrap(),
                 app_id: "churn",
                 activity: "spring",
                 scene: "rain",

@@ -14,7 +14,7 @@ use windfall_contract::Clock;
 use windfall_contract::broker::{
     Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
 };
-use windfall_ledger::{Ledger, LedgerOptions, LedgerReader};
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
 use windfall_limiter::{Limit, Limiter, Now};
 use windfall_proto::event;
 use windfall_proto::record;
@@ -290,7 +290,11 @@ impl Pipeline {
                 Fates::note(&credited.credited_us, number, now_us);
             }
         });
-        let ledger = Ledger::open(dir.join("ledger.db"), &LedgerOptions::default()).unwrap();
+        let ledger = Ledger::open(
+            dir.join("ledger.db"),
+            &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+        )
+        .unwrap();
         let rewards = RewardService::start(
             RewardOptions::default(),
             ledger,

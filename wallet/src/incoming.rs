@@ -89,4 +89,5 @@ fn is_coming(order: &StoredOrder, token: &BonusToken) -> bool {
     order.status == Status::Reserved
         && (order.user_id, order.bonus_type.as_str(), order.amount)
             == (token.user_id, token.bonus_type.as_str(), token.amount)
+        && (order.activity.as_str(), order.scene.as_str()) == (token.activity.as_str(), token.scene.as_str())
 }

@@ -8,7 +8,7 @@
 //! the token store holds it with the same fields (I7). Tokens that a front end brings and those of the store are
 //! merged by order number. A token that is Unknown or Illegal counts for nothing; with the store away none counts, and
 //! the answer says that it may be incomplete (I8). What the ledger has credited meanwhile is money, not on its way;
-//! what it has rejected, or knows with another user, type or amount, is neither.
+//! what it has rejected, or knows with another user, activity, scene, type or amount, is neither.
 //!
 //! # Never twice
 //! A token goes from the store after its reward was credited, so tokens are read first: one that is missing then is

@@ -11,7 +11,7 @@ use windfall_contract::Clock;
 use windfall_contract::accounts::{Status, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::Rewards as _;
 use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore};
-use windfall_ledger::{Ledger, LedgerOptions, LedgerReader};
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{GrantObserver, RewardHandle, RewardOptions, RewardService};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
@@ -114,7 +114,9 @@ async fn each_order_once_and_each_withdrawal_once() {
         }
     });
     let path = folder.path().join("ledger.db");
-    let ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+    let ledger =
+        Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+            .unwrap();
     let rewards =
         RewardService::start(RewardOptions::default(), ledger, vec![], Some(observer), Clock::system())
             .unwrap();

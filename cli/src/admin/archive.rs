@@ -13,9 +13,9 @@ use windfall_connectors::fake::FakeDownstream;
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
 use windfall_contract::rewards::GrantReply;
-use windfall_ledger::{ArchiveFilter, Archived};
+use windfall_ledger::{ArchiveFilter, Archived, Unbudgeted};
 use windfall_proto::event::EventRef;
-use windfall_reward_service::{Replayed, RewardService};
+use windfall_reward_service::{Replayed, RewardService, RulesInForce};
 
 /// Entries of one page.
 const PAGE: u32 = 1_000;
@@ -157,7 +157,7 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
         let badges =
             FakeDownstream::open(place::badge_book(data.path()), parts::badge_options(), Clock::system())
                 .context("the badge downstream's book cannot be opened")?;
-        let ledger = block_in_place(|| manifest.backends.ledger().open(data.path()))?;
+        let ledger = block_in_place(|| manifest.backends.ledger().open(data.path(), Unbudgeted::Refuse))?;
         let connectors: Vec<Arc<dyn Connector>> = vec![Arc::new(badges)];
         let rewards =
             RewardService::start(parts::reward_options(), ledger, connectors, None, Clock::system())
@@ -167,7 +167,9 @@ fn replay(which: &Which, ids: &[i64], actor: &str, json: bool) -> Result<Outcome
         }) {
             // A budget that was raised since is what a replay often waits for.
             let rules = windfall_config::parse_rules(&rules, None)?;
-            rewards.apply_budgets(rules.version, &rules.budgets).await?;
+            let own = RulesInForce { version: rules.version, order_caps: rules.order_caps() };
+            rewards.follow_rules(Box::new(move || own.clone()));
+            rewards.apply_rules(&rules).await?;
         }
         let mut replayed = Vec::new();
         for id in ids {

@@ -3,10 +3,12 @@
 use super::{now_ms, utc};
 use crate::drivers::{Driver, RulesAt};
 use crate::outcome::Outcome;
+use crate::services::ServiceOptions;
 use anyhow::{Context, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use windfall_config::{ChangeRules, ProcessStatus, Written};
+use windfall_ledger::Unbudgeted;
 
 /// `windfall rules …`
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -61,6 +63,20 @@ pub enum RulesCommand {
         version: u64,
         #[command(flatten)]
         remark: Remark,
+    },
+    /// Let the ledger accept rules of this version, after they were restored from an older copy on purpose
+    ///
+    /// The ledger keeps the newest version that any process has run, and a process with older rules grants nothing. First
+    /// restart every process on the restored rules: one that still runs the newer ones would note their version again.
+    Accept {
+        /// The version of the restored rules
+        version: u64,
+        /// The options file of the services, which names the ledger. A ledger in a file must not be in use
+        #[arg(long)]
+        config: Option<PathBuf>,
+        /// The directory of the process's own files, in place of the option `data`
+        #[arg(long)]
+        data: Option<PathBuf>,
     },
 }
 
@@ -170,6 +186,17 @@ pub fn run(command: &RulesCommand) -> Result<Outcome> {
                 .with_context(|| format!("{place} stays as it is"))?;
             say(place, written)?;
         }
+        RulesCommand::Accept { version, config, data } => {
+            let options = ServiceOptions::load(config.as_deref(), data.clone())?;
+            let before = options
+                .ledger
+                .open(&options.data, Unbudgeted::Refuse)?
+                .transact(|tx| tx.replace_rules_version(*version))
+                .context("the ledger stays as it is, or nobody knows; run this again")?;
+            println!(
+                "the ledger had seen version {before} of the rules; now processes with version {version} or a newer one grant"
+            );
+        }
     }
     Ok(Outcome::Clean)
 }
@@ -275,11 +302,15 @@ fn show(place: &RulesPlace, json: bool) -> Result<()> {
             })
         })
         .collect();
+    let cap =
+        |cap: &windfall_contract::rules::Cap| serde_json::json!({"order": cap.order, "total": cap.total});
+    let caps: serde_json::Map<_, _> = rules.caps.iter().map(|(name, own)| (name.clone(), cap(own))).collect();
     let object = serde_json::json!({
         "version": rules.version,
         "queues": queues,
         "limits": {"global": limit(rules.limits.global), "types": types},
         "budgets": budgets,
+        "caps": caps,
     });
     println!("{}", serde_json::to_string_pretty(&object)?);
     Ok(())

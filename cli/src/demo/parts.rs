@@ -13,6 +13,7 @@ use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
 use windfall_edge::Health;
+use windfall_ledger::Unbudgeted;
 use windfall_queue_faulty::Faulty;
 use windfall_reward_service::{Again, AsyncGrantOptions, ConnectorOptions, Payer, RewardOptions};
 use windfall_sdk::SdkOptions;
@@ -85,6 +86,7 @@ pub fn badge_options() -> FakeOptions {
 pub fn reward_options() -> RewardOptions {
     let guard = ConnectorOptions { timeout_ms: 150, ..ConnectorOptions::default() };
     RewardOptions {
+        apps: [APP_ID.to_owned()].into(),
         pays: [("badge".to_owned(), Payer::Connector(BADGES.into()))].into(),
         connectors: [(BADGES.to_owned(), guard)].into(),
         ..RewardOptions::default()
@@ -115,7 +117,7 @@ pub async fn open(
     let badges = FakeDownstream::open(&place.badge_book, badges, clock.clone())
         .context("the badge downstream's book cannot be opened")?;
     let badges = Arc::new(badges);
-    let ledger = block_in_place(|| backends.ledger().open(data))?;
+    let ledger = block_in_place(|| backends.ledger().open(data, Unbudgeted::Refuse))?;
     let parts = wiring::Parts {
         rules,
         rules_follower,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::path::Path;
 #[cfg(feature = "postgres")]
 use windfall_ledger::PostgresOptions;
-use windfall_ledger::{Ledger, LedgerOptions, LedgerReader};
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
 
 /// What keeps orders and balances.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -46,19 +46,21 @@ impl LedgerAt {
     }
 
     /// Opens it for writing. Blocks.
-    pub fn open(&self, data: &Path) -> Result<Ledger> {
+    pub fn open(&self, data: &Path, unbudgeted: Unbudgeted) -> Result<Ledger> {
         match self {
-            Self::File => Ledger::open(place::ledger(data), &LedgerOptions::default())
-                .context("the ledger cannot be opened"),
-            Self::Postgres(at) => at.open().context("the ledger in PostgreSQL cannot be opened"),
+            Self::File => {
+                let options = LedgerOptions { unbudgeted, ..LedgerOptions::default() };
+                Ledger::open(place::ledger(data), &options).context("the ledger cannot be opened")
+            }
+            Self::Postgres(at) => at.open(unbudgeted).context("the ledger in PostgreSQL cannot be opened"),
         }
     }
 
     /// Opens it for writing, also where its database is away: it is opened then when it is back, and until then nothing
     /// is granted. Blocks.
-    pub fn open_or_wait(&self, data: &Path) -> Result<Ledger> {
-        match (self, self.open(data)) {
-            (Self::Postgres(at), Err(error)) if super::may_pass(&error) => at.open_when_used(),
+    pub fn open_or_wait(&self, data: &Path, unbudgeted: Unbudgeted) -> Result<Ledger> {
+        match (self, self.open(data, unbudgeted)) {
+            (Self::Postgres(at), Err(error)) if super::may_pass(&error) => at.open_when_used(unbudgeted),
             (_, opened) => opened,
         }
     }
@@ -79,12 +81,12 @@ impl PostgresAt {
         PostgresOptions { schema: self.schema.clone(), ..PostgresOptions::default() }
     }
 
-    fn open(&self) -> Result<Ledger> {
-        Ok(Ledger::connect(&self.url, &self.options())?)
+    fn open(&self, unbudgeted: Unbudgeted) -> Result<Ledger> {
+        Ok(Ledger::connect(&self.url, &PostgresOptions { unbudgeted, ..self.options() })?)
     }
 
-    fn open_when_used(&self) -> Result<Ledger> {
-        Ok(Ledger::connect_when_used(&self.url, &self.options())?)
+    fn open_when_used(&self, unbudgeted: Unbudgeted) -> Result<Ledger> {
+        Ok(Ledger::connect_when_used(&self.url, &PostgresOptions { unbudgeted, ..self.options() })?)
     }
 
     fn open_reader(&self) -> Result<LedgerReader> {
@@ -94,11 +96,11 @@ impl PostgresAt {
 
 #[cfg(not(feature = "postgres"))]
 impl PostgresAt {
-    fn open(&self) -> Result<Ledger> {
+    fn open(&self, _unbudgeted: Unbudgeted) -> Result<Ledger> {
         Driver::Postgres.absent()
     }
 
-    fn open_when_used(&self) -> Result<Ledger> {
+    fn open_when_used(&self, _unbudgeted: Unbudgeted) -> Result<Ledger> {
         Driver::Postgres.absent()
     }
 

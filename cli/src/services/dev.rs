@@ -1,6 +1,6 @@
 //! `serve --dev`: all that a try-out needs, made where it is missing: a key ring, rules, callers and their keys.
 
-use super::options::ServiceOptions;
+use super::options::{ServiceOptions, UnbudgetedAt};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use windfall_config::RulesStore;
@@ -19,7 +19,8 @@ const CALLERS: [(&str, &str, bool, &str); 4] = [
 /// What its access file begins with.
 const MARK: &str = "# Written by `windfall serve --dev`";
 
-/// Queues and limits for a laptop; no budgets, so everything is granted and counted.
+/// Queues and limits for a laptop. They have no budgets, since nobody knows what is
+/// tried out, so [`prepare`] allows what no budget covers.
 pub const RULES: &str = r#"version = 1
 types = ["cash", "coupon", "coin", "badge", "gift"]
 
@@ -60,8 +61,10 @@ burst = 5000
 [end]
 "#;
 
-/// Makes what is missing, and keys for this start; prints them.
-pub fn prepare(options: &ServiceOptions, clock: &Clock) -> Result<()> {
+/// Makes what is missing, and keys for this start; prints them. What no budget covers is granted, unless the options say
+/// otherwise.
+pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
+    options.rewards.unbudgeted.get_or_insert(UnbudgetedAt::Allow);
     let keys = options.keys_path();
     if !keys.exists() {
         KeyFile::create(&keys, Algorithm::HmacSha256, clock.unix_ms())

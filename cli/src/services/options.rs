@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use windfall_connectors::{GrpcOptions, HttpOptions};
 use windfall_edge::ServeOptions;
+use windfall_ledger::Unbudgeted;
 use windfall_reward_service::{AckMode, Again, AsyncGrantOptions, ConnectorOptions, SceneSteps};
 use windfall_sdk::SdkOptions;
 use windfall_token_service::TokenOptions;
@@ -65,12 +66,36 @@ pub struct ServiceOptions {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardsAt {
+    /// The apps whose events are granted; an event of another app is archived. None: the app that `tenant` names.
+    pub apps: Vec<String>,
+    /// What becomes of a reward that no budget covers: `refuse` or `allow`. Default `refuse`; with `serve --dev` `allow`,
+    /// since its rules have no budgets.
+    pub unbudgeted: Option<UnbudgetedAt>,
     /// Of types that `pays` does not name: `ledger`, `nobody`, or a connector's name. Default `ledger`.
     pub default_pays: String,
     /// By type.
     pub pays: BTreeMap<String, String>,
     /// Of withdrawals: `ledger` (paid with the booking), or a connector's name. Default `ledger`.
     pub payout: String,
+}
+
+/// What becomes of a reward whose activity, scene and type no budget covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnbudgetedAt {
+    /// It is archived as `unbudgeted`; a budget that is set later, and a replay, credit it.
+    Refuse,
+    /// It is granted, and counted, so that a budget that is set later counts it.
+    Allow,
+}
+
+impl From<UnbudgetedAt> for Unbudgeted {
+    fn from(at: UnbudgetedAt) -> Self {
+        match at {
+            UnbudgetedAt::Refuse => Self::Refuse,
+            UnbudgetedAt::Allow => Self::Allow,
+        }
+    }
 }
 
 /// Which parts must answer before `GrantAsync` does.
@@ -226,7 +251,13 @@ impl GrantAsyncAt {
 
 impl Default for RewardsAt {
     fn default() -> Self {
-        Self { default_pays: "ledger".into(), pays: BTreeMap::new(), payout: "ledger".into() }
+        Self {
+            apps: Vec::new(),
+            unbudgeted: None,
+            default_pays: "ledger".into(),
+            pays: BTreeMap::new(),
+            payout: "ledger".into(),
+        }
     }
 }
 
@@ -267,6 +298,9 @@ impl ServiceOptions {
         }
         if options.tenant.is_empty() {
             bail!("the option tenant is empty, but it must name the app that is served");
+        }
+        if options.rewards.apps.iter().any(String::is_empty) {
+            bail!("the option rewards.apps has an empty name, but each must name an app");
         }
         options.check_drivers()?;
         options.grant_async.check()?;
@@ -325,6 +359,7 @@ mod tests {
         let block = text.split("```toml\n").find(|block| block.starts_with("data = ")).unwrap();
         let options = parse(block.split("```").next().unwrap());
         options.grant_async.check().unwrap();
+        assert_eq!(options.rewards.unbudgeted, Some(UnbudgetedAt::Refuse));
         assert_eq!(options.grant_async.scenes.len(), 1);
         assert!(options.connectors.contains_key("badges") && options.trace.otlp.is_some());
         options.reward_options().unwrap();

@@ -16,7 +16,9 @@ use std::time::Duration;
 use tokio::task::block_in_place;
 use windfall_config::LiveRules;
 use windfall_contract::Clock;
+use windfall_contract::rules::Rules;
 use windfall_edge::{Health, Need, Router};
+use windfall_ledger::Unbudgeted;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
 use windfall_sdk::SdkOptions;
 use windfall_sdk::rpc::Gateway;
@@ -116,8 +118,12 @@ impl ServiceOptions {
         let brokers = if work.queues() { self.open_brokers()? } else { BTreeMap::new() };
         let keys = if work.needs_keys() { Some(self.open_keys()?) } else { None };
         let tokens = self.tokens.open_or_wait(&self.data).await?;
-        let ledger =
-            if work.grants() { Some(block_in_place(|| self.ledger.open_or_wait(&self.data))?) } else { None };
+        let ledger = if work.grants() {
+            let unbudgeted = self.unbudgeted(&rules.current());
+            Some(block_in_place(|| self.ledger.open_or_wait(&self.data, unbudgeted))?)
+        } else {
+            None
+        };
         let connectors = connectors.iter().map(|wired| Arc::clone(&wired.connector)).collect();
         let clock = clock.clone();
         let tokens_are_shared = self.tokens.is_shared();
@@ -151,6 +157,24 @@ impl ServiceOptions {
             }
             tokio::time::sleep(RULES_AGAIN).await;
         }
+    }
+
+    /// What becomes of rewards that no budget covers; the log says so, since the first reward of a campaign whose budget
+    /// was forgotten depends on it.
+    fn unbudgeted(&self, rules: &Rules) -> Unbudgeted {
+        let unbudgeted = self.rewards.unbudgeted.map_or(Unbudgeted::default(), Unbudgeted::from);
+        let budgets = rules.budgets.len();
+        match unbudgeted {
+            Unbudgeted::Refuse => tracing::info!(
+                budgets,
+                "rewards.unbudgeted = \"refuse\": what no budget of the rules covers is archived, not granted"
+            ),
+            Unbudgeted::Allow => tracing::warn!(
+                budgets,
+                "rewards.unbudgeted = \"allow\": what no budget of the rules covers is granted without an upper bound"
+            ),
+        }
+        unbudgeted
     }
 
     fn open_brokers(&self) -> Result<wiring::Brokers> {

@@ -83,7 +83,7 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     let mut stops = Stops::listen()?;
     let clock = Clock::system();
     if is_dev {
-        dev::prepare(&options, &clock)?;
+        dev::prepare(&mut options, &clock)?;
     }
     let access = options.access_path();
     let access = AccessSource::follow(&access, windfall_contract::Clock::system())

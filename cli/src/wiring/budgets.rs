@@ -1,4 +1,4 @@
-//! Carries the budgets of the live rules to the ledger.
+//! Carries the budgets and the types' caps of the live rules to the ledger.
 
 use super::background::{Background, Tasks};
 use std::sync::Arc;
@@ -13,21 +13,25 @@ use windfall_reward_service::{CallError, RewardHandle};
 /// Between two attempts to set the same budgets.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Sets the budgets of these rules, unless newer rules have set theirs, and says what could not be set as asked.
-pub async fn set(rewards: &RewardHandle, rules: &Rules) -> Result<(), CallError> {
-    match rewards.apply_budgets(rules.version, &rules.budgets).await? {
+/// Sets the budgets of these rules, unless newer rules have set theirs, and says what could not be set as asked. Answers
+/// whether they are set.
+pub async fn set(rewards: &RewardHandle, rules: &Rules) -> Result<bool, CallError> {
+    match rewards.apply_rules(rules).await? {
         BudgetsApplied::Set(raised) => {
             for one in raised {
                 tracing::warn!(?one, "a budget cannot go below what was given out");
             }
         }
-        BudgetsApplied::Stale { newest } => tracing::warn!(
-            version = rules.version,
-            newest,
-            "the ledger has the budgets of newer rules, and keeps them; this process has old ones"
-        ),
+        BudgetsApplied::Stale { newest } => {
+            tracing::warn!(
+                version = rules.version,
+                newest,
+                "the ledger has the budgets of newer rules, and keeps them; this process has old ones"
+            );
+            return Ok(false);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Whether the budgets of any rules were set since the start. Before that a process grants nothing: it would give out
@@ -67,7 +71,8 @@ pub const fn may_pass(error: &CallError) -> bool {
     }
 }
 
-/// Sets budgets anew with every version of the rules that changes them, and opens the gate when they are set.
+/// Sets budgets anew with every version of the rules that changes them, and notes the others: no process grants by rules
+/// that are older than what the ledger has noted. Opens the gate when the ledger has answered.
 pub fn follow(
     tasks: &Tasks,
     health: &Health,
@@ -89,21 +94,23 @@ async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, pa
     let mut applied = None;
     loop {
         let now = Arc::clone(&changes.borrow_and_update());
-        if applied.as_ref() != Some(&now.budgets) {
-            match set(&rewards, &now).await {
-                Ok(()) => {
-                    applied = Some(now.budgets.clone());
-                    gate.open();
-                    part.is_there();
-                }
-                Err(error) => {
-                    part.is_missing(format!(
-                        "those of the rules' version {} are not set: {error}",
-                        now.version
-                    ));
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
+        let wanted = (now.budgets.clone(), now.total_caps());
+        let done = if applied.as_ref() == Some(&wanted) {
+            rewards.note_rules_version(now.version).await.map(|()| true)
+        } else {
+            set(&rewards, &now).await
+        };
+        match done {
+            // What was not set, since newer rules had theirs, is set by the next version, and be they the same.
+            Ok(is_set) => {
+                applied = is_set.then_some(wanted);
+                gate.open();
+                part.is_there();
+            }
+            Err(error) => {
+                part.is_missing(format!("those of the rules' version {} are not set: {error}", now.version));
+                tokio::time::sleep(RETRY).await;
+                continue;
             }
         }
         if changes.changed().await.is_err() {

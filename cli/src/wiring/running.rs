@@ -23,7 +23,7 @@ use windfall_edge::Health;
 use windfall_ledger::Ledger;
 use windfall_queue_virtual::Fanout;
 use windfall_reward_service::{
-    AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService,
+    AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService, RulesInForce,
 };
 use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts};
 use windfall_token::KeyRing;
@@ -172,8 +172,14 @@ impl Wiring {
         let rewards =
             RewardService::start(options, ledger, connectors, Some(token_drop.observer()), clock.clone())
                 .context("the reward service cannot start")?;
+        let own = self.rules.clone();
+        rewards.follow_rules(Box::new(move || {
+            let rules = own.current();
+            RulesInForce { version: rules.version, order_caps: rules.order_caps() }
+        }));
         match budgets::set(&rewards, &self.rules.current()).await {
-            Ok(()) => self.budgets.open(),
+            // Where newer rules have set theirs, the ledger itself refuses what these rules would grant.
+            Ok(_) => self.budgets.open(),
             // A ledger that is away takes them when it is back; nothing is granted before.
             Err(error) if budgets::may_pass(&error) => {}
             Err(error) => return Err(error).context("the budgets cannot be set"),
@@ -190,6 +196,13 @@ impl Wiring {
         let closed = rewards.clone();
         health.check("reward-service", move || {
             if closed.stats().is_closed { Err("the ledger's writers have ended".into()) } else { Ok(()) }
+        });
+        let behind = rewards.clone();
+        health.check("rules", move || match behind.behind_rules() {
+            Some((own, newest)) => Err(format!(
+                "the ledger has seen version {newest} of the rules, this process runs {own} and grants nothing"
+            )),
+            None => Ok(()),
         });
         self.rewards = Some(rewards);
         self.token_drop = Some(token_drop);
@@ -300,6 +313,7 @@ mod tests {
     use crate::drivers::{BrokerAt, LedgerAt, RulesAt, TokensAt};
     use crate::place;
     use crate::services::{Role, dev};
+    use windfall_ledger::Unbudgeted;
     use windfall_reward_service::{Again, AsyncGrantOptions};
     use windfall_token::{Algorithm, KeyFile};
     use windfall_wallet::WalletOptions;
@@ -327,7 +341,7 @@ mod tests {
             tokens: TokensAt::Embedded.open(data).await.unwrap(),
             tokens_are_shared: false,
             keys: Some(KeyRing::load(&place::keys(data)).unwrap()),
-            ledger: Some(LedgerAt::File.open(data).unwrap()),
+            ledger: Some(LedgerAt::File.open(data, Unbudgeted::Allow).unwrap()),
             connectors: Vec::new(),
             clock,
             tasks: Tasks::new(health.clone()),

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use toml::Spanned;
 use windfall_contract::rules::{DrainingTopic, Pattern, Queue, Ratio, Route, Rules, Topic};
 
-use super::limits::{check_budgets, check_limits, check_pacing};
+use super::limits::{check_budgets, check_caps, check_limits, check_pacing};
 use super::raw::{RawDocument, RawQueue, RawRoute};
 use super::revoke::check_revocations;
 use super::value::{
@@ -48,6 +48,7 @@ pub(super) fn check(
         version: document.version.get().map(|version| version.0).unwrap_or_default(),
         limits,
         budgets,
+        caps: check_caps(&document.caps, &known),
         pacing: check_pacing(&document.pacing, findings),
         revocations: check_revocations(&document.revoke, findings),
         bonus_types,

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windfall_contract::rules::{Budget, BudgetKind, Fuse, Limit, Limits, Pacing, TypeLimit};
+use toml::Spanned;
+use windfall_contract::rules::{Budget, BudgetKind, Cap, Fuse, Limit, Limits, Pacing, TypeLimit};
 
 use super::check::{Known, listed};
-use super::raw::{RawBudget, RawBudgetKind, RawFuse, RawLimit, RawLimits, RawPacing, RawTypeLimit};
+use super::raw::{RawBudget, RawBudgetKind, RawCap, RawFuse, RawLimit, RawLimits, RawPacing, RawTypeLimit};
 use super::value::{Described, Field, Needed, Number};
 use crate::bounds::{BUDGET_SHARDS_DEFAULT, NUMBER_MAX, PRIORITY_CASH, PRIORITY_DEFAULT};
 use crate::findings::{Findings, join};
@@ -181,6 +182,34 @@ fn check_shards(path: &str, raw: &RawBudget, kind: BudgetKind, findings: &Findin
         note(format!("{shards} shards of a total of {most}"), "there may be at most as many shards as units");
     }
     own.unwrap_or(BUDGET_SHARDS_DEFAULT.min(most))
+}
+
+pub(super) fn check_caps(
+    caps: &Field<BTreeMap<Spanned<String>, Needed<RawCap>>>,
+    known: &Known<'_>,
+) -> BTreeMap<String, Cap> {
+    let mut checked = BTreeMap::new();
+    for (name, table) in caps.get().into_iter().flatten() {
+        let at = Some(name.span().start);
+        known.check_type("caps", at, name.get_ref());
+        let Some(raw) = table.get() else { continue };
+        let path = join("caps", name.get_ref());
+        if !raw.order.is_given() && !raw.total.is_given() {
+            let found = "a cap with neither `order` nor `total`".to_owned();
+            let allowed = "give one of them or both, or leave the table out";
+            known.findings.note(path.as_str(), table.at(), Fault::Clash { found, allowed });
+        }
+        let cap = Cap { order: raw.order.get().map(|own| own.0), total: raw.total.get().map(|own| own.0) };
+        if let (Some(order), Some(total)) = (cap.order, cap.total)
+            && order > total
+        {
+            let found = format!("order = {order} is above total = {total}");
+            let allowed = "one order may be at most as large as all together";
+            known.findings.note(join(&path, "order"), raw.order.at(), Fault::Clash { found, allowed });
+        }
+        checked.insert(name.get_ref().clone(), cap);
+    }
+    checked
 }
 
 pub(super) fn check_pacing(pacing: &Field<RawPacing>, findings: &Findings<'_>) -> Pacing {

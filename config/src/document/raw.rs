@@ -24,6 +24,7 @@ pub(super) struct RawDocument {
     pub(super) routes: Field<Vec<Needed<RawRoute>>>,
     pub(super) limits: Needed<RawLimits>,
     pub(super) budgets: Field<Vec<Needed<RawBudget>>>,
+    pub(super) caps: Field<BTreeMap<Spanned<String>, Needed<RawCap>>>,
     pub(super) pacing: Field<RawPacing>,
     pub(super) revoke: Field<Vec<Needed<RawRevocation>>>,
     /// It ends the document, and is checked with the text.
@@ -109,6 +110,13 @@ pub(super) enum RawBudgetKind {
     Sharded,
     Strict,
     Combined,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "a table with `order`, `total` or both")]
+pub(super) struct RawCap {
+    pub(super) order: Field<bounds::CapAmount>,
+    pub(super) total: Field<bounds::CapAmount>,
 }
 
 #[derive(Default, Deserialize)]

@@ -41,6 +41,14 @@ pub(super) fn write(rules: &Rules) -> String {
         out.line(format_args!("total = {}", budget.total));
         out.line(format_args!("shards = {}", budget.shards));
     }
+    for (name, cap) in &rules.caps {
+        out.head(format_args!("[caps.{}]", quoted(name)));
+        for (key, amount) in [("order", cap.order), ("total", cap.total)] {
+            if let Some(amount) = amount {
+                out.line(format_args!("{key} = {amount}"));
+            }
+        }
+    }
     write_pacing(rules, &mut out);
     write_revocations(rules, &mut out);
     out.head(format_args!("[end]"));

@@ -725,6 +725,7 @@ pub fn rules(types: &[&str]) -> Rules {
                 .collect(),
         },
         budgets: Vec::new(),
+        caps: Default::default(),
         revocations: Default::default(),
         pacing: Pacing {
             hold_max_ms: 200,

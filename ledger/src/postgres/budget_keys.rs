@@ -152,7 +152,8 @@ fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerE
          WHERE NOT EXISTS (SELECT 1 FROM names n WHERE n.name = w.name) ON CONFLICT (name) DO NOTHING",
         &[&names],
     )?;
-    let activities: BTreeSet<&str> = triples.iter().map(|triple| triple[0]).collect();
+    // The empty one is that of caps, which cover all.
+    let activities: BTreeSet<&str> = triples.iter().map(|triple| triple[0]).chain([""]).collect();
     share(session, &activities.into_iter().collect::<Vec<_>>())?;
     let ids: BTreeMap<String, i64> = session
         .query("SELECT name, id FROM names WHERE name = ANY($1)", &[&names])?
@@ -181,7 +182,7 @@ fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerE
         "INSERT INTO budget_shards (program, shard, total, used, reserved, careful) \
          SELECT p.id, t.nth - 1, t.total, 0, 0, EXISTS ( \
              SELECT 1 FROM programs q, (SELECT id FROM names WHERE name = '') AS star \
-             WHERE q.activity = p.activity AND q.id <> p.id AND q.budgeted \
+             WHERE q.activity IN (p.activity, star.id) AND q.id <> p.id AND q.budgeted \
              AND (q.scene = star.id OR q.asset = star.id) \
              AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)) \
          FROM programs p CROSS JOIN unnest($2::bigint[]) WITH ORDINALITY AS t(total, nth) \
@@ -192,7 +193,7 @@ fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerE
 }
 
 /// While a combined budget of an activity is made, no budget key of it is, and the other way round: it has to know all
-/// that it covers. Held to the transaction's end.
+/// that it covers. A cap is one of the empty activity, which every maker of budget keys shares. Held to the transaction's end.
 const SHARE: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended( \
     'windfall budgets ' || current_schema() || ' ' || w.name, 0)) FROM unnest($1::text[]) AS w(name)";
 const HOLD_ALONE: &str = "SELECT pg_advisory_xact_lock(hashtextextended( \

@@ -5,12 +5,13 @@
 //! the budget as a whole, gathers room from all rows, and levels what is left over them. The table's CHECK sees
 //! every row whatever the code does.
 
-use super::budget_keys::{BudgetKey, BudgetKeys, cell};
+use super::budget_keys::{BudgetKey, BudgetKeys, cell, hold_alone};
 use super::session::Session;
 use crate::budget::{Shard, Shards, Take};
 use crate::error::LedgerError;
 use crate::model::{BUDGET_MAX, BudgetRaised, BudgetSet, Unbudgeted};
 use std::collections::{BTreeMap, BTreeSet};
+use windfall_contract::accounts::Reason;
 
 /// The room that orders ask for, by budget key: so that rows are locked in the order of their keys. The parts are in
 /// the caller's order: a short budget goes to those who came first.
@@ -52,31 +53,55 @@ impl Demand {
     }
 }
 
-/// Takes room. Answers the parts that got it, by the caller's numbers.
+/// Who got room, and why others did not, by the caller's numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    parts: BTreeSet<usize>,
+    unbudgeted: BTreeSet<usize>,
+    over_cap: BTreeSet<usize>,
+}
+
+impl Taken {
+    /// Why a part got nothing; `None` where it did.
+    pub fn refused(&self, at: usize) -> Option<Reason> {
+        if self.parts.contains(&at) {
+            return None;
+        }
+        Some(if self.unbudgeted.contains(&at) {
+            Reason::Unbudgeted
+        } else if self.over_cap.contains(&at) {
+            Reason::OverTypeCap
+        } else {
+            Reason::BudgetExhausted
+        })
+    }
+}
+
+/// Takes room.
 pub(crate) fn take(
     session: &Session,
     budget_keys: &mut BudgetKeys,
     unbudgeted: Unbudgeted,
     mut demand: Demand,
     what: Take,
-) -> Result<BTreeSet<usize>, LedgerError> {
-    let mut taken = BTreeSet::new();
+) -> Result<Taken, LedgerError> {
+    let mut taken = Taken::default();
     if unbudgeted == Unbudgeted::Refuse {
-        refuse_unbudgeted(session, budget_keys, &mut demand)?;
+        taken.unbudgeted = refuse_unbudgeted(session, budget_keys, &mut demand)?;
     }
     if demand.budget_keys.is_empty() {
         return Ok(taken);
     }
     let fast = take_whole(session, &demand.sums(), what)?;
     demand.drop_all(&fast, |at| {
-        taken.insert(at);
+        taken.parts.insert(at);
     });
     if demand.budget_keys.is_empty() {
         return Ok(taken);
     }
     let mut careful = careful(session, &demand)?;
     for (id, (_, parts)) in &demand.budget_keys {
-        if !careful.contains(id) && !take_each(session, budget_keys, *id, parts, what, &mut taken)? {
+        if !careful.contains(id) && !take_each(session, budget_keys, *id, parts, what, &mut taken.parts)? {
             careful.insert(*id);
         }
     }
@@ -103,17 +128,20 @@ fn careful(session: &Session, demand: &Demand) -> Result<BTreeSet<i64>, LedgerEr
 struct Whole {
     shards: BTreeMap<i64, Shards>,
     covered_by: BTreeMap<i64, Vec<i64>>,
+    /// Those of them that are caps of a type.
+    caps: BTreeSet<i64>,
 }
 
 impl Whole {
     fn lock(session: &Session, budget_keys: &mut BudgetKeys, ids: Vec<i64>) -> Result<Self, LedgerError> {
-        let mut whole = Self { shards: BTreeMap::new(), covered_by: BTreeMap::new() };
+        let mut whole = Self { shards: BTreeMap::new(), covered_by: BTreeMap::new(), caps: BTreeSet::new() };
         for id in &ids {
             whole.add(session, budget_keys, *id)?;
         }
         let rows = session.query(
-            "SELECT p.id, q.id FROM programs p JOIN programs q ON q.activity = p.activity AND q.id <> p.id \
+            "SELECT p.id, q.id, q.activity = star.id FROM programs p \
              CROSS JOIN (SELECT id FROM names WHERE name = '') AS star \
+             JOIN programs q ON q.activity IN (p.activity, star.id) AND q.id <> p.id \
              WHERE p.id = ANY($1) AND q.budgeted AND (q.scene = star.id OR q.asset = star.id) \
              AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)",
             &[&ids],
@@ -121,6 +149,9 @@ impl Whole {
         let mut above = BTreeSet::new();
         for row in &rows {
             let (id, combined) = (cell(row, 0)?, cell(row, 1)?);
+            if cell(row, 2)? {
+                whole.caps.insert(combined);
+            }
             whole.covered_by.entry(id).or_default().push(combined);
             above.insert(combined);
         }
@@ -144,7 +175,7 @@ impl Whole {
     }
 
     /// Takes part by part, in the caller's order over all budget keys, each from all of its budgets or from none.
-    fn take(&mut self, session: &Session, demand: &Demand, what: Take, taken: &mut BTreeSet<usize>) {
+    fn take(&mut self, session: &Session, demand: &Demand, what: Take, taken: &mut Taken) {
         let mut parts: Vec<(usize, i64, i64)> = demand
             .budget_keys
             .iter()
@@ -153,13 +184,18 @@ impl Whole {
         parts.sort_unstable();
         for (at, id, amount) in parts {
             let own = self.of(id);
-            if own.iter().all(|id| self.shards.get(id).is_some_and(|shards| shards.fits(amount))) {
+            let short = |id: &&i64| !self.shards.get(id).is_some_and(|shards| shards.fits(amount));
+            let short: Vec<i64> = own.iter().filter(short).copied().collect();
+            if short.iter().all(|id| self.caps.contains(id)) && !short.is_empty() {
+                taken.over_cap.insert(at);
+            }
+            if short.is_empty() {
                 for id in own {
                     if let Some(shards) = self.shards.get_mut(&id) {
                         shards.take(session.slot(), amount, what);
                     }
                 }
-                taken.insert(at);
+                taken.parts.insert(at);
             }
         }
         self.shards.values_mut().for_each(Shards::level);
@@ -177,13 +213,14 @@ impl Whole {
     }
 }
 
-/// Drops the demands on budget keys without a budget. That there is none may be old news: another connection may
+/// Drops the demands on budget keys without a budget, and answers whose they were. That there is none may be old news: another connection may
 /// have set it meanwhile, and a refusal is final. So it is read again.
 fn refuse_unbudgeted(
     session: &Session,
     budget_keys: &mut BudgetKeys,
     demand: &mut Demand,
-) -> Result<(), LedgerError> {
+) -> Result<BTreeSet<usize>, LedgerError> {
+    let mut unbudgeted = BTreeSet::new();
     let ids: Vec<i64> = demand
         .budget_keys
         .values()
@@ -192,12 +229,15 @@ fn refuse_unbudgeted(
         .map(|one| one.id)
         .collect();
     if ids.is_empty() {
-        return Ok(());
+        return Ok(unbudgeted);
     }
     let rows = session.query(
         "SELECT p.id, (SELECT count(*) FROM budget_shards h WHERE h.program = p.id) FROM programs p \
-         WHERE p.id = ANY($1) AND (p.budgeted \
-         OR EXISTS (SELECT 1 FROM budget_shards h WHERE h.program = p.id AND h.careful))",
+         WHERE p.id = ANY($1) AND (p.budgeted OR EXISTS ( \
+             SELECT 1 FROM programs q, (SELECT id FROM names WHERE name = '') AS star \
+             WHERE q.activity = p.activity AND q.id <> p.id AND q.budgeted \
+             AND (q.scene = star.id OR q.asset = star.id) \
+             AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)))",
         &[&ids],
     )?;
     let mut refused: BTreeSet<i64> = ids.into_iter().collect();
@@ -206,8 +246,10 @@ fn refuse_unbudgeted(
         budget_keys.learn(id, true, cell::<i64>(row, 1)?.unsigned_abs());
         refused.remove(&id);
     }
-    demand.drop_all(&refused, |_| {});
-    Ok(())
+    demand.drop_all(&refused, |at| {
+        unbudgeted.insert(at);
+    });
+    Ok(unbudgeted)
 }
 
 /// Takes each budget key's sum from this writer's own row, where it has that much room; answers which had.
@@ -399,15 +441,7 @@ pub(crate) fn set(
         "UPDATE programs SET budgeted = true, strict = $2 WHERE id = $1",
         &[&budget_key, &(shards == 0)],
     )?;
-    session.execute(
-        "UPDATE budget_shards h SET careful = p.strict OR EXISTS ( \
-             SELECT 1 FROM programs q, (SELECT id FROM names WHERE name = '') AS star \
-             WHERE q.activity = p.activity AND q.id <> p.id AND q.budgeted \
-             AND (q.scene = star.id OR q.asset = star.id) \
-             AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)) \
-         FROM programs p WHERE p.id = h.program AND h.program = $1",
-        &[&budget_key],
-    )?;
+    session.execute(MARK_CAREFUL, &[&[budget_key].as_slice()])?;
     budget_keys.learn(budget_key, true, u64::from(rows));
     Ok((holds > total).then(|| BudgetRaised {
         activity: activity.into(),
@@ -418,7 +452,50 @@ pub(crate) fn set(
     }))
 }
 
-/// A combined budget that is set for the first time: from now on every budget key that it covers is taken from with
+/// Says anew of budget keys whether they are taken from with care.
+const MARK_CAREFUL: &str = "UPDATE budget_shards h SET careful = p.strict OR EXISTS ( \
+        SELECT 1 FROM programs q, (SELECT id FROM names WHERE name = '') AS star \
+        WHERE q.activity IN (p.activity, star.id) AND q.id <> p.id AND q.budgeted \
+        AND (q.scene = star.id OR q.asset = star.id) \
+        AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)) \
+    FROM programs p WHERE p.id = h.program AND h.program = ANY($1)";
+
+/// Locks the budget keys that a combined budget or a cap covers, in the order of their numbers.
+const LOCK_COVERED: &str = "SELECT p.id FROM programs p JOIN programs q ON q.id = $1 \
+    CROSS JOIN (SELECT id FROM names WHERE name = '') AS star \
+    WHERE (q.activity = star.id OR q.activity = p.activity) AND p.scene <> star.id AND p.asset <> star.id \
+    AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset) \
+    ORDER BY p.id FOR NO KEY UPDATE OF p";
+
+/// Lifts the caps of all types but these: they count nothing until they are set again, and what they covered is taken
+/// from without them. Who waits for one of its budget keys meanwhile reads what covers it afterwards.
+pub(crate) fn lift_caps(session: &Session, keep: &[&str]) -> Result<(), LedgerError> {
+    let caps = session.query(
+        "SELECT p.id FROM programs p JOIN names n ON n.id = p.asset \
+         WHERE p.activity = (SELECT id FROM names WHERE name = '') AND p.budgeted AND n.name <> ALL($1) ORDER BY p.id",
+        &[&keep],
+    )?;
+    if caps.is_empty() {
+        return Ok(());
+    }
+    hold_alone(session, &[""])?;
+    for row in &caps {
+        let cap: i64 = cell(row, 0)?;
+        let covered: Vec<i64> =
+            session.query(LOCK_COVERED, &[&cap])?.iter().map(|row| cell(row, 0)).collect::<Result<_, _>>()?;
+        lock(session, cap)?;
+        session.execute("DELETE FROM budget_shards WHERE program = $1 AND shard >= 1", &[&cap])?;
+        session.execute(
+            "UPDATE budget_shards SET total = $2, used = 0, reserved = 0 WHERE program = $1",
+            &[&cap, &BUDGET_MAX],
+        )?;
+        session.execute("UPDATE programs SET budgeted = false WHERE id = $1", &[&cap])?;
+        session.execute(MARK_CAREFUL, &[&covered])?;
+    }
+    Ok(())
+}
+
+/// A combined budget or a cap that is set for the first time: from now on every budget key that it covers is taken from with
 /// care. Answers what they have given out and hold; nothing where it was set before, and counts by itself.
 fn cover(session: &Session, combined: i64) -> Result<Option<(i64, i64)>, LedgerError> {
     let row = session.query("SELECT budgeted FROM programs WHERE id = $1", &[&combined])?;
@@ -426,14 +503,7 @@ fn cover(session: &Session, combined: i64) -> Result<Option<(i64, i64)>, LedgerE
         return Ok(None);
     }
     let covered: Vec<i64> = session
-        .query(
-            "SELECT p.id FROM programs p JOIN programs q ON q.id = $1 AND p.activity = q.activity \
-             CROSS JOIN (SELECT id FROM names WHERE name = '') AS star \
-             WHERE p.scene <> star.id AND p.asset <> star.id \
-             AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset) \
-             ORDER BY p.id FOR NO KEY UPDATE OF p",
-            &[&combined],
-        )?
+        .query(LOCK_COVERED, &[&combined])?
         .iter()
         .map(|row| cell(row, 0))
         .collect::<Result<_, _>>()?;

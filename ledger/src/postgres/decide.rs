@@ -71,10 +71,9 @@ impl PgTx<'_> {
         for (at, transfer) in firsts.into_iter().zip(transfers) {
             match stored.get(batch[at].trade_no) {
                 None => asking.push(Asking { at, transfer, budget_key: budget_keys[at], old: None }),
-                Some(old) => match old.answer(&batch[at], budget_keys[at].bonus_type) {
-                    // The activity and scene that it was first seen in pay for it.
+                Some(old) => match old.answer(&batch[at], budget_keys[at].id) {
                     OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {
-                        asking.push(Asking { at, transfer, budget_key: old.budget_key, old: Some(*old) });
+                        asking.push(Asking { at, transfer, budget_key: budget_keys[at], old: Some(*old) });
                     }
                     _ => {}
                 },
@@ -116,7 +115,7 @@ impl PgTx<'_> {
         let (mut changes, mut demand, mut kept) = (Changes::default(), Demand::default(), Vec::new());
         for (at, (order, budget_key)) in batch.iter().zip(budget_keys).enumerate() {
             let Some(own) = stored.get_mut(order.trade_no).filter(|own| goal.takes_up(own)) else { continue };
-            if own.answer(order, budget_key.bonus_type) != OrderOutcome::Reserved {
+            if own.answer(order, budget_key.id) != OrderOutcome::Reserved {
                 continue;
             }
             own.promised = false;
@@ -155,7 +154,10 @@ impl PgTx<'_> {
         goal: Goal,
     ) -> Result<Vec<Status>, LedgerError> {
         let mut demand = Demand::default();
-        for one in asking {
+        let over_cap = |order: &Order<'_>| {
+            self.order_caps.get(order.bonus_type).is_some_and(|largest| order.amount > *largest)
+        };
+        for one in asking.iter().filter(|one| !over_cap(&batch[one.at])) {
             demand.push(one.at, one.budget_key, batch[one.at].amount);
         }
         let taken = budgets::take(self.session, self.budget_keys, self.unbudgeted, demand, goal.take())?;
@@ -164,10 +166,10 @@ impl PgTx<'_> {
         for one in asking {
             let order = &batch[one.at];
             let took_ms = one.old.map_or(0, |old| order.time_ms.saturating_sub(old.created_ms));
-            let status = if taken.contains(&one.at) {
-                goal.status()
+            let status = if over_cap(order) {
+                Status::Rejected(Reason::OverOrderCap)
             } else {
-                Status::Rejected(Reason::BudgetExhausted)
+                taken.refused(one.at).map_or(goal.status(), Status::Rejected)
             };
             let transfer = if status == Status::Credited { one.transfer } else { 0 };
             // New ones were inserted as if they got it.
@@ -306,7 +308,7 @@ fn answers(
     for (at, (order, budget_key)) in batch.iter().zip(budget_keys).enumerate() {
         let answer = stored
             .get(order.trade_no)
-            .map_or(OrderOutcome::Conflict, |stored| stored.answer(order, budget_key.bonus_type));
+            .map_or(OrderOutcome::Conflict, |stored| stored.answer(order, budget_key.id));
         let first = own.next_if_eq(&&at).is_some();
         outcomes.push(match answer {
             OrderOutcome::AlreadyCredited if first => OrderOutcome::Credited,

@@ -7,7 +7,8 @@ use std::time::Duration;
 /// Options of a ledger in PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostgresOptions {
-    /// What happens to orders of an activity, scene and type for which no budget was set.
+    /// What happens to orders of an activity, scene and type for which no budget was set. Default: they
+    /// are refused.
     pub unbudgeted: Unbudgeted,
     /// The schema that holds the tables; made where it is missing. Letters, digits and `_`, at most 63. Default
     /// `windfall`.
@@ -33,7 +34,7 @@ pub struct PostgresOptions {
 impl Default for PostgresOptions {
     fn default() -> Self {
         Self {
-            unbudgeted: Unbudgeted::Allow,
+            unbudgeted: Unbudgeted::Refuse,
             schema: "windfall".into(),
             connect_timeout_ms: 5_000,
             statement_timeout_ms: 10_000,

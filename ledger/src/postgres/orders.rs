@@ -19,16 +19,14 @@ pub(crate) struct Stored {
     /// Reserved for a downstream that is known.
     pub has_payer: bool,
     pub created_ms: i64,
-    /// The budget key that pays: of the activity and scene that it was first seen in.
+    /// The budget key that pays: its activity, scene and bonus type.
     pub budget_key: BudgetKey,
 }
 
 impl Stored {
-    /// The answer to an order under this number (I1).
-    pub fn answer(&self, order: &Order<'_>, bonus_type: i64) -> OrderOutcome {
-        if (self.user_id, self.amount, self.budget_key.bonus_type)
-            != (order.user_id, order.amount, bonus_type)
-        {
+    /// The answer to an order under this number, of this budget key, which is one activity, scene and bonus type (I1).
+    pub fn answer(&self, order: &Order<'_>, budget_key: i64) -> OrderOutcome {
+        if (self.user_id, self.amount, self.budget_key.id) != (order.user_id, order.amount, budget_key) {
             return OrderOutcome::Conflict;
         }
         match self.status {

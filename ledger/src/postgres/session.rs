@@ -3,7 +3,7 @@
 use super::options::PostgresOptions;
 use super::wait::wait;
 use crate::error::{LedgerError, OpenError};
-use futures_util::future::{join, try_join};
+use futures_util::future::{join, try_join3};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
@@ -242,13 +242,24 @@ impl Session {
         self.ask(self.client.query(sql, &[]))
     }
 
-    /// `BEGIN`, and with it numbers from a sequence. Nothing that writes may be sent before `BEGIN` is answered:
-    /// if it failed, that would be a transaction of its own.
-    pub fn begin(&self, numbers: &'static str) -> Result<Vec<Row>, LedgerError> {
-        let statement = self.prepared(numbers)?;
+    /// `BEGIN`, and with it a read, and numbers from a sequence where some are needed. Nothing that writes may be sent
+    /// before `BEGIN` is answered: if it failed, that would be a transaction of its own.
+    pub fn begin(
+        &self,
+        read: &'static str,
+        numbers: Option<&'static str>,
+    ) -> Result<(Vec<Row>, Vec<Row>), LedgerError> {
+        let read = self.prepared(read)?;
+        let numbers = numbers.map(|sql| self.prepared(sql)).transpose()?;
         let begin = self.client.batch_execute("BEGIN");
-        let numbers = self.client.query(&statement, &[]);
-        self.ask(async { Ok(try_join(begin, numbers).await?.1) })
+        let read = self.client.query(&read, &[]);
+        let numbers = async {
+            match &numbers {
+                Some(statement) => self.client.query(statement, &[]).await,
+                None => Ok(Vec::new()),
+            }
+        };
+        self.ask(async { try_join3(begin, read, numbers).await.map(|((), read, numbers)| (read, numbers)) })
     }
 
     /// One last statement and `COMMIT`, sent together. If the statement fails, `COMMIT` rolls back. Once they are

@@ -6,10 +6,13 @@ use super::session::Session;
 use super::transfers::Transfers;
 use crate::error::LedgerError;
 use crate::model::Unbudgeted;
+use std::collections::BTreeMap;
 
 /// Numbers of transfers that a connection draws at once.
 const BLOCK: i64 = 4_096;
 const DRAW: &str = "SELECT nextval('transfer_blocks')";
+/// The newest version of the rules that was noted.
+const VERSION: &str = "SELECT version FROM rules_version";
 const DRAW_MORE: &str = "SELECT nextval('transfer_blocks') FROM generate_series(1, $1::bigint)";
 
 /// Numbers for transfers. A number is used at most once, whatever became of its transaction: after a commit
@@ -59,19 +62,25 @@ pub(crate) struct PgTx<'l> {
     pub(super) budget_keys: &'l mut BudgetKeys,
     pub(super) numbers: &'l mut Numbers,
     pub(super) unbudgeted: Unbudgeted,
+    /// As it was when the transaction began; 0 for none.
+    pub(super) rules_version: i64,
     pub(super) transfers: Transfers,
+    /// The largest amount of one order, by type.
+    pub(super) order_caps: BTreeMap<String, i64>,
     pub(super) committed: bool,
 }
 
-/// Begins a transaction.
-pub(crate) fn begin(session: &Session, numbers: &mut Numbers) -> Result<(), LedgerError> {
-    if numbers.left() >= BLOCK / 4 {
-        return session.batch("BEGIN");
+/// Begins a transaction. Answers the newest version of the rules that was noted, 0 for none.
+///
+/// Neither that nor new numbers are worth a round trip of their own: they go with the first one.
+pub(crate) fn begin(session: &Session, numbers: &mut Numbers) -> Result<i64, LedgerError> {
+    let is_low = numbers.left() < BLOCK / 4;
+    let (version, drawn) = session.begin(VERSION, is_low.then_some(DRAW))?;
+    if is_low {
+        // What is left of the old block is wasted.
+        numbers.refill(drawn.first().map_or(Ok(0), |row| cell(row, 0))?);
     }
-    // Not worth a round trip of its own: it goes with the first one. What is left of the old block is wasted.
-    let rows = session.begin(DRAW)?;
-    numbers.refill(rows.first().map_or(Ok(0), |row| cell(row, 0))?);
-    Ok(())
+    version.first().map_or(Ok(0), |row| cell(row, 0))
 }
 
 impl<'l> PgTx<'l> {
@@ -81,8 +90,18 @@ impl<'l> PgTx<'l> {
         budget_keys: &'l mut BudgetKeys,
         numbers: &'l mut Numbers,
         unbudgeted: Unbudgeted,
+        rules_version: i64,
     ) -> Self {
-        Self { session, budget_keys, numbers, unbudgeted, transfers: Transfers::default(), committed: false }
+        Self {
+            session,
+            budget_keys,
+            numbers,
+            unbudgeted,
+            rules_version,
+            transfers: Transfers::default(),
+            order_caps: BTreeMap::new(),
+            committed: false,
+        }
     }
 }
 

@@ -55,18 +55,18 @@ impl Store for PgLedger {
             // A server that has crashed may not remember that it gave these numbers out.
             self.numbers = Numbers::default();
         }
-        match state::begin(session, &mut self.numbers) {
-            Ok(()) => {}
+        let rules_version = match state::begin(session, &mut self.numbers) {
+            Ok(version) => version,
             // Lost while nothing was asked of it, as after a restart of the server: there is nothing to repeat.
             Err(LedgerError::Unavailable(_)) if session.is_broken() && !new => {
                 self.numbers = Numbers::default();
-                state::begin(self.link.session_mut()?.0, &mut self.numbers)?;
+                state::begin(self.link.session_mut()?.0, &mut self.numbers)?
             }
             Err(error) => return Err(error),
-        }
+        };
         // I1, I4: never a new connection here, on which nobody has said BEGIN.
         let session = self.link.held()?;
-        Ok(Box::new(PgTx::new(session, &mut self.budget_keys, &mut self.numbers, unbudgeted)))
+        Ok(Box::new(PgTx::new(session, &mut self.budget_keys, &mut self.numbers, unbudgeted, rules_version)))
     }
 
     fn read(&self) -> &dyn Read {

@@ -9,7 +9,7 @@ use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::{End, Held, HoldOutcome};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::{Reason, Status, StoredOrder};
 
 impl Transaction for PgTx<'_> {
@@ -59,6 +59,14 @@ impl Transaction for PgTx<'_> {
         self.end_all(&ends, time_ms)
     }
 
+    fn rules_version(&mut self) -> Result<i64, LedgerError> {
+        Ok(self.rules_version)
+    }
+
+    fn set_rules_version(&mut self, version: i64) -> Result<(), LedgerError> {
+        self.session.execute("UPDATE rules_version SET version = $1", &[&version]).map(drop)
+    }
+
     fn raise_rules_version(&mut self, version: i64) -> Result<i64, LedgerError> {
         // The row is locked until the end of this transaction: what it says is so while budgets are set. Where it
         // waited for another, it compares with what that one left.
@@ -70,15 +78,22 @@ impl Transaction for PgTx<'_> {
         rows.first().map_or_else(|| Err(LedgerError::Sql("no version came back".into())), |row| cell(row, 0))
     }
 
+    fn cap_orders(&mut self, largest: &BTreeMap<String, i64>) {
+        self.order_caps.clone_from(largest);
+    }
+
+    fn lift_caps(&mut self, keep: &[&str]) -> Result<(), LedgerError> {
+        budgets::lift_caps(self.session, keep)
+    }
+
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
         budgets.iter().try_for_each(BudgetSet::check)?;
         let combined: BTreeSet<&str> =
-            budgets.iter().filter(|one| one.is_combined()).map(|one| one.activity).collect();
+            budgets.iter().filter(|one| one.is_combined()).map(|one| one.stored()[0]).collect();
         budget_keys::hold_alone(self.session, &combined.into_iter().collect::<Vec<_>>())?;
         let mut own = Vec::with_capacity(budgets.len());
         for (at, budget) in budgets.iter().enumerate() {
-            let activity = budget.activity;
-            let (scene, bonus_type) = budget.stored();
+            let [activity, scene, bonus_type] = budget.stored();
             let order =
                 Order { trade_no: "", user_id: 0, activity, scene, bonus_type, amount: 0, time_ms: 0 };
             let budget_key = self.budget_keys.of_orders(self.session, &[order])?;

@@ -19,12 +19,19 @@ pub(crate) struct BudgetKey {
     pub budgeted: bool,
     /// Budget keys of the combined budgets that cover it; 0 for none.
     pub covered_by: [i64; 3],
+    /// The budget key of its type's cap; 0 for none.
+    pub cap: i64,
 }
 
 impl BudgetKey {
-    /// Every budget key that an order of this one takes from: itself first.
+    /// Every budget key that an order of this one takes from.
     pub fn all(&self) -> impl Iterator<Item = i64> + use<> {
-        std::iter::once(self.id).chain(self.covered_by).filter(|id| *id != 0)
+        self.above().chain([self.id])
+    }
+
+    /// Those of them that are not its own.
+    pub fn above(&self) -> impl Iterator<Item = i64> + use<> {
+        self.covered_by.into_iter().chain([self.cap]).filter(|id| *id != 0)
     }
 }
 
@@ -90,7 +97,9 @@ impl BudgetKeys {
                      (SELECT id FROM covers c WHERE c.scene = (SELECT id FROM star) AND c.asset = p.asset), \
                      (SELECT id FROM covers c WHERE c.scene = p.scene AND c.asset = (SELECT id FROM star)), \
                      (SELECT id FROM covers c WHERE c.scene = (SELECT id FROM star) \
-                         AND c.asset = (SELECT id FROM star)) \
+                         AND c.asset = (SELECT id FROM star)), \
+                     (SELECT q.id FROM programs q WHERE q.activity = (SELECT id FROM star) AND q.asset = p.asset \
+                         AND q.budgeted AND p.scene <> (SELECT id FROM star)) \
                  FROM programs p WHERE p.id = ?1",
             )?
             .query_row([id], |row| {
@@ -102,6 +111,7 @@ impl BudgetKeys {
                     bonus_type: row.get(1)?,
                     budgeted: row.get(2)?,
                     covered_by,
+                    cap: cover(6)?,
                 })
             })
             .optional()?

@@ -3,15 +3,15 @@
 use super::state::SqliteTx;
 use crate::budget::{Shard, Shards};
 use crate::error::LedgerError;
-use crate::model::{BudgetRaised, BudgetSet};
+use crate::model::{BUDGET_MAX, BudgetRaised, BudgetSet};
 use rusqlite::params;
 
 impl SqliteTx<'_> {
     pub(crate) fn set_budget(&mut self, budget: &BudgetSet<'_>) -> Result<Option<BudgetRaised>, LedgerError> {
         let BudgetSet { activity, scene, bonus_type, total, shards } = *budget;
         budget.check()?;
-        let (own_scene, own_type) = budget.stored();
-        let own = self.ledger.budget_keys.intern(&self.ledger.db, activity, own_scene, own_type)?;
+        let [own_activity, own_scene, own_type] = budget.stored();
+        let own = self.ledger.budget_keys.intern(&self.ledger.db, own_activity, own_scene, own_type)?;
         let budget_key = own.id;
         if budget.is_combined() && !own.budgeted {
             let (used, reserved) = self.given_by(budget_key)?;
@@ -34,15 +34,39 @@ impl SqliteTx<'_> {
         }))
     }
 
+    /// Lifts the caps of all types but these: their rows count nothing until they are set again.
+    pub(crate) fn lift_caps(&mut self, keep: &[&str]) -> Result<(), LedgerError> {
+        let set = self
+            .ledger
+            .db
+            .prepare_cached(
+                "SELECT p.id, n.name FROM programs p JOIN names n ON n.id = p.asset \
+                 WHERE p.activity = (SELECT id FROM names WHERE name = '') AND p.budgeted",
+            )?
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<Result<Vec<(i64, String)>, _>>()?;
+        for (cap, _) in set.iter().filter(|(_, bonus_type)| !keep.contains(&bonus_type.as_str())) {
+            let shards = self.shards_of(*cap)?;
+            shards.adopt(0, 0);
+            shards.reset(BUDGET_MAX, 1);
+            let db = &self.ledger.db;
+            db.prepare_cached("DELETE FROM budget_shards WHERE program = ?1 AND shard >= 1")?
+                .execute([cap])?;
+            db.prepare_cached("UPDATE programs SET budgeted = 0 WHERE id = ?1")?.execute([cap])?;
+            self.ledger.budget_keys.clear();
+        }
+        Ok(())
+    }
+
     /// What the budget keys that a combined budget covers have given out and hold.
     fn given_by(&mut self, combined: i64) -> Result<(i64, i64), LedgerError> {
         let covered = self
             .ledger
             .db
             .prepare_cached(
-                "SELECT p.id FROM programs p JOIN programs q ON q.id = ?1 AND p.activity = q.activity \
+                "SELECT p.id FROM programs p JOIN programs q ON q.id = ?1 \
                  CROSS JOIN (SELECT id FROM names WHERE name = '') star \
-                 WHERE p.scene <> star.id AND p.asset <> star.id \
+                 WHERE (q.activity = star.id OR q.activity = p.activity) AND p.scene <> star.id AND p.asset <> star.id \
                  AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset)",
             )?
             .query_map([combined], |row| row.get(0))?

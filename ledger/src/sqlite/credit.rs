@@ -66,7 +66,7 @@ impl SqliteTx<'_> {
         transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
         if let Some(row) = stored {
-            match self.compare(order, budget_key, row)? {
+            match row.answer(order, budget_key.id) {
                 OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
                 OrderOutcome::Reserved if row.promised => {
                     return self.keep_promise(order, row, transfer, transfers);
@@ -86,12 +86,8 @@ impl SqliteTx<'_> {
                 decided => return Ok(decided),
             }
         }
-        // The activity and scene that it was first seen in pay for it.
-        let budget_key = match stored {
-            Some(row) => self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?,
-            None => budget_key,
-        };
-        if self.take(order, budget_key, Take::Used)? {
+        let refused = self.take(order, budget_key, Take::Used)?;
+        let Some(reason) = refused else {
             if let Some(row) = stored {
                 let took_ms = order.time_ms.saturating_sub(row.created_ms);
                 orders::set_status(&self.ledger.db, order.trade_no, Status::Credited, transfer, took_ms)?;
@@ -105,11 +101,10 @@ impl SqliteTx<'_> {
                 order.time_ms,
             )?;
             return Ok(OrderOutcome::Credited);
-        }
-        let status = Status::Rejected(Reason::BudgetExhausted);
+        };
         let took_ms = stored.map_or(0, |row| order.time_ms.saturating_sub(row.created_ms));
-        orders::set_status(&self.ledger.db, order.trade_no, status, 0, took_ms)?;
-        Ok(OrderOutcome::Rejected(Reason::BudgetExhausted))
+        orders::set_status(&self.ledger.db, order.trade_no, Status::Rejected(reason), 0, took_ms)?;
+        Ok(OrderOutcome::Rejected(reason))
     }
 
     /// The event of an order has come for which the budget is held: credits it from there (I1, I4).
@@ -128,26 +123,6 @@ impl SqliteTx<'_> {
         Ok(OrderOutcome::Credited)
     }
 
-    /// The answer to an order that is stored (I1).
-    fn compare(
-        &mut self,
-        order: &Order<'_>,
-        budget_key: BudgetKey,
-        row: Row,
-    ) -> Result<OrderOutcome, LedgerError> {
-        let stored = self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?;
-        if (row.user_id, row.amount, stored.bonus_type)
-            != (order.user_id, order.amount, budget_key.bonus_type)
-        {
-            return Ok(OrderOutcome::Conflict);
-        }
-        Ok(match row.status {
-            Status::Reserved => OrderOutcome::Reserved,
-            Status::Credited => OrderOutcome::AlreadyCredited,
-            Status::Rejected(reason) => OrderOutcome::Rejected(reason),
-        })
-    }
-
     fn repeated<'a>(
         &mut self,
         order: &Order<'a>,
@@ -155,7 +130,7 @@ impl SqliteTx<'_> {
         transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
         match orders::find(&self.ledger.db, order.trade_no)? {
-            Some(row) => match self.compare(order, budget_key, row)? {
+            Some(row) => match row.answer(order, budget_key.id) {
                 // The first under this number was another order.
                 OrderOutcome::Reserved if row.promised => {
                     let transfer = self.next_transfer;
@@ -168,30 +143,43 @@ impl SqliteTx<'_> {
         }
     }
 
-    fn take(&mut self, order: &Order<'_>, budget_key: BudgetKey, what: Take) -> Result<bool, LedgerError> {
+    /// Takes an order's room. Answers why there is none, `None` where it was taken.
+    fn take(
+        &mut self,
+        order: &Order<'_>,
+        budget_key: BudgetKey,
+        what: Take,
+    ) -> Result<Option<Reason>, LedgerError> {
+        if self.order_caps.get(order.bonus_type).is_some_and(|largest| order.amount > *largest) {
+            return Ok(Some(Reason::OverOrderCap));
+        }
         let is_covered = budget_key.covered_by != [0; 3];
         if !budget_key.budgeted && !is_covered && self.ledger.unbudgeted == Unbudgeted::Refuse {
-            return Ok(false);
+            return Ok(Some(Reason::Unbudgeted));
         }
         #[cfg(feature = "sabotage")]
         if crate::sabotage::budget_check_is_off() {
             for id in budget_key.all() {
                 self.shards_of(id)?.take_unchecked(hash(order.trade_no), order.amount, what);
             }
-            return Ok(true);
+            return Ok(None);
         }
-        if is_covered {
-            // From all or from none.
-            for id in budget_key.all() {
+        // From all or from none.
+        if is_covered || budget_key.cap != 0 {
+            for id in budget_key.all().filter(|id| *id != budget_key.cap) {
                 if !self.shards_of(id)?.fits(order.amount) {
-                    return Ok(false);
+                    return Ok(Some(Reason::BudgetExhausted));
                 }
             }
-            for id in budget_key.covered_by.into_iter().filter(|id| *id != 0) {
+            if budget_key.cap != 0 && !self.shards_of(budget_key.cap)?.fits(order.amount) {
+                return Ok(Some(Reason::OverTypeCap));
+            }
+            for id in budget_key.above() {
                 self.shards_of(id)?.take(hash(order.trade_no), order.amount, what);
             }
         }
-        Ok(self.shards_of(budget_key.id)?.take(hash(order.trade_no), order.amount, what))
+        let taken = self.shards_of(budget_key.id)?.take(hash(order.trade_no), order.amount, what);
+        Ok((!taken).then_some(Reason::BudgetExhausted))
     }
 
     pub(crate) fn reserve_one(
@@ -204,7 +192,7 @@ impl SqliteTx<'_> {
         let budget_key = self.budget_key(order)?;
         let stored = orders::find(&self.ledger.db, order.trade_no)?;
         if let Some(row) = stored {
-            match self.compare(order, budget_key, row)? {
+            match row.answer(order, budget_key.id) {
                 OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
                 OrderOutcome::Reserved if awaits == Awaits::Payer && (row.promised || !row.has_payer) => {
                     // A downstream is about to be asked: from now on it may have paid, and no other is asked (I1).
@@ -214,15 +202,9 @@ impl SqliteTx<'_> {
                 decided => return Ok(decided),
             }
         }
-        let budget_key = match stored {
-            Some(row) => self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?,
-            None => budget_key,
-        };
-        let (status, outcome) = if self.take(order, budget_key, Take::Reserved)? {
-            (Status::Reserved, OrderOutcome::Reserved)
-        } else {
-            let reason = Reason::BudgetExhausted;
-            (Status::Rejected(reason), OrderOutcome::Rejected(reason))
+        let (status, outcome) = match self.take(order, budget_key, Take::Reserved)? {
+            None => (Status::Reserved, OrderOutcome::Reserved),
+            Some(reason) => (Status::Rejected(reason), OrderOutcome::Rejected(reason)),
         };
         let db = &self.ledger.db;
         match stored {

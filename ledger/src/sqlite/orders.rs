@@ -2,7 +2,7 @@
 
 use super::rows::insert_rows;
 use crate::error::LedgerError;
-use crate::model::{Awaits, Order};
+use crate::model::{Awaits, Order, OrderOutcome};
 use crate::model::{CREDITED, REJECTED, RESERVED, reason_code, status_of_columns};
 use rusqlite::{Connection, OptionalExtension, params};
 use windfall_contract::accounts::Status;
@@ -20,6 +20,20 @@ pub(crate) struct Row {
     pub has_payer: bool,
     pub created_ms: i64,
     pub transfer: i64,
+}
+
+impl Row {
+    /// The answer to an order under this number, of this budget key, which is one activity, scene and bonus type (I1).
+    pub fn answer(&self, order: &Order<'_>, budget_key: i64) -> OrderOutcome {
+        if (self.user_id, self.amount, self.budget_key) != (order.user_id, order.amount, budget_key) {
+            return OrderOutcome::Conflict;
+        }
+        match self.status {
+            Status::Reserved => OrderOutcome::Reserved,
+            Status::Credited => OrderOutcome::AlreadyCredited,
+            Status::Rejected(reason) => OrderOutcome::Rejected(reason),
+        }
+    }
 }
 
 /// Rows that one insert statement writes at most.

@@ -154,11 +154,11 @@ pub(crate) fn reserved(
 
 pub(crate) fn budgets(db: &Connection) -> Result<Vec<BudgetState>, LedgerError> {
     let mut statement = db.prepare_cached(
-        "SELECT a.name, CASE s.name WHEN '' THEN '*' ELSE s.name END, CASE b.name WHEN '' THEN '*' ELSE b.name END, \
+        "SELECT CASE a.name WHEN '' THEN '*' ELSE a.name END, CASE s.name WHEN '' THEN '*' ELSE s.name END, CASE b.name WHEN '' THEN '*' ELSE b.name END, \
          p.budgeted, sum(h.total), sum(h.used), sum(h.reserved), CASE WHEN p.strict THEN 0 ELSE count(*) END \
          FROM programs p JOIN budget_shards h ON h.program = p.id JOIN names a ON a.id = p.activity \
          JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
-         GROUP BY p.id, a.name, s.name, b.name, p.budgeted, p.strict ORDER BY a.name, s.name, b.name",
+         WHERE a.name <> '' OR p.budgeted GROUP BY p.id, a.name, s.name, b.name, p.budgeted, p.strict ORDER BY a.name, s.name, b.name",
     )?;
     let rows = statement.query_map([], |row| {
         let budgeted: bool = row.get(3)?;

@@ -152,7 +152,8 @@ const MIGRATIONS: [&str; 3] = [V1, V2, V3];
 /// How a ledger in a file is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerOptions {
-    /// What happens to orders of an activity, scene and type for which no budget was set.
+    /// What happens to orders of an activity, scene and type for which no budget was set. Default: they
+    /// are refused.
     pub unbudgeted: Unbudgeted,
     /// How long a statement waits for another connection's lock, 0 to 60,000 ms. Default 5,000.
     pub busy_timeout_ms: u64,
@@ -168,7 +169,7 @@ pub struct LedgerOptions {
 impl Default for LedgerOptions {
     fn default() -> Self {
         Self {
-            unbudgeted: Unbudgeted::Allow,
+            unbudgeted: Unbudgeted::Refuse,
             busy_timeout_ms: 5_000,
             cache_mib: 32,
             checkpoint_mib: 64,
@@ -326,7 +327,11 @@ mod tests {
         let refused = LedgerReader::open(&path).map(drop).unwrap_err().to_string();
         assert!(refused.contains("version 1") && refused.contains("open it for writing"), "{refused}");
         for _ in 0..2 {
-            let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+            let mut ledger = Ledger::open(
+                &path,
+                &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+            )
+            .unwrap();
             let order = Order {
                 trade_no: "a",
                 user_id: 7,
@@ -337,8 +342,13 @@ mod tests {
                 time_ms: 1,
             };
             assert_eq!(ledger.apply(&[order]).unwrap(), [OrderOutcome::AlreadyCredited]);
+            // The earlier versions compared neither, but stored both.
+            let others = [Order { scene: "cards", ..order }, Order { activity: "autumn", ..order }];
+            assert_eq!(ledger.apply(&others).unwrap(), [OrderOutcome::Conflict; 2]);
         }
-        let mut ledger = Ledger::open(&path, &LedgerOptions::default()).unwrap();
+        let mut ledger =
+            Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+                .unwrap();
         let take = Withdrawal { id: "w".into(), user_id: 7, bonus_type: "cash".into(), amount: 4 };
         assert_eq!(ledger.transact(|tx| tx.hold(&[(&take, "")], 2_000)).unwrap(), [HoldOutcome::Held]);
         assert_eq!(ledger.balance(7, "cash").unwrap(), 6);
@@ -356,11 +366,20 @@ mod tests {
         let raw = Connection::open(&path).unwrap();
         // It cannot make its last table.
         raw.execute_batch("CREATE TABLE accounts_2 (x)").unwrap();
-        assert!(Ledger::open(&path, &LedgerOptions::default()).is_err());
+        assert!(
+            Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+                .is_err()
+        );
         let version: i64 = raw.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
         assert_eq!(version, 1);
         raw.execute_batch("DROP TABLE accounts_2").unwrap();
         drop(raw);
-        assert_eq!(Ledger::open(&path, &LedgerOptions::default()).unwrap().balance(7, "cash").unwrap(), 10);
+        assert_eq!(
+            Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })
+                .unwrap()
+                .balance(7, "cash")
+                .unwrap(),
+            10
+        );
     }
 }

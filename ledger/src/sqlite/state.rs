@@ -29,6 +29,8 @@ pub(crate) struct SqliteTx<'l> {
     pub(super) next_transfer: i64,
     /// Shards of the budget keys that this transaction touched, written once at its end.
     pub(super) shards: BTreeMap<i64, Shards>,
+    /// The largest amount of one order, by type.
+    pub(super) order_caps: BTreeMap<String, i64>,
     pub(super) committed: bool,
 }
 
@@ -36,7 +38,8 @@ impl<'l> SqliteTx<'l> {
     pub(crate) fn begin(ledger: &'l mut Connected) -> Result<Self, LedgerError> {
         // The write lock at once: no later statement can find that another connection was faster.
         ledger.db.execute_batch("BEGIN IMMEDIATE")?;
-        let mut tx = Self { ledger, next_transfer: 0, shards: BTreeMap::new(), committed: false };
+        let (shards, order_caps) = (BTreeMap::new(), BTreeMap::new());
+        let mut tx = Self { ledger, next_transfer: 0, shards, order_caps, committed: false };
         // Read anew each time: nobody knows whether a commit that failed is there after all.
         tx.next_transfer = tx
             .ledger

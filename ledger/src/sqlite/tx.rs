@@ -8,6 +8,8 @@ use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::model::{Attempt, Awaits, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::{End, Held, HoldOutcome};
+use rusqlite::OptionalExtension;
+use std::collections::BTreeMap;
 use windfall_contract::accounts::{Reason, StoredOrder};
 
 impl Transaction for SqliteTx<'_> {
@@ -66,6 +68,21 @@ impl Transaction for SqliteTx<'_> {
         refused.iter().map(|(id, why)| self.end_one(id, End::Refused(why), time_ms)).collect()
     }
 
+    fn rules_version(&mut self) -> Result<i64, LedgerError> {
+        let found = self
+            .ledger
+            .db
+            .prepare_cached("SELECT version FROM rules_version")?
+            .query_row([], |row| row.get(0))
+            .optional()?;
+        Ok(found.unwrap_or(0))
+    }
+
+    fn set_rules_version(&mut self, version: i64) -> Result<(), LedgerError> {
+        self.ledger.db.prepare_cached("UPDATE rules_version SET version = ?1")?.execute([version])?;
+        Ok(())
+    }
+
     fn raise_rules_version(&mut self, version: i64) -> Result<i64, LedgerError> {
         Ok(self
             .ledger
@@ -75,6 +92,14 @@ impl Transaction for SqliteTx<'_> {
                  ON CONFLICT (one) DO UPDATE SET version = max(version, excluded.version) RETURNING version",
             )?
             .query_row([version], |row| row.get(0))?)
+    }
+
+    fn cap_orders(&mut self, largest: &BTreeMap<String, i64>) {
+        self.order_caps.clone_from(largest);
+    }
+
+    fn lift_caps(&mut self, keep: &[&str]) -> Result<(), LedgerError> {
+        SqliteTx::lift_caps(self, keep)
     }
 
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {

@@ -231,6 +231,7 @@ fn rules(ratio: u8) -> Rules {
         routes: vec![],
         limits: rules::Limits { global: rules::Limit { rate_per_s: 1, burst: 1 }, types: BTreeMap::new() },
         budgets: vec![],
+        caps: Default::default(),
         revocations: Default::default(),
         pacing: rules::Pacing {
             hold_max_ms: 500,

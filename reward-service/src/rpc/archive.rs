@@ -5,6 +5,7 @@ use crate::handle::RewardHandle;
 use prost::Message;
 use tonic::{Request, Response, Status};
 use windfall_contract::accounts::Withdrawal;
+use windfall_contract::rewards::Rejection;
 use windfall_edge::{Call, Caller};
 use windfall_ledger::{ArchiveFilter, Archived, Awaits, Replay, ReservedOrder, StoredWithdrawal};
 use windfall_proto::event::EventRef;
@@ -40,9 +41,12 @@ impl ArchiveService {
     }
 }
 
-/// An event belongs to its app; what is no event, or names none, is any operator's to look at.
+/// An event belongs to its app; what is no event, names no app, or was refused since its app has no business here, is any
+/// operator's to look at.
 fn is_visible(entry: &Archived, tenant: &str) -> bool {
-    EventRef::parse(&entry.payload).map_or(true, |event| event.app_id.is_empty() || event.app_id == tenant)
+    entry.reason == Rejection::ForeignApp.to_string()
+        || EventRef::parse(&entry.payload)
+            .map_or(true, |event| event.app_id.is_empty() || event.app_id == tenant)
 }
 
 fn replay(replay: &Replay) -> v1::ArchiveReplay {

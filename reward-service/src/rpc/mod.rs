@@ -8,14 +8,14 @@
 //! use windfall_edge::{Call, Caller, Role};
 //! use windfall_proto::v1::rewards_server::Rewards as _;
 //! use windfall_proto::v1::{Bonus, BonusEvent, GrantOutcome, GrantRequest, User};
-//! use windfall_ledger::{Ledger, LedgerOptions};
+//! use windfall_ledger::{Ledger, LedgerOptions, Unbudgeted};
 //! use windfall_reward_service::rpc::RewardsService;
 //! use windfall_contract::Clock;
 //! use windfall_reward_service::{RewardOptions, RewardService};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! # let folder = tempfile::tempdir()?;
-//! let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default())?;
+//! let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })?;
 //! let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system())?;
 //! let service = RewardsService::new(rewards.clone());
 //!

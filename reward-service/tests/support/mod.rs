@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
-use windfall_ledger::{Ledger, LedgerOptions, LedgerReader};
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{Payer, RewardHandle, RewardOptions, RewardService};
 
@@ -59,7 +59,11 @@ pub fn start_with(
     options: RewardOptions,
     connectors: Vec<Arc<dyn Connector>>,
 ) -> RewardHandle {
-    let ledger = Ledger::open(ledger_path(folder), &LedgerOptions::default()).unwrap();
+    let ledger = Ledger::open(
+        ledger_path(folder),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )
+    .unwrap();
     RewardService::start(options, ledger, connectors, None, Clock::system()).unwrap()
 }
 

@@ -17,7 +17,7 @@ use windfall_consumer::{
 use windfall_contract::Clock;
 use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, Producer, Tag};
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rewards};
-use windfall_ledger::{Ledger, PostgresOptions};
+use windfall_ledger::{Ledger, PostgresOptions, Unbudgeted};
 use windfall_limiter::{Limit, Limiter, Now};
 use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
 use windfall_reward_service::{RewardHandle, RewardOptions, RewardService};
@@ -39,7 +39,11 @@ pub fn broker(address: &str, run: &str) -> Arc<dyn Broker> {
 }
 
 pub fn ledger_options(run: &str) -> PostgresOptions {
-    PostgresOptions { schema: format!("churn_{run}"), ..PostgresOptions::default() }
+    PostgresOptions {
+        schema: format!("churn_{run}"),
+        unbudgeted: Unbudgeted::Allow,
+        ..PostgresOptions::default()
+    }
 }
 
 /// Consumes until its input ends, then leaves in order.

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 use windfall_contract::Clock;
 use windfall_contract::rewards::Rewards;
-use windfall_ledger::{BudgetSet, Ledger, PostgresOptions};
+use windfall_ledger::{BudgetSet, Ledger, PostgresOptions, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{RewardHandle, RewardOptions, RewardService};
 use windfall_servers::Private;
@@ -57,7 +57,7 @@ pub fn check(url: &str, schemas: &[&PostgresOptions]) -> Result<()> {
 }
 
 pub fn schema(name: &str) -> PostgresOptions {
-    PostgresOptions { schema: name.into(), ..PostgresOptions::default() }
+    PostgresOptions { schema: name.into(), unbudgeted: Unbudgeted::Allow, ..PostgresOptions::default() }
 }
 
 pub fn rate(took: Duration) -> f64 {
@@ -88,7 +88,7 @@ pub fn batches(round: u64, writer: u64, batch: u64) -> Vec<Vec<(String, i64, i64
 /// Order number, user, amount; in the order in which the typed helpers number them.
 fn order(round: u64, writer: u64, at: u64) -> (String, i64, i64) {
     let nth = (round * WRITERS + writer) * ORDERS_A_WRITER + at;
-    let user = nth.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20) % USERS;
+    let user = nth.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20) % USERS + 1;
     (
         format!("spring/rain/{round:03}/{writer}/{:03}/{:04}/{user}", at / 1_000, at % 1_000),
         user.cast_signed(),

@@ -60,15 +60,21 @@ pub(super) fn never_below(place: &dyn Place) -> Outcome {
 
 pub(super) fn unbudgeted(place: &dyn Place) -> Outcome {
     let mut ledger = place.open(Unbudgeted::Refuse)?;
-    let rejected = [OrderOutcome::Rejected(Reason::BudgetExhausted)];
+    let rejected = [OrderOutcome::Rejected(Reason::Unbudgeted)];
     assert_eq!(ledger.apply(&[order("a", 1, 1)])?, rejected);
+    let held = super::reserve(&mut ledger.begin()?, &[order("h", 1, 1)], Attempt::Normal)?;
+    assert_eq!(held, rejected);
     if ledger.writers() == Writers::Many {
         // Set by another: what this one remembers is old.
-        open(place)?.set_budgets(&[budget(1, 1)])?;
+        open(place)?.set_budgets(&[budget(2, 1)])?;
     } else {
-        ledger.set_budgets(&[budget(1, 1)])?;
+        ledger.set_budgets(&[budget(2, 1)])?;
     }
     assert_eq!(ledger.apply(&[order("b", 1, 1)])?, [OrderOutcome::Credited]);
+    assert_eq!(ledger.apply(&[order("a", 1, 1)])?, rejected, "a decision stands");
+    let replayed = ledger.transact(|tx| tx.apply(&[order("a", 1, 1)], Attempt::Replay))?;
+    assert_eq!(replayed, [OrderOutcome::Credited]);
+    assert_eq!(ledger.apply(&[order("c", 1, 1)])?, [OrderOutcome::Rejected(Reason::BudgetExhausted)]);
     clean(place)
 }
 
@@ -137,7 +143,94 @@ pub(super) fn combined(place: &dyn Place) -> Outcome {
     let mut ledger = place.open(Unbudgeted::Refuse)?;
     ledger.set_budgets(&[of("*", "*", 13)])?;
     let other = Order { activity: "autumn", ..in_scene("rain", "cash", "p", 1) };
-    assert_eq!(ledger.apply(&[other, in_scene("fresh", "badge", "q", 1)])?, [no, yes]);
+    let none = OrderOutcome::Rejected(Reason::Unbudgeted);
+    assert_eq!(ledger.apply(&[other, in_scene("fresh", "badge", "q", 1)])?, [none, yes]);
+    clean(place)
+}
+
+/// A cap of a type over all activities.
+fn cap(bonus_type: &str, total: i64) -> BudgetSet<'_> {
+    BudgetSet { activity: "*", scene: "*", bonus_type, total, shards: 1 }
+}
+
+pub(super) fn caps(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let (yes, over) = (OrderOutcome::Credited, OrderOutcome::Rejected(Reason::OverTypeCap));
+    let autumn = |name, amount| Order { activity: "autumn", ..order(name, 1, amount) };
+    // What was given out and is held before counts, in every activity.
+    assert_eq!(ledger.apply(&[order("a", 1, 3), autumn("b", 2)])?, [yes, yes]);
+    ledger.transact(|tx| super::reserve(tx, &[autumn("held", 1)], Attempt::Normal))?;
+    assert!(ledger.apply_budgets(1, &[cap("cash", 10)])?.is_set());
+    assert_eq!(state(&ledger, "*", "cash")?, (5, 1));
+    let coin = Order { bonus_type: "coin", ..order("c", 1, 99) };
+    assert_eq!(
+        ledger.apply(&[order("d", 1, 5), autumn("e", 2), coin, order("f", 1, 2)])?,
+        [over, yes, yes, yes]
+    );
+    assert_eq!(ledger.apply(&[order("g", 1, 1), order("a", 1, 3)])?, [over, OrderOutcome::AlreadyCredited]);
+    assert_eq!(ledger.apply(&[order("d", 1, 5)])?, [over], "a decision stands");
+    // Room comes back with what a downstream refuses.
+    ledger.transact(|tx| tx.release(&[("held", Reason::DownstreamRefused)], 2_000))?;
+    assert_eq!(ledger.apply(&[autumn("h", 1)])?, [yes]);
+    let held = ledger.transact(|tx| super::reserve(tx, &[autumn("i", 1)], Attempt::Normal))?;
+    assert_eq!(held, [over]);
+    clean(place)?;
+    // Raised, and replayed; a budget's own refusal keeps its name.
+    ledger.apply_budgets(2, &[budget(10, 2), cap("cash", 16)])?;
+    let replayed = ledger.transact(|tx| tx.apply(&[order("d", 1, 5), order("g", 1, 1)], Attempt::Replay))?;
+    assert_eq!(replayed, [yes, OrderOutcome::Rejected(Reason::BudgetExhausted)]);
+    // It cannot go below what was given out.
+    let BudgetsApplied::Set(raised) = ledger.apply_budgets(3, &[cap("cash", 1)])? else { panic!("stale") };
+    assert_eq!((raised[0].activity.as_str(), raised[0].total), ("*", 15));
+    assert_eq!(ledger.apply(&[autumn("j", 1)])?, [over]);
+    // Rules that do not name it lift it; set again, it counts what was given out meanwhile.
+    ledger.apply_budgets(4, &[])?;
+    clean(place)?;
+    assert_eq!(ledger.apply(&[autumn("k", 7)])?, [yes]);
+    ledger.apply_budgets(5, &[cap("cash", 23)])?;
+    assert_eq!(state(&ledger, "*", "cash")?, (22, 0));
+    assert_eq!(ledger.apply(&[Order { activity: "new", ..order("l", 1, 2) }, autumn("m", 1)])?, [over, yes]);
+    for bad in [cap("*", 1), BudgetSet { scene: "rain", ..cap("cash", 1) }] {
+        assert!(matches!(ledger.set_budgets(&[bad]), Err(LedgerError::Invalid(_))), "{bad:?}");
+    }
+    drop(ledger);
+    // It is no budget.
+    let mut ledger = place.open(Unbudgeted::Refuse)?;
+    assert_eq!(ledger.apply(&[autumn("n", 1)])?, [OrderOutcome::Rejected(Reason::Unbudgeted)]);
+    drop(ledger);
+    order_caps(place)
+}
+
+/// The largest amount of one order.
+fn order_caps(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let (yes, over) = (OrderOutcome::Credited, OrderOutcome::Rejected(Reason::OverOrderCap));
+    let coin = |name, amount| Order { bonus_type: "coin", activity: "caps", ..order(name, 1, amount) };
+    let up_to = |most: i64| std::collections::BTreeMap::from([("coin".to_owned(), most)]);
+    assert_eq!(ledger.apply(&[coin("o/a", 100)])?, [yes]);
+    let mut tx = ledger.begin()?;
+    tx.promise(&[coin("o/p", 100)], Attempt::Normal)?;
+    tx.commit()?;
+    let capped = |ledger: &mut Ledger, most, attempt, batch: &[Order<'_>]| {
+        ledger.transact(|tx| {
+            tx.cap_orders(&up_to(most));
+            tx.apply(batch, attempt)
+        })
+    };
+    let badge = Order { bonus_type: "badge", ..coin("o/d", 100) };
+    let batch = [coin("o/b", 11), coin("o/c", 10), badge, coin("o/a", 100), coin("o/p", 100)];
+    let outcomes = capped(&mut ledger, 10, Attempt::Normal, &batch)?;
+    // What is given or held is not looked at again, and another type is not touched.
+    assert_eq!(outcomes, [over, yes, yes, OrderOutcome::AlreadyCredited, yes]);
+    assert_eq!(capped(&mut ledger, 11, Attempt::Normal, &[coin("o/b", 11)])?, [over], "a decision stands");
+    assert_eq!(capped(&mut ledger, 10, Attempt::Replay, &[coin("o/b", 11)])?, [over]);
+    assert_eq!(capped(&mut ledger, 11, Attempt::Replay, &[coin("o/b", 11)])?, [yes]);
+    let held = ledger.transact(|tx| {
+        tx.cap_orders(&up_to(5));
+        super::reserve(tx, &[coin("o/e", 6), coin("o/f", 5)], Attempt::Normal)
+    })?;
+    assert_eq!(held, [over, OrderOutcome::Reserved]);
+    assert_eq!(ledger.apply(&[coin("o/g", 100)])?, [yes], "each transaction has its own");
     clean(place)
 }
 
@@ -157,6 +250,36 @@ pub(super) fn strict(place: &dyn Place) -> Outcome {
     assert_eq!(ledger.apply(&[order("f", 1, 1)])?, [no]);
     ledger.transact(|tx| tx.release(&[("e", Reason::DownstreamRefused)], 2_000))?;
     assert_eq!(ledger.apply(&[order("g", 1, 1)])?, [yes]);
+    clean(place)
+}
+
+/// What grants notes the rules that it runs in the same transaction; what does not commit has noted nothing.
+pub(super) fn newest_rules(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let seen = |ledger: &mut Ledger| ledger.transact(|tx| tx.rules_version());
+    assert_eq!(seen(&mut ledger)?, 0);
+    let mut tx = ledger.begin()?;
+    assert_eq!(tx.raise_rules_version(4)?, 4);
+    tx.apply(&[order("a", 1, 1)], Attempt::Normal)?;
+    drop(tx);
+    assert_eq!(seen(&mut ledger)?, 0);
+    assert_eq!(ledger.note_rules_version(4)?, 4);
+    assert_eq!((ledger.note_rules_version(3)?, seen(&mut ledger)?), (4, 4));
+    // Budgets and grants share the version.
+    assert_eq!(ledger.apply_budgets(3, &[budget(1, 1)])?, BudgetsApplied::Stale { newest: 4 });
+    ledger.apply_budgets(6, &[budget(5, 1)])?;
+    drop(ledger);
+    let mut ledger = open(place)?;
+    assert_eq!(seen(&mut ledger)?, 6);
+    if ledger.writers() == Writers::Many {
+        let mut other = open(place)?;
+        assert_eq!(other.note_rules_version(7)?, 7);
+        assert_eq!(seen(&mut ledger)?, 7, "noted by another");
+    }
+    ledger.transact(|tx| tx.replace_rules_version(2))?;
+    assert_eq!((seen(&mut ledger)?, ledger.note_rules_version(1)?), (2, 2));
+    assert!(ledger.transact(|tx| tx.replace_rules_version(u64::MAX)).is_err());
+    assert_eq!(seen(&mut ledger)?, 2);
     clean(place)
 }
 

@@ -254,3 +254,45 @@ pub(super) fn combined(place: &dyn Place) -> Outcome {
     }
     clean(place)
 }
+
+/// All grant and reserve in activities that are new each time, while one of them sets the type's cap, lifts it and sets it
+/// again.
+pub(super) fn cap(place: &dyn Place) -> Outcome {
+    let total = 1_500;
+    let cap = windfall_ledger::BudgetSet { activity: "*", scene: "*", ..budget(total, 1) };
+    open(place)?.set_budgets(&[budget(400, 4)])?;
+    let given: Vec<i64> = all_at_once(place, |nth, ledger| {
+        let mut given = 0;
+        for batch in 0..30_u64 {
+            if nth == 0 && [3, 7, 11].contains(&batch) {
+                let caps = if batch == 7 { &[][..] } else { &[cap][..] };
+                assert!(ledger.apply_budgets(batch, caps)?.is_set());
+            }
+            let names: Vec<String> = (0..24).map(|at| format!("{nth}/{batch}/{at}")).collect();
+            let activities = ["spring".to_owned(), format!("activity-{}", batch / 2), format!("own-{nth}")];
+            let orders: Vec<Order<'_>> = (0_usize..)
+                .zip(&names)
+                .map(|(at, name)| Order { activity: &activities[at % 3], ..order(name, 1, 1) })
+                .collect();
+            let (now, later) = orders.split_at(18);
+            let outcomes = ledger.apply(now)?;
+            given += outcomes.iter().filter(|outcome| **outcome == OrderOutcome::Credited).count();
+            let held = ledger.transact(|tx| super::reserve(tx, later, Attempt::Normal))?;
+            let held = later.iter().zip(held).filter(|(_, outcome)| *outcome == OrderOutcome::Reserved);
+            let held: Vec<&str> = held.map(|(order, _)| order.trade_no).collect();
+            let (paid, refused) = held.split_at(held.len() / 2);
+            let refused: Vec<_> = refused.iter().map(|name| (*name, Reason::DownstreamRefused)).collect();
+            given += ledger.transact(|tx| tx.post(paid, 2_000))?.len();
+            ledger.transact(|tx| tx.release(&refused, 2_000))?;
+        }
+        Ok(i64::try_from(given).unwrap_or(BUDGET_MAX))
+    })?;
+    let budgets = open(place)?.budgets()?;
+    let state = budgets.iter().find(|one| one.activity == "*").ok_or("no cap")?;
+    assert_eq!((state.used, state.reserved), (given.iter().sum(), 0), "all that was given is counted");
+    // Raised to what was given while it was lifted, if that was more.
+    assert!(state.total.is_some_and(|holds| state.used <= holds), "{state:?}");
+    let asked = i64::try_from(given.len())? * 30 * 21;
+    assert!(asked < total || state.used > total - 100, "{state:?}");
+    clean(place)
+}

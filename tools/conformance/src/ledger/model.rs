@@ -54,6 +54,8 @@ enum Op {
         total: i64,
         shards: u32,
     },
+    /// The caps of these rules: of each type, or none.
+    Caps([Option<i64>; 2]),
     Hold(Vec<Take>),
     PayOut(Vec<u8>),
     GiveBack(Vec<u8>),
@@ -88,7 +90,6 @@ impl Dice {
 
     fn spec(&mut self) -> Spec {
         let number = self.small(24);
-        let scene = usize::from(self.small(2));
         // Mostly the order as it always is, sometimes another one under its number.
         let (user, amount) = match self.small(3) {
             0 => (i64::from(number % 5), 1 + i64::from(number % 7)),
@@ -96,6 +97,7 @@ impl Dice {
         };
         let usual = usize::from(number % 2);
         let bonus_type = if amount == 3 { usize::from(self.small(2)) } else { usual };
+        let scene = usize::from(if self.small(8) == 0 { self.small(2) } else { number / 2 % 2 });
         Spec { number, user, scene, bonus_type, amount }
     }
 
@@ -112,7 +114,7 @@ impl Dice {
 
     fn op(&mut self) -> Op {
         let replay = self.below(5) == 0;
-        match self.below(23) {
+        match self.below(25) {
             0..4 => Op::Apply { specs: self.specs(), replay },
             4..7 => Op::Reserve { specs: self.specs(), replay },
             7..9 => Op::Post(self.numbers()),
@@ -128,6 +130,7 @@ impl Dice {
             17 => Op::PayOut(self.numbers()),
             18 => Op::GiveBack(self.numbers()),
             19..22 => Op::Promise { specs: self.specs(), replay },
+            22..24 => Op::Caps([0, 1].map(|_| (self.small(3) > 0).then(|| i64::from(self.small(80))))),
             _ => Op::Reopen,
         }
     }
@@ -153,6 +156,7 @@ struct Model {
     orders: BTreeMap<u8, Known>,
     withdrawals: BTreeMap<u8, (Take, WithdrawalStatus)>,
     totals: BTreeMap<(usize, usize), i64>,
+    caps: BTreeMap<usize, i64>,
 }
 
 impl Model {
@@ -169,7 +173,9 @@ impl Model {
 
     fn decide(&mut self, spec: &Spec, replay: bool, goal: Status, promise: bool) -> OrderOutcome {
         if let Some(known) = self.orders.get_mut(&spec.number) {
-            if (known.user, known.bonus_type, known.amount) != (spec.user, spec.bonus_type, spec.amount) {
+            if (known.user, known.scene, known.bonus_type, known.amount)
+                != (spec.user, spec.scene, spec.bonus_type, spec.amount)
+            {
                 return OrderOutcome::Conflict;
             }
             match known.status {
@@ -186,14 +192,18 @@ impl Model {
                 Status::Rejected(_) => {}
             }
         }
-        // The scene that it was first seen in pays.
-        let scene = self.orders.get(&spec.number).map_or(spec.scene, |known| known.scene);
         let fits = self.totals.iter().all(|((own, bonus_type), total)| {
-            let applies = covers(*own, scene) && covers(*bonus_type, spec.bonus_type);
+            let applies = covers(*own, spec.scene) && covers(*bonus_type, spec.bonus_type);
             !applies || spec.amount <= total - self.taken(*own, *bonus_type)
         });
-        let status = if fits { goal } else { Status::Rejected(Reason::BudgetExhausted) };
-        let Spec { user, bonus_type, amount, .. } = *spec;
+        let cap = self.caps.get(&spec.bonus_type);
+        let is_capped = cap.is_some_and(|cap| spec.amount > cap - self.taken(ALL, spec.bonus_type));
+        let status = match (fits, is_capped) {
+            (false, _) => Status::Rejected(Reason::BudgetExhausted),
+            (true, true) => Status::Rejected(Reason::OverTypeCap),
+            (true, false) => goal,
+        };
+        let Spec { user, scene, bonus_type, amount, .. } = *spec;
         self.orders.insert(spec.number, Known { user, scene, bonus_type, amount, status, promised: promise });
         match status {
             Status::Credited => OrderOutcome::Credited,
@@ -345,6 +355,22 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
             assert_eq!(raised.first().map(|raised| raised.total), (holds > *total).then_some(holds));
             model.totals.insert((*scene, *bonus_type), holds);
         }
+        Op::Caps(totals) => {
+            let of = |(at, total): (usize, &Option<i64>)| Some((at, (*total)?));
+            let caps: BTreeMap<usize, i64> = totals.iter().enumerate().filter_map(of).collect();
+            let sets: Vec<BudgetSet<'_>> = caps
+                .iter()
+                .map(|(at, total)| BudgetSet {
+                    activity: "*",
+                    scene: "*",
+                    bonus_type: TYPES[*at],
+                    total: *total,
+                    shards: 1,
+                })
+                .collect();
+            assert!(ledger.apply_budgets(1, &sets)?.is_set());
+            model.caps = caps.into_iter().map(|(at, total)| (at, total.max(model.taken(ALL, at)))).collect();
+        }
         Op::Crash(specs) => {
             let names = names(specs);
             let mut tx = ledger.begin()?;
@@ -398,7 +424,12 @@ fn compare_budgets(ledger: &Ledger, model: &Model) -> Outcome {
         let bonus_type = TYPES.iter().position(|name| *name == budget.bonus_type).unwrap_or(ALL);
         assert_eq!(budget.used, model.sum(scene, bonus_type, Status::Credited));
         assert_eq!(budget.reserved, model.sum(scene, bonus_type, Status::Reserved));
-        assert_eq!(budget.total, model.totals.get(&(scene, bonus_type)).copied());
+        let total = if budget.activity == "*" {
+            model.caps.get(&bonus_type).copied()
+        } else {
+            model.totals.get(&(scene, bonus_type)).copied()
+        };
+        assert_eq!(budget.total, total, "{budget:?}");
         if let Some(total) = budget.total {
             assert!(budget.used + budget.reserved <= total, "I4: {budget:?}");
         }
