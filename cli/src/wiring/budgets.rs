@@ -71,8 +71,8 @@ pub const fn may_pass(error: &CallError) -> bool {
     }
 }
 
-/// Sets budgets anew with every version of the rules that changes them, and notes the other versions; no process grants by
-/// rules that are older than what the ledger has noted. Opens the gate when the ledger has answered.
+/// Sets budgets anew with every version of the rules that changes them, and notes the others: no process grants by rules
+/// that are older than what the ledger has noted. Opens the gate when the ledger has answered.
 pub fn follow(
     tasks: &Tasks,
     health: &Health,
@@ -101,8 +101,8 @@ async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, pa
             set(&rewards, &now).await
         };
         match done {
+            // What was not set, since newer rules had theirs, is set by the next version, and be they the same.
             Ok(is_set) => {
-                // What was not set, since newer rules had theirs, is set by the next version, and be they the same.
                 applied = is_set.then_some(wanted);
                 gate.open();
                 part.is_there();

@@ -179,6 +179,7 @@ impl Wiring {
             RulesInForce { version: rules.version, order_caps: rules.order_caps() }
         }));
         match budgets::set(&rewards, &self.rules.current()).await {
+            // Where newer rules have set theirs, the ledger itself refuses what these rules would grant.
             Ok(_) => self.budgets.open(),
             // A ledger that is away takes them when it is back; nothing is granted before.
             Err(error) if budgets::may_pass(&error) => {}
