@@ -43,6 +43,7 @@ pub fn rules() -> Rules {
         routes: Vec::new(),
         limits: Limits { global: limit, types: [("cash".to_owned(), of_type)].into() },
         budgets: Vec::new(),
+        caps: Default::default(),
         revocations: Default::default(),
         pacing: Pacing { grant_batch: 1_000, ..Pacing::default() },
     }

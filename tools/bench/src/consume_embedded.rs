@@ -120,6 +120,7 @@ pub fn rules() -> Rules {
         routes: Vec::new(),
         limits: Limits { global: limit, types: topic::TYPES.map(of_type).into() },
         budgets: Vec::new(),
+        caps: Default::default(),
         revocations: Default::default(),
         pacing: Pacing::default(),
     }
