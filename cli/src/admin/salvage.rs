@@ -278,7 +278,9 @@ async fn offer(
     for (entry, record) in taken {
         let (told, events) = (told.clone(), record.events);
         // There is room for each answer. One that never comes closes the channel with its sender: it is refused.
-        let done = move |outcome| drop(told.try_send((entry, events, outcome)));
+        let done = move |outcome| {
+            told.try_send((entry, events, outcome)).ok();
+        };
         sink.requeue(record, Box::new(done));
     }
     drop(told);
