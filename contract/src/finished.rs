@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(kept.ranges().collect::<Vec<_>>(), [20..40, 45..60]);
         let at = [19, 20, 29, 30, 49, 50, 1_000].map(|offset| from.epoch_at(offset));
         assert_eq!(at, [None, Some(1), Some(1), Some(4), Some(4), Some(5), Some(5)]);
-        let many = (0..20).map(|number| (number * 10, number as u32)).collect();
+        let many = (0..20_u32).map(|number| (u64::from(number) * 10, number)).collect();
         let map = Finished::of(vec![0..200]);
         let (_, kept) =
             Finished::decode(&map.encode(&Origin { epochs: many, ..origin() }, 4_000).unwrap()).unwrap();

@@ -579,12 +579,12 @@ mod tests {
         let commit = commit(0, 1, 6);
         assert!(!state.begin_poll(), "not announced yet");
         assert_eq!(offsets(&mut state, 9), [], "what was read ahead is not ours to bring");
-        assert_eq!(state.commits(&[commit.clone()]), [commit.clone()], "announced: commits count");
+        assert_eq!(state.commits(std::slice::from_ref(&commit)).len(), 1, "announced: commits count");
         assert!(state.begin_poll());
-        assert_eq!(state.commits(&[commit.clone()]), [], "gone");
+        assert_eq!(state.commits(std::slice::from_ref(&commit)), [], "gone");
         assert_eq!(state.orders, [Order::Release(vec![0])]);
         assign(&mut state, 0, 5);
-        assert_eq!(state.commits(&[commit.clone()]), [], "an old epoch");
+        assert_eq!(state.commits(std::slice::from_ref(&commit)), [], "an old epoch");
     }
 
     #[test]
@@ -595,7 +595,7 @@ mod tests {
         assert_eq!(offsets(&mut state, 9), [(0, 0)]);
         state.revoked(0, true);
         let commit = commit(0, 1, 1);
-        assert_eq!(state.commits(&[commit.clone()]), []);
+        assert_eq!(state.commits(std::slice::from_ref(&commit)), []);
         assert!(matches!(state.take(fetch(1)), Some(Ok(polled)) if polled.changes.len() == 1));
         assert!(!state.begin_poll(), "nothing is left to release");
     }
