@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use windfall_contract::rules::Pacing;
 
-/// Holds no more than one lane does (I9).
+/// Holds no more than one lane does (I9), and beyond that what was fetched already and has nowhere else to wait.
 #[derive(Debug, Default)]
 pub(crate) struct DelayQueue {
     due: BinaryHeap<Reverse<(u64, Key)>>,
@@ -16,32 +16,29 @@ pub(crate) struct DelayQueue {
 }
 
 impl DelayQueue {
-    /// Takes a record that is due in `early_ms`; says whether it was let in. Half of the queue is kept for records
-    /// that are due within `hold_max`, and an empty queue takes any record.
-    pub fn enter(
-        &mut self,
-        key: Key,
-        record: &mut InFlightRecord,
-        early_ms: u64,
-        pacing: &Pacing,
-        now_ns: u64,
-    ) -> bool {
+    /// Whether a record that is due in `early_ms` fits. Half of the queue is kept for records that are due within
+    /// `hold_max`, and an empty queue takes any record.
+    pub fn has_room_for(&self, record: &InFlightRecord, early_ms: u64, pacing: &Pacing) -> bool {
         let part = if early_ms <= pacing.hold_max_ms { 1 } else { 2 };
         let (events, bytes) = (u64::from(record.uncut), record.payload.len() as u64);
-        let has_room = self.events + events <= u64::from(pacing.lane_events_max) / part
+        let fits = self.events + events <= u64::from(pacing.lane_events_max) / part
             && self.bytes + bytes <= pacing.lane_bytes_max / part;
-        if !has_room && self.records > 0 {
-            return false;
-        }
-        let longest_ms = pacing.longest_delay_ms();
+        fits || self.records == 0
+    }
+
+    /// Takes a record that is due in `early_ms`.
+    pub fn enter(&mut self, key: Key, record: &mut InFlightRecord, early_ms: u64, now_ns: u64) {
         record.place = Place::DelayQueue;
-        record.outlasts_delay_queue = early_ms > longest_ms;
-        let leaves_ns = now_ns.saturating_add(early_ms.min(longest_ms).saturating_mul(NS_PER_MS));
-        self.due.push(Reverse((leaves_ns, key)));
+        let due_ns = now_ns.saturating_add(early_ms.saturating_mul(NS_PER_MS));
+        self.due.push(Reverse((due_ns, key)));
         self.records += 1;
-        self.events += events;
-        self.bytes += bytes;
-        true
+        self.events += u64::from(record.uncut);
+        self.bytes += record.payload.len() as u64;
+    }
+
+    /// Whether more waits than may.
+    pub fn is_overfull(&self, pacing: &Pacing) -> bool {
+        self.events > u64::from(pacing.lane_events_max) || self.bytes > pacing.lane_bytes_max
     }
 
     /// A record that waits here goes elsewhere; its key is passed over later.
@@ -51,7 +48,7 @@ impl DelayQueue {
         self.bytes = self.bytes.saturating_sub(record.payload.len() as u64);
     }
 
-    /// Takes out a record that has waited until it was due, or as long as a record may wait here.
+    /// Takes out a record that has waited until it was due.
     pub fn pop_due(&mut self, table: &mut InFlightTable, now_ns: u64) -> Option<Key> {
         while let Some(&Reverse((due_ns, key))) = self.due.peek() {
             if due_ns > now_ns {

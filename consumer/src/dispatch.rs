@@ -25,7 +25,7 @@ use crate::probation::{Held, Probation};
 use crate::replay::Replay;
 use crate::retry_state::RetryState;
 use crate::shared_limiter::SharedLimiter;
-use crate::stats::{Cause, ConsumerStats};
+use crate::stats::ConsumerStats;
 use crate::units::NS_PER_MS;
 use crate::watchdog;
 use std::collections::VecDeque;
@@ -131,12 +131,15 @@ impl Dispatch {
             }
             let wake = Duration::from_nanos(self.wake_ns(now_ns).saturating_sub(now_ns));
             tokio::select! {
+                // In this order, so that a simulation with the same seed takes the same way. Nobody starves: each turn
+                // takes in all answers that are there.
+                biased;
+                deadline = drain_asked.asked() => self.drain.begin(deadline, self.clock.monotonic_ns()),
                 turned = self.broker.ended() => self.turned(turned),
                 answer = self.flow.retries.next() => self.flow.retried(answer, self.clock.monotonic_ns()),
                 Some(ended) = self.flow.grants.next() => self.flow.granted(ended, self.clock.monotonic_ns()),
                 Some(ended) = self.flow.archive.next() => self.flow.archived(ended, self.clock.monotonic_ns()),
                 answer = self.replay.next() => self.replay.take_in(answer, self.clock.monotonic_ns()),
-                deadline = drain_asked.asked() => self.drain.begin(deadline, self.clock.monotonic_ns()),
                 () = tokio::time::sleep(wake) => {}
             }
         }
@@ -181,21 +184,19 @@ impl Dispatch {
     }
 
     fn apply_rules(&mut self, now_ns: u64) {
-        let Self { flow, limiter, stats, .. } = self;
+        let Self { flow, limiter, stats, topic, .. } = self;
         limiter.apply(&flow.rules, Now(now_ns));
-        flow.lanes.apply(&flow.rules, limiter.limiter(), |name| stats.of_type(name));
+        flow.lanes.apply(&flow.rules, topic, limiter.limiter(), |name| stats.of_type(name));
         stats.rules_version.set(flow.rules.version);
-        flow.send_back_closed_lanes(now_ns);
+        flow.send_back_closed_lanes();
     }
 
     /// What time brings: deadlines, due records, bounds that follow the limits, partitions that do not move.
     fn sweep(&mut self, now_ns: u64) {
-        let deadline_ns = self.flow.rules.pacing.deadline_ms.saturating_mul(NS_PER_MS);
         if self.drain.begins_to_write_back(now_ns) {
-            self.flow.send_delayed_back(Cause::Drain);
-            self.flow.send_older_back(u64::MAX, Cause::Drain);
-        } else if let Some(before_ns) = now_ns.checked_sub(deadline_ns) {
-            self.flow.send_older_back(before_ns, Cause::Deadline);
+            self.flow.send_all_back(now_ns);
+        } else {
+            self.flow.look_at_heads(now_ns);
         }
         self.flow.release_due(now_ns);
         if now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS {
@@ -203,8 +204,10 @@ impl Dispatch {
             // Frozen, the share is none for now: what waits in the lanes stays there.
             if !self.liveness.is_frozen() {
                 self.set_bounds();
-                self.flow.send_back_excess();
             }
+            self.flow.lanes.look(now_ns);
+            self.flow.send_back_closed_lanes();
+            self.flow.unpin_full_windows(now_ns);
             watchdog::look(&mut self.flow, now_ns);
         }
     }

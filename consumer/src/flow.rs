@@ -4,7 +4,8 @@
 
 use crate::archive::{Archive, ArchiveAnswer, ArchiveEnd, ArchiveItem};
 use crate::delay_queue::DelayQueue;
-use crate::grant_calls::{CallEnd, GrantCall, GrantCalls, Tally};
+use crate::grant_calls::{CallEnd, GrantCalls, Tally};
+use crate::health::CallAnswer;
 use crate::in_flight::{InFlightRecord, InFlightTable, Key, Place};
 use crate::lanes::{Entry, Lanes};
 use crate::outbox::RetryMetadata;
@@ -12,13 +13,14 @@ use crate::pace::Pace;
 use crate::partitions::Partitions;
 use crate::probation::position;
 use crate::record_head::{self, RecordHead};
+use crate::requeue_delay::delay_ms;
 use crate::retry_state::{RetryAnswer, RetryState};
 #[cfg(feature = "sabotage")]
 use crate::sabotage::{Stage, handles};
 use crate::stats::{Cause, ConsumerStats};
+use crate::units::NS_PER_MS;
 use crate::window::Ticket;
 use bytes::Bytes;
-use std::ops::Range;
 use std::sync::Arc;
 use windfall_contract::broker::{Epoch, InRecord, Position};
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason};
@@ -27,6 +29,8 @@ use windfall_limiter::Limiter;
 
 /// Records in flight, of whatever state, beyond which nothing is fetched.
 const RECORDS_IN_FLIGHT_MAX: usize = 1 << 18;
+/// What was not decided is asked for again no sooner than this.
+const ASK_AGAIN_MIN_MS: u64 = 5;
 /// What stands for an answer that did not come.
 const NO_ANSWER: GrantReply = GrantReply::Retry { after_ms: 0, reason: RetryReason::StoreUnavailable };
 
@@ -67,6 +71,7 @@ impl Flow {
             self.leave_place(key);
             self.table.remove(key);
         }
+        self.lanes.forget_gone(&self.table);
         tracing::info!(topic = %self.topic, partition, epoch = epoch.0, "revoked");
     }
 
@@ -103,12 +108,13 @@ impl Flow {
             failures: 0,
             not_before_ms: 0,
             since_ns: now_ns,
+            held_since_ns: now_ns,
             place: Place::Gone,
             cut_at: 0,
             uncut: 0,
             open: 1,
+            is_undecided: false,
             is_overdue: false,
-            outlasts_delay_queue: false,
         };
         match head {
             Ok(head) => {
@@ -143,12 +149,13 @@ impl Flow {
             failures: 0,
             not_before_ms: 0,
             since_ns: now_ns,
+            held_since_ns: now_ns,
             place: Place::Gone,
             cut_at: 0,
             uncut: 0,
             open: 1,
+            is_undecided: false,
             is_overdue: false,
-            outlasts_delay_queue: false,
         };
         let key = self.table.insert(in_flight);
         let detail =
@@ -168,26 +175,31 @@ impl Flow {
             let rejection = if is_known { Rejection::MaxFailures } else { Rejection::UnknownType };
             return self.archive_rest(key, rejection);
         }
-        match u64::try_from(head.not_before_ms.saturating_sub(wall_ms)) {
-            Ok(early_ms) if early_ms > 0 => {
-                if !self.delay_queue.enter(key, record, early_ms, &self.rules.pacing, now_ns) {
-                    self.pace.churned(now_ns);
-                    self.send_back(key, Cause::NotDue);
-                }
-            }
-            _ => self.is_due(key, now_ns),
+        let early_ms = u64::try_from(head.not_before_ms.saturating_sub(wall_ms)).unwrap_or(0);
+        if early_ms == 0 {
+            return self.is_due(key, now_ns);
         }
+        let longest_ms = self.rules.pacing.not_before_ahead_max_ms();
+        let early_ms = early_ms.min(longest_ms);
+        let latest_ms = wall_ms.saturating_add(i64::try_from(longest_ms).unwrap_or(i64::MAX));
+        if record.not_before_ms > latest_ms {
+            // Nobody sets such a time, but for a clock that is ahead.
+            record.not_before_ms = latest_ms;
+            self.stats.not_before_clamped.add(1);
+        }
+        // A record that is not due goes back once at most: as a copy it waits here, and the fetch waits with it.
+        let has_room = self.delay_queue.has_room_for(record, early_ms, &self.rules.pacing);
+        if has_room || head.attempt > 0 || !self.lanes.can_any_flow(now_ns) {
+            return self.delay_queue.enter(key, record, early_ms, now_ns);
+        }
+        self.pace.churned(now_ns);
+        self.send_back(key, Cause::NotDue);
     }
 
-    /// Lets go what has waited in the delay queue for as long as it may. Where the due time of a record is still
-    /// ahead, it takes another trip through its queue, and keeps that due time.
+    /// Lets go what is due.
     pub fn release_due(&mut self, now_ns: u64) {
         while let Some(key) = self.delay_queue.pop_due(&mut self.table, now_ns) {
-            match self.table.get(key).map(|record| record.outlasts_delay_queue) {
-                Some(true) => self.send_back(key, Cause::NotDue),
-                Some(false) => self.is_due(key, now_ns),
-                None => {}
-            }
+            self.is_due(key, now_ns);
         }
     }
 
@@ -196,14 +208,20 @@ impl Flow {
         self.work_begins(key, now_ns);
         let Some(record) = self.table.get_mut(key) else { return };
         record.not_before_ms = 0;
-        let (lane, events) = (record.lane, record.uncut);
+        let (lane, events, attempt) = (record.lane, record.uncut, record.attempt);
         let entry = self.lanes.enter(key, record, now_ns);
         if let (Some(lane), Entry::Waits | Entry::Full(_)) = (lane, entry) {
             self.pace.came(lane, events);
         }
         match entry {
+            Entry::Waits if lane.is_some_and(|at| self.lanes.can_flow(at, now_ns)) => {
+                self.pace.found_others()
+            }
             Entry::Waits => {}
             Entry::Full(cause) => {
+                if attempt > 0 {
+                    self.pace.came_round(now_ns);
+                }
                 self.pace.churned(now_ns);
                 self.send_back(key, cause);
             }
@@ -215,7 +233,7 @@ impl Flow {
     /// its own yet, so it is not stuck, however long it waits.
     fn work_begins(&mut self, key: Key, now_ns: u64) {
         let Some(record) = self.table.get_mut(key) else { return };
-        record.since_ns = now_ns;
+        (record.since_ns, record.held_since_ns) = (now_ns, now_ns);
         self.partitions.work_begins(record.position.partition, key);
     }
 
@@ -248,39 +266,53 @@ impl Flow {
             return false;
         };
         if admission.granted > 0 {
-            self.call(at, admission.granted);
+            self.call(at, admission.granted, now_ns);
         }
         if let Some(cause) = admission.send_rest_back {
-            self.send_lane_back(at, cause, now_ns);
+            self.send_lane_back(at, cause);
         }
         admission.may_ask_again
     }
 
-    fn call(&mut self, at: usize, granted: u32) {
+    fn call(&mut self, at: usize, granted: u32, now_ns: u64) {
         let lane = &mut self.lanes[at];
-        let (events, segments) = lane.cut(&mut self.table, granted);
-        if events.is_empty() {
-            return;
+        let cut = lane.cut(&mut self.table, granted);
+        if !cut.0.is_empty() {
+            self.stats.grant_calls.add(1);
+            self.grants.begin(at, lane, cut, now_ns);
         }
-        lane.call_begins(events.len() as u64);
-        self.stats.grant_calls.add(1);
-        self.grants.begin(at, &lane.name, events, segments);
     }
 
     /// Takes in the answer to a call.
     pub fn granted(&mut self, ended: CallEnd, now_ns: u64) {
         let Some((call, replies)) = self.grants.take(ended) else { return };
+        let answer = CallAnswer::of(&replies, call.events.len());
+        let health = &self.lanes[call.lane].health;
+        let fault = match answer == CallAnswer::Decided || health.has_decided_since(call.began_ns) {
+            true => Fault::OfTheEvent,
+            false if health.is_open() => Fault::OfTheType,
+            false => Fault::Unknown,
+        };
+        self.lanes[call.lane].call_ended(call.events.len() as u64, call.is_probe, now_ns);
+        self.lanes.answered(call.lane, answer, now_ns);
         let mut all = Tally::default();
-        for (key, range) in call.segments() {
+        for (segment, range) in call.segments() {
             // I3: only a record that is still waiting for this answer is settled by it.
-            match key.filter(|&key| self.table.get(key).is_some()) {
-                Some(key) => self.settle(key, &call, range, &replies, &mut all),
+            match segment.key.filter(|&key| self.table.get(key).is_some()) {
+                Some(key) => {
+                    let part = Part { key, failures: segment.failures, lane: call.lane, fault };
+                    self.settle(
+                        &part,
+                        &call.events[range.clone()],
+                        replies.get(range.start..),
+                        &mut all,
+                        now_ns,
+                    );
+                }
                 None => self.stats.late_answers.add(range.len() as u64),
             }
         }
         let lane = &mut self.lanes[call.lane];
-        lane.call_ended(call.events.len() as u64);
-        lane.downstream_answered(all.settled() > 0, now_ns);
         lane.stats.credited.add(all.credited + all.already);
         lane.stats.archived.add(all.rejected);
         self.stats.credited.add(all.credited);
@@ -290,83 +322,93 @@ impl Flow {
 
     fn settle(
         &mut self,
-        key: Key,
-        call: &GrantCall,
-        range: Range<usize>,
-        replies: &[GrantReply],
+        part: &Part,
+        events: &[Bytes],
+        replies: Option<&[GrantReply]>,
         all: &mut Tally,
+        now_ns: u64,
     ) {
         let before = all.settled();
-        for at in range {
-            handles(Stage::Answer, &call.events[at]);
-            match replies.get(at).unwrap_or(&NO_ANSWER) {
+        for (at, event) in events.iter().enumerate() {
+            handles(Stage::Answer, event);
+            match replies.and_then(|replies| replies.get(at)).unwrap_or(&NO_ANSWER) {
                 GrantReply::Credited => all.credited += 1,
                 GrantReply::AlreadyCredited => all.already += 1,
                 GrantReply::Conflict | GrantReply::Rejected(_) => all.rejected += 1,
                 GrantReply::Retry { after_ms, reason } => {
-                    self.retry(key, call.lane, &call.events[at], *after_ms, *reason);
+                    self.retry(part, event, *after_ms, *reason, now_ns);
                 }
             }
         }
         let settled = all.settled() - before;
         if settled > 0 {
-            self.table.settle(key, u32::try_from(settled).unwrap_or(u32::MAX));
+            self.table.settle(part.key, u32::try_from(settled).unwrap_or(u32::MAX));
         }
     }
 
-    /// Only failed grants lead to the archive, however often the event went back for another reason.
-    fn retry(&mut self, key: Key, lane: usize, event: &Bytes, after_ms: u64, reason: RetryReason) {
-        let Some(record) = self.table.get(key) else { return };
-        let failures = record.failures.saturating_add(u32::from(reason.is_failure()));
-        if failures > self.rules.pacing.max_failures {
+    /// An event goes back only if its own grant has failed; any other waits in its lane and is asked for again. Only
+    /// failed grants lead to the archive, however often the event was asked for. A time-out of all is an outage, and no
+    /// failed grant; a downstream that says no to all has failed the grants, but it is the same for each copy.
+    fn retry(&mut self, part: &Part, event: &Bytes, after_ms: u64, reason: RetryReason, now_ns: u64) {
+        let Some(record) = self.table.get_mut(part.key) else { return };
+        let (has_failed, goes_back) = match (reason, part.fault) {
+            (RetryReason::DownstreamRetry, fault) => (true, fault != Fault::OfTheType),
+            (RetryReason::DownstreamTimeout, fault) => {
+                (fault == Fault::OfTheEvent, fault == Fault::OfTheEvent)
+            }
+            _ => (false, false),
+        };
+        let pacing = &self.rules.pacing;
+        let failures = part.failures.saturating_add(u32::from(has_failed));
+        if has_failed && failures > pacing.max_failures {
             let detail = format!("{failures} failed grants, the last: {reason}");
             let rejection = Rejection::MaxFailures;
-            return self.archive.push(ArchiveItem::event(key, failures, event.clone(), rejection, detail));
+            return self.archive.push(ArchiveItem::event(
+                part.key,
+                failures,
+                event.clone(),
+                rejection,
+                detail,
+            ));
         }
-        let cause = if reason.is_failure() { Cause::Failed } else { Cause::Undecided };
-        let bonus_type = Arc::clone(&self.lanes[lane].name);
-        let metadata = RetryMetadata { bonus_type, attempt: record.attempt, failures, not_before_ms: 0 };
-        self.count_requeued(Some(lane), cause, 1);
-        self.retries.push(&metadata, after_ms, key, event.clone());
+        if goes_back {
+            let bonus_type = Arc::clone(&self.lanes[part.lane].name);
+            let metadata = RetryMetadata { bonus_type, attempt: record.attempt, failures, not_before_ms: 0 };
+            self.count_requeued(Some(part.lane), Cause::Failed, 1);
+            return self.retries.push(&metadata, after_ms, part.key, event.clone());
+        }
+        record.is_undecided = true;
+        self.stats.undecided.add(1);
+        let delay_ms = if has_failed { delay_ms(pacing, failures) } else { ASK_AGAIN_MIN_MS };
+        let at_ns = now_ns.saturating_add(after_ms.max(delay_ms).saturating_mul(NS_PER_MS));
+        self.lanes[part.lane].ask_again(part.key, failures, event.clone(), at_ns);
     }
+}
 
-    /// Head of line: records whose own work began at `before_ns` or earlier and is not finished go back, so that a
-    /// stuck downstream never stalls a partition's commits. A record that is not due yet is not stuck: written back
-    /// for its age it would get a new due time each time and never be granted.
-    pub fn send_older_back(&mut self, before_ns: u64, cause: Cause) {
-        let overdue = self.partitions.take_older(&self.table, before_ns);
-        if overdue.is_empty() {
-            return;
-        }
-        for key in overdue {
-            if let Some(record) = self.table.get_mut(key) {
-                record.is_overdue = true;
-                self.send_back(key, cause);
-            }
-        }
-        // The order number makes the events that are in calls harmless when they are granted twice (I1).
-        let (overdue, ended) = self.grants.give_up_overdue(&self.table);
-        for part in overdue {
-            let Some(record) = self.table.get(part.key) else { continue };
-            let metadata = RetryMetadata {
-                bonus_type: Arc::clone(&self.lanes[part.lane].name),
-                attempt: record.attempt,
-                failures: record.failures,
-                not_before_ms: 0,
-            };
-            self.count_requeued(Some(part.lane), cause, part.events.len());
-            part.events.into_iter().for_each(|event| self.retries.push(&metadata, 0, part.key, event));
-        }
-        for call in ended {
-            self.lanes[call.lane].call_ended(call.events.len() as u64);
-        }
-    }
+/// A part of a record whose grant was answered.
+struct Part {
+    key: Key,
+    /// Failed grants before this one.
+    failures: u32,
+    lane: usize,
+    fault: Fault,
+}
+
+/// Whose fault it is when the grant of an event is not decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// Others of its type are decided.
+    OfTheEvent,
+    /// Nothing of its type is decided, for several calls.
+    OfTheType,
+    /// Nothing of its type was decided by this call.
+    Unknown,
 }
 
 /// Back to a queue, or to the archive.
 impl Flow {
     /// Writes back what of a record has not been cut yet.
-    fn send_back(&mut self, key: Key, cause: Cause) {
+    pub fn send_back(&mut self, key: Key, cause: Cause) {
         let Some(events) = self.cut_rest(key) else { return };
         let Some(record) = self.table.get(key) else { return };
         let is_unknown = cause == Cause::UnknownType;
@@ -385,32 +427,21 @@ impl Flow {
         events.into_iter().for_each(|event| self.retries.push(&metadata, 0, key, event));
     }
 
-    /// Writes back all that waits in a lane. What a limit sends back counts as churn: it was fetched in vain.
-    fn send_lane_back(&mut self, at: usize, cause: Cause, now_ns: u64) {
+    /// Writes back all that waits in a lane.
+    fn send_lane_back(&mut self, at: usize, cause: Cause) {
         for key in self.lanes[at].waiting(&self.table) {
-            if cause == Cause::Limit {
-                self.pace.churned(now_ns);
-            }
             self.send_back(key, cause);
         }
+        for undecided in self.lanes[at].take_undecided(|_| true) {
+            self.send_asked_back(at, undecided, cause);
+        }
     }
 
-    /// Writes back what waits in lanes that are closed, and what no longer fits the others.
-    pub fn send_back_closed_lanes(&mut self, now_ns: u64) {
+    /// Writes back what waits in lanes that are closed.
+    pub fn send_back_closed_lanes(&mut self) {
         for at in 0..self.lanes.len() {
             if let Some(cause) = self.lanes.why_closed(at) {
-                self.send_lane_back(at, cause, now_ns);
-            }
-        }
-        self.send_back_excess();
-    }
-
-    /// A limit was cut: what no longer passes within `hold_max` goes back, the last first.
-    pub fn send_back_excess(&mut self) {
-        for at in 0..self.lanes.len() {
-            let cause = self.lanes[at].why_not_held();
-            for key in self.lanes[at].excess(&self.table) {
-                self.send_back(key, cause);
+                self.send_lane_back(at, cause);
             }
         }
     }
@@ -494,7 +525,7 @@ impl Flow {
         }
     }
 
-    fn count_requeued(&self, lane: Option<usize>, cause: Cause, events: usize) {
+    pub fn count_requeued(&self, lane: Option<usize>, cause: Cause, events: usize) {
         if let Some(lane) = lane {
             self.lanes[lane].stats.requeued.add(events as u64);
         }
@@ -514,14 +545,18 @@ impl Flow {
     /// How many records to fetch.
     pub fn records_to_fetch(&self, now_ns: u64) -> usize {
         let pacing = &self.rules.pacing;
-        // I9: as if every lane were full, and the delay queue, and as much again were in calls and going back or to
-        // the archive.
-        let bytes_max = pacing.lane_bytes_max.saturating_mul(self.lanes.len() as u64 + 3);
-        let is_full = self.table.len() >= RECORDS_IN_FLIGHT_MAX
+        let is_full = self.is_table_full()
             || self.table.finished() >= RECORDS_IN_FLIGHT_MAX
-            || self.table.bytes() >= bytes_max
+            || self.delay_queue.is_overfull(pacing)
             || self.retries.is_full(pacing);
         if is_full { 0 } else { self.pace.records_to_fetch(&self.lanes, pacing, now_ns) }
+    }
+
+    /// Whether as much is in flight as may be (I9): as if every lane were full, and the delay queue, and as much again
+    /// were in calls and going back or to the archive.
+    pub fn is_table_full(&self) -> bool {
+        let bytes_max = self.rules.pacing.lane_bytes_max.saturating_mul(self.lanes.len() as u64 + 3);
+        self.table.len() >= RECORDS_IN_FLIGHT_MAX || self.table.bytes() >= bytes_max
     }
 
     /// Nothing is in flight and nothing goes back.

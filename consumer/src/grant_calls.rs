@@ -1,9 +1,9 @@
 //! The grant calls in flight: what was asked, of which records, and who still waits for the answer.
 
 use crate::in_flight::{InFlightTable, Key};
-use crate::lane::Segment;
+use crate::lane::{Lane, Segment};
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
@@ -17,7 +17,7 @@ pub(crate) struct GrantCalls {
     topic: Arc<str>,
     rewards: Arc<dyn Rewards>,
     tasks: JoinSet<(u64, Vec<GrantReply>)>,
-    in_flight: HashMap<u64, GrantCall>,
+    in_flight: BTreeMap<u64, GrantCall>,
     next_serial: u64,
 }
 
@@ -27,6 +27,9 @@ pub(crate) struct GrantCall {
     pub lane: usize,
     pub events: Arc<Vec<Bytes>>,
     segments: Vec<Segment>,
+    pub began_ns: u64,
+    /// The only call of a type whose last call has decided nothing.
+    pub is_probe: bool,
     task: AbortHandle,
 }
 
@@ -35,6 +38,7 @@ pub(crate) struct GrantCall {
 pub(crate) struct Overdue {
     pub key: Key,
     pub lane: usize,
+    pub failures: u32,
     pub events: Vec<Bytes>,
 }
 
@@ -53,32 +57,35 @@ impl Tally {
 }
 
 impl GrantCall {
-    /// Its segments, each with the range of its events. The key is `None` where nobody waits for the answer.
-    pub fn segments(&self) -> impl Iterator<Item = (Option<Key>, Range<usize>)> {
+    /// Its segments, each with the range of its events.
+    pub fn segments(&self) -> impl Iterator<Item = (Segment, Range<usize>)> {
         let mut at = 0;
         self.segments.iter().map(move |segment| {
             let from = at;
             at += segment.events as usize;
-            (segment.key, from..at)
+            (*segment, from..at)
         })
     }
 }
 
 impl GrantCalls {
     pub fn new(topic: Arc<str>, rewards: Arc<dyn Rewards>) -> Self {
-        Self { topic, rewards, tasks: JoinSet::new(), in_flight: HashMap::new(), next_serial: 0 }
+        Self { topic, rewards, tasks: JoinSet::new(), in_flight: BTreeMap::new(), next_serial: 0 }
     }
 
-    /// Asks for these events to be granted.
-    pub fn begin(&mut self, lane: usize, name: &Arc<str>, events: Vec<Bytes>, segments: Vec<Segment>) {
+    /// Asks for the events of this lane to be granted.
+    pub fn begin(&mut self, at: usize, lane: &mut Lane, cut: (Vec<Bytes>, Vec<Segment>), now_ns: u64) {
+        let (events, segments) = cut;
+        let is_probe = lane.call_begins(events.len() as u64, now_ns);
         let (events, serial) = (Arc::new(events), self.next_serial);
         self.next_serial += 1;
-        let (rewards, name, asked) = (Arc::clone(&self.rewards), Arc::clone(name), Arc::clone(&events));
+        let (rewards, name, asked) = (Arc::clone(&self.rewards), Arc::clone(&lane.name), Arc::clone(&events));
         let task = self.tasks.spawn(async move {
             let replies = rewards.grant_batch(&name, &asked).await;
             (serial, replies)
         });
-        self.in_flight.insert(serial, GrantCall { lane, events, segments, task });
+        let call = GrantCall { lane: at, events, segments, began_ns: now_ns, is_probe, task };
+        self.in_flight.insert(serial, call);
     }
 
     /// Waits for the end of a call; `None` where there is none. Cancel-safe.
@@ -121,7 +128,12 @@ impl GrantCalls {
                 let Some(key) = segment.key else { continue };
                 match table.get(key) {
                     Some(record) if !record.is_overdue => continue,
-                    Some(_) => overdue.push(Overdue { key, lane: call.lane, events: events.to_vec() }),
+                    Some(_) => overdue.push(Overdue {
+                        key,
+                        lane: call.lane,
+                        failures: segment.failures,
+                        events: events.to_vec(),
+                    }),
                     None => {}
                 }
                 segment.key = None;
@@ -130,9 +142,27 @@ impl GrantCalls {
                 ended.push(serial);
             }
         }
-        let ended: Vec<GrantCall> =
-            ended.into_iter().filter_map(|serial| self.in_flight.remove(&serial)).collect();
-        ended.iter().for_each(|call| call.task.abort());
-        (overdue, ended)
+        (overdue, self.cancel(ended))
+    }
+
+    /// The records that wait for the answer to a call which began at `before_ns` or earlier.
+    pub fn unanswered(&self, before_ns: u64) -> HashSet<Key> {
+        let calls = self.in_flight.values().filter(|call| call.began_ns <= before_ns);
+        calls.flat_map(|call| call.segments.iter().filter_map(|segment| segment.key)).collect()
+    }
+
+    /// Gives up the calls that began at `before_ns` or earlier: nobody knows what became of their events (I1), so they
+    /// are to be asked for again.
+    pub fn give_up_unanswered(&mut self, before_ns: u64) -> Vec<GrantCall> {
+        let unanswered = self.in_flight.iter().filter(|(_, call)| call.began_ns <= before_ns);
+        let serials = unanswered.map(|(&serial, _)| serial).collect();
+        self.cancel(serials)
+    }
+
+    fn cancel(&mut self, serials: Vec<u64>) -> Vec<GrantCall> {
+        let calls: Vec<GrantCall> =
+            serials.into_iter().filter_map(|serial| self.in_flight.remove(&serial)).collect();
+        calls.iter().for_each(|call| call.task.abort());
+        calls
     }
 }

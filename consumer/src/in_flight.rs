@@ -23,6 +23,9 @@ pub(crate) struct InFlightRecord {
     pub not_before_ms: i64,
     /// Since when its own work is under way: its arrival, or when it was due if that came later.
     pub since_ns: u64,
+    /// When the head-of-line deadline began to count: as above, and anew each time that it has passed and the record
+    /// was held all the same.
+    pub held_since_ns: u64,
     pub place: Place,
     /// Where in the payload the first event stands that was not cut yet.
     pub cut_at: usize,
@@ -30,10 +33,10 @@ pub(crate) struct InFlightRecord {
     pub uncut: u32,
     /// Events that are not settled yet. The record is finished at 0.
     pub open: u32,
+    /// Events of it were asked for and not decided, and wait in place.
+    pub is_undecided: bool,
     /// It is past its deadline: whatever happens to it next, it goes back to a queue.
     pub is_overdue: bool,
-    /// It waits in the delay queue, and is due later than a record may wait there.
-    pub outlasts_delay_queue: bool,
 }
 
 /// Where the uncut events of a record wait.
@@ -48,7 +51,7 @@ pub(crate) enum Place {
 }
 
 /// The name of a record in flight. It means nothing once the record is finished or forgotten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     index: u32,
     generation: u32,
@@ -207,12 +210,13 @@ pub(crate) mod tests {
             failures: 0,
             not_before_ms: 0,
             since_ns: 0,
+            held_since_ns: 0,
             place: Place::Gone,
             cut_at: 0,
             uncut: 0,
             open: 1,
+            is_undecided: false,
             is_overdue: false,
-            outlasts_delay_queue: false,
         }
     }
 

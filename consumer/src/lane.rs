@@ -1,25 +1,27 @@
 //! The lane of one bonus type: a bounded queue between fetch and grant.
 
+use crate::ask_again::{AskAgain, UndecidedEvents};
+use crate::health::{CallAnswer, TypeHealth};
 use crate::in_flight::{InFlightRecord, InFlightTable, Key, Place};
 use crate::stats::{Cause, TypeStats};
 use crate::units::NS_PER_MS;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 use windfall_contract::rules::{Fuse, Pacing, TypeLimit};
 use windfall_limiter::{Fuse as LimiterFuse, Limiter, TypeId, Wait};
 
-/// The longest that a lane whose downstream decides nothing waits between calls.
-const BACKOFF_MAX_NS: u64 = 1_000 * NS_PER_MS;
-const BACKOFF_MIN_NS: u64 = 5 * NS_PER_MS;
+/// A limited lane asks again no later than this: limits and shares may change meanwhile.
+const ASK_MAX_NS: u64 = 1_000 * NS_PER_MS;
 /// A limited lane asks again no sooner than this, so that grants come in batches; it asks sooner where its burst
 /// would overflow meanwhile.
 const ASK_EVERY_NS: u64 = 2 * NS_PER_MS;
-/// How soon a lane asks again whose fuse the limiter knows of before we do.
-const ASK_FUSE_AGAIN_NS: u64 = 50 * NS_PER_MS;
+/// How soon a lane asks again of whose type nothing may pass.
+const ASK_SHUT_AGAIN_NS: u64 = 50 * NS_PER_MS;
 /// Fewer events than a batch wait at most so long behind a call of the same lane for more to come.
 const GATHER_NS: u64 = 2 * NS_PER_MS;
+/// Events in one call of a type whose last call has decided nothing.
+const PROBE_EVENTS: u32 = 16;
 
 /// The lane of one bonus type.
 #[derive(Debug)]
@@ -30,12 +32,21 @@ pub(crate) struct Lane {
     pub rule: Option<TypeLimit>,
     pub stats: Arc<TypeStats>,
     queue: VecDeque<Key>,
-    /// Events that wait, not counting what was cut.
-    pub events: u64,
+    /// Events that wait and were not asked for yet.
+    events: u64,
+    /// Events that wait to be asked for again.
+    again: AskAgain,
     /// Bytes of the records that wait.
     bytes: u64,
+    /// What the type may pass within `hold_max`: the fetch follows this bound.
     pub bound_events: u64,
-    bound_bytes: u64,
+    /// What may wait here at all.
+    most_events: u64,
+    most_bytes: u64,
+    pub health: TypeHealth,
+    is_probing: bool,
+    /// Whether events of the type may come with the topic, by the rules.
+    pub may_come: bool,
     /// Events in grant calls.
     pub granting: u64,
     calls: u32,
@@ -45,7 +56,6 @@ pub(crate) struct Lane {
     gathering_since_ns: Option<u64>,
     /// The least time between two questions to the limiter.
     ask_every_ns: u64,
-    backoff_ns: u64,
     /// When events last passed, or came to an empty lane.
     pub passed_ns: u64,
     /// The limiter has let pass less than there was, when it was asked last.
@@ -58,6 +68,8 @@ pub(crate) struct Segment {
     /// `None` once its events were requeued: then the answer is not waited for.
     pub key: Option<Key>,
     pub events: u32,
+    /// Failed grants of these events before this call.
+    pub failures: u32,
 }
 
 impl Lane {
@@ -69,15 +81,19 @@ impl Lane {
             stats,
             queue: VecDeque::new(),
             events: 0,
+            again: AskAgain::default(),
             bytes: 0,
             bound_events: 0,
-            bound_bytes: 0,
+            most_events: 0,
+            most_bytes: 0,
+            health: TypeHealth::new(),
+            is_probing: false,
+            may_come: true,
             granting: 0,
             calls: 0,
             ask_at_ns: 0,
             gathering_since_ns: None,
             ask_every_ns: 0,
-            backoff_ns: 0,
             passed_ns: 0,
             is_limited: false,
         }
@@ -92,25 +108,58 @@ impl Lane {
         if self.fuse() == Fuse::Closed { Cause::Limit } else { Cause::Fuse }
     }
 
-    /// Whether a record may come in. An empty lane takes any, or a record larger than the bound would never pass.
-    pub fn has_room_for(&self, record: &InFlightRecord) -> bool {
-        self.events == 0 && self.bound_events > 0
-            || self.events + u64::from(record.uncut) <= self.bound_events
-                && self.bytes + record.payload.len() as u64 <= self.bound_bytes
+    /// Events that wait, asked for before or not.
+    pub fn waiting_events(&self) -> u64 {
+        self.events + self.again.events()
     }
 
-    /// Records of so many events that fit with an eighth to spare; 0 while less than a quarter is free.
+    /// Whether a record fits. An empty lane takes any, or a record larger than the bound would never pass.
+    pub fn has_room_for(&self, record: &InFlightRecord) -> bool {
+        let waiting = self.waiting_events();
+        waiting == 0
+            || waiting + u64::from(record.uncut) <= self.most_events
+                && self.bytes + record.payload.len() as u64 <= self.most_bytes
+    }
+
+    /// Whether as much waits as may.
+    pub fn is_full(&self) -> bool {
+        self.waiting_events() >= self.most_events || self.bytes >= self.most_bytes
+    }
+
+    /// Records of so many events that pass within `hold_max`, with an eighth to spare; 0 while less than a quarter of
+    /// that is free.
     pub fn records_that_fit(&self, events_per_record: u64) -> u64 {
-        let room = (self.bound_events - self.bound_events / 8).saturating_sub(self.events);
+        let waiting = self.waiting_events();
+        let room = (self.bound_events - self.bound_events / 8).saturating_sub(waiting);
         match room / events_per_record {
-            0 if self.events == 0 && self.bound_events > 0 => 1,
-            _ if room * 4 < self.bound_events => 0,
+            0 if waiting == 0 && self.bound_events > 0 => 1,
+            _ if room * 4 < self.bound_events || self.is_full() => 0,
             records => records,
         }
     }
 
+    /// Whether events of the type would be granted now, as far as the type is concerned.
+    pub fn can_flow(&self, now_ns: u64) -> bool {
+        self.rule.is_some()
+            && self.fuse() == Fuse::Closed
+            && self.bound_events > 0
+            && !self.health.is_suspect()
+            && !self.health.is_silent(now_ns)
+    }
+
+    /// Whether it has nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.waiting_events() == 0 && self.granting == 0
+    }
+
+    /// Whether what waits here is held back for longer than it takes to ask for it: by a limit, a fuse or a downstream.
+    pub fn is_held_back(&self, hold_max_ns: u64, now_ns: u64) -> bool {
+        let passes = now_ns.saturating_sub(self.passed_ns) <= hold_max_ns && self.bound_events > 0;
+        !passes || self.is_limited
+    }
+
     pub fn push(&mut self, key: Key, record: &mut InFlightRecord, now_ns: u64) {
-        if self.events == 0 {
+        if self.waiting_events() == 0 {
             self.passed_ns = now_ns;
         }
         record.place = Place::Lane;
@@ -129,17 +178,23 @@ impl Lane {
         }
     }
 
-    /// Whether it is time to ask the limiter for events that wait. Fewer events than a batch gather behind a call,
-    /// unless they must not.
-    pub fn is_ready(&mut self, batch: u32, may_gather: bool, now_ns: u64) -> bool {
-        if self.events == 0 || now_ns < self.ask_at_ns || self.fuse() != Fuse::Closed || self.rule.is_none() {
-            return false;
+    /// How many events of at most a batch to ask the limiter for; 0 while it is not time. Fewer events than a batch
+    /// gather behind a call, unless they must not. A type whose last call has decided nothing is asked for a few.
+    pub fn wants(&mut self, batch: u32, may_gather: bool, now_ns: u64) -> u32 {
+        let askable = self.events + self.again.make_due(now_ns);
+        let is_shut = self.fuse() != Fuse::Closed || self.rule.is_none();
+        if askable == 0 || now_ns < self.ask_at_ns || is_shut || self.is_probing {
+            return 0;
         }
-        if may_gather && self.calls > 0 && self.events < u64::from(batch) {
+        let wanted = u32::try_from(askable).unwrap_or(batch).min(batch);
+        if self.health.is_suspect() {
+            return wanted.min(PROBE_EVENTS);
+        }
+        if may_gather && self.calls > 0 && wanted < batch {
             let since_ns = *self.gathering_since_ns.get_or_insert(now_ns);
-            return now_ns.saturating_sub(since_ns) >= GATHER_NS;
+            return if now_ns.saturating_sub(since_ns) >= GATHER_NS { wanted } else { 0 };
         }
-        true
+        wanted
     }
 
     /// The limiter was asked for `wanted` events and let `granted` of them pass.
@@ -151,32 +206,32 @@ impl Lane {
         }
     }
 
-    /// A short wait is held, a longer one goes back: then says why. What a fuse or a limit sends back is never
-    /// archived for it.
-    pub fn wait(&mut self, wait: Wait, hold_max_ms: u64, limiter: &Limiter, now_ns: u64) -> Option<Cause> {
-        match wait {
-            Wait::For(wait) if wait <= Duration::from_millis(hold_max_ms) => {
-                let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-                self.ask_at_ns = now_ns + wait_ns.max(self.ask_every_ns);
-                None
-            }
-            Wait::For(_) => Some(Cause::Limit),
-            Wait::Never => match limiter.fuse(self.id) {
-                LimiterFuse::Pause => {
-                    self.ask_at_ns = now_ns + ASK_FUSE_AGAIN_NS;
-                    None
-                }
-                LimiterFuse::Divert => Some(Cause::Fuse),
-                LimiterFuse::Closed => Some(Cause::Limit),
-            },
-        }
+    /// Waits as the limiter says: however long it takes, what waits stays here. Only a fuse that diverts sends it back:
+    /// then says so.
+    pub fn wait(&mut self, wait: Wait, limiter: &Limiter, now_ns: u64) -> Option<Cause> {
+        let wait_ns = match wait {
+            Wait::For(wait) => u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX).min(ASK_MAX_NS),
+            Wait::Never if limiter.fuse(self.id) == LimiterFuse::Divert => return Some(Cause::Fuse),
+            Wait::Never => ASK_SHUT_AGAIN_NS,
+        };
+        self.ask_at_ns = now_ns + wait_ns.max(self.ask_every_ns);
+        None
     }
 
-    /// Cuts `events` events off the front, across records.
+    /// Cuts `events` events, across records: half of them from those that are asked for again, as far as there are any,
+    /// so that events which fail each time do not stand before those that would not.
     pub fn cut(&mut self, table: &mut InFlightTable, events: u32) -> (Vec<Bytes>, Vec<Segment>) {
         let mut out = Vec::with_capacity(events as usize);
         let mut segments = Vec::new();
         let mut left = events;
+        let new = u64::from(events / 2).min(self.events);
+        for undecided in self.again.cut(u64::from(events) - new) {
+            let count = u32::try_from(undecided.events.len()).unwrap_or(u32::MAX);
+            left = left.saturating_sub(count);
+            out.extend(undecided.events);
+            let (key, failures) = (Some(undecided.key), undecided.failures);
+            segments.push(Segment { key, events: count, failures });
+        }
         while left > 0 {
             let Some(&key) = self.queue.front() else { break };
             let Some(record) = table.get_mut(key).filter(|record| record.place == Place::Lane) else {
@@ -186,62 +241,66 @@ impl Lane {
             // Every record was walked from end to end on arrival, so cutting does not fail.
             let taken = record.cut(left, &mut out).unwrap_or(0);
             self.events = self.events.saturating_sub(u64::from(taken));
+            let failures = record.failures;
             if record.uncut == 0 || taken == 0 {
                 record.place = Place::Gone;
                 self.bytes = self.bytes.saturating_sub(record.payload.len() as u64);
                 self.queue.pop_front();
             }
             left -= taken;
-            segments.push(Segment { key: Some(key), events: taken });
+            segments.push(Segment { key: Some(key), events: taken, failures });
         }
         (out, segments)
     }
 
-    /// A grant call of so many events begins.
-    pub fn call_begins(&mut self, events: u64) {
+    /// A grant call of so many events begins; says whether it is a probe, the only call while its type is suspect.
+    pub fn call_begins(&mut self, events: u64, now_ns: u64) -> bool {
         self.granting += events;
         self.calls += 1;
+        self.health.call_begins(now_ns);
+        self.is_probing = self.health.is_suspect();
+        self.is_probing
     }
 
     /// A grant call of so many events was answered or given up.
-    pub fn call_ended(&mut self, events: u64) {
+    pub fn call_ended(&mut self, events: u64, is_probe: bool, now_ns: u64) {
         self.granting -= events;
         self.calls -= 1;
+        self.is_probing &= !is_probe;
+        self.health.call_ended(self.calls > 0, now_ns);
     }
 
-    /// A call was answered. Where nothing at all was decided the downstream is not well: it is asked less often.
-    pub fn downstream_answered(&mut self, has_decided: bool, now_ns: u64) {
-        if has_decided {
-            self.backoff_ns = 0;
-            return;
+    /// A call was answered, or given up. Where nothing at all was decided the type is asked for less often.
+    pub fn answered(&mut self, answer: CallAnswer, now_ns: u64) {
+        let wait_ns = self.health.answered(answer, now_ns);
+        if wait_ns > 0 {
+            self.ask_at_ns = self.ask_at_ns.max(now_ns + wait_ns);
         }
-        self.backoff_ns = (self.backoff_ns * 2).clamp(BACKOFF_MIN_NS, BACKOFF_MAX_NS);
-        self.ask_at_ns = self.ask_at_ns.max(now_ns + self.backoff_ns);
+    }
+
+    /// An event that was not decided stays here, and is asked for again at `at_ns` or later.
+    pub fn ask_again(&mut self, key: Key, failures: u32, event: Bytes, at_ns: u64) {
+        self.again.push_one(key, failures, event, at_ns);
+    }
+
+    /// Events that nobody has answered for stay here, and are asked for again.
+    pub fn ask_all_again(&mut self, unanswered: UndecidedEvents, now_ns: u64) {
+        self.again.push(unanswered, now_ns);
+    }
+
+    /// Takes out the events that wait to be asked for again, of the records that `leaves` names.
+    pub fn take_undecided(&mut self, leaves: impl Fn(Key) -> bool) -> Vec<UndecidedEvents> {
+        self.again.take(leaves)
+    }
+
+    /// Forgets events of records that are no longer in flight.
+    pub fn forget_gone(&mut self, table: &InFlightTable) {
+        self.again.forget_gone(table);
     }
 
     /// The records that wait, the oldest first.
     pub fn waiting(&self, table: &InFlightTable) -> Vec<Key> {
         self.queue.iter().copied().filter(|&key| waits(table, key)).collect()
-    }
-
-    /// The records, the latest first, that no longer pass within `hold_max` since a limit was cut. One record may
-    /// be larger than the bound; it stays, or nothing would ever pass.
-    pub fn excess(&self, table: &InFlightTable) -> Vec<Key> {
-        let mut excess = self.events.saturating_sub(self.bound_events.max(1));
-        let mut keys = Vec::new();
-        let mut latest = self.queue.iter().rev();
-        while excess > 0
-            && let Some(&key) = latest.next()
-        {
-            let record = table.get(key).filter(|record| record.place == Place::Lane);
-            let Some(events) = record.map(|record| u64::from(record.uncut)) else { continue };
-            if excess < events && self.bound_events > 0 {
-                break;
-            }
-            excess = excess.saturating_sub(events);
-            keys.push(key);
-        }
-        keys
     }
 
     /// Frees the keys of records that went elsewhere (I9): while nothing passes here none is passed over. There is
@@ -254,14 +313,20 @@ impl Lane {
 
     /// When it is worth asking for it again; `None` where nothing waits or nothing may pass by itself.
     pub fn wants_to_go_ns(&self) -> Option<u64> {
+        if self.fuse() != Fuse::Closed || self.is_probing {
+            return None;
+        }
         let gathered_ns = self.gathering_since_ns.map_or(0, |since_ns| since_ns + GATHER_NS);
-        (self.events > 0 && self.fuse() == Fuse::Closed).then(|| self.ask_at_ns.max(gathered_ns))
+        let has_some = self.events > 0 || self.again.due_events() > 0;
+        let at_ns = if has_some { Some(0) } else { self.again.next_due_ns() };
+        at_ns.map(|at_ns| at_ns.max(self.ask_at_ns).max(gathered_ns))
     }
 
-    /// Bounds it by what its type may pass within `hold_max`.
+    /// Bounds it: what may wait here, and what its type may pass within `hold_max`.
     pub fn set_bounds(&mut self, pacing: &Pacing, may_pass_per_s: f64) {
         let most = u64::from(pacing.lane_events_max);
-        self.bound_bytes = pacing.lane_bytes_max;
+        self.most_events = most;
+        self.most_bytes = pacing.lane_bytes_max;
         self.bound_events = match self.fuse() {
             Fuse::Pause => most,
             // 0 where nothing may pass at all; else at least a call's worth, so that calls stay whole.

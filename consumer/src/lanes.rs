@@ -1,18 +1,21 @@
 //! All lanes: one bounded queue per bonus type between fetch and grant, so that a slow type cannot block another.
 //!
-//! - Bound: what the type may pass within `hold_max`, at most `lane_events_max` events and `lane_bytes_max`
-//!   bytes. So a record that is let in waits no longer than `hold_max` for its own limit, and room opens at the pace
-//!   at which the lane passes: fetching what fits is fetching at that pace.
-//! - Order: lanes are served by priority, so what the global bucket has goes to cash first.
+//! - Bounds: the fetch follows what the type may pass within `hold_max`, so that it is as fast as the lane. Where
+//!   another type must not wait behind this one, more comes in, up to `lane_events_max` events and `lane_bytes_max`
+//!   bytes. What a full lane cannot take is held beyond them if no other type could flow, and the fetch waits; it goes
+//!   back only where it would block a type that could.
+//! - Order: lanes are served by priority, so what the global bucket has goes to cash first; across the topics of a
+//!   process the limiter sees to it.
 //! - Grants in flight: half of `in_hand_max` is shared by all lanes, the other half is split into a part for each,
 //!   so a type whose downstream hangs leaves the others theirs.
 
+use crate::health::{CallAnswer, ServiceHealth};
 use crate::in_flight::{InFlightRecord, InFlightTable, Key};
 use crate::lane::Lane;
 use crate::stats::{Cause, TypeStats};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
-use windfall_contract::rules::{Fuse, Pacing, Rules};
+use windfall_contract::rules::{Fuse, Pacing, Route, Rules};
 use windfall_limiter::{Limiter, Now};
 
 /// The lanes, by index. An index stays with its type as long as the consumer runs.
@@ -21,6 +24,7 @@ pub(crate) struct Lanes {
     all: Vec<Lane>,
     /// Indices by priority.
     by_priority: Vec<usize>,
+    service: ServiceHealth,
     last_found: usize,
 }
 
@@ -29,7 +33,7 @@ pub(crate) struct Lanes {
 pub(crate) enum Entry {
     /// It waits there.
     Waits,
-    /// The lane has no room for it.
+    /// The lane is full, and another type could flow that must not wait behind it.
     Full(Cause),
     /// The rules have no lane for it, or its fuse diverts it.
     Closed(Cause),
@@ -42,13 +46,19 @@ pub(crate) struct Admission {
     pub granted: u32,
     /// All that was asked for was granted, so more may pass.
     pub may_ask_again: bool,
-    /// What is left in the lane goes back to a queue, for this cause.
+    /// What waits in the lane goes back to a queue, for this cause.
     pub send_rest_back: Option<Cause>,
 }
 
 impl Lanes {
     /// Takes over the types of new rules. Lanes stay for types that went, so that what waits there finds its way.
-    pub fn apply(&mut self, rules: &Rules, limiter: &Limiter, stats: impl Fn(&str) -> Arc<TypeStats>) {
+    pub fn apply(
+        &mut self,
+        rules: &Rules,
+        topic: &str,
+        limiter: &Limiter,
+        stats: impl Fn(&str) -> Arc<TypeStats>,
+    ) {
         for name in rules.limits.types.keys() {
             if self.all.iter().all(|lane| *lane.name != **name) {
                 self.all.push(Lane::new(name, limiter.type_id(name), stats(name)));
@@ -57,6 +67,7 @@ impl Lanes {
         for lane in &mut self.all {
             lane.rule = rules.limits.types.get(&*lane.name).copied();
             lane.ask_at_ns = 0;
+            lane.may_come = may_come(rules, topic, &lane.name);
         }
         self.by_priority = (0..self.all.len()).collect();
         self.by_priority.sort_by_key(|&at| self.all[at].rule.map_or(u8::MAX, |rule| rule.priority));
@@ -87,9 +98,14 @@ impl Lanes {
             return Entry::Closed(Cause::Fuse);
         }
         if !lane.has_room_for(record) {
-            return Entry::Full(lane.why_not_held());
+            let cause = lane.why_not_held();
+            if record.lane.is_some_and(|at| self.could_another_flow(at, now_ns)) {
+                return Entry::Full(cause);
+            }
         }
-        lane.push(key, record, now_ns);
+        if let Some(at) = record.lane {
+            self.all[at].push(key, record, now_ns);
+        }
         Entry::Waits
     }
 
@@ -102,24 +118,75 @@ impl Lanes {
         limiter: &Limiter,
         now_ns: u64,
     ) -> Option<Admission> {
-        let batch = pacing.grant_batch;
-        if !self.all[at].is_ready(batch, may_gather, now_ns) {
-            return None;
-        }
-        let room = self.room_to_grant(at, pacing.in_hand_max);
-        let lane = &mut self.all[at];
-        let wanted = u32::try_from(lane.events.min(room)).unwrap_or(batch).min(batch);
+        let wanted = self.all[at].wants(pacing.grant_batch, may_gather, now_ns);
         if wanted == 0 {
             return None;
         }
+        let room = self.room_to_grant(at, pacing.in_hand_max);
+        let wanted = u32::try_from(room).unwrap_or(wanted).min(wanted);
+        if wanted == 0 {
+            return None;
+        }
+        let lane = &mut self.all[at];
         let admission = limiter.admit(lane.id, wanted, Now(now_ns));
         let granted = admission.granted;
         lane.was_answered(wanted, granted, now_ns);
         let send_rest_back = match granted < wanted {
-            true => lane.wait(admission.wait, pacing.hold_max_ms, limiter, now_ns),
+            true => lane.wait(admission.wait, limiter, now_ns),
             false => None,
         };
         Some(Admission { granted, may_ask_again: granted == wanted, send_rest_back })
+    }
+
+    /// Takes in what the answer to a call of a lane says about those who gave it.
+    pub fn answered(&mut self, at: usize, answer: CallAnswer, now_ns: u64) {
+        self.service.answered(answer, now_ns);
+        self.all[at].answered(answer, now_ns);
+    }
+
+    /// Looks for calls that are not answered. A type whose last calls had been answered until then is a reason to doubt
+    /// the service.
+    pub fn look(&mut self, now_ns: u64) {
+        let is_silent = |lane: &Lane| lane.health.is_silent(now_ns) && !lane.health.is_suspect();
+        if self.all.iter().any(is_silent) {
+            self.service.is_silent(now_ns);
+        }
+    }
+
+    /// Whether a type could flow now, if there were events of it.
+    pub fn can_flow(&self, at: usize, now_ns: u64) -> bool {
+        self.service.is_up(now_ns) && self.all[at].can_flow(now_ns)
+    }
+
+    /// Whether any type could.
+    pub fn can_any_flow(&self, now_ns: u64) -> bool {
+        (0..self.all.len()).any(|at| self.can_flow(at, now_ns))
+    }
+
+    /// Whether a type other than this one could, of which events may come with the topic.
+    pub fn could_another_flow(&self, at: usize, now_ns: u64) -> bool {
+        (0..self.all.len())
+            .any(|other| other != at && self.all[other].may_come && self.can_flow(other, now_ns))
+    }
+
+    /// Whether a type other than this one has been granted since `since_ns` and still is, without a break since
+    /// `flows_ns`.
+    pub fn does_another_flow(&self, at: usize, since_ns: u64, flows_ns: u64, now_ns: u64) -> bool {
+        let flows = |(other, lane): (usize, &Lane)| {
+            other != at
+                && lane.health.has_decided_since(since_ns)
+                && lane.health.flows_since(flows_ns)
+                && self.can_flow(other, now_ns)
+        };
+        self.all.iter().enumerate().any(flows)
+    }
+
+    /// Whether a type other than this one could flow and has nothing to do, so that it may wait for the fetch.
+    pub fn does_another_starve(&self, at: usize, now_ns: u64) -> bool {
+        let starves = |(other, lane): (usize, &Lane)| {
+            other != at && lane.may_come && lane.is_idle() && self.can_flow(other, now_ns)
+        };
+        self.all.iter().enumerate().any(starves)
     }
 
     /// Why all that waits in a lane goes back, where its type is diverted or no longer known.
@@ -145,6 +212,11 @@ impl Lanes {
         self.all.iter()
     }
 
+    /// Forgets events of records that are no longer in flight.
+    pub fn forget_gone(&mut self, table: &InFlightTable) {
+        self.all.iter_mut().for_each(|lane| lane.forget_gone(table));
+    }
+
     /// Frees the keys of records that went elsewhere.
     pub fn compact(&mut self, table: &InFlightTable) {
         self.all.iter_mut().for_each(|lane| lane.compact(table));
@@ -157,6 +229,18 @@ impl Lanes {
         let shared_used: u64 = self.all.iter().map(|other| other.granting.saturating_sub(own)).sum();
         own.saturating_sub(self.all[at].granting) + (most - own * lanes).saturating_sub(shared_used)
     }
+}
+
+/// Whether events of a type may come with a topic. Where the rules route nothing through the topic, any may: it is
+/// drained, and what lies in it came under other rules.
+fn may_come(rules: &Rules, topic: &str, bonus_type: &str) -> bool {
+    let leads_here = |route: &Route| {
+        let queues = std::iter::once(&route.queue).chain(&route.requeue);
+        let mut queues = queues.filter_map(|name| rules.queues.get(name));
+        queues.any(|queue| queue.master == topic || queue.backup == topic)
+    };
+    let mut routes = rules.routes.iter().filter(|route| leads_here(route)).peekable();
+    routes.peek().is_none() || routes.any(|route| route.bonus_type.matches(bonus_type))
 }
 
 impl Index<usize> for Lanes {

@@ -10,13 +10,13 @@
 //! 2. **Window** ([`window`]). The record gets a ticket. The committed offset of a partition never passes a
 //!    record whose ticket is not finished (I3), and the ticket is finished when each of its events is credited,
 //!    archived, or stored elsewhere: in a queue that has acknowledged it, or in the [`spill_log`], synced.
-//! 3. **Lane.** There is one lane per bonus type, bounded to what the type may pass within `hold_max`. Records that
-//!    are not due wait in a delay queue beside the lanes.
+//! 3. **Lane.** There is one bounded lane per bonus type. Records that are not due wait in a delay queue beside the
+//!    lanes.
 //! 4. **Grant.** Lanes are served by priority. What the limiter admits is cut off the front, in parts of a record
 //!    where it must be, and granted in batches across records, in several calls at a time.
-//! 5. **Settle.** Events are settled one by one. An event that was not decided goes back to a queue: with attempt + 1,
-//!    with a delay that doubles, and with failures + 1 only if the grant itself failed. Events with the same past
-//!    travel together, so requeued records stay packed.
+//! 5. **Settle.** Events are settled one by one. An event that was not decided waits in its lane and is asked for again.
+//!    Only an event whose own grant failed goes back to a queue: with attempt + 1, failures + 1 and a delay that
+//!    doubles. Events with the same past travel together, so requeued records stay packed.
 //!
 //! # Who owns which rule
 //! Each file owns the state of one rule and returns what it has decided; none reaches into another. `flow` hands a
@@ -26,6 +26,9 @@
 //! |---|---|
 //! | which records are in flight, and when one is finished | `in_flight` |
 //! | what waits for its limit, and how much may | `lane`, `lanes` |
+//! | what was asked for, was not decided, and waits in its lane to be asked for again | `ask_again` |
+//! | whether the reward service and the downstream of each type answer, and so which types could flow | `health` |
+//! | which records go back at their deadline, and which wait on | `head_of_line` |
 //! | what waits for its due time | `delay_queue` |
 //! | which grant calls are open, and who waits for their answers | `grant_calls` |
 //! | what goes back to a queue, packed how, and when it is due again | `retry_state`, `outbox`, `requeue_delay` |
@@ -42,23 +45,36 @@
 //! # Rules
 //! - **Nothing is archived for a limit or a fuse.** An event is archived only after more than `max_failures` failed
 //!   grants, or when its type stays unknown for as many tries.
-//! - **Fuses.** With `pause` an event is held in its lane until the head-of-line deadline or until the lane is full,
-//!   and then requeued. With `divert` it is requeued at once, and so is what waited in the lane.
-//! - **Head of line.** A record whose own work is older than `deadline` goes back, both what waits and what is in a
-//!   grant call. The late answer is not waited for (the order number makes a second grant harmless), and a call to
-//!   which nobody listens is cancelled.
-//! - **Pace.** A lane that is a quarter of the topic or more holds the fetch back when it is full, so that a busy
-//!   downstream costs no requeues. A partition that holds nothing but records for a full lane is paused. When a
-//!   limit or a fuse is what holds the lane back, and another type has nothing left to do, the fetch goes on and
-//!   the overflow is requeued, at most `churn_per_s` records per second.
+//! - **Waiting is not copying.** What waits for a limit, a fuse, its due time or a downstream waits in memory within
+//!   bounds, and beyond them in the broker. While no type could flow, nothing is written back: in an outage all of it
+//!   stays where it is, a few events of each type are asked for every second, and the first decision opens the lane.
+//! - **Failures.** A grant has failed if the downstream says no to the event, or leaves it without an answer while it
+//!   decides others of its type. Where nothing of a type is decided, a time-out is unknown and no failure; after five
+//!   such calls the type's breaker is open, and what the downstream says no to is counted but waits in place.
+//! - **Fuses.** With `pause` an event is held in its lane like one that waits for a limit. With `divert` it is requeued
+//!   at once, and so is what waited in the lane.
+//! - **Head of line.** A record whose own work is older than `deadline` goes back if it holds up work that is done: if
+//!   its type is granted nothing while another one is, or if its own grant is not decided while others of its type are.
+//!   The late answer is not waited for (the order number makes a second grant harmless), and a call to which nobody
+//!   listens is cancelled. A window that can take no more gives back its oldest records if any type could flow.
+//! - **Pace.** A lane that is a quarter of the topic or more holds the fetch back when it has what passes within
+//!   `hold_max`. A partition that holds nothing but records for such a lane is paused. When a limit, a fuse or a
+//!   downstream holds the lane back, and another type that could flow has nothing left to do, the fetch goes on: into
+//!   memory up to `lane_events_max` and `lane_bytes_max`, and beyond them the overflow is requeued, at most
+//!   `churn_per_s` records per second and each once per its delay. When copies come round and nothing else comes
+//!   with them, the next look comes half a minute later.
+//! - **Due times.** A record that is not due is not written back for its age. It goes back once at most, where the delay
+//!   queue is full and a type could flow. A due time further ahead than any delay (`requeue_delay_max`, or ten minutes
+//!   where a downstream asks for more) was set by a wrong clock: it is brought back to that bound, and counted.
 //! - **In flight.** At most `in_hand_max` events are in calls; half of that number is split among the types, so a type
 //!   whose downstream hangs leaves the others their part.
 //! - **Fleet** ([`SharedLimiter`]). The share of each limit is the partitions owned ÷ those of all topics that the rules
 //!   name, draining ones too; for two minutes after a change of the topics, the smaller part counts. It is lowered before a
 //!   revoked partition can go. An instance that has not polled within the session time-out admits nothing, and its
 //!   partitions no longer count for the other topics of its process.
-//! - **Priority across topics.** Within a topic, cash asks first. Two topics of one process share the global
-//!   bucket as they ask.
+//! - **Priority across topics.** While the global limit is short, the limiter that all topics of a process share serves
+//!   the lower priority number first, whichever topic asks. A type that waits longer than 200 ms gets one event in 20
+//!   of those that pass before it.
 //!
 //! # Panics
 //! A [`Supervisor`] opens the broker's consumer, for as long as that takes, and starts the loop again after a panic,
@@ -109,6 +125,7 @@
 //! `examples/consume.rs` is a whole program on the embedded broker.
 
 mod archive;
+mod ask_again;
 mod broker_link;
 mod caught;
 mod consumer;
@@ -117,6 +134,8 @@ mod dispatch;
 mod drain;
 mod flow;
 mod grant_calls;
+mod head_of_line;
+mod health;
 mod in_flight;
 mod lane;
 mod lanes;

@@ -1,6 +1,6 @@
-//! How much is fetched: as much as the lanes can take, and a little more where one of them must not block another.
+//! How much is fetched: as much as the lanes can take, and a little more where one of them must not block another that
+//! could flow now.
 
-use crate::lane::Lane;
 use crate::lanes::Lanes;
 use crate::options::Options;
 use crate::units::NS_PER_MS;
@@ -10,6 +10,11 @@ use windfall_contract::rules::Pacing;
 const FETCH_RECORDS_MIN: usize = 8;
 /// The first poll, when nothing is known of the records.
 const FETCH_RECORDS_FIRST: usize = 64;
+/// Where all that came round was of full lanes, the next look for another type comes so much later.
+const LOOK_AGAIN_NS: u64 = 30_000 * NS_PER_MS;
+/// So many copies in a row end the first look, and so many each later one. A copy carries up to 256 events.
+const LOOK_COPIES: u32 = 64;
+const LOOK_COPIES_AGAIN: u32 = 4;
 /// Churn that may be owed before the fetch waits.
 const CHURN_AHEAD_NS: u64 = 50 * NS_PER_MS;
 /// The most that the fetch waits for churn.
@@ -21,6 +26,10 @@ pub(crate) struct Pace {
     fetch_records_max: usize,
     churn_each_ns: u64,
     churn_until_ns: u64,
+    /// Copies that came round to a full lane since events of a type that flows came.
+    came_round: u32,
+    /// Nobody looks behind a full lane before.
+    look_at_ns: u64,
     /// Records that came lately; a moving sum over the last polls.
     recent_records: u64,
     /// Events that came lately, by lane.
@@ -33,6 +42,8 @@ impl Pace {
             fetch_records_max: options.fetch_records_max,
             churn_each_ns: 1_000 * NS_PER_MS / options.churn_per_s.max(1),
             churn_until_ns: 0,
+            came_round: 0,
+            look_at_ns: 0,
             recent_records: 0,
             recent_events: Vec::new(),
         }
@@ -55,6 +66,22 @@ impl Pace {
         self.recent_events[lane] += u64::from(events);
     }
 
+    /// Events of a type that flows came.
+    #[inline]
+    pub fn found_others(&mut self) {
+        self.came_round = 0;
+    }
+
+    /// A copy came round and found its lane as full as before. Where many do and nothing else comes, nothing else is
+    /// there: it is no use to look behind the full lane again soon, and then a shorter look will do.
+    pub fn came_round(&mut self, now_ns: u64) {
+        self.came_round += 1;
+        if self.came_round >= LOOK_COPIES {
+            self.came_round = LOOK_COPIES - LOOK_COPIES_AGAIN;
+            self.look_at_ns = now_ns + LOOK_AGAIN_NS;
+        }
+    }
+
     /// A record goes back because there is no room for it: this counts against `churn_per_s`. A lane that is emptied
     /// at once does not stop the fetch for longer than `CHURN_OWED_MAX_NS`.
     pub fn churned(&mut self, now_ns: u64) {
@@ -64,9 +91,9 @@ impl Pace {
 
     /// How many records the lanes can take. A lane that is a quarter of what comes, or more, counts: the fetch
     /// waits until a quarter of it is free, and brings no more than fits even if all of it is for that lane. Room
-    /// opens as fast as the lanes pass, so the fetch follows them. What smaller lanes cannot take goes back.
+    /// opens as fast as the lanes pass, so the fetch follows them. Smaller lanes take more than passes within `hold_max`.
     pub fn records_to_fetch(&self, lanes: &Lanes, pacing: &Pacing, now_ns: u64) -> usize {
-        if self.churn_until_ns > now_ns + CHURN_AHEAD_NS {
+        if self.churn_until_ns > now_ns + CHURN_AHEAD_NS || must_wait(lanes, now_ns) {
             return 0;
         }
         let most = self.fetch_records_max;
@@ -75,21 +102,26 @@ impl Pace {
             return FETCH_RECORDS_FIRST.min(most);
         }
         let events_per_record = (recent / self.recent_records).max(1);
-        let large = lanes.iter().zip(&self.recent_events).filter(|(_, came)| **came * 4 >= recent);
-        let fit = large.map(|(lane, _)| match lane.records_that_fit(events_per_record) {
-            0 if self.may_overflow(lane, lanes, pacing, now_ns) => FETCH_RECORDS_MIN,
+        let hold_max_ns = pacing.hold_max_ms.saturating_mul(NS_PER_MS);
+        let large =
+            lanes.iter().enumerate().zip(&self.recent_events).filter(|(_, came)| **came * 4 >= recent);
+        let fit = large.map(|((at, lane), _)| match lane.records_that_fit(events_per_record) {
+            // A type that could flow may wait behind what a limit, a fuse or a downstream holds back. What only waits
+            // for its turn with a busy downstream paces its topic.
+            0 if now_ns >= self.look_at_ns
+                && lane.is_held_back(hold_max_ns, now_ns)
+                && lanes.does_another_starve(at, now_ns) =>
+            {
+                FETCH_RECORDS_MIN
+            }
             records => usize::try_from(records).unwrap_or(most),
         });
         fit.min().unwrap_or(most).min(most)
     }
+}
 
-    /// Whether more may come in although a large lane is full, and go back, so that it does not block another
-    /// type: when nothing passes there, or when a limit holds it back and a type that came lately has nothing
-    /// left to do. A lane that a busy downstream holds back paces its topic.
-    fn may_overflow(&self, full: &Lane, lanes: &Lanes, pacing: &Pacing, now_ns: u64) -> bool {
-        let hold_max_ns = pacing.hold_max_ms.saturating_mul(NS_PER_MS);
-        let passes = now_ns.saturating_sub(full.passed_ns) <= hold_max_ns && full.bound_events > 0;
-        let starves = |(lane, came): (&Lane, &u64)| lane.events == 0 && *came > 0;
-        !passes || full.is_limited && lanes.iter().zip(&self.recent_events).any(starves)
-    }
+/// A lane is full, and no other type could flow, so that nothing is gained by a fetch.
+fn must_wait(lanes: &Lanes, now_ns: u64) -> bool {
+    let mut full = lanes.iter().enumerate().filter(|(_, lane)| lane.is_full());
+    full.any(|(at, _)| !lanes.could_another_flow(at, now_ns))
 }

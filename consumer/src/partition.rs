@@ -111,7 +111,7 @@ impl Partition {
         };
     }
 
-    /// A record's own work begins: no other one of this partition began later.
+    /// A record's own work begins, or it is held for another deadline: no other one of this partition began later.
     pub fn work_begins(&mut self, key: Key) {
         self.order.push_back(key);
     }
@@ -127,10 +127,15 @@ impl Partition {
         None
     }
 
-    /// Takes the records whose own work began at `before_ns` or earlier and is not finished.
+    /// Takes the records that are held since `before_ns` or earlier and are not finished.
     pub fn take_older(&mut self, table: &InFlightTable, before_ns: u64, out: &mut Vec<Key>) {
-        while self.oldest_since_ns(table).is_some_and(|since_ns| since_ns <= before_ns) {
-            out.extend(self.order.pop_front());
+        while let Some(&key) = self.order.front() {
+            match table.get(key) {
+                Some(record) if record.held_since_ns > before_ns => break,
+                Some(_) => out.push(key),
+                None => {}
+            }
+            self.order.pop_front();
         }
     }
 
@@ -211,25 +216,37 @@ impl Partition {
         self.window.pass(next_offset);
     }
 
+    /// Whether the window takes no more before its oldest record is finished.
+    pub fn spans_too_much(&mut self) -> bool {
+        self.window.next_offset() - self.window.advance() > SPAN_MAX
+    }
+
     pub fn is_paused(&self) -> bool {
         self.paused_ns.is_some()
     }
 
     /// Decides whether the intake is to be paused from now on; says whether that is a change. It is paused while the
     /// partition holds nothing but records for a lane that is half full, until the lane is at a quarter, or until
-    /// `hold_max` is over, to see whether something else has come. A window that spans too much pauses it too.
+    /// `hold_max` is over, to see whether something else has come that could flow. A window that spans too much pauses it too.
     pub fn decide_pause(&mut self, lanes: &Lanes, pacing: &Pacing, now_ns: u64) -> bool {
         let hold_max_ns = pacing.hold_max_ms.saturating_mul(NS_PER_MS);
-        let spans_too_much = self.window.next_offset() - self.window.advance() > SPAN_MAX;
+        let spans_too_much = self.spans_too_much();
         let lane = self.run.map(|(at, length)| (&lanes[at], length));
+        let could_another = self.run.is_some_and(|(at, _)| lanes.could_another_flow(at, now_ns));
         let wants = match (lane, self.paused_ns) {
             _ if spans_too_much => true,
-            // A lane that passes nothing would never let it resume, and one that takes nothing is full and empty
-            // at once.
-            (Some((lane, _)), _) if lane.fuse() != Fuse::Closed || lane.bound_events == 0 => false,
-            (Some((lane, length)), None) => length >= RUN_TO_PAUSE && lane.events * 2 >= lane.bound_events,
+            // A lane that passes nothing would never let it resume.
+            (Some((lane, _)), _)
+                if lane.fuse() != Fuse::Closed || lane.bound_events == 0 || lane.health.is_suspect() =>
+            {
+                false
+            }
+            (Some((lane, length)), None) => {
+                length >= RUN_TO_PAUSE && lane.waiting_events() * 2 >= lane.bound_events
+            }
             (Some((lane, _)), Some(since_ns)) => {
-                lane.events * 4 > lane.bound_events && now_ns.saturating_sub(since_ns) < hold_max_ns
+                lane.waiting_events() * 4 > lane.bound_events
+                    && (now_ns.saturating_sub(since_ns) < hold_max_ns || !could_another)
             }
             (None, _) => false,
         };

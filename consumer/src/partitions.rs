@@ -87,11 +87,17 @@ impl Partitions {
         }
     }
 
-    /// Takes the records whose own work began at `before_ns` or earlier and is not finished.
+    /// Takes the records that are held since `before_ns` or earlier and are not finished.
     pub fn take_older(&mut self, table: &InFlightTable, before_ns: u64) -> Vec<Key> {
         let mut older = Vec::new();
         self.all.values_mut().for_each(|own| own.take_older(table, before_ns, &mut older));
         older
+    }
+
+    /// The partitions whose windows take no more before their oldest record is finished.
+    pub fn full_windows(&mut self) -> Vec<u32> {
+        let full = self.all.iter_mut().filter_map(|(&number, own)| own.spans_too_much().then_some(number));
+        full.collect()
     }
 
     /// What there is to commit with the next turn: what is owed, and all else when it is time for it.

@@ -157,6 +157,7 @@ impl RetryState {
     /// Waits for an answer; for ever where none is due. Cancel-safe.
     pub async fn next(&mut self) -> RetryAnswer {
         tokio::select! {
+            biased;
             (what, outcome) = self.requeues.next() => RetryAnswer::Requeued(what, outcome),
             Some(appended) = self.appends.join_next() => RetryAnswer::Appended(appended),
         }

@@ -30,15 +30,13 @@ impl Count {
 pub enum Cause {
     /// Its grant failed (counts towards `max_failures`).
     Failed,
-    /// The reward service was not able to decide (does not count).
-    Undecided,
-    /// Its wait for the limit would be longer than `hold_max`, or its lane was full.
+    /// Its lane was full of what waits for a limit or a downstream, and another type could flow.
     Limit,
-    /// The type's fuse is not closed.
+    /// The type's fuse diverts it, or is open while the lane is full and another type could flow.
     Fuse,
-    /// It is not due yet and could not be kept.
+    /// It is not due yet, could not be kept, and a type could flow.
     NotDue,
-    /// The head-of-line deadline passed.
+    /// The head-of-line deadline passed while something else flowed.
     Deadline,
     /// The rules do not know its type.
     UnknownType,
@@ -48,22 +46,13 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 8] = [
-        Self::Failed,
-        Self::Undecided,
-        Self::Limit,
-        Self::Fuse,
-        Self::NotDue,
-        Self::Deadline,
-        Self::UnknownType,
-        Self::Drain,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Failed, Self::Limit, Self::Fuse, Self::NotDue, Self::Deadline, Self::UnknownType, Self::Drain];
 
     /// For metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Failed => "failed",
-            Self::Undecided => "undecided",
             Self::Limit => "limit",
             Self::Fuse => "fuse",
             Self::NotDue => "not_due",
@@ -129,6 +118,16 @@ declare_metrics! {
         "Events written back to a queue, by cause" {
             /// Events written back, by cause.
             requeued_by: ByCause,
+        }
+        counter "windfall_undecided_events_total"
+        "Events whose grant was not decided and that wait in their lane to be asked for again" {
+            /// Events whose grant was not decided, and that wait in place to be asked for again.
+            pub undecided: Count,
+        }
+        counter "windfall_not_before_clamped_total"
+        "Records with a due time so far ahead that only a wrong clock can have set it" {
+            /// Records whose due time was brought back to the latest that anybody sets.
+            pub not_before_clamped: Count,
         }
         counter "windfall_requeued_records_total" ["outcome"]
         "Records written back to a queue: stored by a broker, or refused by every candidate queue" {
@@ -312,6 +311,11 @@ declare_metrics! {
         "Events that wait in the lane of their bonus type" {
             /// Events in its lane, now.
             pub lane_events: Count,
+        }
+        gauge "windfall_lane_breaker_open"
+        "1 while nothing of a bonus type is decided: its events wait, and a few are asked for now and then" {
+            /// 1 while the last calls have decided nothing.
+            pub breaker_open: Count,
         }
         counter "windfall_lane_finished_events_total" ["outcome"]
         "Events that left the lane of their bonus type, by outcome; `credited`: by this call or before" {

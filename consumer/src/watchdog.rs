@@ -22,7 +22,8 @@ pub(crate) fn look(flow: &mut Flow, now_ns: u64) {
     stats.delayed.set(flow.delay_queue.len() as u64);
     stats.events_granting.set(flow.lanes.iter().map(|lane| lane.granting).sum());
     for lane in flow.lanes.iter() {
-        lane.stats.lane_events.set(lane.events);
+        lane.stats.lane_events.set(lane.waiting_events());
+        lane.stats.breaker_open.set(u64::from(lane.health.is_open()));
     }
 }
 

@@ -268,9 +268,10 @@ pub struct Cap {
 /// How a consumer paces itself. `samples/rules.toml` gives each range; [`Pacing::default`] the defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pacing {
-    /// A wait up to this long is held in the lane; a longer one is requeued.
+    /// The fetch brings what passes within this time; more waits in the broker, or in memory where another type could
+    /// wait behind it.
     pub hold_max_ms: u64,
-    /// The oldest unfinished record of a partition is requeued when it is this old.
+    /// An unfinished record of this age is requeued if something else flows meanwhile.
     pub deadline_ms: u64,
     /// Delay of a requeued event; doubles with each attempt up to `requeue_delay_max_ms`.
     pub requeue_delay_ms: u64,
@@ -316,11 +317,19 @@ impl Default for Pacing {
 }
 
 impl Pacing {
-    /// How long a record that is not due waits in a consumer's memory at most: the longest delay that a write-back
-    /// sets, at most a minute, and no less than the head-of-line deadline. Commits of its partition wait for it, so a
-    /// record that is due later takes another trip through its queue and keeps its due time.
+    /// The longest delay that a downstream may ask for.
+    pub const DOWNSTREAM_DELAY_MAX_MS: u64 = 600_000;
+
+    /// The longest delay that a write-back sets by itself, and no less than the head-of-line deadline: a partition whose
+    /// commits wait for so long is no reason for an alarm.
     pub fn longest_delay_ms(&self) -> u64 {
-        self.requeue_delay_max_ms.min(60_000).max(self.deadline_ms)
+        self.requeue_delay_max_ms.max(self.deadline_ms)
+    }
+
+    /// How far ahead of its receipt a record may be due: the longest delay of a requeue, or the longest that a
+    /// downstream may ask for. A due time beyond it was set by a clock that is ahead, and is brought back to it.
+    pub fn not_before_ahead_max_ms(&self) -> u64 {
+        self.requeue_delay_max_ms.max(Self::DOWNSTREAM_DELAY_MAX_MS)
     }
 }
 

@@ -4,7 +4,9 @@
 //! For: a lane that holds `n` events asks [`Limiter::admit`] how many of them may go now and how long the rest
 //! has to wait. Rules and shares change while it runs; [`Limiter::apply`] and [`Limiter::set_share`] swap them
 //! under the same lock and carry every level over.
-//! Not for: waiting, queueing, ordering lanes by priority, counting partitions. There is no I/O, no task and no
+//! While the global bucket is short, types of a higher rank go first, across all who ask, and each other type keeps a
+//! floor of a twentieth of what passes before it.
+//! Not for: waiting, queueing, counting partitions. There is no I/O, no task and no
 //! clock in here: the caller says what time it is.
 //!
 //! # What it promises (I5)
@@ -76,6 +78,7 @@
 
 mod bucket;
 mod limiter;
+mod precedence;
 mod rule;
 
 pub use limiter::{Admission, Limiter, TypeId, Wait};

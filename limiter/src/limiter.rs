@@ -6,7 +6,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::bucket::{Bucket, Scale};
+use crate::precedence::{Precedence, Taken};
 use crate::{Fuse, Limit, Now, Share, TypeLimit};
+
+/// How soon to ask again where the global bucket has tokens that are kept for types of a higher rank.
+const KEPT_WAIT_NS: u64 = 1_000_000;
 
 /// Decides how many events may be granted now. `Send + Sync`; the consumers of a process share one in an `Arc`.
 ///
@@ -46,6 +50,7 @@ struct State {
     latest: Now,
     scale: Scale,
     global: Bucket,
+    precedence: Precedence,
     slots: Vec<Slot>,
     ids: HashMap<String, TypeId>,
 }
@@ -71,8 +76,8 @@ impl Limiter {
         let scale = Scale::new(Share::ALL);
         let mut bucket = Bucket::shut();
         bucket.set_limit(global, &scale, now);
-        let (slots, ids) = (Vec::new(), HashMap::new());
-        Self { state: Mutex::new(State { latest: now, scale, global: bucket, slots, ids }) }
+        let (precedence, slots, ids) = (Precedence::default(), Vec::new(), HashMap::new());
+        Self { state: Mutex::new(State { latest: now, scale, global: bucket, precedence, slots, ids }) }
     }
 
     /// The id of a type's name; the same one each time. Registers it, without a rule if it is new.
@@ -136,23 +141,39 @@ impl Limiter {
 
     /// Takes as many of `wanted` events as the type's bucket and the global one both hold, from both.
     ///
+    /// While the global bucket is short, it is taken from by priority, whoever asks first: types of a higher rank that
+    /// wait leave to the others what they do not need, and a twentieth of what passes before them.
+    ///
     /// What was granted is spent: there is no way to give it back.
     #[inline]
     pub fn admit(&self, id: TypeId, wanted: u32, now: Now) -> Admission {
         const NOTHING: Admission = Admission { granted: 0, wait: Wait::Never };
         let state = &mut *self.state.lock();
         let at = state.at(now);
-        let (scale, global) = (&state.scale, &mut state.global);
+        let (scale, global, precedence) = (&state.scale, &mut state.global, &mut state.precedence);
         let Some(slot) = state.slots.get_mut(usize::from(id.0)) else { return NOTHING };
         if slot.fuse != Fuse::Closed || slot.bucket.is_shut() || global.is_shut() {
             return NOTHING;
         }
         slot.bucket.fill(at);
         global.fill(at);
-        let granted = global.whole(slot.bucket.whole(wanted, scale), scale);
+        let own = slot.bucket.whole(wanted, scale);
+        let granted = match precedence.is_idle() {
+            true => global.whole(own, scale),
+            false => {
+                let there_are = global.whole(u32::MAX, scale);
+                own.min(precedence.may_take(id.0, slot.priority, there_are, at.0))
+            }
+        };
         slot.bucket.take(granted, scale);
         global.take(granted, scale);
         let filling_ns = slot.bucket.wait_ns(scale).max(global.wait_ns(scale));
+        if granted < own || !precedence.is_idle() {
+            let (priority, short) = (slot.priority, own - granted);
+            precedence.took(&Taken { slot: id.0, priority, granted, short, wait_ns: filling_ns }, at.0);
+        }
+        let is_kept = granted < own && filling_ns == 0;
+        let filling_ns = if is_kept { KEPT_WAIT_NS } else { filling_ns };
         let wait_ns = if filling_ns == 0 { 0 } else { filling_ns.saturating_add(at.0 - now.0) };
         Admission { granted, wait: Wait::For(Duration::from_nanos(wait_ns)) }
     }

@@ -64,6 +64,21 @@ impl Rng {
     }
 }
 
+/// What grants answer while something is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outage {
+    /// The store of the reward service cannot answer.
+    Store,
+    /// The reward service takes no more calls.
+    Busy,
+    /// Nothing answers at all until it is over; half of what was asked for is credited all the same.
+    Silent,
+    /// Each downstream is asked and does not answer; half of what was asked for is credited all the same.
+    Timeouts,
+    /// Each downstream answers that it takes nothing now.
+    Refusals,
+}
+
 /// How likely each trouble is, in per cent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Troubles {
@@ -126,6 +141,10 @@ pub struct World {
     pub state: Mutex<State>,
     pub troubles: Mutex<Troubles>,
     pub hanging_types: Mutex<BTreeSet<String>>,
+    /// Of all types, or of these.
+    pub outage: Mutex<Option<(Outage, Option<BTreeSet<String>>)>>,
+    /// What happened, in order: for the comparison of two runs.
+    pub trace: Mutex<Vec<String>>,
     pub grant_takes: Mutex<Duration>,
     pub dead_sink: AtomicBool,
     pub stuck_broker: AtomicBool,
@@ -160,6 +179,8 @@ impl World {
             state: Mutex::new(state),
             troubles: Mutex::default(),
             hanging_types: Mutex::default(),
+            outage: Mutex::default(),
+            trace: Mutex::default(),
             grant_takes: Mutex::default(),
             dead_sink: AtomicBool::new(false),
             stuck_broker: AtomicBool::new(false),
@@ -189,14 +210,32 @@ impl World {
         state.partitions[partition].push(Stored { offset, key: Bytes::new(), payload: payload.into() });
     }
 
+    /// The limiter of a new process.
+    pub fn new_limiter(&self) -> Arc<SharedLimiter> {
+        let limit = LimiterLimit { rate_per_s: 100_000_000, burst: 10_000_000 };
+        let now = Now(self.clock.now_ns());
+        Arc::new(SharedLimiter::new(Arc::new(Limiter::new(limit, now)), now))
+    }
+
     /// Starts a consumer that owns all partitions, as a new process would after the death of the last.
     pub fn start(self: &Arc<Self>, options: Options) -> ConsumerHandle {
-        spawn(self.parts(), options)
+        self.start_as("rain-a", self.new_limiter(), options)
+    }
+
+    /// The same with this name and limiter, which a process has for all its topics.
+    pub fn start_as(
+        self: &Arc<Self>,
+        topic: &str,
+        limiter: Arc<SharedLimiter>,
+        options: Options,
+    ) -> ConsumerHandle {
+        spawn(self.parts(topic, limiter), options)
     }
 
     /// The same, started again after panics, by a broker that may be away.
     pub fn supervise(self: &Arc<Self>, options: Options) -> Supervisor {
-        let Parts { topic, rewards, requeue_sink, spill_log, limiter, rules, clock, .. } = self.parts();
+        let Parts { topic, rewards, requeue_sink, spill_log, limiter, rules, clock, .. } =
+            self.parts("rain-a", self.new_limiter());
         let world = Arc::clone(self);
         let open = move || -> windfall_consumer::Opening {
             let world = Arc::clone(&world);
@@ -226,18 +265,15 @@ impl World {
         }
     }
 
-    fn parts(self: &Arc<Self>) -> Parts {
+    fn parts(self: &Arc<Self>, topic: &str, limiter: Arc<SharedLimiter>) -> Parts {
         self.assign_all();
         let (mono, wall) = (Arc::clone(&self.clock), Arc::clone(&self.clock));
         let clock = Clock::from_sources(move || mono.now_ns(), move || wall.wall_ms().cast_unsigned());
-        let limit = LimiterLimit { rate_per_s: 100_000_000, burst: 10_000_000 };
-        let now = Now(clock.monotonic_ns());
         let rules = Arc::clone(&self.rules);
-        let limiter = Arc::new(SharedLimiter::new(Arc::new(Limiter::new(limit, now)), now));
         *self.limiter.lock() = Some(Arc::clone(&limiter));
         let world = Arc::clone(self);
         Parts {
-            topic: "rain-a".into(),
+            topic: topic.to_owned(),
             source: Box::new(FakeConsumer(Arc::clone(self))),
             rewards: Arc::new(FakeRewards(Arc::clone(self))),
             requeue_sink: Arc::new(FakeSink(Arc::clone(self))),
@@ -556,7 +592,14 @@ impl Rewards for FakeRewards {
             }
             std::future::pending::<()>().await;
         }
+        while world.outage_of(bonus_type) == Some(Outage::Silent) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        if let Some(outage) = world.outage_of(bonus_type) {
+            return world.refuse(events, outage);
+        }
         let mut replies: Vec<_> = events.iter().map(|event| world.grant(event, &troubles)).collect();
+        world.note(|| format!("{bonus_type} {} from {}", events.len(), event::trade_no(&events[0]).unwrap()));
         *world.state.lock().granted_by_type.entry(bonus_type.to_owned()).or_default() += events.len() as u64;
         if world.luck(troubles.short_answer) {
             replies.truncate(events.len() / 2);
@@ -598,6 +641,34 @@ fn counted_in(world: &Arc<World>, events: u64) -> CountedOut {
 }
 
 impl World {
+    fn note(&self, what: impl FnOnce() -> String) {
+        let at_ms = self.clock.now_ns() / 1_000_000;
+        self.trace.lock().push(format!("{at_ms} {}", what()));
+    }
+
+    fn outage_of(&self, bonus_type: &str) -> Option<Outage> {
+        let outage = self.outage.lock();
+        let (kind, types) = outage.as_ref()?;
+        types.as_ref().is_none_or(|types| types.contains(bonus_type)).then_some(*kind)
+    }
+
+    fn refuse(&self, events: &[Bytes], outage: Outage) -> Vec<GrantReply> {
+        let reason = match outage {
+            Outage::Store | Outage::Silent => RetryReason::StoreUnavailable,
+            Outage::Busy => RetryReason::Busy,
+            Outage::Timeouts => RetryReason::DownstreamTimeout,
+            Outage::Refusals => RetryReason::DownstreamRetry,
+        };
+        if outage == Outage::Timeouts {
+            for event in events {
+                if self.luck(50) {
+                    self.credit(event);
+                }
+            }
+        }
+        vec![GrantReply::Retry { after_ms: 100, reason }; events.len()]
+    }
+
     fn credit(&self, event: &Bytes) -> GrantReply {
         let order = event::trade_no(event).unwrap().to_owned();
         let mut state = self.state.lock();
@@ -641,7 +712,7 @@ impl RequeueSink for FakeSink {
             return done(RequeueOutcome::Refused);
         }
         tokio::spawn(async move {
-            let late_ms = world.rng.lock().below(4);
+            let late_ms = drawn_for(&record.key).below(4);
             tokio::time::sleep(Duration::from_millis(late_ms)).await;
             world.store_requeued(&record);
             if !world.luck(troubles.lose_requeue_answer) {
@@ -665,6 +736,10 @@ impl World {
             state.violations.push(format!("a requeue record of {first} has the key {:?}", record.key));
         }
         state.requeued_records += 1;
+        let due_ms = head.not_before_ms - WALL_START_MS;
+        self.note(|| {
+            format!("copy of {first}, attempt {}, {} events, due {due_ms}", head.attempt, head.count)
+        });
         state.most_failures = state.most_failures.max(head.failures);
         state.most_attempts = state.most_attempts.max(head.attempt);
         for order in orders_of(&payload) {
@@ -673,9 +748,16 @@ impl World {
         }
         let partitions = state.partitions.len();
         drop(state);
-        let to = usize::try_from(self.rng.lock().below(partitions as u64)).unwrap();
+        let mut drawn = drawn_for(&record.key);
+        drawn.draw();
+        let to = usize::try_from(drawn.below(partitions as u64)).unwrap();
         self.append(to, record.payload.clone());
     }
+}
+
+/// Luck that belongs to a copy, and does not depend on which of two comes first.
+fn drawn_for(key: &[u8]) -> Rng {
+    Rng(key.iter().fold(7, |seed, byte| (seed ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)))
 }
 
 /// A record of `count` events of a type, with order numbers `prefix-n`.

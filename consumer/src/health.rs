@@ -1,0 +1,212 @@
+//! Whether the reward service answers, and the downstream of each bonus type: what tells an outage from an event that
+//! fails by itself.
+//!
+//! An event fails by itself while others of its type are decided. Where nothing is decided, nobody's grant has failed:
+//! the events wait in their lane, a small call asks for some of them now and then, and its first decision opens the
+//! lane again. A type whose downstream is away leaves the other types alone; where the store of the reward service is
+//! away no type can flow.
+
+use crate::units::NS_PER_MS;
+use windfall_contract::breaker::Breaker;
+use windfall_contract::rewards::{GrantReply, RetryReason};
+
+/// The longest that a type of which nothing is decided waits between calls. It bounds how late an outage's end is
+/// noticed.
+const BACKOFF_MAX_NS: u64 = 1_000 * NS_PER_MS;
+const BACKOFF_MIN_NS: u64 = 5 * NS_PER_MS;
+/// So many calls in a row that decide nothing open the breaker of their type.
+const TRIP_CALLS: u32 = 5;
+/// So long one sign of life holds against the doubts of other calls.
+const ALIVE_NS: u64 = 1_000 * NS_PER_MS;
+/// Calls that are not answered for so long are no sign of life.
+const SILENT_NS: u64 = 2_000 * NS_PER_MS;
+
+/// What the answer to one call says about those who gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallAnswer {
+    /// Something was decided.
+    Decided,
+    /// Nothing was, and the downstream of the type is the reason.
+    DownstreamAway,
+    /// Nothing was, and the reward service itself is the reason: its store, its queues, or too many calls.
+    ServiceAway,
+    /// Nothing was, because an operator has paused the type there.
+    Paused,
+}
+
+/// What the answers of one type have shown.
+#[derive(Debug)]
+pub(crate) struct TypeHealth {
+    breaker: Breaker,
+    /// 0 while the last call has decided something.
+    backoff_ns: u64,
+    /// Since when no call of the type has failed to decide anything; `None` before the first decision.
+    flows_since_ns: Option<u64>,
+    decided_ns: u64,
+    /// Calls are unanswered since then; `None` where none is open.
+    unanswered_since_ns: Option<u64>,
+}
+
+/// What the answers of all types have shown about the reward service.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceHealth {
+    alive_ns: u64,
+    doubted_ns: Option<u64>,
+}
+
+impl CallAnswer {
+    /// Reads the replies to a call of so many events.
+    pub fn of(replies: &[GrantReply], events: usize) -> Self {
+        let replies = &replies[..replies.len().min(events)];
+        if replies.iter().any(GrantReply::is_final) {
+            return Self::Decided;
+        }
+        let says = |is_it: fn(RetryReason) -> bool| {
+            replies.iter().any(|reply| matches!(reply, GrantReply::Retry { reason, .. } if is_it(*reason)))
+        };
+        if says(RetryReason::is_failure) {
+            Self::DownstreamAway
+        } else if says(|reason| reason == RetryReason::Paused) {
+            Self::Paused
+        } else {
+            Self::ServiceAway
+        }
+    }
+}
+
+impl TypeHealth {
+    pub const fn new() -> Self {
+        Self {
+            breaker: Breaker::new(TRIP_CALLS, 0),
+            backoff_ns: 0,
+            flows_since_ns: None,
+            decided_ns: 0,
+            unanswered_since_ns: None,
+        }
+    }
+
+    /// A call has begun.
+    pub fn call_begins(&mut self, now_ns: u64) {
+        self.unanswered_since_ns.get_or_insert(now_ns);
+    }
+
+    /// A call has ended, with an answer or without one; says whether others are open.
+    pub fn call_ended(&mut self, are_others_open: bool, now_ns: u64) {
+        self.unanswered_since_ns = are_others_open.then_some(now_ns);
+    }
+
+    /// A call was answered, or was given up without an answer. Returns how long the type waits before the next call.
+    pub fn answered(&mut self, answer: CallAnswer, now_ns: u64) -> u64 {
+        if answer == CallAnswer::Decided {
+            self.breaker.succeeded();
+            self.backoff_ns = 0;
+            self.decided_ns = now_ns;
+            self.flows_since_ns.get_or_insert(now_ns);
+            return 0;
+        }
+        self.breaker.failed(now_ns);
+        self.flows_since_ns = None;
+        self.backoff_ns = (self.backoff_ns * 2).clamp(BACKOFF_MIN_NS, BACKOFF_MAX_NS);
+        self.backoff_ns
+    }
+
+    /// The last call has decided nothing: the next ones are small, and one at a time.
+    pub const fn is_suspect(&self) -> bool {
+        self.backoff_ns > 0
+    }
+
+    /// The last calls have decided nothing: what fails now is not the events' fault.
+    pub const fn is_open(&self) -> bool {
+        self.breaker.is_open()
+    }
+
+    /// Its calls wait for an answer for longer than an answer should take.
+    pub fn is_silent(&self, now_ns: u64) -> bool {
+        self.unanswered_since_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) > SILENT_NS)
+    }
+
+    /// Whether something of the type was decided after this moment.
+    pub const fn has_decided_since(&self, since_ns: u64) -> bool {
+        self.decided_ns > since_ns
+    }
+
+    /// Whether its calls have decided something since this moment or longer, without a break.
+    pub fn flows_since(&self, since_ns: u64) -> bool {
+        self.flows_since_ns.is_some_and(|flows_ns| flows_ns <= since_ns)
+    }
+}
+
+impl ServiceHealth {
+    pub fn answered(&mut self, answer: CallAnswer, now_ns: u64) {
+        match answer {
+            CallAnswer::Decided | CallAnswer::DownstreamAway => self.alive_ns = now_ns,
+            CallAnswer::ServiceAway => self.doubted_ns = Some(now_ns),
+            CallAnswer::Paused => {}
+        }
+    }
+
+    /// Calls are not answered.
+    pub fn is_silent(&mut self, now_ns: u64) {
+        self.doubted_ns = Some(now_ns);
+    }
+
+    /// Whether a type could flow, as far as the service is concerned. One type that it answers is proof for all.
+    pub fn is_up(&self, now_ns: u64) -> bool {
+        self.doubted_ns.is_none_or(|doubted_ns| {
+            doubted_ns <= self.alive_ns
+                || now_ns.saturating_sub(self.alive_ns) <= ALIVE_NS && self.alive_ns > 0
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000 * NS_PER_MS;
+
+    fn later(reason: RetryReason) -> GrantReply {
+        GrantReply::Retry { after_ms: 0, reason }
+    }
+
+    #[test]
+    fn an_answer_is_read_by_the_best_of_its_replies() {
+        let store = later(RetryReason::StoreUnavailable);
+        let timeout = later(RetryReason::DownstreamTimeout);
+        assert_eq!(CallAnswer::of(&[], 3), CallAnswer::ServiceAway, "no answer at all");
+        assert_eq!(CallAnswer::of(&[store.clone(), later(RetryReason::Busy)], 2), CallAnswer::ServiceAway);
+        assert_eq!(CallAnswer::of(&[store.clone(), timeout.clone()], 2), CallAnswer::DownstreamAway);
+        assert_eq!(CallAnswer::of(&[timeout, GrantReply::Credited], 2), CallAnswer::Decided);
+        assert_eq!(
+            CallAnswer::of(&[store, GrantReply::Credited], 1),
+            CallAnswer::ServiceAway,
+            "one too many"
+        );
+    }
+
+    #[test]
+    fn a_type_backs_off_until_something_is_decided() {
+        let mut health = TypeHealth::new();
+        assert!(!health.flows_since(u64::MAX) && !health.is_suspect());
+        health.answered(CallAnswer::Decided, 7);
+        assert!(health.flows_since(7) && !health.flows_since(6) && health.has_decided_since(6));
+        let waits: Vec<u64> =
+            (0..10).map(|n| health.answered(CallAnswer::ServiceAway, n) / NS_PER_MS).collect();
+        assert_eq!(waits, [5, 10, 20, 40, 80, 160, 320, 640, 1_000, 1_000]);
+        assert!(health.is_open() && health.is_suspect() && !health.flows_since(u64::MAX));
+        assert_eq!(health.answered(CallAnswer::Decided, 20), 0);
+        assert!(!health.is_open() && !health.is_suspect() && health.flows_since(20));
+    }
+
+    #[test]
+    fn one_type_that_is_answered_shows_that_the_service_is_there() {
+        let mut service = ServiceHealth::default();
+        assert!(service.is_up(SECOND_NS), "nobody has asked");
+        service.answered(CallAnswer::ServiceAway, SECOND_NS);
+        assert!(!service.is_up(SECOND_NS));
+        service.answered(CallAnswer::DownstreamAway, 2 * SECOND_NS);
+        service.answered(CallAnswer::ServiceAway, 2 * SECOND_NS + 1);
+        assert!(service.is_up(3 * SECOND_NS), "a call of another type was answered within a second");
+        assert!(!service.is_up(3 * SECOND_NS + 1));
+    }
+}
