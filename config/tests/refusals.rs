@@ -485,7 +485,7 @@ fn caps_are_of_known_types_and_fit_together() {
         ("[caps.cash]\norder = 10\ntotal = 9", "caps.cash.order", "above total"),
         ("[caps.cash]\norder = 0", "caps.cash.order", "0"),
         ("[caps.cash]\ntotal = -1", "caps.cash.total", "-1"),
-        ("[caps.cash]\nlargest = 1\norder = 1", "caps.cash.largest", "largest"),
+        ("[caps.cash]\nlargest = 1\norder = 1", "caps.cash", "largest"),
     ] {
         let refusal = refused(&with(document));
         let [problem] = refusal.problems() else { panic!("{refusal}") };

@@ -193,15 +193,10 @@ impl<'l, 'j> Round<'l, 'j> {
     }
 
     fn archive_final(&mut self, event: &'j Bytes, order: &Order<'j>, reply: &GrantReply) {
-        let Order { trade_no, activity, scene, bonus_type, .. } = *order;
-        match reply {
-            GrantReply::Rejected(rejection) => {
-                let amount = order.amount;
-                let detail =
-                    format!("activity {activity}, scene {scene}, type {bonus_type}, amount {amount}");
-                self.archive(Some(trade_no), event, *rejection, &detail);
-            }
-            _ => {}
+        let Order { trade_no, activity, scene, bonus_type, amount, .. } = *order;
+        if let GrantReply::Rejected(rejection) = reply {
+            let detail = format!("activity {activity}, scene {scene}, type {bonus_type}, amount {amount}");
+            self.archive(Some(trade_no), event, *rejection, &detail);
         }
     }
 

@@ -446,6 +446,10 @@ mod tests {
         let all = ["cash-a", "cash-new", "gifts-a", "cash-b", "gifts-b"];
         until("the new topic", || read(&wiring) == all).await;
         wiring.close(Duration::from_secs(10)).await.unwrap();
+        until("the brokers' files to be let go", || {
+            ["a", "b"].iter().all(|name| BrokerAt::Embedded.open(name, &place::broker(data, name)).is_ok())
+        })
+        .await;
         // A process that starts afterwards reads the old topic, too: rewards may wait there.
         let wiring = start().await;
         until("all topics", || read(&wiring) == all).await;

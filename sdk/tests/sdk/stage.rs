@@ -15,6 +15,7 @@ use windfall_contract::Clock;
 use windfall_contract::broker::{
     Broker, Consumer, Delivery, DeliverySink, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
 };
+use windfall_contract::rules::DrainingTopic;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_proto::v1::{Bonus, BonusEvent, BonusEventBatch, SendBonusRequest, User};
 use windfall_queue_virtual::{Fanout, FanoutOptions};
@@ -216,6 +217,7 @@ pub struct Stage {
     pub b: Arc<Scripted>,
     pub tokens: Arc<Tokens>,
     pub ring: KeyRing,
+    rules: LiveRules,
     applier: windfall_config::Applier,
 }
 
@@ -253,13 +255,13 @@ impl Stage {
         let parts = SdkParts {
             spool,
             keys: ring.clone(),
-            rules: live,
+            rules: live.clone(),
             fanout: Arc::clone(&fanout),
             tokens: Some(Arc::clone(&tokens) as Arc<dyn TokenStore>),
             clock,
         };
         let (sdk, inherited) = Sdk::init(options, parts).unwrap();
-        Self { sdk, inherited, fanout, a, b, tokens, ring, applier }
+        Self { sdk, inherited, fanout, a, b, tokens, ring, rules: live, applier }
     }
 
     /// Changes the rules, and waits until their topics are ready.
@@ -270,8 +272,20 @@ impl Stage {
 
     /// Changes the rules, and waits until they are in force.
     pub fn apply_rules(&self, text: &str) {
+        // As `windfall rules set` does: what the new rules no longer write to is read until it is empty.
+        let forgotten = windfall_config::parse_rules(text, None).unwrap().forgotten(&self.rules.current());
+        let draining: String = forgotten
+            .iter()
+            .map(|old| {
+                let DrainingTopic { topic, broker, partitions } = old;
+                format!(
+                    "[[draining]]\ntopic = \"{topic}\"\nbroker = \"{broker}\"\npartitions = {partitions}\n"
+                )
+            })
+            .collect();
+        let text = text.replacen("[end]", &format!("{draining}[end]"), 1);
         self.applier.apply(text.as_bytes(), 1).unwrap();
-        let version = windfall_config::parse_rules(text, None).unwrap().version;
+        let version = windfall_config::parse_rules(&text, None).unwrap().version;
         wait_until("the rules are in force", || self.sdk.stats().rules_version == version);
     }
 
