@@ -137,11 +137,15 @@ impl Consuming {
 
     /// Says why no topic is read, where none is.
     pub fn check(&self) -> impl Fn() -> Result<(), String> + Send + Sync + use<> {
-        let fleet = Arc::clone(&self.fleet);
-        move || match fleet.consumers.lock().values().any(TopicConsumer::is_reading) {
-            true => Ok(()),
-            false if !fleet.budgets.is_open() => Err("they wait until the budgets are set".into()),
-            false => Err("no topic is read".into()),
+        // The fleet holds the readiness that this becomes part of: one of them must not keep the other.
+        let fleet = Arc::downgrade(&self.fleet);
+        move || {
+            let fleet = fleet.upgrade().ok_or_else(|| "the consumers have ended".to_owned())?;
+            match fleet.consumers.lock().values().any(TopicConsumer::is_reading) {
+                true => Ok(()),
+                false if !fleet.budgets.is_open() => Err("they wait until the budgets are set".into()),
+                false => Err("no topic is read".into()),
+            }
         }
     }
 
