@@ -349,7 +349,7 @@ pub trait Broker: Send + Sync {
     /// `producer` may: call them off async threads.
     ///
     /// Where the cluster is away, this, `producer` and `consumer` say [`OpenError::Unavailable`] within about a second,
-    /// and leave nothing behind: whoever wants it tries again, as often as need be.
+    /// or the few that their options say, and leave nothing behind: whoever wants it tries again, as often as need be.
     ///
     /// # Errors
     /// [`OpenError`].

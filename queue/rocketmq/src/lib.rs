@@ -119,9 +119,9 @@ impl Broker for RocketBroker {
     fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
         let topic = self.name("topic", topic, 127)?;
         let client = self.client(Role::Producer { topics: vec![topic.clone()] })?;
-        let name = topic.clone();
+        let (name, away) = (topic.clone(), self.options.connect_timeout());
         let client = self.engine.block_on(async move {
-            admin::route_soon(&client, &name).await?;
+            admin::route_soon(&client, &name, away).await?;
             Ok(client)
         })?;
         let engine = Arc::clone(&self.engine);
@@ -132,10 +132,10 @@ impl Broker for RocketBroker {
         let place = self.place(topic, group)?;
         let (wait, admins) = (2 * self.options.timeout(), self.admins.clone());
         let looking = self.client(Role::Producer { topics: vec![place.0.clone()] })?;
-        let ensured = place.clone();
+        let (ensured, away) = (place.clone(), self.options.connect_timeout());
         // First the group, then the client: the proxy remembers for a while that there was none.
         self.run(async move {
-            admin::route_soon(&looking, &ensured.0).await?;
+            admin::route_soon(&looking, &ensured.0, away).await?;
             admins.ensure_group(&ensured).await
         })
         .await?;

@@ -47,6 +47,9 @@ pub struct RocketOptions {
     pub server_name: Option<String>,
     /// Deadline of each call in ms: a server that stands still is noticed after so long. 100 to 60,000, default 3,000.
     pub timeout_ms: u64,
+    /// How long opening a producer or a consumer waits for a proxy that is away before it is `Unavailable`; one that is
+    /// slower than this to say where a topic lies is never opened. 10 to 300,000, default 3,000.
+    pub connect_timeout_ms: u64,
     /// How long a record waits for others to share a batch, in ms. 0 to 1,000, default 2.
     pub linger_ms: u64,
     /// Records a batch at most. 1 to 4,096, default 256.
@@ -102,6 +105,7 @@ impl Default for RocketOptions {
             ca_file: None,
             server_name: None,
             timeout_ms: 3_000,
+            connect_timeout_ms: 3_000,
             linger_ms: 2,
             batch_records: 256,
             batch_bytes: 768 << 10,
@@ -127,6 +131,7 @@ impl RocketOptions {
     pub(super) fn check(&self) -> Result<(), OpenError> {
         let within = [
             ("timeout_ms", self.timeout_ms, 100, 60_000),
+            ("connect_timeout_ms", self.connect_timeout_ms, 10, 300_000),
             ("linger_ms", self.linger_ms, 0, 1_000),
             ("batch_records", self.batch_records as u64, 1, 4_096),
             ("batch_bytes", self.batch_bytes as u64, 64 << 10, 4 << 20),
@@ -174,6 +179,10 @@ impl RocketOptions {
 
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
+    }
+
+    pub(super) fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
     }
 
     pub(super) fn invisible(&self) -> Duration {
