@@ -21,8 +21,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use windfall_contract::broker::{Delivery, DeliverySink, OpenError, OutRecord, Producer, SendRefused, Tag};
 
-/// How long the thread waits for reports before it looks whether it should end.
-const LOOK: Duration = Duration::from_millis(10);
+/// How long the thread waits for reports before it looks whether it should end. Reports are handled as they come. The
+/// client spins through the last millisecond of each wait, so a short one costs a good part of a processor.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long it waits at a time for what is still open when it ends.
+const FLUSH: Duration = Duration::from_millis(10);
 /// How long librdkafka may take to give back what was purged. It takes no network for that.
 const PURGE: Duration = Duration::from_secs(2);
 /// The wait before a client is made anew after one could not be made.
@@ -241,7 +244,7 @@ impl Core {
         while !none_open() && Instant::now() < by {
             let left = by.saturating_duration_since(Instant::now());
             // An error is that not all were answered, which the loop sees. Flushing also ends the linger.
-            drop(client.flush(left.min(LOOK)));
+            drop(client.flush(left.min(FLUSH)));
         }
         if !none_open() {
             self.reports.late.store(true, SeqCst);
