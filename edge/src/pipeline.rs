@@ -216,7 +216,7 @@ impl RequestPipeline {
             Transport::Grpc => route.answer_grpc(call, Request::from_parts(parts, Full::new(body))),
         };
         // The caller is told that the outcome is unknown; the service must tolerate being dropped anywhere, as it must
-            // tolerate being killed anywhere.
+        // tolerate being killed anywhere.
         let response = within(deadline, answer).await;
         drop(taken);
         response
