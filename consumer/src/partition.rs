@@ -1,5 +1,5 @@
-//! One partition that we own: its window, the records of it whose work is under way in the order in which it began,
-//! how far it is committed, and whether its intake is paused.
+//! One partition that this consumer owns: its window, the records of it whose work is under way in the order in which
+//! it began, how far it is committed, and whether its intake is paused.
 
 use crate::in_flight::{InFlightTable, Key};
 use crate::lanes::Lanes;
@@ -25,8 +25,7 @@ const MAP_EVERY_COMMITS: u32 = 10;
 pub(crate) struct Partition {
     epoch: Epoch,
     window: Window,
-    /// Keys of records whose own work is under way, the oldest first; those that mean nothing any more are passed
-    /// over.
+    /// Keys of records whose own work is under way, the oldest first; dead keys are skipped.
     order: VecDeque<Key>,
     /// How long `order` was when it was last rid of dead keys.
     order_live: usize,
@@ -46,7 +45,7 @@ pub(crate) struct Partition {
     dropped_seen: u64,
 }
 
-/// How far a partition is.
+/// The position of a partition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Standing {
     pub epoch: Epoch,
@@ -55,11 +54,11 @@ pub(crate) struct Standing {
     pub position: u64,
     /// The offset that is read next.
     pub next: u64,
-    /// Records delivered and not finished.
+    /// The number of records delivered and not finished.
     pub unfinished: u64,
 }
 
-/// What a look at a partition's progress found.
+/// The result of a look at a partition's progress.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// It has just been found stuck: the position that does not move, and the offset that is read next.
@@ -90,7 +89,7 @@ impl Partition {
         }
     }
 
-    /// As the loop before this one left it, but for its unfinished records.
+    /// The partition as the loop before this one left it, without its unfinished records.
     pub fn resumed(at: &Standing, now_ns: u64) -> Self {
         Self { committed: at.committed, ..Self::new(at.epoch, at.position, now_ns) }
     }
@@ -103,7 +102,7 @@ impl Partition {
         self.window.deliver(offset)
     }
 
-    /// The record delivered last is for this lane.
+    /// Notes the lane of the record that was delivered last.
     pub fn delivered(&mut self, lane: Option<usize>) {
         self.run = match (lane, self.run) {
             (None, _) => None,
@@ -112,7 +111,8 @@ impl Partition {
         };
     }
 
-    /// A record's own work begins, or it is held for another deadline: no other one of this partition began later.
+    /// Notes that a record's own work begins, or that it is held for another deadline: no other one of this partition
+    /// began later.
     pub fn work_begins(&mut self, key: Key) {
         self.order.push_back(key);
     }
@@ -190,7 +190,7 @@ impl Partition {
         is_news.then_some(Commit { partition, epoch: self.epoch, next_offset, finished })
     }
 
-    /// Where it stands, for a loop that goes on after a panic of this one.
+    /// The partition's state, for a loop that goes on after a panic of this one.
     pub fn standing(&mut self) -> Standing {
         Standing {
             epoch: self.epoch,
@@ -201,7 +201,7 @@ impl Partition {
         }
     }
 
-    /// Everything that was delivered to the loop before this one is in the window again, or finished.
+    /// Notes that everything that was delivered to the loop before this one is in the window again, or finished.
     pub fn catch_up(&mut self, next: u64) {
         if next > self.window.next_offset()
             && let Ok(ticket) = self.window.deliver(next - 1)
@@ -210,7 +210,7 @@ impl Partition {
         }
     }
 
-    /// A commit was stored.
+    /// Notes that a commit was stored.
     pub fn committed(&mut self, commit: &Commit) {
         if self.epoch == commit.epoch && self.committed <= commit.next_offset {
             self.committed = commit.next_offset;
@@ -218,7 +218,7 @@ impl Partition {
         }
     }
 
-    /// What was not delivered below this offset was finished before.
+    /// Notes that records below this offset which were not delivered had been finished before.
     pub fn passed(&mut self, next_offset: u64) {
         self.window.pass(next_offset);
     }
@@ -232,9 +232,10 @@ impl Partition {
         self.paused_ns.is_some()
     }
 
-    /// Decides whether the intake is to be paused from now on; says whether that is a change. It is paused while the
+    /// Decides whether the intake is to be paused from now on; returns whether that is a change. It is paused while the
     /// partition holds nothing but records for a lane that is half full, until the lane is at a quarter, or until
-    /// `hold_max` is over, to see whether something else has come that could flow. A window that spans too much pauses it too.
+    /// `hold_max` is over, to see whether something else has come that could flow. A window that spans too much pauses
+    /// it too.
     pub fn decide_pause(&mut self, lanes: &Lanes, pacing: &Pacing, now_ns: u64) -> bool {
         let hold_max_ns = pacing.hold_max_ms.saturating_mul(NS_PER_MS);
         let spans_too_much = self.spans_too_much();

@@ -52,7 +52,7 @@ struct Core {
 #[derive(Debug, Clone, Copy)]
 enum Ending {
     No,
-    /// The thread is to end, and to wait so long for answers.
+    /// The thread is to end, and to wait for answers until this moment.
     By(Instant),
     /// It has ended, with so many records unanswered.
     Done(usize),
@@ -61,16 +61,16 @@ enum Ending {
 /// Counts of one producer, over all its clients.
 struct Counts {
     sink: Arc<dyn DeliverySink>,
-    /// Taken, or being taken, and not yet reported.
+    /// Records that are taken, or being taken, and not yet reported.
     open: AtomicUsize,
-    /// `close` waits no longer: whatever comes now was open at its end.
+    /// Whether `close` waits no longer: a record that is reported now was open at its end.
     late: AtomicBool,
-    /// Reported since then.
+    /// The records reported since then.
     unanswered: AtomicUsize,
     watch: Watch,
 }
 
-/// A client's way to report.
+/// Receives the delivery reports of a client.
 struct Reports(Arc<Counts>);
 
 impl ClientContext for Reports {
@@ -261,7 +261,7 @@ impl Core {
     }
 }
 
-/// Takes back what a client holds, so that it is reported.
+/// Purges a client's records, so that they are reported.
 fn give_back(client: &Client, patience: Duration, done: impl Fn() -> bool) {
     let started = Instant::now();
     client.purge(PurgeConfig::default().queue().inflight().non_blocking());

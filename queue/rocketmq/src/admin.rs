@@ -1,4 +1,4 @@
-//! Topics, groups and lag, by the brokers' own ports where `admin` names them.
+//! Topics, groups and lag, read and changed through the brokers' own ports where `admin` names them.
 
 use super::options::RocketOptions;
 use super::registry::Place;
@@ -9,13 +9,14 @@ use windfall_rocketmq_wire::admin::Admin;
 use windfall_rocketmq_wire::{CallError, Client, Granted, Next, Route};
 
 /// After so many redeliveries the server moves a record to its dead letters, where nobody looks: the money would be
-/// lost. A record that is never finished comes again once an invisible duration: a million times 30 s is a year.
+/// lost. A record that is never finished comes again once per invisible duration: a million times 30 s is a year.
 const MIN_REDELIVERIES: i32 = 1_000_000;
-/// The same as the proxy counts: with the first delivery.
+/// The same limit as the proxy counts it, which includes the first delivery.
 pub(super) const MIN_ATTEMPTS: i32 = MIN_REDELIVERIES + 1;
-/// What a group that is made here gets.
+/// The redeliveries that a group which is made here is allowed.
 const REDELIVERIES: i32 = 1_000_000_000;
-/// By its defaults a proxy remembers for 20 s that a topic or a group is not there.
+/// The time within which a proxy learns of a new topic or group: by its defaults it remembers for 20 s that one is
+/// not there.
 const PROXY_LEARNS: Duration = Duration::from_secs(25);
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -23,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(super) struct Admins {
     brokers: Vec<Admin>,
-    /// A proxy that has not answered for so long is away.
+    /// The time without an answer after which a proxy is taken to be away.
     away: Duration,
 }
 
@@ -33,7 +34,7 @@ impl Admins {
         Self { brokers: options.admin.iter().map(admin).collect(), away: options.connect_timeout() }
     }
 
-    /// Makes a topic, or gives it more queues; without `admin`, only looks.
+    /// Makes a topic, or gives it more queues; without `admin`, it only checks.
     pub(super) async fn ensure_topic(
         &self,
         client: &Client,
@@ -81,7 +82,7 @@ impl Admins {
         for admin in &self.brokers {
             let found = match admin.has_group(group).await {
                 Ok(false) => None,
-                // To a user who may not list all, the broker tells of one.
+                // A user who may not list all groups may still ask the broker for one.
                 Ok(true) | Err(CallError::Refused { .. }) => admin.group(group).await.map_err(unreachable)?,
                 Err(error) => return Err(unreachable(error)),
             };
@@ -128,7 +129,7 @@ impl Admins {
     }
 }
 
-/// Where a topic is; it must exist and take records in batches.
+/// The route of a topic, which must exist and take records in batches.
 pub(super) async fn route(client: &Client, topic: &str) -> Result<Route, OpenError> {
     match client.route(topic).await {
         Ok(route) if route.takes_normal => Ok(route),

@@ -1,13 +1,15 @@
 //! The driver of RocketMQ 5, by its gRPC protocol (`windfall-rocketmq-wire`).
 //!
-//! Each record is acknowledged by itself ([`Acks::Each`](windfall_contract::broker::Acks)): a received record is hidden from
-//! the other members for `invisible_ms`, extended while polls come, acknowledged by `finish`, given back by `close`.
+//! Each record is acknowledged by itself ([`Acks::Each`](windfall_contract::broker::Acks)): a received record is hidden
+//! from the other members for `invisible_ms`, extended while polls come, acknowledged by `finish`, given back by
+//! `close`.
 //!
 //! - [`RocketOptions`]: all that an operator may choose. `admin` matters: without the brokers' own ports no topic and
 //!   no group is made, a new group may miss what was written before it, and there is no `lag`.
 //! - `producer`, `pending`, `sender`: a bounded buffer, batches in flight, one report for each record. A time-out is
 //!   `Unknown`.
-//! - `member`, `tasks`, `held`, `consumer`: what is received ahead, extended, acknowledged, given back.
+//! - `member`, `tasks`, `held`, `consumer`: a consumer's records, as they are received ahead, extended, acknowledged
+//!   and given back.
 //! - `registry`: the shares of this process's consumers. There are no partitions to own: `instances` divides the
 //!   group's limits, and the operator runs no more instances than that.
 //! - `admin`: topics, groups, lag.
