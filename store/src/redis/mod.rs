@@ -41,18 +41,14 @@
 //! # }
 //! ```
 
-mod link;
-mod nodes;
 mod options;
-mod server;
-mod slots;
 mod whole;
 
-pub use options::{OpenRedisError, RedisOptions};
+pub use options::RedisOptions;
+pub use windfall_redis_link::OpenRedisError;
 
 use crate::packing::{packed, text, unpacked};
 use async_trait::async_trait;
-use nodes::{Nodes, Request};
 use options::LISTED_MAX;
 use redis::{Cmd, Value};
 use std::io::Write as _;
@@ -64,6 +60,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use whole::Seen;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
+use windfall_redis_link::{Nodes, Request, check, slot_of};
 
 /// The latest millisecond that is handed to Redis: the end of the year 9999.
 const LATEST_MS: u64 = 253_402_300_799_000;
@@ -86,15 +83,21 @@ impl RedisStore {
     /// [`OpenRedisError`] names the place and the remedy.
     pub async fn open(options: RedisOptions) -> Result<Arc<Self>, OpenRedisError> {
         let servers = options.check()?;
-        let mut checked = Ok(());
-        for server in &servers {
-            checked = server::check(server, &options).await;
-            // Of a cluster's nodes some may be away.
-            if !checked.as_ref().is_err_and(OpenRedisError::may_pass) {
-                break;
+        for (at, server) in servers.iter().enumerate() {
+            match check(server, &options.link()).await {
+                Ok(report) => {
+                    if report.value("aof_enabled") == "0" && report.value("loading") == "0" {
+                        tracing::warn!(
+                            "Redis keeps no append-only file: tokens go with a restart (appendonly yes)"
+                        );
+                    }
+                    break;
+                }
+                // Of a cluster's nodes some may be away.
+                Err(error) if error.may_pass() && at + 1 < servers.len() => {}
+                Err(error) => return Err(error),
             }
         }
-        checked?;
         let store = Self::open_in_background(options)?;
         store.nodes.learn().await?;
         Ok(store)
@@ -109,7 +112,7 @@ impl RedisStore {
     pub fn open_in_background(options: RedisOptions) -> Result<Arc<Self>, OpenRedisError> {
         let servers = options.check()?;
         Ok(Arc::new(Self {
-            nodes: Nodes::start(&Handle::current(), &options, servers),
+            nodes: Nodes::start(&Handle::current(), &options.link(), servers),
             prefix: options.prefix.as_bytes().into(),
             calls: Semaphore::new(options.max_calls),
             call_timeout: options.call_timeout(),
@@ -124,7 +127,7 @@ impl RedisStore {
         guarded: bool,
         deadline: Instant,
     ) -> Result<Vec<Value>, Unavailable> {
-        self.nodes.run(requests, guarded, deadline).await
+        self.nodes.run(requests, guarded, deadline).await.map_err(|error| Unavailable(error.0))
     }
 
     /// Begins a call, so that calls which a slow server holds up do not pile up. // I9
@@ -140,7 +143,7 @@ impl RedisStore {
         write!(key, "{user_id}").ok();
         let mut command = Cmd::with_capacity(2 + arguments, 64 + arguments * 128);
         command.arg(name).arg(key.as_slice());
-        Request { slot: slots::slot_of(key), command, then: Vec::new(), may_be_refused: false }
+        Request::new(slot_of(key), command)
     }
 
     /// One request per user, with the user's order numbers that `keys` names; and the indices of these.

@@ -1,27 +1,12 @@
 //! The options of the store on Redis, and the errors of opening it. All limits of this backend live here.
 
-use redis::io::tcp::TcpSettings;
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use redis::ConnectionInfo;
 use serde::Deserialize;
 use std::time::Duration;
+use windfall_redis_link::{LinkOptions, OpenRedisError, Report, addresses};
 
 /// The number of a user's tokens that a page is made from at most: reading more order numbers would hold Redis up.
 pub(super) const LISTED_MAX: i64 = 100_000;
-/// The number of a cluster's nodes that are known at most.
-pub(super) const NODES_MAX: usize = 1_000;
-/// The number of redirections that one call follows before it gives up.
-pub(super) const REDIRECTS_MAX: usize = 8;
-/// The first pause between two tries to connect; it doubles until [`BACKOFF_MAX`].
-pub(super) const BACKOFF_FIRST: Duration = Duration::from_millis(25);
-/// The longest pause between two tries to connect. It is short although no call waits for it: calls fail at once
-/// meanwhile.
-pub(super) const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// How often an idle connection is probed.
-pub(super) const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// The pause between two requests for the cluster's slot map.
-pub(super) const REFRESH_PAUSE: Duration = Duration::from_millis(100);
-/// The oldest Redis that has `NX` and `GT` of `PEXPIREAT`, and listpack hashes.
-pub(super) const VERSION_MIN: (u32, u32) = (7, 0);
 
 /// The address of the Redis that keeps the tokens, and its time-outs.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -74,62 +59,6 @@ impl Default for RedisOptions {
     }
 }
 
-/// The store could not be opened.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OpenRedisError {
-    /// An option is out of its range; correct it.
-    #[error("{0}")]
-    Invalid(String),
-    /// Nothing answers there, or not in time. Check the address, or open it in the background.
-    #[error("Redis at {place} cannot be reached: {what}")]
-    Unreachable {
-        /// The address.
-        place: String,
-        /// What happened.
-        what: String,
-    },
-    /// A Redis that cannot keep tokens just now: a replica, one that loads its data, a cluster that is down or without
-    /// slots. Check the address, or open it in the background.
-    #[error("Redis at {place} cannot keep tokens now: {what}")]
-    NotNow {
-        /// The address.
-        place: String,
-        /// What is wrong, and the remedy.
-        what: String,
-    },
-    /// The server wants another user or password, or the user lacks a right.
-    #[error("Redis at {place} refuses the credentials: {what}; check username and password")]
-    Credentials {
-        /// The address.
-        place: String,
-        /// The server's answer.
-        what: String,
-    },
-    /// What answers there is no Redis.
-    #[error("what answers at {place} is not Redis: {what}; check the port")]
-    NotRedis {
-        /// The address.
-        place: String,
-        /// What it answered.
-        what: String,
-    },
-    /// A Redis on which tokens cannot be kept; the text says what to change.
-    #[error("Redis at {place}: {what}")]
-    Unsuited {
-        /// The address.
-        place: String,
-        /// What is wrong, and the remedy.
-        what: String,
-    },
-}
-
-impl OpenRedisError {
-    /// Whether the same attempt may succeed later though nobody changes an option.
-    pub const fn may_pass(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::NotNow { .. })
-    }
-}
-
 impl std::fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // URLs may hold passwords.
@@ -153,10 +82,6 @@ impl RedisOptions {
     /// Options for a cluster that has these nodes and perhaps more, with the other defaults.
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { urls: urls.into_iter().map(Into::into).collect(), is_cluster: true, ..Self::default() }
-    }
-
-    pub(super) fn connect_timeout(&self) -> Duration {
-        Duration::from_millis(self.connect_timeout_ms)
     }
 
     pub(super) fn call_timeout(&self) -> Duration {
@@ -192,38 +117,44 @@ impl RedisOptions {
                 self.prefix
             ));
         }
-        if !self.is_cluster && self.urls.len() != 1 {
-            return invalid("urls: a single server has one address; set is_cluster for a cluster".into());
-        }
-        self.urls.iter().enumerate().map(|(at, url)| self.server(at, url)).collect()
+        addresses(&self.urls, self.username.as_deref(), self.password.as_deref(), self.is_cluster)
     }
 
-    fn server(&self, at: usize, url: &str) -> Result<ConnectionInfo, OpenRedisError> {
-        // The URL itself may hold a password.
-        let wrong = |what: &str| {
-            let form = "redis://[user[:password]@]host:port[/database] is allowed";
-            OpenRedisError::Invalid(format!("urls[{at}] {what}; {form}"))
-        };
-        let url = if url.contains("://") { url.to_owned() } else { format!("redis://{url}") };
-        let info = url.into_connection_info().map_err(|_| wrong("is no address of a Redis"))?;
-        if !matches!(info.addr(), redis::ConnectionAddr::Tcp(..)) {
-            return Err(wrong("asks for TLS or a socket file, which this build does not have"));
+    pub(super) fn link(&self) -> LinkOptions {
+        LinkOptions {
+            is_cluster: self.is_cluster,
+            connections: self.connections,
+            pipeline_requests: self.pipeline_users,
+            connect_timeout: Duration::from_millis(self.connect_timeout_ms),
+            call_timeout: self.call_timeout(),
+            judge: if self.allow_eviction { |_| Ok(()) } else { keeps_tokens },
         }
-        if self.is_cluster && info.redis_settings().db() != 0 {
-            return Err(wrong("names a database, and a cluster has none"));
-        }
-        Ok(self.with_settings(info))
     }
+}
 
-    /// Adds the settings that every connection has, to whichever node.
-    fn with_settings(&self, info: ConnectionInfo) -> ConnectionInfo {
-        let mut settings = info.redis_settings().clone();
-        if let Some(username) = &self.username {
-            settings = settings.set_username(username);
-        }
-        if let Some(password) = &self.password {
-            settings = settings.set_password(password);
-        }
-        info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true))
+fn keeps_tokens(report: &Report) -> Result<(), String> {
+    let policy = report.value("maxmemory_policy");
+    if report.value("maxmemory") != "0" && !matches!(policy, "noeviction" | "volatile-ttl" | "") {
+        return Err(format!(
+            "has maxmemory-policy {policy}, which evicts tokens of rewards that are still on their way; set \
+             noeviction or volatile-ttl, or allow_eviction"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_evicts_tokens_is_refused_unless_allowed() {
+        let judge = |text: &str| keeps_tokens(&Report::from(text.to_owned()));
+        let full = "maxmemory:9\r\nmaxmemory_policy:allkeys-lru\r\n";
+        assert!(judge(full).is_err_and(|what| what.contains("allkeys-lru")));
+        assert_eq!(judge(&full.replace("allkeys-lru", "volatile-ttl")), Ok(()));
+        assert_eq!(judge(&full.replace("maxmemory:9", "maxmemory:0")), Ok(()));
+        let allowed = RedisOptions { allow_eviction: true, ..RedisOptions::default() };
+        assert_eq!((allowed.link().judge)(&Report::from(full.to_owned())), Ok(()));
     }
 }

@@ -1,9 +1,10 @@
 //! One connection that is made again whenever it is lost, by a task of its own.
+//!
 //! While there is none, calls fail at once and no caller waits for a dead server; the task goes on trying, at most
 //! [`BACKOFF_MAX`] apart. A call that gets no answer in time gives the connection up: the outcome of what was in flight
-//! there is unknown, and every command may be repeated.
+//! there is unknown.
 
-use super::options::{BACKOFF_FIRST, BACKOFF_MAX, OpenRedisError, PROBE_EVERY, RedisOptions};
+use super::options::{BACKOFF_FIRST, BACKOFF_MAX, LinkOptions, OpenRedisError, PROBE_EVERY};
 use super::server;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, Value};
@@ -33,7 +34,8 @@ enum State {
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The connection had been closed, perhaps long before: worth another try on a new one.
+    /// The connection had been closed, perhaps long before: worth another try on a new one where the commands may be
+    /// repeated.
     Closed,
     /// No connection, or no answer in time.
     Failed(String),
@@ -46,7 +48,7 @@ impl Drop for Link {
 }
 
 impl Link {
-    pub(super) fn start(runtime: &Handle, info: ConnectionInfo, options: &RedisOptions) -> Self {
+    pub(super) fn start(runtime: &Handle, info: ConnectionInfo, options: &LinkOptions) -> Self {
         let (publish, state) = watch::channel(State::Connecting);
         let (lost, hear) = watch::channel(0);
         let keeper =
@@ -100,7 +102,7 @@ impl Link {
 struct Keeper {
     place: String,
     info: ConnectionInfo,
-    options: RedisOptions,
+    options: LinkOptions,
     publish: watch::Sender<State>,
     lost: watch::Receiver<u64>,
 }
@@ -143,8 +145,8 @@ impl Keeper {
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, OpenRedisError> {
-        let mut connection = server::connect(&self.info, self.options.connect_timeout()).await?;
-        // Each time: a server that was away may come back as another one, or as one that evicts tokens.
+        let mut connection = server::connect(&self.info, self.options.connect_timeout).await?;
+        // Each time: a server that was away may come back as another one, or as one that does not suit.
         server::suits(&mut connection, &self.info, &self.options).await?;
         Ok(connection)
     }
@@ -152,7 +154,7 @@ impl Keeper {
     /// A server that died in silence is noticed though nobody calls, and though callers give up before we do.
     async fn until_lost(&mut self, mut connection: MultiplexedConnection, number: u64) {
         let probe: Cmd = redis::cmd("PING");
-        let patience = self.options.call_timeout().max(PROBE_EVERY);
+        let patience = self.options.call_timeout.max(PROBE_EVERY);
         loop {
             // An error of `wait_for`: the link is gone, and with it this task.
             if timeout(PROBE_EVERY, self.lost.wait_for(|lost| *lost >= number)).await.is_ok() {

@@ -1,6 +1,6 @@
-//! Checks of a server: whether tokens can be kept there, and what is wrong where they cannot.
+//! What a server says about itself: whether a driver can use it, and what is wrong where it cannot.
 
-use super::options::{OpenRedisError, RedisOptions, VERSION_MIN};
+use super::options::{LinkOptions, OpenRedisError, VERSION_MIN};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value,
@@ -37,24 +37,40 @@ pub(super) async fn ask(
     }
 }
 
-/// Connects once and checks whether tokens can be kept on the server.
-pub(super) async fn check(info: &ConnectionInfo, options: &RedisOptions) -> Result<(), OpenRedisError> {
-    let mut connection = connect(info, options.connect_timeout()).await?;
-    let report = suits(&mut connection, info, options).await?;
-    if value(&report, "aof_enabled") == "0" && value(&report, "loading") == "0" {
-        tracing::warn!("Redis keeps no append-only file: tokens go with a restart (appendonly yes)");
+/// What a server says of itself: the answer to `INFO everything`.
+pub struct Report(String);
+
+impl From<String> for Report {
+    fn from(text: String) -> Self {
+        Self(text)
     }
-    Ok(())
 }
 
-/// Checks whether tokens can be kept on the server behind a connection, and returns the server's report of itself.
+impl Report {
+    /// A value, empty where the report has none of that name.
+    pub fn value(&self, name: &str) -> &str {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map(str::trim).unwrap_or_default()
+    }
+}
+
+/// Connects once and looks whether the server suits the driver.
+///
+/// # Errors
+/// [`OpenRedisError`].
+pub async fn check(info: &ConnectionInfo, options: &LinkOptions) -> Result<Report, OpenRedisError> {
+    let mut connection = connect(info, options.connect_timeout).await?;
+    suits(&mut connection, info, options).await
+}
+
+/// Looks whether the server behind a connection suits the driver, and answers with what it says of itself.
 pub(super) async fn suits(
     connection: &mut MultiplexedConnection,
     info: &ConnectionInfo,
-    options: &RedisOptions,
-) -> Result<String, OpenRedisError> {
+    options: &LinkOptions,
+) -> Result<Report, OpenRedisError> {
     let place = info.addr().to_string();
-    let within = options.connect_timeout();
+    let within = options.connect_timeout;
     let answer = ask(connection, redis::cmd("INFO").arg("everything"), within).await;
     let report = match answer {
         Ok(Value::BulkString(report)) => String::from_utf8_lossy(&report).into_owned(),
@@ -62,52 +78,38 @@ pub(super) async fn suits(
         Ok(other) => return Err(OpenRedisError::NotRedis { place, what: format!("INFO says {other:?}") }),
         Err(error) => return Err(explain(&place, &error)),
     };
-    if let Err(what) = judge(&report, options) {
+    let report = Report(report);
+    if let Err(what) = judge(&report, options.is_cluster).and_then(|()| (options.judge)(&report)) {
         return Err(OpenRedisError::Unsuited { place, what });
     }
-    if !options.is_cluster && value(&report, "role") != "master" {
+    if !options.is_cluster && report.value("role") != "master" {
         return Err(OpenRedisError::NotNow { place, what: REPLICA.into() });
     }
     Ok(report)
 }
 
-/// A value of the server's report, empty where it has none of that name.
-fn value<'r>(report: &'r str, key: &str) -> &'r str {
-    let line = report.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-    line.map(str::trim).unwrap_or_default()
-}
-
-/// Checks the server's report for what rules it out, whatever happens to it later.
-fn judge(report: &str, options: &RedisOptions) -> Result<(), String> {
-    let value = |key: &str| value(report, key);
-    let version = value("redis_version");
+/// What in the server's report speaks against it, whatever happens to it later.
+fn judge(report: &Report, is_cluster: bool) -> Result<(), String> {
+    let version = report.value("redis_version");
     let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
     let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if found < VERSION_MIN {
         let (major, minor) = VERSION_MIN;
         return Err(format!("is of version {version}; {major}.{minor} or newer is needed"));
     }
-    let in_cluster = value("cluster_enabled") == "1";
-    if in_cluster && !options.is_cluster {
+    let in_cluster = report.value("cluster_enabled") == "1";
+    if in_cluster && !is_cluster {
         return Err("is a node of a cluster; set is_cluster".into());
     }
-    if !in_cluster && options.is_cluster {
+    if !in_cluster && is_cluster {
         return Err("is no cluster; leave is_cluster out".into());
-    }
-    let policy = value("maxmemory_policy");
-    let evicts = value("maxmemory") != "0" && !matches!(policy, "noeviction" | "volatile-ttl" | "");
-    if evicts && !options.allow_eviction {
-        return Err(format!(
-            "has maxmemory-policy {policy}, which evicts tokens of rewards that are still on their way; set \
-             noeviction or volatile-ttl, or allow_eviction"
-        ));
     }
     Ok(())
 }
 
 const REPLICA: &str = "is a replica, whose answers may be old; give the master's address";
 
-/// Refuses a replica: one that is behind its master would answer "no such token" for one that there is. // I7
+/// A replica behind its master would answer "no such key" for one that there is. // I7
 pub(super) fn must_be_master(role: &Value) -> Result<(), String> {
     let name = match role {
         Value::Array(parts) => parts.first(),
@@ -152,7 +154,7 @@ mod tests {
 
     fn report(lines: &str) -> Result<(), String> {
         let all = format!("# Server\r\n{lines}\r\n");
-        judge(&all, &RedisOptions::default())
+        judge(&Report(all), false)
     }
 
     #[test]
@@ -165,9 +167,5 @@ mod tests {
         assert!(
             report(&good.replace("enabled:0", "enabled:1")).is_err_and(|what| what.contains("is_cluster"))
         );
-        let full = good.replace("maxmemory:0", "maxmemory:9\r\nmaxmemory_policy:allkeys-lru");
-        assert!(report(&full).is_err_and(|what| what.contains("allkeys-lru")));
-        assert_eq!(report(&full.replace("allkeys-lru", "volatile-ttl")), Ok(()));
-        assert_eq!(report(&full.replace("maxmemory:9", "maxmemory:0")), Ok(()));
     }
 }

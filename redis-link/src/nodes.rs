@@ -1,10 +1,10 @@
 //! Sends commands to the nodes that have their keys, in pipelines, and follows keys that move.
 //!
 //! A single server is a cluster of one node that has every slot. Only masters are asked: a replica may be behind,
-//! and its "no such token" would be believed (I7).
+//! and its "no such key" would be believed (I7).
 
 use super::link::{Link, Trouble};
-use super::options::{NODES_MAX, OpenRedisError, REDIRECTS_MAX, REFRESH_PAUSE, RedisOptions};
+use super::options::{LinkOptions, NODES_MAX, NoAnswer, OpenRedisError, REDIRECTS_MAX, REFRESH_PAUSE};
 use super::server;
 use super::slots::{self, SLOTS};
 use futures_util::future::{join_all, select_ok};
@@ -17,20 +17,31 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
-use windfall_contract::tokens::Unavailable;
 
-/// Commands on one key, to be sent one right after the other. All of them may be repeated.
-pub(super) struct Request {
-    pub(super) slot: u16,
-    pub(super) command: Cmd,
+/// Commands on one key, to be sent one right after the other.
+pub struct Request {
+    /// The slot of the key.
+    pub slot: u16,
+    /// The command whose answer is wanted.
+    pub command: Cmd,
     /// Further commands, whose answers matter only where they are errors.
-    pub(super) then: Vec<Cmd>,
+    pub then: Vec<Cmd>,
     /// Whether an error of the server about the first command itself, not about its own state, counts as an answer.
-    pub(super) may_be_refused: bool,
+    pub may_be_refused: bool,
+    /// Whether the commands may be carried out twice. Where they may not, a connection that is lost after they were
+    /// sent is [`NoAnswer`]; redirects are followed all the same, because a node that redirects has done nothing.
+    pub may_be_repeated: bool,
+}
+
+impl Request {
+    /// One command that may be repeated.
+    pub fn new(slot: u16, command: Cmd) -> Self {
+        Self { slot, command, then: Vec::new(), may_be_refused: false, may_be_repeated: true }
+    }
 }
 
 /// The servers and the connections to them. When it is dropped, it closes them and ends its tasks.
-pub(super) struct Nodes {
+pub struct Nodes {
     shared: Arc<Shared>,
     /// The task that learns which node has which slots.
     refresher: Option<JoinHandle<()>>,
@@ -38,7 +49,7 @@ pub(super) struct Nodes {
 
 struct Shared {
     runtime: Handle,
-    options: RedisOptions,
+    options: LinkOptions,
     seeds: Vec<ConnectionInfo>,
     map: Mutex<Arc<Map>>,
     stale: Notify,
@@ -90,6 +101,7 @@ struct Entry {
     asking: bool,
     then: usize,
     may_be_refused: bool,
+    may_be_repeated: bool,
 }
 
 impl Drop for Nodes {
@@ -102,7 +114,7 @@ impl Drop for Nodes {
 
 impl Nodes {
     /// Begins to connect, on this runtime.
-    pub(super) fn start(runtime: &Handle, options: &RedisOptions, seeds: Vec<ConnectionInfo>) -> Self {
+    pub fn start(runtime: &Handle, options: &LinkOptions, seeds: Vec<ConnectionInfo>) -> Self {
         let shared = Arc::new(Shared {
             runtime: runtime.clone(),
             options: options.clone(),
@@ -121,18 +133,30 @@ impl Nodes {
     }
 
     /// Learns the cluster's map now.
-    pub(super) async fn learn(&self) -> Result<(), OpenRedisError> {
+    ///
+    /// # Errors
+    /// [`OpenRedisError`].
+    pub async fn learn(&self) -> Result<(), OpenRedisError> {
         if self.shared.options.is_cluster { self.shared.learn().await } else { Ok(()) }
+    }
+
+    /// The masters that are known: the server, or those of the cluster's map.
+    pub fn masters(&self) -> Vec<ConnectionInfo> {
+        let map = Arc::clone(&self.shared.map.lock());
+        map.nodes.iter().filter_map(|node| self.shared.info_of(&node.host, node.port)).collect()
     }
 
     /// Sends requests and gathers the answers to their first commands, in their order. With `guarded` every answer is
     /// known to come from a master. Any doubt is an error.
-    pub(super) async fn run(
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn run(
         &self,
         requests: Vec<Request>,
         guarded: bool,
         deadline: Instant,
-    ) -> Result<Vec<Value>, Unavailable> {
+    ) -> Result<Vec<Value>, NoAnswer> {
         let shared = &*self.shared;
         let mut answers: Vec<Option<Value>> = Vec::new();
         answers.resize_with(requests.len(), || None);
@@ -148,19 +172,19 @@ impl Nodes {
             for (batch, result) in batches.into_iter().zip(results) {
                 match result {
                     Ok(values) => batch.sort_out(values, &mut answers, &mut waiting, shared)?,
-                    Err(Trouble::Closed) => batch.again(&mut waiting),
+                    Err(Trouble::Closed) => batch.again(&mut waiting)?,
                     Err(Trouble::Failed(why)) => {
                         shared.stale.notify_one();
-                        return Err(Unavailable(format!("{}:{}: {why}", batch.node.host, batch.node.port)));
+                        return Err(NoAnswer(format!("{}:{}: {why}", batch.node.host, batch.node.port)));
                     }
                 }
             }
             if waiting.is_empty() {
                 let all: Option<Vec<_>> = answers.into_iter().collect();
-                return all.ok_or_else(|| Unavailable("an answer is missing".into()));
+                return all.ok_or_else(|| NoAnswer("an answer is missing".into()));
             }
         }
-        Err(Unavailable(format!(
+        Err(NoAnswer(format!(
             "the keys have moved {REDIRECTS_MAX} times, or the connection was lost as often"
         )))
     }
@@ -168,7 +192,7 @@ impl Nodes {
 
 impl Shared {
     /// Sorts requests into pipelines by connection; what a pipeline has of one key stays in one.
-    fn pack(&self, waiting: Vec<Waiting>, guarded: bool) -> Result<Vec<Batch>, Unavailable> {
+    fn pack(&self, waiting: Vec<Waiting>, guarded: bool) -> Result<Vec<Batch>, NoAnswer> {
         let map = Arc::clone(&self.map.lock());
         let mut full = Vec::new();
         let mut open: Vec<Batch> = Vec::new();
@@ -179,7 +203,7 @@ impl Shared {
             };
             let Some(node) = node else {
                 self.stale.notify_one();
-                return Err(Unavailable(format!("no node is known for slot {}", request.slot)));
+                return Err(NoAnswer(format!("no node is known for slot {}", request.slot)));
             };
             let link = usize::from(request.slot) % node.links.len();
             let found = open.iter().position(|batch| batch.link == link && Arc::ptr_eq(&batch.node, &node));
@@ -189,7 +213,7 @@ impl Shared {
             });
             let batch = &mut open[index];
             batch.push(at, request, asking);
-            if batch.entries.len() >= self.options.pipeline_users {
+            if batch.entries.len() >= self.options.pipeline_requests {
                 full.push(open.swap_remove(index));
             }
         }
@@ -277,7 +301,7 @@ impl Shared {
     }
 
     async fn ask_slots(&self, info: &ConnectionInfo) -> Result<Vec<slots::Owned>, OpenRedisError> {
-        let within = self.options.connect_timeout();
+        let within = self.options.connect_timeout;
         let place = info.addr().to_string();
         let mut connection = server::connect(info, within).await?;
         let answer = server::ask(&mut connection, redis::cmd("CLUSTER").arg("SLOTS"), within).await;
@@ -317,8 +341,8 @@ impl Batch {
     }
 
     fn push(&mut self, at: usize, request: Request, asking: bool) {
-        let Request { slot, command, then, may_be_refused } = request;
-        self.entries.push(Entry { at, slot, asking, then: then.len(), may_be_refused });
+        let Request { slot, command, then, may_be_refused, may_be_repeated } = request;
+        self.entries.push(Entry { at, slot, asking, then: then.len(), may_be_refused, may_be_repeated });
         for command in std::iter::once(command).chain(then) {
             if asking {
                 self.pipeline.add_command(redis::cmd("ASKING"));
@@ -334,12 +358,12 @@ impl Batch {
         answers: &mut [Option<Value>],
         waiting: &mut Vec<Waiting>,
         shared: &Shared,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<(), NoAnswer> {
         let mut own: usize = self.entries.iter().map(Entry::commands).sum();
         own = values.len().saturating_sub(own);
         let mut values = values.into_iter();
         if let Some(role) = values.by_ref().take(own).last() {
-            server::must_be_master(&role).map_err(Unavailable)?;
+            server::must_be_master(&role).map_err(NoAnswer)?;
         }
         let mut commands = self.pipeline.cmd_iter().skip(own);
         for entry in &self.entries {
@@ -358,7 +382,7 @@ impl Batch {
                         Ok(Value::Nil)
                     }
                     Some(value) => Ok(value),
-                    None => Err(Unavailable("an answer is missing".into())),
+                    None => Err(NoAnswer("an answer is missing".into())),
                 }
             };
             let first = next(entry.may_be_refused)?;
@@ -382,13 +406,18 @@ impl Batch {
         Ok(())
     }
 
-    /// Puts every request back: the connection was closed, and every command may be repeated.
-    fn again(self, waiting: &mut Vec<Waiting>) {
+    /// Puts every request back, where all of them may be repeated: the connection was closed.
+    fn again(self, waiting: &mut Vec<Waiting>) -> Result<(), NoAnswer> {
+        if !self.entries.iter().all(|entry| entry.may_be_repeated) {
+            let what = "the connection was lost; what was asked may be done or not";
+            return Err(NoAnswer(format!("{}:{}: {what}", self.node.host, self.node.port)));
+        }
         let own: usize = self.entries.iter().map(Entry::commands).sum();
         let mut commands = self.pipeline.cmd_iter().skip(self.pipeline.len().saturating_sub(own));
         for entry in &self.entries {
             waiting.extend(entry.again(commands.by_ref().take(entry.commands()), Target::Owner));
         }
+        Ok(())
     }
 }
 
@@ -401,29 +430,28 @@ impl Entry {
         let step = 1 + usize::from(self.asking);
         let mut commands = sent.skip(step - 1).step_by(step).cloned();
         let command = commands.next()?;
-        let may_be_refused = self.may_be_refused;
-        let request = Request { slot: self.slot, command, then: commands.collect(), may_be_refused };
+        let Self { slot, may_be_refused, may_be_repeated, .. } = *self;
+        let request = Request { slot, command, then: commands.collect(), may_be_refused, may_be_repeated };
         Some(Waiting { at: self.at, request, target })
     }
 }
 
 /// Whether an error is about the command or its key; errors about anything else have a code of their own.
 fn is_refusal(error: &ServerError) -> bool {
-    matches!(error.code(), "BUSYKEY" | "ERR" | "NOPERM")
+    matches!(error.code(), "BUSYKEY" | "ERR" | "NOPERM" | "NOSCRIPT" | "TRYAGAIN")
 }
 
 impl Node {
     /// Where to send a request that was answered by an error; an error where there is no such node.
-    fn whither(&self, error: &ServerError) -> Result<Target, Unavailable> {
+    fn whither(&self, error: &ServerError) -> Result<Target, NoAnswer> {
         let asking = match error.kind() {
             Some(ServerErrorKind::Moved) => false,
             Some(ServerErrorKind::Ask) => true,
-            // LOADING, OOM, READONLY, CLUSTERDOWN, MISCONF, a key of another type …: it says nothing of the token. //
-            // I7
-            _ => return Err(Unavailable(format!("{}:{} says {error}", self.host, self.port))),
+            // LOADING, OOM, READONLY, CLUSTERDOWN, MISCONF, a key of another type …: it says nothing of the key. // I7
+            _ => return Err(NoAnswer(format!("{}:{} says {error}", self.host, self.port))),
         };
         let (host, port) = slots::redirect(error.details(), &self.host)
-            .ok_or_else(|| Unavailable(format!("{}:{} says {error}", self.host, self.port)))?;
+            .ok_or_else(|| NoAnswer(format!("{}:{} says {error}", self.host, self.port)))?;
         Ok(Target::Told { host, port, asking })
     }
 }

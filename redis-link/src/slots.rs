@@ -3,16 +3,25 @@
 use redis::Value;
 use std::ops::RangeInclusive;
 
-/// The number of slots of a Redis Cluster.
-pub(super) const SLOTS: usize = 16_384;
+/// Slots of a Redis Cluster.
+pub(crate) const SLOTS: usize = 16_384;
 
-/// The slot of a key without braces: CRC16/XMODEM modulo 16384, as the cluster specification of Redis has it.
-pub(super) fn slot_of(key: &[u8]) -> u16 {
-    let crc = key.iter().fold(0_u16, |crc, byte| {
+/// The slot of a key: CRC16/XMODEM modulo 16384 of what stands between its first braces, or else of all of it, as the
+/// cluster specification of Redis has it.
+pub fn slot_of(key: &[u8]) -> u16 {
+    let crc = tag_of(key).iter().fold(0_u16, |crc, byte| {
         let [high, low] = crc.to_be_bytes();
         (u16::from(low) << 8) ^ TABLE[usize::from(high ^ byte)]
     });
     crc % 16_384
+}
+
+fn tag_of(key: &[u8]) -> &[u8] {
+    let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
+    match key[open + 1..].iter().position(|byte| *byte == b'}') {
+        Some(length @ 1..) => &key[open + 1..open + 1 + length],
+        _ => key,
+    }
 }
 
 const TABLE: [u16; 256] = {
@@ -36,14 +45,14 @@ const TABLE: [u16; 256] = {
 
 /// A range of slots and the address of its master.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Owned {
-    pub(super) slots: RangeInclusive<u16>,
-    pub(super) host: String,
-    pub(super) port: u16,
+pub(crate) struct Owned {
+    pub(crate) slots: RangeInclusive<u16>,
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
 /// Reads the answer to `CLUSTER SLOTS` of `asked`; `None` where it is no such answer.
-pub(super) fn parse(answer: &Value, asked: &str) -> Option<Vec<Owned>> {
+pub(crate) fn parse(answer: &Value, asked: &str) -> Option<Vec<Owned>> {
     let Value::Array(ranges) = answer else { return None };
     ranges.iter().map(|range| parse_range(range, asked)).collect()
 }
@@ -68,7 +77,7 @@ fn parse_range(range: &Value, asked: &str) -> Option<Owned> {
 }
 
 /// Reads the address in `MOVED 3999 host:port` and `ASK 3999 host:port`, of which `details` is what follows the word.
-pub(super) fn redirect(details: Option<&str>, asked: &str) -> Option<(String, u16)> {
+pub(crate) fn redirect(details: Option<&str>, asked: &str) -> Option<(String, u16)> {
     let (_, address) = details?.split_once(' ')?;
     let (host, port) = address.trim().rsplit_once(':')?;
     let host = if host.is_empty() { asked } else { host };
@@ -85,6 +94,10 @@ mod tests {
         assert_eq!(slot_of(b"123456789"), 0x31C3);
         assert_eq!(slot_of(b"foo"), 12_182);
         assert_eq!(slot_of(b""), 0);
+        assert_eq!(slot_of(b"{foo}:any"), 12_182);
+        assert_eq!(slot_of(b"a{foo}b{c}"), 12_182);
+        assert_eq!(slot_of(b"{}foo"), slot_of(b"{}foo"));
+        assert_ne!(slot_of(b"{}foo"), slot_of(b""));
     }
 
     #[test]
