@@ -2,6 +2,7 @@
 //!
 //! - [`contract`](windfall_contract::due): what every driver offers.
 //! - [`embedded`]: a driver on files inside the process.
+//! - `redis`, with the feature of that name: a driver on Redis 7 and Redis Cluster.
 //!
 //! This crate decides neither who fires a task nor where it goes; `windfall-scheduler` does.
 //!
@@ -28,3 +29,5 @@
 mod checks;
 mod dead_letter;
 pub mod embedded;
+#[cfg(feature = "redis")]
+pub mod redis;

@@ -1,0 +1,72 @@
+-- What all scripts share. KEYS[1] is the shard's meta hash, whose name without its last letter begins all others.
+local P = string.sub(KEYS[1], 1, -2)
+local DUE_MAX = 4294967295 * 60000 + 59999
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function is_lost(epoch)
+  local m = redis.call('HMGET', KEYS[1], 'e', 'o')
+  return m[1] ~= epoch or not m[2]
+end
+
+-- The slot of a time, and the milliseconds since it began.
+local function slot_of(at)
+  local slot = math.floor(at / 60000)
+  return text(slot), at - slot * 60000
+end
+
+local function due_of(slot, record)
+  return slot * 60000 + struct.unpack('>I2', record, 2)
+end
+
+local function place(slot, index)
+  return struct.pack('>I4I4', slot, index)
+end
+
+local function key_of(record)
+  if string.byte(record) % 2 == 1 then
+    return string.sub(record, 4, 5) .. string.sub(record, 9, 8 + string.byte(record, 8))
+  end
+end
+
+-- The tenant's task, wherever it was moved: its slot, its index, its record, whether it was cancelled.
+local function locate(tenant, slot, index)
+  while true do
+    local is_over = redis.call('GETBIT', P .. 'c:' .. slot, index) == 1
+    local to = is_over and redis.call('HGET', P .. 'v:' .. slot, index)
+    if to then
+      local s, i = struct.unpack('>I4I4', to)
+      slot, index = text(s), text(i)
+    else
+      local record = redis.call('LINDEX', P .. 'l:' .. slot, index)
+      if not record or string.byte(record) >= 128 or string.sub(record, 4, 5) ~= tenant then return nil end
+      return slot, index, record, is_over
+    end
+  end
+end
+
+-- The task that a key leads to. One whose slot has gone without freeing its key is over.
+local function by_key(field)
+  local to = redis.call('HGET', P .. 'k', field)
+  if not to then return nil end
+  local s, i = struct.unpack('>I4I4', to)
+  if redis.call('EXISTS', P .. 'l:' .. text(s)) == 0 then return nil end
+  return text(s), text(i)
+end
+
+local function append(slot, entry)
+  local index = redis.call('RPUSH', P .. 'l:' .. slot, entry) - 1
+  if index == 0 then redis.call('ZADD', P .. 'i', slot, slot) end
+  return text(index)
+end
+
+local function count(tenant, change)
+  if redis.call('HINCRBY', P .. 'n', tenant, change) <= 0 then redis.call('HDEL', P .. 'n', tenant) end
+end

@@ -1,0 +1,416 @@
+//! The slot store on real Redis servers: the contract, what it costs, refusals, restarts, a cluster that moves.
+#![cfg(feature = "redis")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use async_trait::async_trait;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use windfall_conformance::slots::{self, Fixture};
+use windfall_contract::due::{
+    Added, Change, Changed, Durability, LeaseError, Moved, NewRecord, Route, Shard, SlotStore, StoreError,
+    TaskAt, TaskId, Waiting,
+};
+use windfall_servers::{Private, RedisOptions as ServerOptions, Servers, Spec};
+use windfall_slots::redis::{OpenRedisError, RedisSlots, RedisSlotsOptions};
+
+/// The machine is shared.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+struct Redis {
+    name: &'static str,
+    options: RedisSlotsOptions,
+    /// All nodes.
+    urls: Vec<String>,
+}
+
+#[async_trait]
+impl Fixture for Redis {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn open(&self) -> Result<Arc<dyn SlotStore>, String> {
+        let store = RedisSlots::open(self.options.clone()).await.map_err(|error| error.to_string())?;
+        Ok(store)
+    }
+
+    fn now_ms(&self) -> u64 {
+        now_ms()
+    }
+
+    async fn wait_ms(&self, ms: u64) {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    /// Moves what the server remembers of its clock.
+    async fn clock_back_ms(&self, ms: u64) -> Result<(), String> {
+        for url in &self.urls {
+            let mine = format!("{{{}:*}}:[mb]", self.options.prefix);
+            let names: Vec<String> = asked(url, &["KEYS", &mine]).await;
+            for name in names {
+                let fields: Vec<String> = asked(url, &["HGETALL", &name]).await;
+                for pair in fields.chunks_exact(2) {
+                    let later = match pair[1].split_once(':') {
+                        Some((end, ttl)) => format!("{}:{ttl}", end.parse::<u64>().unwrap() + ms),
+                        None if ["w", "u"].contains(&&*pair[0]) => {
+                            (pair[1].parse::<u64>().unwrap() + ms).to_string()
+                        }
+                        None => continue,
+                    };
+                    asked::<i64>(url, &["HSET", &name, &pair[0], &later]).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn clock_ahead_ms(&self, _ms: u64) -> bool {
+        false
+    }
+}
+
+/// Keys of this run alone, and time limits for a machine that is busy with other tests.
+fn patient(options: RedisSlotsOptions) -> RedisSlotsOptions {
+    let prefix = format!("test-{}-{}", std::process::id(), now_ms());
+    RedisSlotsOptions { prefix, call_timeout_ms: 20_000, connect_timeout_ms: 20_000, ..options }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
+}
+
+fn single() -> Private {
+    Private::start(ServerOptions::default()).unwrap()
+}
+
+/// What an operator would type.
+async fn command(url: &str, words: &[&str]) -> redis::RedisResult<redis::Value> {
+    let client = redis::Client::open(url)?;
+    let mut connection = client.get_multiplexed_async_connection().await?;
+    let mut command = redis::cmd(words[0]);
+    for word in &words[1..] {
+        command.arg(word);
+    }
+    command.query_async(&mut connection).await
+}
+
+async fn asked<T: redis::FromRedisValue>(url: &str, words: &[&str]) -> T {
+    redis::from_redis_value(command(url, words).await.unwrap()).unwrap()
+}
+
+fn task(due_ms: u64, payload: &str) -> NewRecord {
+    let payload = bytes::Bytes::copy_from_slice(payload.as_bytes());
+    NewRecord { due_ms, route: Route { tenant: 1, target: 1 }, key: None, payload }
+}
+
+fn stored(added: &[Added]) -> Vec<TaskId> {
+    let id = |added: &Added| match added {
+        Added::Stored(id) => *id,
+        Added::Exists(id) => panic!("{id} exists"),
+    };
+    added.iter().map(id).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn one_server_conforms() {
+    let servers =
+        tokio::task::spawn_blocking(|| Servers::from_env_or_start(&["redis"]).unwrap()).await.unwrap();
+    let url = servers.server("redis").unwrap().url().to_owned();
+    let options = patient(RedisSlotsOptions::at(&url));
+    let failed = slots::run(&Redis { name: "redis", options, urls: vec![url] }).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_cluster_conforms_and_is_followed_when_slots_move_and_nodes_die() {
+    let cluster = Private::start(Spec::RedisCluster).unwrap();
+    let urls: Vec<String> = cluster.url().split(',').map(str::to_owned).collect();
+    // One address is enough to learn the others, and one that is away does not matter.
+    let options = patient(RedisSlotsOptions::cluster(["redis://127.0.0.1:1", urls[1].as_str()]));
+    let fixture = Redis { name: "cluster", options: options.clone(), urls: urls.clone() };
+    let failed = slots::run(&fixture).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+
+    let options = RedisSlotsOptions { prefix: format!("{}-moved", options.prefix), ..options };
+    let store = RedisSlots::open(options.clone()).await.unwrap();
+    slots_move_under_load(&store, &urls, &options.prefix).await;
+
+    // A node that dies takes its shards with it, and comes back with them.
+    let before: Vec<_> = all_counts(&store).await.unwrap();
+    cluster.part("node2").unwrap().kill().unwrap();
+    until("a refusal", async || all_counts(&store).await.is_err()).await;
+    cluster.part("node2").unwrap().start().unwrap();
+    until("all of it again", async || all_counts(&store).await.is_ok_and(|counts| counts == before)).await;
+}
+
+async fn all_counts(store: &RedisSlots) -> Result<Vec<u64>, StoreError> {
+    let mut counts = Vec::new();
+    for shard in 0..store.shards() {
+        counts.push(store.counts(Shard(shard)).await?.values().sum());
+    }
+    Ok(counts)
+}
+
+async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !reached().await {
+        assert!(started.elapsed() < PATIENCE, "waited for {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Moves the shards of the first node one by one while tasks are added, moved and cancelled: no call fails, and each is
+/// carried out as a whole.
+async fn slots_move_under_load(store: &Arc<RedisSlots>, urls: &[String], prefix: &str) {
+    let due_ms = now_ms() + 3_600_000;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (own, over) = (Arc::clone(store), Arc::clone(&is_over));
+    let load = tokio::spawn(async move {
+        let (mut rounds, mut waiting) = (0_u64, vec![0_u64; 64]);
+        while !over.load(SeqCst) {
+            let shard = Shard(u16::try_from(rounds % 64).unwrap());
+            let batch: Vec<_> =
+                (0..20).map(|minute| task(due_ms + (rounds + minute) * 60_000, "x")).collect();
+            let ids = stored(&own.add(shard, &batch).await.unwrap());
+            let mut changes: Vec<_> =
+                ids[..5].iter().map(|id| Change { tenant: 1, at: TaskAt::Id(*id), to: None }).collect();
+            let later = Moved { due_ms: Some(due_ms + 40 * 60_000), payload: None };
+            changes.extend(ids[5..10].iter().map(|id| Change {
+                tenant: 1,
+                at: TaskAt::Id(*id),
+                to: Some(later.clone()),
+            }));
+            let changed = own.change(shard, &changes).await.unwrap();
+            assert!(changed.iter().all(|changed| matches!(changed, Changed::Done(_))), "{changed:?}");
+            waiting[usize::from(shard.0)] += 15;
+            rounds += 1;
+        }
+        (rounds, waiting)
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let node_id = async |url: &str| asked::<String>(url, &["CLUSTER", "MYID"]).await;
+    let (from, to) = (&urls[0], &urls[2]);
+    let (from_id, to_id) = (node_id(from).await, node_id(to).await);
+    let to_port = to.rsplit_once(':').unwrap().1;
+    let mut moved = 0;
+    for shard in 0..64 {
+        let slot: u16 = asked(from, &["CLUSTER", "KEYSLOT", &format!("{{{prefix}:{shard:04x}}}:m")]).await;
+        // Those of the first node.
+        if slot >= 5_000 {
+            continue;
+        }
+        let slot = slot.to_string();
+        command(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap();
+        command(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap();
+        loop {
+            let keys: Vec<String> = asked(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).await;
+            if keys.is_empty() {
+                break;
+            }
+            moved += keys.len();
+            for key in keys {
+                command(from, &["MIGRATE", "127.0.0.1", to_port, &key, "0", "5000"]).await.unwrap();
+            }
+        }
+        for url in [to, from, &urls[1]] {
+            command(url, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap();
+        }
+    }
+    is_over.store(true, SeqCst);
+    let (rounds, waiting) = load.await.unwrap();
+    assert!(rounds > 10 && moved > 20, "{rounds} rounds, {moved} moved");
+    assert_eq!(all_counts(store).await.unwrap(), waiting, "by the counts");
+    let (mut found, mut after) = (vec![0; 64], None);
+    loop {
+        let page = store.list(1, after, 1_000).await.unwrap();
+        page.tasks.iter().for_each(|task| found[usize::from(task.id.shard.0)] += 1);
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, waiting, "by the tasks themselves");
+}
+
+/// I10: whatever was answered Ok before a kill is there after it, also what fired and who owns what.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn killed_and_restarted_in_mid_stream() {
+    let server = single();
+    let options =
+        RedisSlotsOptions { call_timeout_ms: 2_000, ..patient(RedisSlotsOptions::at(server.url())) };
+    let store = RedisSlots::open(options).await.unwrap();
+    let lease = store.acquire(Shard(1), "one", 600_000).await.unwrap().unwrap();
+    let due_ms = now_ms() + 3_600_000;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (own, over) = (Arc::clone(&store), Arc::clone(&is_over));
+    let writer = tokio::spawn(async move {
+        let (mut waiting, mut cancelled, mut failures) = (BTreeSet::new(), BTreeSet::new(), 0);
+        while !over.load(SeqCst) {
+            let batch: Vec<_> = (0..50).map(|at| task(due_ms + at * 10_000, "x")).collect();
+            let Ok(added) = own.add(Shard(1), &batch).await else {
+                failures += 1;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let ids = stored(&added);
+            waiting.extend(&ids[1..]);
+            let cancel = Change { tenant: 1, at: TaskAt::Id(ids[0]), to: None };
+            match own.change(Shard(1), &[cancel]).await {
+                Ok(changed) => {
+                    assert_eq!(changed, [Changed::Done(ids[0])]);
+                    cancelled.insert(ids[0]);
+                }
+                Err(_) => failures += 1,
+            }
+        }
+        (waiting, cancelled, failures)
+    });
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        server.kill().unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.start().unwrap();
+    }
+    until("an answer", async || store.counts(Shard(1)).await.is_ok()).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    is_over.store(true, SeqCst);
+    let (waiting, cancelled, failures) = writer.await.unwrap();
+    assert!(failures > 0 && waiting.len() > 1_000, "{failures} failures, {} tasks", waiting.len());
+    for (ids, expected) in [(&waiting, Waiting::Waiting), (&cancelled, Waiting::Cancelled)] {
+        let at: Vec<_> = ids.iter().map(|id| TaskAt::Id(*id)).collect();
+        let found = store.get(Shard(1), 1, &at).await.unwrap();
+        let wrong = found.iter().filter(|found| found.as_ref().is_none_or(|one| one.state != expected));
+        assert_eq!(wrong.count(), 0, "{expected:?}");
+    }
+    // The server has forgotten the scripts, and nothing else.
+    store.renew(&lease, 1_000).await.unwrap();
+    let newer = windfall_contract::due::Lease { epoch: lease.epoch + 1, ..lease };
+    assert_eq!(store.renew(&newer, 1_000).await, Err(LeaseError::Lost));
+    command(server.url(), &["SCRIPT", "FLUSH"]).await.unwrap();
+    store.add(Shard(2), &[task(due_ms, "x")]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn open_says_what_is_wrong() {
+    let server = single();
+    let options = patient(RedisSlotsOptions::at(server.url()));
+    let open = async |options| RedisSlots::open(options).await.map(drop);
+    let store = RedisSlots::open(options.clone()).await.unwrap();
+    assert_eq!(store.durability(), Durability::EverySecond);
+    drop(store);
+    let error = open(RedisSlotsOptions { shards: 128, ..options.clone() }).await.unwrap_err();
+    assert!(error.to_string().contains("made with 64"), "{error}");
+    let config = async |name: &str, value: &str| {
+        command(server.url(), &["CONFIG", "SET", name, value]).await.unwrap();
+    };
+    config("appendfsync", "always").await;
+    assert_eq!(RedisSlots::open(options.clone()).await.unwrap().durability(), Durability::Machine);
+    config("maxmemory-policy", "allkeys-lru").await;
+    let error = open(options.clone()).await.unwrap_err();
+    assert!(error.to_string().contains("set maxmemory-policy noeviction"), "{error}");
+    open(RedisSlotsOptions { allow_eviction: true, ..options.clone() }).await.unwrap();
+    config("maxmemory-policy", "noeviction").await;
+    config("appendonly", "no").await;
+    let error = open(options.clone()).await.unwrap_err();
+    assert!(error.to_string().contains("set appendonly yes"), "{error}");
+    open(RedisSlotsOptions { allow_without_appendonly: true, ..options.clone() }).await.unwrap();
+    config("appendonly", "yes").await;
+    for wrong in [
+        RedisSlotsOptions { prefix: "a{b".into(), ..options.clone() },
+        RedisSlotsOptions { shards: 2_000, ..options },
+    ] {
+        assert!(matches!(open(wrong).await, Err(OpenRedisError::Invalid(_))));
+    }
+
+    let cluster = Private::start(Spec::RedisCluster).unwrap();
+    let urls: Vec<String> = cluster.url().split(',').map(str::to_owned).collect();
+    // Any master may be the one that forgets.
+    command(&urls[2], &["CONFIG", "SET", "appendonly", "no"]).await.unwrap();
+    let error = open(patient(RedisSlotsOptions::cluster(&urls[..1]))).await.unwrap_err();
+    assert!(error.to_string().contains("set appendonly yes"), "{error}");
+}
+
+/// A full server refuses tasks and loses none; what is due can be cancelled, finished and dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_full_server_refuses_whole_calls() {
+    let server = single();
+    let store = RedisSlots::open(patient(RedisSlotsOptions::at(server.url()))).await.unwrap();
+    let due_ms = now_ms() + 3_600_000;
+    let batch: Vec<_> = (0..50).map(|minute| task(due_ms + minute * 60_000, "x")).collect();
+    store.add(Shard(3), &batch).await.unwrap();
+    command(server.url(), &["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+    let error = store.add(Shard(3), &batch).await.unwrap_err();
+    assert!(error.to_string().contains("OOM") || error.to_string().contains("maxmemory"), "{error}");
+    assert_eq!(store.counts(Shard(3)).await.unwrap()[&1], 50);
+    command(server.url(), &["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
+    store.add(Shard(3), &batch).await.unwrap();
+    assert_eq!(store.counts(Shard(3)).await.unwrap()[&1], 100);
+}
+
+/// The bar of `scheduler.bytes_per_task`: 1,000,000 tasks of 64 bytes over two hours on 64 shards take 85 bytes each at
+/// most; and the server's CPU time for them, beside SET and ZADD of the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn what_a_million_tasks_cost() {
+    const TASKS: u64 = 1_000_000;
+    const BATCH: u64 = 1_000;
+    let server = single();
+    let url = server.url();
+    let info = async |section: &str, name: &str| -> f64 {
+        let report: String = asked(url, &["INFO", section]).await;
+        let line = report.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap().trim().parse().unwrap()
+    };
+    let cpu_s = async || info("cpu", "used_cpu_user").await + info("cpu", "used_cpu_sys").await;
+    let store = RedisSlots::open(patient(RedisSlotsOptions::at(url))).await.unwrap();
+    let start_ms = (now_ms() / 60_000 + 10) * 60_000;
+    let payload = "p".repeat(64);
+    let due_ms = move |at: u64| start_ms + at.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 7_200_000;
+    let (bytes_before, cpu_before, began) =
+        (info("memory", "used_memory").await, cpu_s().await, Instant::now());
+    let callers: Vec<_> = (0..8)
+        .map(|caller| {
+            let (store, payload) = (Arc::clone(&store), payload.clone());
+            tokio::spawn(async move {
+                for batch in (caller..TASKS / BATCH).step_by(8) {
+                    let tasks: Vec<_> =
+                        (0..BATCH).map(|at| task(due_ms(batch * BATCH + at), &payload)).collect();
+                    store.add(Shard(u16::try_from(batch % 64).unwrap()), &tasks).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let (took, cpu) = (began.elapsed(), cpu_s().await - cpu_before);
+    let bytes = (info("memory", "used_memory").await - bytes_before) / 1e6;
+    println!("slots: {bytes:.1} B and {cpu:.2} µs of Redis's CPU a task, in {took:?} for {TASKS} by {BATCH}");
+
+    command(url, &["FLUSHALL"]).await.unwrap();
+    let (cpu_before, began) = (cpu_s().await, Instant::now());
+    let client = redis::Client::open(url).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    for batch in 0..TASKS / 100 {
+        let mut pipeline = redis::pipe();
+        for at in batch * 100..batch * 100 + 100 {
+            let id = format!("task:{at}");
+            pipeline.cmd("SET").arg(&id).arg(&payload).ignore();
+            pipeline.cmd("ZADD").arg("due").arg(due_ms(at)).arg(&id).ignore();
+        }
+        pipeline.query_async::<()>(&mut connection).await.unwrap();
+    }
+    let (plain_took, plain_cpu) = (began.elapsed(), cpu_s().await - cpu_before);
+    println!(
+        "SET + ZADD: {plain_cpu:.2} µs of Redis's CPU a task, in {plain_took:?}; ratio {:.2}",
+        cpu / plain_cpu
+    );
+    assert!(bytes <= 85.0, "{bytes} B a task");
+}
