@@ -12,6 +12,7 @@
 //! | [`rewards`] | granting and archiving events | reward service, its gRPC client | consumer, wallet |
 //! | [`accounts`] | balances, flow, orders, withdrawals | reward service, its gRPC client | wallet, token service |
 //! | [`connector`] | a downstream system that pays | `connectors` | reward service |
+//! | [`due`] | the slot store and the targets of due tasks | `slots`, `scheduler` | `scheduler` |
 //! | [`rules`] | the live rules after validation | `config` parses and follows them | everybody |
 //!
 //! [`Clock`] is the one clock that callers inject, [`breaker::Breaker`] the one circuit breaker; [`metrics`] is where a
@@ -37,6 +38,7 @@ pub mod breaker;
 pub mod broker;
 mod clock;
 pub mod connector;
+pub mod due;
 pub mod finished;
 pub mod metrics;
 mod revocations;

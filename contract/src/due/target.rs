@@ -1,0 +1,43 @@
+//! Where due tasks go.
+
+use super::{TaskId, TaskKey};
+use async_trait::async_trait;
+use bytes::Bytes;
+
+/// A task whose time has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firing {
+    /// The id under which its caller knows it: the same in every attempt, and after a move.
+    pub id: TaskId,
+    /// The tenant's name.
+    pub tenant: String,
+    /// The caller's own key.
+    pub key: Option<TaskKey>,
+    /// The due time that the caller asked for, in Unix milliseconds.
+    pub due_ms: u64,
+    /// 1 at the first attempt.
+    pub attempt: u32,
+    /// What the target gets.
+    pub payload: Bytes,
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fired {
+    /// The target has it.
+    Done,
+    /// The target does not have it, or nobody knows: it is tried again, as often as its retries allow.
+    Failed(String),
+    /// The target will never take it: it is given up at once.
+    Refused(String),
+    /// The target takes nothing just now. It is tried again, and the attempt does not count.
+    Away(String),
+}
+
+/// Takes due tasks. Any number of calls may run side by side.
+#[async_trait]
+pub trait Target: Send + Sync {
+    /// Hands tasks over: one answer for each, in order. Answers in its own time-out, whatever the other side does. A
+    /// call that is dropped may have handed over any of them.
+    async fn fire(&self, batch: Vec<Firing>) -> Vec<Fired>;
+}
