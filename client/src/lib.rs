@@ -2,13 +2,15 @@
 //!
 //! - [`GatewayClient`] sends rewards by a gateway and implements [`SendBonus`], as the SDK does: moving from one to the
 //!   other is a change of the constructor.
-//! - [`TokensClient`], [`WalletClient`], [`RewardsClient`] and [`ArchiveClient`] are the other services' calls, each
-//!   with an error that says what to do next.
+//! - [`TokensClient`], [`WalletClient`], [`RewardsClient`], [`ArchiveClient`] and [`TimersClient`] are the other services'
+//!   calls, each with an error that says what to do next.
+//! - [`FiredIds`] is for the other end of a timer: it recognises one that is delivered again.
 //! - [`ClientOptions`]: where to, with which key or certificate, for how long, how often.
 //!
 //! Channels connect when they are first needed and again when they break. A call that got no answer is repeated, at
-//! another endpoint if there is one: every call here may be, for orders and withdrawals count once. The exception is a
-//! replay from the archive, which is kept with who asked for it, each time.
+//! another endpoint if there is one: almost every call here may be, for orders and withdrawals count once. The exceptions
+//! are a replay from the archive, which is kept with who asked for it, each time; a timer that is added without a key; and
+//! the end of timers that were given up.
 //!
 //! What is not answered in time is [`Unanswered`](SendError::Unanswered): taken or not, nobody knows; the same call
 //! again settles it.
@@ -42,7 +44,9 @@ mod error;
 mod gateway;
 mod link;
 mod options;
+mod repeats;
 mod rewards;
+mod timers;
 mod tokens;
 mod user;
 mod wallet;
@@ -51,7 +55,9 @@ pub use archive::ArchiveClient;
 pub use error::{CallError, WithdrawError};
 pub use gateway::GatewayClient;
 pub use options::{ClientOptions, OpenError};
+pub use repeats::{FiredIds, Seen};
 pub use rewards::RewardsClient;
+pub use timers::TimersClient;
 pub use tokens::TokensClient;
 pub use user::EndUser;
 pub use wallet::WalletClient;
