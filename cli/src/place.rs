@@ -28,6 +28,11 @@ pub fn tokens(data: &Path) -> PathBuf {
     data.join("tokens")
 }
 
+/// The timers.
+pub fn slots(data: &Path) -> PathBuf {
+    data.join("slots")
+}
+
 /// The ledger.
 pub fn ledger(data: &Path) -> PathBuf {
     data.join("ledger.db")

@@ -1,11 +1,13 @@
-//! Commands for operators: keys, rules, tokens, the failure archive, salvage files, running services.
+//! Commands for operators: keys, rules, tokens, the failure archive, salvage files, running services, timers.
 
 pub mod access;
 pub mod archive;
+mod ask;
 pub mod keys;
 pub mod operate;
 pub mod rules;
 pub mod salvage;
+pub mod schedule;
 pub mod token;
 pub mod topics;
 

@@ -1,8 +1,11 @@
 //! The options file of a role: what it runs on, who may call, what is served.
 
+use super::role::Role;
+use super::scheduler::SchedulerAt;
 use crate::drivers::{BrokerAt, Driver, LedgerAt, RulesAt, TokensAt};
 use crate::logging::TraceOptions;
 use crate::place;
+use crate::wiring::Work;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -52,6 +55,8 @@ pub struct ServiceOptions {
     pub grant_async: GrantAsyncAt,
     /// Downstream systems by name.
     pub connectors: BTreeMap<String, ConnectorAt>,
+    /// Timers: where they lie, whose they are, where they go.
+    pub scheduler: SchedulerAt,
     /// How tokens are judged.
     pub token_service: TokenOptions,
     /// How long wallets wait.
@@ -300,6 +305,7 @@ impl Default for ServiceOptions {
             rewards: RewardsAt::default(),
             grant_async: GrantAsyncAt::default(),
             connectors: BTreeMap::new(),
+            scheduler: SchedulerAt::default(),
             token_service: TokenOptions::default(),
             wallet: WalletOptions::default(),
             serve: ServeOptions::default(),
@@ -329,12 +335,19 @@ impl ServiceOptions {
         options.grant_async.check()?;
         options.rewards.check()?;
         options.consumer.check().context("the options [consumer] cannot be used")?;
+        options.scheduler.check(&options.brokers)?;
         if options.drain_ms > 600_000 {
             bail!("drain_ms is {}, but only 0 to 600000 is allowed", options.drain_ms);
         }
         std::fs::create_dir_all(&options.data)
             .with_context(|| format!("the directory {} cannot be created", options.data.display()))?;
         Ok(options)
+    }
+
+    /// What a process of this role does with these options: a scheduler has an SDK if one of its targets sends rewards.
+    pub fn work_of(&self, role: Role) -> Work {
+        let work = role.work();
+        Work { sends: work.sends || (work.schedules && self.scheduler.sends_bonuses()), ..work }
     }
 
     /// The key ring's file.

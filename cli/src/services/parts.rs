@@ -4,7 +4,8 @@ use super::connectors::Wired;
 use super::options::ServiceOptions;
 use super::polled_metrics::PolledMetrics;
 use super::role::Role;
-use super::rules_report::RulesReport;
+use super::rules_report::{RulesReport, process_name};
+use super::scheduler::SchedulerAt;
 use crate::drivers::{self, RulesFollower};
 use crate::place;
 use crate::wiring::{self, Wiring};
@@ -20,6 +21,7 @@ use windfall_contract::rules::Rules;
 use windfall_edge::{Health, Need, Router};
 use windfall_ledger::Unbudgeted;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
+use windfall_scheduler_service::TimersService;
 use windfall_sdk::SdkOptions;
 use windfall_sdk::rpc::Gateway;
 use windfall_token::KeyRing;
@@ -58,9 +60,10 @@ impl Parts {
         health: &Health,
         clock: &Clock,
     ) -> Result<Self> {
-        let connectors = if role.work().grants() { options.wire_connectors(clock)? } else { Vec::new() };
-        let parts = options.open_parts(role.work(), rules, &connectors, health, clock).await?;
-        let wiring = Wiring::start(role.work(), parts, options.wiring_options()?).await?;
+        let work = options.work_of(role);
+        let connectors = if work.grants() { options.wire_connectors(clock)? } else { Vec::new() };
+        let parts = options.open_parts(work, rules, &connectors, health, clock).await?;
+        let wiring = Wiring::start(work, parts, options.wiring_options(role, clock)?).await?;
         let (rules, brokers, rewards) =
             (wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
         let polled = PolledMetrics::start(&wiring.tasks, rules, brokers, rewards);
@@ -93,6 +96,9 @@ impl Parts {
         if let Some(wallet) = &self.wallet {
             router = router.wallet(Arc::new(WalletService::new(wallet.clone())));
         }
+        if let Some(scheduling) = &self.scheduling {
+            router = router.timers(Arc::new(TimersService::new(scheduling.timers.clone())));
+        }
         router
     }
 
@@ -115,12 +121,18 @@ impl ServiceOptions {
         health: &Health,
         clock: &Clock,
     ) -> Result<wiring::Parts> {
-        let brokers = if work.queues() { self.open_brokers()? } else { BTreeMap::new() };
+        let brokers = if work.needs_brokers() { self.open_brokers()? } else { BTreeMap::new() };
         let keys = if work.needs_keys() { Some(self.open_keys()?) } else { None };
         let tokens = self.tokens.open_or_wait(&self.data).await?;
         let ledger = if work.grants() {
             let unbudgeted = self.unbudgeted(&rules.current());
             Some(block_in_place(|| self.ledger.open_or_wait(&self.data, unbudgeted))?)
+        } else {
+            None
+        };
+        let slots = if work.schedules {
+            let SchedulerAt { store, shards, durability, .. } = &self.scheduler;
+            Some(store.open(&self.data, *shards, *durability, clock)?)
         } else {
             None
         };
@@ -135,6 +147,7 @@ impl ServiceOptions {
             tokens_are_shared,
             keys,
             ledger,
+            slots,
             connectors,
             clock,
             tasks: wiring::Tasks::new(health.clone()),
@@ -194,7 +207,12 @@ impl ServiceOptions {
     }
 
     /// How the wiring uses the parts.
-    fn wiring_options(&self) -> Result<wiring::Options> {
+    fn wiring_options(&self, role: Role, clock: &Clock) -> Result<wiring::Options> {
+        let scheduling = if role.work().schedules {
+            Some(self.scheduling_options(process_name(role), clock)?)
+        } else {
+            None
+        };
         Ok(wiring::Options {
             sdk: SdkOptions { app_id: self.tenant.clone(), ..self.sdk.clone() },
             spool: place::spool(&self.data).join(&self.tenant),
@@ -203,6 +221,7 @@ impl ServiceOptions {
             wallet: self.wallet.clone(),
             async_grants: self.grant_async.later_options(),
             rewrite: self.grant_async.again(),
+            scheduling,
             topics: self.topics.clone(),
             consumer: self.consumer.clone(),
             salvage: place::salvage(&self.data),

@@ -5,6 +5,7 @@ use super::background::{Background, Tasks};
 use super::budgets::BudgetsGate;
 use super::consuming::{Consuming, Shared};
 use super::parts::{Brokers, Options, Parts};
+use super::scheduling::Scheduling;
 use super::token_drop::TokenDrop;
 use super::work::Work;
 use super::{budgets, keys, queues, readiness};
@@ -52,6 +53,8 @@ pub struct Wiring {
     pub async_grants: Option<AsyncGrants>,
     /// The consumers.
     pub consuming: Option<Consuming>,
+    /// The scheduler.
+    pub scheduling: Option<Scheduling>,
     /// The owner of the process's tasks.
     pub tasks: Tasks,
     health: Health,
@@ -95,6 +98,7 @@ impl Wiring {
             wallet: None,
             async_grants: None,
             consuming: None,
+            scheduling: None,
             tasks,
             health,
             budgets: BudgetsGate::new(),
@@ -137,6 +141,15 @@ impl Wiring {
                 async_grants::write_again(&own.tasks, grants.clone(), options.rewrite, rules, brokers);
             own.background.push(writing);
             own.async_grants = Some(grants);
+        }
+        if work.schedules {
+            let slots = parts.slots.context("a process that keeps timers needs a slot store")?;
+            let scheduling =
+                options.scheduling.context("a process that keeps timers must know whose they are")?;
+            let sdk = own.sdks.values().next();
+            let scheduling = Scheduling::start(slots, scheduling, &own.brokers, sdk, &clock)?;
+            own.health.check("scheduler", scheduling.check());
+            own.scheduling = Some(scheduling);
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, work.consumes) {
             let shared = Shared {
@@ -259,12 +272,16 @@ impl Wiring {
         self.token_drop.as_ref().map_or((0, 0), TokenDrop::counts)
     }
 
-    /// Closes in the order of an event's way, within `deadline` in all: SDKs, consumers, queues, reward service, token
-    /// store, live rules.
+    /// Closes in the order of an event's way, within `deadline` in all: scheduler, SDKs, consumers, queues, reward service,
+    /// token store, live rules.
     pub async fn close(self, deadline: Duration) -> Result<Closed> {
         let began = Instant::now();
         let left = move || deadline.saturating_sub(began.elapsed());
         let mut closed = Closed::default();
+        if let Some(scheduling) = self.scheduling {
+            // Its timers send rewards by the SDK, which needs time of its own afterwards.
+            scheduling.close(left() / 2).await;
+        }
         for (app_id, sdk) in self.sdks {
             // A broker that is down must not take the time that the consumers need to finish what they have.
             let report = sdk.close(left() / 2).await;
@@ -343,6 +360,7 @@ mod tests {
             tokens_are_shared: false,
             keys: Some(KeyRing::load(&place::keys(data)).unwrap()),
             ledger: Some(LedgerAt::File.open(data, Unbudgeted::Allow).unwrap()),
+            slots: None,
             connectors: Vec::new(),
             clock,
             tasks: Tasks::new(health.clone()),
@@ -359,6 +377,7 @@ mod tests {
             wallet: WalletOptions::default(),
             async_grants: AsyncGrantOptions::default(),
             rewrite: Again::default(),
+            scheduling: None,
             topics: Vec::new(),
             consumer: windfall_consumer::Options::default(),
             salvage: place::salvage(data),
