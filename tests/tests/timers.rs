@@ -14,10 +14,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windfall_client::{ClientOptions, TimersClient};
+use windfall_contract::broker::{Broker, Fetch, InRecord};
 use windfall_proto::v1::{
     AddTimersRequest, CancelTimersRequest, NewTimer, TimerChange, TimerName, add_timer_result,
     cancel_timer_result,
 };
+use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
 use windfall_tests::{Answer, Run, Service, plain, scratch};
 
 fn now_ms() -> u64 {
@@ -310,8 +312,34 @@ fn a_timer_sends_its_reward_once_and_quotas_and_strangers_are_refused() {
     assert_eq!(code(&post(&service, "/v1/timers/get", &json!({"key": "none"}))), (404, "NOT_FOUND".into()));
 
     by_command_line(&service, dir.path());
+    let to_topic =
+        json!({"target": "topic", "due_ms": 1, "key": "t-1", "payload": STANDARD.encode("to the topic")});
+    let added = ok(post(&service, "/v1/timers/add", &json!({"timer": to_topic})));
+    service.post_until("scheduler", None, "/v1/timers/get", &json!({"key": "t-1"}), |answer| {
+        answer.status == 404
+    });
     let ended = service.stop();
     assert_eq!(ended.code, Some(0), "{ended}");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let record = runtime.block_on(first_record(&data.join("brokers").join("a"), "fired"));
+    assert_eq!(record.key, "t-1");
+    let has = |text: &str| record.payload.windows(text.len()).any(|part| part == text.as_bytes());
+    assert!(has("to the topic") && has(added["id"].as_str().unwrap()), "{record:?}");
+}
+
+/// The first record of a topic of an embedded broker.
+async fn first_record(broker: &Path, topic: &str) -> InRecord {
+    let broker = EmbeddedBroker::open(broker, &EmbeddedOptions::default()).unwrap();
+    let mut consumer = broker.consumer(topic, "test").await.unwrap();
+    let fetch = Fetch { max_records: 1, max_bytes: 1 << 20, wait: Duration::from_millis(100) };
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(record) = consumer.poll(fetch).await.unwrap().records.pop() {
+            consumer.close().await;
+            return record;
+        }
+        assert!(Instant::now() < until, "the topic is empty");
+    }
 }
 
 /// The same by `windfall schedule`.

@@ -344,10 +344,12 @@ impl ServiceOptions {
         Ok(options)
     }
 
-    /// What a process of this role does with these options: a scheduler has an SDK if one of its targets sends rewards.
+    /// What a process of this role does with these options: `serve` keeps timers if a tenant is named, and a scheduler has
+    /// an SDK if one of its targets sends rewards.
     pub fn work_of(&self, role: Role) -> Work {
         let work = role.work();
-        Work { sends: work.sends || (work.schedules && self.scheduler.sends_bonuses()), ..work }
+        let schedules = work.schedules && (role == Role::Scheduler || !self.scheduler.tenants.is_empty());
+        Work { sends: work.sends || (schedules && self.scheduler.sends_bonuses()), schedules, ..work }
     }
 
     /// The key ring's file.

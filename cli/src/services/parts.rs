@@ -63,7 +63,7 @@ impl Parts {
         let work = options.work_of(role);
         let connectors = if work.grants() { options.wire_connectors(clock)? } else { Vec::new() };
         let parts = options.open_parts(work, rules, &connectors, health, clock).await?;
-        let wiring = Wiring::start(work, parts, options.wiring_options(role, clock)?).await?;
+        let wiring = Wiring::start(work, parts, options.wiring_options(role, work, clock)?).await?;
         let (rules, brokers, rewards) =
             (wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
         let polled = PolledMetrics::start(&wiring.tasks, rules, brokers, rewards);
@@ -207,12 +207,9 @@ impl ServiceOptions {
     }
 
     /// How the wiring uses the parts.
-    fn wiring_options(&self, role: Role, clock: &Clock) -> Result<wiring::Options> {
-        let scheduling = if role.work().schedules {
-            Some(self.scheduling_options(process_name(role), clock)?)
-        } else {
-            None
-        };
+    fn wiring_options(&self, role: Role, work: wiring::Work, clock: &Clock) -> Result<wiring::Options> {
+        let scheduling =
+            if work.schedules { Some(self.scheduling_options(process_name(role), clock)?) } else { None };
         Ok(wiring::Options {
             sdk: SdkOptions { app_id: self.tenant.clone(), ..self.sdk.clone() },
             spool: place::spool(&self.data).join(&self.tenant),

@@ -221,12 +221,35 @@ impl ServiceOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::services::Role;
 
     fn load(text: &str) -> Result<ServiceOptions> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("options.toml");
         std::fs::write(&file, text).unwrap();
         ServiceOptions::load(Some(&file), Some(folder.path().join("data")))
+    }
+
+    #[test]
+    fn the_documented_options_are_options() {
+        let text = include_str!("../../../docs/scheduler.md");
+        let block = text.split("```toml\n").find(|block| block.starts_with("[scheduler]")).unwrap();
+        let scheduler = load(block.split("```").next().unwrap()).unwrap().scheduler;
+        assert_eq!(scheduler.tenants.len(), 2);
+        assert!(matches!(scheduler.tenants["calls"].targets["hook"].to, TargetTo::Http(_)));
+    }
+
+    #[test]
+    fn serve_keeps_timers_if_a_tenant_is_named_and_a_scheduler_always_does() {
+        let (none, one) = (load("").unwrap(), load(&format!("{TARGET}to = \"send_bonus\"\n")).unwrap());
+        let works =
+            [&none, &one].map(|options| (options.work_of(Role::Serve), options.work_of(Role::Scheduler)));
+        assert_eq!(
+            works.map(|(serve, scheduler)| (serve.schedules, scheduler.schedules)),
+            [(false, true), (true, true)]
+        );
+        assert_eq!(works.map(|(_, scheduler)| scheduler.sends), [false, true]);
+        assert!(!one.work_of(Role::Wallet).schedules);
     }
 
     const TARGET: &str = "[scheduler.tenants.marketing.targets.reminders]\n";

@@ -328,11 +328,13 @@ fn fuses(rules: &LiveRules, budgets: &BudgetsGate) -> Fuses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::{BrokerAt, LedgerAt, RulesAt, TokensAt};
+    use crate::drivers::{BrokerAt, DurabilityAt, LedgerAt, RulesAt, SlotsAt, TokensAt};
     use crate::place;
     use crate::services::{Role, dev};
+    use crate::wiring::{SchedulingOptions, TargetPart};
     use windfall_ledger::Unbudgeted;
     use windfall_reward_service::{Again, AsyncGrantOptions};
+    use windfall_scheduler::{Class, TargetRules, TenantRules, Tenants};
     use windfall_token::{Algorithm, KeyFile};
     use windfall_wallet::WalletOptions;
 
@@ -360,7 +362,7 @@ mod tests {
             tokens_are_shared: false,
             keys: Some(KeyRing::load(&place::keys(data)).unwrap()),
             ledger: Some(LedgerAt::File.open(data, Unbudgeted::Allow).unwrap()),
-            slots: None,
+            slots: Some(SlotsAt::Embedded.open(data, 16, DurabilityAt::Process, &clock).unwrap()),
             connectors: Vec::new(),
             clock,
             tasks: Tasks::new(health.clone()),
@@ -377,12 +379,29 @@ mod tests {
             wallet: WalletOptions::default(),
             async_grants: AsyncGrantOptions::default(),
             rewrite: Again::default(),
-            scheduling: None,
+            scheduling: Some(scheduling()),
             topics: Vec::new(),
             consumer: windfall_consumer::Options::default(),
             salvage: place::salvage(data),
             keys_file: place::keys(data),
             jitter_seed: 1,
+        }
+    }
+
+    /// A tenant whose timers send rewards, where the process has an SDK for them.
+    fn scheduling() -> SchedulingOptions {
+        let rules = TenantRules {
+            waiting_max: 10,
+            adds_per_s: 10,
+            class: Class::Normal,
+            targets: [("rewards".to_owned(), TargetRules::default())].into(),
+        };
+        SchedulingOptions {
+            timers: Default::default(),
+            dispatch: Default::default(),
+            tenants: Arc::new(Tenants([("windfall".to_owned(), rules)].into())),
+            targets: [(("windfall".to_owned(), "rewards".to_owned()), TargetPart::SendBonus)].into(),
+            instance: "test".into(),
         }
     }
 
@@ -395,11 +414,13 @@ mod tests {
             Role::Consumer,
             Role::Wallet,
             Role::SdkGateway,
+            Role::Scheduler,
         ];
         for role in roles {
             let folder = tempfile::tempdir().unwrap();
             let data = folder.path();
-            let work = role.work();
+            // A scheduler has an SDK where its timers send rewards, as these do.
+            let work = Work { sends: role.work().sends || role.work().schedules, ..role.work() };
             let wiring = Wiring::start(work, parts(data).await, options(data)).await.unwrap();
             assert_eq!(wiring.sdks.len(), usize::from(work.sends), "{role}");
             assert_eq!(wiring.fanout.is_some(), work.queues(), "{role}");
@@ -408,6 +429,7 @@ mod tests {
             assert_eq!(wiring.wallet.is_some(), work.serves_wallets, "{role}");
             assert_eq!(wiring.async_grants.is_some(), work.serves_grants, "{role}");
             assert_eq!(wiring.consuming.is_some(), work.consumes, "{role}");
+            assert_eq!(wiring.scheduling.is_some(), work.schedules, "{role}");
             let until = Instant::now() + Duration::from_secs(30);
             while !wiring.health.is_ready() || !wiring.health.missing().is_empty() {
                 assert!(
@@ -486,6 +508,13 @@ mod tests {
         let without = Parts { ledger: None, ..parts(second.path()).await };
         let refused = Wiring::start(Role::Consumer.work(), without, options(second.path())).await;
         assert!(refused.err().unwrap().to_string().contains("needs a ledger"));
+        let (third, fourth) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let without = Parts { slots: None, ..parts(third.path()).await };
+        let refused = Wiring::start(Role::Scheduler.work(), without, options(third.path())).await;
+        assert!(refused.err().unwrap().to_string().contains("needs a slot store"));
+        let whole = parts(fourth.path()).await;
+        let refused = Wiring::start(Role::Scheduler.work(), whole, options(fourth.path())).await;
+        assert!(refused.err().unwrap().to_string().contains("needs an SDK"));
     }
 
     #[tokio::test(flavor = "multi_thread")]
