@@ -9,7 +9,6 @@ use crate::caught::caught;
 use crate::fail_points::FailPoint;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -35,13 +34,14 @@ pub(super) async fn run(parts: Parts, mut drain: oneshot::Receiver<Duration>) ->
             Ended::Panicked(why) => {
                 tracing::error!(why, "the firing loop panicked; the dispatcher begins anew");
                 parts.stats.panics.add(1);
-                parts.stats.owned_shards.set(0);
             }
         }
+        let left = u64::try_from(fleet.running.len()).unwrap_or(u64::MAX);
         drop(fleet);
-        parts.stats.slots.set(0);
         pause = next_pause(pause, started.elapsed());
-        tokio::time::sleep(pause).await;
+        if tokio::time::timeout(pause, &mut drain).await.is_ok() {
+            return Drained { unnoted_tasks: 0, unreleased_shards: left };
+        }
     }
 }
 
@@ -92,8 +92,9 @@ impl Fleet {
                 asked = &mut *drain => return Ended::DrainAsked(asked.unwrap_or_default()),
                 Some(ended) = self.firing.join_next() => return Ended::Panicked(panic_of(ended)),
                 Some(ended) = self.owners.join_next(), if !self.owners.is_empty() => {
-                    if let Ok((shard, left)) = ended {
-                        self.ended(shard, left);
+                    match ended {
+                        Ok((shard, left)) => self.ended(shard, left),
+                        Err(error) => tracing::error!(%error, "the owner of a shard ended badly"),
                     }
                 }
                 _ = ticks.tick() => {
@@ -137,7 +138,6 @@ impl Fleet {
                 None => {}
             }
         }
-        self.show();
     }
 
     fn ended(&mut self, shard: Shard, left: Result<Left, String>) {
@@ -149,13 +149,6 @@ impl Fleet {
             let pause = next_pause(last, ran);
             self.panicked.insert(shard, (Instant::now() + pause, pause));
         }
-        self.show();
-    }
-
-    fn show(&self) {
-        let owned = self.running.len();
-        self.shared.stats.owned_shards.set(u64::try_from(owned).unwrap_or(u64::MAX));
-        self.shared.owned_shards.store(u32::try_from(owned).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     /// Gives every shard back, as soon as what was handed over is noted.
@@ -180,7 +173,6 @@ impl Fleet {
             self.ended(shard, left);
         }
         drained.unreleased_shards += u64::try_from(self.running.len()).unwrap_or(u64::MAX);
-        self.shared.stats.owned_shards.set(0);
         drained
     }
 }

@@ -8,6 +8,7 @@ use super::term::{HeldTask, Moment, Outcome, Term};
 use crate::fail_points::FailPoint;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -15,8 +16,11 @@ use windfall_contract::due::{
     Advanced, DueRecord, FinishBatch, Lease, LeaseError, ReadFrom, Shard, SlotEntry, SlotMinute, StoreError,
 };
 
-/// Slots that a shard has open at most, but for those of this minute and after it. What lies in older ones waits.
+/// Slots that a shard has open, but for those of this minute and after it, and those of which something is in flight.
+/// Others are closed again, and looked at in turn.
 const OPEN_SLOTS_MAX: usize = 256;
+/// How often one of the slots that are not open is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Slots that one turn opens at most: each costs a call.
 const OPENED_AT_ONCE: usize = 16;
 /// A lease counts as over this long before it is.
@@ -71,6 +75,8 @@ struct Owner {
     slots: BTreeMap<SlotMinute, Slot>,
     targets: HashMap<windfall_contract::due::Route, Arc<TargetInfo>>,
     watermark_ms: u64,
+    /// The slot beyond [`OPEN_SLOTS_MAX`] that was looked at last, and when.
+    looked_at: (SlotMinute, Instant),
     sequence: u64,
     /// What was sent, or is to be sent, and has no answer yet: it is repeated as it is.
     unsent: VecDeque<(SlotMinute, FinishBatch)>,
@@ -91,6 +97,8 @@ impl Drop for Owner {
     fn drop(&mut self) {
         self.term.close();
         self.shared.stats.slots.sub(u64::try_from(self.slots.len()).unwrap_or(0));
+        self.shared.stats.owned_shards.sub(1);
+        self.shared.owned_shards.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -99,6 +107,8 @@ impl Owner {
         let safe_ms =
             shared.options.lease_ttl_ms.saturating_sub(SAFETY_MS.min(shared.options.lease_ttl_ms / 4));
         let term = Arc::new(Term::new(lease.clone(), shared.clock.clone(), safe_ms, began));
+        shared.stats.owned_shards.add(1);
+        shared.owned_shards.fetch_add(1, Ordering::Relaxed);
         Self {
             shared,
             lease,
@@ -106,6 +116,7 @@ impl Owner {
             slots: BTreeMap::new(),
             targets: HashMap::new(),
             watermark_ms: 0,
+            looked_at: (SlotMinute(0), Instant::now()),
             sequence: 0,
             unsent: VecDeque::new(),
             next_finish: Instant::now(),
@@ -194,6 +205,7 @@ impl Owner {
         let reads = self.reads();
         let call = shared.store.advance(&self.lease, options.ahead_ms, &reads, options.read_bytes_max);
         let Advanced { watermark_ms, slots, entries } = shared.asked_under_lease(call).await?;
+        let has_read = !entries.is_empty();
         let mut read = Vec::with_capacity(entries.len());
         for (slot, first_index, entries) in entries {
             let mut known = Vec::with_capacity(entries.len());
@@ -216,8 +228,11 @@ impl Owner {
                 slot.saw(self.watermark_ms, *counted);
             }
         }
-        let is_behind = opened || self.slots.values().any(Slot::is_behind);
-        Ok(if is_behind { Turned::More } else { Turned::Done })
+        self.close_idle_slots();
+        let has_more = |slot: &Slot| slot.is_behind() || slot.is_reading_again();
+        // Where nothing came, asking at once would bring nothing either.
+        let is_more = opened || has_read && self.slots.values().any(has_more);
+        Ok(if is_more { Turned::More } else { Turned::Done })
     }
 
     /// Where to read: first what was never read, then what had no room in memory.
@@ -259,10 +274,12 @@ impl Owner {
     async fn open_slots(&mut self, listed: &[(SlotMinute, u32)]) -> Result<bool, LeaseError> {
         let shared = Arc::clone(&self.shared);
         let this_minute = SlotMinute::of(self.watermark_ms);
+        let looked_at = self.look_at(listed);
         let mut opened = 0;
         for (minute, _) in listed {
-            let is_open = self.slots.contains_key(minute);
-            if is_open || self.slots.len() >= OPEN_SLOTS_MAX && *minute < this_minute {
+            let is_welcome =
+                self.slots.len() < OPEN_SLOTS_MAX || *minute >= this_minute || looked_at == Some(*minute);
+            if self.slots.contains_key(minute) || !is_welcome {
                 continue;
             }
             if opened == OPENED_AT_ONCE {
@@ -275,6 +292,32 @@ impl Owner {
             shared.stats.slots.add(1);
         }
         Ok(opened > 0)
+    }
+
+    /// The next slot that is not open, where there are too many to open them all.
+    fn look_at(&mut self, listed: &[(SlotMinute, u32)]) -> Option<SlotMinute> {
+        let (last, at) = self.looked_at;
+        if self.slots.len() < OPEN_SLOTS_MAX || at.elapsed() < LOOK_EVERY {
+            return None;
+        }
+        let mut closed =
+            listed.iter().map(|(minute, _)| *minute).filter(|minute| !self.slots.contains_key(minute));
+        let first = closed.next()?;
+        let next = if first > last { first } else { closed.find(|minute| *minute > last).unwrap_or(first) };
+        self.looked_at = (next, Instant::now());
+        Some(next)
+    }
+
+    /// Closes slots of which nothing can go on now, where too many are open, the latest ones first.
+    fn close_idle_slots(&mut self) {
+        let this_minute = SlotMinute::of(self.watermark_ms);
+        let too_many = self.slots.len().saturating_sub(OPEN_SLOTS_MAX);
+        let idle = |(minute, slot): (&SlotMinute, &Slot)| slot.is_idle().then_some(*minute);
+        let idle: Vec<_> = self.slots.range(..this_minute).rev().filter_map(idle).take(too_many).collect();
+        for minute in idle {
+            self.slots.remove(&minute);
+            self.shared.stats.slots.sub(1);
+        }
     }
 
     /// Hands what is due to the firing loop.

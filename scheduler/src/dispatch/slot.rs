@@ -62,6 +62,8 @@ pub(super) struct Slot {
     memory: Arc<Memory>,
     entries: Vec<Entry>,
     unfinished: usize,
+    /// Tasks that were handed over and are not over.
+    queued: usize,
     /// How many entries the store counted last.
     counted: u32,
     /// A watermark, and the entries that must have been read before it counts.
@@ -87,6 +89,7 @@ impl Slot {
             memory,
             entries: Vec::new(),
             unfinished: 0,
+            queued: 0,
             counted: 0,
             pending: None,
             fire_upto_ms: None,
@@ -116,6 +119,19 @@ impl Slot {
             && !self.is_behind()
             && self.unfinished == 0
             && !self.has_news()
+    }
+
+    /// Whether nothing of it is in memory but what is known of its entries, and there is no room for more: it can be
+    /// closed, and opened again later.
+    pub fn is_idle(&self) -> bool {
+        let has_room = self.deferred.values().any(|deferred| self.memory.is_roomy(&deferred.info.memory));
+        let is_read = !self.is_behind() && self.again.is_none();
+        is_read && self.queued == 0 && self.seconds.is_empty() && !self.has_news() && !has_room
+    }
+
+    /// Whether what had no room is being read again.
+    pub fn is_reading_again(&self) -> bool {
+        self.again.is_some()
     }
 
     /// Where to read again what had no room, if there is room now.
@@ -221,6 +237,7 @@ impl Slot {
                 let entry = &mut self.entries[wide(task.index)];
                 if *entry == Entry::Held {
                     *entry = Entry::Queued;
+                    self.queued += 1;
                     each(&info, task);
                 } else {
                     self.memory.give_back(&info.memory, task.cost_bytes);
@@ -254,6 +271,7 @@ impl Slot {
         self.finish.attempts.remove(&index);
         self.entries[wide(index)] = Entry::Over;
         self.unfinished -= 1;
+        self.queued -= 1;
         self.mark(index);
     }
 

@@ -133,7 +133,10 @@ impl TargetLane {
 
     pub fn push(&mut self, term: Arc<Term>, tasks: VecDeque<HeldTask>) {
         self.queued += tasks.len();
-        self.queue.push_back((term, tasks));
+        match self.queue.back_mut() {
+            Some((last, waiting)) if Arc::ptr_eq(last, &term) => waiting.extend(tasks),
+            _ => self.queue.push_back((term, tasks)),
+        }
         self.show();
     }
 

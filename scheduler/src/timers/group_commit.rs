@@ -129,10 +129,8 @@ impl<I: Send + 'static, A: Send + 'static> GroupCommit<I, A> {
     pub async fn close(&self) {
         self.pieces.lock().take();
         let collector = self.collector.lock().take();
-        if let Some(Err(error)) = match collector {
-            Some(collector) => Some(collector.await),
-            None => None,
-        } {
+        let Some(collector) = collector else { return };
+        if let Err(error) = collector.await {
             tracing::error!(%error, "the group commit ended badly");
         }
     }
