@@ -7,6 +7,7 @@
 //! | suite | contract | feature |
 //! |---|---|---|
 //! | [`broker`] | producers and consumers of topics, `windfall_contract::broker` | – |
+//! | [`slots`] | slot stores of due tasks, `windfall_contract::due` | – |
 //! | [`tokens`] | token stores, `windfall_contract::tokens` | – |
 //! | `rules` | homes of the live rules: changed by operators, followed by processes | `rules` |
 //! | `ledger` | the databases below the ledger | `ledger` |
@@ -46,4 +47,5 @@ pub mod broker;
 pub mod ledger;
 #[cfg(feature = "rules")]
 pub mod rules;
+pub mod slots;
 pub mod tokens;

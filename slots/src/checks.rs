@@ -1,0 +1,73 @@
+//! What a caller may ask of a store, whichever driver it is. A call that is refused here has changed nothing.
+
+use windfall_contract::due::{
+    Change, DUE_MAX_MS, FinishBatch, NewRecord, PAYLOAD_MAX_BYTES, Shard, StoreError,
+};
+
+/// The numbers of shards that a store may have.
+pub(crate) const SHARDS: std::ops::RangeInclusive<u16> = 16..=1_024;
+/// The bytes of a tenant's, a target's and an instance's name at most.
+pub(crate) const NAME_MAX_BYTES: usize = 200;
+/// The bytes that a dead letter keeps of what its target said last.
+pub(crate) const REASON_MAX_BYTES: usize = 1_000;
+/// The entries that one page of a list looks at, at most.
+pub(crate) const LISTED_MAX: usize = 10_000;
+
+fn refuse<T>(why: String) -> Result<T, StoreError> {
+    Err(StoreError::Unusable(why))
+}
+
+pub(crate) fn shard(shard: Shard, shards: u16) -> Result<(), StoreError> {
+    match shard.0 < shards {
+        true => Ok(()),
+        false => refuse(format!("there is no shard {}: the store has {shards}", shard.0)),
+    }
+}
+
+pub(crate) fn name(name: &str) -> Result<(), StoreError> {
+    match name.len() {
+        1..=NAME_MAX_BYTES => Ok(()),
+        other => refuse(format!("a name has 1 to {NAME_MAX_BYTES} bytes, this one has {other}")),
+    }
+}
+
+fn task(due_ms: u64, payload_bytes: usize) -> Result<(), StoreError> {
+    if due_ms > DUE_MAX_MS {
+        return refuse(format!("a task is due at {DUE_MAX_MS} at the latest, this one at {due_ms}"));
+    }
+    if payload_bytes > PAYLOAD_MAX_BYTES {
+        return refuse(format!("a payload has at most {PAYLOAD_MAX_BYTES} bytes, this one {payload_bytes}"));
+    }
+    Ok(())
+}
+
+pub(crate) fn add(into: Shard, shards: u16, batch: &[NewRecord]) -> Result<(), StoreError> {
+    shard(into, shards)?;
+    for record in batch {
+        task(record.due_ms, record.payload.len())?;
+        let own = record.key.as_ref().map(|key| key.shard(record.route.tenant, shards));
+        if let Some(own) = own.filter(|own| *own != into) {
+            return refuse(format!("the task's key belongs to shard {}, not {}", own.0, into.0));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn change(of: Shard, shards: u16, batch: &[Change]) -> Result<(), StoreError> {
+    shard(of, shards)?;
+    for moved in batch.iter().filter_map(|change| change.to.as_ref()) {
+        task(moved.due_ms.unwrap_or(0), moved.payload.as_ref().map_or(0, |payload| payload.len()))?;
+    }
+    Ok(())
+}
+
+/// `entries` is what the slot has.
+pub(crate) fn finish(batch: &FinishBatch, entries: u32) -> Result<(), StoreError> {
+    let bitmap_bytes = u64::from(entries).div_ceil(8);
+    let is_beyond =
+        |(first, bytes): &(u32, bytes::Bytes)| u64::from(*first) + bytes.len() as u64 > bitmap_bytes;
+    match batch.done.iter().any(is_beyond) || batch.attempts.keys().any(|index| *index >= entries) {
+        true => refuse(format!("the batch finishes entries beyond the {entries} of its slot")),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,73 @@
+//! What belongs to no shard: names and their numbers, the instances that live.
+
+use super::files::Files;
+use super::rows::{Key, Reading};
+use std::ops::Bound;
+use windfall_contract::due::{Route, StoreError};
+
+/// Numbers begin at 1.
+const NAMES_MAX: u16 = u16::MAX;
+
+/// The number of a name, a new one where it has none. One caller at a time.
+pub(super) fn number_of(files: &Files, key: Vec<u8>, names: Key, name: &str) -> Result<u16, StoreError> {
+    if let Some(number) = files.get(&key)? {
+        return Reading(&number).u16();
+    }
+    let names = names.end();
+    let last = files.last(&names)?.map(|last| Reading(&last[names.len()..]).u16()).transpose()?.unwrap_or(0);
+    if last == NAMES_MAX {
+        return Err(StoreError::Unusable(format!("all {NAMES_MAX} numbers of names are taken")));
+    }
+    let number = (last + 1).to_be_bytes();
+    let mut step = files.step();
+    step.put(key, number.to_vec());
+    step.put([&names[..], &number].concat(), name.as_bytes().to_vec());
+    step.commit()?;
+    Ok(last + 1)
+}
+
+pub(super) fn names(files: &Files, route: Route) -> Result<Option<(String, String)>, StoreError> {
+    let tenant = files.get(&Key::of(b'T').u16(route.tenant).end())?;
+    let target = files.get(&Key::of(b'G').u16(route.tenant).u16(route.target).end())?;
+    match (tenant, target) {
+        (Some(tenant), Some(target)) => {
+            Ok(Some((Reading(&tenant).text()?.to_owned(), Reading(&target).text()?.to_owned())))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Notes that an instance lives, forgets those that do not, and returns the living ones. One caller at a time.
+pub(super) fn beat(
+    files: &Files,
+    instance: &str,
+    ttl_ms: u64,
+    now_ms: u64,
+) -> Result<Vec<String>, StoreError> {
+    let mut step = files.step();
+    let value = |end_ms: u64, ttl_ms: u64| [end_ms.to_be_bytes(), ttl_ms.to_be_bytes()].concat();
+    let mut living = vec![instance.to_owned()];
+    step.put(Key::of(b'b').bytes(instance.as_bytes()).end(), value(now_ms.saturating_add(ttl_ms), ttl_ms));
+    for row in files.range(b"b", Bound::Included(b"b".to_vec())) {
+        let (key, bytes) = row?;
+        let name = Reading(&key[1..]).text()?;
+        let mut at = Reading(&bytes);
+        let (end_ms, own_ttl_ms) = (at.u64()?, at.u64()?);
+        if name == instance {
+            continue;
+        }
+        // The clock may have gone back since it said so.
+        let latest_ms = now_ms.saturating_add(own_ttl_ms);
+        if end_ms <= now_ms {
+            step.remove(key.to_vec());
+            continue;
+        }
+        if end_ms > latest_ms {
+            step.put(key.to_vec(), value(latest_ms, own_ttl_ms));
+        }
+        living.push(name.to_owned());
+    }
+    step.commit()?;
+    living.sort_unstable();
+    Ok(living)
+}
