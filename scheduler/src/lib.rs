@@ -8,7 +8,9 @@
 //!
 //! Not for: where tasks lie (the drivers of the slot store), what becomes of them at their target, and who may call.
 
+mod caught;
 mod dispatch;
+mod fail_points;
 mod options;
 mod stats;
 mod task;
@@ -17,10 +19,16 @@ mod timers;
 
 pub use dispatch::{Dispatcher, Drained};
 pub use options::{DispatchOptions, OutOfRange, TimersOptions};
-pub use stats::{Count, DispatchStats, Lateness, TargetStats, TenantStats, TimersStats};
+pub use stats::{Count, DispatchStats, Lateness, TargetStats, TenantStats};
 pub use task::{AddError, DeadView, NewTask, TaskView, TimersError};
 pub use tenants::{Class, InvalidTenant, Retry, TargetRules, TenantRules, Tenants};
-pub use timers::Timers;
+pub use timers::{Timers, TimersStats};
+
+/// Points at which tests let a dispatcher stand still, panic or die.
+#[cfg(feature = "sabotage")]
+pub mod sabotage {
+    pub use crate::fail_points::{FailPoint, abort_at, disarm, freeze, is_reached, panic_at, stop_at, thaw};
+}
 
 /// Tasks that one call adds or names at most.
 pub const CALL_TASKS_MAX: usize = 1_000;

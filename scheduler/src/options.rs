@@ -29,7 +29,7 @@ pub struct DispatchOptions {
     pub advance_every_ms: u64,
     /// How long before their time slots are read: 0 to 600,000. Default 10,000.
     pub ahead_ms: u64,
-    /// Bytes of tasks in memory at most, their overhead included: 8 MiB to 64 GiB. Default 256 MiB. What has no room
+    /// Bytes of tasks in memory at most, their overhead included: 8 MiB to 64 GiB. Default 512 MiB. What has no room
     /// is read again later, and may fire late.
     pub memory_bytes_max: usize,
     /// Bytes that one call reads at most: 128 KiB to 16 MiB. Default 256 KiB.
@@ -125,7 +125,7 @@ impl Default for DispatchOptions {
         Self {
             advance_every_ms: 50,
             ahead_ms: 10_000,
-            memory_bytes_max: 256 << 20,
+            memory_bytes_max: 512 << 20,
             read_bytes_max: 256 << 10,
             batch_tasks_max: 300,
             in_flight_batches_max: 256,
