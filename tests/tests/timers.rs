@@ -200,7 +200,7 @@ fn timers_fire_once_their_time_has_come_whatever_is_killed_and_cancelled_ones_ne
 
     // Half of them while the process lives, half while it is dead or later.
     let by_http = add_by_http(&service, 60, |nth| begun_ms + 3_000 + nth % 2 * 9_000 + nth, &mut journal);
-    let grpc = client(&service);
+    let grpc = runtime.block_on(async { client(&service) });
     let by_grpc = runtime.block_on(add_by_grpc(&grpc, 40, begun_ms + 12_000, &mut journal));
     runtime.block_on(cancel_by_grpc(&grpc, &by_grpc[..10], &mut journal));
 
@@ -216,7 +216,7 @@ fn timers_fire_once_their_time_has_come_whatever_is_killed_and_cancelled_ones_ne
         journal.due_ms.insert(id.clone(), due_ms);
     }
     // Cancelled behind a move, by its first id.
-    let moved_then_cancelled = &by_http[1];
+    let moved_then_cancelled = &by_http[3];
     let reply = ok(post(&service, "/v1/timers/cancel", &json!({"id": moved_then_cancelled})));
     assert_eq!(reply["change"], "TIMER_CHANGE_DONE", "{reply}");
     journal.due_ms.remove(moved_then_cancelled);
@@ -254,7 +254,7 @@ fn timers_fire_once_their_time_has_come_whatever_is_killed_and_cancelled_ones_ne
         let is_explained = deliveries.len() == 1 || deliveries[0].0 <= killed_ms + 1_000;
         assert!(is_explained, "{id} was repeated, and no crash explains it: {deliveries:?}");
     }
-    let moved = by_id(&deliveries)[&by_http[3]][0].1["payload"].as_str().unwrap().to_owned();
+    let moved = by_id(&deliveries)[&by_http[7]][0].1["payload"].as_str().unwrap().to_owned();
     assert_eq!(STANDARD.decode(moved).unwrap(), b"moved");
     assert_eq!(fired.len(), journal.due_ms.len());
     // Their keys are free again.
