@@ -1,4 +1,4 @@
-//! One call: attempts, endpoints in turn, time limits.
+//! One call: its attempts, the endpoints in turn, and the time-outs.
 
 use crate::options::{ClientOptions, OpenError, WAIT_FIRST, WAIT_MAX};
 use crate::user::EndUser;
@@ -12,7 +12,7 @@ use tonic::{Code, Request, Response, Status};
 /// Metadata of an answer that nothing was done, with the wait after which it may be: milliseconds.
 const RETRY_AFTER_MS: &str = "retry-after-ms";
 
-/// The way to a service.
+/// The connection to a service.
 pub(crate) struct Link {
     channels: Vec<Channel>,
     next: AtomicUsize,
@@ -24,9 +24,9 @@ pub(crate) struct Link {
 /// How often a call may be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Made twice it does what it does once.
+    /// It may be repeated: made twice, it does what it does once.
     Safe,
-    /// Each counts.
+    /// It must not be repeated: each call counts.
     Never,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Repeat {
 #[derive(Debug)]
 pub(crate) struct Answer<R> {
     pub(crate) message: R,
-    /// An earlier attempt of the same call may have been done.
+    /// Whether an earlier attempt of the same call may have been done.
     pub(crate) is_in_doubt: bool,
 }
 
@@ -125,7 +125,7 @@ impl fmt::Debug for Link {
     }
 }
 
-/// How long the server asks to wait. That it says so is its word that nothing was done.
+/// How long the server asks to wait. The hint also promises that nothing was done.
 pub(crate) fn retry_after_ms(status: &Status) -> Option<u64> {
     status.metadata().get(RETRY_AFTER_MS)?.to_str().ok()?.parse().ok()
 }

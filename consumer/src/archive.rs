@@ -1,4 +1,4 @@
-//! What finally failed, on its way to the failure archive. It stays in flight until the archive has it.
+//! Sends what finally failed to the failure archive. It stays in flight until the archive has stored it.
 
 use crate::in_flight::{InFlightTable, Key};
 use crate::units::NS_PER_MS;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, Rejection, Rewards};
 
-/// Items in one call.
+/// The number of items in one call.
 const BATCH: usize = 256;
 const PAUSE_MIN_NS: u64 = 100 * NS_PER_MS;
 const PAUSE_MAX_NS: u64 = 5_000 * NS_PER_MS;
@@ -31,14 +31,14 @@ pub(crate) struct Archive {
     topic: Arc<str>,
     rewards: Arc<dyn Rewards>,
     waiting: VecDeque<ArchiveItem>,
-    /// Being archived by the one task of `calls`.
+    /// The items that the one task of `calls` is archiving.
     asked: Vec<ArchiveItem>,
     calls: JoinSet<Result<(), ArchiveUnavailable>>,
     ask_at_ns: u64,
     pause_ns: u64,
 }
 
-/// What became of the items of a call, as far as it is not to be asked for again.
+/// The outcome of the items of a call, except for those that are to be asked for again.
 #[derive(Debug)]
 pub(crate) enum ArchiveAnswer {
     /// They are archived.
@@ -87,7 +87,7 @@ impl Archive {
             return;
         }
         let many = self.waiting.len().min(BATCH);
-        // What was revoked meanwhile is its next owner's to archive.
+        // Items of a partition that was revoked meanwhile are archived by its next owner.
         let is_ours = |item: &ArchiveItem| table.get(item.key).is_some();
         self.asked = self.waiting.drain(..many).filter(is_ours).collect();
         if self.asked.is_empty() {

@@ -1,10 +1,10 @@
-//! Whether the reward service answers, and the downstream of each bonus type: what tells an outage from an event that
-//! fails by itself.
+//! Whether the reward service answers, and the downstream of each bonus type. That distinguishes an outage from an
+//! event that fails by itself.
 //!
-//! An event fails by itself while others of its type are decided. Where nothing is decided, nobody's grant has failed:
-//! the events wait in their lane, a small call asks for some of them now and then, and its first decision opens the
-//! lane again. A type whose downstream is away leaves the other types alone; where the store of the reward service is
-//! away no type can flow.
+//! An event fails by itself while others of its type are decided. Where nothing is decided, no event's grant has
+//! failed: the events wait in their lane, a small call asks for some of them now and then, and its first decision opens
+//! the lane again. A type whose downstream is away leaves the other types alone; where the store of the reward service
+//! is away no type can flow.
 
 use crate::units::NS_PER_MS;
 use windfall_contract::breaker::Breaker;
@@ -14,40 +14,40 @@ use windfall_contract::rewards::{GrantReply, RetryReason};
 /// noticed.
 const BACKOFF_MAX_NS: u64 = 1_000 * NS_PER_MS;
 const BACKOFF_MIN_NS: u64 = 5 * NS_PER_MS;
-/// So many calls in a row that decide nothing open the breaker of their type.
+/// The number of calls in a row without a decision that opens the breaker of their type.
 const TRIP_CALLS: u32 = 5;
-/// So long one sign of life holds against the doubts of other calls.
+/// How long one sign of life outweighs other calls without a decision.
 const ALIVE_NS: u64 = 1_000 * NS_PER_MS;
-/// Calls that are not answered for so long are no sign of life.
+/// The time after which calls without an answer are no sign of life.
 const SILENT_NS: u64 = 2_000 * NS_PER_MS;
 
-/// What the answer to one call says about those who gave it.
+/// What the answer to one call says about the reward service and the downstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallAnswer {
-    /// Something was decided.
+    /// An event was decided.
     Decided,
-    /// Nothing was, and the downstream of the type is the reason.
+    /// No event was decided, and the downstream of the type is the reason.
     DownstreamAway,
-    /// Nothing was, and the reward service itself is the reason: its store, its queues, or too many calls.
+    /// No event was decided, and the reward service itself is the reason: its store, its queues, or too many calls.
     ServiceAway,
-    /// Nothing was, because an operator has paused the type there.
+    /// No event was decided, because an operator has paused the type there.
     Paused,
 }
 
-/// What the answers of one type have shown.
+/// The state of one type, as its answers have shown it.
 #[derive(Debug)]
 pub(crate) struct TypeHealth {
     breaker: Breaker,
-    /// 0 while the last call has decided something.
+    /// The wait before the next call; 0 while the last call has decided something.
     backoff_ns: u64,
     /// Since when no call of the type has failed to decide anything; `None` before the first decision.
     flows_since_ns: Option<u64>,
     decided_ns: u64,
-    /// Calls are unanswered since then; `None` where none is open.
+    /// Since when calls are unanswered; `None` where none is open.
     unanswered_since_ns: Option<u64>,
 }
 
-/// What the answers of all types have shown about the reward service.
+/// The state of the reward service, as the answers of all types have shown it.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceHealth {
     alive_ns: u64,
@@ -85,12 +85,12 @@ impl TypeHealth {
         }
     }
 
-    /// A call has begun.
+    /// Notes that a call has begun.
     pub fn call_begins(&mut self, now_ns: u64) {
         self.unanswered_since_ns.get_or_insert(now_ns);
     }
 
-    /// A call has ended, with an answer or without one; says whether others are open.
+    /// Notes that a call has ended, with an answer or without one; `are_others_open` says whether others are open.
     pub fn call_ended(&mut self, are_others_open: bool, now_ns: u64) {
         self.unanswered_since_ns = are_others_open.then_some(now_ns);
     }
@@ -110,17 +110,17 @@ impl TypeHealth {
         self.backoff_ns
     }
 
-    /// The last call has decided nothing: the next ones are small, and one at a time.
+    /// Whether the last call has decided nothing, so that the next ones are small, and one at a time.
     pub const fn is_suspect(&self) -> bool {
         self.backoff_ns > 0
     }
 
-    /// The last calls have decided nothing: what fails now is not the events' fault.
+    /// Whether the last calls have decided nothing, so that what fails now is not the events' fault.
     pub const fn is_open(&self) -> bool {
         self.breaker.is_open()
     }
 
-    /// Its calls wait for an answer for longer than an answer should take.
+    /// Whether its calls have waited for an answer for longer than an answer should take.
     pub fn is_silent(&self, now_ns: u64) -> bool {
         self.unanswered_since_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) > SILENT_NS)
     }
@@ -145,7 +145,7 @@ impl ServiceHealth {
         }
     }
 
-    /// Calls are not answered.
+    /// Notes that calls are not answered.
     pub fn is_silent(&mut self, now_ns: u64) {
         self.doubted_ns = Some(now_ns);
     }

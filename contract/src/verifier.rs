@@ -4,11 +4,11 @@ use crate::tokens::Unavailable;
 use async_trait::async_trait;
 use windfall_proto::v1::BonusToken;
 
-/// Texts of one verification at most. The store is asked for all of them at once.
+/// The number of texts in one verification at most. The store is asked for all of them at once.
 pub const TEXTS_MAX: usize = 512;
-/// Tokens of a page at most: what a user may have in one activity.
+/// The number of tokens in a page at most: as many as a user may have in one activity.
 pub const PAGE_MAX: usize = 500;
-/// Tokens of a page where the caller does not say.
+/// The number of tokens in a page where the caller names none.
 pub const PAGE_DEFAULT: usize = 100;
 
 /// What a presented token is worth. Only [`Verdict::Valid`] may force a credit.
@@ -19,7 +19,7 @@ pub enum Verdict {
     Valid(BonusToken),
     /// It opens, and the store does not hold it: it was credited, has expired, or never arrived there.
     Unknown,
-    /// It does not count. Why is for operators alone, so every cause looks the same here.
+    /// It does not count. The cause is for operators alone, so every cause looks the same here.
     Illegal,
     /// The store cannot say. This is neither Unknown nor Valid.
     Unavailable,
@@ -30,7 +30,7 @@ pub enum Verdict {
 pub struct Page<'a> {
     /// [`TokenPage::next`] of the page before; `None` for the first page.
     pub after: Option<&'a str>,
-    /// 1 to [`PAGE_MAX`].
+    /// The number of tokens, 1 to [`PAGE_MAX`].
     pub size: usize,
 }
 
@@ -53,7 +53,7 @@ pub struct HeldToken {
 /// A page of a user's tokens.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenPage {
-    /// In the order of their order numbers.
+    /// The tokens, sorted by their order numbers.
     pub tokens: Vec<HeldToken>,
     /// Where the next page begins; `None` after the last.
     pub next: Option<Box<str>>,
@@ -79,7 +79,7 @@ pub enum VerifyError {
     /// Present fewer at a time.
     #[error("{texts} tokens; at most {TEXTS_MAX} a call")]
     TooMany {
-        /// How many there were.
+        /// The number of texts that there were.
         texts: usize,
     },
 }

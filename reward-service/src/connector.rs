@@ -1,4 +1,4 @@
-//! The guard around each downstream system: concurrency, time-out, breaker.
+//! The guard around each downstream system: concurrency limit, time-out and circuit breaker.
 
 use crate::options::ConnectorOptions;
 use parking_lot::Mutex;

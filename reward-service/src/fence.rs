@@ -1,4 +1,5 @@
-//! Which rules this process runs, and which the ledger has seen: a process with older ones grants nothing.
+//! Compares the rules that this process runs with those that the ledger has seen: a process with older rules grants
+//! nothing.
 //!
 //! A process that started on an old copy of the rules does not know of a fuse that was opened or of a limit that was
 //! lowered since. The ledger keeps the newest version that any process of its fleet has run; each transaction that
@@ -9,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use windfall_ledger::{LedgerError, Tx};
 
-/// What a service has to know of the live rules that its process runs.
+/// The part of the live rules that a service has to know.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RulesInForce {
     /// Their version.
@@ -18,16 +19,16 @@ pub struct RulesInForce {
     pub order_caps: BTreeMap<String, i64>,
 }
 
-/// Answers what is in force now.
+/// Returns the rules in force now.
 pub type RunningRules = Box<dyn Fn() -> RulesInForce + Send + Sync>;
 
-/// What a service knows of versions.
+/// A service's knowledge of rules versions.
 #[derive(Default)]
 pub(crate) struct Fence {
     own: OnceLock<RunningRules>,
     /// The newest that the ledger has shown.
     newest: AtomicU64,
-    /// It was said that this process is behind.
+    /// Whether it was logged that this process is behind.
     told: AtomicBool,
 }
 
@@ -51,8 +52,8 @@ impl Fence {
         self.newest.load(Ordering::Acquire)
     }
 
-    /// Whether this transaction may grant. It notes a version that the ledger has not seen, and keeps to the caps of that
-    /// version.
+    /// Whether this transaction may grant. It notes a version that the ledger has not seen, and keeps to the caps of
+    /// that version.
     pub fn may_grant(&self, tx: &mut Tx<'_>) -> Result<bool, LedgerError> {
         let Some(own) = self.own.get().map(|own| own()) else { return Ok(true) };
         let mut newest = tx.rules_version()?;
@@ -64,7 +65,7 @@ impl Fence {
         Ok(own.version >= newest)
     }
 
-    /// The ledger has shown this version.
+    /// Notes a version that the ledger has shown.
     pub fn saw(&self, newest: u64) {
         // Not the largest of all: an operator may have lowered it.
         self.newest.store(newest, Ordering::Release);

@@ -7,6 +7,7 @@ pub mod guest;
 pub mod parts;
 mod pipeline;
 pub mod rain;
+mod reach;
 pub mod report;
 mod rules;
 mod servers;

@@ -2,6 +2,7 @@
 
 use super::backends::Backends;
 use super::parts::{self, Breakable, Place};
+use super::reach;
 use crate::place;
 use crate::wiring::{self, Wiring, Work};
 use anyhow::{Context, Result, bail};
@@ -93,6 +94,7 @@ impl Pipeline {
         let place = Place::of_demo(data);
         let keys = open_keys(data, &Clock::system())?;
         let (breakable, parts) = parts::open(&place, backends, badges, seed).await?;
+        reach::brokers(backends, &parts).await?;
         let parts = wiring::Parts { keys: Some(keys), ..parts };
         let work = Work { sends: true, consumes: true, ..Work::default() };
         let wiring = Wiring::start(work, parts, parts::wiring_options(&place, Vec::new(), seed)).await?;

@@ -57,6 +57,8 @@ impl BrokerAt {
             endpoints: vec![proxy.to_owned()],
             admin: vec![broker.to_owned()],
             prefix,
+            // The same: a demo is told once.
+            connect_timeout_ms: 10_000,
             ..RocketOptions::default()
         };
         #[cfg(not(feature = "rocketmq"))]

@@ -5,7 +5,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 use windfall_contract::broker::OpenError;
 
-/// A runtime that may be dropped anywhere.
+/// A tokio runtime that may be dropped on any thread, also on an async one.
 pub(super) struct Engine {
     runtime: Option<Runtime>,
     handle: Handle,
