@@ -1,5 +1,5 @@
-//! Tasks that work beside the calls, and their owner: a task that panics is started again, and one that does nothing but
-//! panic ends the process.
+//! Tasks that work beside the calls, and their owner: a task that panics is started again, and one that does nothing
+//! but panic ends the process.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ struct Inner {
 }
 
 impl Tasks {
-    /// Without tasks; what ends the process is told to `health`.
+    /// A set without tasks; a failure that ends the process is reported to `health`.
     pub fn new(health: Health) -> Self {
         Self(Arc::new(Inner {
             health,
