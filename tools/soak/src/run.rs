@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// What a run is.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Decides the faults.
@@ -31,14 +31,14 @@ pub struct Options {
     pub rate_per_s: u64,
     /// Kinds of fault.
     pub kinds: Vec<Kind>,
-    /// What is broken on purpose.
+    /// The control, which breaks something on purpose.
     pub control: Option<Control>,
     /// The line that replays it.
     pub replay: String,
 }
 
-/// A fleet that takes longer than is allowed has failed, but is waited for while it decides anything within so long: what
-/// is slow must not be taken for lost.
+/// A fleet that takes longer than is allowed has failed, but is waited for while it decides anything within so long:
+/// what is slow must not be taken for lost.
 const STILL: Duration = Duration::from_secs(45);
 /// Callers ask again for so long after the last fault.
 const SETTLE: Duration = Duration::from_secs(60);
