@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// The peer does not answer any more.
+/// How long a read or a write waits before the peer counts as dead.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection that reads and writes in time.

@@ -72,7 +72,7 @@ impl Run {
         self
     }
 
-    /// Runs it as this user. Only root may do so.
+    /// Runs it as this user; only root may do so.
     pub const fn user(mut self, id: u32) -> Self {
         self.user = Some(id);
         self

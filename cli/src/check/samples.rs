@@ -44,7 +44,7 @@ pub fn sampled_users(users: u64, seed: u64) -> BTreeSet<i64> {
     sampled
 }
 
-/// The three places that are compared.
+/// The places from which tokens, ledger and journal are read.
 pub struct Sources<'a> {
     /// The data directory with the journal.
     pub data: &'a Path,
@@ -65,7 +65,7 @@ impl Sources<'_> {
     }
 }
 
-/// Compares the three places for each user.
+/// Compares the places for each user.
 pub async fn check(sources: &Sources<'_>, users: &BTreeSet<i64>) -> Result<Vec<Sample>> {
     let held = client_side(sources.data, users)?;
     let mut samples = Vec::new();

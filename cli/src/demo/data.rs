@@ -25,7 +25,7 @@ pub struct Manifest {
     pub users: u64,
     /// The seed of the rain and its troubles.
     pub seed: u64,
-    /// Rewards per second; 0 for as fast as possible.
+    /// The seconds over which the calls are spread; 0 for as fast as possible.
     pub seconds_of_rain: u64,
     /// Whether nothing is broken on purpose.
     pub calm: bool,

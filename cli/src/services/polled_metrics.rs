@@ -89,7 +89,7 @@ impl PolledMetrics {
         Self { found, _task }
     }
 
-    /// The place of the results.
+    /// The shared results of the last round.
     pub fn found(&self) -> Arc<Mutex<Found>> {
         Arc::clone(&self.found)
     }

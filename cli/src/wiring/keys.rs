@@ -16,7 +16,7 @@ struct Seen {
     path: PathBuf,
     /// The digest of the ring that was taken over.
     digest: Option<[u8; 32]>,
-    /// What was told of a file that could not be read, so that it is told once.
+    /// The logged reason why a file could not be read, so that it is logged once.
     told: Option<String>,
 }
 

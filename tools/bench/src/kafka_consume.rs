@@ -2,7 +2,7 @@
 //! with a grant that does nothing, beside a bare `BaseConsumer` loop that decodes the same events, one per record, and
 //! stores its offsets. The bare loop is tuned as a careful user would tune it; the same loop with librdkafka's
 //! defaults stalls for a second at a time, and its figures stand in `more`. Also with one event per record, with 10 ms
-//! of waiting a grant and 1,000 grants in hand, and with keys as unequal as Zipf's law has them.
+//! of waiting per grant and 1,000 grants in flight, and with keys as unequal as Zipf's law has them.
 
 use crate::consume_embedded::{NoWork, parts, rules, topic};
 use crate::measure::{Row, Unit, median, per, process_cpu_ns, scratch};

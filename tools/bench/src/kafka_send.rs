@@ -1,7 +1,7 @@
 //! `kafka.send`: events per second by `send_bonus` to a real Kafka, with all steps: token, spool, pack,
 //! acknowledgement; two callers. Beside it a bare `ThreadedProducer` with the same acknowledgements that sends the same
-//! events one a record from two threads. As further figures: one that sends the same packed records, and the p99 of a
-//! call, by one caller, at half of the load.
+//! events, one per record, from two threads. As further figures: one that sends the same packed records, and the p99 of
+//! a call, by one caller, at half of the load.
 
 use crate::measure::{Row, Unit, median, per, process_cpu_ns, scratch};
 use crate::mint::FIELDS;

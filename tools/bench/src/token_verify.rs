@@ -112,7 +112,7 @@ async fn fill(ring: &KeyRing, store: &dyn TokenStore) -> Result<Held> {
     Ok(Arc::new(held))
 }
 
-/// Verifications per second of `callers` callers at once, each with users of its own.
+/// Verifications per second of several callers at once, each with users of its own.
 async fn callers<F, A>(held: &Held, ask: F) -> Result<f64>
 where
     F: Fn(i64, &[String]) -> A + Clone + Send + Sync + 'static,

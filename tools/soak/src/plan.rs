@@ -49,7 +49,7 @@ pub const PROCESSES: [&str; 8] =
 /// The processes with a volume of their own, which a fault fills.
 pub const VOLUMES: [&str; 2] = ["gateway-0", "consumer-0"];
 
-/// The fault of a server or a process.
+/// What happens to a server or a process in a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// SIGKILL.

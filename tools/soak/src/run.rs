@@ -37,8 +37,8 @@ pub struct Options {
     pub replay: String,
 }
 
-/// A fleet that takes longer than is allowed has failed, but is waited for while it decides anything within so long:
-/// what is slow must not be taken for lost.
+/// A fleet that takes longer than is allowed has failed, but is waited for as long as it decides an order within this
+/// time: a slow reward must not count as a lost one.
 const STILL: Duration = Duration::from_secs(45);
 /// Callers ask again for so long after the last fault.
 const SETTLE: Duration = Duration::from_secs(60);

@@ -46,7 +46,7 @@ pub struct Place {
     pub proxy: String,
     /// The broker behind it.
     pub broker: String,
-    /// The place of the rules.
+    /// The endpoint of the etcd that has the rules.
     pub etcd: String,
     /// Before the names of topics.
     pub prefix: String,

@@ -21,7 +21,7 @@ pub struct Sql {
 pub struct OrderRow {
     /// The order number.
     pub trade_no: String,
-    /// The user whose it is.
+    /// The user's id.
     pub user_id: i64,
     /// The activity that pays.
     pub activity: String,
@@ -40,7 +40,7 @@ pub struct OrderRow {
 pub struct TransferRow {
     /// The order number.
     pub trade_no: String,
-    /// The user whose it is.
+    /// The user's id.
     pub user_id: i64,
     /// The bonus type.
     pub bonus_type: String,
@@ -55,7 +55,7 @@ pub struct TransferRow {
 pub struct WithdrawalRow {
     /// Its id, which the callers of the soak take from the order.
     pub id: String,
-    /// The user whose it is.
+    /// The user's id.
     pub user_id: i64,
     /// The bonus type.
     pub bonus_type: String,

@@ -32,7 +32,7 @@ pub(crate) struct Entry {
     /// More folders of its data, elsewhere.
     #[serde(default)]
     pub(crate) elsewhere: Vec<PathBuf>,
-    /// The addresses that clients are given.
+    /// The address that clients are given.
     pub(crate) url: String,
     /// host:port by use; `main` is the one that clients want.
     pub(crate) addresses: BTreeMap<String, String>,
