@@ -113,7 +113,7 @@ async fn consume(
     })
 }
 
-/// Prints a line when there is something to show; never ends.
+/// Prints a line once an order is credited; never ends.
 async fn first_credit(rewards: &RewardHandle) {
     while rewards.stats().types.values().all(|one| one.credited == 0) {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -75,7 +75,7 @@ pub enum Drained {
     },
     /// The drain was told to stop.
     Stopped,
-    /// Nothing moved for too long.
+    /// There was no progress for too long.
     Stalled(Box<Snapshot>),
 }
 
