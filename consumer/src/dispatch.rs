@@ -357,6 +357,10 @@ impl Dispatch {
     fn wake_ns(&self, now_ns: u64) -> u64 {
         let is_idle = self.flow.is_empty() && !self.drain.is_under_way();
         let mut wake_ns = now_ns + if is_idle { IDLE_WAKE_NS } else { BUSY_WAKE_NS };
+        if self.liveness.is_frozen() {
+            // Nothing may go, whatever waits.
+            return wake_ns;
+        }
         for at_ns in self.flow.lanes.iter().filter_map(|lane| lane.wants_to_go_ns()) {
             wake_ns = wake_ns.min(at_ns.max(now_ns + NS_PER_MS));
         }

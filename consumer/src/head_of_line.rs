@@ -32,6 +32,9 @@ struct Scene {
     flows_ns: u64,
 }
 
+/// A call that was given up still holds its order numbers for a moment: asked at once, its own repeat would find them busy.
+const UNDECIDED_REST_NS: u64 = 50 * NS_PER_MS;
+
 impl Flow {
     /// Looks at the records and calls whose deadline is over.
     pub fn look_at_heads(&mut self, now_ns: u64) {
@@ -160,7 +163,8 @@ impl Flow {
             let Some(key) = segment.key else { continue };
             let events = call.events[range].to_vec();
             self.stats.undecided.add(events.len() as u64);
-            lane.ask_all_again(UndecidedEvents { key, failures: segment.failures, events }, now_ns);
+            let undecided = UndecidedEvents { key, failures: segment.failures, events };
+            lane.ask_all_again(undecided, now_ns + UNDECIDED_REST_NS);
         }
     }
 }

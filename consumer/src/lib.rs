@@ -68,7 +68,7 @@
 //! - **In flight.** At most `in_hand_max` events are in calls; half of that number is split among the types, so a type
 //!   whose downstream hangs leaves the others their part.
 //! - **Fleet** ([`SharedLimiter`]). The share of each limit is the partitions owned ÷ those of all topics that the
-//!   rules name, draining ones too; for two minutes after a change of the topics, the smaller part counts. It is
+//!   rules name, draining ones too; for 15 seconds after a change of the topics, the smaller part counts. It is
 //!   lowered before a revoked partition can go. An instance that has not polled within the session time-out admits
 //!   nothing, and its partitions no longer count for the other topics of its process.
 //! - **Priority across topics.** While the global limit is short, the limiter that all topics of a process share serves

@@ -7,6 +7,7 @@ use crate::units::NS_PER_MS;
 use crate::window::{NotAscending, Ticket, Window};
 use std::collections::VecDeque;
 use windfall_contract::broker::{Commit, Epoch};
+use windfall_contract::finished::Finished;
 use windfall_contract::rules::{Fuse, Pacing};
 
 /// A window that spans more offsets than this gets no more records until its oldest one is finished. One bit per
@@ -15,9 +16,9 @@ const SPAN_MAX: u64 = 1 << 22;
 /// A partition's intake is paused for a full lane only when this many of its latest records in a row were for it.
 const RUN_TO_PAUSE: u32 = 64;
 
-/// While the position stands still, what is finished beyond it is committed with every so many-th chance: each second,
-/// by the default of `commit_every_ms`.
-const STILL_COMMITS: u32 = 10;
+/// What is finished beyond the position is committed with every so many-th chance: each second, by the default of
+/// `commit_every_ms`.
+const MAP_EVERY_COMMITS: u32 = 10;
 
 /// One partition under one assignment.
 #[derive(Debug)]
@@ -31,8 +32,8 @@ pub(crate) struct Partition {
     committed: u64,
     /// How many offsets beyond it the last stored commit said to be finished.
     committed_beyond: u64,
-    /// How often there was nothing to commit in turn.
-    still: u32,
+    /// Chances to commit since what is finished beyond the position was looked at.
+    since_map: u32,
     /// The position at the last look, and when it moved or was reached by an empty window.
     seen_position: u64,
     moved_ns: u64,
@@ -78,7 +79,7 @@ impl Partition {
             order_live: 0,
             committed: next_offset,
             committed_beyond: 0,
-            still: 0,
+            since_map: 0,
             seen_position: next_offset,
             moved_ns: now_ns,
             is_stuck: false,
@@ -169,16 +170,22 @@ impl Partition {
         }
     }
 
-    /// The commit to make since the last one that was stored. Where the position stands still, the offsets finished
-    /// beyond it are committed now and then, and with the last commit.
+    /// What there is to commit since the last commit that was stored. What is finished beyond the position is said now
+    /// and then, and when it is the last commit: nearly every partition has some of it at every moment, and a broker
+    /// stores it for one partition at a time.
     pub fn commit(&mut self, partition: u32, is_last: bool) -> Option<Commit> {
         let next_offset = self.window.advance();
         let has_moved = next_offset > self.committed;
-        self.still = if has_moved { 0 } else { self.still.saturating_add(1) };
-        if !has_moved && !is_last && !self.still.is_multiple_of(STILL_COMMITS) {
-            return None;
+        self.since_map = self.since_map.saturating_add(1);
+        let says_map = is_last || self.since_map >= MAP_EVERY_COMMITS;
+        let finished = match (says_map, has_moved) {
+            (true, _) => self.window.finished_beyond(),
+            (false, true) => Finished::default(),
+            (false, false) => return None,
+        };
+        if says_map {
+            self.since_map = 0;
         }
-        let finished = self.window.finished_beyond();
         let is_news = has_moved || finished.count() > self.committed_beyond;
         is_news.then_some(Commit { partition, epoch: self.epoch, next_offset, finished })
     }

@@ -12,7 +12,7 @@ use windfall_limiter::{Limiter, Now, Share};
 ///
 /// The share of a limit is the partitions owned, over all topics of the process, ÷ the partitions of all topics
 /// that the rules name, active and draining ones. So the shares of a fleet never sum to more than one, whichever topics
-/// an instance consumes; a topic without a consumer leaves its part unused. For two minutes after a change of the
+/// an instance consumes; a topic without a consumer leaves its part unused. For 15 seconds after a change of the
 /// topics each one carries the smaller part of before and after, so that this holds between processes of both versions,
 /// too.
 #[derive(Debug)]

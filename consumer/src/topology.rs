@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use windfall_contract::rules::Rules;
 use windfall_limiter::Share;
 
-/// How long after a change of its topics a process keeps to the smaller parts: longer than the slowest process takes to
-/// follow the rules.
-pub(crate) const SETTLE_NS: u64 = 120_000_000_000;
+/// How long after a change of its topics a process keeps to the smaller parts: longer than processes take to follow the
+/// rules and to note their version in the ledger. From then on the ledger grants nothing to a process with older rules, so
+/// one that follows later counts no more. Topics that change often would waste a good part of the limits if this were long.
+pub(crate) const SETTLE_NS: u64 = 15_000_000_000;
 /// The denominator of shares that are not whole numbers of partitions. They are rounded down.
 const SHARES: u32 = 1 << 24;
 

@@ -477,8 +477,10 @@ impl State {
             return;
         }
         self.drop_records(partition);
+        // I3: what was left out lay behind what is thrown away now. It is read again, and left out again.
+        self.passed.retain(|passed| *passed != partition);
         if let Some(slot) = self.known(partition) {
-            (slot.parked, slot.read) = (true, slot.next);
+            (slot.parked, slot.read, slot.passed) = (true, slot.next, 0);
             self.orders.push_back(Order::Park(partition));
         }
     }
@@ -745,6 +747,38 @@ mod tests {
         assert_eq!(state.wanted(0), None);
         state.append(record(0, 1));
         assert_eq!(offsets(&mut state, 9), [(0, 1)]);
+    }
+
+    /// Records that an earlier owner has finished lie behind two that nobody has: when those are thrown away in a pause,
+    /// nothing is passed, or the two would be lost.
+    #[test]
+    fn what_a_pause_throws_away_is_not_passed_with_what_was_left_out_behind_it() {
+        const TOPIC: TopicId = [9; 16];
+        let mut state = state(2_500);
+        state.topic_is(TOPIC);
+        assign(&mut state, 0, 0);
+        (0..5).for_each(|offset| {
+            state.append(record(0, offset));
+            assert_eq!(offsets(&mut state, 9), [(0, offset)]);
+        });
+        let finished = Finished::of([2..5]);
+        let said = state.begin_commit(&[Commit { finished, ..commit(0, 1, 0) }]);
+        state.end_commit(&said, true);
+        let text = to_text(&said[0].0.finished, &said[0].1).unwrap();
+        state.revoked(0, true);
+        state.take(fetch(0));
+        state.assigned(0, 0, of_text(text.as_bytes(), TOPIC));
+        (0..5).for_each(|offset| state.append(record(0, offset)));
+        state.pause(0, Epoch(2), true);
+        state.append(record(0, 5));
+        assert_eq!(state.orders, [Order::Park(0)]);
+        let polled = state.take(fetch(9)).unwrap().unwrap();
+        assert!(!polled.changes.iter().any(|change| matches!(change, Change::Passed { .. })), "{polled:?}");
+        state.pause(0, Epoch(2), false);
+        assert_eq!(state.wanted(0), Some(0));
+        state.unpark(0);
+        (0..6).for_each(|offset| state.append(record(0, offset)));
+        assert_eq!(offsets(&mut state, 9), [(0, 0), (0, 1), (0, 5)]);
     }
 
     #[test]

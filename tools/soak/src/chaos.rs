@@ -132,6 +132,7 @@ impl Shared {
             }
             Action::Rolling => PROCESSES.iter().try_for_each(|name| {
                 self.fleet.hit(name, How::Stop)?;
+                self.fleet.change_version(name)?;
                 self.fleet.launch(name)?;
                 self.sleep(long / 8);
                 Ok(())

@@ -128,6 +128,16 @@ pub fn plan(seed: u64, length_ms: u64, kinds: &[Kind], longest_delay_ms: u64) ->
     faults
 }
 
+/// The plan with two restarts in turn more: to the other version, and back.
+pub fn with_upgrades(mut faults: Vec<Fault>, length_ms: u64) -> Vec<Fault> {
+    let lane = 1;
+    for at_ms in [length_ms / 4, length_ms / 2] {
+        faults.push(Fault { lane, at_ms, for_ms: 10_000, action: Action::Rolling });
+    }
+    faults.sort_by_key(|fault| fault.at_ms);
+    faults
+}
+
 struct Cards {
     kinds: Deck<Kind>,
     servers: Deck<&'static str>,

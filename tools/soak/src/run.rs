@@ -33,6 +33,8 @@ pub struct Options {
     pub kinds: Vec<Kind>,
     /// The control, which breaks something on purpose.
     pub control: Option<Control>,
+    /// The program of an earlier version: processes take turns with it.
+    pub earlier: Option<PathBuf>,
     /// The line that replays it.
     pub replay: String,
 }
@@ -61,6 +63,7 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
     let fleet_options = FleetOptions {
         starts_without_servers: options.kinds.contains(&Kind::Start),
         sabotage: options.control.and_then(Control::switch),
+        earlier: options.earlier.clone(),
     };
     let fleet = Arc::new(Fleet::start(Arc::clone(&ground), fleet_options)?);
     let _processes = Finally(|| fleet.end());
@@ -74,6 +77,7 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         Some(control) => control.plan(),
         None => plan::plan(options.seed, length_ms, &kinds, LONGEST_DELAY_MS),
     };
+    let plan = if options.earlier.is_some() { plan::with_upgrades(plan, length_ms) } else { plan };
     eprintln!(
         "soak: {} faults in {:.0} s; again by: {}",
         plan.len(),
