@@ -35,7 +35,7 @@ enum State {
 pub(super) enum Trouble {
     /// The connection had been closed, perhaps long before: worth another try on a new one.
     Closed,
-    /// No connection, or no answer in time.
+    /// There is no connection, or there was no answer in time.
     Failed(String),
 }
 
