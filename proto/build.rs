@@ -5,13 +5,14 @@ use prost_types::{FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorPro
 use std::fmt::Write;
 use std::path::Path;
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "windfall/v1/bonus.proto",
     "windfall/v1/send.proto",
     "windfall/v1/grant.proto",
     "windfall/v1/token.proto",
     "windfall/v1/wallet.proto",
     "windfall/v1/downstream.proto",
+    "windfall/v1/schedule.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -40,7 +40,8 @@ enum Command {
     Join(demo::guest::JoinArgs),
     /// Check the files of an earlier demo: compare the rain's own record with ledger, archive and downstream
     Reconcile(demo::ReconcileArgs),
-    /// Run every service in one process: sending, consuming, granting, tokens and wallets, by gRPC and HTTP on one port
+    /// Run every service in one process: sending, consuming, granting, tokens, wallets and timers, by gRPC and HTTP on one
+    /// port
     Serve(services::ServeArgs),
     /// Run the service that lists and verifies users' tokens
     TokenService(services::ServiceArgs),
@@ -52,6 +53,8 @@ enum Command {
     Wallet(services::ServiceArgs),
     /// Run the service that sends rewards for activity services that cannot link the SDK
     SdkGateway(services::ServiceArgs),
+    /// Run the service that keeps timers and fires them at their time
+    Scheduler(services::ServiceArgs),
     /// Run a paying system to try connectors on; it moves no real money
     FakeDownstream(services::FakeArgs),
     /// Make keys for the callers of the services
@@ -70,6 +73,8 @@ enum Command {
     Token(admin::token::TokenCommand),
     /// Ask running services about the archive, budgets, reserved orders and held withdrawals, and replay or release them
     Operate(admin::operate::OperateArgs),
+    /// Ask a running scheduler: add, move, cancel, show and list timers, and see to those that were given up
+    Schedule(admin::schedule::ScheduleArgs),
     /// List and replay the failure archive in a demo's data directory
     #[command(subcommand)]
     Archive(admin::archive::ArchiveCommand),
@@ -89,6 +94,7 @@ impl Command {
                 | Self::Consumer(_)
                 | Self::Wallet(_)
                 | Self::SdkGateway(_)
+                | Self::Scheduler(_)
         )
     }
 }
@@ -114,6 +120,7 @@ fn main() -> ExitCode {
         Command::Consumer(args) => services::run(Role::Consumer, args, &cli.log),
         Command::Wallet(args) => services::run(Role::Wallet, args, &cli.log),
         Command::SdkGateway(args) => services::run(Role::SdkGateway, args, &cli.log),
+        Command::Scheduler(args) => services::run(Role::Scheduler, args, &cli.log),
         Command::FakeDownstream(args) => services::fake_downstream(args),
         Command::Access(command) => admin::access::run(command).map(|()| Outcome::Clean),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),
@@ -121,6 +128,7 @@ fn main() -> ExitCode {
         Command::Topics(args) => admin::topics::run(args),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
         Command::Operate(args) => admin::operate::run(args),
+        Command::Schedule(args) => admin::schedule::run(args),
         Command::Archive(command) => admin::archive::run(command),
         Command::Salvage(command) => admin::salvage::run(command),
     };

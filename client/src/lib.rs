@@ -2,13 +2,15 @@
 //!
 //! - [`GatewayClient`] sends rewards through a gateway and implements [`SendBonus`], as the SDK does: moving from one
 //!   to the other is a change of the constructor.
-//! - [`TokensClient`], [`WalletClient`], [`RewardsClient`] and [`ArchiveClient`] are the other services' calls, each
-//!   with an error that says what to do next.
+//! - [`TokensClient`], [`WalletClient`], [`RewardsClient`], [`ArchiveClient`] and [`TimersClient`] are the other services'
+//!   calls, each with an error that says what to do next.
+//! - [`FiredIds`] is for the other end of a timer: it recognises a timer that is delivered again.
 //! - [`ClientOptions`]: the endpoints, the key or certificate, the time-outs and the number of attempts.
 //!
 //! Channels connect when they are first needed and again when they break. A call that got no answer is repeated, at
-//! another endpoint if there is one: every call here may be repeated, since orders and withdrawals count once. The
-//! exception is a replay from the archive, each of which is recorded with its actor.
+//! another endpoint if there is one: almost every call here may be repeated, since orders and withdrawals count
+//! once. The exceptions are a replay from the archive, each of which is recorded with its actor; a timer that is added
+//! without a key; and the end of timers that were given up.
 //! A call that is not answered in time is [`Unanswered`](SendError::Unanswered): whether it was taken is not known, and
 //! the same call again settles it.
 //!
@@ -41,7 +43,9 @@ mod error;
 mod gateway;
 mod link;
 mod options;
+mod repeats;
 mod rewards;
+mod timers;
 mod tokens;
 mod user;
 mod wallet;
@@ -50,7 +54,9 @@ pub use archive::ArchiveClient;
 pub use error::{CallError, WithdrawError};
 pub use gateway::GatewayClient;
 pub use options::{ClientOptions, OpenError};
+pub use repeats::{FiredIds, Seen};
 pub use rewards::RewardsClient;
+pub use timers::TimersClient;
 pub use tokens::TokensClient;
 pub use user::EndUser;
 pub use wallet::WalletClient;

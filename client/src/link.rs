@@ -188,7 +188,8 @@ fn may_help(status: &Status) -> bool {
     }
 }
 
-/// Between half of it and all of it, so that callers that were refused together do not come back together.
+/// A random wait between half of `wait` and all of it, so that callers that were refused together do not come back
+/// together.
 fn jittered(wait: Duration) -> Duration {
     let random = getrandom::u32().unwrap_or_default() % 1_024;
     wait / 2 + wait / 2 * random / 1_024
@@ -200,7 +201,7 @@ mod tests {
     use crate::error::CallError;
     use std::sync::Arc;
 
-    /// As tonic makes it of a connection that broke.
+    /// The status that tonic makes of a connection that broke.
     fn broken(code: Code) -> Status {
         let mut status = Status::new(code, "h2 protocol error");
         status.set_source(Arc::new(std::io::Error::other("reset")));

@@ -62,7 +62,12 @@ fn identify(mut request: Request<()>) -> Result<Request<()>, Status> {
         None if request.peer_certs().is_some_and(|certs| !certs.is_empty()) => {}
         None => return Err(Status::unauthenticated("give a key")),
     }
-    let caller = Caller { name: "rain".into(), tenant: "acme".into(), roles: [Role::Send].into() };
+    let caller = Caller {
+        name: "rain".into(),
+        tenant: "acme".into(),
+        roles: [Role::Send].into(),
+        timers_of: Default::default(),
+    };
     request.extensions_mut().insert(Call { caller, user_id: None, trace_id: None });
     Ok(request)
 }

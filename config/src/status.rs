@@ -39,7 +39,7 @@ pub struct RefusedVersion {
 }
 
 impl ProcessStatus {
-    /// Of a process of this name, by what its rules have become.
+    /// The report of a process of this name, from the status of its rules.
     pub fn of(process: &str, status: &crate::Status, at_ms: u64) -> Self {
         Self {
             process: process.to_owned(),

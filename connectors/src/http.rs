@@ -4,9 +4,9 @@ use crate::allow::AllowList;
 use crate::answer::{self, Doubt, OrderJson};
 use crate::dial::{DialError, Dialer};
 use crate::metrics::{Metrics, Snapshot};
-use crate::options::{HttpOptions, SetupError, read_secret};
+use crate::options::{HttpOptions, SetupError, WireOptions, read_secret};
 use crate::signature::{HEADER, SigningKey};
-use crate::target::Template;
+use crate::target::{Target, Template};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -24,13 +24,16 @@ pub const ANSWER_MAX_BYTES: usize = 64 << 10;
 const HEAD_MAX_BYTES: usize = 16 << 10;
 const HEAD_MAX_FIELDS: usize = 64;
 
+/// A client of one host.
+pub(crate) type PostClient = Client<Dialer, Full<Bytes>>;
+
 /// Asks a downstream to pay by a signed POST. See the crate's documentation for request and answers.
 pub struct HttpConnector {
     name: String,
     template: Template,
     origin: String,
     key: SigningKey,
-    client: Client<Dialer, Full<Bytes>>,
+    client: PostClient,
     timeout: Duration,
     pause_ms: u64,
     metrics: Metrics,
@@ -50,16 +53,7 @@ impl HttpConnector {
         let template = Template::parse(&options.url, &allow, wire.plaintext)?;
         let secret = read_secret("secret_file", &options.secret_file)?;
         let key = SigningKey::new(&options.key_id, &secret)?;
-        let dialer = Dialer::new(template.target.clone(), allow, wire, b"http/1.1", clock.clone())?;
-        // HTTP/1.1 alone: a call has its connection for itself, and a broken one leaves no other in doubt.
-        let client = Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(wire.idle_max)
-            .pool_idle_timeout(Duration::from_millis(wire.idle_ms))
-            .http1_max_buf_size(HEAD_MAX_BYTES)
-            .http1_max_headers(HEAD_MAX_FIELDS)
-            .build(dialer);
+        let client = post_client(template.target.clone(), allow, wire, clock.clone())?;
         Ok(Self {
             name: name.to_owned(),
             origin: template.target.origin(),
@@ -140,4 +134,23 @@ impl Connector for HttpConnector {
         let asked = tokio::time::timeout(self.timeout, self.ask(&order)).await;
         running.end(asked.unwrap_or(Err(Doubt::Timeout)))
     }
+}
+
+/// A client of one host, at addresses that the list allows. HTTP/1.1 alone: a call has its connection for itself, and a
+/// broken one leaves no other in doubt.
+pub(crate) fn post_client(
+    target: Target,
+    allow: AllowList,
+    wire: &WireOptions,
+    clock: Clock,
+) -> Result<PostClient, SetupError> {
+    let dialer = Dialer::new(target, allow, wire, b"http/1.1", clock)?;
+    Ok(Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_max_idle_per_host(wire.idle_max)
+        .pool_idle_timeout(Duration::from_millis(wire.idle_ms))
+        .http1_max_buf_size(HEAD_MAX_BYTES)
+        .http1_max_headers(HEAD_MAX_FIELDS)
+        .build(dialer))
 }

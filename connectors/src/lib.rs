@@ -4,6 +4,7 @@
 //! - [`HttpConnector`] posts signed JSON, [`GrpcConnector`] calls `windfall.v1.Downstream`. Both implement
 //!   [`Connector`](windfall_contract::connector::Connector); the reward service has the guard around them: concurrency,
 //!   time-out, breaker.
+//! - [`HttpCallback`] posts a timer to an address, signed and guarded in the same way; it is a target of the scheduler.
 //! - [`signature`] is what a downstream checks: the exact text that is signed, and a function that verifies it.
 //! - [`AllowList`] says where a connector may connect to; it is checked for the address of every connection.
 //! - [`fake`] is a downstream to try one on.
@@ -81,6 +82,7 @@
 
 mod allow;
 mod answer;
+mod callback;
 mod dial;
 pub mod fake;
 mod grpc;
@@ -91,6 +93,7 @@ pub mod signature;
 mod target;
 
 pub use allow::{AllowList, BadEntry};
+pub use callback::HttpCallback;
 pub use grpc::GrpcConnector;
 pub use http::{ANSWER_MAX_BYTES, HttpConnector};
 pub use metrics::{LATENCY_BOUNDS_MS, Latency, Snapshot};

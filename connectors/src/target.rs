@@ -106,6 +106,14 @@ impl Template {
         self.fill_with(order.activity, order.scene, order.bonus_type)
     }
 
+    /// Path and query where nothing in them differs between requests.
+    pub fn fixed(&self) -> Option<&str> {
+        match &self.parts[..] {
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
     fn fill_with(&self, activity: &str, scene: &str, bonus_type: &str) -> Option<String> {
         let mut path = String::with_capacity(128);
         for part in &self.parts {

@@ -53,8 +53,9 @@
 //!   at once, and so is what waited in the lane.
 //! - **Head of line.** A record whose own work is older than `deadline` goes back if it holds up work that is done: if
 //!   its type is granted nothing while another one is, or if its own grant is not decided while others of its type are.
-//!   The late answer is not waited for (the order number makes a second grant harmless), and a call to which nobody
-//!   listens is cancelled. A window that can take no more gives back its oldest records if any type could flow.
+//!   The late answer is not waited for (the order number makes a second grant harmless), and a call whose answer no
+//!   record waits for is cancelled. A window that can take no more gives back its oldest records if any type could
+//!   flow.
 //! - **Pace.** A lane that is a quarter of the topic or more holds the fetch back when it has what passes within
 //!   `hold_max`. A partition that holds nothing but records for such a lane is paused. When a limit, a fuse or a
 //!   downstream holds the lane back, and another type that could flow has nothing left to do, the fetch goes on: into

@@ -14,8 +14,8 @@ use windfall_proto::record::{self, Head};
 const EVENTS_MAX: usize = 256;
 /// The bytes of events in one record at most; one event alone may be larger.
 const EVENT_BYTES_MAX: usize = 64 << 10;
-/// Records being made that an event is compared with, the latest: records that are not due yet may each have a past
-/// of their own, and a whole delay queue of them goes back at once when the consumer closes.
+/// The number of records in progress that an event is compared with, the latest ones: records that are not due yet may
+/// each have a past of their own, and a whole delay queue of them goes back at once when the consumer closes.
 const OPEN_COMPARED: usize = 64;
 
 /// The retry metadata of a requeued event: the head of the record that it came in.

@@ -12,7 +12,7 @@ const FETCH_RECORDS_MIN: usize = 8;
 const FETCH_RECORDS_FIRST: usize = 64;
 /// The pause before the next look for another type, where all copies that came round were of full lanes.
 const LOOK_AGAIN_NS: u64 = 30_000 * NS_PER_MS;
-/// The number of copies in a row that ends a look. A copy carries up to 256 events.
+/// The numbers of copies in a row that end the first look and each later one. A copy carries up to 256 events.
 const LOOK_COPIES: u32 = 64;
 const LOOK_COPIES_AGAIN: u32 = 4;
 /// Churn that may be owed before the fetch waits.

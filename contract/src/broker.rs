@@ -100,7 +100,7 @@ pub struct InRecord {
 pub enum Change {
     /// A partition is assigned. Its records follow, from the group's committed offset on.
     Assigned {
-        /// Which.
+        /// The partition.
         partition: u32,
         /// Its epoch from now on.
         epoch: Epoch,
@@ -110,7 +110,7 @@ pub enum Change {
     /// All records of it below `next_offset` that have not been brought were finished before ([`Commit::finished`]).
     /// They will not be brought.
     Passed {
-        /// Which.
+        /// The partition.
         partition: u32,
         /// Its epoch.
         epoch: Epoch,
@@ -120,7 +120,7 @@ pub enum Change {
     /// A partition is revoked when `poll` is called again: until then `commit` still works for it, afterwards it is
     /// fenced.
     Revoked {
-        /// Which.
+        /// The partition.
         partition: u32,
         /// The epoch that ends.
         epoch: Epoch,

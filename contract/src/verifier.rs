@@ -1,4 +1,4 @@
-//! What wallets ask the token service for: which tokens a user holds, and what presented ones are worth. // I7
+//! What wallets ask the token service for: to list the tokens that a user holds, and to verify presented ones. // I7
 
 use crate::tokens::Unavailable;
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ pub const PAGE_MAX: usize = 500;
 /// The number of tokens in a page where the caller names none.
 pub const PAGE_DEFAULT: usize = 100;
 
-/// What a presented token is worth. Only [`Verdict::Valid`] may force a credit.
+/// The verdict on a presented token. Only [`Verdict::Valid`] may force a credit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// It is proved: it opens, belongs to the user, is not revoked, and equals the stored token in every field but the
@@ -101,7 +101,7 @@ pub trait TokenVerifier: Send + Sync {
         page: Page<'_>,
     ) -> Result<TokenPage, ListError>;
 
-    /// What texts that a user presents are worth: one verdict for each text, in order. Where the store cannot say,
+    /// Verifies texts that a user presents: one verdict for each text, in order. Where the store cannot say,
     /// what opens is [`Verdict::Unavailable`].
     ///
     /// # Errors

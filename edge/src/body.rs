@@ -28,7 +28,7 @@ pub(crate) struct BodyRoom {
     metrics: Metrics,
 }
 
-/// Bytes of the room; given back when dropped.
+/// Bytes that are taken from the room, and given back when this is dropped.
 pub(crate) struct Taken {
     room: BodyRoom,
     bytes: usize,

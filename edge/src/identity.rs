@@ -1,5 +1,6 @@
 //! The identity of a call: the calling service and the end user.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use tonic::Status;
@@ -15,11 +16,13 @@ pub enum Role {
     Grant,
     /// Look into the archive and replay from it, see budgets and metrics.
     Operate,
+    /// Add, change, cancel and list timers.
+    Schedule,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Send, Self::Verify, Self::Grant, Self::Operate];
+    pub const ALL: [Self; 5] = [Self::Send, Self::Verify, Self::Grant, Self::Operate, Self::Schedule];
 
     /// Its name, as in access files.
     pub const fn name(self) -> &'static str {
@@ -28,6 +31,7 @@ impl Role {
             Self::Verify => "verify",
             Self::Grant => "grant",
             Self::Operate => "operate",
+            Self::Schedule => "schedule",
         }
     }
 
@@ -74,6 +78,27 @@ pub struct Caller {
     pub tenant: Arc<str>,
     /// Its roles.
     pub roles: Roles,
+    /// The tenants of the scheduler that it may act for, beside the one that has its app's name.
+    pub timers_of: Arc<BTreeSet<String>>,
+}
+
+impl Caller {
+    /// Whose timers a call is about: the tenant that it names, or, where it names none, the caller's app.
+    ///
+    /// # Errors
+    /// `PermissionDenied`, where the access file does not let the caller act for that tenant.
+    pub fn timers_tenant<'a>(&'a self, named: &'a str) -> Result<&'a str, Status> {
+        if named.is_empty() || named == &*self.tenant {
+            return Ok(&self.tenant);
+        }
+        if self.timers_of.contains(named) {
+            return Ok(named);
+        }
+        Err(Status::permission_denied(format!(
+            "tenant: the caller `{}` may not act for `{named}`; its `timers_of` in the access file would have to name it",
+            self.name
+        )))
+    }
 }
 
 /// The calling service and its end user. It is in the extensions of every request that reaches a service.

@@ -82,7 +82,7 @@ pub(crate) const ERROR_CODES: [Code; 16] = [
     Code::Unauthenticated,
 ];
 
-/// Which of the two transports a call came in by.
+/// The transport that a call came in by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Grpc,

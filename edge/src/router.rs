@@ -22,11 +22,12 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use windfall_proto::methods::{
-    self, ArchiveMethod, Method, Mount, RewardsMethod, SendMethod, TokensMethod, WalletMethod,
+    self, ArchiveMethod, Method, Mount, RewardsMethod, SendMethod, TimersMethod, TokensMethod, WalletMethod,
 };
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
 use windfall_proto::v1::rewards_server::{Rewards, RewardsServer};
 use windfall_proto::v1::send_server::{Send as SendService, SendServer};
+use windfall_proto::v1::timers_server::{Timers, TimersServer};
 use windfall_proto::v1::tokens_server::{Tokens, TokensServer};
 use windfall_proto::v1::wallet_server::{Wallet, WalletServer};
 
@@ -142,6 +143,26 @@ impl Router {
         };
         let mut mounting = Mounting { router: self, service, role: Role::Verify, path, grpc: grpc(server) };
         methods::wallet(&mut mounting);
+        mounting.router
+    }
+
+    /// Mounts timers. Role: schedule.
+    #[must_use]
+    pub fn timers<S: Timers>(self, service: Arc<S>) -> Self {
+        let server = TimersServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            TimersMethod::Add => "/v1/timers/add",
+            TimersMethod::AddBatch => "/v1/timers/add-batch",
+            TimersMethod::Update => "/v1/timers/update",
+            TimersMethod::Cancel => "/v1/timers/cancel",
+            TimersMethod::CancelBatch => "/v1/timers/cancel-batch",
+            TimersMethod::Get => "/v1/timers/get",
+            TimersMethod::List => "/v1/timers/list",
+            TimersMethod::ListDead => "/v1/timers/dead/list",
+            TimersMethod::EndDead => "/v1/timers/dead/end",
+        };
+        let mut mounting = Mounting { router: self, service, role: Role::Schedule, path, grpc: grpc(server) };
+        methods::timers(&mut mounting);
         mounting.router
     }
 

@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 16] = [
+const PATHS: [(&str, Role); 25] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -31,6 +31,15 @@ const PATHS: [(&str, Role); 16] = [
     ("/v1/withdrawals/held", Role::Operate),
     ("/v1/wallet/get", Role::Verify),
     ("/v1/wallet/withdraw", Role::Verify),
+    ("/v1/timers/add", Role::Schedule),
+    ("/v1/timers/add-batch", Role::Schedule),
+    ("/v1/timers/update", Role::Schedule),
+    ("/v1/timers/cancel", Role::Schedule),
+    ("/v1/timers/cancel-batch", Role::Schedule),
+    ("/v1/timers/get", Role::Schedule),
+    ("/v1/timers/list", Role::Schedule),
+    ("/v1/timers/dead/list", Role::Schedule),
+    ("/v1/timers/dead/end", Role::Schedule),
 ];
 
 #[tokio::test]
@@ -71,18 +80,36 @@ async fn grpc_has_the_same_roles() {
         let list = { list }.list_budgets(with(Default::default(), &key)).await;
         let wallet = v1::wallet_client::WalletClient::new(channel.clone());
         let wallet = { wallet }.withdraw(with(Default::default(), &key)).await;
+        let timers = v1::timers_client::TimersClient::new(channel.clone());
+        let timers = { timers }.list(with(Default::default(), &key)).await;
         let codes = [
             (Role::Send, send.err()),
             (Role::Verify, verify.err()),
             (Role::Grant, grant.err()),
             (Role::Operate, list.err()),
             (Role::Verify, wallet.err()),
+            (Role::Schedule, timers.err()),
         ];
         for (needed, error) in codes {
             let expected = (role != needed).then_some(Code::PermissionDenied);
             assert_eq!(error.map(|error| error.code()), expected, "{role} where {needed} is needed");
         }
     }
+}
+
+#[tokio::test]
+async fn timers_are_those_of_the_callers_app_or_of_a_tenant_that_the_access_file_names() {
+    let running = start(options(), "", Clock::system()).await;
+    let address = running.server.address();
+    for (named, acted_for) in [("", "windfall"), ("windfall", "windfall"), ("calls", "calls")] {
+        let body = format!("{{\"tenant\": {named:?}}}");
+        let reply = post(address, "/v1/timers/add", running.keys.of(Role::Schedule), &body).await;
+        assert_eq!((reply.status, &reply.json()["id"]), (200, &acted_for.into()), "{named}");
+    }
+    let reply =
+        post(address, "/v1/timers/add", running.keys.of(Role::Schedule), r#"{"tenant": "other"}"#).await;
+    assert_eq!((reply.status, reply.code().as_str()), (403, "PERMISSION_DENIED"));
+    assert!(reply.json()["message"].as_str().unwrap().contains("timers_of"), "{reply:?}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What an admit costs, uncontended, beside governor's `check_n`.
+//! Measures an uncontended admit beside governor's `check_n`.
 //!
 //! `cargo run --release -p windfall-limiter --example admit`: prints nanoseconds per call, the median and the fastest
 //! of many short runs; on a busy machine the fastest is the one that was not interrupted.

@@ -1,6 +1,6 @@
 //! A borrowed view of one event.
 //!
-//! Decoding a `BonusEvent` into owned strings costs seven allocations; at a million events a second that is the
+//! Decoding a `BonusEvent` into owned strings costs seven allocations; at a million events per second that is the
 //! largest single cost. A view costs a walk over the bytes. Same format, checked against prost in the tests.
 
 use crate::wire::{self, Malformed, Reader, Value};

@@ -37,7 +37,7 @@ pub(super) enum Trouble {
     /// The connection had been closed, perhaps long before: worth another try on a new one where the commands may be
     /// repeated.
     Closed,
-    /// No connection, or no answer in time.
+    /// There is no connection, or there was no answer in time.
     Failed(String),
 }
 

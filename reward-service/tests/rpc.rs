@@ -27,7 +27,7 @@ use windfall_reward_service::{
 fn of<T>(tenant: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     let roles = [Role::Grant, Role::Operate].into();
-    let caller = Caller { name: "ops".into(), tenant: tenant.into(), roles };
+    let caller = Caller { name: "ops".into(), tenant: tenant.into(), roles, timers_of: Default::default() };
     request.extensions_mut().insert(Call { caller, user_id: None, trace_id: None });
     request
 }

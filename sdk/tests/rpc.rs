@@ -44,7 +44,12 @@ impl SendBonus for Fake {
 }
 
 fn asking<T>(tenant: &str, message: T) -> Request<T> {
-    let caller = Caller { name: "rain".into(), tenant: tenant.into(), roles: [Role::Send].into() };
+    let caller = Caller {
+        name: "rain".into(),
+        tenant: tenant.into(),
+        roles: [Role::Send].into(),
+        timers_of: Default::default(),
+    };
     let mut request = Request::new(message);
     request.extensions_mut().insert(Call { caller, user_id: None, trace_id: Some([7; 16]) });
     request

@@ -19,7 +19,7 @@ fn the_document_says_what_happens() {
     let key = Run::new(plain()).args(["access", "new-key", "--json"]).end().json();
     let access = dir.path().join("access.toml");
     let entry = format!(
-        "[[caller]]\nname = \"all\"\ntenant = \"windfall\"\nroles = [\"send\", \"verify\", \"grant\", \"operate\"]\n\
+        "[[caller]]\nname = \"all\"\ntenant = \"windfall\"\nroles = [\"send\", \"verify\", \"grant\", \"operate\", \"schedule\"]\n\
          key_sha256 = {}\nmay_name_users = true\n",
         key["key_sha256"]
     );

@@ -13,7 +13,7 @@ use windfall_token::{Reason, StoreAnswer, Verdict as Compared};
 const NO_ORDER: &str = "\u{1}no order has such a name";
 
 impl KeyRingVerifier {
-    /// What texts that a user presents are worth: one verdict for each text, in order. The store is asked once, for all
+    /// Verifies texts that a user presents: one verdict for each text, in order. The store is asked once, for all
     /// of them; where it cannot say, what opens is `Unavailable`.
     ///
     /// # Errors

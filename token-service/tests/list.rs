@@ -14,7 +14,12 @@ use windfall_token::TokenFields;
 use windfall_token_service::{Cause, KeyRingVerifier, TokenService};
 
 fn asking<T>(message: T, user_id: Option<i64>) -> Request<T> {
-    let caller = Caller { name: "front".into(), tenant: TENANT.into(), roles: [Role::Verify].into() };
+    let caller = Caller {
+        name: "front".into(),
+        tenant: TENANT.into(),
+        roles: [Role::Verify].into(),
+        timers_of: Default::default(),
+    };
     let mut request = Request::new(message);
     request.extensions_mut().insert(Call { caller, user_id, trace_id: None });
     request

@@ -113,7 +113,12 @@ async fn whatever_is_illegal_gets_the_same_bytes_and_is_told_apart_for_operators
 }
 
 fn call() -> Call {
-    let caller = Caller { name: "front".into(), tenant: TENANT.into(), roles: [Role::Verify].into() };
+    let caller = Caller {
+        name: "front".into(),
+        tenant: TENANT.into(),
+        roles: [Role::Verify].into(),
+        timers_of: Default::default(),
+    };
     Call { caller, user_id: Some(USER), trace_id: None }
 }
 

@@ -67,17 +67,17 @@ pub enum StoreAnswer<'a> {
     Unavailable,
 }
 
-/// What a presented token is worth.
+/// The verdict on a presented token.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// Opens, belongs to the caller, equals the stored one in every field but the award time: may force a credit.
     /// Holds the earlier of the two award times, which is nearer to the first send.
     Valid(v1::BonusToken),
-    /// Opens and belongs to the caller, but the store holds none: never forced.
+    /// It opens and belongs to the caller, but the store holds none: it is never forced.
     Unknown,
     /// Anything else that was presented.
     Illegal,
-    /// Opens and belongs to the caller, but the store could not be asked: ask again later.
+    /// It opens and belongs to the caller, but the store could not be asked: ask again later.
     Unavailable,
 }
 

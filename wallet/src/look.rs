@@ -52,7 +52,7 @@ pub struct Line {
     pub time_ms: i64,
 }
 
-/// What a user has and sees coming.
+/// A user's balances and movements, with pending rewards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
     /// The balances, sorted by type.

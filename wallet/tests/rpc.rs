@@ -11,7 +11,12 @@ use windfall_proto::v1::{FlowKind, GetWalletRequest, WalletBalance, WithdrawOutc
 use windfall_wallet::WalletService;
 
 fn asking<T>(message: T, user_id: Option<i64>) -> Request<T> {
-    let caller = Caller { name: "front".into(), tenant: ALICE.tenant.into(), roles: [Role::Verify].into() };
+    let caller = Caller {
+        name: "front".into(),
+        tenant: ALICE.tenant.into(),
+        roles: [Role::Verify].into(),
+        timers_of: Default::default(),
+    };
     let mut request = Request::new(message);
     request.extensions_mut().insert(Call { caller, user_id, trace_id: None });
     request

@@ -1,27 +1,17 @@
 //! `windfall operate`: what operators ask of running services, over gRPC.
 
+use super::ask::{Server, more, show, value};
 use crate::outcome::Outcome;
-use anyhow::{Context, Result, bail};
-use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
-use serde::Serialize;
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::path::PathBuf;
-use windfall_client::{ArchiveClient, CallError, ClientOptions};
+use anyhow::Result;
+use serde_json::json;
+use windfall_client::{ArchiveClient, CallError};
 use windfall_proto::v1::{GrantOutcome, ListArchiveRequest, ListHeldRequest, ListReservedRequest};
 
 /// `windfall operate …`
 #[derive(Debug, Clone, clap::Args)]
 pub struct OperateArgs {
-    /// The address of the reward service: https://host:port, or http://host:port on this machine
-    #[arg(long, global = true, default_value = "http://127.0.0.1:8080", env = "WINDFALL_SERVER")]
-    server: String,
-    /// The file with the bearer key of a caller that may operate [default: the environment variable WINDFALL_KEY]
-    #[arg(long, global = true)]
-    key_file: Option<PathBuf>,
-    /// The file with the certificates (PEM) that the server is checked against; needed for https
-    #[arg(long, global = true)]
-    ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    server: Server,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
@@ -95,21 +85,7 @@ struct Page {
 
 /// Runs it.
 pub fn run(args: &OperateArgs) -> Result<Outcome> {
-    let key = match &args.key_file {
-        Some(path) => std::fs::read_to_string(path)
-            .with_context(|| format!("the key file {} cannot be read", path.display()))?,
-        None => std::env::var("WINDFALL_KEY").unwrap_or_default(),
-    };
-    if key.trim().is_empty() {
-        bail!("there is no key: give --key-file, or set the environment variable WINDFALL_KEY");
-    }
-    let options = ClientOptions {
-        endpoints: vec![args.server.clone()],
-        bearer_key: Some(key.trim().to_owned()),
-        ca_file: args.ca_file.clone(),
-        attempt_timeout_ms: 10_000,
-        ..ClientOptions::default()
-    };
+    let options = args.server.options()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = ArchiveClient::open(options)?;
@@ -202,43 +178,4 @@ fn after_some(done: usize, error: CallError) -> Result<Outcome, CallError> {
     }
     eprintln!("windfall: {done} were done, then this failed: {error}");
     Ok(Outcome::Damage)
-}
-
-fn more(is_more: bool, after: impl std::fmt::Display) {
-    if is_more {
-        eprintln!("more with --after {after}");
-    }
-}
-
-/// Messages become JSON as on the HTTP face; that cannot fail for what was decoded.
-fn value(message: &impl Serialize) -> Value {
-    serde_json::to_value(message).unwrap_or_default()
-}
-
-fn show(rows: &[impl Serialize], json: bool) {
-    let rows: Vec<Value> = rows.iter().map(value).collect();
-    if json {
-        println!("{:#}", Value::Array(rows));
-        return;
-    }
-    if rows.is_empty() {
-        println!("none");
-        return;
-    }
-    let none = serde_json::Map::new();
-    let of = |row: &Value| row.as_object().unwrap_or(&none).clone();
-    // Fields that say nothing are left out of a message, so no row has all of them.
-    let columns: BTreeSet<String> =
-        rows.iter().flat_map(|row| of(row).into_iter().map(|(name, _)| name)).collect();
-    let mut table = Table::new();
-    table.load_style(UTF8_BORDERS_ONLY).set_header(&columns);
-    for row in &rows {
-        let row = of(row);
-        table.add_row(columns.iter().map(|name| match row.get(name) {
-            None => String::new(),
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-        }));
-    }
-    println!("{table}\n{} in all", rows.len());
 }

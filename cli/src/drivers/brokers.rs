@@ -19,7 +19,7 @@ type KafkaOptions = Absent;
 #[cfg(not(feature = "rocketmq"))]
 type RocketOptions = Absent;
 
-/// What a broker of the rules is.
+/// The kind of a broker of the rules.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum BrokerAt {

@@ -1,18 +1,21 @@
-//! The one place where drivers are opened: brokers, token store, ledger and live rules, embedded or on real servers.
+//! The one place where drivers are opened: brokers, token store, ledger, slot store and live rules, embedded or on real servers.
 //!
-//! An options file of a role and a demo's command line both come down to the same four choices: [`BrokerAt`],
-//! [`TokensAt`], [`LedgerAt`], [`RulesAt`]. Each driver of a real server is a cargo feature of this binary; a binary that
-//! was built without one still reads the options that name it, and refuses them by [`Driver::check`].
+//! An options file of a role and a demo's command line both come down to the same choices: [`BrokerAt`], [`TokensAt`],
+//! [`LedgerAt`], [`RulesAt`]; a role also has [`SlotsAt`], where timers wait. Each driver of a real server is a cargo
+//! feature of this binary; a binary that was built without one still reads the options that name it, and refuses them by
+//! [`Driver::check`].
 
 mod brokers;
 mod ledger;
 mod rules;
+mod slots;
 mod tokens;
 
 use anyhow::{Result, bail};
 pub use brokers::BrokerAt;
 pub use ledger::{LedgerAt, PostgresAt};
 pub use rules::{RulesAt, RulesFollower};
+pub use slots::{DurabilityAt, SlotsAt};
 pub use tokens::TokensAt;
 
 /// Whether opening a driver may succeed later though nobody changes an option: its server is away.
@@ -88,7 +91,7 @@ impl Driver {
         )
     }
 
-    /// What opening answers where [`Driver::check`] was not asked before.
+    /// The error of opening a driver for which [`Driver::check`] was not called before.
     #[cfg_attr(
         all(
             feature = "kafka",

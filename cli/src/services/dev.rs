@@ -1,26 +1,33 @@
-//! `serve --dev`: all that a try-out needs, made where it is missing: a key ring, rules, callers and their keys.
+//! `serve --dev`: all that a try-out needs, made where it is missing: a key ring, rules, callers and their keys,
+//! and targets for timers.
 
 use super::options::{ServiceOptions, UnbudgetedAt};
+use super::scheduler::{TargetAt, TargetTo, TenantAt};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use windfall_config::RulesStore;
+use windfall_connectors::{HttpOptions, WireOptions};
 use windfall_contract::Clock;
 use windfall_edge::{MintedKey, mint_key};
 use windfall_token::{Algorithm, KeyFile};
 
 /// Callers of a try-out: name, roles, whether it may name users, and what it is for.
-const CALLERS: [(&str, &str, bool, &str); 4] = [
+const CALLERS: [(&str, &str, bool, &str); 5] = [
     ("activity", r#"["send"]"#, false, "sends rewards"),
     ("wallet-front", r#"["verify"]"#, true, "sees and empties wallets, names users by x-windfall-user"),
     ("grants", r#"["grant"]"#, false, "grants without a queue"),
     ("operator", r#"["operate"]"#, false, "archive, budgets, /metrics"),
+    ("scheduler", r#"["schedule"]"#, false, "adds timers, to the targets `hook` and `rewards`"),
 ];
 
-/// What its access file begins with.
+/// The address that the timers of a try-out call.
+const HOOK: &str = "http://127.0.0.1:8099/fired";
+
+/// The beginning of its access file.
 const MARK: &str = "# Written by `windfall serve --dev`";
 
-/// Queues and limits for a laptop. They have no budgets, since nobody knows what is
-/// tried out, so [`prepare`] allows what no budget covers.
+/// Queues and limits for a laptop. They have no budgets, since it is not known what will be tried out, so [`prepare`]
+/// allows what no budget covers.
 pub const RULES: &str = r#"version = 1
 types = ["cash", "coupon", "coin", "badge", "gift"]
 
@@ -61,8 +68,8 @@ burst = 5000
 [end]
 "#;
 
-/// Makes what is missing, and keys for this start; prints them. What no budget covers is granted, unless the options say
-/// otherwise.
+/// Makes what is missing, and keys for this start; prints them. What no budget covers is granted, unless the options
+/// say otherwise.
 pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
     options.rewards.unbudgeted.get_or_insert(UnbudgetedAt::Allow);
     let keys = options.keys_path();
@@ -81,9 +88,35 @@ pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
             .set(RULES, "windfall serve --dev", "first version", clock.unix_ms())
             .context("the first rules cannot be written")?;
     }
+    if options.scheduler.tenants.is_empty() {
+        let tenant = timers_tenant(&options.data)?;
+        options.scheduler.tenants.insert(options.tenant.clone(), tenant);
+        println!("Timers of the target `hook` are posted to {HOOK}, those of `rewards` send rewards.");
+    }
     let access = options.access_path();
     println!("Keys of this start ({} holds their hashes):", access.display());
     write_access(&access, &options.tenant)
+}
+
+/// A tenant that can be tried with `curl`: one target calls a port of this machine, the other one sends rewards.
+fn timers_tenant(data: &Path) -> Result<TenantAt> {
+    let secret_file = data.join("callback.secret");
+    if !secret_file.exists() {
+        let secret = mint_key().context("the system gives no random numbers, so no secret can be made")?;
+        std::fs::write(&secret_file, secret.text)
+            .with_context(|| format!("the file {} cannot be written", secret_file.display()))?;
+    }
+    let hook = HttpOptions {
+        url: HOOK.into(),
+        allow: vec!["127.0.0.1".into()],
+        key_id: "dev".into(),
+        secret_file,
+        wire: WireOptions { plaintext: true, ..WireOptions::default() },
+    };
+    let target = |to| TargetAt { to, retry: None, concurrency: None, rate_per_s: None };
+    let targets = [("hook", TargetTo::Http(hook)), ("rewards", TargetTo::SendBonus)]
+        .map(|(name, to)| (name.to_owned(), target(to)));
+    Ok(TenantAt { targets: targets.into(), ..TenantAt::default() })
 }
 
 fn write_access(path: &Path, tenant: &str) -> Result<()> {

@@ -14,6 +14,7 @@ mod polled_metrics;
 mod role;
 mod rules_report;
 mod run;
+mod scheduler;
 
 pub use fake::{FakeArgs, fake_downstream};
 pub use options::ServiceOptions;

@@ -4,7 +4,8 @@ use super::connectors::Wired;
 use super::options::ServiceOptions;
 use super::polled_metrics::PolledMetrics;
 use super::role::Role;
-use super::rules_report::RulesReport;
+use super::rules_report::{RulesReport, process_name};
+use super::scheduler::SchedulerAt;
 use crate::drivers::{self, RulesFollower};
 use crate::place;
 use crate::wiring::{self, Wiring};
@@ -20,19 +21,20 @@ use windfall_contract::rules::Rules;
 use windfall_edge::{Health, Need, Router};
 use windfall_ledger::Unbudgeted;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
+use windfall_scheduler_service::TimersService;
 use windfall_sdk::SdkOptions;
 use windfall_sdk::rpc::Gateway;
 use windfall_token::KeyRing;
 use windfall_token_service::TokenService;
 use windfall_wallet::WalletService;
 
-/// Between two attempts to read the live rules.
+/// The pause between two attempts to read the live rules.
 const RULES_AGAIN: Duration = Duration::from_secs(1);
 
-/// What taking the report of a process back may take.
+/// How long withdrawing a process's report may take.
 const REPORT_CLOSE: Duration = Duration::from_millis(500);
 
-/// A running role. It reads like the wiring that it has.
+/// A running role. It dereferences to its wiring.
 pub struct Parts {
     wiring: Wiring,
     /// The downstream systems, for their counters.
@@ -58,9 +60,10 @@ impl Parts {
         health: &Health,
         clock: &Clock,
     ) -> Result<Self> {
-        let connectors = if role.work().grants() { options.wire_connectors(clock)? } else { Vec::new() };
-        let parts = options.open_parts(role.work(), rules, &connectors, health, clock).await?;
-        let wiring = Wiring::start(role.work(), parts, options.wiring_options()?).await?;
+        let work = options.work_of(role);
+        let connectors = if work.grants() { options.wire_connectors(clock)? } else { Vec::new() };
+        let parts = options.open_parts(work, rules, &connectors, health, clock).await?;
+        let wiring = Wiring::start(work, parts, options.wiring_options(role, work, clock)?).await?;
         let (rules, brokers, rewards) =
             (wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
         let polled = PolledMetrics::start(&wiring.tasks, rules, brokers, rewards);
@@ -69,7 +72,7 @@ impl Parts {
         Ok(Self { wiring, connectors, polled, report })
     }
 
-    /// What is polled every few seconds.
+    /// The metrics that are polled every few seconds.
     pub const fn polled_metrics(&self) -> Option<&PolledMetrics> {
         Some(&self.polled)
     }
@@ -93,10 +96,13 @@ impl Parts {
         if let Some(wallet) = &self.wallet {
             router = router.wallet(Arc::new(WalletService::new(wallet.clone())));
         }
+        if let Some(scheduling) = &self.scheduling {
+            router = router.timers(Arc::new(TimersService::new(scheduling.timers.clone())));
+        }
         router
     }
 
-    /// Closes in the order of an event's way.
+    /// Closes the parts in the order of an event's path.
     pub async fn close(self, deadline: Duration) -> Result<()> {
         drop(self.polled);
         // An etcd that is away must not take the time that the process has.
@@ -115,12 +121,18 @@ impl ServiceOptions {
         health: &Health,
         clock: &Clock,
     ) -> Result<wiring::Parts> {
-        let brokers = if work.queues() { self.open_brokers()? } else { BTreeMap::new() };
+        let brokers = if work.needs_brokers() { self.open_brokers()? } else { BTreeMap::new() };
         let keys = if work.needs_keys() { Some(self.open_keys()?) } else { None };
         let tokens = self.tokens.open_or_wait(&self.data).await?;
         let ledger = if work.grants() {
             let unbudgeted = self.unbudgeted(&rules.current());
             Some(block_in_place(|| self.ledger.open_or_wait(&self.data, unbudgeted))?)
+        } else {
+            None
+        };
+        let slots = if work.schedules {
+            let SchedulerAt { store, shards, durability, .. } = &self.scheduler;
+            Some(store.open(&self.data, *shards, *durability, clock)?)
         } else {
             None
         };
@@ -135,6 +147,7 @@ impl ServiceOptions {
             tokens_are_shared,
             keys,
             ledger,
+            slots,
             connectors,
             clock,
             tasks: wiring::Tasks::new(health.clone()),
@@ -142,7 +155,7 @@ impl ServiceOptions {
         })
     }
 
-    /// The live rules. Waits for them for as long as etcd is away and there is no copy, or as nobody has set them.
+    /// The live rules. Waits for them for as long as etcd is away and there is no copy, or as they are not set.
     pub async fn open_rules(&self, health: &Health, clock: &Clock) -> Result<(LiveRules, RulesFollower)> {
         let part = health.part("rules", Need::Strong);
         loop {
@@ -159,7 +172,7 @@ impl ServiceOptions {
         }
     }
 
-    /// What becomes of rewards that no budget covers; the log says so, since the first reward of a campaign whose budget
+    /// What happens to rewards that no budget covers; it is logged, since the first reward of a campaign whose budget
     /// was forgotten depends on it.
     fn unbudgeted(&self, rules: &Rules) -> Unbudgeted {
         let unbudgeted = self.rewards.unbudgeted.map_or(Unbudgeted::default(), Unbudgeted::from);
@@ -194,7 +207,9 @@ impl ServiceOptions {
     }
 
     /// How the wiring uses the parts.
-    fn wiring_options(&self) -> Result<wiring::Options> {
+    fn wiring_options(&self, role: Role, work: wiring::Work, clock: &Clock) -> Result<wiring::Options> {
+        let scheduling =
+            if work.schedules { Some(self.scheduling_options(process_name(role), clock)?) } else { None };
         Ok(wiring::Options {
             sdk: SdkOptions { app_id: self.tenant.clone(), ..self.sdk.clone() },
             spool: place::spool(&self.data).join(&self.tenant),
@@ -203,6 +218,7 @@ impl ServiceOptions {
             wallet: self.wallet.clone(),
             async_grants: self.grant_async.later_options(),
             rewrite: self.grant_async.again(),
+            scheduling,
             topics: self.topics.clone(),
             consumer: self.consumer.clone(),
             salvage: place::salvage(&self.data),

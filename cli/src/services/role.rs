@@ -16,12 +16,14 @@ pub enum Role {
     Consumer,
     /// Balances, flow and withdrawals.
     Wallet,
-    /// Takes rewards from those who cannot link the SDK.
+    /// Takes rewards from services that cannot link the SDK.
     SdkGateway,
+    /// Keeps timers, and fires them.
+    Scheduler,
 }
 
 impl Role {
-    /// As on the command line.
+    /// The role's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Serve => "serve",
@@ -30,6 +32,7 @@ impl Role {
             Self::Consumer => "consumer",
             Self::Wallet => "wallet",
             Self::SdkGateway => "sdk-gateway",
+            Self::Scheduler => "scheduler",
         }
     }
 
@@ -41,6 +44,7 @@ impl Role {
             serves_grants: false,
             serves_tokens: false,
             serves_wallets: false,
+            schedules: false,
         };
         match self {
             Self::Serve => Work {
@@ -49,12 +53,14 @@ impl Role {
                 serves_grants: true,
                 serves_tokens: true,
                 serves_wallets: true,
+                schedules: true,
             },
             Self::TokenService => Work { serves_tokens: true, ..NOTHING },
             Self::RewardService => Work { serves_grants: true, ..NOTHING },
             Self::Consumer => Work { consumes: true, ..NOTHING },
             Self::Wallet => Work { serves_wallets: true, ..NOTHING },
             Self::SdkGateway => Work { sends: true, ..NOTHING },
+            Self::Scheduler => Work { schedules: true, ..NOTHING },
         }
     }
 }

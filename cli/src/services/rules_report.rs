@@ -24,8 +24,7 @@ impl RulesReport {
         rules: LiveRules,
         clock: Clock,
     ) -> Self {
-        let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let process = format!("{role}-{}-{}", machine.trim(), std::process::id());
+        let process = process_name(role);
         let store: Arc<dyn ChangeRules> = Arc::from(store);
         let (own, name) = (Arc::clone(&store), process.clone());
         let is_told = Arc::new(AtomicBool::new(false));
@@ -60,4 +59,10 @@ impl RulesReport {
             tracing::debug!(%error, "the report of this process stays until it is old");
         }
     }
+}
+
+/// Names this process among those of a fleet.
+pub fn process_name(role: Role) -> String {
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{role}-{}-{}", machine.trim(), std::process::id())
 }

@@ -10,11 +10,11 @@ use windfall_edge::{Health, Need, Part};
 use windfall_ledger::{BudgetsApplied, LedgerError};
 use windfall_reward_service::{CallError, RewardHandle};
 
-/// Between two attempts to set the same budgets.
+/// The pause between two attempts to set the same budgets.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Sets the budgets of these rules, unless newer rules have set theirs, and says what could not be set as asked. Answers
-/// whether they are set.
+/// Sets the budgets of these rules, unless newer rules have set theirs, and says what could not be set as asked.
+/// Answers whether they are set.
 pub async fn set(rewards: &RewardHandle, rules: &Rules) -> Result<bool, CallError> {
     match rewards.apply_rules(rules).await? {
         BudgetsApplied::Set(raised) => {
@@ -62,7 +62,7 @@ impl BudgetsGate {
     }
 }
 
-/// Whether budgets may be set later though nobody changes the rules.
+/// Whether budgets may be set later without a change of the rules.
 pub const fn may_pass(error: &CallError) -> bool {
     match error {
         CallError::Busy => true,
@@ -71,8 +71,8 @@ pub const fn may_pass(error: &CallError) -> bool {
     }
 }
 
-/// Sets budgets anew with every version of the rules that changes them, and notes the others: no process grants by rules
-/// that are older than what the ledger has noted. Opens the gate when the ledger has answered.
+/// Sets budgets anew with every version of the rules that changes them, and notes the others: no process grants by
+/// rules that are older than what the ledger has noted. Opens the gate when the ledger has answered.
 pub fn follow(
     tasks: &Tasks,
     health: &Health,
@@ -101,7 +101,8 @@ async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, pa
             set(&rewards, &now).await
         };
         match done {
-            // What was not set, since newer rules had theirs, is set by the next version, and be they the same.
+            // Budgets that were not set because newer rules had set theirs are set by the next version, even if they
+            // are the same.
             Ok(is_set) => {
                 applied = is_set.then_some(wanted);
                 gate.open();

@@ -1,5 +1,5 @@
-//! The one wiring of a process: SDK, queues, consumers, reward service, token verifier, wallet, and the tasks that keep
-//! them at the rules, budgets and keys in force.
+//! The one wiring of a process: SDK, queues, consumers, reward service, token verifier, wallet, scheduler, and the tasks that
+//! keep them at the rules, budgets and keys in force.
 //!
 //! Nothing here knows an address or an options file. Whoever starts a process gives [`Parts`] (brokers, stores, ledger,
 //! connectors, live rules), says by [`Work`] what the process does, and gets a running [`Wiring`]. `services` opens the
@@ -15,6 +15,7 @@ mod queues;
 mod readiness;
 mod requeue;
 mod running;
+mod scheduling;
 mod token_drop;
 mod topic_consumer;
 pub mod topic_life;
@@ -26,6 +27,7 @@ pub use parts::{Brokers, Options, Parts};
 pub use queues::{lag, open as open_queues};
 pub use requeue::RequeueToQueues;
 pub use running::Wiring;
+pub use scheduling::{SchedulingOptions, TargetPart};
 pub use work::Work;
 
 /// The consumer group of the reward service.

@@ -1,6 +1,7 @@
-//! What a process is given to run on.
+//! The parts that a process is given to run on.
 
 use super::background::Tasks;
+use super::scheduling::SchedulingOptions;
 use crate::drivers::RulesFollower;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use windfall_config::LiveRules;
 use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::connector::Connector;
+use windfall_contract::due::SlotStore;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::Health;
 use windfall_ledger::Ledger;
@@ -37,6 +39,8 @@ pub struct Parts {
     pub keys: Option<KeyRing>,
     /// Where orders and balances are kept; needed where the process grants.
     pub ledger: Option<Ledger>,
+    /// Where timers wait; needed where the process keeps timers.
+    pub slots: Option<Arc<dyn SlotStore>>,
     /// The downstream systems that `Options::rewards` names.
     pub connectors: Vec<Arc<dyn Connector>>,
     /// The process's clock.
@@ -48,22 +52,24 @@ pub struct Parts {
 }
 
 /// How the parts are used.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// Of the SDK: the app it sends for, and how it gathers packs.
     pub sdk: SdkOptions,
     /// The directory of the SDK's spool.
     pub spool: PathBuf,
-    /// Who pays what.
+    /// The payers.
     pub rewards: RewardOptions,
-    /// How tokens are verified.
+    /// The options of the token verifier.
     pub token_service: TokenOptions,
-    /// How long wallets wait.
+    /// The time-outs of wallets.
     pub wallet: WalletOptions,
     /// Which parts must answer before an asynchronous grant does.
     pub async_grants: AsyncGrantOptions,
     /// When events of orders that are still reserved are written again.
     pub rewrite: Again,
+    /// Whose timers are kept and where they go; needed where the process keeps timers.
+    pub scheduling: Option<SchedulingOptions>,
     /// Topics that are consumed; none: all that the rules name.
     pub topics: Vec<String>,
     /// How each topic is read; each consumer gets a jitter of its own.

@@ -1,10 +1,11 @@
-//! A running process: started from its parts, watched, and closed in the order of an event's way.
+//! A running process: started from its parts, watched, and closed in the order of an event's path.
 
 use super::async_grants::{self, AsyncGrantQueue};
 use super::background::{Background, Tasks};
 use super::budgets::BudgetsGate;
 use super::consuming::{Consuming, Shared};
 use super::parts::{Brokers, Options, Parts};
+use super::scheduling::Scheduling;
 use super::token_drop::TokenDrop;
 use super::work::Work;
 use super::{budgets, keys, queues, readiness};
@@ -30,7 +31,7 @@ use windfall_token::KeyRing;
 use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 use windfall_wallet::{Wallet, WalletParts};
 
-/// What runs in a process; what its [`Work`] does not need is missing.
+/// The running parts of a process; parts that its [`Work`] does not need are missing.
 pub struct Wiring {
     /// The live rules.
     pub rules: LiveRules,
@@ -40,7 +41,7 @@ pub struct Wiring {
     pub fanout: Option<Arc<Fanout>>,
     /// SDKs by the app that they send for.
     pub sdks: BTreeMap<String, Sdk>,
-    /// What an earlier process left in the SDK's spool.
+    /// The packs that an earlier process left in the SDK's spool.
     pub inherited: Inherited,
     /// The reward service.
     pub rewards: Option<RewardHandle>,
@@ -52,6 +53,8 @@ pub struct Wiring {
     pub async_grants: Option<AsyncGrants>,
     /// The consumers.
     pub consuming: Option<Consuming>,
+    /// The scheduler.
+    pub scheduling: Option<Scheduling>,
     /// The owner of the process's tasks.
     pub tasks: Tasks,
     health: Health,
@@ -61,14 +64,14 @@ pub struct Wiring {
     rules_follower: RulesFollower,
 }
 
-/// What a closed process leaves to the next one.
+/// The work that a closed process leaves to the next one.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Closed {
     /// Packs that wait in the spool.
     pub packs_left: usize,
 }
 
-/// What the token store has at least to take the last tokens, also where the deadline is over.
+/// The least time that the token store has to take the last tokens, even if the deadline is over.
 const TOKENS_CLOSE: Duration = Duration::from_secs(2);
 
 impl Wiring {
@@ -95,6 +98,7 @@ impl Wiring {
             wallet: None,
             async_grants: None,
             consuming: None,
+            scheduling: None,
             tasks,
             health,
             budgets: BudgetsGate::new(),
@@ -137,6 +141,15 @@ impl Wiring {
                 async_grants::write_again(&own.tasks, grants.clone(), options.rewrite, rules, brokers);
             own.background.push(writing);
             own.async_grants = Some(grants);
+        }
+        if work.schedules {
+            let slots = parts.slots.context("a process that keeps timers needs a slot store")?;
+            let scheduling =
+                options.scheduling.context("a process that keeps timers must know whose they are")?;
+            let sdk = own.sdks.values().next();
+            let scheduling = Scheduling::start(slots, scheduling, &own.brokers, sdk, &clock)?;
+            own.health.check("scheduler", scheduling.check());
+            own.scheduling = Some(scheduling);
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, work.consumes) {
             let shared = Shared {
@@ -259,12 +272,16 @@ impl Wiring {
         self.token_drop.as_ref().map_or((0, 0), TokenDrop::counts)
     }
 
-    /// Closes in the order of an event's way, within `deadline` in all: SDKs, consumers, queues, reward service, token
-    /// store, live rules.
+    /// Closes the parts in the order of an event's path, within `deadline` in all: scheduler, SDKs, consumers, queues,
+    /// reward service, token store, live rules.
     pub async fn close(self, deadline: Duration) -> Result<Closed> {
         let began = Instant::now();
         let left = move || deadline.saturating_sub(began.elapsed());
         let mut closed = Closed::default();
+        if let Some(scheduling) = self.scheduling {
+            // Its timers send rewards by the SDK, which needs time of its own afterwards.
+            scheduling.close(left() / 2).await;
+        }
         for (app_id, sdk) in self.sdks {
             // A broker that is down must not take the time that the consumers need to finish what they have.
             let report = sdk.close(left() / 2).await;
@@ -311,11 +328,13 @@ fn fuses(rules: &LiveRules, budgets: &BudgetsGate) -> Fuses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::{BrokerAt, LedgerAt, RulesAt, TokensAt};
+    use crate::drivers::{BrokerAt, DurabilityAt, LedgerAt, RulesAt, SlotsAt, TokensAt};
     use crate::place;
     use crate::services::{Role, dev};
+    use crate::wiring::{SchedulingOptions, TargetPart};
     use windfall_ledger::Unbudgeted;
     use windfall_reward_service::{Again, AsyncGrantOptions};
+    use windfall_scheduler::{Class, TargetRules, TenantRules, Tenants};
     use windfall_token::{Algorithm, KeyFile};
     use windfall_wallet::WalletOptions;
 
@@ -343,6 +362,7 @@ mod tests {
             tokens_are_shared: false,
             keys: Some(KeyRing::load(&place::keys(data)).unwrap()),
             ledger: Some(LedgerAt::File.open(data, Unbudgeted::Allow).unwrap()),
+            slots: Some(SlotsAt::Embedded.open(data, 16, DurabilityAt::Process, &clock).unwrap()),
             connectors: Vec::new(),
             clock,
             tasks: Tasks::new(health.clone()),
@@ -359,11 +379,29 @@ mod tests {
             wallet: WalletOptions::default(),
             async_grants: AsyncGrantOptions::default(),
             rewrite: Again::default(),
+            scheduling: Some(scheduling()),
             topics: Vec::new(),
             consumer: windfall_consumer::Options::default(),
             salvage: place::salvage(data),
             keys_file: place::keys(data),
             jitter_seed: 1,
+        }
+    }
+
+    /// A tenant whose timers send rewards, where the process has an SDK for them.
+    fn scheduling() -> SchedulingOptions {
+        let rules = TenantRules {
+            waiting_max: 10,
+            adds_per_s: 10,
+            class: Class::Normal,
+            targets: [("rewards".to_owned(), TargetRules::default())].into(),
+        };
+        SchedulingOptions {
+            timers: Default::default(),
+            dispatch: Default::default(),
+            tenants: Arc::new(Tenants([("windfall".to_owned(), rules)].into())),
+            targets: [(("windfall".to_owned(), "rewards".to_owned()), TargetPart::SendBonus)].into(),
+            instance: "test".into(),
         }
     }
 
@@ -376,11 +414,13 @@ mod tests {
             Role::Consumer,
             Role::Wallet,
             Role::SdkGateway,
+            Role::Scheduler,
         ];
         for role in roles {
             let folder = tempfile::tempdir().unwrap();
             let data = folder.path();
-            let work = role.work();
+            // A scheduler has an SDK where its timers send rewards, as these do.
+            let work = Work { sends: role.work().sends || role.work().schedules, ..role.work() };
             let wiring = Wiring::start(work, parts(data).await, options(data)).await.unwrap();
             assert_eq!(wiring.sdks.len(), usize::from(work.sends), "{role}");
             assert_eq!(wiring.fanout.is_some(), work.queues(), "{role}");
@@ -389,6 +429,7 @@ mod tests {
             assert_eq!(wiring.wallet.is_some(), work.serves_wallets, "{role}");
             assert_eq!(wiring.async_grants.is_some(), work.serves_grants, "{role}");
             assert_eq!(wiring.consuming.is_some(), work.consumes, "{role}");
+            assert_eq!(wiring.scheduling.is_some(), work.schedules, "{role}");
             let until = Instant::now() + Duration::from_secs(30);
             while !wiring.health.is_ready() || !wiring.health.missing().is_empty() {
                 assert!(
@@ -467,6 +508,13 @@ mod tests {
         let without = Parts { ledger: None, ..parts(second.path()).await };
         let refused = Wiring::start(Role::Consumer.work(), without, options(second.path())).await;
         assert!(refused.err().unwrap().to_string().contains("needs a ledger"));
+        let (third, fourth) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let without = Parts { slots: None, ..parts(third.path()).await };
+        let refused = Wiring::start(Role::Scheduler.work(), without, options(third.path())).await;
+        assert!(refused.err().unwrap().to_string().contains("needs a slot store"));
+        let whole = parts(fourth.path()).await;
+        let refused = Wiring::start(Role::Scheduler.work(), whole, options(fourth.path())).await;
+        assert!(refused.err().unwrap().to_string().contains("needs an SDK"));
     }
 
     #[tokio::test(flavor = "multi_thread")]

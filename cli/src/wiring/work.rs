@@ -1,6 +1,6 @@
-//! What a process does, and what follows from it.
+//! The work of a process, and the parts that it needs.
 
-/// What a process does, of all that can be wired.
+/// The work of a process, of all that can be wired.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
     /// Sends rewards by an SDK of its own.
@@ -13,6 +13,8 @@ pub struct Work {
     pub serves_tokens: bool,
     /// Serves balances, movements and withdrawals.
     pub serves_wallets: bool,
+    /// Keeps timers, and fires them.
+    pub schedules: bool,
 }
 
 impl Work {
@@ -29,6 +31,11 @@ impl Work {
     /// Whether it needs the key ring.
     pub const fn needs_keys(self) -> bool {
         self.sends || self.verifies_tokens()
+    }
+
+    /// Whether it needs brokers.
+    pub const fn needs_brokers(self) -> bool {
+        self.queues() || self.schedules
     }
 
     /// Whether it writes to queues.

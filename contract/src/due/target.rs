@@ -3,6 +3,7 @@
 use super::{TaskId, TaskKey};
 use async_trait::async_trait;
 use bytes::Bytes;
+use windfall_proto::v1::FiredTimer;
 
 /// A task whose time has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +20,22 @@ pub struct Firing {
     pub attempt: u32,
     /// What the target gets.
     pub payload: Bytes,
+}
+
+impl Firing {
+    /// As targets outside of the process get it. A key that is no UTF-8 text has the replacement character in its place.
+    pub fn to_wire(&self) -> FiredTimer {
+        let key =
+            self.key.as_ref().map_or(String::new(), |key| String::from_utf8_lossy(key.as_bytes()).into());
+        FiredTimer {
+            id: self.id.to_string(),
+            tenant: self.tenant.clone(),
+            key,
+            due_ms: self.due_ms,
+            attempt: self.attempt,
+            payload: self.payload.to_vec(),
+        }
+    }
 }
 
 /// What became of an attempt.

@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use toml::Spanned;
 use windfall_proto::order::check_name;
 
@@ -99,6 +100,8 @@ struct CallerTable {
     cert_name: Option<OneOrMany>,
     #[serde(default)]
     may_name_users: bool,
+    #[serde(default)]
+    timers_of: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -206,7 +209,7 @@ struct Seen {
 
 impl Entry {
     fn check(table: CallerTable, seen: &mut Seen) -> Result<Self, String> {
-        let CallerTable { name, tenant, roles, key_sha256, cert_name, may_name_users } = table;
+        let CallerTable { name, tenant, roles, key_sha256, cert_name, may_name_users, timers_of } = table;
         check_name(&name).map_err(|why| format!("name {why}"))?;
         if !seen.names.insert(name.clone()) {
             return Err(format!("name `{name}` is given twice; list the keys of one caller in `key_sha256`"));
@@ -218,6 +221,13 @@ impl Entry {
         if roles == Roles::default() {
             return Err(wrong("roles is empty; name what it may do, or delete the caller".to_owned()));
         }
+        if !timers_of.is_empty() && !roles.has(Role::Schedule) {
+            let what = "has timers_of without the role `schedule`; add the role, or delete the list";
+            return Err(wrong(what.to_owned()));
+        }
+        for of in &timers_of {
+            check_name(of).map_err(|why| wrong(format!("timers_of: `{of}` {why}")))?;
+        }
         let (keys, cert_names) = match (key_sha256, cert_name) {
             (Some(keys), None) => (check_keys(keys, seen).map_err(wrong)?, Vec::new()),
             (None, Some(names)) => (Vec::new(), check_cert_names(names, seen).map_err(wrong)?),
@@ -228,7 +238,12 @@ impl Entry {
                 return Err(wrong("has both key_sha256 and cert_name; make it two callers".to_owned()));
             }
         };
-        let caller = Caller { name: name.as_str().into(), tenant: tenant.as_str().into(), roles };
+        let caller = Caller {
+            name: name.as_str().into(),
+            tenant: tenant.as_str().into(),
+            roles,
+            timers_of: Arc::new(timers_of.into_iter().collect()),
+        };
         Ok(Self { caller, may_name_users, keys, cert_names })
     }
 }
@@ -312,6 +327,16 @@ mod tests {
             (caller("cert_name = \"*.b\""), 1, "wildcard"),
             (caller("cert_name = []"), 1, "cert_name has 0 entries"),
             (caller("key = \"x\""), 5, "unknown field `key`"),
+            (
+                caller(&format!("key_sha256 = \"{hash}\"\ntimers_of = [\"b\"]")),
+                1,
+                "timers_of without the role",
+            ),
+            (
+                caller(&format!("key_sha256 = \"{hash}\"\ntimers_of = [\"\"]")).replace("send", "schedule"),
+                1,
+                "timers_of: ``",
+            ),
             ("[[caller]]\nname = \"a\"".to_owned(), 1, "missing field `tenant`"),
             ("[users.jwt]\nissuer = \"i\"\naudience = \"a\"".to_owned(), 1, "jwks_file"),
             (caller(&format!("key_sha256 = \"{hash}\"")).replace("send", "admin"), 1, "roles has `admin`"),

@@ -40,7 +40,7 @@ struct State {
     dice: Dice,
     closed: bool,
     stopping: bool,
-    /// By due time, then by arrival.
+    /// The waiting records by due time, then by arrival.
     waiting: BTreeMap<(Instant, u64), Waiting>,
     records: usize,
     bytes: usize,

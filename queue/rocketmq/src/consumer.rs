@@ -1,4 +1,4 @@
-//! The contract's [`Consumer`](windfall_contract::broker::Consumer): a member of a group.
+//! The driver of a consumer: a member of a group, as the contract defines it.
 
 use super::engine::Engine;
 use super::member::Member;

@@ -36,7 +36,7 @@ impl Engine {
         self.handle.spawn(task)
     }
 
-    /// Runs a task and blocks for its end, also on an async thread.
+    /// Runs a task and blocks until it ends, also on an async thread.
     pub(super) fn block_on<T: Send + 'static>(
         &self,
         task: impl Future<Output = Result<T, OpenError>> + Send + 'static,

@@ -29,7 +29,7 @@
 //! };
 //! let mut request = Request::new(GrantRequest { event: Some(event) });
 //! // The edge does this.
-//! let caller = Caller { name: "rain".into(), tenant: "shop".into(), roles: [Role::Grant].into() };
+//! let caller = Caller { name: "rain".into(), tenant: "shop".into(), roles: [Role::Grant].into(), timers_of: Default::default() };
 //! request.extensions_mut().insert(Call { caller, user_id: None, trace_id: None });
 //! let reply = service.grant(request).await?.into_inner();
 //! assert_eq!(reply.outcome(), GrantOutcome::Credited);

@@ -71,7 +71,12 @@ async fn the_same_reward_by_a_helper_and_by_the_gateway_is_one_order() {
         bonus: Some(Bonus { r#type: "cash".into(), amount: 888, description: "red packet".into() }),
         ..SendBonusRequest::default()
     });
-    let caller = Caller { name: "rain".into(), tenant: "acme".into(), roles: [Role::Send].into() };
+    let caller = Caller {
+        name: "rain".into(),
+        tenant: "acme".into(),
+        roles: [Role::Send].into(),
+        timers_of: Default::default(),
+    };
     request.extensions_mut().insert(Call { caller, user_id: None, trace_id: None });
     gateway.send_bonus(request).await.unwrap();
 

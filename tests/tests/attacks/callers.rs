@@ -5,7 +5,7 @@ use super::{SEND, Target, WALLET, code, reward};
 use serde_json::{Value, json};
 use windfall_tests::{Answer, scratch};
 
-const PATHS: [(&str, &str); 16] = [
+const PATHS: [(&str, &str); 25] = [
     ("/v1/bonuses/send", "send"),
     ("/v1/bonuses/send-batch", "send"),
     ("/v1/tokens/list", "verify"),
@@ -22,6 +22,15 @@ const PATHS: [(&str, &str); 16] = [
     ("/v1/reserved/list", "operate"),
     ("/v1/reserved/release", "operate"),
     ("/v1/withdrawals/held", "operate"),
+    ("/v1/timers/add", "schedule"),
+    ("/v1/timers/add-batch", "schedule"),
+    ("/v1/timers/update", "schedule"),
+    ("/v1/timers/cancel", "schedule"),
+    ("/v1/timers/cancel-batch", "schedule"),
+    ("/v1/timers/get", "schedule"),
+    ("/v1/timers/list", "schedule"),
+    ("/v1/timers/dead/list", "schedule"),
+    ("/v1/timers/dead/end", "schedule"),
 ];
 
 #[test]
@@ -37,7 +46,7 @@ fn only_who_proves_it_is_anybody() {
     let callers = [
         (
             "stranger",
-            "tenant = \"elsewhere\"\nroles = [\"send\", \"verify\", \"grant\", \"operate\"]\nmay_name_users = true",
+            "tenant = \"elsewhere\"\nroles = [\"send\", \"verify\", \"grant\", \"operate\", \"schedule\"]\nmay_name_users = true",
         ),
         ("app", "tenant = \"windfall\"\nroles = [\"verify\"]"),
     ];
@@ -52,8 +61,13 @@ fn only_who_proves_it_is_anybody() {
 
 /// A key without the role; no key at all; what is nearly one.
 fn keys_and_roles(target: &Target) {
-    let roles =
-        [("activity", "send"), ("wallet-front", "verify"), ("grants", "grant"), ("operator", "operate")];
+    let roles = [
+        ("activity", "send"),
+        ("wallet-front", "verify"),
+        ("grants", "grant"),
+        ("operator", "operate"),
+        ("scheduler", "schedule"),
+    ];
     for (path, wanted) in PATHS {
         for (caller, _) in roles.iter().filter(|(_, role)| *role != wanted) {
             let refused = target.post(caller, None, path, &json!({}));

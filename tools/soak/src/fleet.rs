@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a process is.
+/// The role of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// A role of `windfall`, by its command.
@@ -67,7 +67,7 @@ pub struct Fleet {
     options: FleetOptions,
     processes: BTreeMap<&'static str, Mutex<Process>>,
     addresses: BTreeMap<&'static str, SocketAddr>,
-    /// Which of [`VOLUMES`] are mounted.
+    /// The [`VOLUMES`] that are mounted.
     volumes: Mutex<Vec<PathBuf>>,
     skew: Option<PathBuf>,
     servers_away: AtomicU32,
@@ -125,7 +125,7 @@ impl Fleet {
         Ok(own)
     }
 
-    /// Where a process listens, all through the run.
+    /// The address of a process throughout the run.
     pub fn address(&self, name: &str) -> SocketAddr {
         self.addresses.get(name).copied().unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 9)))
     }
@@ -431,7 +431,7 @@ fn is_ready(address: SocketAddr) -> bool {
     ureq::Agent::from(config).get(format!("http://{address}/health/ready")).call().is_ok()
 }
 
-/// Ports below the range of outgoing connections, so that nobody is given the port of a process that is away.
+/// Ports below the range of outgoing connections, so that no other socket gets the port of a process that is away.
 fn free_ports(count: usize) -> Result<Vec<u16>> {
     let mut draw = crate::draw::Draw::new(crate::journal::now_ms(), u64::from(std::process::id()));
     let mut free = Vec::new();

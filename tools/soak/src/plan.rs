@@ -34,7 +34,7 @@ pub enum Kind {
     Gone,
 }
 
-/// Who does faults at the same time as others: one fault at a time in each lane.
+/// The lanes, which do faults side by side: each lane does one fault at a time.
 const LANES: [&[Kind]; 3] = [
     &[Kind::Kill, Kind::Freeze, Kind::Restart, Kind::Outage, Kind::Start],
     &[Kind::Kill, Kind::Freeze, Kind::Restart, Kind::Clock, Kind::Gone, Kind::Disk, Kind::Rolling],
@@ -49,7 +49,7 @@ pub const PROCESSES: [&str; 8] =
 /// The processes with a volume of their own, which a fault fills.
 pub const VOLUMES: [&str; 2] = ["gateway-0", "consumer-0"];
 
-/// What happens to a server or a process.
+/// What happens to a server or a process in a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// SIGKILL.
@@ -60,7 +60,7 @@ pub enum How {
     Stop,
 }
 
-/// What a fault does.
+/// The action of a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// To a server.
@@ -92,7 +92,7 @@ pub struct Fault {
     pub at_ms: u64,
     /// How long it lasts.
     pub for_ms: u64,
-    /// What it does.
+    /// Its action.
     pub action: Action,
 }
 

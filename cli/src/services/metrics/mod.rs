@@ -21,6 +21,7 @@ use windfall_consumer::{ConsumerStats, SpillLog};
 use windfall_edge::{Health, Metrics};
 use windfall_queue_virtual::{Fanout, FanoutStats, TopicStats};
 use windfall_reward_service::{RewardHandle, RewardStats};
+use windfall_scheduler::{DispatchStats, TargetStats, TenantStats, Timers, TimersStats};
 use windfall_sdk::{Sdk, SdkStats};
 use windfall_token_service::{KeyRingVerifier, TokenStats};
 use windfall_wallet::{Wallet, WalletStats};
@@ -28,10 +29,10 @@ use windfall_wallet::{Wallet, WalletStats};
 /// Reads topics with the counters of their consumers: these come and go.
 type ReadCounters = Arc<dyn Fn() -> Vec<(String, Arc<ConsumerStats>)> + Send + Sync>;
 
-/// Reads what is left in topics that nobody writes to any more.
+/// Reads the lag of draining topics.
 type ReadLives = Arc<dyn Fn() -> TopicLives + Send + Sync>;
 
-/// What a process has that counts. What it has not shows no values.
+/// The parts of a process that have counters. A part that is missing shows no values.
 #[derive(Default)]
 pub struct Sources {
     rules: Option<LiveRules>,
@@ -45,12 +46,14 @@ pub struct Sources {
     rewards: Option<RewardHandle>,
     verifier: Option<KeyRingVerifier>,
     wallet: Option<Wallet>,
+    timers: Option<Timers>,
+    fired: Option<Arc<DispatchStats>>,
     polled: Option<Arc<Mutex<Found>>>,
     connectors: Vec<(String, ReadSnapshot)>,
 }
 
 impl Sources {
-    /// Those of an open process.
+    /// The sources of an open process.
     pub fn of(parts: &Parts, health: &Health) -> Self {
         let connectors = parts.connectors.iter();
         Self {
@@ -65,6 +68,8 @@ impl Sources {
             rewards: parts.rewards.clone(),
             verifier: parts.verifier.clone(),
             wallet: parts.wallet.clone(),
+            timers: parts.scheduling.as_ref().map(|scheduling| scheduling.timers.clone()),
+            fired: parts.scheduling.as_ref().map(|scheduling| Arc::clone(&scheduling.fired)),
             polled: parts.polled_metrics().map(|polled| polled.found()),
             connectors: connectors.map(|wired| (wired.name.clone(), Arc::clone(&wired.snapshot))).collect(),
         }
@@ -94,11 +99,33 @@ pub fn export(metrics: &Metrics, sources: &Sources) {
     metrics.export(WalletStats::METRICS, &[], move |each| {
         wallet.iter().for_each(|wallet| each(&[], &wallet.stats()));
     });
+    export_scheduler(metrics, sources);
     let polled = sources.polled.clone();
     metrics.export(Found::METRICS, &[], move |each| {
         polled.iter().for_each(|found| each(&[], &found.lock()));
     });
     connectors::export(metrics, sources.connectors.clone());
+}
+
+fn export_scheduler(metrics: &Metrics, sources: &Sources) {
+    let timers = sources.timers.clone();
+    metrics.export(TimersStats::METRICS, &[], move |each| {
+        timers.iter().for_each(|timers| each(&[], &timers.stats()));
+    });
+    let timers = sources.timers.clone();
+    metrics.export(TenantStats::METRICS, &["tenant"], move |each| {
+        let tenants = timers.iter().flat_map(Timers::tenants);
+        tenants.for_each(|tenant| each(&[&tenant.tenant], &tenant));
+    });
+    let fired = sources.fired.clone();
+    metrics.export(DispatchStats::METRICS, &[], move |each| {
+        fired.iter().for_each(|fired| each(&[], fired.as_ref()));
+    });
+    let fired = sources.fired.clone();
+    metrics.export(TargetStats::METRICS, &["tenant", "target"], move |each| {
+        let targets = fired.iter().flat_map(|fired| fired.targets());
+        targets.for_each(|target| each(&[&target.tenant, &target.target], &target));
+    });
 }
 
 fn export_queues(metrics: &Metrics, sources: &Sources) {

@@ -1,0 +1,383 @@
+//! `windfall schedule`: timers of a running scheduler, for people and scripts, over gRPC.
+
+mod times;
+
+use super::ask::{Server, more, show, value};
+use super::{now_ms, utc};
+use crate::outcome::Outcome;
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use windfall_client::{CallError, TimersClient};
+use windfall_proto::v1::{
+    AddTimerRequest, CancelTimersRequest, ChangeTimerReply, DeadTimer, DeadTimerEnd, EndDeadTimersRequest,
+    GetTimerRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer, Timer, TimerChange, TimerName,
+    UpdateTimerRequest, cancel_timer_result,
+};
+
+/// What a table shows of a payload.
+const PAYLOAD_SHOWN: usize = 60;
+
+/// `windfall schedule …`
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:
+  windfall schedule add --target hook --in 5m --key call-7 --payload 'hang up'
+  windfall schedule update --key call-7 --in 10m
+  windfall schedule cancel --key call-7
+  windfall schedule dead --again 0012-01c3a2f0-0000002a")]
+pub struct ScheduleArgs {
+    #[command(flatten)]
+    server: Server,
+    /// The tenant whose timers these are [default: the app of the key's caller]
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    tenant: String,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Ask,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum Ask {
+    /// Add a timer, and print its id
+    Add {
+        /// The target that it goes to
+        #[arg(long)]
+        target: String,
+        #[command(flatten)]
+        when: When,
+        /// A name of your own for it, unique among the waiting timers; adding it again is then harmless
+        #[arg(long, default_value = "", hide_default_value = true)]
+        key: String,
+        #[command(flatten)]
+        payload: Payload,
+    },
+    /// Give a waiting timer another time, another payload, or both
+    Update {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        when: When,
+        #[command(flatten)]
+        payload: Payload,
+    },
+    /// Cancel waiting timers: once this says so, they do not fire
+    Cancel {
+        /// Their ids
+        #[arg(required_unless_present = "key")]
+        ids: Vec<String>,
+        /// Their keys
+        #[arg(long)]
+        key: Vec<String>,
+    },
+    /// Show one timer
+    Get {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// List waiting timers, by id
+    List {
+        /// Only timers after this id, which is the last one of the page before
+        #[arg(long, default_value = "", hide_default_value = true)]
+        after: String,
+        /// The largest number to list
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        limit: u32,
+    },
+    /// List timers that were given up, send them again, or delete them
+    Dead {
+        /// Send these again, at once
+        #[arg(long, value_name = "ID", num_args = 1.., conflicts_with_all = ["delete", "after"])]
+        again: Vec<String>,
+        /// Delete these
+        #[arg(long, value_name = "ID", num_args = 1.., conflicts_with = "after")]
+        delete: Vec<String>,
+        /// Only timers after this id, which is the last one of the page before
+        #[arg(long, default_value = "", hide_default_value = true)]
+        after: String,
+        /// The largest number to list
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        limit: u32,
+    },
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[group(multiple = false)]
+struct When {
+    /// When it fires, from now: 500ms, 90s, 5m, 2h or 30d
+    #[arg(long = "in", value_name = "DURATION", value_parser = times::duration_ms)]
+    after_ms: Option<u64>,
+    /// When it fires: 2027-02-06T12:00:00Z, or Unix milliseconds
+    #[arg(long = "at", value_name = "TIME", value_parser = times::time_ms)]
+    at_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[group(multiple = false)]
+struct Payload {
+    /// What its target gets, as text
+    #[arg(long = "payload", value_name = "TEXT")]
+    text: Option<String>,
+    /// The file with what its target gets, at most 65,536 bytes
+    #[arg(long = "payload-file", value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// The timer's id
+    id: Option<String>,
+    /// The timer's key
+    #[arg(long)]
+    key: Option<String>,
+}
+
+impl When {
+    fn due_ms(&self) -> Option<u64> {
+        self.at_ms.or_else(|| Some(now_ms().saturating_add(self.after_ms?)))
+    }
+}
+
+impl Payload {
+    fn read(&self) -> Result<Option<Vec<u8>>> {
+        match (&self.text, &self.file) {
+            (Some(text), _) => Ok(Some(text.clone().into_bytes())),
+            (None, Some(path)) => {
+                let bytes = std::fs::read(path)
+                    .with_context(|| format!("the payload file {} cannot be read", path.display()))?;
+                Ok(Some(bytes))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// Runs it.
+pub fn run(args: &ScheduleArgs) -> Result<Outcome> {
+    let options = args.server.options()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = TimersClient::open(options)?;
+        match ask(&client, args).await {
+            Ok(outcome) => Ok(outcome),
+            Err(error) => match error.downcast_ref::<CallError>() {
+                Some(CallError::Busy { .. } | CallError::Unanswered(_)) => {
+                    eprintln!("windfall: {error}");
+                    Ok(Outcome::Damage)
+                }
+                _ => Err(error),
+            },
+        }
+    })
+}
+
+async fn ask(client: &TimersClient, args: &ScheduleArgs) -> Result<Outcome> {
+    let (tenant, json) = (args.tenant.clone(), args.json);
+    match &args.command {
+        Ask::Add { target, when, key, payload } => {
+            let due_ms = when.due_ms().context("the time is missing: give --in or --at")?;
+            let payload = payload.read()?.unwrap_or_default();
+            let timer = NewTimer { target: target.clone(), due_ms, key: key.clone(), payload };
+            let added = client.add(AddTimerRequest { tenant, timer: Some(timer) }).await?;
+            if json {
+                println!("{:#}", json!({"id": added.id, "existed": added.existed}));
+            } else if added.existed {
+                println!("{}  waits already under this key; nothing was stored", added.id);
+            } else {
+                println!("{}  fires at {}", added.id, utc(due_ms));
+            }
+            Ok(Outcome::Clean)
+        }
+        Ask::Update { which, when, payload } => {
+            let (id, key) = (which.id.clone().unwrap_or_default(), which.key.clone().unwrap_or_default());
+            let (due_ms, payload) = (when.due_ms(), payload.read()?);
+            if due_ms.is_none() && payload.is_none() {
+                bail!("nothing is to be changed: give --in, --at, --payload or --payload-file");
+            }
+            let request = UpdateTimerRequest { tenant, id, key, due_ms, payload };
+            changed(&[client.update(request).await?], json)
+        }
+        Ask::Cancel { ids, key } => {
+            let by_id = ids.iter().map(|id| TimerName { id: id.clone(), ..TimerName::default() });
+            let by_key = key.iter().map(|key| TimerName { key: key.clone(), ..TimerName::default() });
+            let timers = by_id.chain(by_key).collect();
+            cancel(client, CancelTimersRequest { tenant, timers }, json).await
+        }
+        Ask::Get { which } => {
+            let (id, key) = (which.id.clone().unwrap_or_default(), which.key.clone().unwrap_or_default());
+            let timer = client.get(GetTimerRequest { tenant, id, key }).await?;
+            println!("{:#}", if json { value(&timer) } else { timer_row(&timer) });
+            Ok(Outcome::Clean)
+        }
+        Ask::List { after, limit } => {
+            let request = ListTimersRequest { tenant, after: after.clone(), page_size: *limit };
+            let reply = client.list(request).await?;
+            let row = if json { value::<Timer> } else { timer_row };
+            show(&reply.timers.iter().map(row).collect::<Vec<_>>(), json);
+            more(!reply.next_after.is_empty(), reply.next_after);
+            Ok(Outcome::Clean)
+        }
+        Ask::Dead { again, delete, after, limit } if again.is_empty() && delete.is_empty() => {
+            let request = ListDeadTimersRequest { tenant, after: after.clone(), page_size: *limit };
+            let reply = client.list_dead(request).await?;
+            let row = if json { value::<DeadTimer> } else { dead_row };
+            show(&reply.timers.iter().map(row).collect::<Vec<_>>(), json);
+            more(!reply.next_after.is_empty(), reply.next_after);
+            Ok(Outcome::Clean)
+        }
+        Ask::Dead { again, delete, .. } => {
+            let (ids, end) = match again.as_slice() {
+                [] => (delete.clone(), DeadTimerEnd::Delete),
+                _ => (again.clone(), DeadTimerEnd::SendAgain),
+            };
+            let request = EndDeadTimersRequest { tenant, ids: ids.clone(), end: end.into() };
+            let found = client.end_dead(request).await?;
+            let rows: Vec<Value> =
+                ids.iter().zip(&found).map(|(id, found)| json!({"id": id, "found": found})).collect();
+            show(&rows, json);
+            all_or_some(found.iter().filter(|found| **found).count(), found.len())
+        }
+    }
+}
+
+async fn cancel(client: &TimersClient, request: CancelTimersRequest, json: bool) -> Result<Outcome> {
+    let names = request.timers.clone();
+    let results = client.cancel_batch(request).await?;
+    let (mut rows, mut done) = (Vec::new(), 0);
+    for (name, result) in names.iter().zip(&results) {
+        let said = match &result.result {
+            Some(cancel_timer_result::Result::Changed(reply)) => {
+                done += usize::from(is_so(reply.change()));
+                reply.change().as_str_name().to_owned()
+            }
+            Some(cancel_timer_result::Result::Failure(failure)) => failure.message.clone(),
+            None => "no answer".to_owned(),
+        };
+        let name = if name.id.is_empty() { &name.key } else { &name.id };
+        rows.push(json!({"timer": name, "change": said}));
+    }
+    show(&rows, json);
+    all_or_some(done, names.len())
+}
+
+/// What became of changes; one that was not done is not one that failed on the way.
+fn changed(replies: &[ChangeTimerReply], json: bool) -> Result<Outcome> {
+    let rows: Vec<Value> =
+        replies.iter().map(|reply| json!({"change": reply.change().as_str_name(), "id": reply.id})).collect();
+    show(&rows, json);
+    let done = replies.iter().filter(|reply| reply.change() == TimerChange::Done).count();
+    all_or_some(done, replies.len())
+}
+
+fn is_so(change: TimerChange) -> bool {
+    matches!(change, TimerChange::Done | TimerChange::AlreadyCancelled)
+}
+
+fn all_or_some(done: usize, all: usize) -> Result<Outcome> {
+    match done {
+        done if done == all => Ok(Outcome::Clean),
+        0 => bail!("nothing was changed: the timers are over, cancelled, or not there"),
+        done => {
+            eprintln!("windfall: {done} of {all} were done");
+            Ok(Outcome::Damage)
+        }
+    }
+}
+
+fn timer_row(timer: &Timer) -> Value {
+    json!({
+        "id": timer.id,
+        "target": timer.target,
+        "due": utc(timer.due_ms),
+        "key": timer.key,
+        "state": timer.state().as_str_name(),
+        "payload": shown(&timer.payload),
+    })
+}
+
+fn dead_row(timer: &DeadTimer) -> Value {
+    json!({
+        "id": timer.id,
+        "target": timer.target,
+        "due": utc(timer.due_ms),
+        "given up": utc(timer.died_ms),
+        "attempts": timer.attempts,
+        "reason": timer.reason,
+        "key": timer.key,
+    })
+}
+
+/// A payload in a table: its beginning, where it is text.
+fn shown(payload: &[u8]) -> String {
+    match std::str::from_utf8(payload) {
+        Ok(text) if text.len() <= PAYLOAD_SHOWN && !text.contains(char::is_control) => text.to_owned(),
+        _ => format!("{} bytes", payload.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Trial {
+        #[command(flatten)]
+        args: ScheduleArgs,
+    }
+
+    fn parse(words: &str) -> Result<ScheduleArgs, clap::Error> {
+        Trial::try_parse_from(["windfall"].into_iter().chain(words.split(' '))).map(|trial| trial.args)
+    }
+
+    #[test]
+    fn a_timer_has_one_time_one_payload_and_one_name() {
+        for good in [
+            "add --target hook --in 5m --payload x",
+            "add --target hook --at 2027-02-06T12:00:00Z --key k --tenant calls --json",
+            "update --key k --in 1s",
+            "update 0012-01c3a2f0-0000002a --payload y",
+            "cancel a b --key c",
+            "cancel --key c",
+            "get --key c",
+            "list --limit 5",
+            "dead",
+            "dead --again a b",
+            "dead --delete a",
+        ] {
+            assert!(parse(good).is_ok(), "{good}: {:?}", parse(good).err());
+        }
+        for bad in [
+            "add --in 5m",
+            "add --target hook --in 5m --at 7",
+            "add --target hook --in 5 --payload x",
+            "add --target hook --in 5m --payload x --payload-file y",
+            "update --in 5m",
+            "update a --key b --in 5m",
+            "cancel",
+            "get",
+            "list --limit 0",
+            "dead --again a --delete b",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_time_from_now_is_counted_from_now() {
+        let when = When { after_ms: Some(5_000), at_ms: None };
+        let due_ms = when.due_ms().unwrap();
+        assert!((now_ms() + 4_000..=now_ms() + 5_000).contains(&due_ms));
+        assert_eq!(When { after_ms: None, at_ms: Some(7) }.due_ms(), Some(7));
+        assert_eq!(When { after_ms: None, at_ms: None }.due_ms(), None);
+    }
+
+    #[test]
+    fn a_part_that_was_not_done_is_told_by_the_exit_code() {
+        assert_eq!(all_or_some(2, 2).unwrap(), Outcome::Clean);
+        assert_eq!(all_or_some(1, 2).unwrap(), Outcome::Damage);
+        assert!(all_or_some(0, 2).is_err());
+    }
+}

@@ -1,0 +1,310 @@
+//! The options of the scheduler: where timers lie, whose they are, and where they go.
+
+use super::options::ServiceOptions;
+use crate::drivers::{DurabilityAt, SlotsAt};
+use crate::wiring::{SchedulingOptions, TargetPart};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use windfall_connectors::{HttpCallback, HttpOptions};
+use windfall_contract::Clock;
+use windfall_scheduler::{Class, DispatchOptions, Retry, TargetRules, TenantRules, Tenants, TimersOptions};
+use windfall_scheduler_service::TopicOptions;
+
+/// Options of the scheduler.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SchedulerAt {
+    /// Where timers lie until their time. Default `embedded`.
+    pub store: SlotsAt,
+    /// The parts that the store is divided into, 16 to 1,024; fixed when it is made. Default 64.
+    pub shards: u16,
+    /// What the Ok of a call survives: `process` or `machine`. Default `process`.
+    pub durability: DurabilityAt,
+    /// How calls are gathered.
+    pub timers: TimersOptions,
+    /// How timers are fired.
+    pub dispatch: DispatchOptions,
+    /// Whose timers are kept, by name. None by default: every add is refused.
+    pub tenants: BTreeMap<String, TenantAt>,
+}
+
+/// A tenant of the scheduler.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TenantAt {
+    /// How many of its timers may wait. Default 1,000,000.
+    pub waiting_max: u64,
+    /// How many it may add per second through each instance. Default 10,000.
+    pub adds_per_s: u64,
+    /// `urgent`, `normal` or `bulk`: which tenants' due timers go first when there are too many. Default `normal`.
+    pub class: Class,
+    /// Where its timers may go, by name.
+    pub targets: BTreeMap<String, TargetAt>,
+}
+
+/// A target of a tenant.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetAt {
+    /// What it is.
+    pub to: TargetTo,
+    /// When a timer that failed is tried again. Default: exponential, 10 attempts, from 1 s to 5 min.
+    #[serde(default)]
+    pub retry: Option<Retry>,
+    /// Batches that are handed over at a time by each instance, 1 to 1,024; for `http` also the calls at a time. Default 8.
+    #[serde(default)]
+    pub concurrency: Option<usize>,
+    /// Timers per second that it gets at most from all instances, 1 to 100,000,000. Default: as many as are due.
+    #[serde(default)]
+    pub rate_per_s: Option<u64>,
+}
+
+/// What a target is.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum TargetTo {
+    /// A topic of a broker.
+    Topic(TopicAt),
+    /// An HTTP address.
+    Http(HttpOptions),
+    /// A reward, sent by this process's SDK.
+    SendBonus,
+}
+
+/// A topic that timers are written to.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopicAt {
+    /// One of `brokers`.
+    pub broker: String,
+    /// The topic's name. It is made where it is missing.
+    pub topic: String,
+    /// The partitions that it has at least, 1 to 10,000. Default 4.
+    #[serde(default = "default_partitions")]
+    pub partitions: u32,
+    /// A record without an answer after so long is tried again, 100 to 600,000 ms. Default 30,000.
+    #[serde(default = "default_timeout_ms")]
+    pub timeout_ms: u64,
+}
+
+const fn default_partitions() -> u32 {
+    4
+}
+
+const fn default_timeout_ms() -> u64 {
+    30_000
+}
+
+impl Default for SchedulerAt {
+    fn default() -> Self {
+        Self {
+            store: SlotsAt::default(),
+            shards: 64,
+            durability: DurabilityAt::default(),
+            timers: TimersOptions::default(),
+            dispatch: DispatchOptions::default(),
+            tenants: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for TenantAt {
+    fn default() -> Self {
+        Self { waiting_max: 1_000_000, adds_per_s: 10_000, class: Class::default(), targets: BTreeMap::new() }
+    }
+}
+
+impl SchedulerAt {
+    /// Refuses what cannot be, and names the option.
+    pub fn check(&self, brokers: &BTreeMap<String, crate::drivers::BrokerAt>) -> Result<()> {
+        if !(16..=1_024).contains(&self.shards) {
+            bail!("scheduler.shards is {}, but only 16 to 1024 is allowed", self.shards);
+        }
+        self.timers.check().context("the options [scheduler.timers] cannot be used")?;
+        self.dispatch.check().context("the options [scheduler.dispatch] cannot be used")?;
+        self.rules().check().context("the options [scheduler.tenants] cannot be used")?;
+        for (tenant, target, at) in self.all_targets() {
+            let key = format!("scheduler.tenants.{tenant}.targets.{target}.to.topic");
+            let TargetTo::Topic(topic) = &at.to else { continue };
+            if !brokers.contains_key(&topic.broker) {
+                let known: Vec<&str> = brokers.keys().map(String::as_str).collect();
+                bail!("{key}.broker is {:?}, but [brokers] has only {}", topic.broker, known.join(", "));
+            }
+            if topic.topic.is_empty() {
+                bail!("{key}.topic is empty, but it must name a topic");
+            }
+            if !(1..=10_000).contains(&topic.partitions) {
+                bail!("{key}.partitions is {}, but only 1 to 10000 is allowed", topic.partitions);
+            }
+            if !(100..=600_000).contains(&topic.timeout_ms) {
+                bail!("{key}.timeout_ms is {}, but only 100 to 600000 is allowed", topic.timeout_ms);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a target sends rewards, so that the process needs an SDK.
+    pub fn sends_bonuses(&self) -> bool {
+        self.all_targets().any(|(_, _, at)| matches!(at.to, TargetTo::SendBonus))
+    }
+
+    fn all_targets(&self) -> impl Iterator<Item = (&str, &str, &TargetAt)> {
+        self.tenants.iter().flat_map(|(tenant, at)| {
+            at.targets.iter().map(move |(target, at)| (tenant.as_str(), target.as_str(), at))
+        })
+    }
+
+    /// The tenants as the scheduler takes them.
+    fn rules(&self) -> Tenants {
+        let tenants = self.tenants.iter().map(|(name, at)| {
+            let targets = at.targets.iter().map(|(name, at)| (name.clone(), at.rules())).collect();
+            let TenantAt { waiting_max, adds_per_s, class, .. } = *at;
+            (name.clone(), TenantRules { waiting_max, adds_per_s, class, targets })
+        });
+        Tenants(tenants.collect())
+    }
+}
+
+impl TargetAt {
+    fn rules(&self) -> TargetRules {
+        let default = TargetRules::default();
+        TargetRules {
+            retry: self.retry.unwrap_or(default.retry),
+            concurrency: self.concurrency.unwrap_or(default.concurrency),
+            rate_per_s: self.rate_per_s,
+        }
+    }
+}
+
+impl ServiceOptions {
+    /// How the scheduler is started. Connects to nothing yet.
+    pub fn scheduling_options(&self, instance: String, clock: &Clock) -> Result<SchedulingOptions> {
+        let mut targets = BTreeMap::new();
+        for (tenant, target, at) in self.scheduler.all_targets() {
+            let part = match &at.to {
+                TargetTo::SendBonus => TargetPart::SendBonus,
+                TargetTo::Topic(TopicAt { broker, topic, partitions, timeout_ms }) => TargetPart::Topic {
+                    broker: broker.clone(),
+                    options: TopicOptions {
+                        topic: topic.clone(),
+                        partitions: *partitions,
+                        timeout_ms: *timeout_ms,
+                    },
+                },
+                TargetTo::Http(options) => {
+                    let name = format!("{tenant}/{target}");
+                    let callback = HttpCallback::new(&name, options, at.rules().concurrency, clock.clone());
+                    TargetPart::Ready(Arc::new(callback.with_context(|| {
+                        format!(
+                            "the options scheduler.tenants.{tenant}.targets.{target}.to.http cannot be used"
+                        )
+                    })?))
+                }
+            };
+            targets.insert((tenant.to_owned(), target.to_owned()), part);
+        }
+        let mut seed = DefaultHasher::new();
+        instance.hash(&mut seed);
+        Ok(SchedulingOptions {
+            timers: self.scheduler.timers.clone(),
+            dispatch: DispatchOptions { jitter_seed: seed.finish(), ..self.scheduler.dispatch.clone() },
+            tenants: Arc::new(self.scheduler.rules()),
+            targets,
+            instance,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::Role;
+
+    fn load(text: &str) -> Result<ServiceOptions> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("options.toml");
+        std::fs::write(&file, text).unwrap();
+        ServiceOptions::load(Some(&file), Some(folder.path().join("data")))
+    }
+
+    #[test]
+    fn the_documented_options_are_options() {
+        let text = include_str!("../../../docs/scheduler.md");
+        let block = text.split("```toml\n").find(|block| block.starts_with("[scheduler]")).unwrap();
+        let scheduler = load(block.split("```").next().unwrap()).unwrap().scheduler;
+        assert_eq!(scheduler.tenants.len(), 2);
+        assert!(matches!(scheduler.tenants["calls"].targets["hook"].to, TargetTo::Http(_)));
+    }
+
+    #[test]
+    fn serve_keeps_timers_if_a_tenant_is_named_and_a_scheduler_always_does() {
+        let (none, one) = (load("").unwrap(), load(&format!("{TARGET}to = \"send_bonus\"\n")).unwrap());
+        let works =
+            [&none, &one].map(|options| (options.work_of(Role::Serve), options.work_of(Role::Scheduler)));
+        assert_eq!(
+            works.map(|(serve, scheduler)| (serve.schedules, scheduler.schedules)),
+            [(false, true), (true, true)]
+        );
+        assert_eq!(works.map(|(_, scheduler)| scheduler.sends), [false, true]);
+        assert!(!one.work_of(Role::Wallet).schedules);
+    }
+
+    const TARGET: &str = "[scheduler.tenants.marketing.targets.reminders]\n";
+
+    #[test]
+    fn tenants_and_targets_are_read_with_their_defaults() {
+        let text = "[scheduler]\nshards = 128\n[scheduler.tenants.calls]\nclass = \"urgent\"\nwaiting_max = 7\n\
+                    [scheduler.tenants.marketing.targets.rewards]\nto = \"send_bonus\"\nrate_per_s = 500\n\
+                    [scheduler.tenants.marketing.targets.reminders]\n\
+                    to = { topic = { broker = \"a\", topic = \"reminders\" } }\n\
+                    retry = { fixed = { attempts_max = 3, wait_ms = 1000 } }\nconcurrency = 4\n";
+        let scheduler = load(text).unwrap().scheduler;
+        assert!(scheduler.sends_bonuses());
+        let rules = scheduler.rules();
+        assert_eq!((rules.0["calls"].class, rules.0["calls"].waiting_max), (Class::Urgent, 7));
+        assert_eq!(rules.0["marketing"].adds_per_s, 10_000);
+        let reminders = rules.target("marketing", "reminders").unwrap();
+        assert_eq!(reminders.retry, Retry::Fixed { attempts_max: 3, wait_ms: 1_000 });
+        assert_eq!((reminders.concurrency, reminders.rate_per_s), (4, None));
+        let rewards = rules.target("marketing", "rewards").unwrap();
+        assert_eq!((rewards.retry, rewards.rate_per_s), (TargetRules::default().retry, Some(500)));
+        assert!(!load("").unwrap().scheduler.sends_bonuses());
+    }
+
+    #[test]
+    fn a_wrong_option_is_refused_by_its_name() {
+        let topic = |rest: &str| format!("{TARGET}to = {{ topic = {{ {rest} }} }}\n");
+        for (wrong, named) in [
+            ("[scheduler]\nshards = 8\n".to_owned(), "scheduler.shards is 8"),
+            ("[scheduler]\nstore = \"mysql\"\n".to_owned(), "line 2"),
+            ("[scheduler.timers]\nlinger_ms = 101\n".to_owned(), "linger_ms is 101"),
+            ("[scheduler.dispatch]\njitter_seed = 1\n".to_owned(), "jitter_seed"),
+            ("[scheduler.dispatch]\nlease_ttl_ms = 1\n".to_owned(), "lease_ttl_ms is 1"),
+            (topic("broker = \"c\", topic = \"t\""), "to.topic.broker is \"c\", but [brokers] has only a, b"),
+            (topic("broker = \"a\", topic = \"\""), "to.topic.topic is empty"),
+            (topic("broker = \"a\", topic = \"t\", partitions = 0"), "to.topic.partitions is 0"),
+            (topic("broker = \"a\", topic = \"t\", timeout_ms = 1"), "to.topic.timeout_ms is 1"),
+            (format!("{TARGET}to = \"send_bonus\"\nconcurrency = 0\n"), "concurrency is 0"),
+            (format!("{TARGET}to = \"send_bonus\"\nretries = 0\n"), "retries"),
+            ("[scheduler.tenants.\"a b\"]\n".to_owned(), "tenant `a b`"),
+        ] {
+            let refused = format!("{:#}", load(&wrong).err().unwrap());
+            assert!(refused.contains(named), "{wrong}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_callback_whose_host_is_not_allowed_is_refused_when_the_process_starts() {
+        let text = format!(
+            "{TARGET}[scheduler.tenants.marketing.targets.reminders.to.http]\nurl = \"https://a.example.com/\"\n\
+             allow = [\"b.example.com\"]\nkey_id = \"k\"\nsecret_file = \"/nowhere\"\n"
+        );
+        let options = load(&text).unwrap();
+        let refused = options.scheduling_options("i".into(), &Clock::system()).err().unwrap();
+        let refused = format!("{refused:#}");
+        assert!(refused.contains("targets.reminders.to.http") && refused.contains("allow"), "{refused}");
+    }
+}

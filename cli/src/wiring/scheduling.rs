@@ -1,0 +1,111 @@
+//! The scheduler of a process: what adds timers, what fires them, and where they go.
+
+use super::parts::Brokers;
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use windfall_contract::Clock;
+use windfall_contract::due::{SlotStore, Target};
+use windfall_scheduler::{DispatchOptions, DispatchStats, Dispatcher, Tenants, Timers, TimersOptions};
+use windfall_scheduler_service::{BonusTarget, TopicOptions, TopicTarget};
+use windfall_sdk::Sdk;
+
+/// How the scheduler is used.
+#[derive(Clone)]
+pub struct SchedulingOptions {
+    /// How calls are gathered.
+    pub timers: TimersOptions,
+    /// How timers are fired.
+    pub dispatch: DispatchOptions,
+    /// Whose timers are kept, and how each target is treated.
+    pub tenants: Arc<Tenants>,
+    /// Where timers go, by tenant and target.
+    pub targets: BTreeMap<(String, String), TargetPart>,
+    /// The name of this process among those that fire the same store's timers.
+    pub instance: String,
+}
+
+/// What a target is made of.
+#[derive(Clone)]
+pub enum TargetPart {
+    /// It needs nothing of the process.
+    Ready(Arc<dyn Target>),
+    /// A topic of one of the process's brokers.
+    Topic {
+        /// The broker's name.
+        broker: String,
+        /// The topic.
+        options: TopicOptions,
+    },
+    /// The process's SDK.
+    SendBonus,
+}
+
+/// A running scheduler.
+pub struct Scheduling {
+    /// What adds, changes and shows timers.
+    pub timers: Timers,
+    /// What is counted of the firing.
+    pub fired: Arc<DispatchStats>,
+    dispatcher: Dispatcher,
+    topics: Vec<Arc<TopicTarget>>,
+}
+
+impl Scheduling {
+    /// Starts it. Brokers and callbacks are connected to when the first timer goes there.
+    pub fn start(
+        store: Arc<dyn SlotStore>,
+        options: SchedulingOptions,
+        brokers: &Brokers,
+        sdk: Option<&Sdk>,
+        clock: &Clock,
+    ) -> Result<Self> {
+        let SchedulingOptions { timers, dispatch, tenants, targets, instance } = options;
+        let (mut open, mut topics) = (BTreeMap::new(), Vec::new());
+        for (name, part) in targets {
+            let target: Arc<dyn Target> = match part {
+                TargetPart::Ready(target) => target,
+                TargetPart::SendBonus => {
+                    let sdk = sdk.context("a process whose timers send rewards needs an SDK")?;
+                    Arc::new(BonusTarget::new(sdk.clone()))
+                }
+                TargetPart::Topic { broker, options } => {
+                    let broker = brokers
+                        .get(&broker)
+                        .with_context(|| format!("the broker {broker} of a timers' topic is not open"))?;
+                    let topic = Arc::new(TopicTarget::new(Arc::clone(broker), options, clock.clone()));
+                    topics.push(Arc::clone(&topic));
+                    topic
+                }
+            };
+            open.insert(name, target);
+        }
+        let timers = Timers::start(timers, Arc::clone(&tenants), Arc::clone(&store), clock.clone());
+        tracing::info!(durability = ?timers.durability(), instance, "an Ok for a timer survives this");
+        let dispatcher = Dispatcher::start(dispatch, tenants, store, open, instance, clock.clone());
+        Ok(Self { timers, fired: dispatcher.stats(), dispatcher, topics })
+    }
+
+    /// Whether it can fire.
+    pub fn check(&self) -> impl Fn() -> Result<(), String> + Send + Sync + use<> {
+        self.dispatcher.check()
+    }
+
+    /// Ends it: what is in flight is waited for, and the shards are given to other instances.
+    pub async fn close(self, deadline: Duration) {
+        let began = Instant::now();
+        let left = || deadline.saturating_sub(began.elapsed());
+        self.timers.close().await;
+        let drained = self.dispatcher.drain(left()).await;
+        if drained.unnoted_tasks > 0 || drained.unreleased_shards > 0 {
+            tracing::warn!(
+                ?drained,
+                "the scheduler was not done in time; what it had handed over may fire again"
+            );
+        }
+        for topic in self.topics {
+            topic.close(left()).await;
+        }
+    }
+}

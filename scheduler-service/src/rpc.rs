@@ -1,0 +1,252 @@
+//! `windfall.v1.Timers` over a [`Timers`].
+
+mod messages;
+mod status;
+
+use async_trait::async_trait;
+use messages::{added, changed, dead_timer, moved, new_task, page_size, task_at, task_id, timer};
+use status::{add_failure, add_status, timers_failure, timers_status};
+use tonic::{Request, Response, Status};
+use windfall_contract::due::TaskAt;
+use windfall_edge::Call;
+use windfall_proto::v1::{
+    AddTimerReply, AddTimerRequest, AddTimerResult, AddTimersReply, AddTimersRequest, CancelTimerRequest,
+    CancelTimerResult, CancelTimersReply, CancelTimersRequest, ChangeTimerReply, DeadTimerEnd,
+    EndDeadTimersReply, EndDeadTimersRequest, GetTimerReply, GetTimerRequest, ListDeadTimersReply,
+    ListDeadTimersRequest, ListTimersReply, ListTimersRequest, TimerFailure, UpdateTimerRequest,
+    add_timer_result, cancel_timer_result, timers_server,
+};
+use windfall_scheduler::Timers;
+
+/// Timers of one call at most.
+pub const BATCH_MAX: usize = windfall_scheduler::CALL_TASKS_MAX;
+/// Timers of a page at most.
+pub const PAGE_MAX: usize = 1_000;
+/// Timers of a page, where a call does not say.
+pub const PAGE_DEFAULT: usize = 100;
+/// A page ends when the payloads in it have so many bytes.
+const PAGE_BYTES: usize = 4 << 20;
+
+/// The service. Mount it as `TimersServer::new(TimersService::new(timers))`.
+#[derive(Clone)]
+pub struct TimersService {
+    timers: Timers,
+}
+
+impl TimersService {
+    /// The service over these timers.
+    pub const fn new(timers: Timers) -> Self {
+        Self { timers }
+    }
+}
+
+#[async_trait]
+impl timers_server::Timers for TimersService {
+    async fn add(&self, request: Request<AddTimerRequest>) -> Result<Response<AddTimerReply>, Status> {
+        let call = Call::of(&request)?.clone();
+        let AddTimerRequest { tenant, timer } = request.into_inner();
+        let tenant = call.caller.timers_tenant(&tenant)?;
+        let timer = timer.ok_or_else(|| Status::invalid_argument("timer is missing"))?;
+        let task = new_task(timer).map_err(Status::invalid_argument)?;
+        let mut results = self.timers.add(tenant, vec![task]).await;
+        let result = results.pop().ok_or_else(|| Status::internal("the scheduler gave no answer"))?;
+        Ok(Response::new(added(result.map_err(|error| add_status(&error))?)))
+    }
+
+    async fn add_batch(
+        &self,
+        request: Request<AddTimersRequest>,
+    ) -> Result<Response<AddTimersReply>, Status> {
+        let call = Call::of(&request)?.clone();
+        let AddTimersRequest { tenant, timers } = request.into_inner();
+        let tenant = call.caller.timers_tenant(&tenant)?;
+        check_count("timers", timers.len())?;
+        // What is malformed is answered here, and does not keep the others from being stored.
+        let (mut tasks, mut results) = (Vec::with_capacity(timers.len()), Vec::with_capacity(timers.len()));
+        for timer in timers {
+            results.push(match new_task(timer) {
+                Ok(task) => {
+                    tasks.push(task);
+                    None
+                }
+                Err(what) => Some(add_timer_result::Result::Failure(invalid(what))),
+            });
+        }
+        let mut stored = self.timers.add(tenant, tasks).await.into_iter();
+        for result in results.iter_mut().filter(|result| result.is_none()) {
+            *result = stored.next().map(|stored| match stored {
+                Ok(stored) => add_timer_result::Result::Added(added(stored)),
+                Err(error) => add_timer_result::Result::Failure(add_failure(&error)),
+            });
+        }
+        let results = results.into_iter().map(|result| AddTimerResult { result }).collect();
+        Ok(Response::new(AddTimersReply { results }))
+    }
+
+    async fn update(
+        &self,
+        request: Request<UpdateTimerRequest>,
+    ) -> Result<Response<ChangeTimerReply>, Status> {
+        let call = Call::of(&request)?.clone();
+        let UpdateTimerRequest { tenant, id, key, due_ms, payload } = request.into_inner();
+        let tenant = call.caller.timers_tenant(&tenant)?;
+        let at = task_at(&id, &key).map_err(Status::invalid_argument)?;
+        let updated = self.timers.update(tenant, at, moved(due_ms, payload)).await;
+        Ok(Response::new(changed(updated.map_err(|error| timers_status(&error))?)))
+    }
+
+    async fn cancel(
+        &self,
+        request: Request<CancelTimerRequest>,
+    ) -> Result<Response<ChangeTimerReply>, Status> {
+        let call = Call::of(&request)?.clone();
+        let CancelTimerRequest { tenant, id, key } = request.into_inner();
+        let tenant = call.caller.timers_tenant(&tenant)?;
+        let at = task_at(&id, &key).map_err(Status::invalid_argument)?;
+        let mut results = self.timers.cancel(tenant, vec![at]).await;
+        let result = results.pop().ok_or_else(|| Status::internal("the scheduler gave no answer"))?;
+        Ok(Response::new(changed(result.map_err(|error| timers_status(&error))?)))
+    }
+
+    async fn cancel_batch(
+        &self,
+        request: Request<CancelTimersRequest>,
+    ) -> Result<Response<CancelTimersReply>, Status> {
+        let call = Call::of(&request)?.clone();
+        let CancelTimersRequest { tenant, timers } = request.into_inner();
+        let tenant = call.caller.timers_tenant(&tenant)?;
+        check_count("timers", timers.len())?;
+        let (mut at, mut results) = (Vec::<TaskAt>::with_capacity(timers.len()), Vec::new());
+        for name in timers {
+            results.push(match task_at(&name.id, &name.key) {
+                Ok(named) => {
+                    at.push(named);
+                    None
+                }
+                Err(what) => Some(cancel_timer_result::Result::Failure(invalid(what))),
+            });
+        }
+        let mut cancelled = self.timers.cancel(tenant, at).await.into_iter();
+        for result in results.iter_mut().filter(|result| result.is_none()) {
+            *result = cancelled.next().map(|cancelled| match cancelled {
+                Ok(cancelled) => cancel_timer_result::Result::Changed(changed(cancelled)),
+                Err(error) => cancel_timer_result::Result::Failure(timers_failure(&error)),
+            });
+        }
+        let results = results.into_iter().map(|result| CancelTimerResult { result }).collect();
+        Ok(Response::new(CancelTimersReply { results }))
+    }
+
+    async fn get(&self, request: Request<GetTimerRequest>) -> Result<Response<GetTimerReply>, Status> {
+        let call = Call::of(&request)?.clone();
+        let GetTimerRequest { tenant, id, key } = request.into_inner();
+        let tenant = call.caller.timers_tenant(&tenant)?;
+        let at = task_at(&id, &key).map_err(Status::invalid_argument)?;
+        let found = self.timers.get(tenant, at).await.map_err(|error| timers_status(&error))?;
+        let none = || Status::not_found("the tenant has no such timer: it never had, or it is over and gone");
+        Ok(Response::new(GetTimerReply { timer: Some(timer(found.ok_or_else(none)?)) }))
+    }
+
+    async fn list(&self, request: Request<ListTimersRequest>) -> Result<Response<ListTimersReply>, Status> {
+        let call = Call::of(&request)?.clone();
+        let ListTimersRequest { tenant, after, page_size: size } = request.into_inner();
+        let tenant = call.caller.timers_tenant(&tenant)?;
+        let (after, limit) = (after_of(&after)?, page_size(size).map_err(Status::invalid_argument)?);
+        let listed = self.timers.list(tenant, after, limit).await;
+        let (mut tasks, mut next) = listed.map_err(|error| timers_status(&error))?;
+        let fitting = fitting(tasks.iter().map(|task| task.payload.len()));
+        if fitting < tasks.len() {
+            tasks.truncate(fitting);
+            next = tasks.last().map(|last| last.id);
+        }
+        Ok(Response::new(ListTimersReply {
+            timers: tasks.into_iter().map(timer).collect(),
+            next_after: next.map_or(String::new(), |next| next.to_string()),
+        }))
+    }
+
+    async fn list_dead(
+        &self,
+        request: Request<ListDeadTimersRequest>,
+    ) -> Result<Response<ListDeadTimersReply>, Status> {
+        let call = Call::of(&request)?.clone();
+        let ListDeadTimersRequest { tenant, after, page_size: size } = request.into_inner();
+        let tenant = call.caller.timers_tenant(&tenant)?;
+        let (after, limit) = (after_of(&after)?, page_size(size).map_err(Status::invalid_argument)?);
+        let mut dead = self.timers.dead(tenant, after, limit).await.map_err(|error| timers_status(&error))?;
+        let fitting = fitting(dead.iter().map(|one| one.payload.len()));
+        let is_more = dead.len() >= limit || fitting < dead.len();
+        dead.truncate(fitting);
+        let next_after = dead.last().filter(|_| is_more).map_or(String::new(), |last| last.id.to_string());
+        Ok(Response::new(ListDeadTimersReply {
+            timers: dead.into_iter().map(dead_timer).collect(),
+            next_after,
+        }))
+    }
+
+    async fn end_dead(
+        &self,
+        request: Request<EndDeadTimersRequest>,
+    ) -> Result<Response<EndDeadTimersReply>, Status> {
+        let call = Call::of(&request)?.clone();
+        let request = request.into_inner();
+        let tenant = call.caller.timers_tenant(&request.tenant)?;
+        check_count("ids", request.ids.len())?;
+        let is_again = match request.end() {
+            DeadTimerEnd::SendAgain => true,
+            DeadTimerEnd::Delete => false,
+            DeadTimerEnd::Unspecified => {
+                return Err(Status::invalid_argument("end is missing: it is to send again or to delete"));
+            }
+        };
+        let ids: Result<Vec<_>, _> = request.ids.iter().map(|id| task_id(id)).collect();
+        let ids = ids.map_err(Status::invalid_argument)?;
+        let ended = self.timers.end_dead(tenant, ids, is_again).await;
+        let found = ended.map_err(|error| timers_status(&error))?;
+        Ok(Response::new(EndDeadTimersReply { found }))
+    }
+}
+
+/// How many of a page's payloads it may have: one at least, so that each page goes on.
+fn fitting(payloads: impl Iterator<Item = usize>) -> usize {
+    let mut bytes = 0_usize;
+    let counted = payloads.take_while(|len| {
+        let is_first = bytes == 0;
+        bytes += len + 1;
+        is_first || bytes <= PAGE_BYTES
+    });
+    counted.count()
+}
+
+fn after_of(after: &str) -> Result<Option<windfall_contract::due::TaskId>, Status> {
+    if after.is_empty() {
+        return Ok(None);
+    }
+    task_id(after).map(Some).map_err(|what| Status::invalid_argument(format!("after: {what}")))
+}
+
+fn check_count(field: &str, count: usize) -> Result<(), Status> {
+    match count {
+        0 => Err(Status::invalid_argument(format!("{field} is empty"))),
+        1..=BATCH_MAX => Ok(()),
+        more => Err(Status::invalid_argument(format!("{field}: {more} of them; at most {BATCH_MAX} a call"))),
+    }
+}
+
+fn invalid(message: String) -> TimerFailure {
+    TimerFailure { code: tonic::Code::InvalidArgument.into(), message, retry_after_ms: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_ends_with_its_bytes_and_has_one_timer_at_least() {
+        assert_eq!(fitting([0; 1_000].into_iter()), 1_000);
+        assert_eq!(fitting([PAGE_BYTES * 2, 1].into_iter()), 1);
+        assert_eq!(fitting([PAGE_BYTES / 2; 5].into_iter()), 1);
+        assert_eq!(fitting([PAGE_BYTES / 2 - 1; 5].into_iter()), 2);
+        assert_eq!(fitting(std::iter::empty()), 0);
+    }
+}

@@ -1,0 +1,8 @@
+//! Where timers go.
+
+mod bonus;
+mod deliveries;
+mod topic;
+
+pub use bonus::BonusTarget;
+pub use topic::{TopicOptions, TopicTarget};

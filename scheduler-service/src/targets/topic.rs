@@ -1,0 +1,159 @@
+//! A topic of a broker.
+
+use super::deliveries::Deliveries;
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use prost::Message;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OnceCell;
+use windfall_contract::Clock;
+use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, Producer, SendRefused};
+use windfall_contract::due::{Fired, Firing, Target};
+
+/// Between two attempts to open a topic.
+const OPEN_AGAIN_NS: u64 = 1_000_000_000;
+
+/// Which topic, and how long it is waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicOptions {
+    /// The topic's name.
+    pub topic: String,
+    /// The partitions that it has at least; it is made where it is missing.
+    pub partitions: u32,
+    /// A record without an answer after so long is tried again.
+    pub timeout_ms: u64,
+}
+
+/// Writes timers to a topic: the record's value is a [`FiredTimer`](windfall_proto::v1::FiredTimer), its key the timer's
+/// key or, where it has none, its id.
+///
+/// A timer is [`Fired::Done`] when the broker has stored its record. A record that the broker did not store, or of which
+/// nobody knows, is tried again, with the same id; that counts as an attempt only if the topic stored others meanwhile,
+/// so that no timer is given up because a broker is away. The topic is opened when it is first needed.
+pub struct TopicTarget {
+    broker: Arc<dyn Broker>,
+    options: TopicOptions,
+    deliveries: Arc<Deliveries>,
+    producer: OnceCell<Arc<dyn Producer>>,
+    /// When opening failed last, and why.
+    failed: Mutex<Option<(u64, String)>>,
+    clock: Clock,
+}
+
+impl TopicTarget {
+    /// A target on a topic of this broker. Connects to nothing yet.
+    pub fn new(broker: Arc<dyn Broker>, options: TopicOptions, clock: Clock) -> Self {
+        Self {
+            broker,
+            options,
+            deliveries: Arc::default(),
+            producer: OnceCell::new(),
+            failed: Mutex::new(None),
+            clock,
+        }
+    }
+
+    /// Closes the producer, after the dispatcher: waits at most `timeout` for what is in flight. Records that are still
+    /// open then fire again, as their timers are not noted as over.
+    pub async fn close(&self, timeout: Duration) {
+        let Some(producer) = self.producer.get().map(Arc::clone) else { return };
+        let closing = tokio::task::spawn_blocking(move || producer.close(timeout)).await;
+        match closing {
+            Ok(0) => {}
+            Ok(open) => tracing::warn!(topic = self.options.topic, open, "records had no answer at the end"),
+            Err(error) => tracing::error!(topic = self.options.topic, %error, "closing a topic has panicked"),
+        }
+    }
+
+    /// The producer, opened if need be, and if the last attempt is not too near.
+    async fn producer(&self) -> Result<&Arc<dyn Producer>, String> {
+        let opening = self.producer.get_or_try_init(|| async {
+            let now_ns = self.clock.monotonic_ns();
+            if let Some((failed_ns, why)) = &*self.failed.lock()
+                && now_ns.saturating_sub(*failed_ns) < OPEN_AGAIN_NS
+            {
+                return Err(why.clone());
+            }
+            let opened = self.open().await;
+            if let Err(why) = &opened {
+                *self.failed.lock() = Some((self.clock.monotonic_ns(), why.clone()));
+            }
+            opened
+        });
+        opening.await
+    }
+
+    async fn open(&self) -> Result<Arc<dyn Producer>, String> {
+        let (broker, options) = (Arc::clone(&self.broker), self.options.clone());
+        let sink = Arc::clone(&self.deliveries) as Arc<dyn DeliverySink>;
+        let opening = tokio::task::spawn_blocking(move || {
+            broker.ensure_topic(&options.topic, options.partitions)?;
+            broker.producer(&options.topic, sink)
+        });
+        let topic = &self.options.topic;
+        match opening.await {
+            Ok(Ok(producer)) => Ok(producer),
+            Ok(Err(error)) => Err(format!("the topic {topic} cannot be opened: {error}")),
+            Err(error) => Err(format!("opening the topic {topic} has panicked: {error}")),
+        }
+    }
+}
+
+#[async_trait]
+impl Target for TopicTarget {
+    async fn fire(&self, batch: Vec<Firing>) -> Vec<Fired> {
+        let producer = match self.producer().await {
+            Ok(producer) => producer,
+            Err(why) => return vec![Fired::Away(why); batch.len()],
+        };
+        let stored_before = self.deliveries.stored();
+        let in_flight = self.deliveries.begin(batch.len());
+        let mut refused: Vec<Option<Fired>> = vec![None; batch.len()];
+        let mut is_full = None;
+        for (nth, firing) in batch.iter().enumerate() {
+            let sent = match &is_full {
+                Some(fate) => Err(Fired::clone(fate)),
+                None => {
+                    let value = firing.to_wire().encode_to_vec();
+                    let id = firing.id.to_string();
+                    let key = firing.key.as_ref().map_or(id.as_bytes(), |key| key.as_bytes());
+                    producer.send(in_flight.tag(nth), OutRecord { key, payload: &value }).map_err(fate)
+                }
+            };
+            if let Err(fate) = sent {
+                if matches!(fate, Fired::Away(_)) {
+                    // The next one would be told the same.
+                    is_full.get_or_insert_with(|| fate.clone());
+                }
+                in_flight.not_sent(nth);
+                refused[nth] = Some(fate);
+            }
+        }
+        let timeout = Duration::from_millis(self.options.timeout_ms);
+        // Whatever was not reported by then is unknown.
+        tokio::time::timeout(timeout, in_flight.all()).await.ok();
+        let deliveries = in_flight.take();
+        let stores = self.deliveries.stored() > stored_before;
+        let not_stored = |why: String| if stores { Fired::Failed(why) } else { Fired::Away(why) };
+        let fates =
+            refused.into_iter().zip(deliveries).map(|(refused, delivery)| match (refused, delivery) {
+                (Some(fate), _) => fate,
+                (None, Some(Delivery::Stored)) => Fired::Done,
+                (None, Some(Delivery::Failed(why) | Delivery::Unknown(why))) => not_stored(why),
+                (None, None) => {
+                    not_stored(format!("the broker has not answered within {} ms", self.options.timeout_ms))
+                }
+            });
+        fates.collect()
+    }
+}
+
+/// What a refused record means for its timer.
+fn fate(refused: SendRefused) -> Fired {
+    let what = refused.to_string();
+    match refused {
+        SendRefused::TooLarge { .. } => Fired::Refused(what),
+        SendRefused::Full | SendRefused::Unavailable(_) | SendRefused::Closed => Fired::Away(what),
+    }
+}

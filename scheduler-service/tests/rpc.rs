@@ -1,0 +1,227 @@
+//! The scheduler over its service: whose timers, what is answered, which error for what.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::sync::Arc;
+use tonic::{Code, Request};
+use windfall_contract::Clock;
+use windfall_edge::{Call, Caller, RETRY_AFTER_MS, Role};
+use windfall_proto::v1::timers_server::Timers as _;
+use windfall_proto::v1::{
+    AddTimerRequest, AddTimersRequest, CancelTimerRequest, CancelTimersRequest, DeadTimerEnd,
+    EndDeadTimersRequest, GetTimerRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer, TimerChange,
+    TimerName, TimerState, UpdateTimerRequest, add_timer_result, cancel_timer_result,
+};
+use windfall_scheduler::{Class, TargetRules, TenantRules, Tenants, Timers, TimersOptions};
+use windfall_scheduler_service::TimersService;
+use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
+
+/// Far enough ahead that nothing is due.
+const LATER_MS: u64 = 4_000_000_000_000;
+
+struct Desk {
+    service: TimersService,
+    timers: Timers,
+    _dir: tempfile::TempDir,
+}
+
+/// The tenants `shop` and `small`, which may have two waiting timers; and callers of the app `shop`.
+fn desk() -> Desk {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedSlotsOptions { shards: 16, ..EmbeddedSlotsOptions::default() };
+    let store = EmbeddedSlots::open(dir.path(), &options, Clock::system()).unwrap();
+    let tenant = |waiting_max| TenantRules {
+        waiting_max,
+        adds_per_s: 10_000,
+        class: Class::Normal,
+        targets: [("hook".to_owned(), TargetRules::default())].into(),
+    };
+    let tenants = [("shop".to_owned(), tenant(1_000)), ("small".to_owned(), tenant(2))];
+    let tenants = Arc::new(Tenants(tenants.into()));
+    let timers = Timers::start(TimersOptions::default(), tenants, store, Clock::system());
+    Desk { service: TimersService::new(timers.clone()), timers, _dir: dir }
+}
+
+fn asking<T>(message: T) -> Request<T> {
+    let timers_of = ["small".to_owned(), "elsewhere".to_owned()];
+    let caller = Caller {
+        name: "crm".into(),
+        tenant: "shop".into(),
+        roles: [Role::Schedule].into(),
+        timers_of: Arc::new(timers_of.into()),
+    };
+    let mut request = Request::new(message);
+    request.extensions_mut().insert(Call { caller, user_id: None, trace_id: None });
+    request
+}
+
+fn timer(key: &str, due_ms: u64) -> NewTimer {
+    NewTimer { target: "hook".into(), due_ms, key: key.into(), payload: b"payload".to_vec() }
+}
+
+fn add(tenant: &str, timer: NewTimer) -> Request<AddTimerRequest> {
+    asking(AddTimerRequest { tenant: tenant.into(), timer: Some(timer) })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timer_is_added_shown_moved_and_cancelled_by_its_id_and_by_its_key() {
+    let desk = desk();
+    let added = desk.service.add(add("", timer("k", LATER_MS))).await.unwrap().into_inner();
+    assert!(!added.existed);
+    let again = desk.service.add(add("shop", timer("k", LATER_MS + 1))).await.unwrap().into_inner();
+    assert_eq!((again.existed, &again.id), (true, &added.id), "the tenant is the caller's app");
+
+    let get = |id: &str, key: &str| GetTimerRequest { id: id.into(), key: key.into(), ..Default::default() };
+    let shown = desk.service.get(asking(get("", "k"))).await.unwrap().into_inner().timer.unwrap();
+    assert_eq!((&shown.id, &shown.first_id, shown.due_ms), (&added.id, &added.id, LATER_MS));
+    assert_eq!((&*shown.target, &*shown.key, &*shown.payload), ("hook", "k", &b"payload"[..]));
+    assert_eq!(shown.state(), TimerState::Waiting);
+
+    let update = UpdateTimerRequest {
+        id: added.id.clone(),
+        due_ms: Some(LATER_MS + 120_000),
+        payload: Some(b"other".to_vec()),
+        ..Default::default()
+    };
+    let moved = desk.service.update(asking(update)).await.unwrap().into_inner();
+    assert_eq!(moved.change(), TimerChange::Done);
+    let shown = desk.service.get(asking(get(&moved.id, ""))).await.unwrap().into_inner().timer.unwrap();
+    assert_eq!(
+        (&shown.first_id, shown.due_ms, &*shown.payload),
+        (&added.id, LATER_MS + 120_000, &b"other"[..])
+    );
+
+    let cancel = || asking(CancelTimerRequest { id: added.id.clone(), ..Default::default() });
+    let cancelled = desk.service.cancel(cancel()).await.unwrap().into_inner();
+    assert_eq!(cancelled.change(), TimerChange::Done, "its first id names it still");
+    let cancelled = desk.service.cancel(cancel()).await.unwrap().into_inner();
+    assert_eq!(cancelled.change(), TimerChange::AlreadyCancelled);
+    let gone = asking(CancelTimerRequest { key: "k".into(), ..Default::default() });
+    assert_eq!(desk.service.cancel(gone).await.unwrap().into_inner().change(), TimerChange::NotFound);
+    desk.timers.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_in_a_batch_does_not_keep_the_others_from_being_stored() {
+    let desk = desk();
+    let wrong = NewTimer { target: "nowhere".into(), ..timer("", LATER_MS) };
+    let timers = vec![
+        timer("a", LATER_MS),
+        NewTimer { target: String::new(), ..timer("", LATER_MS) },
+        wrong,
+        NewTimer { payload: vec![0; 65_537], ..timer("", LATER_MS) },
+        timer("", u64::MAX),
+        timer("b", LATER_MS + 1),
+    ];
+    let batch = asking(AddTimersRequest { tenant: String::new(), timers });
+    let results = desk.service.add_batch(batch).await.unwrap().into_inner().results;
+    let said: Vec<_> = results
+        .into_iter()
+        .map(|result| match result.result.unwrap() {
+            add_timer_result::Result::Added(_) => "added".to_owned(),
+            add_timer_result::Result::Failure(failure) => {
+                assert_eq!((failure.code, failure.retry_after_ms), (Code::InvalidArgument.into(), 0));
+                failure.message
+            }
+        })
+        .collect();
+    for (at, words) in [
+        (0, "added"),
+        (1, "timer.target is missing"),
+        (2, "nowhere"),
+        (3, "timer.payload"),
+        (4, "timer.due_ms"),
+        (5, "added"),
+    ] {
+        assert!(said[at].contains(words), "{at}: {said:?}");
+    }
+
+    let names = ["a", "b", "c", ""].map(|key| TimerName { id: String::new(), key: key.into() });
+    let batch = asking(CancelTimersRequest { tenant: String::new(), timers: names.into() });
+    let results = desk.service.cancel_batch(batch).await.unwrap().into_inner().results;
+    let changes: Vec<_> = results
+        .into_iter()
+        .map(|result| match result.result.unwrap() {
+            cancel_timer_result::Result::Changed(reply) => Some(reply.change()),
+            cancel_timer_result::Result::Failure(_) => None,
+        })
+        .collect();
+    let done = Some(TimerChange::Done);
+    assert_eq!(changes, [done, done, Some(TimerChange::NotFound), None]);
+    desk.timers.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_go_on_where_they_ended() {
+    let desk = desk();
+    for nth in 0..7 {
+        desk.service.add(add("", timer("", LATER_MS + nth * 60_000))).await.unwrap();
+    }
+    let (mut after, mut found) = (String::new(), Vec::new());
+    loop {
+        let page = ListTimersRequest { after, page_size: 3, ..Default::default() };
+        let page = desk.service.list(asking(page)).await.unwrap().into_inner();
+        assert!(page.timers.len() <= 3);
+        found.extend(page.timers.into_iter().map(|timer| timer.id));
+        after = page.next_after;
+        if after.is_empty() {
+            break;
+        }
+    }
+    let mut sorted = found.clone();
+    sorted.sort();
+    sorted.dedup();
+    assert_eq!((found.len(), &found), (7, &sorted));
+    // Another tenant's list has none of them.
+    let other = ListTimersRequest { tenant: "small".into(), ..Default::default() };
+    assert!(desk.service.list(asking(other)).await.unwrap().into_inner().timers.is_empty());
+    let dead = desk.service.list_dead(asking(ListDeadTimersRequest::default())).await.unwrap().into_inner();
+    assert!(dead.timers.is_empty() && dead.next_after.is_empty());
+    desk.timers.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_error_names_what_is_wrong() {
+    let desk = desk();
+    let service = &desk.service;
+    for (request, code, words) in [
+        (add("stranger", timer("", LATER_MS)), Code::PermissionDenied, "timers_of"),
+        (add("elsewhere", timer("", LATER_MS)), Code::FailedPrecondition, "[scheduler.tenants.elsewhere]"),
+        (add("", NewTimer { due_ms: 0, ..timer("", 0) }), Code::InvalidArgument, "timer.due_ms"),
+        (add("", timer(&"k".repeat(201), LATER_MS)), Code::InvalidArgument, "timer.key"),
+        (asking(AddTimerRequest::default()), Code::InvalidArgument, "timer is missing"),
+    ] {
+        let refused = service.add(request).await.unwrap_err();
+        assert!(refused.code() == code && refused.message().contains(words), "{words}: {refused:?}");
+    }
+    for _ in 0..2 {
+        service.add(add("small", timer("", LATER_MS))).await.unwrap();
+    }
+    let full = service.add(add("small", timer("", LATER_MS))).await.unwrap_err();
+    assert!(full.code() == Code::ResourceExhausted && full.message().contains("waiting_max"), "{full:?}");
+    assert!(full.metadata().contains_key(RETRY_AFTER_MS), "{full:?}");
+
+    let nothing = asking(UpdateTimerRequest { key: "k".into(), ..Default::default() });
+    let refused = service.update(nothing).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+    let unknown = asking(GetTimerRequest { key: "none".into(), ..Default::default() });
+    assert_eq!(service.get(unknown).await.unwrap_err().code(), Code::NotFound);
+    let page = asking(ListTimersRequest { after: "page 2".into(), ..Default::default() });
+    let refused = service.list(page).await.unwrap_err();
+    assert!(refused.message().starts_with("after: "), "{refused:?}");
+    let many = asking(AddTimersRequest { tenant: String::new(), timers: vec![timer("", LATER_MS); 1_001] });
+    let refused = service.add_batch(many).await.unwrap_err();
+    assert!(refused.message().contains("at most 1000"), "{refused:?}");
+    let id = "0001-01c3a2f0-00000000".to_owned();
+    let end = |ids, end| asking(EndDeadTimersRequest { tenant: String::new(), ids, end });
+    for request in [
+        end(vec![], DeadTimerEnd::Delete.into()),
+        end(vec!["7".into()], DeadTimerEnd::Delete.into()),
+        end(vec![id.clone()], 0),
+    ] {
+        assert_eq!(service.end_dead(request).await.unwrap_err().code(), Code::InvalidArgument);
+    }
+    let found =
+        service.end_dead(end(vec![id], DeadTimerEnd::SendAgain.into())).await.unwrap().into_inner().found;
+    assert_eq!(found, [false]);
+    desk.timers.close().await;
+}

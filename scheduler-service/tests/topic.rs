@@ -1,0 +1,139 @@
+//! Timers to a topic, on a broker that refuses, hangs and loses answers.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use bytes::Bytes;
+use prost::Message;
+use std::sync::Arc;
+use std::time::Duration;
+use windfall_contract::Clock;
+use windfall_contract::broker::{Broker, Fetch};
+use windfall_contract::due::{Fired, Firing, Target, TaskKey};
+use windfall_proto::v1::FiredTimer;
+use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
+use windfall_queue_faulty::{Faults, Faulty};
+use windfall_scheduler_service::{TopicOptions, TopicTarget};
+
+const TOPIC: &str = "reminders";
+
+struct Desk {
+    broker: Arc<Faulty>,
+    target: TopicTarget,
+    _dir: tempfile::TempDir,
+}
+
+fn desk(timeout_ms: u64) -> Desk {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = EmbeddedBroker::open(dir.path(), &EmbeddedOptions::default()).unwrap();
+    let broker = Faulty::new(inner, 7);
+    let options = TopicOptions { topic: TOPIC.into(), partitions: 2, timeout_ms };
+    let target = TopicTarget::new(Arc::clone(&broker) as Arc<dyn Broker>, options, Clock::system());
+    Desk { broker, target, _dir: dir }
+}
+
+fn firing(nth: u32) -> Firing {
+    Firing {
+        id: format!("0001-01c3a2f0-{nth:08x}").parse().unwrap(),
+        tenant: "marketing".into(),
+        key: (nth == 0).then(|| TaskKey::new(b"coupon-7").unwrap()),
+        due_ms: 1_795_345_200_000,
+        attempt: 1,
+        payload: Bytes::from(format!("payload {nth}")),
+    }
+}
+
+impl Desk {
+    async fn fire(&self, count: u32) -> Vec<Fired> {
+        self.target.fire((0..count).map(firing).collect()).await
+    }
+
+    /// Everything that is in the topic, by record key.
+    async fn written(&self) -> Vec<(Bytes, FiredTimer)> {
+        let mut consumer = self.broker.consumer(TOPIC, "reader").await.unwrap();
+        let mut found = Vec::new();
+        let fetch = Fetch { max_records: 1_000, max_bytes: 1 << 20, wait: Duration::from_millis(200) };
+        let mut quiet = 0;
+        while quiet < 3 {
+            let polled = consumer.poll(fetch).await.unwrap();
+            quiet = if polled.records.is_empty() { quiet + 1 } else { 0 };
+            let records = polled.records.into_iter();
+            found.extend(records.map(|record| (record.key, FiredTimer::decode(record.payload).unwrap())));
+        }
+        consumer.close().await;
+        found
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timer_is_done_when_its_record_is_stored_with_id_time_attempt_and_payload() {
+    let desk = desk(10_000);
+    assert_eq!(desk.fire(3).await, vec![Fired::Done; 3]);
+    let mut written = desk.written().await;
+    written.sort_by(|(_, one), (_, other)| one.id.cmp(&other.id));
+    let keys: Vec<_> = written.iter().map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect();
+    assert_eq!(keys, ["coupon-7", "0001-01c3a2f0-00000001", "0001-01c3a2f0-00000002"]);
+    let expected = FiredTimer {
+        id: "0001-01c3a2f0-00000000".into(),
+        tenant: "marketing".into(),
+        key: "coupon-7".into(),
+        due_ms: 1_795_345_200_000,
+        attempt: 1,
+        payload: b"payload 0".to_vec(),
+    };
+    assert_eq!(written[0].1, expected);
+    desk.target.close(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_fails_among_others_counts_as_an_attempt() {
+    let desk = desk(10_000);
+    desk.broker.set(TOPIC, Faults { fail_per_mille: 500, ..Faults::default() });
+    let fates = desk.fire(200).await;
+    let failed = fates.iter().filter(|fate| matches!(fate, Fired::Failed(_))).count();
+    let done = fates.iter().filter(|fate| **fate == Fired::Done).count();
+    assert!(failed > 50 && done > 50 && failed + done == 200, "{failed} {done}");
+    assert_eq!(desk.written().await.len(), done);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_broker_stores_nothing_no_attempt_is_spent() {
+    let desk = desk(10_000);
+    assert_eq!(desk.fire(1).await, [Fired::Done]);
+    for faults in [
+        Faults { refuse: true, ..Faults::default() },
+        Faults { fail_per_mille: 1_000, ..Faults::default() },
+        Faults { lose_answer_per_mille: 1_000, ..Faults::default() },
+    ] {
+        desk.broker.set(TOPIC, faults.clone());
+        let fates = desk.fire(3).await;
+        assert!(fates.iter().all(|fate| matches!(fate, Fired::Away(_))), "{faults:?}: {fates:?}");
+    }
+    desk.broker.clear(TOPIC);
+    assert_eq!(desk.fire(3).await, vec![Fired::Done; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_hangs_is_waited_for_as_long_as_the_options_say() {
+    let desk = desk(200);
+    desk.broker.ensure_topic(TOPIC, 2).unwrap();
+    desk.broker.set(TOPIC, Faults { hang: true, ..Faults::default() });
+    let fates = tokio::time::timeout(Duration::from_secs(20), desk.fire(2)).await.unwrap();
+    let [Fired::Away(why), Fired::Away(_)] = &fates[..] else { panic!("{fates:?}") };
+    assert!(why.contains("within 200 ms"), "{why}");
+    // What hung is written after all; the next attempts are not confused by its late reports.
+    desk.broker.clear(TOPIC);
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while desk.fire(2).await != vec![Fired::Done; 2] {
+        assert!(std::time::Instant::now() < until);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_broker_never_takes_is_refused_for_good() {
+    let desk = desk(10_000);
+    let huge = Firing { payload: vec![7; 64 << 20].into(), ..firing(1) };
+    let fates = desk.target.fire(vec![firing(0), huge, firing(2)]).await;
+    assert!(
+        matches!(&fates[..], [Fired::Done, Fired::Refused(why), Fired::Done] if why.contains("larger")),
+        "{fates:?}"
+    );
+}

@@ -1,0 +1,326 @@
+//! The firing loop: due tasks go to their targets in sub-batches, side by side and in turn.
+
+use super::jitter::Jitter;
+use super::shared::Shared;
+use super::target_lane::{BatchPart, DueChunk, TargetLane, ToSend};
+use super::term::{HeldTask, Outcome, Term, What};
+use super::turns::{Turn, Turns};
+use crate::caught::caught;
+use crate::fail_points::FailPoint;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use windfall_contract::due::{Fired, Firing, SlotMinute, TaskId};
+
+/// A task that goes out later than this is counted as late.
+const LATE_MS: u64 = 1_000;
+/// Bytes of a target's reason that are kept.
+const REASON_MAX_BYTES: usize = 500;
+const NS_PER_MS: u64 = 1_000_000;
+/// How often the tasks of leases that are over are swept out.
+const SWEEP_EVERY_NS: u64 = 1_000 * NS_PER_MS;
+
+/// Owns the queues of all targets and the sub-batches in flight. Dropped, it lets go of them all.
+pub(super) struct FiringLoop {
+    shared: Arc<Shared>,
+    lanes: Vec<Option<TargetLane>>,
+    turns: Turns,
+    /// When which lane is looked at again (monotonic ns).
+    wakes: BinaryHeap<Reverse<(u64, usize)>>,
+    in_flight: JoinSet<Landed>,
+    jitter: Jitter,
+    swept_ns: u64,
+    dropped: Vec<HeldTask>,
+}
+
+/// A sub-batch whose target has answered, or whose call has panicked.
+struct Landed {
+    lane: usize,
+    parts: Vec<BatchPart>,
+    answers: Result<Vec<Fired>, String>,
+}
+
+/// What one part of a sub-batch has come to.
+#[derive(Default)]
+struct Sorted {
+    outcomes: Vec<Outcome>,
+    away: VecDeque<HeldTask>,
+    retries: Vec<HeldTask>,
+    freed_bytes: usize,
+}
+
+impl FiringLoop {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            turns: Turns::new(shared.options.batch_tasks_max),
+            jitter: Jitter::new(shared.options.jitter_seed),
+            swept_ns: shared.clock.monotonic_ns(),
+            shared,
+            lanes: Vec::new(),
+            wakes: BinaryHeap::new(),
+            in_flight: JoinSet::new(),
+            dropped: Vec::new(),
+        }
+    }
+
+    /// Runs until it is dropped.
+    pub async fn run(mut self) {
+        loop {
+            self.take_in();
+            self.wake_lanes();
+            self.sweep();
+            self.send();
+            let shared = Arc::clone(&self.shared);
+            let pause = self.pause();
+            // Each round looks at everything, so the order starves nobody, and a simulation repeats itself.
+            tokio::select! {
+                biased;
+                () = shared.intake.wake.notified() => {}
+                Some(landed) = self.in_flight.join_next(), if !self.in_flight.is_empty() => {
+                    self.land(landed).await;
+                    while let Some(landed) = self.in_flight.try_join_next() {
+                        self.land(landed).await;
+                    }
+                }
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    fn take_in(&mut self) {
+        let chunks = std::mem::take(&mut *self.shared.intake.chunks.lock());
+        let now_ns = self.shared.clock.monotonic_ns();
+        for DueChunk { info, term, tasks } in chunks {
+            let lane = info.lane;
+            if self.lanes.len() <= lane {
+                self.lanes.resize_with(lane + 1, || None);
+            }
+            let probe_every_ms = self.shared.options.probe_every_ms;
+            self.lanes[lane]
+                .get_or_insert_with(|| TargetLane::new(info, probe_every_ms, now_ns))
+                .push(term, tasks.into());
+            self.offer(lane);
+        }
+    }
+
+    /// Gives a lane its turn, if it has something to send and does not wait for its turn already.
+    fn offer(&mut self, lane: usize) {
+        if let Some(Some(found)) = self.lanes.get_mut(lane)
+            && !found.is_offered
+            && found.has_work()
+        {
+            found.is_offered = true;
+            self.turns.offer(found.info.tenant_lane, found.info.class, lane);
+        }
+    }
+
+    fn wake_lanes(&mut self) {
+        let now_ns = self.shared.clock.monotonic_ns();
+        while self.wakes.peek().is_some_and(|Reverse((at_ns, _))| *at_ns <= now_ns) {
+            let Some(Reverse((_, lane))) = self.wakes.pop() else { break };
+            if let Some(Some(found)) = self.lanes.get_mut(lane)
+                && let Some(next_ns) = found.release_retries(now_ns)
+            {
+                self.wakes.push(Reverse((next_ns, lane)));
+            }
+            self.offer(lane);
+        }
+    }
+
+    /// Takes out what leases that are over have left, now and then.
+    fn sweep(&mut self) {
+        let now_ns = self.shared.clock.monotonic_ns();
+        if now_ns.saturating_sub(self.swept_ns) < SWEEP_EVERY_NS {
+            return;
+        }
+        self.swept_ns = now_ns;
+        for lane in self.lanes.iter_mut().flatten() {
+            lane.drop_closed(&mut self.dropped);
+            let freed_bytes = self.dropped.drain(..).map(|task| task.cost_bytes).sum();
+            self.shared.memory.give_back(&lane.info.memory, freed_bytes);
+        }
+    }
+
+    fn send(&mut self) {
+        let options = &self.shared.options;
+        let now_ns = self.shared.clock.monotonic_ns();
+        let owned = self.shared.owned_shards.load(Ordering::Relaxed);
+        let shards = u32::from(self.shared.store.shards());
+        loop {
+            let free = options.in_flight_batches_max.saturating_sub(self.in_flight.len());
+            let Some(Turn { tenant, lane }) = self.turns.next(free) else { break };
+            let Some(Some(found)) = self.lanes.get_mut(lane) else { continue };
+            found.is_offered = false;
+            found.set_share(owned, shards, now_ns);
+            let to_send = found.take(options.batch_tasks_max, now_ns, &mut self.dropped);
+            let freed_bytes = self.dropped.drain(..).map(|task| task.cost_bytes).sum();
+            self.shared.memory.give_back(&found.info.memory, freed_bytes);
+            match (to_send, found.info.target.clone()) {
+                (ToSend::Batch(parts), Some(target)) => {
+                    self.turns.sent(tenant, parts.iter().map(|part| part.tasks.len()).sum());
+                    count_lateness(&self.shared, &parts);
+                    let tenant = Arc::clone(&found.info.tenant);
+                    self.in_flight.spawn(async move {
+                        let batch = firings(&parts, &tenant);
+                        let answers = caught(target.fire(batch)).await;
+                        Landed { lane, parts, answers }
+                    });
+                    if found.has_work() {
+                        found.is_offered = true;
+                        self.turns.offer(found.info.tenant_lane, found.info.class, lane);
+                    }
+                }
+                (ToSend::NotBefore(at_ns), _) => self.wakes.push(Reverse((at_ns, lane))),
+                (ToSend::Nothing | ToSend::Batch(_), _) => {}
+            }
+        }
+        self.shared.stats.in_flight_batches.set(u64::try_from(self.in_flight.len()).unwrap_or(u64::MAX));
+    }
+
+    async fn land(&mut self, landed: Result<Landed, tokio::task::JoinError>) {
+        let Landed { lane, parts, answers } = match landed {
+            Ok(landed) => landed,
+            // Its panics are caught, and nobody else cancels it.
+            Err(error) => std::panic::resume_unwind(Box::new(error.to_string())),
+        };
+        self.shared.reach(FailPoint::Answered).await;
+        let now_ns = self.shared.clock.monotonic_ns();
+        let stats = Arc::clone(&self.shared.stats);
+        let Some(Some(found)) = self.lanes.get_mut(lane) else { return };
+        found.landed();
+        self.turns.landed(found.info.tenant_lane);
+        let mut answers = match answers {
+            Ok(answers) => answers.into_iter(),
+            Err(panic) => {
+                let tasks = parts.iter().map(|part| part.tasks.len()).sum();
+                tracing::error!(tenant = %found.info.tenant, panic, "a target panicked");
+                stats.panics.add(1);
+                stats.unknown.add(u64::try_from(tasks).unwrap_or(u64::MAX));
+                vec![Fired::Failed(format!("its target panicked: {panic}")); tasks].into_iter()
+            }
+        };
+        let mut is_away = false;
+        let mut next_retry_ns = None;
+        for BatchPart { term, tasks } in parts {
+            let count = u64::try_from(tasks.len()).unwrap_or(u64::MAX);
+            let mut sorted = Sorted::default();
+            for task in tasks {
+                let answer =
+                    answers.next().unwrap_or_else(|| Fired::Failed("its target gave no answer".into()));
+                sort(&self.shared, found, task, answer, &mut sorted);
+            }
+            self.shared.memory.give_back(&found.info.memory, sorted.freed_bytes);
+            for task in sorted.retries {
+                let wait_ms = self.jitter.of(found.info.rules.retry.wait_ms(task.attempts));
+                let at_ns = now_ns.saturating_add(wait_ms.saturating_mul(NS_PER_MS));
+                next_retry_ns = Some(next_retry_ns.map_or(at_ns, |next: u64| next.min(at_ns)));
+                found.retry_at(at_ns, Arc::clone(&term), task);
+            }
+            if !sorted.away.is_empty() {
+                is_away = true;
+                found.push_front(Arc::clone(&term), sorted.away);
+            }
+            hand_in(&term, sorted.outcomes, count, self.shared.options.finish_tasks_max);
+        }
+        found.answered(is_away, now_ns);
+        self.wakes.extend(next_retry_ns.map(|at_ns| Reverse((at_ns, lane))));
+        self.offer(lane);
+    }
+
+    /// How long nothing happens by itself.
+    fn pause(&self) -> Duration {
+        let now_ns = self.shared.clock.monotonic_ns();
+        let next_ns = self.wakes.peek().map_or(u64::MAX, |Reverse((at_ns, _))| *at_ns);
+        let sweep_ns = self.swept_ns.saturating_add(SWEEP_EVERY_NS);
+        // A timer may go off a little early.
+        Duration::from_nanos(next_ns.min(sweep_ns).saturating_sub(now_ns)).max(Duration::from_millis(1))
+    }
+}
+
+/// Outcomes first, then the end of the flight: whoever finds nothing in flight finds all outcomes.
+fn hand_in(term: &Term, mut outcomes: Vec<Outcome>, tasks: u64, wake_at: usize) {
+    term.push_outcomes(&mut outcomes, wake_at);
+    term.end_flight(tasks);
+}
+
+/// Says what becomes of a task.
+fn sort(shared: &Shared, lane: &TargetLane, mut task: HeldTask, answer: Fired, sorted: &mut Sorted) {
+    let stats = &shared.stats;
+    let (reason, is_final) = match answer {
+        Fired::Done => {
+            stats.done.add(1);
+            lane.info.stats.done.add(1);
+            sorted.freed_bytes += task.cost_bytes;
+            let what = What::Over { tenant: task.record.route.tenant, key: task.record.key };
+            sorted.outcomes.push(Outcome { slot: task.slot, index: task.index, what });
+            return;
+        }
+        Fired::Away(_) => {
+            stats.away.add(1);
+            sorted.away.push_back(task);
+            return;
+        }
+        Fired::Failed(reason) => {
+            stats.failed.add(1);
+            (reason, task.attempts.saturating_add(1) >= lane.info.rules.retry.attempts_max())
+        }
+        Fired::Refused(reason) => {
+            stats.refused.add(1);
+            (reason, true)
+        }
+    };
+    task.attempts = task.attempts.saturating_add(1);
+    let (slot, index) = (task.slot, task.index);
+    let what = if is_final {
+        stats.dead.add(1);
+        lane.info.stats.dead.add(1);
+        sorted.freed_bytes += task.cost_bytes;
+        What::Dead(Box::new((task.record, task.attempts, cut(reason))))
+    } else {
+        stats.retried.add(1);
+        let tried = What::Tried(task.attempts);
+        sorted.retries.push(task);
+        tried
+    };
+    sorted.outcomes.push(Outcome { slot, index, what });
+}
+
+fn cut(mut reason: String) -> String {
+    let end = (0..=REASON_MAX_BYTES.min(reason.len())).rev().find(|at| reason.is_char_boundary(*at));
+    reason.truncate(end.unwrap_or(0));
+    reason
+}
+
+fn count_lateness(shared: &Shared, parts: &[BatchPart]) {
+    for part in parts {
+        let now_ms = part.term.store_now_ms();
+        let firsts = part.tasks.iter().filter(|task| task.attempts == 0);
+        for late_ms in firsts.map(|task| now_ms.saturating_sub(due_ms(task.slot, task.record.offset_ms))) {
+            shared.stats.lateness.add(late_ms);
+            shared.stats.late.add(u64::from(late_ms > LATE_MS));
+        }
+    }
+}
+
+fn due_ms(slot: SlotMinute, offset_ms: u16) -> u64 {
+    slot.start_ms().saturating_add(u64::from(offset_ms))
+}
+
+fn firings(parts: &[BatchPart], tenant: &str) -> Vec<Firing> {
+    let mut batch = Vec::with_capacity(parts.iter().map(|part| part.tasks.len()).sum());
+    for part in parts {
+        let shard = part.term.lease.shard;
+        batch.extend(part.tasks.iter().map(|task| Firing {
+            id: task.record.first_id.unwrap_or(TaskId { shard, slot: task.slot, index: task.index }),
+            tenant: tenant.to_owned(),
+            key: task.record.key.clone(),
+            due_ms: crate::timers::asked_ms(task.slot, &task.record),
+            attempt: task.attempts.saturating_add(1),
+            payload: task.record.payload.clone(),
+        }));
+    }
+    batch
+}

@@ -1,0 +1,136 @@
+//! What the parts of a dispatcher share.
+
+use super::memory::{Memory, TargetMemory};
+use super::target_lane::{DueChunk, TargetInfo};
+use crate::fail_points::{FailPoint, reach};
+use crate::options::DispatchOptions;
+use crate::stats::DispatchStats;
+use crate::tenants::{Class, TargetRules, Tenants};
+use crate::timers::Names;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+use tokio::sync::Notify;
+use windfall_contract::Clock;
+use windfall_contract::due::{LeaseError, Route, SlotStore, StoreError, Target};
+
+/// The targets of this instance, by the names of tenant and target.
+pub(super) type Targets = BTreeMap<(String, String), Arc<dyn Target>>;
+
+/// One run of a dispatcher.
+pub(super) struct Shared {
+    pub options: DispatchOptions,
+    pub tenants: Arc<Tenants>,
+    pub store: Arc<dyn SlotStore>,
+    pub targets: Arc<Targets>,
+    pub instance: Arc<str>,
+    pub clock: Clock,
+    pub stats: Arc<DispatchStats>,
+    pub memory: Arc<Memory>,
+    pub intake: Intake,
+    /// Shards that this instance fires now.
+    pub owned_shards: AtomicU32,
+    names: Names,
+    lanes: RwLock<Lanes>,
+}
+
+/// Due tasks on their way to the firing loop; bounded by the memory.
+#[derive(Default)]
+pub(super) struct Intake {
+    pub chunks: Mutex<Vec<DueChunk>>,
+    pub wake: Notify,
+}
+
+#[derive(Default)]
+struct Lanes {
+    by_route: HashMap<Route, Arc<TargetInfo>>,
+    tenants: Vec<u16>,
+}
+
+impl Shared {
+    pub fn new(parts: super::Parts) -> Self {
+        let super::Parts { options, tenants, store, targets, instance, clock, stats, .. } = parts;
+        Self {
+            memory: Arc::new(Memory::new(options.memory_bytes_max)),
+            names: Names::new(Arc::clone(&store)),
+            options,
+            tenants,
+            store,
+            targets,
+            instance,
+            clock,
+            stats,
+            intake: Intake::default(),
+            owned_shards: AtomicU32::new(0),
+            lanes: RwLock::default(),
+        }
+    }
+
+    /// The target that tasks of a route go to.
+    pub async fn target(&self, route: Route) -> Result<Arc<TargetInfo>, StoreError> {
+        if let Some(known) = self.lanes.read().by_route.get(&route) {
+            return Ok(Arc::clone(known));
+        }
+        let names = self.asked(self.names.route(route)).await?;
+        let unknown =
+            || (Arc::from(format!("tenant {}", route.tenant)), Arc::from(format!("target {}", route.target)));
+        let (tenant, target) = names.unwrap_or_else(unknown);
+        let mut lanes = self.lanes.write();
+        if let Some(known) = lanes.by_route.get(&route) {
+            return Ok(Arc::clone(known));
+        }
+        let tenant_lane =
+            lanes.tenants.iter().position(|known| *known == route.tenant).unwrap_or_else(|| {
+                lanes.tenants.push(route.tenant);
+                lanes.tenants.len() - 1
+            });
+        let found = self.targets.get(&(tenant.to_string(), target.to_string())).map(Arc::clone);
+        if found.is_none() {
+            tracing::error!(%tenant, %target, "due tasks go to a target that this instance does not have; they wait");
+        }
+        let info = Arc::new(TargetInfo {
+            lane: lanes.by_route.len(),
+            tenant_lane,
+            class: self.tenants.0.get(&*tenant).map_or(Class::Normal, |rules| rules.class),
+            rules: self.tenants.target(&tenant, &target).copied().unwrap_or_else(TargetRules::default),
+            target: found,
+            memory: TargetMemory::default(),
+            stats: self.stats.of_target(&tenant, &target),
+            tenant,
+        });
+        lanes.by_route.insert(route, Arc::clone(&info));
+        Ok(info)
+    }
+
+    /// Waits for an answer of the store no longer than a lease lasts; counts what has none.
+    pub async fn asked<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let answer = tokio::time::timeout(Duration::from_millis(self.options.lease_ttl_ms), call).await;
+        let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("it does not answer".into())));
+        if answer.is_err() {
+            self.stats.store_errors.add(1);
+        }
+        answer
+    }
+
+    /// The same for a call under a lease.
+    pub async fn asked_under_lease<T>(
+        &self,
+        call: impl Future<Output = Result<T, LeaseError>>,
+    ) -> Result<T, LeaseError> {
+        let flat = async {
+            match call.await {
+                Ok(answer) => Ok(Ok(answer)),
+                Err(LeaseError::Lost) => Ok(Err(LeaseError::Lost)),
+                Err(LeaseError::Store(error)) => Err(error),
+            }
+        };
+        self.asked(flat).await?
+    }
+
+    pub async fn reach(&self, point: FailPoint) {
+        reach(&self.instance, point).await;
+    }
+}

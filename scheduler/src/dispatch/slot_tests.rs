@@ -1,0 +1,140 @@
+use super::*;
+use crate::dispatch::memory::TargetMemory;
+use crate::stats::TargetStats;
+use crate::tenants::{Class, TargetRules};
+use windfall_contract::due::Route;
+
+const MINUTE: SlotMinute = SlotMinute(10);
+const START_MS: u64 = 600_000;
+
+fn info(lane: usize) -> Arc<TargetInfo> {
+    Arc::new(TargetInfo {
+        lane,
+        tenant_lane: 0,
+        tenant: "shop".into(),
+        class: Class::Normal,
+        rules: TargetRules::default(),
+        target: None,
+        memory: TargetMemory::default(),
+        stats: Arc::new(TargetStats::default()),
+    })
+}
+
+fn task(offset_ms: u16, info: &Arc<TargetInfo>) -> ReadEntry {
+    let route = Route { tenant: 1, target: 1 };
+    let payload = Bytes::new();
+    let record = DueRecord { offset_ms, route, key: None, asked_ms: None, first_id: None, payload };
+    ReadEntry::Task(record, Arc::clone(info))
+}
+
+fn slot(max_bytes: usize, done: &'static [u8]) -> (Slot, Arc<Memory>) {
+    let memory = Arc::new(Memory::new(max_bytes));
+    let state = SlotState { done: done.into(), attempts: [(1, 4)].into() };
+    (Slot::new(MINUTE, state, Arc::clone(&memory)), memory)
+}
+
+fn due(slot: &mut Slot) -> Vec<(u32, u32)> {
+    let mut due = Vec::new();
+    slot.take_due(|_, task| due.push((task.index, task.attempts)));
+    due
+}
+
+fn over(slot: &mut Slot, index: u32) {
+    let what = What::Over { tenant: 1, key: None };
+    slot.finish(Shard(0), START_MS, Outcome { slot: MINUTE, index, what });
+}
+
+#[test]
+fn tasks_go_in_the_order_of_their_time_and_none_above_the_watermark() {
+    let (mut slot, _) = slot(1 << 20, &[]);
+    let info = info(0);
+    slot.take_in(0, vec![task(50, &info), task(20, &info), task(1_000, &info), task(20, &info)], START_MS);
+    slot.saw(START_MS + 20, 4);
+    assert_eq!(due(&mut slot), [(1, 4), (3, 0)]);
+    slot.saw(START_MS + 999, 4);
+    assert_eq!(due(&mut slot), [(0, 0)]);
+    slot.saw(START_MS + 60_000, 4);
+    assert_eq!(due(&mut slot), [(2, 0)]);
+}
+
+#[test]
+fn a_watermark_counts_when_every_entry_that_it_counted_was_read() {
+    let (mut slot, _) = slot(1 << 20, &[]);
+    let info = info(0);
+    slot.take_in(0, vec![task(5, &info)], START_MS);
+    slot.saw(START_MS + 10, 3);
+    assert_eq!(due(&mut slot), [], "an end may be among the two that were not read");
+    slot.take_in(1, vec![task(7, &info)], START_MS);
+    slot.saw(START_MS + 20, 4);
+    assert_eq!(due(&mut slot), []);
+    slot.take_in(2, vec![ReadEntry::End(0)], START_MS);
+    slot.saw(START_MS + 30, 5);
+    assert_eq!(due(&mut slot), [(1, 4)], "the first watermark counts now, and the first task was cancelled");
+    assert!(slot.is_behind());
+}
+
+#[test]
+fn a_slot_is_over_when_all_of_it_is_over_and_noted() {
+    let (mut slot, _) = slot(1 << 20, &[0b0100_0000]);
+    let info = info(0);
+    slot.take_in(0, vec![task(5, &info), task(6, &info), task(7, &info), ReadEntry::End(2)], START_MS);
+    slot.saw(START_MS + 60_000, 4);
+    assert_eq!(due(&mut slot), [(0, 0)], "the second one was done before, the third one was cancelled");
+    assert!(!slot.is_over(START_MS + 60_000));
+    over(&mut slot, 0);
+    let news = slot.take_news(7);
+    assert_eq!(
+        (news.sequence, news.done, news.over),
+        (7, vec![(0, Bytes::from_static(&[0b1111_0000]))], [(1, 1)].into())
+    );
+    assert!(slot.is_over(START_MS + 60_000) && !slot.is_over(START_MS + 59_999));
+}
+
+#[test]
+fn changed_bytes_that_lie_together_are_one_part() {
+    let (mut slot, _) = slot(1 << 20, &[]);
+    let info = info(0);
+    slot.take_in(0, (0..400).map(|_| task(5, &info)).collect(), START_MS);
+    slot.saw(START_MS + 5, 400);
+    assert_eq!(due(&mut slot).len(), 400);
+    [0, 8, 9, 399].into_iter().for_each(|index| over(&mut slot, index));
+    let done = slot.take_news(1).done;
+    assert_eq!(done, [(0, Bytes::from_static(&[128, 192])), (49, Bytes::from_static(&[1]))]);
+    assert!(!slot.has_news());
+}
+
+#[test]
+fn what_has_no_room_is_read_again_and_ends_reach_it_meanwhile() {
+    let (mut slot, memory) = slot(3_000, &[]);
+    let info = info(0);
+    let all = || (0..20).map(|at| task(at, &info)).collect::<Vec<_>>();
+    assert!(slot.take_in(0, all(), START_MS) > 5);
+    slot.take_in(20, vec![ReadEntry::End(19)], START_MS);
+    slot.saw(START_MS + 100, 21);
+    let mut fired = Vec::new();
+    for _ in 0..20 {
+        for (index, _) in due(&mut slot) {
+            fired.push(index);
+            memory.give_back(&info.memory, 176);
+            over(&mut slot, index);
+        }
+        if let Some(from) = slot.read_again_from(START_MS + 100, 0) {
+            slot.take_in(from, all().split_off(wide(from)), START_MS);
+            slot.take_in(20, vec![ReadEntry::End(19)], START_MS);
+        }
+    }
+    fired.sort_unstable();
+    assert_eq!(fired, (0..19).collect::<Vec<_>>());
+    assert_eq!(memory.used_bytes(), 0);
+    slot.take_news(1);
+    assert!(slot.is_over(START_MS + 60_000));
+}
+
+#[test]
+fn a_slot_that_is_let_go_gives_its_memory_back() {
+    let (mut slot, memory) = slot(1 << 20, &[]);
+    slot.take_in(0, vec![task(5, &info(0))], START_MS);
+    assert!(memory.used_bytes() > 0);
+    drop(slot);
+    assert_eq!(memory.used_bytes(), 0);
+}

@@ -1,0 +1,326 @@
+//! Many calls, one push: what is asked for within a moment goes to the store together, one call per shard.
+//!
+//! What belongs to no shard in particular goes to one shard per flush, in turn: one push of many records into one list
+//! costs the store far less than the same records in many lists.
+
+use crate::options::TimersOptions;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+use windfall_contract::due::{Shard, StoreError};
+
+/// A call to the store with all items of a flush: one answer for each, in order.
+pub(super) type StoreCall<A> = Pin<Box<dyn Future<Output = Result<Vec<A>, StoreError>> + Send>>;
+type MakeCall<I, A> = Box<dyn Fn(Shard, Vec<I>) -> StoreCall<A> + Send>;
+
+/// Pieces that wait for the collector at most; the quotas of items and bytes are met long before.
+const PIECES_MAX: usize = 16_384;
+
+/// What one flush made of a piece.
+pub(super) type Answers<A> = Result<Vec<A>, StoreError>;
+
+/// Why nothing was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Too much waits already.
+    Busy,
+    /// It takes nothing any more.
+    Closing,
+}
+
+/// Gathers items of many callers.
+pub(super) struct GroupCommit<I, A> {
+    pieces: Mutex<Option<mpsc::Sender<Piece<I, A>>>>,
+    load: Arc<Load>,
+    collector: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Items of one caller that go to one shard.
+struct Piece<I, A> {
+    /// `None`: any shard will do.
+    shard: Option<Shard>,
+    items: Vec<I>,
+    reply: oneshot::Sender<Answers<A>>,
+    _loaded: Loaded,
+}
+
+/// What was taken and has no answer yet.
+struct Load {
+    tasks: AtomicUsize,
+    bytes: AtomicUsize,
+    tasks_max: usize,
+    bytes_max: usize,
+}
+
+/// A part of the load, given back when it is dropped.
+struct Loaded {
+    load: Arc<Load>,
+    tasks: usize,
+    bytes: usize,
+}
+
+impl Load {
+    fn take(self: &Arc<Self>, tasks: usize, bytes: usize) -> Option<Loaded> {
+        let tasks_now = self.tasks.fetch_add(tasks, Ordering::Relaxed) + tasks;
+        let bytes_now = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let loaded = Loaded { load: Arc::clone(self), tasks, bytes };
+        (tasks_now <= self.tasks_max && bytes_now <= self.bytes_max).then_some(loaded)
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.load.tasks.fetch_sub(self.tasks, Ordering::Relaxed);
+        self.load.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl<I: Send + 'static, A: Send + 'static> GroupCommit<I, A> {
+    pub fn start(options: &TimersOptions, shards: u16, call: MakeCall<I, A>) -> Self {
+        let load = Load {
+            tasks: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            tasks_max: options.queue_tasks_max,
+            bytes_max: options.queue_bytes_max,
+        };
+        let (pieces, taken) = mpsc::channel(PIECES_MAX);
+        let collector = Collector {
+            linger: Duration::from_millis(options.linger_ms),
+            batch_max: options.batch_tasks_max,
+            flushes_max: options.flushes_max,
+            shards: shards.max(1),
+            next_shard: 0,
+            call,
+            groups: HashMap::new(),
+            order: VecDeque::new(),
+            flights: JoinSet::new(),
+        };
+        let collector = Mutex::new(Some(tokio::spawn(collector.run(taken))));
+        Self { pieces: Mutex::new(Some(pieces)), load: Arc::new(load), collector }
+    }
+
+    /// Takes items; the answer comes when the store has answered.
+    pub fn submit(
+        &self,
+        shard: Option<Shard>,
+        items: Vec<I>,
+        bytes: usize,
+    ) -> Result<oneshot::Receiver<Answers<A>>, Refused> {
+        let loaded = self.load.take(items.len(), bytes).ok_or(Refused::Busy)?;
+        let (reply, answer) = oneshot::channel();
+        let pieces = self.pieces.lock();
+        let sent =
+            pieces.as_ref().ok_or(Refused::Closing)?.try_send(Piece { shard, items, reply, _loaded: loaded });
+        match sent {
+            Ok(()) => Ok(answer),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Refused::Busy),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(Refused::Closing),
+        }
+    }
+
+    /// Takes nothing any more, and waits until all that was taken has its answer.
+    pub async fn close(&self) {
+        self.pieces.lock().take();
+        let collector = self.collector.lock().take();
+        let Some(collector) = collector else { return };
+        if let Err(error) = collector.await {
+            tracing::error!(%error, "the group commit ended badly");
+        }
+    }
+}
+
+impl<I, A> Drop for GroupCommit<I, A> {
+    fn drop(&mut self) {
+        if let Some(collector) = self.collector.get_mut().take() {
+            collector.abort();
+        }
+    }
+}
+
+/// Waits for the answer to what was submitted.
+pub(super) async fn answered<A>(answer: oneshot::Receiver<Answers<A>>) -> Answers<A> {
+    let lost = |_| Err(StoreError::Unavailable("the call to the store ended without an answer".into()));
+    answer.await.unwrap_or_else(lost)
+}
+
+/// Pieces for one shard, or for any.
+struct Group<I, A> {
+    pieces: VecDeque<Piece<I, A>>,
+    items: usize,
+    since: Instant,
+}
+
+struct Collector<I, A> {
+    linger: Duration,
+    batch_max: usize,
+    flushes_max: usize,
+    shards: u16,
+    next_shard: u16,
+    call: MakeCall<I, A>,
+    groups: HashMap<Option<Shard>, Group<I, A>>,
+    /// The groups, the one that waits longest first.
+    order: VecDeque<Option<Shard>>,
+    flights: JoinSet<()>,
+}
+
+impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
+    async fn run(mut self, mut taken: mpsc::Receiver<Piece<I, A>>) {
+        let mut is_open = true;
+        let mut arrived = Vec::new();
+        while is_open || !self.order.is_empty() || !self.flights.is_empty() {
+            let has_room = self.flights.len() < self.flushes_max;
+            let linger = if is_open { self.linger } else { Duration::ZERO };
+            let deadline =
+                self.order.front().and_then(|group| self.groups.get(group)).map(|group| group.since + linger);
+            // What is overdue goes first, or many new pieces would starve it.
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)),
+                    if has_room && deadline.is_some() => self.flush_oldest(),
+                Some(ended) = self.flights.join_next(), if !self.flights.is_empty() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "a call to the slot store panicked");
+                    }
+                }
+                count = taken.recv_many(&mut arrived, 256), if is_open => {
+                    is_open = count > 0;
+                    arrived.drain(..).for_each(|piece| self.gather(piece));
+                }
+            }
+        }
+    }
+
+    fn gather(&mut self, piece: Piece<I, A>) {
+        let shard = piece.shard;
+        let group = self.groups.entry(shard).or_insert_with(|| {
+            self.order.push_back(shard);
+            Group { pieces: VecDeque::new(), items: 0, since: Instant::now() }
+        });
+        group.items += piece.items.len();
+        group.pieces.push_back(piece);
+        if group.items >= self.batch_max && self.flights.len() < self.flushes_max {
+            self.flush(shard);
+        }
+    }
+
+    fn flush_oldest(&mut self) {
+        if let Some(&oldest) = self.order.front() {
+            self.flush(oldest);
+        }
+    }
+
+    /// Sends as many pieces of a group as one call takes, at least one.
+    fn flush(&mut self, which: Option<Shard>) {
+        let Some(group) = self.groups.get_mut(&which) else { return };
+        let (mut pieces, mut count) = (Vec::new(), 0);
+        while let Some(piece) =
+            group.pieces.pop_front_if(|next| count == 0 || count + next.items.len() <= self.batch_max)
+        {
+            count += piece.items.len();
+            pieces.push(piece);
+        }
+        group.items -= count;
+        if group.pieces.is_empty() {
+            self.groups.remove(&which);
+            self.order.retain(|other| *other != which);
+        }
+        let shard = which.unwrap_or_else(|| {
+            self.next_shard = (self.next_shard + 1) % self.shards;
+            Shard(self.next_shard)
+        });
+        let mut items = Vec::with_capacity(count);
+        let mut waiting = Vec::with_capacity(pieces.len());
+        for Piece { items: more, reply, _loaded, .. } in pieces {
+            waiting.push((more.len(), reply, _loaded));
+            items.extend(more);
+        }
+        let call = (self.call)(shard, items);
+        self.flights.spawn(async move {
+            let answers = match call.await {
+                Ok(answers) if answers.len() != count => {
+                    Err(StoreError::Unusable(format!("it gave {} answers to {count} tasks", answers.len())))
+                }
+                other => other,
+            };
+            let mut answers = answers.map(Vec::into_iter);
+            for (len, reply, _loaded) in waiting {
+                let part = match &mut answers {
+                    Ok(answers) => Ok(answers.by_ref().take(len).collect()),
+                    Err(error) => Err(error.clone()),
+                };
+                // A caller that has gone does not want its answer.
+                reply.send(part).ok();
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Calls = Arc<Mutex<Vec<(Shard, Vec<u32>)>>>;
+
+    fn doubling(options: &TimersOptions, takes: Duration) -> (GroupCommit<u32, u32>, Calls) {
+        let calls = Calls::default();
+        let seen = Arc::clone(&calls);
+        let call: MakeCall<u32, u32> = Box::new(move |shard, items| {
+            seen.lock().push((shard, items.clone()));
+            Box::pin(async move {
+                tokio::time::sleep(takes).await;
+                match items.contains(&13) {
+                    true => Err(StoreError::Unavailable("13".into())),
+                    false => Ok(items.iter().map(|item| item * 2).collect()),
+                }
+            })
+        });
+        (GroupCommit::start(options, 4, call), calls)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_within_a_moment_goes_together_and_each_caller_gets_its_own_answers() {
+        let (commit, calls) = doubling(&TimersOptions::default(), Duration::from_millis(5));
+        let one = commit.submit(None, vec![1, 2], 2).unwrap();
+        let two = commit.submit(None, vec![3], 1).unwrap();
+        let keyed = commit.submit(Some(Shard(3)), vec![4], 1).unwrap();
+        assert_eq!(answered(two).await, Ok(vec![6]));
+        assert_eq!(answered(one).await, Ok(vec![2, 4]));
+        assert_eq!(answered(keyed).await, Ok(vec![8]));
+        let next = commit.submit(None, vec![5], 1).unwrap();
+        assert_eq!(answered(next).await, Ok(vec![10]));
+        let calls = calls.lock().clone();
+        assert_eq!(calls, [(Shard(1), vec![1, 2, 3]), (Shard(3), vec![4]), (Shard(2), vec![5])]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_queue_refuses_and_a_closed_one_finishes_what_it_took() {
+        let options = TimersOptions { queue_tasks_max: 2, ..TimersOptions::default() };
+        let (commit, _) = doubling(&options, Duration::from_secs(1));
+        let taken = commit.submit(None, vec![1, 2], 2).unwrap();
+        assert_eq!(commit.submit(None, vec![3], 1).unwrap_err(), Refused::Busy);
+        commit.close().await;
+        assert_eq!(answered(taken).await, Ok(vec![2, 4]));
+        assert_eq!(commit.submit(None, vec![3], 1).unwrap_err(), Refused::Closing);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_is_everybodys_answer_and_gives_the_room_back() {
+        let options = TimersOptions { queue_tasks_max: 2, batch_tasks_max: 1, ..TimersOptions::default() };
+        let (commit, calls) = doubling(&options, Duration::ZERO);
+        for _ in 0..3 {
+            let failing = commit.submit(None, vec![13], 1).unwrap();
+            let well = commit.submit(None, vec![1], 1).unwrap();
+            assert!(answered(failing).await.is_err());
+            assert_eq!(answered(well).await, Ok(vec![2]), "another flush");
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(calls.lock().len(), 6);
+    }
+}

@@ -1,0 +1,491 @@
+//! A slot store in memory, on tokio's clock: as simple as it can be, and it can be away, lose answers and change its
+//! clock.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+use windfall_contract::due::*;
+
+pub const START_MS: u64 = 1_800_000_000_000;
+
+#[derive(Default)]
+struct ShardModel {
+    watermark_ms: u64,
+    slots: BTreeMap<SlotMinute, SlotModel>,
+    keys: BTreeMap<(u16, TaskKey), (SlotMinute, u32)>,
+    /// Where tasks that were moved lie now, by the id that they had.
+    moved: BTreeMap<TaskId, TaskId>,
+    counts: BTreeMap<u16, u64>,
+    dead: BTreeMap<TaskId, DeadTask>,
+    owner: Option<(String, u64)>,
+    epoch: u64,
+    finished: (u64, u64),
+}
+
+#[derive(Default)]
+struct SlotModel {
+    entries: Vec<Bytes>,
+    ended: BTreeSet<u32>,
+    done: Vec<u8>,
+    attempts: BTreeMap<u32, u32>,
+}
+
+#[derive(Default)]
+struct Model {
+    shards: Vec<ShardModel>,
+    tenants: Vec<String>,
+    targets: Vec<(u16, String)>,
+    living: BTreeMap<String, u64>,
+    skew_ms: i64,
+    away_until: Option<Instant>,
+    /// One call of so many loses its answer, and one its question.
+    loses_one_of: u64,
+    random: u64,
+}
+
+pub struct ModelStore {
+    start: Instant,
+    shards: u16,
+    delay: Option<Duration>,
+    model: Mutex<Model>,
+}
+
+impl ModelStore {
+    pub fn new(shards: u16, seed: u64, delay: Option<Duration>) -> Self {
+        let shard_models = (0..shards).map(|_| ShardModel::default()).collect();
+        let model = Model { shards: shard_models, random: seed, ..Model::default() };
+        Self { start: Instant::now(), shards, delay, model: Mutex::new(model) }
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        let skew_ms = self.model.lock().skew_ms;
+        self.time_ms(skew_ms)
+    }
+
+    fn time_ms(&self, skew_ms: i64) -> u64 {
+        let elapsed_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap();
+        (START_MS + elapsed_ms).saturating_add_signed(skew_ms)
+    }
+
+    pub fn jump_ms(&self, by_ms: i64) {
+        self.model.lock().skew_ms += by_ms;
+    }
+
+    pub fn away_for(&self, time: Duration) {
+        self.model.lock().away_until = Some(Instant::now() + time);
+    }
+
+    pub fn lose_one_of(&self, calls: u64) {
+        self.model.lock().loses_one_of = calls;
+    }
+
+    /// Takes the leases of all shards away, as another instance would that took them.
+    pub fn seize(&self) {
+        for shard in &mut self.model.lock().shards {
+            shard.epoch += 1;
+            shard.owner = None;
+        }
+    }
+
+    pub fn owners(&self) -> Vec<Option<String>> {
+        let now_ms = self.now_ms();
+        let owner = |shard: &ShardModel| {
+            shard.owner.as_ref().filter(|(_, end_ms)| *end_ms > now_ms).map(|(owner, _)| owner.clone())
+        };
+        self.model.lock().shards.iter().map(owner).collect()
+    }
+
+    pub fn slot_count(&self) -> usize {
+        self.model.lock().shards.iter().map(|shard| shard.slots.len()).sum()
+    }
+
+    pub fn waiting_count(&self) -> u64 {
+        self.model.lock().shards.iter().flat_map(|shard| shard.counts.values()).sum()
+    }
+
+    pub fn key_count(&self) -> usize {
+        self.model.lock().shards.iter().map(|shard| shard.keys.len()).sum()
+    }
+
+    /// One call: it may take time, be lost before it is done, or after.
+    async fn call<T>(&self, does: impl FnOnce(&mut Model, u64) -> T) -> Result<T, StoreError> {
+        if let Some(delay) = self.delay {
+            tokio::time::sleep(delay).await;
+        }
+        let mut model = self.model.lock();
+        let away = || Err(StoreError::Unavailable("a test wants it".into()));
+        if model.away_until.is_some_and(|until| until > Instant::now()) {
+            return away();
+        }
+        model.random =
+            model.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let drawn = model.random >> 33;
+        let loses = model.loses_one_of;
+        if loses > 0 && drawn % loses == 0 {
+            return away();
+        }
+        let now_ms = self.time_ms(model.skew_ms);
+        let answer = does(&mut model, now_ms);
+        if loses > 0 && drawn % loses == 1 { away() } else { Ok(answer) }
+    }
+
+    async fn leased<T>(
+        &self,
+        lease: &Lease,
+        does: impl FnOnce(&mut ShardModel, u64) -> T,
+    ) -> Result<T, LeaseError> {
+        let fenced = self.call(|model, now_ms| {
+            let shard = model.shard(lease.shard);
+            let is_held = shard.epoch == lease.epoch && shard.owner.is_some();
+            is_held.then(|| does(shard, now_ms)).ok_or(LeaseError::Lost)
+        });
+        fenced.await?
+    }
+}
+
+impl Model {
+    fn shard(&mut self, shard: Shard) -> &mut ShardModel {
+        &mut self.shards[usize::from(shard.0)]
+    }
+}
+
+impl ShardModel {
+    fn add(&mut self, shard: Shard, new: &NewRecord, first_id: Option<TaskId>) -> TaskId {
+        let due_ms = new.due_ms.max(self.watermark_ms);
+        let minute = SlotMinute::of(due_ms);
+        let slot = self.slots.entry(minute).or_default();
+        let index = u32::try_from(slot.entries.len()).unwrap();
+        let record = DueRecord {
+            offset_ms: u16::try_from(due_ms - minute.start_ms()).unwrap(),
+            route: new.route,
+            key: new.key.clone(),
+            asked_ms: (due_ms != new.due_ms).then_some(new.due_ms),
+            first_id,
+            payload: new.payload.clone(),
+        };
+        slot.entries.push(record.encode());
+        if let Some(key) = &new.key {
+            self.keys.insert((new.route.tenant, key.clone()), (minute, index));
+        }
+        TaskId { shard, slot: minute, index }
+    }
+
+    fn find(&self, shard: Shard, tenant: u16, at: &TaskAt) -> Option<Found> {
+        let mut id = match at {
+            TaskAt::Id(id) => *id,
+            TaskAt::Key(key) => {
+                let (slot, index) = *self.keys.get(&(tenant, key.clone()))?;
+                TaskId { shard, slot, index }
+            }
+        };
+        while let Some(next) = self.moved.get(&id) {
+            id = *next;
+        }
+        let slot = self.slots.get(&id.slot)?;
+        let SlotEntry::Task(record) = SlotEntry::decode(slot.entries.get(id.index as usize)?).unwrap() else {
+            return None;
+        };
+        let due_ms = id.slot.start_ms() + u64::from(record.offset_ms);
+        let state = match () {
+            () if slot.ended.contains(&id.index) => Waiting::Cancelled,
+            () if due_ms <= self.watermark_ms => Waiting::Firing,
+            () => Waiting::Waiting,
+        };
+        (record.route.tenant == tenant).then_some(Found { id, state, record })
+    }
+
+    fn change(&mut self, shard: Shard, change: &Change) -> Changed {
+        let Some(Found { id, state, record }) = self.find(shard, change.tenant, &change.at) else {
+            return Changed::Unknown;
+        };
+        match state {
+            Waiting::Cancelled => return Changed::Cancelled,
+            Waiting::Firing => return Changed::Firing,
+            Waiting::Waiting => {}
+        }
+        let slot = self.slots.get_mut(&id.slot).unwrap();
+        slot.ended.insert(id.index);
+        slot.entries.push(SlotEntry::End(id.index).encode());
+        let Some(to) = &change.to else {
+            record.key.map(|key| self.keys.remove(&(change.tenant, key)));
+            *self.counts.get_mut(&change.tenant).unwrap() -= 1;
+            return Changed::Done(id);
+        };
+        let due_ms = id.slot.start_ms() + u64::from(record.offset_ms);
+        let new = NewRecord {
+            due_ms: to.due_ms.unwrap_or(due_ms),
+            route: record.route,
+            key: record.key,
+            payload: to.payload.clone().unwrap_or(record.payload),
+        };
+        let now_at = self.add(shard, &new, Some(record.first_id.unwrap_or(id)));
+        self.moved.insert(id, now_at);
+        Changed::Done(now_at)
+    }
+
+    fn advance(&mut self, now_ms: u64, ahead_ms: u64, reads: &[ReadFrom], max_bytes: usize) -> Advanced {
+        self.watermark_ms = self.watermark_ms.max(now_ms);
+        let before = SlotMinute::of(self.watermark_ms + ahead_ms);
+        let slots =
+            self.slots.range(..=before).map(|(minute, slot)| (*minute, slot.entries.len() as u32)).collect();
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for ReadFrom { slot, next_index } in reads {
+            let Some(found) = self.slots.get(slot) else { continue };
+            let part: Vec<_> = found.entries[(*next_index as usize).min(found.entries.len())..]
+                .iter()
+                .take_while(|entry| {
+                    let fits = bytes == 0 || bytes + entry.len() <= max_bytes;
+                    bytes += if fits { entry.len() } else { max_bytes };
+                    fits
+                })
+                .cloned()
+                .collect();
+            if !part.is_empty() {
+                entries.push((*slot, *next_index, part));
+            }
+        }
+        Advanced { watermark_ms: self.watermark_ms, slots, entries }
+    }
+
+    fn finish(&mut self, lease: &Lease, slot: SlotMinute, batch: &FinishBatch) {
+        if self.finished.0 == lease.epoch && batch.sequence <= self.finished.1 {
+            return;
+        }
+        self.finished = (lease.epoch, batch.sequence);
+        if let Some(slot) = self.slots.get_mut(&slot) {
+            for (first, bytes) in &batch.done {
+                let (first, end) = (*first as usize, *first as usize + bytes.len());
+                slot.done.resize(slot.done.len().max(end), 0);
+                slot.done[first..end].copy_from_slice(bytes);
+            }
+            slot.attempts.extend(&batch.attempts);
+        }
+        for (tenant, key, index) in &batch.keys {
+            let key = (*tenant, key.clone());
+            if self.keys.get(&key) == Some(&(slot, *index)) {
+                self.keys.remove(&key);
+            }
+        }
+        for (tenant, over) in &batch.over {
+            let count = self.counts.get_mut(tenant).unwrap();
+            *count = count.checked_sub(u64::from(*over)).expect("no task is over twice");
+        }
+        self.dead.extend(batch.dead.iter().map(|dead| (dead.id, dead.clone())));
+    }
+}
+
+#[async_trait]
+impl SlotStore for ModelStore {
+    fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    fn durability(&self) -> Durability {
+        Durability::Process
+    }
+
+    async fn tenant(&self, name: &str) -> Result<u16, StoreError> {
+        self.call(|model, _| {
+            let at = model.tenants.iter().position(|known| known == name).unwrap_or_else(|| {
+                model.tenants.push(name.to_owned());
+                model.tenants.len() - 1
+            });
+            at as u16
+        })
+        .await
+    }
+
+    async fn target(&self, tenant: u16, name: &str) -> Result<u16, StoreError> {
+        self.call(|model, _| {
+            let wanted = (tenant, name.to_owned());
+            let at = model.targets.iter().position(|known| *known == wanted).unwrap_or_else(|| {
+                model.targets.push(wanted);
+                model.targets.len() - 1
+            });
+            at as u16
+        })
+        .await
+    }
+
+    async fn names(&self, route: Route) -> Result<Option<(String, String)>, StoreError> {
+        self.call(|model, _| {
+            let tenant = model.tenants.get(usize::from(route.tenant))?.clone();
+            Some((tenant, model.targets.get(usize::from(route.target))?.1.clone()))
+        })
+        .await
+    }
+
+    async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {
+        self.call(|model, _| {
+            let shard_model = model.shard(shard);
+            let mut add = |new: &NewRecord| {
+                let tenant = new.route.tenant;
+                let known = new.key.as_ref().and_then(|key| shard_model.keys.get(&(tenant, key.clone())));
+                if let Some((slot, index)) = known {
+                    return Added::Exists(TaskId { shard, slot: *slot, index: *index });
+                }
+                *shard_model.counts.entry(tenant).or_default() += 1;
+                Added::Stored(shard_model.add(shard, new, None))
+            };
+            batch.iter().map(&mut add).collect()
+        })
+        .await
+    }
+
+    async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {
+        self.call(|model, _| batch.iter().map(|change| model.shard(shard).change(shard, change)).collect())
+            .await
+    }
+
+    async fn get(&self, shard: Shard, tenant: u16, at: &[TaskAt]) -> Result<Vec<Option<Found>>, StoreError> {
+        self.call(|model, _| at.iter().map(|at| model.shard(shard).find(shard, tenant, at)).collect()).await
+    }
+
+    async fn list(
+        &self,
+        tenant: u16,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<WaitingPage, StoreError> {
+        self.call(|model, _| {
+            let mut tasks = Vec::new();
+            for (number, shard) in (0..).zip(&model.shards) {
+                for (&slot, entries) in &shard.slots {
+                    for index in 0..entries.entries.len() as u32 {
+                        let id = TaskId { shard: Shard(number), slot, index };
+                        let found = shard.find(Shard(number), tenant, &TaskAt::Id(id));
+                        let is_wanted = |found: &Found| found.id == id && found.state == Waiting::Waiting;
+                        tasks.extend(found.filter(is_wanted).filter(|_| Some(id) > after));
+                    }
+                }
+            }
+            let next = (tasks.len() > limit).then(|| tasks[limit - 1].id);
+            tasks.truncate(limit);
+            WaitingPage { tasks, next }
+        })
+        .await
+    }
+
+    async fn counts(&self, shard: Shard) -> Result<BTreeMap<u16, u64>, StoreError> {
+        self.call(|model, _| model.shard(shard).counts.clone()).await
+    }
+
+    async fn beat(&self, instance: &str, ttl_ms: u64) -> Result<Vec<String>, StoreError> {
+        self.call(|model, now_ms| {
+            model.living.insert(instance.to_owned(), now_ms + ttl_ms);
+            model.living.retain(|_, end_ms| *end_ms > now_ms);
+            model.living.keys().cloned().collect()
+        })
+        .await
+    }
+
+    async fn acquire(
+        &self,
+        shard: Shard,
+        instance: &str,
+        ttl_ms: u64,
+    ) -> Result<Result<Lease, HeldBy>, StoreError> {
+        self.call(|model, now_ms| {
+            let held = model.shard(shard);
+            if let Some((owner, end_ms)) = held.owner.as_mut().filter(|(owner, _)| owner != instance) {
+                *end_ms = (*end_ms).min(now_ms + ttl_ms);
+                if *end_ms > now_ms {
+                    return Err(HeldBy { instance: owner.clone(), left_ms: *end_ms - now_ms });
+                }
+            }
+            held.epoch += 1;
+            held.owner = Some((instance.to_owned(), now_ms + ttl_ms));
+            Ok(Lease { shard, epoch: held.epoch })
+        })
+        .await
+    }
+
+    async fn renew(&self, lease: &Lease, ttl_ms: u64) -> Result<(), LeaseError> {
+        self.leased(lease, |shard, now_ms| shard.owner.as_mut().unwrap().1 = now_ms + ttl_ms).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), LeaseError> {
+        self.leased(lease, |shard, _| shard.owner = None).await
+    }
+
+    async fn advance(
+        &self,
+        lease: &Lease,
+        ahead_ms: u64,
+        reads: &[ReadFrom],
+        max_bytes: usize,
+    ) -> Result<Advanced, LeaseError> {
+        self.leased(lease, |shard, now_ms| shard.advance(now_ms, ahead_ms, reads, max_bytes)).await
+    }
+
+    async fn state(&self, lease: &Lease, slot: SlotMinute) -> Result<SlotState, LeaseError> {
+        self.leased(lease, |shard, _| {
+            let state = |slot: &SlotModel| SlotState {
+                done: slot.done.clone().into(),
+                attempts: slot.attempts.clone(),
+            };
+            shard.slots.get(&slot).map(state).unwrap_or_default()
+        })
+        .await
+    }
+
+    async fn finish(&self, lease: &Lease, slot: SlotMinute, batch: &FinishBatch) -> Result<(), LeaseError> {
+        self.leased(lease, |shard, _| shard.finish(lease, slot, batch)).await
+    }
+
+    async fn drop_slot(&self, lease: &Lease, slot: SlotMinute, entries: u32) -> Result<bool, LeaseError> {
+        self.leased(lease, |shard, _| {
+            let Some(found) = shard.slots.get(&slot) else { return true };
+            if slot >= SlotMinute::of(shard.watermark_ms) || found.entries.len() as u32 > entries {
+                return false;
+            }
+            let is_done =
+                |at: usize| found.done.get(at / 8).is_some_and(|byte| byte & (128 >> (at % 8)) != 0);
+            assert!((0..found.entries.len()).all(is_done), "a slot is dropped whose every entry is over");
+            shard.slots.remove(&slot);
+            true
+        })
+        .await
+    }
+
+    async fn dead(
+        &self,
+        tenant: u16,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<Vec<DeadTask>, StoreError> {
+        self.call(|model, _| {
+            let all = model.shards.iter().flat_map(|shard| shard.dead.values());
+            let of_tenant = all.filter(|dead| dead.record.route.tenant == tenant && Some(dead.id) > after);
+            of_tenant.take(limit).cloned().collect()
+        })
+        .await
+    }
+
+    async fn end_dead(
+        &self,
+        shard: Shard,
+        tenant: u16,
+        ids: &[TaskId],
+        again: bool,
+    ) -> Result<Vec<bool>, StoreError> {
+        self.call(|model, now_ms| {
+            let model = model.shard(shard);
+            let mut end = |id: &TaskId| {
+                let Some(dead) = model.dead.remove(id) else { return false };
+                assert_eq!(dead.record.route.tenant, tenant);
+                if again {
+                    let DueRecord { route, key, payload, .. } = dead.record;
+                    model.add(shard, &NewRecord { due_ms: now_ms, route, key, payload }, Some(*id));
+                    *model.counts.entry(tenant).or_default() += 1;
+                }
+                true
+            };
+            ids.iter().map(&mut end).collect()
+        })
+        .await
+    }
+}
