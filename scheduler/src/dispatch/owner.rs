@@ -238,13 +238,12 @@ impl Owner {
     /// Where to read: first what was never read, then what had no room in memory.
     fn reads(&mut self) -> Vec<ReadFrom> {
         let this_minute = SlotMinute::of(self.watermark_ms);
-        let ahead_ms = self.shared.options.ahead_ms;
         let from =
             |(minute, slot): (&SlotMinute, &Slot)| ReadFrom { slot: *minute, next_index: slot.read_count() };
         let is_growing = |(minute, slot): &(&SlotMinute, &Slot)| **minute >= this_minute || slot.is_behind();
         let mut reads: Vec<_> = self.slots.iter().filter(is_growing).map(from).collect();
         for (minute, slot) in &mut self.slots {
-            let again = slot.read_again_from(self.watermark_ms, ahead_ms);
+            let again = slot.read_again_from(self.watermark_ms);
             reads.extend(again.map(|next_index| ReadFrom { slot: *minute, next_index }));
         }
         reads
@@ -288,7 +287,10 @@ impl Owner {
             opened += 1;
             let state = shared.asked_under_lease(shared.store.state(&self.lease, *minute)).await?;
             shared.reach(FailPoint::StateRead).await;
-            self.slots.insert(*minute, Slot::new(*minute, state, Arc::clone(&shared.memory)));
+            self.slots.insert(
+                *minute,
+                Slot::new(*minute, state, shared.options.ahead_ms, Arc::clone(&shared.memory)),
+            );
             shared.stats.slots.add(1);
         }
         Ok(opened > 0)
