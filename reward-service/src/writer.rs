@@ -108,7 +108,8 @@ impl Writer {
     }
 
     /// Grants each half of a batch alone whose transaction fails because of its content (a balance that would pass 64
-    /// bits), until only the events at fault are told to ask again. They must not hold up the others of their record.
+    /// bits, an order that a newer build has stored), until only the events at fault are told to ask again. They must not
+    /// hold up the others of their record.
     fn halves(&mut self, grant: Grant) {
         let Grant { bonus_type, events, how, reply } = grant;
         let later = GrantReply::Retry { after_ms: FAULT_RETRY_MS, reason: RetryReason::StoreUnavailable };
@@ -198,9 +199,10 @@ fn refuse_grants(jobs: &[Job], answers: &mut [Answer], after_ms: u64) {
     }
 }
 
-/// Whether a part of the same job may succeed: the database answered, and refused what it was given.
+/// Whether a part of the same job may succeed: the database answered, and refused what it was given, or returned a row
+/// that this build cannot read.
 const fn may_lie_in_one_event(error: &LedgerError) -> bool {
-    matches!(error, LedgerError::Invalid(_) | LedgerError::Sql(_))
+    matches!(error, LedgerError::Invalid(_) | LedgerError::Sql(_) | LedgerError::Damaged(_))
 }
 
 /// The job, if it is one grant of more than one event.

@@ -578,6 +578,43 @@ async fn what_one_user_cannot_hold_does_not_hold_up_the_others() {
     assert_clean(folder.path());
 }
 
+/// A newer build has stored a reason that this one does not know; every other event of its batches waited with it, for ever.
+#[tokio::test]
+async fn an_order_that_cannot_be_read_does_not_hold_up_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    rewards.apply_budgets(1, &[budget(255, 1)]).await.unwrap();
+    let refused = [GrantReply::Rejected(Rejection::BudgetExhausted)];
+    assert_eq!(rewards.grant_batch("cash", &[cash("bad", 1, 1_000)]).await, refused);
+    rewards.close();
+    drop(rewards);
+    let set_reason = |code: i64| {
+        let db = rusqlite::Connection::open(ledger_path(folder.path())).unwrap();
+        let sql = "UPDATE orders SET reason = ?1 WHERE trade_no = 'bad' AND status = 2";
+        assert_eq!(db.execute(sql, [code]).unwrap(), 1);
+    };
+    set_reason(99);
+    let rewards = start(folder.path());
+    let mut batch: Vec<Bytes> = (0..255).map(|nth| cash(&format!("good/{nth:03}"), 100 + nth, 1)).collect();
+    batch.insert(100, cash("bad", 1, 1_000));
+    for expected in [GrantReply::Credited, GrantReply::AlreadyCredited] {
+        let replies = rewards.grant_batch("cash", &batch).await;
+        for (at, reply) in replies.iter().enumerate() {
+            match reply {
+                GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. } => assert_eq!(at, 100),
+                reply => assert!(at != 100 && *reply == expected, "{at}: {reply:?}"),
+            }
+        }
+    }
+    rewards.close();
+    drop(rewards);
+    set_reason(1);
+    let rewards = start(folder.path());
+    assert_eq!(rewards.grant_batch("cash", &[cash("bad", 1, 1_000)]).await, refused);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
 #[tokio::test]
 async fn a_full_queue_answers_busy_and_a_closed_service_asks_to_come_again() {
     let folder = tempfile::tempdir().unwrap();
