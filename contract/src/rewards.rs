@@ -96,8 +96,8 @@ pub enum RetryReason {
     /// failed grant.
     #[error("queue_unavailable")]
     QueueUnavailable,
-    /// The service runs older rules than its ledger has seen. Windfall causes that itself, so it does not count as a
-    /// failed grant.
+    /// The service runs older rules than its ledger has seen, or the budgets of its rules are not set yet. Windfall causes
+    /// that itself, so it does not count as a failed grant.
     #[error("old_rules")]
     OldRules,
     /// An operator has paused the type; it does not count as a failed grant.
