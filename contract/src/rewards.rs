@@ -86,6 +86,10 @@ pub enum RetryReason {
     /// The downstream did not answer: credited or not, nobody knows. Counts as a failed grant.
     #[error("downstream_timeout")]
     DownstreamTimeout,
+    /// The downstream has no room, or is left alone for a while: this event was not paid by this call. It does not count
+    /// as a failed grant, and says nothing about the service or about other types.
+    #[error("downstream_busy")]
+    DownstreamBusy,
     /// Too many calls are in flight. Windfall causes that itself, so it does not count as a failed grant.
     #[error("busy")]
     Busy,
