@@ -15,7 +15,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What is logged, and how.
+/// The options of logging.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LogArgs {
     /// The least severe level that is logged to standard error: error, warn, info, debug, trace, or off
@@ -32,7 +32,7 @@ enum Format {
     Json,
 }
 
-/// Where traces go. None do without an address.
+/// The collector of traces. Without an address none are exported.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TraceOptions {
@@ -41,11 +41,11 @@ pub struct TraceOptions {
     /// How many of 1,000 traces are kept that begin here. A trace that a caller began is kept if the caller keeps it.
     /// 0 to 1,000; default 10.
     pub sampled_per_mille: u32,
-    /// What a collector has for taking a batch, ms. 1 to 60,000; default 5,000.
+    /// How long a collector may take for a batch, in ms. 1 to 60,000; default 5,000.
     pub timeout_ms: u64,
 }
 
-/// Spans on their way to the collector.
+/// Spans are exported to the collector.
 #[derive(Debug, Default)]
 pub struct Traces {
     #[cfg(feature = "otlp")]
@@ -59,7 +59,7 @@ impl Default for TraceOptions {
 }
 
 impl LogArgs {
-    /// Lines only.
+    /// Only log lines are written.
     pub fn start(&self) {
         tracing_subscriber::registry().with(self.lines()).init();
     }

@@ -1,8 +1,8 @@
-//! What a command came to, and the exit code that says so.
+//! The outcome of a command, and its exit code.
 
 use std::process::ExitCode;
 
-/// What a command came to.
+/// The outcome of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// All is well.
@@ -11,7 +11,7 @@ pub enum Outcome {
     Damage,
     /// A part of the process failed again and again, so that it cannot go on: another start may.
     Failed,
-    /// It was stopped before its end.
+    /// The command was stopped before its end.
     Interrupted,
 }
 

@@ -33,7 +33,7 @@ pub fn ledger(data: &Path) -> PathBuf {
     data.join("ledger.db")
 }
 
-/// What no queue would take.
+/// The salvage file: records that no queue would take.
 pub fn salvage(data: &Path) -> PathBuf {
     data.join("salvage")
 }
@@ -43,7 +43,7 @@ pub fn rules_copy(data: &Path) -> PathBuf {
     data.join("rules-copy.toml")
 }
 
-/// What a second process that joins keeps for itself.
+/// The files of a second process that joins.
 pub fn guest(data: &Path) -> PathBuf {
     data.join("guest")
 }

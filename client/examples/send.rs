@@ -1,4 +1,4 @@
-//! Sends a reward by a gateway. With the SDK linked, the marked line is another one, and no other is.
+//! Sends a reward through a gateway. With the SDK linked, only the marked line would differ.
 //!
 //! `cargo run -p windfall-client --example send -- http://127.0.0.1:8080 KEY`
 

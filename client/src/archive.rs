@@ -1,4 +1,4 @@
-//! What finally failed, and budgets: for operators' tools.
+//! The failure archive and the budgets, for operators' tools.
 
 use crate::error::CallError;
 use crate::link::{Link, Repeat};
@@ -63,7 +63,7 @@ impl ArchiveClient {
         call.await?.reply.ok_or_else(|| CallError::Unanswered("the answer is empty".into()))
     }
 
-    /// Orders whose budget is held since long. A page, by order number.
+    /// A page of orders whose budget has been held for long, sorted by order number.
     ///
     /// # Errors
     /// [`CallError`].
@@ -87,7 +87,7 @@ impl ArchiveClient {
         Ok(())
     }
 
-    /// Withdrawals that are held since long. A page, by id.
+    /// A page of withdrawals that have been held for long, sorted by id.
     ///
     /// # Errors
     /// [`CallError`].

@@ -1,4 +1,4 @@
-//! What a status means, read in one place: what to do next.
+//! Reads a gRPC status in one place, and says what to do next.
 
 use crate::link::retry_after_ms;
 use tonic::{Code, Status};
@@ -17,15 +17,15 @@ pub enum CallError {
     /// There is no such thing.
     #[error("not found: {0}")]
     NotFound(String),
-    /// Not now, and nothing was done. Call again, not before so many milliseconds.
+    /// The server cannot do it now, and nothing was done. Call again after `after_ms` at the earliest.
     #[error("not now: {what}")]
     Busy {
-        /// In the server's words.
+        /// The server's message.
         what: String,
         /// The least wait.
         after_ms: u64,
     },
-    /// Nobody knows whether it was done. Make the same call again.
+    /// Whether it was done is not known. Make the same call again.
     #[error("no answer: {0}; make the same call again")]
     Unanswered(String),
 }
@@ -61,13 +61,13 @@ pub enum WithdrawError {
     /// Mend the key, its roles, or the user's token.
     #[error("not allowed: {0}")]
     Denied(String),
-    /// Too little money. Nothing was kept; the id may be used again.
+    /// The balance is too small. Nothing was kept; the id may be used again.
     #[error("too little: {0}")]
     Short(String),
     /// The id was used for another user, type or amount. Take another one.
     #[error("the id is taken: {0}")]
     Taken(String),
-    /// Paid, held, or neither: nobody knows. Ask again with the same id, not before so many milliseconds.
+    /// Whether it was paid or held is not known. Ask again with the same id, after `after_ms` at the earliest.
     #[error("no answer: {what}; ask again with the same id")]
     Unanswered {
         /// What happened.

@@ -1,4 +1,4 @@
-//! Sends rewards by a gateway, with the SDK's trait.
+//! Sends rewards through a gateway, with the SDK's trait.
 
 use crate::error::{send_error, send_failure};
 use crate::link::{Answer, Link, Repeat};
@@ -13,12 +13,12 @@ use windfall_proto::v1::{
     send_bonus_result::Result as Taken, send_client::SendClient,
 };
 
-/// Requests of one call at most.
+/// The number of requests in one call at most.
 const BATCH_MAX: usize = 512;
-/// Bytes of one call at most: well below what a server takes by default.
+/// The bytes of one call at most: well below what a server takes by default.
 const BATCH_MAX_BYTES: usize = 1 << 20;
 
-/// An activity service's way in without the SDK. Cheap to clone.
+/// Sends rewards from an activity service that does not link the SDK. It is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct GatewayClient {
     link: Arc<Link>,

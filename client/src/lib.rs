@@ -1,17 +1,16 @@
 //! gRPC clients of Windfall's services.
 //!
-//! - [`GatewayClient`] sends rewards by a gateway and implements [`SendBonus`], as the SDK does: moving from one to the
-//!   other is a change of the constructor.
+//! - [`GatewayClient`] sends rewards through a gateway and implements [`SendBonus`], as the SDK does: moving from one
+//!   to the other is a change of the constructor.
 //! - [`TokensClient`], [`WalletClient`], [`RewardsClient`] and [`ArchiveClient`] are the other services' calls, each
 //!   with an error that says what to do next.
-//! - [`ClientOptions`]: where to, with which key or certificate, for how long, how often.
+//! - [`ClientOptions`]: the endpoints, the key or certificate, the time-outs and the number of attempts.
 //!
 //! Channels connect when they are first needed and again when they break. A call that got no answer is repeated, at
-//! another endpoint if there is one: every call here may be, for orders and withdrawals count once. The exception is a
-//! replay from the archive, which is kept with who asked for it, each time.
-//!
-//! What is not answered in time is [`Unanswered`](SendError::Unanswered): taken or not, nobody knows; the same call
-//! again settles it.
+//! another endpoint if there is one: every call here may be repeated, since orders and withdrawals count once. The
+//! exception is a replay from the archive, each of which is recorded with its actor.
+//! A call that is not answered in time is [`Unanswered`](SendError::Unanswered): whether it was taken is not known, and
+//! the same call again settles it.
 //!
 //! ```
 //! use windfall_client::{ClientOptions, GatewayClient, SendBonus, SendError};

@@ -1,4 +1,4 @@
-//! One call: attempts, endpoints in turn, time limits.
+//! One call: its attempts, the endpoints in turn, and the time-outs.
 
 use crate::options::{ClientOptions, OpenError, WAIT_FIRST, WAIT_MAX};
 use crate::user::EndUser;
@@ -12,7 +12,7 @@ use tonic::{Code, Request, Response, Status};
 /// Metadata of an answer that nothing was done, with the wait after which it may be: milliseconds.
 const RETRY_AFTER_MS: &str = "retry-after-ms";
 
-/// The way to a service.
+/// The connection to a service.
 pub(crate) struct Link {
     channels: Vec<Channel>,
     next: AtomicUsize,
@@ -24,9 +24,9 @@ pub(crate) struct Link {
 /// How often a call may be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Made twice it does what it does once.
+    /// It may be repeated: made twice, it does what it does once.
     Safe,
-    /// Each counts.
+    /// It must not be repeated: each call counts.
     Never,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Repeat {
 #[derive(Debug)]
 pub(crate) struct Answer<R> {
     pub(crate) message: R,
-    /// An earlier attempt of the same call may have been done.
+    /// Whether an earlier attempt of the same call may have been done.
     pub(crate) is_in_doubt: bool,
 }
 
@@ -125,7 +125,7 @@ impl fmt::Debug for Link {
     }
 }
 
-/// How long the server asks to wait. That it says so is its word that nothing was done.
+/// How long the server asks to wait. The hint also promises that nothing was done.
 pub(crate) fn retry_after_ms(status: &Status) -> Option<u64> {
     status.metadata().get(RETRY_AFTER_MS)?.to_str().ok()?.parse().ok()
 }
@@ -188,7 +188,8 @@ fn may_help(status: &Status) -> bool {
     }
 }
 
-/// Between half of it and all of it, so that callers that were refused together do not come back together.
+/// A random wait between half of `wait` and all of it, so that callers that were refused together do not come back
+/// together.
 fn jittered(wait: Duration) -> Duration {
     let random = getrandom::u32().unwrap_or_default() % 1_024;
     wait / 2 + wait / 2 * random / 1_024
@@ -200,7 +201,7 @@ mod tests {
     use crate::error::CallError;
     use std::sync::Arc;
 
-    /// As tonic makes it of a connection that broke.
+    /// The status that tonic makes of a connection that broke.
     fn broken(code: Code) -> Status {
         let mut status = Status::new(code, "h2 protocol error");
         status.set_source(Arc::new(std::io::Error::other("reset")));

@@ -1,4 +1,4 @@
-//! Where to, as whom, for how long. Every limit of this crate stands here.
+//! The options of a client. Every limit of this crate is here.
 
 use serde::Deserialize;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-/// Bytes of an answer at most: a full page of the archive.
+/// The bytes of an answer at most: a full page of the archive.
 pub(crate) const ANSWER_MAX_BYTES: usize = 16 << 20;
 /// The longest wait between two attempts, whatever the server asks for: longer ones are the caller's decision.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -22,8 +22,8 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientOptions {
-    /// `https://host:port`, or `http://host:port`: 1 to 64. Calls take them in turn, and another one for the next
-    /// attempt. Default: `http://127.0.0.1:8080`.
+    /// `https://host:port`, or `http://host:port`: 1 to 64. Calls use them in turn, and each further attempt uses
+    /// another one. Default: `http://127.0.0.1:8080`.
     pub endpoints: Vec<String>,
     /// The bearer key of this service. Never shown. Either this, or a certificate.
     pub bearer_key: Option<String>,
@@ -42,7 +42,7 @@ pub struct ClientOptions {
     /// How long one attempt may take, connecting included. 1 to 60,000; default 1,000. For withdrawals rather more than
     /// the wallet waits for a payout, or its answer comes with a later attempt.
     pub attempt_timeout_ms: u64,
-    /// Attempts of one call at most, the first included. 1 to 10; default 3.
+    /// The number of attempts of one call at most, the first included. 1 to 10; default 3.
     pub attempts: u32,
 }
 
@@ -89,10 +89,10 @@ pub enum OpenError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// What the files hold is no certificate or key.
+    /// The files hold no certificate or key.
     #[error("TLS cannot be set up: {0}")]
     Tls(String),
 }
@@ -122,7 +122,7 @@ impl ClientOptions {
         self.endpoints.iter().map(|url| Ok(self.endpoint(url, tls.as_ref())?.connect_lazy())).collect()
     }
 
-    /// What goes with every call.
+    /// The metadata that goes with every call.
     pub(crate) fn bearer(&self) -> Result<Option<MetadataValue<Ascii>>, OpenError> {
         let Some(key) = &self.bearer_key else { return Ok(None) };
         // The key itself stays out of the error.

@@ -22,7 +22,7 @@ impl RewardsClient {
         Ok(Self { link: Arc::new(Link::open(&options)?) })
     }
 
-    /// Grants at most 1,000 events, of any types: one answer an event, in order, final or saying when to ask again.
+    /// Grants at most 1,000 events, of any types: one answer per event, in order, final or with the time to ask again.
     ///
     /// # Errors
     /// [`CallError`] for all of them.
@@ -34,7 +34,7 @@ impl RewardsClient {
         fitting(call.await?.replies, request.events.len())
     }
 
-    /// Takes at most 1,000 events to be granted soon: one answer an event, in order.
+    /// Takes at most 1,000 events to be granted soon: one answer per event, in order.
     ///
     /// # Errors
     /// [`CallError`] for all of them.

@@ -38,7 +38,7 @@ impl TokensClient {
         Ok(call.await?)
     }
 
-    /// What token texts are worth, at most 512: one answer a text, in order.
+    /// Verifies at most 512 token texts: one answer per text, in order.
     ///
     /// # Errors
     /// [`CallError`].

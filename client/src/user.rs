@@ -1,10 +1,10 @@
-//! For whom a call is made.
+//! The end user for whom a call is made.
 
 use std::fmt;
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 
-/// The end user of a call. Servers believe the first by its signature, the second of callers that they trust with it.
+/// The end user of a call. Servers accept the first by its signature, and the second from callers that may name users.
 #[derive(Clone, Copy)]
 pub enum EndUser<'a> {
     /// A signed assertion (JWT), as the user's front end holds it.

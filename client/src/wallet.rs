@@ -1,4 +1,4 @@
-//! What a user has, and takes out.
+//! A user's wallet: balances, movements and withdrawals.
 
 use crate::error::{CallError, WithdrawError};
 use crate::link::{Link, Repeat};
@@ -23,7 +23,7 @@ impl WalletClient {
         Ok(Self { link: Arc::new(Link::open(&options)?) })
     }
 
-    /// Balances and newest movements, with what is on its way.
+    /// Balances and newest movements, with the pending rewards.
     ///
     /// # Errors
     /// [`CallError`].

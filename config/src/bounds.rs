@@ -4,11 +4,11 @@ use windfall_contract::rules::Limit;
 
 use crate::document::Number;
 
-/// Bytes of a document at most: 1 MiB, which holds some ten thousand routes.
+/// The bytes of a document at most: 1 MiB, which holds some ten thousand routes.
 pub(crate) const DOCUMENT_MAX_BYTES: usize = 1 << 20;
-/// Bytes of the name of a topic, queue, broker, activity or scene.
+/// The bytes at most of the name of a topic, queue, broker, activity or scene.
 pub(crate) const NAME_MAX_BYTES: usize = 64;
-/// Bytes of a bonus type's name, as the record format has it.
+/// The bytes of a bonus type's name at most, as in the record format.
 pub(crate) const TYPE_MAX_BYTES: usize = 32;
 /// The most bonus types of a document: each costs every instance a lane.
 pub(crate) const TYPES_MAX: usize = 256;
@@ -17,9 +17,9 @@ pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
 
 /// The most revocations of a document. With long order numbers its size is reached before.
 pub(crate) const REVOCATIONS_MAX: usize = 10_000;
-/// Bytes of a revoked order number, as tokens have them.
+/// The bytes of a revoked order number at most, as in tokens.
 pub(crate) const TRADE_NO_MAX_BYTES: usize = 128;
-/// Bytes of a revocation's reason.
+/// The bytes of a revocation's reason at most.
 pub(crate) const WHY_MAX_BYTES: usize = 256;
 
 pub(crate) type Version = Number<u64, 1, NUMBER_MAX>;
@@ -29,7 +29,7 @@ pub(crate) type RatioPercent = Number<u8, 0, 100>;
 pub(crate) type RatePerS = Number<u64, 0, { Limit::RATE_PER_S_MAX }>;
 pub(crate) type Burst = Number<u32, 1, { Limit::BURST_MAX as u64 }>;
 pub(crate) type Priority = Number<u8, 0, 255>;
-/// Cash goes first, whatever else there is, for whoever waits for money minds most.
+/// Cash goes first by default, because users who wait for money mind most.
 pub(crate) const PRIORITY_CASH: u8 = 0;
 pub(crate) const PRIORITY_DEFAULT: u8 = 1;
 pub(crate) type BudgetTotal = Number<i64, 1, NUMBER_MAX>;

@@ -1,4 +1,4 @@
-//! Changes to the rules: what is kept of each, and what a new one must fulfil, wherever the rules lie.
+//! Changes to the rules: what is kept of each, and what a new one must fulfil, wherever the rules are stored.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 use crate::status::ProcessStatus;
 use windfall_contract::rules::Rules;
 
-/// The most bytes that `who` and `why` may have each.
+/// The most bytes of `who`, and of `why`.
 const REMARK_MAX_BYTES: usize = 4096;
 
 /// Rules with their history, as an operator changes them: [`crate::RulesStore`] has them in a file, `EtcdRulesStore`
@@ -24,9 +24,10 @@ pub trait ChangeRules: Send + Sync {
     /// Replaces the document, as a whole or not at all. `now_ms` is ms since 1970.
     ///
     /// `new_text` carries the version that it was made from, as [`ChangeRules::show`] gave it; it is written
-    /// with the next one. A topic that it no longer names, or that it moves to another broker, is put among those that are
-    /// read until they are empty (`[[draining]]`). So of two changes made from the same version the second is a [`SetError::Conflict`],
-    /// and no change is lost. Where there is no document yet, or none that can be read, any version is taken.
+    /// with the next one. A topic that it no longer names, or that it moves to another broker, is put among those that
+    /// are read until they are empty (`[[draining]]`). So of two changes made from the same version the second is a
+    /// [`SetError::Conflict`], and no change is lost. Where there is no document yet, or none that can be read, any
+    /// version is taken.
     ///
     /// # Errors
     /// [`SetError`] says for each case whether anything was written.
@@ -44,14 +45,14 @@ pub trait ChangeRules: Send + Sync {
     /// [`ReadError`] where nothing can be read; damaged entries are listed in the result.
     fn history(&self) -> Result<History, ReadError>;
 
-    /// Notes what a process runs, in place of what it reported before; it is forgotten when the process is silent for
-    /// long.
+    /// Notes the version that a process runs, in place of its last report; it is forgotten when the process is silent
+    /// for long.
     ///
     /// # Errors
     /// [`ReadError`] where it cannot be written.
     fn report(&self, status: &ProcessStatus) -> Result<(), ReadError>;
 
-    /// What the processes reported, by their names.
+    /// The reports of the processes, by their names.
     ///
     /// # Errors
     /// [`ReadError`]. A report that cannot be read is left out.
@@ -142,13 +143,13 @@ pub enum SetError {
         /// The version that is there now.
         current: u64,
     },
-    /// Another one is changing them; try again. Nothing was written.
+    /// Another process is changing the rules; try again. Nothing was written.
     #[error("{0} is locked by another change; try again")]
     Locked(String),
     /// `who` or `why` is empty or longer than 4096 bytes. Nothing was written.
     #[error("say {0}: 1 to 4096 bytes; every change is kept with who made it and why")]
     Remark(&'static str),
-    /// No such version in the history. Nothing was written.
+    /// The history has no such version. Nothing was written.
     #[error("the history has no version {0}")]
     UnknownVersion(u64),
     /// Reading or writing failed. Where writing had begun the change may have been made: look at the version that is
@@ -192,7 +193,7 @@ pub(crate) fn check_remarks(who: &str, why: &str) -> Result<(), SetError> {
     Ok(())
 }
 
-/// How a rollback's reason stands in the history.
+/// The reason of a rollback as the history shows it.
 pub(crate) fn rollback_reason(version: u64, why: &str) -> String {
     if why.is_empty() { String::new() } else { format!("rollback to version {version}: {why}") }
 }

@@ -2,15 +2,15 @@
 //!
 //! **Live rules** are one versioned document (TOML; `samples/rules.toml` describes every key): topics and
 //! queues, routes, limits and fuses, budgets, pacing.
-//! - [`Rules`](windfall_contract::rules::Rules) is a document that fits together; [`parse_rules`] is the only way from text to it. A document
-//!   that does not validate as a whole changes nothing (I6): the [`Refusal`] names every problem with its key,
-//!   its line, what was found and what is allowed.
-//! - [`LiveRules`] is the handle that everybody else holds: the rules that run now, swapped as a whole, with
+//! - [`Rules`](windfall_contract::rules::Rules) is a consistent document; [`parse_rules`] is the only way from text to
+//!   it. A document that does not validate as a whole changes nothing (I6): the [`Refusal`] names every problem with
+//!   its key, its line, what was found and what is allowed.
+//! - [`LiveRules`] is the handle that all other code holds: the rules that run now, swapped as a whole, with
 //!   the version and the refusals in its [`Status`].
 //! - [`FileSource`] watches a file for it and applies a change within 1 s. If the file goes away, what runs
 //!   goes on (I8). Another source offers its candidates to an [`Applier`] in the same way.
-//! - [`RulesStore`] changes the file for an operator: checked, whole, numbered, with who and why, and any
-//!   version can be rolled back to ([`ChangeRules`]).
+//! - [`RulesStore`] changes the file for an operator: each change is checked, atomic and numbered, with an actor and a
+//!   reason, and any version can be rolled back to ([`ChangeRules`]).
 //! - `etcd`, with the feature of that name, has source and store for rules in etcd, with a copy on disk for starts
 //!   without it. Both pass the suite of `windfall-conformance`.
 //!

@@ -12,8 +12,7 @@ use crate::status::RefusedVersion;
 use windfall_contract::rules::{DrainingTopic, Rules};
 
 /// A handle on the rules that run now. Cheap to clone; all clones see the same rules.
-///
-/// Whoever reads more than one field for one decision takes [`LiveRules::current`] once and keeps that `Arc`
+/// Code that reads more than one field for one decision takes [`LiveRules::current`] once and keeps that `Arc`
 /// for the decision, so that all of it comes from one version.
 #[derive(Debug, Clone)]
 pub struct LiveRules(Arc<Shared>);
@@ -25,7 +24,7 @@ struct Shared {
     record: Mutex<Record>,
 }
 
-/// What happened to candidates so far.
+/// The history of the candidates so far.
 #[derive(Debug, Default)]
 struct Record {
     applied_at_ms: Option<u64>,
@@ -70,7 +69,7 @@ pub struct Noted {
     pub text: String,
 }
 
-/// What became of a candidate that validates.
+/// The outcome of a candidate that validates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
     /// The candidate runs now.
@@ -191,7 +190,7 @@ impl Applier {
         }
     }
 
-    /// `None`: the candidate says what runs already.
+    /// Judges a candidate; `None` if it equals the rules that run already.
     fn judge(&self, candidate: &[u8], running: &Rules) -> Result<Option<Rules>, Refusal> {
         let known: Option<Vec<&str>> =
             self.known_brokers.as_ref().map(|known| known.iter().map(String::as_str).collect());

@@ -82,8 +82,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// Loads options: the file's values, over them the environment's, and the type's defaults where neither says
-/// anything. Without a path, the environment and the defaults alone.
+/// Loads options: the file's values, over them the environment's, and the type's defaults where neither sets a value.
+/// Without a path, the environment and the defaults alone.
 ///
 /// With the prefix `WINDFALL`, the variable `WINDFALL_SDK__LINGER_MS` sets the key `linger_ms` of the table
 /// `sdk`: one `_` after the prefix, two between levels, lower case in the file. A list or a table is written

@@ -22,7 +22,7 @@ use crate::findings::{Findings, join};
 use crate::nearest::{listed, nearest, shortened};
 use crate::refusal::{Fault, PROBLEMS_MAX};
 
-/// Where the values of one reading come from, and what becomes of failures.
+/// The origin of the values of one reading, and the handling of failures.
 pub(crate) struct Source<'s> {
     /// Bytes of the text. What starts behind it is a value that a variable of the environment set.
     pub(crate) text_bytes: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Source<'s> {
     pub(crate) findings: Option<&'s Findings<'s>>,
 }
 
-/// A value on its way into the type that is wanted.
+/// A value that is being read into the type that is wanted.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     item: Item<'a>,

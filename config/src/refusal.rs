@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::nearest::{listed, nearest, shortened};
 
-/// At most this many problems are told at once: enough to mend a document in one go, and bounded (I9).
+/// The number of problems that are reported at once, at most: enough to correct a document in one go, and bounded (I9).
 pub(crate) const PROBLEMS_MAX: usize = 50;
 
 /// A rules document that was refused as a whole (I6). Correct what it names and offer the document again;

@@ -1,18 +1,18 @@
-//! Which process runs which version of the rules: each one reports it beside the rules, where `windfall rules status`
-//! reads it.
+//! The version of the rules that each process runs: each process reports it beside the rules, where
+//! `windfall rules status` reads it.
 
 use serde::{Deserialize, Serialize};
 
-/// What a process reports this often.
+/// How often a process reports.
 pub const REPORT_EVERY_MS: u64 = 5_000;
-/// A process that has not reported for so long is silent: stopped, or cut off.
+/// The time without a report after which a process is silent: stopped, or cut off.
 pub const SILENT_AFTER_MS: u64 = 20_000;
-/// The report of a silent process is kept for so long.
+/// How long the report of a silent process is kept.
 pub(crate) const FORGET_AFTER_MS: u64 = 3_600_000;
-/// Letters of a name that reports are kept under.
+/// The letters of a name that reports are kept under, at most.
 const NAME_MAX: usize = 128;
 
-/// What one process says of the rules that it runs.
+/// The report of one process about the rules that it runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessStatus {
     /// The process, by a name that no other one has: role, machine and process id.
@@ -39,7 +39,7 @@ pub struct RefusedVersion {
 }
 
 impl ProcessStatus {
-    /// Of a process of this name, by what its rules have become.
+    /// The report of a process of this name, from the status of its rules.
     pub fn of(process: &str, status: &crate::Status, at_ms: u64) -> Self {
         Self {
             process: process.to_owned(),

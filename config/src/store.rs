@@ -1,4 +1,4 @@
-//! Changes a rules file with who and why, keeps every change, and rolls back.
+//! Changes a rules file with an actor and a reason, keeps every change, and rolls back.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
@@ -17,8 +17,8 @@ use crate::watch::read_bounded;
 const LOCK_TRIES: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
-/// A rules file with its history: `rules.toml`, `rules.toml.history/00000007.toml`, `rules.toml.lock`, and what processes
-/// report, in `rules.toml.status/`.
+/// A rules file with its history: `rules.toml`, `rules.toml.history/00000007.toml`, `rules.toml.lock`, and what
+/// processes report, in `rules.toml.status/`.
 ///
 /// Holds nothing open; several processes may have one on the same file.
 #[derive(Debug, Clone)]

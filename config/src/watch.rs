@@ -16,8 +16,8 @@ use crate::bounds::DOCUMENT_MAX_BYTES;
 use crate::live::{Applier, LiveRules};
 use crate::refusal::Refusal;
 
-/// After so many reads that differ a candidate is judged as it stands: a file that never rests must not hold
-/// up the 1 s in which a change is applied.
+/// The number of differing reads after which a candidate is judged as it is: a file that keeps changing must not delay
+/// a change beyond 1 s.
 const SETTLE_READS_MAX: u32 = 5;
 
 /// How a rules file is watched. The defaults apply a change well within a second, whatever the file system.
@@ -47,7 +47,7 @@ pub enum OpenError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         source: io::Error,
     },
     /// It does not validate, and there is no earlier version to go on with. Correct it.
@@ -63,7 +63,8 @@ pub enum OpenError {
     Thread(io::Error),
 }
 
-/// Owns the thread that watches a rules file. Dropped or closed, the thread ends and the rules stay as they are.
+/// Owns the thread that watches a rules file. When it is dropped or closed, the thread ends and the rules stay as they
+/// are.
 #[derive(Debug)]
 pub struct FileSource {
     stop: Arc<AtomicBool>,
@@ -155,7 +156,7 @@ struct Watch<C> {
     clock: C,
     options: WatchOptions,
     stop: Arc<AtomicBool>,
-    /// What was judged last, taken or not: judged once, however often it is read.
+    /// The content that was judged last, taken or not; it is judged once, however often it is read.
     seen: Vec<u8>,
     /// When the file was last looked at; 0 before the first time.
     looked_at_ms: u64,

@@ -1,5 +1,5 @@
-//! Where a connector may connect to: names that the operator lists, and public addresses alone unless a network is
-//! listed too.
+//! The hosts that a connector may connect to: names that the operator lists, and public addresses alone unless a
+//! network is listed too.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -117,7 +117,7 @@ fn same_v6(base: Ipv6Addr, address: Ipv6Addr, bits: u8) -> bool {
     (base.to_bits() ^ address.to_bits()).checked_shr(128 - u32::from(bits)).is_none_or(|rest| rest == 0)
 }
 
-/// Blocks that are nobody's on the public internet (IANA's special-purpose registry, multicast and reserved space).
+/// Blocks that belong to nobody on the public internet (IANA's special-purpose registry, multicast and reserved space).
 const SPECIAL_V4: [([u8; 4], u8); 16] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),

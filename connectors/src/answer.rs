@@ -1,4 +1,4 @@
-//! What a downstream's answer means. The table is in the crate's documentation.
+//! Reads a downstream's answer. The table of meanings is in the crate's documentation.
 
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
@@ -10,13 +10,13 @@ use windfall_proto::v1::{PayOutcome, PayReply};
 const RETRY_DEFAULT_MS: u64 = 100;
 /// The longest wait that a downstream may ask for: 10 minutes.
 const RETRY_MAX_MS: u64 = 600_000;
-/// Bytes of a reason that are kept.
+/// The bytes of a reason that are kept at most.
 const REASON_MAX_BYTES: usize = 512;
 
 /// Why an outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doubt {
-    /// No answer in time.
+    /// There was no answer in time.
     Timeout,
     /// The connection broke, or what came is not of the protocol.
     Broken,
@@ -49,7 +49,7 @@ impl<'a> From<&PayOrder<'a>> for OrderJson<'a> {
     }
 }
 
-/// What a downstream says happened.
+/// The outcome that a downstream reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
@@ -60,7 +60,7 @@ pub(crate) enum Outcome {
     Refused,
 }
 
-/// An answer, as JSON. Unknown fields are passed over.
+/// An answer, as JSON. Unknown fields are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AnswerJson {
     pub outcome: Outcome,

@@ -28,7 +28,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use windfall_contract::Clock;
 use windfall_contract::connector::PayAnswer;
 
-/// Addresses of a name that are tried, at most.
+/// The number of a name's addresses that are tried, at most.
 const ADDRESSES_MAX: usize = 8;
 
 /// No connection: nothing of a request was written, so nothing was paid by it.
@@ -49,7 +49,7 @@ pub(crate) enum DialError {
 }
 
 impl DialError {
-    /// Finds it behind what a client library made of it.
+    /// Finds this error among the causes of a client library's error.
     pub fn find<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e Self> {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -61,7 +61,7 @@ impl DialError {
         None
     }
 
-    /// What it means for an order: certainly not paid by this call.
+    /// The answer for an order: this call has certainly not paid it.
     pub fn answer(&self, pause_ms: u64) -> PayAnswer {
         match self {
             Self::Paused { after_ms } => PayAnswer::Busy { after_ms: *after_ms },
@@ -129,7 +129,7 @@ impl Inner {
         self.clock.wall_ms().saturating_add(i64::try_from(self.pause_ms).unwrap_or(i64::MAX)).max(1)
     }
 
-    /// Lets everybody through while connections succeed, and one probe a pause while they fail.
+    /// Lets every call through while connections succeed, and one probe per pause while they fail.
     fn pass(&self) -> Result<(), DialError> {
         let until_ms = self.paused_until_ms.load(Ordering::Relaxed);
         if until_ms == 0 {

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 /// Bytes of an answer's header list.
 const HEAD_MAX_BYTES: u32 = 16 << 10;
-/// A connection on which nothing comes is asked for a sign of life after so long, and closed when none comes.
+/// The time after which a silent connection is asked for a sign of life; it is closed when none comes.
 const PROBE_AFTER: Duration = Duration::from_secs(10);
 const PROBE_WAIT: Duration = Duration::from_secs(5);
 /// Bytes of a bearer key: 16 to 1,024.

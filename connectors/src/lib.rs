@@ -5,7 +5,7 @@
 //!   [`Connector`](windfall_contract::connector::Connector); the reward service has the guard around them: concurrency,
 //!   time-out, breaker.
 //! - [`signature`] is what a downstream checks: the exact text that is signed, and a function that verifies it.
-//! - [`AllowList`] says where a connector may connect to; it is held against the address of every connection.
+//! - [`AllowList`] says where a connector may connect to; it is checked for the address of every connection.
 //! - [`fake`] is a downstream to try one on.
 //! - [`Snapshot`] is what a connector counts.
 //!
@@ -39,12 +39,18 @@
 //! |---|---|---|---|
 //! | 200, 201 `paid` | `PAID` | `Paid` | credited |
 //! | 200, 201, 409 `already_paid`; 409 `paid` | `ALREADY_PAID` | `AlreadyPaid` | credited |
-//! | 200, 201, 4xx, 5xx `busy`; 429 or 503 with `retry-after` and no JSON of ours | `BUSY` | `Busy` | asked again, not before the wait; never counts against the order |
+//! | 200, 201, 4xx, 5xx `busy`; 429 or 503 with `retry-after` and no JSON of ours | `BUSY` | `Busy` | asked again, not
+//! before the wait; never counts against the order |
 //! | 200, 201, 4xx, 5xx `retry` | `RETRY` | `Retry` | asked again; counts as a failed grant |
 //! | 200, 201, 4xx `refused` with a reason | `REFUSED` with a reason | `Refused` | final: archived, budget freed |
-//! | no connection (name not resolved, address not allowed, refused, no TLS, not within `connect_timeout_ms`) | the same | `Retry` | asked again; nothing was sent, so nothing was paid |
+//! | no connection (name not resolved, address not allowed, refused, no TLS, not within `connect_timeout_ms`) | the
+//! same | `Retry` | asked again; nothing was sent, so nothing was paid |
 //! | the next `pause_ms` after that | the same | `Busy` | asked again; one connection at a time tries |
-//! | everything else: other statuses, 2xx without our JSON, redirects, another order's answer, contradictions (500 `paid`), a refusal without a reason, more than 64 KiB, compressed, a head over 16 KiB, a connection that broke after the request, no whole answer within `timeout_ms` | `UNSPECIFIED`, any status (`UNAVAILABLE` too: a server may say it after the work), larger than 64 KiB, as HTTP | `Unknown` | asked again with the same order number, as long as it takes; its budget stays reserved |
+//! | everything else: other statuses, 2xx without our JSON, redirects, another order's answer, contradictions (500
+//! `paid`), a refusal without a reason, more than 64 KiB, compressed, a head over 16 KiB, a connection that broke after
+//! the request, no whole answer within `timeout_ms` | `UNSPECIFIED`, any status (`UNAVAILABLE` too: a server may say it
+//! after the work), larger than 64 KiB, as HTTP | `Unknown` | asked again with the same order number, as long as it
+//! takes; its budget stays reserved |
 //!
 //! Only `paid`, `already_paid` and `refused` end an order. A refusal must be the truth for good: if the order was
 //! ever paid, the answer is `already_paid`. An order that was paid with another user, type or amount is `refused`.

@@ -1,4 +1,4 @@
-//! What a connector counts. An operator's exporter reads a [`Snapshot`].
+//! The counters of a connector. An operator's exporter reads a [`Snapshot`].
 
 use crate::answer::Doubt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,7 +68,7 @@ impl Snapshot {
 /// A histogram of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Latency {
-    /// Calls a bucket, not cumulated; the bounds are [`LATENCY_BOUNDS_MS`].
+    /// The calls in each bucket, not cumulated; the bounds are [`LATENCY_BOUNDS_MS`].
     pub buckets: [u64; LATENCY_BOUNDS_MS.len() + 1],
     /// The sum of all times, in µs.
     pub sum_us: u64,

@@ -1,4 +1,4 @@
-//! How connectors are set up, and their files read.
+//! The options of connectors, and the reading of their files.
 
 use crate::allow::BadEntry;
 use crate::signature::BadKey;
@@ -43,24 +43,24 @@ pub struct GrpcOptions {
     pub wire: WireOptions,
 }
 
-/// What both kinds have: times, sizes and TLS.
+/// The options that both kinds have: times, sizes and TLS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WireOptions {
-    /// Resolving, connecting and the TLS handshake take so long at most, in ms, 1 to 60,000. Default 500. Keep it
+    /// The time-out of resolving, connecting and the TLS handshake together, in ms, 1 to 60,000. Default 500. Keep it
     /// below the connector's `timeout_ms` in the reward service: what is given up while connecting is certainly
     /// not paid, which a time-out of the whole call cannot say.
     pub connect_timeout_ms: u64,
-    /// A call takes so long at most, with the answer's body, in ms, 1 to 600,000. Default 10,000. The reward service
+    /// The time-out of a call with the answer's body, in ms, 1 to 600,000. Default 10,000. The reward service
     /// gives up by its own `timeout_ms`, which is shorter as a rule.
     pub timeout_ms: u64,
-    /// After a connection failed none is tried for so long, in ms, 0 to 60,000. Default 500. Orders wait meanwhile,
-    /// which counts against none of them; one connection at a time then tries.
+    /// The pause after a failed connection before another is tried, in ms, 0 to 60,000. Default 500. Orders wait
+    /// meanwhile, which counts against none of them; one connection at a time then tries.
     pub pause_ms: u64,
     /// Idle connections that are kept, 0 to 1,024. Default 64. HTTP only; gRPC has one connection. Connections in
     /// use are as many as calls, which the reward service limits.
     pub idle_max: usize,
-    /// Idle connections are closed after so long, in ms, 1 to 3,600,000. Default 30,000; should be less than the
+    /// The time after which idle connections are closed, in ms, 1 to 3,600,000. Default 30,000; should be less than the
     /// downstream's own.
     pub idle_ms: u64,
     /// A PEM file of the authorities that may vouch for the downstream. Default: the system's.

@@ -1,4 +1,4 @@
-//! The operator's URL: where to connect, and what an order's path is.
+//! The operator's URL: the host to connect to, and the path of an order.
 
 use crate::allow::AllowList;
 use crate::options::SetupError;

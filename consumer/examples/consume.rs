@@ -1,4 +1,4 @@
-//! How fast a consumer drains the embedded broker when the grant does nothing: `cargo run --release -p
+//! Measures how fast a consumer drains the embedded broker when the grant does nothing: `cargo run --release -p
 //! windfall-consumer --example consume [EVENTS [PACK]]`, 8,000,000 events in records of 256 by default.
 #![allow(clippy::cast_precision_loss)]
 
@@ -61,7 +61,7 @@ fn rules() -> Rules {
     }
 }
 
-/// Fills the topic with `events` events, `pack` a record, two types in turn.
+/// Fills the topic with `events` events, `pack` per record, of two types in turn.
 fn fill(broker: &EmbeddedBroker, events: u32, pack: u32) -> Result<(), Box<dyn Error>> {
     let producer = broker.producer("rain", Arc::new(Nothing))?;
     let mut payload = Vec::new();

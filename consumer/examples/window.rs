@@ -1,5 +1,5 @@
-//! What a record costs in the window, in time and in memory: `cargo run --release -p windfall-consumer --example
-//! window`.
+//! Measures what a record costs in the window, in time and in memory:
+//! `cargo run --release -p windfall-consumer --example window`.
 #![allow(clippy::cast_precision_loss)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,11 +1,11 @@
-//! Events that were asked for and not decided. They wait in their lane, in place, and are asked for again under the same
-//! order number: nothing is copied for it, and a time-out is no reason to give up.
+//! Events that were asked for and not decided. They wait in place, in their lane, and are asked for again under the
+//! same order number: nothing is copied for it, and a time-out is no reason to give up.
 
 use crate::in_flight::{InFlightTable, Key};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Events of one record with the same past.
+/// Events of one record with the same number of failed grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UndecidedEvents {
     pub key: Key,
@@ -18,7 +18,7 @@ pub(crate) struct UndecidedEvents {
 pub(crate) struct AskAgain {
     due: VecDeque<UndecidedEvents>,
     due_events: u64,
-    /// By the time at which they may be asked for; the second number keeps the order in which they came.
+    /// The events by the time at which they may be asked for; the second number keeps the order in which they came.
     later: BTreeMap<(u64, u64), UndecidedEvents>,
     later_events: u64,
     came: u64,
@@ -45,7 +45,7 @@ impl AskAgain {
         self.came += 1;
     }
 
-    /// Makes due whose time has come; returns how many events are due.
+    /// Makes events due whose time has come; returns how many events are due.
     pub fn make_due(&mut self, now_ns: u64) -> u64 {
         while let Some(first) = self.later.first_entry().filter(|first| first.key().0 <= now_ns) {
             let undecided = first.remove();
@@ -56,7 +56,7 @@ impl AskAgain {
         self.due_events
     }
 
-    /// Cuts at most `most` of the events that are due, those first that became due first.
+    /// Cuts at most `most` of the due events, in the order in which they became due.
     pub fn cut(&mut self, most: u64) -> Vec<UndecidedEvents> {
         let mut left = most;
         let mut out = Vec::new();
@@ -106,12 +106,12 @@ impl AskAgain {
         self.later.first_key_value().map(|(&(at_ns, _), _)| at_ns).filter(|_| self.due.is_empty())
     }
 
-    /// Events that are due, as of the last [`make_due`](Self::make_due).
+    /// The number of events that are due, as of the last [`make_due`](Self::make_due).
     pub fn due_events(&self) -> u64 {
         self.due_events
     }
 
-    /// All events that wait.
+    /// The number of all events that wait.
     pub fn events(&self) -> u64 {
         self.due_events + self.later_events
     }

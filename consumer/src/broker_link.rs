@@ -12,7 +12,7 @@ use windfall_contract::broker::{
 
 const POLL_PAUSE_MIN_NS: u64 = 100 * NS_PER_MS;
 const POLL_PAUSE_MAX_NS: u64 = 2_000 * NS_PER_MS;
-/// How long the turn may still take that is under way when the loop ends.
+/// How long a turn that is under way when the loop ends may still take.
 const LAST_TURN_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same where the loop is started again with the same source: a commit and a poll.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(6);
 pub(crate) type Source = Box<dyn Consumer>;
 type Turning = Pin<Box<dyn Future<Output = (Source, Turned)> + Send>>;
 
-/// What to do in a turn.
+/// The work of one turn.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub pauses: Vec<(u32, Epoch, bool)>,
@@ -34,23 +34,23 @@ pub(crate) struct Plan {
     pub commit_timeout: Duration,
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Debug)]
 pub(crate) struct Turned {
     pub commits: Vec<Commit>,
     pub finished: Vec<Position>,
     pub committed: Result<(), CommitError>,
     pub polled: Option<Result<Polled, PollError>>,
-    /// When the poll began. The broker counted us as alive then, or later; never earlier.
+    /// When the poll began. The broker counted this member as alive then, or later; never earlier.
     pub polled_ns: u64,
     pub polled_wall_ms: i64,
-    /// Partitions of the topic.
+    /// The number of the topic's partitions.
     pub partitions: u32,
     /// Whether the broker may delete records before they are read.
     pub may_delete_unread: bool,
 }
 
-/// How the leave-taking went.
+/// How leaving the group went.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     pub committed: bool,
@@ -63,7 +63,7 @@ pub(crate) struct BrokerLink {
     turning: Option<Turning>,
     clock: Clock,
     acks: Acks,
-    /// No poll begins before, and how long that pause is.
+    /// The time before which no poll begins, and the length of that pause.
     poll_at_ns: u64,
     poll_pause_ns: u64,
 }
@@ -148,7 +148,7 @@ async fn turn(mut source: Source, plan: Plan, clock: Clock) -> (Source, Turned) 
     for (partition, epoch, paused) in pauses {
         source.pause(partition, epoch, paused);
     }
-    // Dropped half way, none, some or all of it is stored; saying it again is harmless.
+    // If this is dropped half way, none, some or all of it is stored; repeating it is harmless.
     let settling = settle(&mut source, &commits, &finished);
     let committed = match tokio::time::timeout(commit_timeout, settling).await {
         Ok(done) => done,

@@ -1,4 +1,4 @@
-//! Runs a future whose panic is an answer and not the end of its task.
+//! Runs a future and returns its panic as a value, so that its task does not end.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-/// What a panic said.
+/// The message of a panic.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it panicked: {0}")]
 pub(crate) struct Panicked(pub String);

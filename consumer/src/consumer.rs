@@ -1,4 +1,4 @@
-//! Starting, watching and draining a consumer.
+//! Starts, watches and drains a consumer.
 
 use crate::dispatch::Dispatch;
 use crate::drain::{DrainAsked, DrainReport};
@@ -24,8 +24,8 @@ pub struct ConsumerHandle {
 #[error("the consumer's loop ended: {0}")]
 pub struct Crashed(pub String);
 
-/// Starts a consumer as a task of the current tokio runtime. A panic of its loop ends it; [`Supervisor`](crate::Supervisor)
-/// starts it again.
+/// Starts a consumer as a task of the current tokio runtime. A panic of its loop ends it;
+/// [`Supervisor`](crate::Supervisor) starts it again.
 ///
 /// # Panics
 /// Outside a tokio runtime.
@@ -41,14 +41,14 @@ pub fn spawn(parts: Parts, options: Options) -> ConsumerHandle {
 }
 
 impl ConsumerHandle {
-    /// Its numbers.
+    /// Its counters.
     pub fn stats(&self) -> &Arc<ConsumerStats> {
         &self.stats
     }
 
     /// Stops fetching, finishes what is in flight, writes back at half of `deadline` what is not finished by then,
-    /// commits, and leaves the group. Ends at `deadline`, plus at most seven seconds for commit and leave-taking.
-    /// Keep the requeue sink and the rewards open until it returns.
+    /// commits, and leaves the group. Ends at `deadline`, plus at most seven seconds for the commit and leaving the
+    /// group. Keep the requeue sink and the rewards open until it returns.
     ///
     /// # Errors
     /// [`Crashed`]: the loop had ended before.

@@ -6,7 +6,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use windfall_contract::rules::Pacing;
 
-/// Holds no more than one lane does (I9), and beyond that what was fetched already and has nowhere else to wait.
+/// The delay queue. It holds no more than one lane does (I9), and beyond that what was fetched already and has nowhere
+/// else to wait.
 #[derive(Debug, Default)]
 pub(crate) struct DelayQueue {
     due: BinaryHeap<Reverse<(u64, Key)>>,
@@ -36,12 +37,12 @@ impl DelayQueue {
         self.bytes += record.payload.len() as u64;
     }
 
-    /// Whether more waits than may.
+    /// Whether more waits than the bounds allow.
     pub fn is_overfull(&self, pacing: &Pacing) -> bool {
         self.events > u64::from(pacing.lane_events_max) || self.bytes > pacing.lane_bytes_max
     }
 
-    /// A record that waits here goes elsewhere; its key is passed over later.
+    /// Forgets a record that waits here and goes elsewhere; its key is skipped later.
     pub fn forget(&mut self, record: &InFlightRecord) {
         self.records = self.records.saturating_sub(1);
         self.events = self.events.saturating_sub(u64::from(record.uncut));

@@ -2,8 +2,8 @@
 //!
 //! One task does everything for a topic but the grants themselves, so nothing here is locked and an event costs a
 //! cut of the record's bytes. Each turn: take in what has come (answers, outcomes, polled records), look at
-//! deadlines and due times, let the lanes pass, write back what has to go back, and start the next turn with the
-//! broker if there is room, something to commit, or a sign of life to give.
+//! deadlines and due times, let the lanes pass, requeue what has to go back, and start the next turn with the broker if
+//! there is room, something to commit, or a sign of life to give.
 
 pub(crate) mod restart;
 
@@ -55,11 +55,11 @@ pub(crate) struct Dispatch {
     flow: Flow,
     replay: Replay,
     drain: Drain,
-    /// What a loop before this one left behind when it panicked.
+    /// The records that an earlier loop left behind when it panicked.
     probation: Probation,
     /// Polled records that were not taken in yet, the one that is being taken in first.
     arriving: VecDeque<InRecord>,
-    /// Assignments are being changed: after a panic just now nobody knows which of them are in force.
+    /// Whether assignments are being changed: after a panic at this moment it is not known which of them are in force.
     is_reassigning: bool,
     swept_ns: u64,
     looked_ns: u64,
@@ -131,8 +131,9 @@ impl Dispatch {
             }
             let wake = Duration::from_nanos(self.wake_ns(now_ns).saturating_sub(now_ns));
             tokio::select! {
-                // In this order, so that a simulation with the same seed takes the same way. Nobody starves: each turn
-                // takes in all answers that are there.
+                // In this order, so that a simulation with the same seed takes the same steps. No branch starves: each
+                // turn takes in
+                        // all answers that are there.
                 biased;
                 deadline = drain_asked.asked() => self.drain.begin(deadline, self.clock.monotonic_ns()),
                 turned = self.broker.ended() => self.turned(turned),
@@ -191,7 +192,8 @@ impl Dispatch {
         flow.send_back_closed_lanes();
     }
 
-    /// What time brings: deadlines, due records, bounds that follow the limits, partitions that do not move.
+    /// Handles what depends on time: deadlines, due records, bounds that follow the limits, partitions that do not
+    /// move.
     fn sweep(&mut self, now_ns: u64) {
         if self.drain.begins_to_write_back(now_ns) {
             self.flow.send_all_back(now_ns);
@@ -201,7 +203,7 @@ impl Dispatch {
         self.flow.release_due(now_ns);
         if now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS {
             self.looked_ns = now_ns;
-            // Frozen, the share is none for now: what waits in the lanes stays there.
+            // While the session is frozen, the share is none: what waits in the lanes stays there.
             if !self.liveness.is_frozen() {
                 self.set_bounds();
             }
@@ -212,7 +214,7 @@ impl Dispatch {
         }
     }
 
-    /// Looks whether our session is over; see [`Liveness`].
+    /// Checks whether the session is over; see [`Liveness`].
     fn is_frozen(&mut self, now_ns: u64) -> bool {
         let change = self.liveness.look(now_ns, self.clock.wall_ms());
         if change == Some(SessionChange::Frozen { had_begun: true }) {
@@ -220,7 +222,7 @@ impl Dispatch {
             tracing::warn!(topic = %self.topic, "not polled within the session time-out: nothing is admitted");
         }
         if change.is_some() {
-            // I5: another instance may have our partitions, so other topics of this process must not count them.
+            // I5: another instance may own these partitions, so other topics of this process must not count them.
             // The lanes keep their bounds meanwhile, and so what waits in them.
             self.set_owned(now_ns);
         }
@@ -230,7 +232,7 @@ impl Dispatch {
         self.liveness.is_frozen()
     }
 
-    /// Tells the limiter what we own, as far as we know.
+    /// Tells the limiter how many partitions this consumer owns, as far as it knows.
     fn set_owned(&mut self, now_ns: u64) {
         let owned = u32::try_from(self.flow.partitions.len()).unwrap_or(u32::MAX);
         self.stats.partitions.set(owned.into());
@@ -278,7 +280,8 @@ impl Dispatch {
                 self.flow.partitions.committed(&turned.commits);
             }
             Err(error) => {
-                // What is still ours is committed with the next turn; what has gone is read again by its owner.
+                // Partitions that are still owned are committed with the next turn; the others are read again by their
+                // owner.
                 self.stats.commits_failed.add(1);
                 self.flow.table.tell_again(turned.finished);
                 tracing::warn!(topic = %self.topic, %error, "the commit failed, it is repeated");
@@ -335,7 +338,7 @@ impl Dispatch {
             self.set_owned(now_ns);
             self.set_bounds();
         }
-        // After the changes, before the records: what we own counts again when we know what it is.
+        // After the changes, before the records: partitions count again once it is known which are owned.
         self.is_frozen(now_ns);
         self.flow.pace.polled(records);
         self.stats.records_fetched.add(records as u64);
@@ -354,6 +357,10 @@ impl Dispatch {
     fn wake_ns(&self, now_ns: u64) -> u64 {
         let is_idle = self.flow.is_empty() && !self.drain.is_under_way();
         let mut wake_ns = now_ns + if is_idle { IDLE_WAKE_NS } else { BUSY_WAKE_NS };
+        if self.liveness.is_frozen() {
+            // Nothing may go, whatever waits.
+            return wake_ns;
+        }
         for at_ns in self.flow.lanes.iter().filter_map(|lane| lane.wants_to_go_ns()) {
             wake_ns = wake_ns.min(at_ns.max(now_ns + NS_PER_MS));
         }
@@ -362,7 +369,7 @@ impl Dispatch {
 
     /// Commits what is finished and leaves the group.
     pub async fn leave(mut self) -> DrainReport {
-        // I5: before the broker gives our partitions to another.
+        // I5: before the broker gives the partitions to another member.
         self.membership.disown();
         let flow = &mut self.flow;
         if let Some(turned) = self.broker.last_turn().await {

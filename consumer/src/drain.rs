@@ -1,4 +1,4 @@
-//! The end of a consumer: finish what is in flight, write back what does not finish, leave by a deadline.
+//! The end of a consumer: it finishes what is in flight, requeues what does not finish, and leaves by a deadline.
 
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -15,7 +15,7 @@ pub struct DrainReport {
 }
 
 impl DrainReport {
-    /// Nothing was left and nothing is in doubt.
+    /// Whether nothing was left and nothing is uncertain.
     pub const fn is_clean(&self) -> bool {
         self.unfinished_records == 0 && self.committed && self.closed
     }
@@ -26,12 +26,12 @@ impl DrainReport {
 pub(crate) struct DrainAsked(Option<oneshot::Receiver<Duration>>);
 
 impl DrainAsked {
-    /// Asked by whoever holds the sender.
+    /// A drain that the holder of the sender asks for.
     pub fn by(receiver: oneshot::Receiver<Duration>) -> Self {
         Self(Some(receiver))
     }
 
-    /// Waits for the deadline that comes with the question, which is asked once at most. Cancel-safe.
+    /// Waits for the request and returns its deadline; a drain is requested once at most. Cancel-safe.
     pub async fn asked(&mut self) -> Duration {
         if let Some(receiver) = &mut self.0 {
             let asked = receiver.await;

@@ -1,6 +1,5 @@
-//! The way of a record through the parts: from its delivery to its lane, into a grant call, and until it is settled.
-//!
-//! Each part owns the state of one rule and returns what it has decided; this file hands the decisions on.
+//! The path of a record through the parts: from its delivery to its lane, into a grant call, and until it is settled.
+//! Each part owns the state of one rule and returns its decisions; this file passes them on.
 
 use crate::archive::{Archive, ArchiveAnswer, ArchiveEnd, ArchiveItem};
 use crate::delay_queue::DelayQueue;
@@ -27,11 +26,14 @@ use windfall_contract::rewards::{GrantReply, Rejection, RetryReason};
 use windfall_contract::rules::Rules;
 use windfall_limiter::Limiter;
 
-/// Records in flight, of whatever state, beyond which nothing is fetched.
+/// The number of records in flight, in whatever state, at which nothing more is fetched.
 const RECORDS_IN_FLIGHT_MAX: usize = 1 << 18;
-/// What was not decided is asked for again no sooner than this.
+/// The least wait before an event that was not decided is asked for again.
 const ASK_AGAIN_MIN_MS: u64 = 5;
-/// What stands for an answer that did not come.
+/// The number of an event's own time-outs that are asked for again in place. A downstream at its limit lets some calls
+/// time out now and then, and has paid most of them when it is asked again.
+const TIMEOUTS_IN_PLACE: u32 = 3;
+/// The reply that stands for an answer which did not come.
 const NO_ANSWER: GrantReply = GrantReply::Retry { after_ms: 0, reason: RetryReason::StoreUnavailable };
 
 /// The parts that a record passes through.
@@ -60,8 +62,8 @@ impl Flow {
         self.partitions.assign(partition, epoch, next_offset, now_ns);
     }
 
-    /// Commits what is finished and forgets the rest: the next owner is given it again, and what we have under
-    /// way for it is harmless (I1) and has no effect on any window.
+    /// Commits what is finished and forgets the rest: the next owner is delivered it again. Calls in flight for it are
+    /// harmless (I1) and have no effect on any window.
     pub fn revoked(&mut self, partition: u32, epoch: Epoch) {
         // The window first: from here on its tickets do nothing.
         if !self.partitions.revoke(partition, epoch) {
@@ -81,7 +83,7 @@ impl Flow {
         }
     }
 
-    /// Takes a record into its window, if its partition is ours.
+    /// Takes a record into its window, if its partition is owned.
     pub fn deliver(&mut self, record: &InRecord) -> Option<Ticket> {
         let own = self.partitions.under(record.partition, record.epoch)?;
         let ticket = own.deliver(record.offset);
@@ -91,7 +93,7 @@ impl Flow {
         ticket.ok()
     }
 
-    /// Takes in a record that is in its window, if its partition is still ours.
+    /// Takes in a record that is in its window, if its partition is still owned.
     pub fn take_in(&mut self, record: InRecord, ticket: Ticket, now_ns: u64, wall_ms: i64) {
         let InRecord { partition, epoch, offset, payload, .. } = record;
         handles(Stage::Arrival, &payload);
@@ -113,7 +115,8 @@ impl Flow {
             cut_at: 0,
             uncut: 0,
             open: 1,
-            is_undecided: false,
+            undecided_since_ns: None,
+            undecided_at_ns: 0,
             is_overdue: false,
         };
         match head {
@@ -154,7 +157,8 @@ impl Flow {
             cut_at: 0,
             uncut: 0,
             open: 1,
-            is_undecided: false,
+            undecided_since_ns: None,
+            undecided_at_ns: 0,
             is_overdue: false,
         };
         let key = self.table.insert(in_flight);
@@ -165,8 +169,8 @@ impl Flow {
         key
     }
 
-    /// Decides where a record waits. Whatever is to become of it, it does not happen before it is due: what was
-    /// sent back with a delay must not spin through the queue.
+    /// Decides where a record waits. Nothing is done with it before it is due: a record that was requeued with a delay
+    /// must not spin through the queue.
     fn place(&mut self, key: Key, head: &RecordHead<'_>, now_ns: u64, wall_ms: i64) {
         let Some(record) = self.table.get_mut(key) else { return };
         if head.failures > self.rules.pacing.max_failures {
@@ -183,11 +187,11 @@ impl Flow {
         let early_ms = early_ms.min(longest_ms);
         let latest_ms = wall_ms.saturating_add(i64::try_from(longest_ms).unwrap_or(i64::MAX));
         if record.not_before_ms > latest_ms {
-            // Nobody sets such a time, but for a clock that is ahead.
+            // Only a clock that is ahead sets such a time.
             record.not_before_ms = latest_ms;
             self.stats.not_before_clamped.add(1);
         }
-        // A record that is not due goes back once at most: as a copy it waits here, and the fetch waits with it.
+        // A record that is not due is requeued once at most: a copy waits here, and the fetch waits with it.
         let has_room = self.delay_queue.has_room_for(record, early_ms, &self.rules.pacing);
         if has_room || head.attempt > 0 || !self.lanes.can_any_flow(now_ns) {
             return self.delay_queue.enter(key, record, early_ms, now_ns);
@@ -196,7 +200,7 @@ impl Flow {
         self.send_back(key, Cause::NotDue);
     }
 
-    /// Lets go what is due.
+    /// Releases the records that are due.
     pub fn release_due(&mut self, now_ns: u64) {
         while let Some(key) = self.delay_queue.pop_due(&mut self.table, now_ns) {
             self.is_due(key, now_ns);
@@ -251,7 +255,7 @@ impl Flow {
 
 /// Grants: from the lanes to the reward service and back.
 impl Flow {
-    /// Lets every lane pass what it may, by priority.
+    /// Lets every lane pass as many events as it may, by priority.
     pub fn pump(&mut self, may_gather: bool, now_ns: u64) {
         for rank in 0..self.lanes.len() {
             let at = self.lanes.ranked(rank);
@@ -259,7 +263,7 @@ impl Flow {
         }
     }
 
-    /// Lets one batch of a lane pass; says whether another may follow.
+    /// Lets one batch of a lane pass; returns whether another may follow.
     fn pass(&mut self, at: usize, may_gather: bool, now_ns: u64) -> bool {
         let pacing = &self.rules.pacing;
         let Some(admission) = self.lanes.admit(at, pacing, may_gather, &self.limiter, now_ns) else {
@@ -294,13 +298,15 @@ impl Flow {
             false => Fault::Unknown,
         };
         self.lanes[call.lane].call_ended(call.events.len() as u64, call.is_probe, now_ns);
-        self.lanes.answered(call.lane, answer, now_ns);
+        self.lanes.answered(call.lane, answer, call.began_ns, now_ns);
+        let is_timeout_own = are_most_decided(&replies, call.events.len());
         let mut all = Tally::default();
         for (segment, range) in call.segments() {
             // I3: only a record that is still waiting for this answer is settled by it.
             match segment.key.filter(|&key| self.table.get(key).is_some()) {
                 Some(key) => {
-                    let part = Part { key, failures: segment.failures, lane: call.lane, fault };
+                    let (failures, lane) = (segment.failures, call.lane);
+                    let part = Part { key, failures, lane, fault, is_timeout_own };
                     self.settle(
                         &part,
                         &call.events[range.clone()],
@@ -346,15 +352,18 @@ impl Flow {
         }
     }
 
-    /// An event goes back only if its own grant has failed; any other waits in its lane and is asked for again. Only
-    /// failed grants lead to the archive, however often the event was asked for. A time-out of all is an outage, and no
-    /// failed grant; a downstream that says no to all has failed the grants, but it is the same for each copy.
+    /// Decides what follows a grant that was not decided. An event is requeued only if its own grant has failed; any
+    /// other waits in its lane and is asked for again. Only failed grants lead to the archive, however often the event
+    /// was asked for. Where most of a call times out, the downstream is away or overloaded, and no grant has failed: the
+    /// event may be paid, and a requeued copy would be one more payment to ask for. Where a few time out, each is asked
+    /// for again in place before it is requeued. If the downstream refuses all of them, the grants have failed, but a
+    /// requeued copy would fare no better.
     fn retry(&mut self, part: &Part, event: &Bytes, after_ms: u64, reason: RetryReason, now_ns: u64) {
         let Some(record) = self.table.get_mut(part.key) else { return };
         let (has_failed, goes_back) = match (reason, part.fault) {
             (RetryReason::DownstreamRetry, fault) => (true, fault != Fault::OfTheType),
-            (RetryReason::DownstreamTimeout, fault) => {
-                (fault == Fault::OfTheEvent, fault == Fault::OfTheEvent)
+            (RetryReason::DownstreamTimeout, _) => {
+                (part.is_timeout_own, part.is_timeout_own && part.failures >= TIMEOUTS_IN_PLACE)
             }
             _ => (false, false),
         };
@@ -377,7 +386,12 @@ impl Flow {
             self.count_requeued(Some(part.lane), Cause::Failed, 1);
             return self.retries.push(&metadata, after_ms, part.key, event.clone());
         }
-        record.is_undecided = true;
+        // What the downstream was not asked for waits for its turn there, as at a limit.
+        record.undecided_since_ns = match reason {
+            RetryReason::DownstreamBusy => None,
+            _ => record.undecided_since_ns.or(Some(now_ns)),
+        };
+        record.undecided_at_ns = now_ns;
         self.stats.undecided.add(1);
         let delay_ms = if has_failed { delay_ms(pacing, failures) } else { ASK_AGAIN_MIN_MS };
         let at_ns = now_ns.saturating_add(after_ms.max(delay_ms).saturating_mul(NS_PER_MS));
@@ -392,22 +406,33 @@ struct Part {
     failures: u32,
     lane: usize,
     fault: Fault,
+    /// Most of what the downstream was asked for by the call was decided, so a time-out is the event's own.
+    is_timeout_own: bool,
 }
 
-/// Whose fault it is when the grant of an event is not decided.
+/// Whether most of what a downstream was asked for by a call of so many events was decided.
+fn are_most_decided(replies: &[GrantReply], events: usize) -> bool {
+    let replies = &replies[..replies.len().min(events)];
+    let decided = replies.iter().filter(|reply| reply.is_final()).count();
+    let failed =
+        |reply: &&GrantReply| matches!(reply, GrantReply::Retry { reason, .. } if reason.is_failure());
+    decided > replies.iter().filter(failed).count()
+}
+
+/// The cause of a grant that is not decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// Others of its type are decided.
+    /// The event: others of its type are decided.
     OfTheEvent,
-    /// Nothing of its type is decided, for several calls.
+    /// The type: several calls in a row have decided nothing of it.
     OfTheType,
-    /// Nothing of its type was decided by this call.
+    /// Unknown: this call decided nothing of its type.
     Unknown,
 }
 
-/// Back to a queue, or to the archive.
+/// Requeues, and the archive.
 impl Flow {
-    /// Writes back what of a record has not been cut yet.
+    /// Requeues the events of a record that have not been cut yet.
     pub fn send_back(&mut self, key: Key, cause: Cause) {
         let Some(events) = self.cut_rest(key) else { return };
         let Some(record) = self.table.get(key) else { return };
@@ -427,7 +452,7 @@ impl Flow {
         events.into_iter().for_each(|event| self.retries.push(&metadata, 0, key, event));
     }
 
-    /// Writes back all that waits in a lane.
+    /// Requeues all that waits in a lane.
     fn send_lane_back(&mut self, at: usize, cause: Cause) {
         for key in self.lanes[at].waiting(&self.table) {
             self.send_back(key, cause);
@@ -437,7 +462,7 @@ impl Flow {
         }
     }
 
-    /// Writes back what waits in lanes that are closed.
+    /// Requeues what waits in lanes that are closed.
     pub fn send_back_closed_lanes(&mut self) {
         for at in 0..self.lanes.len() {
             if let Some(cause) = self.lanes.why_closed(at) {
@@ -446,14 +471,14 @@ impl Flow {
         }
     }
 
-    /// Writes back all that waits in the delay queue.
+    /// Requeues all that waits in the delay queue.
     pub fn send_delayed_back(&mut self, cause: Cause) {
         for key in self.delay_queue.take_all(&self.table) {
             self.send_back(key, cause);
         }
     }
 
-    /// Takes in an answer about events that go back.
+    /// Takes in an answer about requeued events.
     pub fn retried(&mut self, answer: RetryAnswer, now_ns: u64) {
         self.retries.take_in(answer, now_ns);
         for (key, events) in self.retries.take_stored() {
@@ -477,7 +502,7 @@ impl Flow {
         self.table.settle(item.key, 1);
     }
 
-    /// The archive did not take it in time: it goes back to a queue, and is archived when it comes again.
+    /// Requeues an item that the archive did not take in time; it is archived when it is delivered again.
     fn archive_later(&mut self, item: ArchiveItem) {
         let Some(record) = self.table.get(item.key) else { return };
         self.stats.count_requeued(Cause::Deadline, 1);
@@ -493,7 +518,7 @@ impl Flow {
         self.retries.push(&metadata, 0, item.key, item.failed.payload);
     }
 
-    /// Archives what of a record has not been cut yet.
+    /// Archives the events of a record that have not been cut yet.
     fn archive_rest(&mut self, key: Key, rejection: Rejection) {
         if let Some(events) = self.cut_rest(key) {
             self.archive_events(key, events, rejection);
@@ -508,7 +533,7 @@ impl Flow {
         }
     }
 
-    /// Cuts what of a record has not been cut yet, wherever it waits; `None` where nothing is left.
+    /// Cuts the remaining events of a record, wherever it waits; `None` where none is left.
     fn cut_rest(&mut self, key: Key) -> Option<Vec<Bytes>> {
         self.leave_place(key);
         let record = self.table.get_mut(key).filter(|record| record.uncut > 0)?;
@@ -533,16 +558,16 @@ impl Flow {
     }
 }
 
-/// What the loop asks of all parts together.
+/// The questions of the loop to all parts together.
 impl Flow {
-    /// Gives to the sink and to the archive what may go there.
+    /// Sends to the requeue sink and to the archive what may go there.
     pub fn send_off(&mut self, now_ns: u64, wall_ms: impl FnOnce() -> i64) {
         let pacing = &self.rules.pacing;
         self.retries.turn(pacing, now_ns, wall_ms);
         self.archive.turn(&self.table, pacing.deadline_ms, now_ns);
     }
 
-    /// How many records to fetch.
+    /// The number of records to fetch.
     pub fn records_to_fetch(&self, now_ns: u64) -> usize {
         let pacing = &self.rules.pacing;
         let is_full = self.is_table_full()
@@ -559,7 +584,7 @@ impl Flow {
         self.table.len() >= RECORDS_IN_FLIGHT_MAX || self.table.bytes() >= bytes_max
     }
 
-    /// Nothing is in flight and nothing goes back.
+    /// Whether nothing is in flight and nothing is being requeued.
     pub fn is_empty(&self) -> bool {
         self.table.len() == 0 && self.retries.is_empty()
     }
@@ -590,7 +615,7 @@ enum Stage {
     WriteBack,
 }
 
-/// Nothing, but under test.
+/// Does nothing, except under test.
 #[cfg(not(feature = "sabotage"))]
 #[inline]
 const fn handles(_: Stage, _: &Bytes) {}

@@ -1,4 +1,5 @@
-//! The grant calls in flight: what was asked, of which records, and who still waits for the answer.
+//! The grant calls in flight: the events that were asked for, their records, and which records still wait for the
+//! answer.
 
 use crate::in_flight::{InFlightTable, Key};
 use crate::lane::{Lane, Segment};
@@ -28,7 +29,7 @@ pub(crate) struct GrantCall {
     pub events: Arc<Vec<Bytes>>,
     segments: Vec<Segment>,
     pub began_ns: u64,
-    /// The only call of a type whose last call has decided nothing.
+    /// Whether it is the only call of a type whose last call has decided nothing.
     pub is_probe: bool,
     task: AbortHandle,
 }
@@ -42,7 +43,7 @@ pub(crate) struct Overdue {
     pub events: Vec<Bytes>,
 }
 
-/// What a call's answers amount to.
+/// The summary of a call's answers.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub credited: u64,
@@ -98,8 +99,8 @@ impl GrantCalls {
         self.tasks.try_join_next_with_id()
     }
 
-    /// The call that has ended, with its replies; none where the call decided nothing. `None` for a call that was
-    /// given up, to which nobody listens any more (I3).
+    /// The call that has ended, with its replies; none where the call decided nothing. `None` for a call that was given
+    /// up, whose answer is not waited for any more (I3).
     pub fn take(&mut self, ended: CallEnd) -> Option<(GrantCall, Vec<GrantReply>)> {
         let (serial, replies) = match ended {
             Ok((_, answer)) => answer,
@@ -115,8 +116,8 @@ impl GrantCalls {
         self.in_flight.remove(&serial).map(|call| (call, replies))
     }
 
-    /// Takes the events of overdue records out of their calls: their answers are no longer waited for. A call that
-    /// nobody waits for is cancelled, and leaves its room to others; such calls are returned too.
+    /// Takes the events of overdue records out of their calls: their answers are no longer waited for. A call that no
+    /// record waits for is cancelled, and leaves its room to others; such calls are returned too.
     pub fn give_up_overdue(&mut self, table: &InFlightTable) -> (Vec<Overdue>, Vec<GrantCall>) {
         let mut overdue = Vec::new();
         let mut ended = Vec::new();
@@ -151,7 +152,7 @@ impl GrantCalls {
         calls.flat_map(|call| call.segments.iter().filter_map(|segment| segment.key)).collect()
     }
 
-    /// Gives up the calls that began at `before_ns` or earlier: nobody knows what became of their events (I1), so they
+    /// Gives up the calls that began at `before_ns` or earlier: the outcome of their events is not known (I1), so they
     /// are to be asked for again.
     pub fn give_up_unanswered(&mut self, before_ns: u64) -> Vec<GrantCall> {
         let unanswered = self.in_flight.iter().filter(|(_, call)| call.began_ns <= before_ns);

@@ -1,9 +1,11 @@
-//! Head of line: which records go back at their deadline because they stand in the way of others, and which wait on.
+//! Head-of-line blocking: decides which records are requeued at their deadline because they hold up others, and which
+//! wait on.
 //!
 //! A record that waits is not copied for its age. It goes back only where something else flows meanwhile, so that it
 //! holds up the commits of work that is done: while its type is granted nothing and another type is, or while its own
-//! grant is not decided and others of its type are. What waits for its turn at the limit of a type that flows stays. In
-//! an outage nothing flows, so all of it stays, and a call that nobody answers is given up and repeated in place.
+//! grant is asked for and not decided, and others of its type are. A record that waits for its turn at the limit of a
+//! type that flows, or at a downstream without room, stays. In an outage nothing flows, so all of it stays, and a call
+//! that is not answered is given up and repeated in place.
 //!
 //! A window that can take no more would stop all types of its partition: then the oldest records go back, whatever they
 //! wait for, if any type could flow.
@@ -19,7 +21,7 @@ use crate::units::NS_PER_MS;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What was found once for all records of one look.
+/// The facts that hold for all records of one look.
 struct Scene {
     /// Records that wait for the answer to a call which is older than the deadline.
     unanswered: HashSet<Key>,
@@ -29,6 +31,9 @@ struct Scene {
     /// What flows has done so since then at least.
     flows_ns: u64,
 }
+
+/// A call that was given up still holds its order numbers for a moment: asked at once, its own repeat would find them busy.
+const UNDECIDED_REST_NS: u64 = 50 * NS_PER_MS;
 
 impl Flow {
     /// Looks at the records and calls whose deadline is over.
@@ -83,27 +88,30 @@ impl Flow {
         if is_full && self.lanes.can_any_flow(now_ns) {
             return true;
         }
-        // A record without a lane is on its way to the archive; every type is another one.
+        // A record without a lane is being archived; every type counts as another one.
         let at = record.lane.unwrap_or(usize::MAX);
         let own = record.lane.is_some_and(|at| {
             let health = &self.lanes[at].health;
             health.has_decided_since(record.since_ns) && health.flows_since(scene.flows_ns)
         });
+        // It was asked for then and lately. What waits for its turn to be asked for again does not fail.
+        let is_undecided = record.undecided_since_ns.is_some_and(|since_ns| since_ns <= scene.flows_ns)
+            && record.undecided_at_ns > scene.flows_ns;
         match own {
-            true => record.is_undecided || scene.unanswered.contains(&key),
+            true => is_undecided || scene.unanswered.contains(&key),
             false => self.lanes.does_another_flow(at, record.since_ns, scene.flows_ns, now_ns),
         }
     }
 
-    /// The record waits on, for another deadline.
+    /// Lets the record wait on, for another deadline.
     fn hold_on(&mut self, key: Key, now_ns: u64) {
         let Some(record) = self.table.get_mut(key) else { return };
         record.held_since_ns = now_ns;
         self.partitions.work_begins(record.position.partition, key);
     }
 
-    /// Writes back all of these records that is not settled: what was not asked for yet, what waits to be asked for
-    /// again, and what is in calls. The order number makes a second grant harmless (I1).
+    /// Requeues all events of these records that are not settled: those not asked for yet, those that wait to be asked
+    /// for again, and those in calls. The order number makes a second grant harmless (I1).
     fn send_records_back(&mut self, keys: Vec<Key>, cause: Cause, now_ns: u64) {
         if keys.is_empty() {
             return;
@@ -127,7 +135,7 @@ impl Flow {
             self.send_asked_back(part.lane, UndecidedEvents { key, failures, events }, cause);
         }
         for call in ended {
-            // Nobody waits for its answer, so it says nothing about those who were to give it.
+            // No record waits for its answer, so it says nothing about the service that was to give it.
             self.lanes[call.lane].call_ended(call.events.len() as u64, call.is_probe, now_ns);
         }
     }
@@ -145,20 +153,22 @@ impl Flow {
         asked.events.into_iter().for_each(|event| self.retries.push(&metadata, 0, asked.key, event));
     }
 
-    /// Nobody has answered this call by the deadline: its events are asked for again.
+    /// Asks again for the events of a call that was not answered by the deadline.
     fn ask_again_for(&mut self, call: &GrantCall, now_ns: u64) {
         let lane = &mut self.lanes[call.lane];
         lane.call_ended(call.events.len() as u64, call.is_probe, now_ns);
         if !lane.health.has_decided_since(call.began_ns) {
-            lane.answered(CallAnswer::ServiceAway, now_ns);
+            lane.answered(CallAnswer::ServiceAway, call.began_ns, now_ns);
         }
         for (segment, range) in call.segments() {
             let Some(record) = segment.key.and_then(|key| self.table.get_mut(key)) else { continue };
-            record.is_undecided = true;
+            record.undecided_since_ns.get_or_insert(now_ns);
+            record.undecided_at_ns = now_ns;
             let Some(key) = segment.key else { continue };
             let events = call.events[range].to_vec();
             self.stats.undecided.add(events.len() as u64);
-            lane.ask_all_again(UndecidedEvents { key, failures: segment.failures, events }, now_ns);
+            let undecided = UndecidedEvents { key, failures: segment.failures, events };
+            lane.ask_all_again(undecided, now_ns + UNDECIDED_REST_NS);
         }
     }
 }

@@ -12,14 +12,14 @@ use windfall_proto::wire::{Malformed, Reader, Value};
 #[derive(Debug)]
 pub(crate) struct InFlightRecord {
     pub position: Position,
-    /// `None` only under sabotage.
+    /// The ticket; `None` only under sabotage.
     pub ticket: Option<Ticket>,
     pub payload: Bytes,
     /// Its lane; `None` for a record that never gets to one (it is malformed or of an unknown type).
     pub lane: Option<usize>,
     pub attempt: u32,
     pub failures: u32,
-    /// As the record says; 0 once it is due.
+    /// The due time in the record's head; 0 once it is due.
     pub not_before_ms: i64,
     /// Since when its own work is under way: its arrival, or when it was due if that came later.
     pub since_ns: u64,
@@ -29,13 +29,15 @@ pub(crate) struct InFlightRecord {
     pub place: Place,
     /// Where in the payload the first event stands that was not cut yet.
     pub cut_at: usize,
-    /// Events that were not cut yet.
+    /// The number of events that were not cut yet.
     pub uncut: u32,
-    /// Events that are not settled yet. The record is finished at 0.
+    /// The number of events that are not settled yet. The record is finished at 0.
     pub open: u32,
-    /// Events of it were asked for and not decided, and wait in place.
-    pub is_undecided: bool,
-    /// It is past its deadline: whatever happens to it next, it goes back to a queue.
+    /// Since when events of it were asked for and not decided, and wait in place.
+    pub undecided_since_ns: Option<u64>,
+    /// When that was last found out.
+    pub undecided_at_ns: u64,
+    /// Whether it is past its deadline: whatever happens to it next, it is requeued.
     pub is_overdue: bool,
 }
 
@@ -46,7 +48,7 @@ pub(crate) enum Place {
     Lane,
     /// They wait in the delay queue.
     DelayQueue,
-    /// None are left, or they are on their way to a queue or to the archive.
+    /// None are left, or they are being requeued or archived.
     Gone,
 }
 
@@ -101,14 +103,14 @@ impl InFlightTable {
         self.finished.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The broker did not hear of these records, so it is told again.
+    /// Notes that the broker did not learn of these records, so that it is told again.
     pub fn tell_again(&mut self, untold: Vec<Position>) {
         if let Some(finished) = &mut self.finished {
             finished.extend(untold);
         }
     }
 
-    /// How many finished records the broker was not told of yet.
+    /// The number of finished records that the broker was not told of yet.
     pub fn finished(&self) -> usize {
         self.finished.as_ref().map_or(0, Vec::len)
     }
@@ -154,8 +156,8 @@ impl InFlightTable {
         self.slots.len() - self.free.len()
     }
 
-    /// Bytes of all records in flight, wherever they are: in lanes, in the delay queue, in calls, on their way to
-    /// a queue or to the archive.
+    /// Bytes of all records in flight, wherever they are: in lanes, in the delay queue, in calls, being requeued or
+    /// being archived.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -174,7 +176,7 @@ impl InFlightTable {
         (0_u32..).zip(&self.slots).filter_map(key).collect()
     }
 
-    /// So many events of a record are settled. The last one finishes the record; says whether it did.
+    /// Settles `events` events of a record. The last one finishes the record; returns whether it did.
     #[inline]
     pub fn settle(&mut self, key: Key, events: u32) -> bool {
         let Some(record) = self.get_mut(key) else { return false };
@@ -215,7 +217,8 @@ pub(crate) mod tests {
             cut_at: 0,
             uncut: 0,
             open: 1,
-            is_undecided: false,
+            undecided_since_ns: None,
+            undecided_at_ns: 0,
             is_overdue: false,
         }
     }

@@ -11,16 +11,16 @@ use std::sync::Arc;
 use windfall_contract::rules::{Fuse, Pacing, TypeLimit};
 use windfall_limiter::{Fuse as LimiterFuse, Limiter, TypeId, Wait};
 
-/// A limited lane asks again no later than this: limits and shares may change meanwhile.
+/// The longest time until a limited lane asks again: limits and shares may change meanwhile.
 const ASK_MAX_NS: u64 = 1_000 * NS_PER_MS;
-/// A limited lane asks again no sooner than this, so that grants come in batches; it asks sooner where its burst
+/// The least time until a limited lane asks again, so that grants come in batches; it asks sooner where its burst
 /// would overflow meanwhile.
 const ASK_EVERY_NS: u64 = 2 * NS_PER_MS;
-/// How soon a lane asks again of whose type nothing may pass.
+/// How soon a lane asks again if nothing of its type may pass.
 const ASK_SHUT_AGAIN_NS: u64 = 50 * NS_PER_MS;
-/// Fewer events than a batch wait at most so long behind a call of the same lane for more to come.
+/// How long fewer events than a batch wait at most, behind a call of the same lane, for more to come.
 const GATHER_NS: u64 = 2 * NS_PER_MS;
-/// Events in one call of a type whose last call has decided nothing.
+/// The number of events in one call of a type whose last call has decided nothing.
 const PROBE_EVENTS: u32 = 16;
 
 /// The lane of one bonus type.
@@ -28,44 +28,44 @@ const PROBE_EVENTS: u32 = 16;
 pub(crate) struct Lane {
     pub name: Arc<str>,
     pub id: TypeId,
-    /// `None` once the rules no longer have the type.
+    /// The type's rule; `None` once the rules no longer have the type.
     pub rule: Option<TypeLimit>,
     pub stats: Arc<TypeStats>,
     queue: VecDeque<Key>,
-    /// Events that wait and were not asked for yet.
+    /// The number of events that wait and were not asked for yet.
     events: u64,
     /// Events that wait to be asked for again.
     again: AskAgain,
     /// Bytes of the records that wait.
     bytes: u64,
-    /// What the type may pass within `hold_max`: the fetch follows this bound.
+    /// The number of events that the type may pass within `hold_max`; the fetch follows this bound.
     pub bound_events: u64,
-    /// What may wait here at all.
+    /// The number of events that may wait here at most.
     most_events: u64,
     most_bytes: u64,
     pub health: TypeHealth,
     is_probing: bool,
     /// Whether events of the type may come with the topic, by the rules.
     pub may_come: bool,
-    /// Events in grant calls.
+    /// The number of events in grant calls.
     pub granting: u64,
     calls: u32,
-    /// Neither the limiter nor the downstream is asked before.
+    /// The time before which neither the limiter nor the downstream is asked.
     pub ask_at_ns: u64,
-    /// Where fewer events than a batch wait behind a call: since when.
+    /// Since when fewer events than a batch have waited behind a call; `None` where none do.
     gathering_since_ns: Option<u64>,
     /// The least time between two questions to the limiter.
     ask_every_ns: u64,
     /// When events last passed, or came to an empty lane.
     pub passed_ns: u64,
-    /// The limiter has let pass less than there was, when it was asked last.
+    /// Whether the limiter let fewer events pass than there were, when it was last asked.
     pub is_limited: bool,
 }
 
 /// A part of a record in a grant call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
-    /// `None` once its events were requeued: then the answer is not waited for.
+    /// The record's key; `None` once its events were requeued, so that the answer is not waited for.
     pub key: Option<Key>,
     pub events: u32,
     /// Failed grants of these events before this call.
@@ -103,7 +103,7 @@ impl Lane {
         self.rule.map_or(Fuse::Closed, |rule| rule.fuse)
     }
 
-    /// Why a record goes back that this lane does not hold.
+    /// Why a record is requeued that this lane does not hold.
     pub fn why_not_held(&self) -> Cause {
         if self.fuse() == Fuse::Closed { Cause::Limit } else { Cause::Fuse }
     }
@@ -121,7 +121,7 @@ impl Lane {
                 && self.bytes + record.payload.len() as u64 <= self.most_bytes
     }
 
-    /// Whether as much waits as may.
+    /// Whether the lane is full.
     pub fn is_full(&self) -> bool {
         self.waiting_events() >= self.most_events || self.bytes >= self.most_bytes
     }
@@ -168,7 +168,7 @@ impl Lane {
         self.bytes += record.payload.len() as u64;
     }
 
-    /// A record that waits here goes elsewhere; its key is passed over later.
+    /// Forgets a record that waits here and goes elsewhere; its key is skipped later.
     pub fn forget(&mut self, record: &InFlightRecord) {
         self.events = self.events.saturating_sub(u64::from(record.uncut));
         self.bytes = self.bytes.saturating_sub(record.payload.len() as u64);
@@ -186,7 +186,11 @@ impl Lane {
         if askable == 0 || now_ns < self.ask_at_ns || is_shut || self.is_probing {
             return 0;
         }
-        let wanted = u32::try_from(askable).unwrap_or(batch).min(batch);
+        let room = self.room_to_come_back();
+        let wanted = u32::try_from(askable.min(room)).unwrap_or(batch).min(batch);
+        if wanted == 0 {
+            return 0;
+        }
         if self.health.is_suspect() {
             return wanted.min(PROBE_EVENTS);
         }
@@ -197,7 +201,16 @@ impl Lane {
         wanted
     }
 
-    /// The limiter was asked for `wanted` events and let `granted` of them pass.
+    /// The number of events that may go into further calls, as far as it matters how the last ones went. The end of a call makes room.
+    const fn room_to_come_back(&self) -> u64 {
+        // A probe goes even while calls are in flight that began before the type became suspect.
+        match self.health.is_suspect() {
+            true => u64::MAX,
+            false => self.health.events_max().saturating_sub(self.granting),
+        }
+    }
+
+    /// Notes that the limiter was asked for `wanted` events and let `granted` of them pass.
     pub fn was_answered(&mut self, wanted: u32, granted: u32, now_ns: u64) {
         self.gathering_since_ns = None;
         self.is_limited = granted < wanted;
@@ -206,8 +219,8 @@ impl Lane {
         }
     }
 
-    /// Waits as the limiter says: however long it takes, what waits stays here. Only a fuse that diverts sends it back:
-    /// then says so.
+    /// Waits as the limiter says: however long it takes, what waits stays here. Only a fuse that diverts sends it back;
+    /// the return value says so.
     pub fn wait(&mut self, wait: Wait, limiter: &Limiter, now_ns: u64) -> Option<Cause> {
         let wait_ns = match wait {
             Wait::For(wait) => u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX).min(ASK_MAX_NS),
@@ -253,7 +266,8 @@ impl Lane {
         (out, segments)
     }
 
-    /// A grant call of so many events begins; says whether it is a probe, the only call while its type is suspect.
+    /// Notes that a grant call of `events` events begins; returns whether it is a probe, the only call while its type
+    /// is suspect.
     pub fn call_begins(&mut self, events: u64, now_ns: u64) -> bool {
         self.granting += events;
         self.calls += 1;
@@ -262,7 +276,7 @@ impl Lane {
         self.is_probing
     }
 
-    /// A grant call of so many events was answered or given up.
+    /// Notes that a grant call of `events` events was answered or given up.
     pub fn call_ended(&mut self, events: u64, is_probe: bool, now_ns: u64) {
         self.granting -= events;
         self.calls -= 1;
@@ -271,19 +285,19 @@ impl Lane {
     }
 
     /// A call was answered, or given up. Where nothing at all was decided the type is asked for less often.
-    pub fn answered(&mut self, answer: CallAnswer, now_ns: u64) {
-        let wait_ns = self.health.answered(answer, now_ns);
+    pub fn answered(&mut self, answer: CallAnswer, began_ns: u64, now_ns: u64) {
+        let wait_ns = self.health.answered(answer, began_ns, now_ns);
         if wait_ns > 0 {
             self.ask_at_ns = self.ask_at_ns.max(now_ns + wait_ns);
         }
     }
 
-    /// An event that was not decided stays here, and is asked for again at `at_ns` or later.
+    /// Keeps an event that was not decided; it is asked for again at `at_ns` or later.
     pub fn ask_again(&mut self, key: Key, failures: u32, event: Bytes, at_ns: u64) {
         self.again.push_one(key, failures, event, at_ns);
     }
 
-    /// Events that nobody has answered for stay here, and are asked for again.
+    /// Keeps events for which no answer came; they are asked for again.
     pub fn ask_all_again(&mut self, unanswered: UndecidedEvents, now_ns: u64) {
         self.again.push(unanswered, now_ns);
     }
@@ -303,7 +317,7 @@ impl Lane {
         self.queue.iter().copied().filter(|&key| waits(table, key)).collect()
     }
 
-    /// Frees the keys of records that went elsewhere (I9): while nothing passes here none is passed over. There is
+    /// Frees the keys of records that went elsewhere (I9): while nothing passes here, no dead key is skipped. There is
     /// at least one event for each record that is alive.
     pub fn compact(&mut self, table: &InFlightTable) {
         if self.queue.len() > 1024 && self.queue.len() as u64 > 2 * self.events {
@@ -313,7 +327,7 @@ impl Lane {
 
     /// When it is worth asking for it again; `None` where nothing waits or nothing may pass by itself.
     pub fn wants_to_go_ns(&self) -> Option<u64> {
-        if self.fuse() != Fuse::Closed || self.is_probing {
+        if self.fuse() != Fuse::Closed || self.is_probing || self.room_to_come_back() == 0 {
             return None;
         }
         let gathered_ns = self.gathering_since_ns.map_or(0, |since_ns| since_ns + GATHER_NS);
@@ -322,7 +336,7 @@ impl Lane {
         at_ns.map(|at_ns| at_ns.max(self.ask_at_ns).max(gathered_ns))
     }
 
-    /// Bounds it: what may wait here, and what its type may pass within `hold_max`.
+    /// Sets the lane's bounds: how much may wait here, and how much its type may pass within `hold_max`.
     pub fn set_bounds(&mut self, pacing: &Pacing, may_pass_per_s: f64) {
         let most = u64::from(pacing.lane_events_max);
         self.most_events = most;

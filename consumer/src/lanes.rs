@@ -5,7 +5,7 @@
 //!   bytes. What a full lane cannot take is held beyond them if no other type could flow, and the fetch waits; it goes
 //!   back only where it would block a type that could.
 //! - Order: lanes are served by priority, so what the global bucket has goes to cash first; across the topics of a
-//!   process the limiter sees to it.
+//!   process the limiter ensures it.
 //! - Grants in flight: half of `in_hand_max` is shared by all lanes, the other half is split into a part for each,
 //!   so a type whose downstream hangs leaves the others theirs.
 
@@ -22,13 +22,13 @@ use windfall_limiter::{Limiter, Now};
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     all: Vec<Lane>,
-    /// Indices by priority.
+    /// The lanes' indices, sorted by priority.
     by_priority: Vec<usize>,
     service: ServiceHealth,
     last_found: usize,
 }
 
-/// What became of a record that asked to come into its lane.
+/// The result of a record's entry into its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// It waits there.
@@ -39,7 +39,7 @@ pub(crate) enum Entry {
     Closed(Cause),
 }
 
-/// What the limiter says to a lane.
+/// The limiter's answer to a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Admission {
     /// Events that may be cut off its front.
@@ -51,7 +51,7 @@ pub(crate) struct Admission {
 }
 
 impl Lanes {
-    /// Takes over the types of new rules. Lanes stay for types that went, so that what waits there finds its way.
+    /// Takes over the types of new rules. Lanes of types that are gone stay, so that what waits there is still handled.
     pub fn apply(
         &mut self,
         rules: &Rules,
@@ -138,10 +138,11 @@ impl Lanes {
         Some(Admission { granted, may_ask_again: granted == wanted, send_rest_back })
     }
 
-    /// Takes in what the answer to a call of a lane says about those who gave it.
-    pub fn answered(&mut self, at: usize, answer: CallAnswer, now_ns: u64) {
+    /// Takes in what the answer to a call of a lane, which began at `began_ns`, says about the reward
+    /// service and the downstream.
+    pub fn answered(&mut self, at: usize, answer: CallAnswer, began_ns: u64, now_ns: u64) {
         self.service.answered(answer, now_ns);
-        self.all[at].answered(answer, now_ns);
+        self.all[at].answered(answer, began_ns, now_ns);
     }
 
     /// Looks for calls that are not answered. A type whose last calls had been answered until then is a reason to doubt
@@ -158,7 +159,7 @@ impl Lanes {
         self.service.is_up(now_ns) && self.all[at].can_flow(now_ns)
     }
 
-    /// Whether any type could.
+    /// Whether any type could flow now.
     pub fn can_any_flow(&self, now_ns: u64) -> bool {
         (0..self.all.len()).any(|at| self.can_flow(at, now_ns))
     }
@@ -222,7 +223,7 @@ impl Lanes {
         self.all.iter_mut().for_each(|lane| lane.compact(table));
     }
 
-    /// Events that a lane may have in further calls.
+    /// The number of events that a lane may have in further calls.
     fn room_to_grant(&self, at: usize, in_flight_max: u32) -> u64 {
         let (most, lanes) = (u64::from(in_flight_max), self.all.len().max(1) as u64);
         let own = most / (2 * lanes);

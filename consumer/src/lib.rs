@@ -1,11 +1,10 @@
-//! Drains a topic: reads its records, grants their events as fast as the limits allow, and commits how far it is.
+//! Drains a topic: reads its records, grants their events as fast as the limits allow, and commits its position.
 //!
 //! This crate is for the role `consumer` of the binary, which calls [`spawn`] once per topic. It is not the place
 //! that knows what a grant does (that is the reward service), which queue an event goes back to (that is the
 //! [`RequeueSink`]), or when a delayed event fires (a record that is not due waits here for a while and otherwise goes
 //! round through its queue). It knows brokers and rewards by their contracts alone.
-//!
-//! # The way of a record
+//! # The path of a record
 //! 1. **Fetch.** A poll brings as many records as the lanes can take; see *Pace*.
 //! 2. **Window** ([`window`]). The record gets a ticket. The committed offset of a partition never passes a
 //!    record whose ticket is not finished (I3), and the ticket is finished when each of its events is credited,
@@ -14,11 +13,10 @@
 //!    lanes.
 //! 4. **Grant.** Lanes are served by priority. What the limiter admits is cut off the front, in parts of a record
 //!    where it must be, and granted in batches across records, in several calls at a time.
-//! 5. **Settle.** Events are settled one by one. An event that was not decided waits in its lane and is asked for again.
-//!    Only an event whose own grant failed goes back to a queue: with attempt + 1, failures + 1 and a delay that
+//! 5. **Settle.** Events are settled one by one. An event that was not decided waits in its lane and is asked for
+//!    again. Only an event whose own grant failed goes back to a queue: with attempt + 1, failures + 1 and a delay that
 //!    doubles. Events with the same past travel together, so requeued records stay packed.
-//!
-//! # Who owns which rule
+//! # The owner of each rule
 //! Each file owns the state of one rule and returns what it has decided; none reaches into another. `flow` hands a
 //! record from one to the next, and `dispatch` is the loop around it.
 //!
@@ -55,23 +53,24 @@
 //!   at once, and so is what waited in the lane.
 //! - **Head of line.** A record whose own work is older than `deadline` goes back if it holds up work that is done: if
 //!   its type is granted nothing while another one is, or if its own grant is not decided while others of its type are.
-//!   The late answer is not waited for (the order number makes a second grant harmless), and a call to which nobody
-//!   listens is cancelled. A window that can take no more gives back its oldest records if any type could flow.
+//!   The late answer is not waited for (the order number makes a second grant harmless), and a call whose answer no
+//!   record waits for is cancelled. A window that can take no more gives back its oldest records if any type could
+//!   flow.
 //! - **Pace.** A lane that is a quarter of the topic or more holds the fetch back when it has what passes within
 //!   `hold_max`. A partition that holds nothing but records for such a lane is paused. When a limit, a fuse or a
 //!   downstream holds the lane back, and another type that could flow has nothing left to do, the fetch goes on: into
 //!   memory up to `lane_events_max` and `lane_bytes_max`, and beyond them the overflow is requeued, at most
 //!   `churn_per_s` records per second and each once per its delay. When copies come round and nothing else comes
 //!   with them, the next look comes half a minute later.
-//! - **Due times.** A record that is not due is not written back for its age. It goes back once at most, where the delay
-//!   queue is full and a type could flow. A due time further ahead than any delay (`requeue_delay_max`, or ten minutes
-//!   where a downstream asks for more) was set by a wrong clock: it is brought back to that bound, and counted.
+//! - **Due times.** A record that is not due is not written back for its age. It goes back once at most, where the
+//!   delay queue is full and a type could flow. A due time further ahead than any delay (`requeue_delay_max`, or ten
+//!   minutes where a downstream asks for more) was set by a wrong clock: it is brought back to that bound, and counted.
 //! - **In flight.** At most `in_hand_max` events are in calls; half of that number is split among the types, so a type
 //!   whose downstream hangs leaves the others their part.
-//! - **Fleet** ([`SharedLimiter`]). The share of each limit is the partitions owned ÷ those of all topics that the rules
-//!   name, draining ones too; for two minutes after a change of the topics, the smaller part counts. It is lowered before a
-//!   revoked partition can go. An instance that has not polled within the session time-out admits nothing, and its
-//!   partitions no longer count for the other topics of its process.
+//! - **Fleet** ([`SharedLimiter`]). The share of each limit is the partitions owned ÷ those of all topics that the
+//!   rules name, draining ones too; for 15 seconds after a change of the topics, the smaller part counts. It is
+//!   lowered before a revoked partition can go. An instance that has not polled within the session time-out admits
+//!   nothing, and its partitions no longer count for the other topics of its process.
 //! - **Priority across topics.** While the global limit is short, the limiter that all topics of a process share serves
 //!   the lower priority number first, whichever topic asks. A type that waits longer than 200 ms gets one event in 20
 //!   of those that pass before it.
@@ -82,8 +81,7 @@
 //! flight are let in again in groups that each further panic halves. A record that is alone in flight at two panics is
 //! archived whole, with the reason `quarantined`, and the others go on. After [`Options::panics_max`] panics in a row
 //! without progress the supervisor gives up, and its process should end.
-//!
-//! # What if we die here?
+//! # What a crash leaves
 //! Everything in memory is a copy of something uncommitted: after a crash it is delivered again and granted
 //! again under its order number. What goes back is stored before its original is finished, so a crash between the
 //! two leaves both, never none. Nothing else is kept on disk but the spill log.
@@ -107,7 +105,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Start, watch and drain; whoever wires a process brings the [`Parts`]:
+//! Start, watch and drain; the code that wires a process supplies the [`Parts`]:
 //!
 //! ```
 //! use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Whether the broker still counts us as alive.
+//! Whether the broker still counts this consumer as alive.
 //!
 //! An instance that was stopped past its session time-out may have lost its partitions without knowing. It admits
 //! nothing before it has polled again, or the fleet's limit would be spent twice (I5). The wall clock is a second
@@ -7,7 +7,7 @@
 use crate::units::NS_PER_MS;
 use std::time::Duration;
 
-/// When we last gave a sign of life, and whether that is too long ago.
+/// The time of the last sign of life, and whether that is too long ago.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     session_timeout_ms: u64,
@@ -16,15 +16,15 @@ pub(crate) struct Liveness {
     is_frozen: bool,
 }
 
-/// How [`Liveness::look`] found the session changed.
+/// A change of the session that [`Liveness::look`] has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionChange {
-    /// It is over: nothing may be admitted. Before the first poll it has not begun.
+    /// The session is over: nothing may be admitted. Before the first poll it has not begun.
     Frozen {
-        /// It had begun, so this is worth a report.
+        /// Whether it had begun, so that this is worth a report.
         had_begun: bool,
     },
-    /// We have polled again.
+    /// The consumer has polled again.
     Thawed,
 }
 
@@ -33,12 +33,12 @@ impl Liveness {
         Self { session_timeout_ms, polled: None, is_frozen: false }
     }
 
-    /// A poll that began at this time has succeeded.
+    /// Notes that a poll which began at this time has succeeded.
     pub fn polled(&mut self, began_ns: u64, began_wall_ms: i64) {
         self.polled = Some((began_ns, began_wall_ms));
     }
 
-    /// Looks at the clocks; says what has changed since the last look.
+    /// Looks at the clocks; returns what has changed since the last look.
     pub fn look(&mut self, now_ns: u64, wall_ms: i64) -> Option<SessionChange> {
         let limit_ms = self.session_timeout_ms;
         let is_frozen = self.polled.is_none_or(|(polled_ns, polled_wall_ms)| {
@@ -55,7 +55,7 @@ impl Liveness {
         })
     }
 
-    /// As the last look found it.
+    /// Whether the session was over at the last look.
     pub fn is_frozen(&self) -> bool {
         self.is_frozen
     }

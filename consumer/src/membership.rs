@@ -6,19 +6,19 @@ use windfall_contract::Clock;
 use windfall_limiter::Now;
 
 /// One consumer's entry with the process's limiter. It is withdrawn when this is dropped, also when the loop is
-/// cancelled or panics: what the process no longer does it must not count on.
+/// cancelled or panics: partitions that it no longer reads must not count.
 #[derive(Debug)]
 pub(crate) struct Membership {
     limiter: Arc<SharedLimiter>,
     member: Member,
     topic: Arc<str>,
-    /// Partitions of the topic.
+    /// The number of the topic's partitions.
     of: u32,
     clock: Clock,
 }
 
 impl Membership {
-    /// Joins; nothing is owned yet.
+    /// Joins the limiter; no partition is owned yet.
     pub fn join(limiter: Arc<SharedLimiter>, topic: Arc<str>, of: u32, clock: Clock) -> Self {
         let member = limiter.join();
         let new = Self { limiter, member, topic, of, clock };
@@ -26,7 +26,7 @@ impl Membership {
         new
     }
 
-    /// The topic has so many partitions; says whether that is a change.
+    /// Notes the number of the topic's partitions; returns whether that is a change.
     pub fn topic_has(&mut self, partitions: u32) -> bool {
         std::mem::replace(&mut self.of, partitions) != partitions
     }

@@ -6,22 +6,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Finished records are committed this often: 1 to 60,000. Default 100: what a crash makes us read again.
+    /// Finished records are committed this often: 1 to 60,000. Default 100. What was not committed is read again after
+    /// a crash.
     pub commit_every_ms: u64,
-    /// The broker gives our partitions away when we have not polled for so long: 100 to 600,000. Default 10,000.
-    /// Nothing is admitted when the last poll is older than this. Set it to what the broker's client has.
+    /// The time without a poll after which the broker gives this member's partitions away: 100 to 600,000. Default
+    /// 10,000. Nothing is admitted when the last poll is older than this. Set it to the value of the broker's client.
     pub session_timeout_ms: u64,
-    /// Records of one poll at most: 1 to 10,000. Default 512.
+    /// The number of records in one poll at most: 1 to 10,000. Default 512.
     pub fetch_records_max: usize,
-    /// Bytes of one poll at most: 64 KiB to 64 MiB. Default 4 MiB.
+    /// The number of bytes in one poll at most: 64 KiB to 64 MiB. Default 4 MiB.
     pub fetch_bytes_max: usize,
     /// Records that a full lane or a full delay queue may send back to the queues per second: 1 to 100,000. Default
-    /// 1,000. Beyond it the fetch slows down: better late than a broker that is busy with our leftovers.
+    /// 1,000. Beyond it the fetch slows down: a late event is better than a broker that is busy with requeued copies.
     pub churn_per_s: u64,
     /// Panics of the loop in a row, without progress between them, after which the supervisor gives up: 1 to 1,000.
     /// Default 10.
     pub panics_max: u32,
-    /// Seeds the jitter of delays. Default 0; give each instance its own. It is no option of a file.
+    /// Seeds the jitter of delays. Default 0; give each instance its own. It cannot be set in a file.
     #[serde(skip)]
     pub jitter_seed: u64,
 }

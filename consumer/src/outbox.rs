@@ -1,4 +1,4 @@
-//! Packs events that go back to a queue: events of one type with the same past travel as one record.
+//! Packs requeued events: events of one type with the same attempts, failures and due time are sent as one record.
 
 use crate::in_flight::Key;
 use crate::requeue::RequeueRecord;
@@ -10,15 +10,15 @@ use windfall_contract::rules::Pacing;
 use windfall_proto::event::{self, EventRef};
 use windfall_proto::record::{self, Head};
 
-/// Events that one record carries at most, as the SDK packs them.
+/// The number of events in one record at most, as the SDK packs them.
 const EVENTS_MAX: usize = 256;
-/// Bytes of events that one record carries at most; one event alone may be larger.
+/// The bytes of events in one record at most; one event alone may be larger.
 const EVENT_BYTES_MAX: usize = 64 << 10;
-/// Records being made that an event is compared with, the latest: records that are not due yet may each have a past
-/// of their own, and a whole delay queue of them goes back at once when the consumer closes.
+/// The number of records in progress that an event is compared with, the latest ones: records that are not due yet may
+/// each have a past of their own, and a whole delay queue of them goes back at once when the consumer closes.
 const OPEN_COMPARED: usize = 64;
 
-/// The past of an event that goes back, and when it is due again: the head of the record that it came in.
+/// The retry metadata of a requeued event: the head of the record that it came in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RetryMetadata {
     pub bonus_type: Arc<str>,
@@ -27,18 +27,18 @@ pub(crate) struct RetryMetadata {
     pub not_before_ms: i64,
 }
 
-/// A record to be written back, of events from any number of records in flight.
+/// A record to be requeued, with events from any number of records in flight.
 #[derive(Debug)]
 pub(crate) struct PendingRequeue {
     bonus_type: Arc<str>,
-    /// The attempt that it will be.
+    /// The attempt that it will have.
     attempt: u32,
     failures: u32,
     not_before_ms: i64,
-    /// The least delay that anybody asked for.
+    /// The least delay that the service or a downstream asked for.
     after_ms: u64,
     body: Body,
-    /// Whose events these are, and how many of each record.
+    /// The records that these events belong to, and the number of events of each.
     pub parts: Vec<(Key, u32)>,
 }
 
@@ -134,7 +134,7 @@ impl PendingRequeue {
         }
     }
 
-    /// Events in it; 1 for a malformed record.
+    /// The number of events in it; 1 for a malformed record.
     pub fn events(&self) -> u32 {
         match &self.body {
             Body::Events(events) => u32::try_from(events.len()).unwrap_or(u32::MAX),

@@ -1,18 +1,18 @@
-//! How much is fetched: as much as the lanes can take, and a little more where one of them must not block another that
-//! could flow now.
+//! Decides how much is fetched: as much as the lanes can take, and a little more where one of them must not block
+//! another that could flow now.
 
 use crate::lanes::Lanes;
 use crate::options::Options;
 use crate::units::NS_PER_MS;
 use windfall_contract::rules::Pacing;
 
-/// What a poll brings when a full lane must not hide what lies behind it.
+/// The number of records that a poll brings when a full lane must not hide what lies behind it.
 const FETCH_RECORDS_MIN: usize = 8;
-/// The first poll, when nothing is known of the records.
+/// The number of records of the first poll, when nothing is known of them.
 const FETCH_RECORDS_FIRST: usize = 64;
-/// Where all that came round was of full lanes, the next look for another type comes so much later.
+/// The pause before the next look for another type, where all copies that came round were of full lanes.
 const LOOK_AGAIN_NS: u64 = 30_000 * NS_PER_MS;
-/// So many copies in a row end the first look, and so many each later one. A copy carries up to 256 events.
+/// The numbers of copies in a row that end the first look and each later one. A copy carries up to 256 events.
 const LOOK_COPIES: u32 = 64;
 const LOOK_COPIES_AGAIN: u32 = 4;
 /// Churn that may be owed before the fetch waits.
@@ -20,7 +20,7 @@ const CHURN_AHEAD_NS: u64 = 50 * NS_PER_MS;
 /// The most that the fetch waits for churn.
 const CHURN_OWED_MAX_NS: u64 = 1_000 * NS_PER_MS;
 
-/// What came lately, and how much of it went back in vain.
+/// What was fetched lately, and how much of it was requeued in vain.
 #[derive(Debug)]
 pub(crate) struct Pace {
     fetch_records_max: usize,
@@ -28,11 +28,11 @@ pub(crate) struct Pace {
     churn_until_ns: u64,
     /// Copies that came round to a full lane since events of a type that flows came.
     came_round: u32,
-    /// Nobody looks behind a full lane before.
+    /// The time before which no fetch looks behind a full lane.
     look_at_ns: u64,
-    /// Records that came lately; a moving sum over the last polls.
+    /// The number of records fetched lately; a moving sum over the last polls.
     recent_records: u64,
-    /// Events that came lately, by lane.
+    /// The number of events fetched lately, by lane.
     recent_events: Vec<u64>,
 }
 
@@ -49,7 +49,7 @@ impl Pace {
         }
     }
 
-    /// A poll has brought so many records.
+    /// Notes that a poll has brought so many records.
     pub fn polled(&mut self, records: usize) {
         if records > 0 {
             self.recent_records = self.recent_records * 3 / 4 + records as u64;
@@ -57,7 +57,7 @@ impl Pace {
         }
     }
 
-    /// Events that are due came to a lane, whether it took them or not.
+    /// Notes that due events came to a lane, whether it took them or not.
     #[inline]
     pub fn came(&mut self, lane: usize, events: u32) {
         if self.recent_events.len() <= lane {
@@ -66,14 +66,14 @@ impl Pace {
         self.recent_events[lane] += u64::from(events);
     }
 
-    /// Events of a type that flows came.
+    /// Notes that events of a type that flows came.
     #[inline]
     pub fn found_others(&mut self) {
         self.came_round = 0;
     }
 
-    /// A copy came round and found its lane as full as before. Where many do and nothing else comes, nothing else is
-    /// there: it is no use to look behind the full lane again soon, and then a shorter look will do.
+    /// Notes that a copy came round and found its lane as full as before. Where many do and nothing else comes, nothing
+    /// else is there: it is no use to look behind the full lane again soon, and then a shorter look will do.
     pub fn came_round(&mut self, now_ns: u64) {
         self.came_round += 1;
         if self.came_round >= LOOK_COPIES {
@@ -82,16 +82,17 @@ impl Pace {
         }
     }
 
-    /// A record goes back because there is no room for it: this counts against `churn_per_s`. A lane that is emptied
-    /// at once does not stop the fetch for longer than `CHURN_OWED_MAX_NS`.
+    /// Notes that a record is requeued because there is no room for it: this counts against `churn_per_s`. A lane that
+    /// is emptied at once does not stop the fetch for longer than `CHURN_OWED_MAX_NS`.
     pub fn churned(&mut self, now_ns: u64) {
         let until_ns = self.churn_until_ns.max(now_ns) + self.churn_each_ns;
         self.churn_until_ns = until_ns.min(now_ns + CHURN_OWED_MAX_NS);
     }
 
-    /// How many records the lanes can take. A lane that is a quarter of what comes, or more, counts: the fetch
-    /// waits until a quarter of it is free, and brings no more than fits even if all of it is for that lane. Room
-    /// opens as fast as the lanes pass, so the fetch follows them. Smaller lanes take more than passes within `hold_max`.
+    /// The number of records that the lanes can take. A lane that is a quarter of what comes, or more, counts: the
+    /// fetch waits until a quarter of it is free, and brings no more than fits even if all of it is for that lane. Room
+    /// opens as fast as the lanes pass, so the fetch follows them. Smaller lanes take more than passes within
+    /// `hold_max`.
     pub fn records_to_fetch(&self, lanes: &Lanes, pacing: &Pacing, now_ns: u64) -> usize {
         if self.churn_until_ns > now_ns + CHURN_AHEAD_NS || must_wait(lanes, now_ns) {
             return 0;
@@ -120,7 +121,7 @@ impl Pace {
     }
 }
 
-/// A lane is full, and no other type could flow, so that nothing is gained by a fetch.
+/// Whether a lane is full and no other type could flow, so that nothing is gained by a fetch.
 fn must_wait(lanes: &Lanes, now_ns: u64) -> bool {
     let mut full = lanes.iter().enumerate().filter(|(_, lane)| lane.is_full());
     full.any(|(at, _)| !lanes.could_another_flow(at, now_ns))

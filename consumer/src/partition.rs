@@ -1,5 +1,5 @@
-//! One partition that we own: its window, the records of it whose work is under way in the order in which it began,
-//! how far it is committed, and whether its intake is paused.
+//! One partition that this consumer owns: its window, the records of it whose work is under way in the order in which
+//! it began, how far it is committed, and whether its intake is paused.
 
 use crate::in_flight::{InFlightTable, Key};
 use crate::lanes::Lanes;
@@ -7,6 +7,7 @@ use crate::units::NS_PER_MS;
 use crate::window::{NotAscending, Ticket, Window};
 use std::collections::VecDeque;
 use windfall_contract::broker::{Commit, Epoch};
+use windfall_contract::finished::Finished;
 use windfall_contract::rules::{Fuse, Pacing};
 
 /// A window that spans more offsets than this gets no more records until its oldest one is finished. One bit per
@@ -15,25 +16,24 @@ const SPAN_MAX: u64 = 1 << 22;
 /// A partition's intake is paused for a full lane only when this many of its latest records in a row were for it.
 const RUN_TO_PAUSE: u32 = 64;
 
-/// While the position stands still, what is finished beyond it is committed with every so many-th chance: each second,
-/// by the default of `commit_every_ms`.
-const STILL_COMMITS: u32 = 10;
+/// What is finished beyond the position is committed with every so many-th chance: each second, by the default of
+/// `commit_every_ms`.
+const MAP_EVERY_COMMITS: u32 = 10;
 
 /// One partition under one assignment.
 #[derive(Debug)]
 pub(crate) struct Partition {
     epoch: Epoch,
     window: Window,
-    /// Keys of records whose own work is under way, the oldest first; those that mean nothing any more are passed
-    /// over.
+    /// Keys of records whose own work is under way, the oldest first; dead keys are skipped.
     order: VecDeque<Key>,
     /// How long `order` was when it was last rid of dead keys.
     order_live: usize,
     committed: u64,
     /// How many offsets beyond it the last stored commit said to be finished.
     committed_beyond: u64,
-    /// How often there was nothing to commit in turn.
-    still: u32,
+    /// Chances to commit since what is finished beyond the position was looked at.
+    since_map: u32,
     /// The position at the last look, and when it moved or was reached by an empty window.
     seen_position: u64,
     moved_ns: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Partition {
     dropped_seen: u64,
 }
 
-/// How far a partition is.
+/// The position of a partition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Standing {
     pub epoch: Epoch,
@@ -54,11 +54,11 @@ pub(crate) struct Standing {
     pub position: u64,
     /// The offset that is read next.
     pub next: u64,
-    /// Records delivered and not finished.
+    /// The number of records delivered and not finished.
     pub unfinished: u64,
 }
 
-/// What a look at a partition's progress found.
+/// The result of a look at a partition's progress.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// It has just been found stuck: the position that does not move, and the offset that is read next.
@@ -79,7 +79,7 @@ impl Partition {
             order_live: 0,
             committed: next_offset,
             committed_beyond: 0,
-            still: 0,
+            since_map: 0,
             seen_position: next_offset,
             moved_ns: now_ns,
             is_stuck: false,
@@ -89,7 +89,7 @@ impl Partition {
         }
     }
 
-    /// As the loop before this one left it, but for its unfinished records.
+    /// The partition as the loop before this one left it, without its unfinished records.
     pub fn resumed(at: &Standing, now_ns: u64) -> Self {
         Self { committed: at.committed, ..Self::new(at.epoch, at.position, now_ns) }
     }
@@ -102,7 +102,7 @@ impl Partition {
         self.window.deliver(offset)
     }
 
-    /// The record delivered last is for this lane.
+    /// Notes the lane of the record that was delivered last.
     pub fn delivered(&mut self, lane: Option<usize>) {
         self.run = match (lane, self.run) {
             (None, _) => None,
@@ -111,7 +111,8 @@ impl Partition {
         };
     }
 
-    /// A record's own work begins, or it is held for another deadline: no other one of this partition began later.
+    /// Notes that a record's own work begins, or that it is held for another deadline: no other one of this partition
+    /// began later.
     pub fn work_begins(&mut self, key: Key) {
         self.order.push_back(key);
     }
@@ -169,21 +170,27 @@ impl Partition {
         }
     }
 
-    /// What there is to commit since the last commit that was stored. Where the position stands still, what is
-    /// finished beyond it is said now and then, and when it is the last commit.
+    /// What there is to commit since the last commit that was stored. What is finished beyond the position is said now
+    /// and then, and when it is the last commit: nearly every partition has some of it at every moment, and a broker
+    /// stores it for one partition at a time.
     pub fn commit(&mut self, partition: u32, is_last: bool) -> Option<Commit> {
         let next_offset = self.window.advance();
         let has_moved = next_offset > self.committed;
-        self.still = if has_moved { 0 } else { self.still.saturating_add(1) };
-        if !has_moved && !is_last && !self.still.is_multiple_of(STILL_COMMITS) {
-            return None;
+        self.since_map = self.since_map.saturating_add(1);
+        let says_map = is_last || self.since_map >= MAP_EVERY_COMMITS;
+        let finished = match (says_map, has_moved) {
+            (true, _) => self.window.finished_beyond(),
+            (false, true) => Finished::default(),
+            (false, false) => return None,
+        };
+        if says_map {
+            self.since_map = 0;
         }
-        let finished = self.window.finished_beyond();
         let is_news = has_moved || finished.count() > self.committed_beyond;
         is_news.then_some(Commit { partition, epoch: self.epoch, next_offset, finished })
     }
 
-    /// Where it stands, for a loop that goes on after a panic of this one.
+    /// The partition's state, for a loop that goes on after a panic of this one.
     pub fn standing(&mut self) -> Standing {
         Standing {
             epoch: self.epoch,
@@ -194,7 +201,7 @@ impl Partition {
         }
     }
 
-    /// Everything that was delivered to the loop before this one is in the window again, or finished.
+    /// Notes that everything that was delivered to the loop before this one is in the window again, or finished.
     pub fn catch_up(&mut self, next: u64) {
         if next > self.window.next_offset()
             && let Ok(ticket) = self.window.deliver(next - 1)
@@ -203,7 +210,7 @@ impl Partition {
         }
     }
 
-    /// A commit was stored.
+    /// Notes that a commit was stored.
     pub fn committed(&mut self, commit: &Commit) {
         if self.epoch == commit.epoch && self.committed <= commit.next_offset {
             self.committed = commit.next_offset;
@@ -211,7 +218,7 @@ impl Partition {
         }
     }
 
-    /// What was not delivered below this offset was finished before.
+    /// Notes that records below this offset which were not delivered had been finished before.
     pub fn passed(&mut self, next_offset: u64) {
         self.window.pass(next_offset);
     }
@@ -225,9 +232,10 @@ impl Partition {
         self.paused_ns.is_some()
     }
 
-    /// Decides whether the intake is to be paused from now on; says whether that is a change. It is paused while the
+    /// Decides whether the intake is to be paused from now on; returns whether that is a change. It is paused while the
     /// partition holds nothing but records for a lane that is half full, until the lane is at a quarter, or until
-    /// `hold_max` is over, to see whether something else has come that could flow. A window that spans too much pauses it too.
+    /// `hold_max` is over, to see whether something else has come that could flow. A window that spans too much pauses
+    /// it too.
     pub fn decide_pause(&mut self, lanes: &Lanes, pacing: &Pacing, now_ns: u64) -> bool {
         let hold_max_ns = pacing.hold_max_ms.saturating_mul(NS_PER_MS);
         let spans_too_much = self.spans_too_much();

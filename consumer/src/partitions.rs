@@ -1,4 +1,4 @@
-//! The partitions that we own, and what the broker is told about them with the next turn: commits and pauses.
+//! The partitions that this consumer owns, and the commits and pauses that the broker is told with the next turn.
 
 use crate::in_flight::{InFlightTable, Key};
 use crate::lanes::Lanes;
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use windfall_contract::broker::{Acks, Commit, Epoch};
 use windfall_contract::rules::Pacing;
 
-/// All partitions that we own.
+/// All partitions that this consumer owns.
 #[derive(Debug)]
 pub(crate) struct Partitions {
     all: BTreeMap<u32, Partition>,
     acks: Acks,
-    /// Commits of partitions that are going, to be made before the next poll.
+    /// Commits of partitions that are being revoked, to be made before the next poll.
     owed: Vec<Commit>,
     /// Partitions to pause or to resume with the next turn.
     pauses: Vec<(u32, Epoch, bool)>,
@@ -21,13 +21,13 @@ pub(crate) struct Partitions {
     committed_ns: u64,
 }
 
-/// What a look at all partitions found.
+/// The result of a look at all partitions.
 #[derive(Debug, Default)]
 pub(crate) struct Overview {
-    /// Those that need a person's attention, by number.
+    /// The partitions that need an operator's attention, by number.
     pub notable: Vec<(u32, Progress)>,
     pub stuck: u64,
-    /// Records delivered and not finished.
+    /// The number of records delivered and not finished.
     pub depth: u64,
     /// Since when the oldest work is under way.
     pub oldest_since_ns: Option<u64>,
@@ -45,7 +45,7 @@ impl Partitions {
         }
     }
 
-    /// How many we own.
+    /// The number of partitions owned.
     pub fn len(&self) -> usize {
         self.all.len()
     }
@@ -73,13 +73,13 @@ impl Partitions {
         true
     }
 
-    /// A partition under this assignment, if we own it.
+    /// A partition under this assignment, if it is owned.
     #[inline]
     pub fn under(&mut self, partition: u32, epoch: Epoch) -> Option<&mut Partition> {
         self.all.get_mut(&partition).filter(|own| own.epoch() == epoch)
     }
 
-    /// A record's own work begins.
+    /// Notes that a record's own work begins.
     #[inline]
     pub fn work_begins(&mut self, partition: u32, key: Key) {
         if let Some(own) = self.all.get_mut(&partition) {
@@ -110,14 +110,14 @@ impl Partitions {
         commits
     }
 
-    /// All that there is to commit, before we leave the group.
+    /// All that there is to commit before leaving the group.
     pub fn take_last_commits(&mut self) -> Vec<Commit> {
         let mut commits = std::mem::take(&mut self.owed);
         self.add_commits(&mut commits, true);
         commits
     }
 
-    /// These commits were stored.
+    /// Notes that these commits were stored.
     pub fn committed(&mut self, commits: &[Commit]) {
         for commit in commits {
             if let Some(own) = self.all.get_mut(&commit.partition) {
@@ -126,7 +126,7 @@ impl Partitions {
         }
     }
 
-    /// These commits were not stored, and are to be made before we leave.
+    /// Keeps commits that were not stored, to be made before leaving the group.
     pub fn commit_again(&mut self, commits: Vec<Commit>) {
         self.owed.extend(commits);
     }

@@ -1,4 +1,4 @@
-//! What a consumer is made of.
+//! The parts that a consumer is made of.
 
 use crate::requeue::RequeueSink;
 use crate::shared_limiter::SharedLimiter;
@@ -13,17 +13,17 @@ use windfall_contract::rules::Rules;
 /// `Arc`.
 pub type RulesNow = Arc<dyn Fn() -> Arc<Rules> + Send + Sync>;
 
-/// What a consumer is made of.
+/// The parts that a consumer is made of.
 pub struct Parts {
     /// The topic's name, for the fleet's share and for the log.
     pub topic: String,
-    /// Where records come from.
+    /// The broker's consumer that brings records.
     pub source: Box<dyn broker::Consumer>,
-    /// Where events are granted and archived.
+    /// The service that grants and archives events.
     pub rewards: Arc<dyn Rewards>,
-    /// Where events are written back to.
+    /// The sink that events are requeued to.
     pub requeue_sink: Arc<dyn RequeueSink>,
-    /// Where they wait when no queue takes them; one per process.
+    /// The log where they wait when no queue takes them; one per process.
     pub spill_log: Arc<SpillLog>,
     /// The limiter with the fleet's share; one per process.
     pub limiter: Arc<SharedLimiter>,

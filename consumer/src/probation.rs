@@ -10,7 +10,7 @@ use crate::window::Ticket;
 use std::collections::VecDeque;
 use windfall_contract::broker::{InRecord, Position};
 
-/// The longest that one group keeps the next one waiting.
+/// The longest time that one group keeps the next one waiting.
 const TRIAL_NS: u64 = 5_000 * NS_PER_MS;
 
 /// Records that were in the hands of a loop that panicked.
@@ -18,9 +18,9 @@ const TRIAL_NS: u64 = 5_000 * NS_PER_MS;
 pub(crate) struct Suspicion {
     /// Unfinished records, those under suspicion first.
     pub records: VecDeque<InRecord>,
-    /// How many of them, from the front, are under suspicion.
+    /// The number of them, from the front, that are under suspicion.
     pub suspects: usize,
-    /// How many of them are let in at once.
+    /// The number of them that are let in at once.
     pub group: usize,
     /// How many of them were in flight when the loop panicked; they are the first.
     pub in_flight: usize,
@@ -57,9 +57,9 @@ pub(crate) struct Probation {
     waiting: VecDeque<Held>,
     suspects: usize,
     group: usize,
-    /// The group that was let in last, and since when.
+    /// The group that was let in last, and when.
     on_trial: Option<(Vec<Position>, u64)>,
-    /// How many more may come in just now.
+    /// The number of records that may still come in now.
     open_for: usize,
     /// The record that is coming in.
     entering: Option<InRecord>,
@@ -92,12 +92,12 @@ impl Probation {
         self.waiting.iter().map(|held| &held.record).chain(&self.entering)
     }
 
-    /// A record is on its way to the archive, and is under no suspicion any more.
+    /// Notes that a record is being archived, and is under no suspicion any more.
     pub fn quarantine(&mut self, key: Key, record: InRecord) {
         self.quarantined.push((key, record));
     }
 
-    /// Opens for the next group if it is its turn, at most for `most` records; says for how many.
+    /// Opens for the next group if it is its turn, at most for `most` records; returns for how many.
     pub fn open(&mut self, most: usize, table: &InFlightTable, now_ns: u64) -> usize {
         self.quarantined.retain(|(key, _)| table.get(*key).is_some());
         self.open_for = 0;
@@ -127,13 +127,13 @@ impl Probation {
         Some(held)
     }
 
-    /// The record has come in.
+    /// Notes that the record has come in.
     pub fn is_in(&mut self) {
         self.entering = None;
     }
 
-    /// What the next loop is to let in, and how, after this one has panicked with `in_flight` in its hands and
-    /// `untouched` fetched, but not looked at.
+    /// What the next loop is to let in, and in what groups, after this one has panicked with `in_flight` records in
+    /// flight and `untouched` ones fetched but not taken in.
     pub fn after_panic(
         self,
         in_flight: Vec<InRecord>,
@@ -173,7 +173,7 @@ impl Probation {
     }
 }
 
-/// Where a record stands.
+/// The position of a record.
 pub(crate) fn position(record: &InRecord) -> Position {
     Position { partition: record.partition, epoch: record.epoch, offset: record.offset }
 }

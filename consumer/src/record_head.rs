@@ -6,7 +6,7 @@ use windfall_proto::wire::{Malformed, Reader};
 /// The field of a record that holds its events.
 const EVENTS_FIELD: u64 = 6;
 
-/// What a record's head says, once all of the record is known to be well-formed.
+/// The content of a record's head, once the whole record is known to be well-formed.
 #[derive(Debug)]
 pub(crate) struct RecordHead<'a> {
     pub bonus_type: &'a str,

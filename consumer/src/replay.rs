@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::task::{JoinError, JoinSet};
 
-/// Entries that are replayed at once.
+/// The number of entries that are replayed at once.
 const REPLAY_MOST: usize = 32;
 const REPLAY_EVERY_NS: u64 = 1_000 * NS_PER_MS;
 /// Queues that are back get the spilled records within this time, and the next ones at once.
 const REPLAY_PAUSE_MAX_NS: u64 = 10_000 * NS_PER_MS;
 
 /// The replay of the process's spill log by one of its consumers. Several may replay at once: an entry is taken by
-/// one of them at a time, and dropped with its replay it waits again for whoever replays next.
+/// one of them at a time, and an entry whose replay is dropped waits for the next one.
 ///
 /// A route whose queues refuse rests, and then one entry of it tries them: the entries of other routes do not wait
 /// behind it.
@@ -25,7 +25,7 @@ pub(crate) struct Replay {
     stats: Arc<ConsumerStats>,
     log: Arc<SpillLog>,
     requeues: RequeueCalls<(EntryId, RouteId)>,
-    /// Takes the next entries; one task at most.
+    /// The task that takes the next entries; there is one at most.
     takes: JoinSet<Result<Taken, SpillError>>,
     take_at_ns: u64,
     resting: HashMap<RouteId, Rest>,
@@ -38,11 +38,11 @@ pub(crate) struct Replay {
 struct Rest {
     until_ns: u64,
     pause_ns: u64,
-    /// An entry is on its way to try the queues.
+    /// Whether an entry is trying the queues now.
     is_tried: bool,
 }
 
-/// What a sink or the log has answered.
+/// An answer of the sink or the log.
 pub(crate) enum ReplayAnswer {
     Requeued((EntryId, RouteId), RequeueOutcome),
     Taken(Result<Result<Taken, SpillError>, JoinError>),
@@ -55,8 +55,8 @@ pub(crate) struct Taken {
     records: Vec<RequeueRecord>,
 }
 
-/// Entries that were taken, each with its outcome as far as it is known. They are settled when it is dropped: nobody
-/// else would say what became of them, and they would neither be replayed nor freed while the process lives.
+/// Entries that were taken, each with its outcome as far as it is known. They are settled when it is dropped: no other
+/// code would report their outcome, and they would neither be replayed nor freed while the process lives.
 struct Unsettled {
     log: Arc<SpillLog>,
     entries: Vec<(EntryId, RequeueOutcome)>,
@@ -187,7 +187,7 @@ impl Replay {
 }
 
 impl Drop for Replay {
-    /// Leaves the entries that are still with the sink to whoever replays next.
+    /// Leaves the entries that are still with the sink to the next replay.
     fn drop(&mut self) {
         // What has been stored meanwhile need not be replayed again.
         while let Some(((entry, _), outcome)) = self.requeues.try_next() {

@@ -1,4 +1,4 @@
-//! The contract with the queues that events are written back to.
+//! The contract with the queues that events are requeued to.
 
 /// A record to write to one of the candidate queues of its first event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,30 +9,30 @@ pub struct RequeueRecord {
     pub activity: String,
     /// The first event's scene.
     pub scene: String,
-    /// The first event's user, who picks master or backup.
+    /// The first event's user, whose id picks master or backup.
     pub first_user_id: i64,
     /// The partition key: the first event's order number followed by the attempt.
     pub key: Vec<u8>,
     /// The record's bytes.
     pub payload: Vec<u8>,
-    /// Events in it.
+    /// The number of events in it.
     pub events: u32,
 }
 
-/// What became of a [`RequeueRecord`].
+/// The outcome of a [`RequeueRecord`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequeueOutcome {
     /// A broker has acknowledged it.
     Stored,
-    /// No candidate queue took it, or nobody knows: it goes to the spill log.
+    /// No candidate queue took it, or that is not known: it goes to the spill log.
     Refused,
 }
 
-/// What [`RequeueSink::requeue`] calls, once, when the record's outcome is known. Dropped without a call it counts as
-/// refused.
+/// What [`RequeueSink::requeue`] calls, once, when the record's outcome is known. If it is dropped without a
+/// call, that counts as refused.
 pub type Done = Box<dyn FnOnce(RequeueOutcome) + Send>;
 
-/// Where records are written back to: the virtual queues, in a process that is wired up.
+/// The sink that records are requeued to: the virtual queues, in a whole process.
 pub trait RequeueSink: Send + Sync {
     /// Tries the candidate queues of the record's route. Never blocks; `done` may be called before it returns,
     /// or later from any thread.

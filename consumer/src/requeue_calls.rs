@@ -24,7 +24,7 @@ struct Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        // There is one place for each call in flight: full it cannot be, and closed it is when the loop has gone.
+        // There is one place for each call in flight, so it cannot be full; it is closed when the loop has gone.
         self.answer.try_send((self.id, self.outcome)).ok();
     }
 }
@@ -44,7 +44,7 @@ impl<T> RequeueCalls<T> {
         self.len() >= self.most
     }
 
-    /// Gives a record to the sink. The caller looks that there is room.
+    /// Gives a record to the sink. The caller checks that there is room.
     pub fn begin(&mut self, purpose: T, record: RequeueRecord) {
         let id = self.next_id;
         self.next_id += 1;
@@ -73,7 +73,7 @@ impl<T> RequeueCalls<T> {
         self.known(answer)
     }
 
-    /// What the calls in flight were made for; their outcomes are not waited for any more.
+    /// Gives up the calls in flight and returns their purposes; their outcomes are not waited for any more.
     pub fn give_up(&mut self) -> impl Iterator<Item = T> {
         std::mem::take(&mut self.in_flight).into_values()
     }

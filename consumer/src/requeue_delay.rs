@@ -1,4 +1,4 @@
-//! How long an event waits before it is granted again.
+//! The delay before a requeued event is granted again.
 
 use windfall_contract::rules::Pacing;
 

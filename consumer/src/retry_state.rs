@@ -1,4 +1,4 @@
-//! Events on their way back to a queue, and to the spill log where no queue takes them. What was stored in one or the
+//! Events that are being requeued, or stored in the spill log where no queue takes them. What was stored in one or the
 //! other is reported to the loop, which settles it (I2, I3).
 
 use crate::in_flight::Key;
@@ -16,42 +16,42 @@ use std::sync::Arc;
 use tokio::task::{JoinError, JoinSet};
 use windfall_contract::rules::Pacing;
 
-/// Records with the sink at once; more wait for one of these to be answered.
+/// The number of records that the sink has at once; more wait until one of these is answered.
 const REQUEUES_IN_FLIGHT_MAX: usize = 1024;
-/// Of one route, so that queues that are away do not starve the others.
+/// The number of records of one route that the sink has at once, so that queues that are away do not starve the others.
 const REQUEUES_OF_ROUTE_MAX: usize = 256;
 /// How long refused records wait before the queues are tried again, where the spill log fails too.
 const TRY_AGAIN_NS: u64 = 500 * NS_PER_MS;
 
-/// Events that go back, wherever they are.
+/// All events that are being requeued.
 pub(crate) struct RetryState {
     topic: Arc<str>,
     stats: Arc<ConsumerStats>,
     log: Arc<SpillLog>,
     outbox: Outbox,
-    /// For room among those with the sink, by route.
+    /// The records that wait for room at the sink, by route.
     waiting: BTreeMap<RouteId, VecDeque<PendingRequeue>>,
-    /// The route whose turn was the last.
+    /// The route that was served last.
     served: Option<RouteId>,
     requeues: RequeueCalls<(RouteId, PendingRequeue)>,
-    /// Records of a route that are with the sink.
+    /// The number of each route's records that the sink has.
     with_sink: HashMap<RouteId, usize>,
-    /// For the spill log.
+    /// The refused records, which go to the spill log.
     refused: Vec<PendingRequeue>,
-    /// Being appended to it, by the one task of `appends`.
+    /// The records that the one task of `appends` is appending to it.
     appending: Vec<PendingRequeue>,
     appends: JoinSet<Result<(), SpillError>>,
-    /// What the log would not take either, until the queues are tried again.
+    /// The records that the log did not take either, until the queues are tried again.
     stranded: Vec<PendingRequeue>,
     try_again_ns: u64,
     jitter: Jitter,
-    /// Events in records of all states.
+    /// The number of events in records of all states.
     events: u64,
     /// Events that were stored and are not settled yet, by record.
     stored: Vec<(Key, u32)>,
 }
 
-/// What a sink or the spill log has answered.
+/// An answer of the sink or the spill log.
 pub(crate) enum RetryAnswer {
     Requeued((RouteId, PendingRequeue), RequeueOutcome),
     Appended(Result<Result<(), SpillError>, JoinError>),
@@ -96,7 +96,7 @@ impl RetryState {
         self.outbox.push_raw(key, record);
     }
 
-    /// Whether no more should come in: as much is going back as waits in a lane.
+    /// Whether no more should come in, because as much is being requeued as one lane may hold.
     pub fn is_full(&self, pacing: &Pacing) -> bool {
         self.events >= u64::from(pacing.lane_events_max)
     }
@@ -216,7 +216,7 @@ impl RetryState {
         self.stored.extend(pending.parts);
     }
 
-    /// Neither a queue nor the log has these events: they stay in flight, and the queues are tried again.
+    /// Keeps events that neither a queue nor the log has: they stay in flight, and the queues are tried again.
     fn append_failed(&mut self, error: &dyn std::fmt::Display, now_ns: u64) {
         self.stats.salvage_failed.add(1);
         let records = self.appending.len();

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use windfall_contract::rules::Rules;
 use windfall_limiter::{Limiter, Now, Share};
 
-/// What all consumers of a process share: the limiter, the version of the rules that it runs, and the sum of the
-/// partitions owned.
+/// The state that all consumers of a process share: the limiter, the version of the rules that it runs, and the sum of
+/// the partitions owned.
 ///
 /// The share of a limit is the partitions owned, over all topics of the process, ÷ the partitions of all topics
-/// that the rules name, active and draining ones. So the shares of a fleet never sum to more than one, whichever topics an
-/// instance consumes; a topic that nobody consumes leaves its part unused. For two minutes after a change of the topics
-/// each one carries the smaller part of before and after, so that this holds between processes of both versions, too.
+/// that the rules name, active and draining ones. So the shares of a fleet never sum to more than one, whichever topics
+/// an instance consumes; a topic without a consumer leaves its part unused. For 15 seconds after a change of the
+/// topics each one carries the smaller part of before and after, so that this holds between processes of both versions,
+/// too.
 #[derive(Debug)]
 pub struct SharedLimiter {
     limiter: Arc<Limiter>,
@@ -23,7 +24,7 @@ pub struct SharedLimiter {
 #[derive(Debug, Default)]
 struct State {
     version: Option<u64>,
-    /// Of the rules in force.
+    /// The topology of the rules in force.
     topology: Topology,
     /// While a change of the topics settles: the smallest parts of all versions that are not settled, and until when.
     settling: Option<(Topology, Now)>,
@@ -36,7 +37,7 @@ struct State {
 pub struct Member(u64);
 
 impl SharedLimiter {
-    /// Nothing passes before rules are applied and partitions are owned.
+    /// A shared limiter, which passes nothing before rules are applied and partitions are owned.
     pub fn new(limiter: Arc<Limiter>, now: Now) -> Self {
         limiter.set_share(Share::NONE, now);
         Self { limiter, state: Mutex::new(State::default()) }
@@ -78,7 +79,7 @@ impl SharedLimiter {
         Member(state.next_member)
     }
 
-    /// Says how many of a topic's partitions a consumer of this process owns, of how many. On losing some, call
+    /// Sets how many of a topic's `of` partitions a consumer of this process owns. On losing some, call
     /// it before the next owner can take them.
     pub fn set_owned(&self, member: Member, topic: &str, owned: u32, of: u32, now: Now) {
         let mut state = self.state.lock();
@@ -90,7 +91,7 @@ impl SharedLimiter {
         self.limiter.set_share(state.share(), now);
     }
 
-    /// Ends the time in which a change of the topics settles, when it is over. Cheap: ask now and then.
+    /// Ends the time in which a change of the topics settles, when it is over. It is cheap: call it now and then.
     pub fn settle(&self, now: Now) {
         let mut state = self.state.lock();
         if state.settling.as_ref().is_some_and(|(_, until)| now >= *until) {

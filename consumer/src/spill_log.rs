@@ -7,8 +7,8 @@
 //! rewritten when it is full and half of it is done. So after a crash some are replayed twice, which their order
 //! numbers make harmless. `salvage.lock` is held while it is open.
 //!
-//! A damaged frame costs that frame alone. Its bytes go to the end of `salvage.damaged` for a person to look at,
-//! it is counted and told in the log, and every other frame is replayed.
+//! A damaged frame costs that frame alone. Its bytes go to the end of `salvage.damaged` for an operator to inspect,
+//! it is counted and logged, and every other frame is replayed.
 //!
 //! Everything here blocks on the disk: call it from a thread that may.
 
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use windfall_contract::declare_metrics;
 
-/// Whoever [inspects](inspect) the directory holds the lock for a moment.
+/// The number of tries to take the lock: an [inspection](inspect) of the directory holds it for a moment.
 const LOCK_TRIES: u32 = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -38,7 +38,7 @@ pub struct SpillLog {
     dir: PathBuf,
     max_bytes: u64,
     file: Mutex<Log>,
-    /// Locked as long as this is open.
+    /// The lock file, which is locked as long as this is open.
     _lock: File,
 }
 
@@ -48,12 +48,12 @@ declare_metrics! {
     pub struct SpillStats {
         gauge "windfall_salvage_pending_records"
         "Records in the salvage file that no broker has stored yet" {
-            /// Records that no broker has stored yet, now.
+            /// The number of records that no broker has stored yet, now.
             pub pending: u64,
         }
         counter "windfall_salvage_damaged_frames_total"
         "Damaged frames of the salvage file; their bytes are kept in salvage.damaged" {
-            /// Runs of damaged bytes that were set aside.
+            /// The number of runs of damaged bytes that were set aside.
             pub damaged: u64,
         }
     }
@@ -66,13 +66,13 @@ pub struct EntryId(u64);
 /// The spill log could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SpillOpenError {
-    /// Another process has it. There is one process per directory.
+    /// Another process has the directory open. Each directory belongs to one process.
     #[error("{0} is in use by another process")]
     InUse(PathBuf),
     /// It was not written by this version of Windfall. Move it away, or use the version that wrote it.
     #[error("{0} is not a salvage file of this version")]
     Unknown(PathBuf),
-    /// The system refused.
+    /// The operating system refused.
     #[error("{path}: {source}")]
     Io {
         /// The file or directory.
@@ -82,10 +82,10 @@ pub enum SpillOpenError {
     },
 }
 
-/// Nothing was written; keep what it was for.
+/// Nothing was written; keep the records.
 #[derive(Debug, thiserror::Error)]
 pub enum SpillError {
-    /// It has reached its limit. It empties itself when queues take records again.
+    /// The file has reached its limit. It empties itself when queues take records again.
     #[error("the salvage file has no room for {needed} bytes; its limit is {max}")]
     Full {
         /// Bytes to write.
@@ -127,8 +127,8 @@ enum EntryState {
 
 impl SpillLog {
     /// Opens or creates the file in `dir`, at most `max_bytes` long. What it holds is there to be taken. What is
-    /// damaged is set aside first; at the end of the file that may be a write that a crash cut short, which nobody was
-    /// told had succeeded.
+    /// damaged is set aside first; at the end of the file that may be a write that a crash cut short, which was never
+    /// reported as stored.
     ///
     /// # Errors
     /// [`SpillOpenError`].
@@ -241,7 +241,7 @@ impl SpillLog {
         }
     }
 
-    /// Says what became of an entry taken: a broker has it, or it waits again.
+    /// Reports the outcome of a taken entry: a broker has stored it, or it waits again.
     ///
     /// # Errors
     /// [`SpillError::Io`]: an empty file could not be cut; its entries may be replayed again after a restart.
@@ -274,7 +274,7 @@ impl SpillLog {
         Ok(())
     }
 
-    /// What it holds and has lost.
+    /// The numbers of entries that it holds and has lost.
     pub fn stats(&self) -> SpillStats {
         SpillStats { pending: self.pending() as u64, damaged: self.file.lock().damaged }
     }
@@ -323,7 +323,7 @@ impl Log {
         File::open(dir)?.sync_all()
     }
 
-    /// Keeps damaged bytes for a person, behind what is there from an earlier damage.
+    /// Keeps damaged bytes for an operator, behind those of an earlier damage.
     fn set_aside(&mut self, dir: &Path, bytes: &[u8], at: u64) -> io::Result<()> {
         let kept = dir.join("salvage.damaged");
         let mut file = OpenOptions::new().append(true).create(true).open(&kept)?;

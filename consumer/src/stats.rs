@@ -1,4 +1,4 @@
-//! What a consumer has done and holds, cheap to read at any time.
+//! A consumer's counters and gauges, which are cheap to read at any time.
 
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use windfall_contract::declare_metrics;
 use windfall_contract::metrics::{Each, Readable};
 
-/// A number that one loop writes and anybody reads.
+/// A number that one loop writes and any thread reads.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
@@ -49,7 +49,7 @@ impl Cause {
     pub const ALL: [Self; 7] =
         [Self::Failed, Self::Limit, Self::Fuse, Self::NotDue, Self::Deadline, Self::UnknownType, Self::Drain];
 
-    /// For metrics.
+    /// Its name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Failed => "failed",
@@ -80,7 +80,7 @@ impl Readable for ByCause {
 }
 
 declare_metrics! {
-    /// One consumer's numbers. Counters unless a doc says "now".
+    /// The numbers of one consumer. They are counters unless their text says "now".
     #[derive(Debug, Default)]
     pub struct ConsumerStats {
         counter "windfall_fetched_records_total"
@@ -100,13 +100,13 @@ declare_metrics! {
         }
         counter "windfall_finished_events_total" ["outcome"]
         "Events that this consumer brought to their end, by outcome" {
-            /// Events credited by a call of ours.
+            /// Events credited by this consumer's calls.
             pub credited: Count as "credited",
             /// Events that had been credited before.
             pub already_credited: Count as "already_credited",
             /// Events that the reward service refused for good and archived.
             pub rejected: Count as "rejected",
-            /// Events, and malformed records, that we archived.
+            /// Events, and malformed records, that this consumer archived.
             pub archived: Count as "archived",
         }
         counter "windfall_malformed_records_total"
@@ -126,7 +126,7 @@ declare_metrics! {
         }
         counter "windfall_not_before_clamped_total"
         "Records with a due time so far ahead that only a wrong clock can have set it" {
-            /// Records whose due time was brought back to the latest that anybody sets.
+            /// Records whose due time was brought back to the latest one that is allowed.
             pub not_before_clamped: Count,
         }
         counter "windfall_requeued_records_total" ["outcome"]
@@ -173,17 +173,17 @@ declare_metrics! {
         }
         counter "windfall_broker_lost_records_total"
         "Records that the broker lost before this consumer had read them, by retention or with the end of a log" {
-            /// Records that the broker lost before we had read them, by their offsets.
+            /// Records that the broker lost before they were read, by their offsets.
             pub broker_lost: Count,
         }
         counter "windfall_consumer_frozen_total"
         "Times that the consumer found its session over and granted nothing until it had polled again" {
-            /// Times that the loop found its session over and held back until it had polled.
+            /// How often the loop found its session over and held back until it had polled.
             pub frozen: Count,
         }
         counter "windfall_consumer_panics_total"
         "Times that the consumer's loop panicked; it is started again" {
-            /// Times that the loop panicked.
+            /// How often the loop panicked.
             pub panics: Count,
         }
         counter "windfall_quarantined_records_total"
@@ -198,7 +198,7 @@ declare_metrics! {
         }
         counter "windfall_not_ascending_records_total"
         "Records that were skipped because their offset, or a later one, was in flight already" {
-            /// Records skipped because their offset, or a later one, was in hand.
+            /// Records skipped because their offset, or a later one, was in flight.
             pub not_ascending: Count,
         }
         counter "windfall_tickets_dropped_total"
@@ -218,7 +218,7 @@ declare_metrics! {
         }
         gauge "windfall_consumer_in_flight_records"
         "Records in flight in this consumer" {
-            /// Records in hand, now.
+            /// Records in flight, now.
             pub records_in_hand: Count,
         }
         gauge "windfall_granting_events"
@@ -228,7 +228,7 @@ declare_metrics! {
         }
         gauge "windfall_delayed_records"
         "Records that wait in memory for their due time" {
-            /// Records in the delay room, now.
+            /// Records in the delay queue, now.
             pub delayed: Count,
         }
         gauge "windfall_window_records"
@@ -238,7 +238,7 @@ declare_metrics! {
         }
         gauge "windfall_window_oldest_milliseconds"
         "Age of the oldest record in flight" {
-            /// Age of the oldest record in hand, now; milliseconds.
+            /// The age of the oldest record in flight, now; milliseconds.
             pub oldest_ms: Count,
         }
         gauge "windfall_stuck_partitions"
@@ -268,7 +268,7 @@ impl ConsumerStats {
         self.requeued_by.0[cause as usize].get()
     }
 
-    /// Events written back, all told.
+    /// Events written back for any cause.
     pub fn requeued_all(&self) -> u64 {
         Cause::ALL.iter().map(|&cause| self.requeued(cause)).sum()
     }

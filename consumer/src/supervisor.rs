@@ -29,26 +29,27 @@ pub type Opening = Pin<Box<dyn Future<Output = Result<Box<dyn Consumer>, OpenErr
 pub type OpenSource = Box<dyn FnMut() -> Opening + Send>;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// A broker that is back is noticed within five seconds, the attempt itself included.
+/// The longest pause between two attempts, so that a broker that is back is noticed within five seconds, the attempt
+/// included.
 const OPEN_PAUSE_MAX: Duration = Duration::from_secs(3);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// An attempt that has not answered by then is given up, and the next one begins.
+/// The time after which an attempt without an answer is given up, and the next one begins.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
-/// Records that go to quarantine without any other one being granted in between. Beyond that the records are not what
-/// makes the loop panic.
+/// The number of records that go to quarantine without any other record being granted in between. Beyond that, the
+/// records are not the cause of the panics.
 const QUARANTINED_MAX: u32 = 3;
 
-/// What a supervised consumer is made of: [`Parts`], but for the source.
+/// The parts of a supervised consumer: [`Parts`] without the source.
 pub struct SupervisedParts {
     /// The topic's name, for the fleet's share and for the log.
     pub topic: String,
-    /// Opens what records come from.
+    /// Opens the broker's consumer that brings records.
     pub open: OpenSource,
-    /// Where events are granted and archived.
+    /// The service that grants and archives events.
     pub rewards: Arc<dyn Rewards>,
-    /// Where events are written back to.
+    /// The sink that events are requeued to.
     pub requeue_sink: Arc<dyn RequeueSink>,
-    /// Where they wait when no queue takes them; one per process.
+    /// The log where they wait when no queue takes them; one per process.
     pub spill_log: Arc<SpillLog>,
     /// The limiter with the fleet's share; one per process.
     pub limiter: Arc<SharedLimiter>,
@@ -58,7 +59,7 @@ pub struct SupervisedParts {
     pub clock: Clock,
 }
 
-/// What a supervised consumer does now.
+/// The state of a supervised consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SupervisorState {
     /// Its broker is asked for a consumer.
@@ -70,14 +71,14 @@ pub enum SupervisorState {
     Running,
     /// It has panicked and starts again in a moment.
     Restarting {
-        /// What the panic said.
+        /// The message of the panic.
         why: String,
     },
     /// It finishes what it has, and leaves.
     Draining,
     /// It has given up: its process should end with an error.
     Failed {
-        /// Why.
+        /// Why it has given up.
         why: String,
     },
     /// It was drained, or dropped.
@@ -106,7 +107,7 @@ impl SupervisorState {
         !matches!(self, Self::Failed { .. })
     }
 
-    /// For metrics and the log.
+    /// The state's name in metrics and the log.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Opening { .. } => "opening",
@@ -138,8 +139,8 @@ impl fmt::Display for SupervisorState {
 }
 
 impl Supervisor {
-    /// Starts as a task of the current tokio runtime. Never waits and never fails: what is missing is asked for until
-    /// it comes.
+    /// Starts as a task of the current tokio runtime. It never waits and never fails: a broker that is away is asked
+    /// until it answers.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -165,7 +166,7 @@ impl Supervisor {
         &self.topic
     }
 
-    /// Its numbers, which go on over restarts.
+    /// Its counters, which go on over restarts.
     pub fn stats(&self) -> &Arc<ConsumerStats> {
         &self.stats
     }
@@ -181,8 +182,8 @@ impl Supervisor {
     }
 
     /// Stops fetching, finishes what is in flight, writes back at half of `deadline` what is not finished by then,
-    /// commits, and leaves the group. It is asked at once; the future waits until it has, at most `deadline` and
-    /// seven seconds for commit and leave-taking. Keep the requeue sink and the rewards open until then.
+    /// commits, and leaves the group. It is asked at once; the future waits until it has, at most `deadline` and seven
+    /// seconds for the commit and leaving the group. Keep the requeue sink and the rewards open until then.
     ///
     /// # Errors
     /// [`Crashed`]: it had failed before, or panicked meanwhile. What it held is delivered again.
@@ -218,7 +219,7 @@ impl Drop for Supervisor {
     }
 }
 
-/// Says how it ended, also where its task is cancelled.
+/// Keeps the state, and sets the last one even if the task is cancelled.
 struct StateKeeper(Arc<watch::Sender<SupervisorState>>);
 
 impl StateKeeper {
@@ -246,7 +247,7 @@ impl Drop for StateKeeper {
     }
 }
 
-/// What happened since the last progress.
+/// The panics since the last progress.
 #[derive(Debug, Default)]
 struct Streak {
     /// Panics in a row without progress.
@@ -407,7 +408,7 @@ impl Supervised {
             self.streak.quarantined = 0;
         }
         if self.streak.quarantined >= QUARANTINED_MAX {
-            // Nothing is archived that may be innocent.
+            // A record that may not be the cause is not archived.
             return Err(self.fail(format!("every record makes it panic, the last: {why}")));
         }
         let Some(found) = suspicion.quarantine() else { return Ok(()) };

@@ -1,25 +1,26 @@
-//! What part of the limits each topic carries, by a version of the rules, and through a change of versions.
+//! The part of the limits that each topic carries, by a version of the rules, and through a change of versions.
 //!
-//! The partitions of all topics that a version names, active and draining ones, carry equal parts of each limit. While a
-//! change is on its way, processes of two versions run side by side: an old one may own every partition of an old topic,
-//! a new one those of a new topic. So for a while after a change a topic carries the smaller one of its parts before and
-//! after it. Whoever owns what then, under whichever of the two versions, the parts never sum to more than one. What is
-//! missing to the whole is unused meanwhile.
+//! The partitions of all topics that a version names, active and draining ones, carry equal parts of each limit. While
+//! a change is on its way, processes of two versions run side by side: an old one may own every partition of an old
+//! topic, a new one those of a new topic. So for a while after a change a topic carries the smaller of its parts before
+//! and after it. Whichever process then owns which partitions, under either version, the parts never sum to more than
+//! one. The rest of the limit is unused meanwhile.
 
 use std::collections::BTreeMap;
 use windfall_contract::rules::Rules;
 use windfall_limiter::Share;
 
-/// How long after a change of its topics a process keeps to the smaller parts: longer than the slowest process takes to
-/// follow the rules.
-pub(crate) const SETTLE_NS: u64 = 120_000_000_000;
+/// How long after a change of its topics a process keeps to the smaller parts: longer than processes take to follow the
+/// rules and to note their version in the ledger. From then on the ledger grants nothing to a process with older rules, so
+/// one that follows later counts no more. Topics that change often would waste a good part of the limits if this were long.
+pub(crate) const SETTLE_NS: u64 = 15_000_000_000;
 /// The denominator of shares that are not whole numbers of partitions. They are rounded down.
 const SHARES: u32 = 1 << 24;
 
 /// The parts that topics carry, by `name@broker`: a topic that moves to another broker is there twice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Topology {
-    /// Of each topic: how many partitions count, of how many in all.
+    /// For each topic, the number of partitions that count, and the number of all.
     parts: BTreeMap<String, (u64, u64)>,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct Owned {
 }
 
 impl Topology {
-    /// Of a version of the rules.
+    /// The topology of a version of the rules.
     pub fn of(rules: &Rules) -> Self {
         let mut partitions: BTreeMap<String, u64> = BTreeMap::new();
         let active = rules.topics.iter().map(|(name, topic)| (name, &topic.broker, topic.partitions));
@@ -49,7 +50,7 @@ impl Topology {
         self.parts.is_empty()
     }
 
-    /// Of each topic the smaller part.
+    /// The topology with the smaller part of each topic.
     pub fn smaller(&self, other: &Self) -> Self {
         let both = self.parts.iter().filter_map(|(name, one)| {
             let two = other.parts.get(name)?;

@@ -4,7 +4,7 @@ use crate::flow::Flow;
 use crate::partitions::Overview;
 use crate::units::NS_PER_MS;
 
-/// Reports partitions that make no progress and tickets that were dropped, and says how much is in flight.
+/// Reports partitions that make no progress and tickets that were dropped, and sets the gauges of what is in flight.
 pub(crate) fn look(flow: &mut Flow, now_ns: u64) {
     let pacing = &flow.rules.pacing;
     // A record that waits for its due time holds its partition back, and is no reason for an alarm.

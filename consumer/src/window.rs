@@ -1,4 +1,4 @@
-//! Delivered, not yet committed records of one partition under one assignment.
+//! The delivered and not yet committed records of one partition under one assignment.
 //!
 //! A linked list of fixed blocks, one bit per offset: 1 is "not finished". A block starts with every bit set and a
 //! [`Ticket`] clears its own, so delivery writes nothing shared and finishing is one atomic instruction on any
@@ -30,7 +30,7 @@ pub struct NotAscending {
 /// Tickets that were dropped without being finished. Each pins its record until the partition is assigned anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dropped {
-    /// How many.
+    /// The number of dropped tickets.
     pub count: u64,
     /// The lowest offset among them.
     pub first_offset: u64,
@@ -151,7 +151,7 @@ impl Window {
         self.next
     }
 
-    /// Offsets below `next_offset` that were not delivered will not be.
+    /// Notes that offsets below `next_offset` that were not delivered will not be.
     pub fn pass(&mut self, next_offset: u64) {
         if next_offset <= self.next {
             return;
@@ -162,8 +162,8 @@ impl Window {
         self.next = next_offset;
     }
 
-    /// What is finished beyond the position, as far as a map covers. It walks that part of the window, so it is for
-    /// commits and not for each record.
+    /// The offsets that are finished beyond the position, as far as a map covers them. It walks that part of the
+    /// window, so it is for commits and not for each record.
     pub fn finished_beyond(&mut self) -> Finished {
         let position = self.advance();
         let Some(front) = self.blocks.front() else { return Finished::default() };
@@ -249,7 +249,8 @@ impl Drop for Window {
 }
 
 impl Ticket {
-    /// The record is credited, archived or stored elsewhere: let the commit pass it. Any thread, O(1).
+    /// Finishes the record, which is credited, archived or stored elsewhere, so that the commit may pass it. Any thread
+    /// may call it; it takes O(1).
     #[inline]
     pub fn finish(mut self) {
         if let Some(block) = self.block.take() {
@@ -284,7 +285,7 @@ impl Block {
         u16::try_from(slot).ok().filter(|&slot| u64::from(slot) < BLOCK_OFFSETS)
     }
 
-    /// Offsets `from..to` of this block will not be delivered.
+    /// Notes that the offsets `from..to` of this block will not be delivered.
     #[cold]
     fn clear(&self, from: u64, to: u64) {
         for (word, first) in self.unfinished.iter().zip((0..BLOCK_OFFSETS).step_by(64)) {

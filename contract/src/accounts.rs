@@ -1,4 +1,4 @@
-//! What wallets ask the reward service for: what a user has, and to pay it out.
+//! What wallets ask the reward service for: a user's balances and movements, the state of orders, and withdrawals.
 
 use async_trait::async_trait;
 
@@ -12,7 +12,7 @@ pub struct Withdrawal {
     pub user_id: i64,
     /// The bonus type that goes out.
     pub bonus_type: String,
-    /// In the smallest unit, at least 1.
+    /// The amount in the type's smallest unit, at least 1.
     pub amount: i64,
 }
 
@@ -32,7 +32,7 @@ pub enum WithdrawalOutcome {
     Refused(String),
     /// The balance is too small. Nothing was kept; the id may be used again.
     Short {
-        /// What there is.
+        /// The balance that there is.
         balance: i64,
     },
     /// The id was used for another user, type or amount. Nothing was changed.
@@ -72,11 +72,11 @@ pub enum Status {
 pub struct StoredOrder {
     /// The order number.
     pub trade_no: String,
-    /// Whose.
+    /// The user whom it pays.
     pub user_id: i64,
     /// The campaign.
     pub activity: String,
-    /// The place in it.
+    /// The scene within the campaign.
     pub scene: String,
     /// The bonus type.
     pub bonus_type: String,
@@ -118,20 +118,20 @@ pub struct FlowLine {
     pub activity: String,
     /// In the smallest unit, always positive.
     pub amount: i64,
-    /// When; Unix milliseconds.
+    /// When it was made, in Unix milliseconds.
     pub time_ms: i64,
 }
 
 /// The ledger could not be asked, or did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccountsError {
-    /// An argument is wrong. Final.
+    /// An argument is wrong; asking again does not help.
     #[error("{0}")]
     Invalid(String),
     /// Nothing was decided, or nobody knows: ask again with the same id.
     #[error("the ledger cannot answer: {what}")]
     Unavailable {
-        /// Why.
+        /// Why the ledger gave no answer.
         what: String,
         /// The least wait.
         after_ms: u64,

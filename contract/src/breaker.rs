@@ -3,13 +3,13 @@
 /// What the breaker says to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
-    /// Call.
+    /// The call may be made.
     Go,
-    /// Do not call before this moment (monotonic ns).
+    /// The breaker is open: no call before this moment (monotonic nanoseconds).
     OpenUntil(u64),
 }
 
-/// Closed, open, or half open. The caller holds the lock and brings the time.
+/// A circuit breaker that is closed, open or half open. The caller holds the lock and passes the time.
 #[derive(Debug)]
 pub struct Breaker {
     failures_in_a_row: u32,
@@ -20,14 +20,15 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// Opens after so many failures in a row (at least 1), and lets a probe through every so many nanoseconds.
+    /// A closed breaker that opens after `trip_at_failures` failures in a row (at least 1), and then lets one probe
+    /// through every `probe_every_ns` nanoseconds.
     pub const fn new(trip_at_failures: u32, probe_every_ns: u64) -> Self {
         let trip_at_failures = if trip_at_failures == 0 { 1 } else { trip_at_failures };
         Self { failures_in_a_row: 0, trip_at_failures, probe_every_ns, open_until_ns: None, trips: 0 }
     }
 
     /// Asks for one call. An open breaker whose time is over passes it as its probe and stays open for the others
-    /// until the probe's fate is known or the next probe is due.
+    /// until the probe has been answered or the next probe is due.
     pub const fn ask(&mut self, now_ns: u64) -> Pass {
         match self.open_until_ns {
             Some(until) if now_ns < until => Pass::OpenUntil(until),
@@ -39,13 +40,13 @@ impl Breaker {
         }
     }
 
-    /// An answer came: closes.
+    /// Notes that a call was answered, which closes the breaker.
     pub const fn succeeded(&mut self) {
         self.failures_in_a_row = 0;
         self.open_until_ns = None;
     }
 
-    /// No answer came: opens with the last failure that it forgives.
+    /// Notes that a call was not answered. The breaker opens when the number of failures in a row reaches its limit.
     pub const fn failed(&mut self, now_ns: u64) {
         self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
         if self.failures_in_a_row >= self.trip_at_failures {
@@ -53,7 +54,7 @@ impl Breaker {
         }
     }
 
-    /// Opens at once: an answer is overdue.
+    /// Opens the breaker at once, because an answer is overdue.
     pub const fn trip(&mut self, now_ns: u64) {
         if self.open_until_ns.is_none() {
             self.trips += 1;
@@ -61,12 +62,12 @@ impl Breaker {
         self.open_until_ns = Some(now_ns.saturating_add(self.probe_every_ns));
     }
 
-    /// Whether calls are kept back.
+    /// Whether the breaker is open, so that calls are kept back.
     pub const fn is_open(&self) -> bool {
         self.open_until_ns.is_some()
     }
 
-    /// Times that it went from closed to open.
+    /// How often the breaker has gone from closed to open.
     pub const fn trips(&self) -> u64 {
         self.trips
     }

@@ -1,6 +1,5 @@
 //! What every broker driver offers, and what callers may rely on. The conformance suite checks each sentence.
-//!
-//! Shaped for real brokers: an acknowledgement is asynchronous and comes for batches, a lost answer is
+//! The traits are shaped for real brokers: an acknowledgement is asynchronous and comes for batches, a lost answer is
 //! [`Delivery::Unknown`], partitions move between instances, offsets have gaps.
 
 use crate::finished::Finished;
@@ -9,15 +8,16 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a caller gives a record so that it knows it again when its fate is known. Opaque to drivers.
+/// The caller's own number for a record, by which it recognises the report of its delivery. Drivers do not read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(pub u64);
 
 /// A record to write. The driver copies what it keeps before `send` returns.
 #[derive(Debug, Clone, Copy)]
 pub struct OutRecord<'a> {
-    /// Picks the partition: equal keys, equal partition, from any producer at any time, in the order of sending as
-    /// far as one producer is concerned. Under [`Acks::Each`] it travels along and promises neither.
+    /// The partition key. Records with equal keys go to the same partition, whichever producer sends them and whenever,
+    /// and those of one producer keep the order of sending. Under [`Acks::Each`] the key is stored with the record and
+    /// promises neither.
     pub key: &'a [u8],
     /// The bytes, up to the driver's limit (at least 1 MiB).
     pub payload: &'a [u8],
@@ -37,7 +37,7 @@ pub enum SendRefused {
         /// The limit.
         max: usize,
     },
-    /// The broker says no, or cannot be reached. Try another topic.
+    /// The broker refuses, or cannot be reached. Try another topic.
     #[error("the broker refuses: {0}")]
     Unavailable(String),
     /// `close` was called.
@@ -45,21 +45,21 @@ pub enum SendRefused {
     Closed,
 }
 
-/// The fate of a record that `send` took.
+/// The outcome of a record that `send` took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery {
     /// Stored, as durably as the driver's options say.
     Stored,
     /// Certainly not stored.
     Failed(String),
-    /// No answer in time: stored or not, nobody knows. A copy sent elsewhere may be a duplicate.
+    /// No answer in time: stored or not, nobody knows. A copy that is sent to another topic may be a duplicate.
     Unknown(String),
 }
 
-/// Where a producer reports. Called from the driver's own thread, so it must be quick and must not block.
+/// Receives a producer's reports. It is called from the driver's own thread, so it must be quick and must not block.
 pub trait DeliverySink: Send + Sync {
-    /// The fate of the record sent with `tag`: exactly one call for each `send` that returned Ok, unless the
-    /// producer is dropped without `close`.
+    /// Reports the outcome of the record that was sent with `tag`: exactly one call for each `send` that returned Ok,
+    /// unless the producer is dropped without `close`.
     fn delivered(&self, tag: Tag, delivery: Delivery);
 }
 
@@ -80,7 +80,7 @@ pub trait Producer: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u32);
 
-/// A record read.
+/// A record that was read.
 #[derive(Debug, Clone)]
 pub struct InRecord {
     /// Its partition.
@@ -98,9 +98,9 @@ pub struct InRecord {
 /// A partition came or goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Records of it follow, from the committed offset of the group on.
+    /// A partition is assigned. Its records follow, from the group's committed offset on.
     Assigned {
-        /// Which.
+        /// The partition.
         partition: u32,
         /// Its epoch from now on.
         epoch: Epoch,
@@ -110,16 +110,17 @@ pub enum Change {
     /// All records of it below `next_offset` that have not been brought were finished before ([`Commit::finished`]).
     /// They will not be brought.
     Passed {
-        /// Which.
+        /// The partition.
         partition: u32,
         /// Its epoch.
         epoch: Epoch,
         /// The lowest offset that may still come.
         next_offset: u64,
     },
-    /// It goes when `poll` is called again: until then `commit` still works for it, afterwards it is fenced.
+    /// A partition is revoked when `poll` is called again: until then `commit` still works for it, afterwards it is
+    /// fenced.
     Revoked {
-        /// Which.
+        /// The partition.
         partition: u32,
         /// The epoch that ends.
         epoch: Epoch,
@@ -138,20 +139,20 @@ pub struct Polled {
 /// How much one `poll` may bring, and how long it may wait.
 #[derive(Debug, Clone, Copy)]
 pub struct Fetch {
-    /// Records at most; 0 brings changes only.
+    /// The number of records at most; 0 brings changes only.
     pub max_records: usize,
-    /// Bytes of payload at most; the first record is brought whatever its size.
+    /// The number of payload bytes at most; the first record is brought whatever its size.
     pub max_bytes: usize,
     /// Returns empty after this long without a record.
     pub wait: Duration,
 }
 
-/// Everything below `next_offset` in the partition is finished, and so are some offsets beyond.
+/// A commit of one partition: everything below `next_offset` is finished, and so are some offsets beyond it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// Which partition.
+    /// The partition.
     pub partition: u32,
-    /// Under which assignment.
+    /// The assignment under which its records were read.
     pub epoch: Epoch,
     /// The offset to read next.
     pub next_offset: u64,
@@ -201,13 +202,12 @@ pub enum PollError {
 /// How a broker is told what is finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acks {
-    /// A position a partition, by [`Consumer::commit`]: everything below it is finished (Kafka, embedded).
+    /// By one position per partition, with [`Consumer::commit`]: everything below it is finished (Kafka, embedded).
     Prefix,
-    /// Each record by itself, by [`Consumer::finish`] (RocketMQ). There is no position, and `commit` does nothing.
-    ///
-    /// The partition is a share of the topic that this consumer was given, the offset a count of its own: a record
-    /// that comes again comes with a new one. What is not finished is kept hidden from other members for as long
-    /// as `poll` is called, and is given back by `close`, by a drop, or when the polls stop.
+    /// Record by record, with [`Consumer::finish`] (RocketMQ). There is no position, and `commit` does nothing.
+    /// The partition is a share of the topic that this consumer was given, and the offset is a count that the consumer
+    /// keeps itself: a record that is delivered again has a new offset. What is not finished is kept hidden from other
+    /// members for as long as `poll` is called, and is given back by `close`, by a drop, or when the polls stop.
     Each,
 }
 
@@ -233,14 +233,14 @@ pub enum CommitError {
 /// Reads one topic as a member of a group.
 #[async_trait]
 pub trait Consumer: Send {
-    /// Brings changes and records. Cancel-safe: dropped before it is ready, it has taken nothing.
+    /// Brings changes and records. It is cancel-safe: a call that is dropped before it is ready has taken nothing.
     ///
     /// # Errors
     /// [`PollError`]; poll again after a pause.
     async fn poll(&mut self, fetch: Fetch) -> Result<Polled, PollError>;
 
     /// Stores how far each partition is finished. Commits of an epoch that is over, or below what is committed,
-    /// are passed over in silence (I3): the partition's new owner decides now. A commit that waits on its way is held
+    /// are ignored in silence (I3): the partition's new owner decides now. A commit that waits in a queue is checked
     /// against the epochs once more when it is stored.
     ///
     /// # Errors
@@ -252,8 +252,8 @@ pub trait Consumer: Send {
         Acks::Prefix
     }
 
-    /// Under [`Acks::Each`]: these records are finished and must not come again. Records of an epoch that is over,
-    /// or unknown ones, are passed over in silence. May be repeated.
+    /// Under [`Acks::Each`]: these records are finished and must not come again. Records of an epoch that is over, and
+    /// unknown ones, are ignored in silence. The call may be repeated.
     ///
     /// # Errors
     /// [`CommitError`]; none or some of them are stored. Finish them again; until then they stay hidden.
@@ -265,12 +265,12 @@ pub trait Consumer: Send {
         Ok(())
     }
 
-    /// Stops (`true`) or resumes (`false`) bringing records of a partition. It lasts until the epoch ends, and an
-    /// epoch that is over is passed over in silence: a pause that was decided before a rebalance must not stop the
+    /// Stops (`true`) or resumes (`false`) bringing records of a partition. It lasts until the epoch ends, and a call
+    /// with an epoch that is over is ignored in silence: a pause that was decided before a rebalance must not stop the
     /// partition after it, when nobody would resume it.
     fn pause(&mut self, partition: u32, epoch: Epoch, paused: bool);
 
-    /// Partitions of the topic, owned by this consumer or not.
+    /// The number of the topic's partitions, owned by this consumer or not.
     fn partitions(&self) -> u32;
 
     /// Whether the broker may delete records of this topic before they are read, as far as the driver knows: by an
@@ -302,16 +302,16 @@ impl Lag {
 /// A broker, a topic or a group could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The options are wrong: trying again does not help.
+    /// The options are wrong; trying again does not help.
     #[error("{0}")]
     Invalid(String),
-    /// The broker has no such topic or group, as far as it knows just now: somebody may make it.
+    /// The broker has no such topic or group, as far as it knows just now. It may be created later.
     #[error("{0}")]
     Absent(String),
     /// Another process holds the data.
     #[error("{0} is in use by another process")]
     InUse(String),
-    /// Written by a newer version of Windfall.
+    /// The data was written by a newer version of Windfall.
     #[error("{place} has format version {found}; this build reads up to {known}")]
     Newer {
         /// What was opened.
@@ -329,7 +329,7 @@ pub enum OpenError {
         /// What is wrong.
         what: String,
     },
-    /// The system said no.
+    /// The operating system refused.
     #[error("{place}: {what}")]
     Io {
         /// What was opened.
@@ -345,11 +345,11 @@ pub enum OpenError {
 /// A broker: makes producers and consumers of its topics.
 #[async_trait]
 pub trait Broker: Send + Sync {
-    /// Makes sure that a topic exists with at least so many partitions. Never shrinks one. May block, as
-    /// `producer` may: call them off async threads.
-    ///
-    /// Where the cluster is away, this, `producer` and `consumer` say [`OpenError::Unavailable`] within about a second,
-    /// and leave nothing behind: whoever wants it tries again, as often as need be.
+    /// Makes sure that a topic exists with at least `partitions` partitions. It never removes partitions. This call and
+    /// `producer` may block: do not call them on an async thread.
+    /// Where the cluster cannot be reached, this call, `producer` and `consumer` answer [`OpenError::Unavailable`]
+    /// within about a second, or within the few seconds that their options set, and leave nothing behind: the caller
+    /// may try again as often as it wants.
     ///
     /// # Errors
     /// [`OpenError`].

@@ -1,4 +1,4 @@
-//! A downstream system that pays: what it is asked, what it answers.
+//! A downstream system that pays: what it is asked, and what it answers.
 
 use async_trait::async_trait;
 
@@ -8,11 +8,11 @@ use async_trait::async_trait;
 pub struct PayOrder<'a> {
     /// The order number, the idempotency key.
     pub trade_no: &'a str,
-    /// Who gets it.
+    /// The user who gets it.
     pub user_id: i64,
     /// The campaign.
     pub activity: &'a str,
-    /// The place in it.
+    /// The scene within the campaign.
     pub scene: &'a str,
     /// The bonus type.
     pub bonus_type: &'a str,
@@ -27,28 +27,28 @@ pub enum PayAnswer {
     Paid,
     /// Paid by an earlier call with the same key.
     AlreadyPaid,
-    /// Over its rate: come again. Not the order's fault, never counted against it.
+    /// The downstream is over its rate: ask again. This is not the order's fault and is never counted against it.
     Busy {
         /// The least wait.
         after_ms: u64,
     },
-    /// It failed and certainly has not paid: come again.
+    /// The payment failed and certainly nothing was paid: ask again.
     Retry {
         /// The least wait.
         after_ms: u64,
     },
     /// It will never pay this order, and has not.
     Refused(String),
-    /// Paid or not, nobody knows: ask again with the same key.
+    /// Whether it was paid is not known: ask again with the same key.
     Unknown,
 }
 
 /// A downstream system that pays a kind of bonus.
 #[async_trait]
 pub trait Connector: Send + Sync {
-    /// Its name in options and logs.
+    /// The connector's name in options and logs.
     fn name(&self) -> &str;
 
-    /// Asks for one payment. Dropped before it answers, its outcome is unknown.
+    /// Asks for one payment. The outcome of a call that is dropped before it answers is unknown.
     async fn pay(&self, order: PayOrder<'_>) -> PayAnswer;
 }

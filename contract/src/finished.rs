@@ -1,8 +1,8 @@
 //! Offsets that are finished although one below them is not, and how they travel in a commit's metadata.
 //!
 //! A broker keeps one position for each partition. While one record hangs, everything behind it that is finished would
-//! be delivered again after a restart. So a [`Finished`] goes with the position ([`Commit`](crate::broker::Commit)), and
-//! the next owner is spared what it names.
+//! be delivered again after a restart. So a [`Finished`] map is committed with the position
+//! ([`Commit`](crate::broker::Commit)), and the next owner of the partition is not delivered what it names.
 //!
 //! # Format, version 1
 //! | bytes | what |
@@ -10,19 +10,20 @@
 //! | 1 | the version, 1 |
 //! | 16 | the topic's id |
 //! | varint | the first offset that the map speaks of |
-//! | 1, then for each a varint and a varint | how many leader epochs, at most 8; where each begins, counted from the one before (the first from the first offset), and its number |
+//! | 1, then for each a varint and a varint | how many leader epochs, at most 8; where each begins, counted from the
+//! one before (the first from the first offset), and its number |
 //! | varint | how many offsets the map speaks of |
 //! | any | one bit for each of them, 1 is finished, by an adaptive binary range coder |
 //! | 4 | CRC-32C of all bytes before, little endian |
 //!
 //! Varints are LEB128. The coder is the one of LZMA with probabilities of 16 bits: one for each value of the eight
-//! bits before, which begins at a half and moves by 1/32. Bytes after the end are 0, and its first byte, which is always
-//! 0, is left out. Long runs and lanes that alternate cost next to nothing, and an even mix of two lanes one bit for
-//! each record, which no format can beat.
+//! bits before, which begins at a half and moves by 1/32. Bytes after the end are 0, and its first byte, which is
+//! always 0, is left out. Long runs and lanes that alternate cost next to nothing, and an even mix of two lanes one bit
+//! for each record, which no format can beat.
 //!
 //! A map that is too long is cut at its end: what it does not name is delivered again, and nothing else happens.
-//! It is believed only if it is whole and its checksum holds. It names records by topic, leader epoch and offset,
-//! which is what makes a record the same one: an offset that is written again, after a topic was made anew or a log was
+//! A map is used only if it is complete and its checksum matches. It names records by topic, leader epoch and offset,
+//! which together identify a record: an offset that is written again, after a topic was made anew or a log was
 //! cut off, has another topic or a higher epoch.
 
 mod coder;
@@ -34,11 +35,11 @@ use std::sync::Arc;
 
 const VERSION: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;
-/// Leader epochs that a map names at most. What was read under later ones is cut off.
+/// The number of leader epochs that a map names at most. What was read under later ones is cut off.
 const EPOCHS_MAX: usize = 8;
 const BITS: u64 = 64;
 
-/// Offsets that are finished, from some offset on. Cheap to clone.
+/// A set of finished offsets, from some offset on. It is cheap to clone.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Finished {
     first: u64,
@@ -46,25 +47,25 @@ pub struct Finished {
     words: Arc<[u64]>,
 }
 
-/// A map that is made word by word, ascending.
+/// Builds a map word by word, in ascending order.
 #[derive(Debug)]
 pub struct FinishedWords {
     first: u64,
     words: Vec<u64>,
 }
 
-/// Which log the offsets of a map are of.
+/// The log that the offsets of a map belong to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The topic's id, which another topic of the same name would not have.
     pub topic: [u8; 16],
-    /// The offset from which on, and the leader epoch under which the records were written, both growing. Empty where
-    /// the broker knows no such thing.
+    /// Pairs of a first offset and the leader epoch under which the records from it on were written, both ascending.
+    /// Empty where the broker has no leader epochs.
     pub epochs: Vec<(u64, u32)>,
 }
 
 impl Finished {
-    /// Offsets that a map covers at most; it is cut there.
+    /// The number of offsets that a map covers at most; a longer map is cut there.
     pub const SPAN_MAX: u64 = 1 << 18;
 
     /// The offsets that the bits name: bit `i` is `first + i`.
@@ -98,7 +99,7 @@ impl Finished {
         Self::new(first, words)
     }
 
-    /// Nothing is finished.
+    /// Whether the map names no offset.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
@@ -121,7 +122,7 @@ impl Finished {
         word.is_some_and(|word| (word >> (at % BITS)) & 1 == 1)
     }
 
-    /// Those of `offsets` alone.
+    /// The finished offsets that lie within `offsets`.
     #[must_use]
     pub fn within(&self, offsets: Range<u64>) -> Self {
         if self.is_empty() || (offsets.start <= self.first && self.end() <= offsets.end) {
@@ -135,7 +136,7 @@ impl Finished {
         Self::new(self.first, words)
     }
 
-    /// Those of both; cut where they lie too far apart.
+    /// The offsets that either map names; cut where they lie too far apart.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         if other.is_empty() {
@@ -251,12 +252,13 @@ impl Finished {
 }
 
 impl FinishedWords {
-    /// Nothing yet, from `first` on.
+    /// An empty builder whose map begins at `first`.
     pub const fn starting_at(first: u64) -> Self {
         Self { first, words: Vec::new() }
     }
 
-    /// Bit `i` says whether `offset + i` is finished; not below `first`. False where the map covers no more.
+    /// Adds a word of which bit `i` says whether `offset + i` is finished; `offset` must not be below `first`. Returns
+    /// false where the map covers no more.
     pub fn add(&mut self, offset: u64, bits: u64) -> bool {
         match offset.checked_sub(self.first) {
             Some(at) if at < Finished::SPAN_MAX => {
@@ -282,7 +284,7 @@ impl Origin {
         self.epochs.iter().rev().find(|(from, _)| *from <= offset).map(|(_, epoch)| *epoch)
     }
 
-    /// Offsets whose epochs are known, as far as a map may say them.
+    /// The offsets whose epochs are known, as far as a map may name them.
     fn known(&self) -> Range<u64> {
         match self.epochs.as_slice() {
             [] => 0..u64::MAX,
@@ -304,7 +306,7 @@ impl fmt::Debug for Finished {
     }
 }
 
-/// Sets the bits of a word at a distance from the first.
+/// Sets the bits of a word at the distance `at` from the first offset.
 fn put(words: &mut Vec<u64>, at: u64, bits: u64) {
     let (Ok(word), shift) = (usize::try_from(at / BITS), at % BITS) else { return };
     let beyond = if shift == 0 { 0 } else { bits >> (BITS - shift) };

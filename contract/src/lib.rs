@@ -1,8 +1,9 @@
-//! The traits between Windfall's rooms, and the words that they share. No I/O, no threads, no clock reads.
+//! The traits between Windfall's parts, and the types that they share. This crate does no I/O, starts no threads and
+//! reads no clock.
 //!
 //! An implementation depends on this crate and never on another implementation: the consumer knows [`rewards`] and
-//! not the ledger, a wallet knows [`accounts`] and [`verifier`] and neither SQL nor Redis, a sender knows [`broker`] and
-//! no broker's client. Each contract has a conformance suite that every implementation passes.
+//! not the ledger, a wallet knows [`accounts`] and [`verifier`] and neither SQL nor Redis, a sender knows [`broker`]
+//! and no broker's client. Each contract has a conformance suite that every implementation passes.
 //!
 //! | module | what it says | implemented by | used by |
 //! |---|---|---|---|

@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How a metric's value moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// It only grows; the metric's name ends in `_total`.
+    /// The value only grows; the metric's name ends in `_total`.
     Counter,
-    /// It goes up and down.
+    /// The value goes up and down.
     Gauge,
 }
 
 /// Takes one value and its label values, in the order of [`Metric::labels`].
 pub type Each<'a> = dyn FnMut(&[&str], u64) + 'a;
 
-/// One exported metric of an `S`.
+/// One exported metric of a struct `S`.
 pub struct Metric<S: ?Sized> {
     /// The whole name: `windfall_`, what it is, its unit, and `_total` if it is a counter.
     pub name: &'static str,
     /// What it counts, in one sentence.
     pub help: &'static str,
-    /// How it moves.
+    /// How its value moves.
     pub kind: MetricKind,
     /// The names of its own labels. An exporter that reads several `S` puts its labels before them.
     pub labels: &'static [&'static str],
@@ -41,7 +41,7 @@ pub trait Readable {
 
 /// A number of a snapshot, and the atomic number that it is read from.
 pub trait Counted: Sized {
-    /// What is counted up.
+    /// The atomic type that is counted up.
     type Counter: Default;
 
     /// Reads it.
@@ -66,7 +66,7 @@ impl Readable for bool {
     }
 }
 
-/// `None`: there is nothing to show now.
+/// `None` exports no value: there is nothing to show now.
 impl<T: Readable> Readable for Option<T> {
     fn read(&self, value: &[&str], each: &mut Each<'_>) {
         if let Some(known) = self {
@@ -96,10 +96,10 @@ where
 
 /// Declares a struct of numbers and, from the same lines, its table `METRICS` of exported metrics.
 ///
-/// A group is a metric: its kind, its name, its labels (`["a"]["b"]`) if it has any, its help text, and the fields that it is read
-/// from. With a label, each field says its label value (`as "paid"`); a field with several values, or with a label
-/// value that is known at run time alone, names a function that reads it (`= read_causes`). What stands behind `..` is
-/// not exported.
+/// A group is a metric: its kind, its name, its labels (`["a"]["b"]`) if it has any, its help text, and the fields that
+/// it is read from. With a label, each field says its label value (`as "paid"`); a field with several values, or with a
+/// label value that is known at run time alone, names a function that reads it (`= read_causes`). What stands behind
+/// `..` is not exported.
 ///
 /// `counted by Counters` also declares the atomic numbers that the struct is a snapshot of, with `read()`.
 ///
@@ -174,7 +174,7 @@ macro_rules! declare_metrics {
         }
 
         impl $stats {
-            /// What is exported of it.
+            /// The exported metrics of this struct.
             $vis const METRICS: &'static [$crate::metrics::Metric<Self>] = &[$(
                 $crate::metrics::Metric {
                     name: $name,

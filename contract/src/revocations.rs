@@ -1,11 +1,11 @@
-//! Tokens that count no more, though their seal is good: `[[revoke]]` in the document.
+//! Revoked tokens: they count no more although they open, by `[[revoke]]` in the rules document.
 
 use std::collections::{BTreeMap, HashMap};
 
 /// Which tokens are revoked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Revoked {
-    /// Every token of this key: its secrets are in other hands.
+    /// Every token of this key, because its secrets have leaked.
     Key(u32),
     /// Every token of this activity that was awarded before this moment.
     Activity {
@@ -18,16 +18,17 @@ pub enum Revoked {
     TradeNo(String),
 }
 
-/// An entry of the document.
+/// One entry of the rules document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revocation {
-    /// Which tokens.
+    /// The tokens that it revokes.
     pub what: Revoked,
-    /// For operators: never told to who presents one.
+    /// The reason, for operators; it is never told to whoever presents such a token.
     pub why: String,
 }
 
-/// All of them, in the document's order, and by what they name: a look-up costs the same however many there are.
+/// All revocations, in the document's order and indexed by what they name: a look-up costs the same however many
+/// there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Revocations {
     list: Vec<Revocation>,
@@ -37,7 +38,7 @@ pub struct Revocations {
 }
 
 impl Revocations {
-    /// In the document's order.
+    /// The revocations in the document's order.
     pub fn iter(&self) -> impl Iterator<Item = &Revocation> {
         self.list.iter()
     }

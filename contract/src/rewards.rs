@@ -1,4 +1,5 @@
-//! What the reward service answers. In process here; the messages of `grant.proto` carry the same over a wire.
+//! What the reward service answers. These are the types within a process; the messages of `grant.proto` carry the same
+//! over a wire.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,9 +13,9 @@ pub enum GrantReply {
     AlreadyCredited,
     /// The order number exists with another user, activity, scene, type or amount. Never credited; archived.
     Conflict,
-    /// Final and archived, for this reason.
+    /// Rejected for this reason: final and archived.
     Rejected(Rejection),
-    /// Not decided. Ask again with the same bytes, not before so many milliseconds.
+    /// Not decided. Ask again with the same bytes, after `after_ms` at the earliest.
     Retry {
         /// The least wait.
         after_ms: u64,
@@ -24,12 +25,12 @@ pub enum GrantReply {
 }
 
 impl GrantReply {
-    /// Credited now or before.
+    /// Whether the event was credited, by this call or an earlier one.
     pub const fn is_credited(&self) -> bool {
         matches!(self, Self::Credited | Self::AlreadyCredited)
     }
 
-    /// Nothing more will happen to it.
+    /// Whether the answer is final, so that nothing more happens to the event.
     pub const fn is_final(&self) -> bool {
         !matches!(self, Self::Retry { .. })
     }
@@ -65,7 +66,7 @@ pub enum Rejection {
     /// Too many failed grants; the consumer gave up. Replay it when the downstream is well.
     #[error("max_failures")]
     MaxFailures,
-    /// The record made a consumer panic, again and again and alone. Its bytes are kept whole for a person to look at.
+    /// The record made a consumer panic, again and again and alone. Its bytes are kept complete, to be inspected.
     #[error("quarantined")]
     Quarantined,
     /// The order number exists with another user, activity, scene, type or amount.
@@ -85,16 +86,22 @@ pub enum RetryReason {
     /// The downstream did not answer: credited or not, nobody knows. Counts as a failed grant.
     #[error("downstream_timeout")]
     DownstreamTimeout,
-    /// Too many calls are in flight; ours to solve, so it does not count as a failed grant.
+    /// The downstream has no room, or is left alone for a while: this event was not paid by this call. It does not count
+    /// as a failed grant, and says nothing about the service or about other types.
+    #[error("downstream_busy")]
+    DownstreamBusy,
+    /// Too many calls are in flight. Windfall causes that itself, so it does not count as a failed grant.
     #[error("busy")]
     Busy,
-    /// Our own store cannot answer; ours to solve, so it does not count as a failed grant.
+    /// Windfall's own store cannot answer, so it does not count as a failed grant.
     #[error("store_unavailable")]
     StoreUnavailable,
-    /// No queue took the event that is to be granted later; ours to solve, so it does not count as a failed grant.
+    /// No queue took the event that is to be granted later. Windfall causes that itself, so it does not count as a
+    /// failed grant.
     #[error("queue_unavailable")]
     QueueUnavailable,
-    /// The service runs older rules than its ledger has seen; ours to solve, so it does not count as a failed grant.
+    /// The service runs older rules than its ledger has seen, or the budgets of its rules are not set yet. Windfall causes
+    /// that itself, so it does not count as a failed grant.
     #[error("old_rules")]
     OldRules,
     /// An operator has paused the type; it does not count as a failed grant.
@@ -109,14 +116,14 @@ impl RetryReason {
     }
 }
 
-/// Something to keep for a person to look at.
+/// A failed event that the archive keeps, to be inspected or replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
     /// The event's bytes, or a whole record's where it could not be cut into events.
     pub payload: Bytes,
     /// Why it failed.
     pub rejection: Rejection,
-    /// More about it, for a person.
+    /// More about the failure, for a reader.
     pub detail: String,
 }
 
@@ -128,13 +135,13 @@ pub struct ArchiveUnavailable(pub String);
 /// Grants rewards.
 #[async_trait]
 pub trait Rewards: Send + Sync {
-    /// Grants events of one bonus type: one reply for each event, in order. Whatever fails as a whole answers `Retry`
-    /// for each. Cancelled, its outcome is unknown: ask again with the same bytes.
+    /// Grants events of one bonus type: one reply for each event, in order. A batch that fails as a whole is answered
+    /// with `Retry` for each event. The outcome of a cancelled call is unknown: ask again with the same bytes.
     async fn grant_batch(&self, bonus_type: &str, events: &[Bytes]) -> Vec<GrantReply>;
 
-    /// Archives what finally failed, durably when it returns. What a late copy has been credited for meanwhile is
-    /// not archived: it has ended. What a downstream may have paid keeps its budget reserved until a replay has
-    /// asked it.
+    /// Archives events that finally failed; they are stored durably when it returns. An event of which a late copy has
+    /// been credited meanwhile is not archived: it has ended. What a downstream may have paid keeps its budget reserved
+    /// until a replay has asked it.
     ///
     /// # Errors
     /// [`ArchiveUnavailable`]: nothing, or an unknown part, was archived. Repeating it archives nothing twice.

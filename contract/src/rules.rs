@@ -1,4 +1,4 @@
-//! Live rules, as they are after validation. Whoever holds a [`Rules`] holds a document that fits together.
+//! Live rules, as they are after validation. A [`Rules`] always comes from a document that is consistent.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,18 +8,18 @@ pub use crate::revocations::{Revocation, Revocations, Revoked};
 /// One version of the live rules.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// Grows with every change; processes report the one they run.
+    /// The version, which grows with every change; processes report the one they run.
     pub version: u64,
     /// Every bonus type there is, in the document's order.
     pub bonus_types: Vec<String>,
     /// Physical topics by name.
     pub topics: BTreeMap<String, Topic>,
-    /// Topics that nobody writes to any more, and that are read until they are empty. None is in `topics`: a topic is its
-    /// name and its broker.
+    /// Topics that nobody writes to any more, and that are read until they are empty. None is in `topics`: a topic is
+    /// identified by its name and its broker.
     pub draining: Vec<DrainingTopic>,
     /// Virtual queues by name.
     pub queues: BTreeMap<String, Queue>,
-    /// Which queue an event takes; the first that matches.
+    /// The routes; an event takes the queue of the first one that matches it.
     pub routes: Vec<Route>,
     /// How fast events may be granted.
     pub limits: Limits,
@@ -29,7 +29,7 @@ pub struct Rules {
     pub caps: BTreeMap<String, Cap>,
     /// How a consumer paces itself.
     pub pacing: Pacing,
-    /// Tokens that count no more.
+    /// The revoked tokens.
     pub revocations: Revocations,
 }
 
@@ -80,19 +80,19 @@ pub struct Queue {
     pub master: String,
     /// Name of another topic, on another broker.
     pub backup: String,
-    /// Users who go to the master: `user_id % 100 < ratio`.
+    /// The share of users whose events go to the master: those with `user_id % 100 < ratio`.
     pub ratio: Ratio,
 }
 
-/// Per cent, 0 to 100.
+/// A share in per cent, 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ratio(u8);
 
 impl Ratio {
-    /// All to the master.
+    /// All users' events go to the master.
     pub const ALL: Self = Self(100);
 
-    /// `None` above 100.
+    /// A ratio of so many per cent; `None` above 100.
     pub const fn new(percent: u8) -> Option<Self> {
         if percent <= 100 { Some(Self(percent)) } else { None }
     }
@@ -103,7 +103,7 @@ impl Ratio {
         user_id.rem_euclid(100) < self.0 as i64
     }
 
-    /// Per cent.
+    /// The ratio in per cent.
     pub const fn percent(self) -> u8 {
         self.0
     }
@@ -118,13 +118,13 @@ impl fmt::Display for Ratio {
 /// Sends events of an activity, a scene and a type to a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// What it matches.
+    /// The activities that it matches.
     pub activity: Pattern,
-    /// What it matches.
+    /// The scenes that it matches.
     pub scene: Pattern,
-    /// What it matches.
+    /// The bonus types that it matches.
     pub bonus_type: Pattern,
-    /// The queue they take.
+    /// The queue that these events take.
     pub queue: String,
     /// Queues that a requeued event may take, tried in order. Never empty; holds `queue` where none was named.
     pub requeue: Vec<String>,
@@ -133,9 +133,9 @@ pub struct Route {
 /// One name, or any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pattern {
-    /// `*`.
+    /// Any name, written `*`.
     Any,
-    /// Exactly this.
+    /// Exactly this name.
     Is(String),
 }
 
@@ -158,21 +158,21 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Limits of a fleet.
+/// The rate limits of a fleet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// Over all types.
+    /// The limit of all types together.
     pub global: Limit,
-    /// By type; every known type has one (its own, or the document's default).
+    /// The limit of each type; every known type has one (its own, or the document's default).
     pub types: BTreeMap<String, TypeLimit>,
 }
 
 /// A token bucket: at most `rate_per_s · Δ + burst` in any Δ seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Events a second, 0 to 100,000,000; 0 admits nothing.
+    /// Events per second, 0 to 100,000,000; 0 admits nothing.
     pub rate_per_s: u64,
-    /// Events that may pass at once after a pause: 1 to 10,000,000. A fleet's limit wants at least one per partition.
+    /// Events that may pass at once after a pause: 1 to 10,000,000. A fleet's limit needs at least one per partition.
     pub burst: u32,
 }
 
@@ -186,11 +186,11 @@ impl Limit {
 /// The limit, fuse and rank of one bonus type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TypeLimit {
-    /// Its own bucket.
+    /// The limit of the type's own bucket.
     pub limit: Limit,
     /// The operator's switch.
     pub fuse: Fuse,
-    /// Who takes from the global bucket first; 0 before 1. Cash is 0 by default.
+    /// The rank by which types take from the global bucket: 0 before 1. Cash has 0 by default.
     pub priority: u8,
 }
 
@@ -200,9 +200,10 @@ pub enum Fuse {
     /// Flowing.
     #[default]
     Closed,
-    /// Grant nothing of it: hold in its lane, requeue with delay before it blocks another type.
+    /// Nothing of it is granted: its events are held in their lane, and requeued with delay before they block another
+    /// type.
     Pause,
-    /// Requeue with delay at once.
+    /// Its events are requeued with delay at once.
     Divert,
 }
 
@@ -246,13 +247,13 @@ pub struct Budget {
     pub kind: BudgetKind,
     /// The campaign.
     pub activity: String,
-    /// The place in it; `*` for all of them, where it is combined.
+    /// The scene; `*` for all scenes, where the budget is combined.
     pub scene: String,
-    /// The bonus type; `*` for all of them, where it is combined.
+    /// The bonus type; `*` for all types, where the budget is combined.
     pub bonus_type: String,
     /// In the type's smallest unit.
     pub total: i64,
-    /// Rows it is split over: 1 to 64; 1 where it is strict.
+    /// The number of rows that it is split over: 1 to 64; 1 where it is strict.
     pub shards: u32,
 }
 
@@ -268,29 +269,29 @@ pub struct Cap {
 /// How a consumer paces itself. `samples/rules.toml` gives each range; [`Pacing::default`] the defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pacing {
-    /// The fetch brings what passes within this time; more waits in the broker, or in memory where another type could
-    /// wait behind it.
+    /// A fetch brings as many events as the limits pass within this time; more wait in the broker, or in memory where
+    /// another type could wait behind them.
     pub hold_max_ms: u64,
-    /// An unfinished record of this age is requeued if something else flows meanwhile.
+    /// The age at which an unfinished record is requeued, if events of another type flow meanwhile.
     pub deadline_ms: u64,
-    /// Delay of a requeued event; doubles with each attempt up to `requeue_delay_max_ms`.
+    /// The delay of a requeued event, which doubles with each attempt up to `requeue_delay_max_ms`.
     pub requeue_delay_ms: u64,
-    /// The longest delay.
+    /// The longest delay of a requeued event.
     pub requeue_delay_max_ms: u64,
-    /// Failed grants after which an event is archived.
+    /// The number of failed grants after which an event is archived.
     pub max_failures: u32,
-    /// Events in one grant call at most.
+    /// The number of events in one grant call at most.
     pub grant_batch: u32,
-    /// Events being granted at once, an instance.
+    /// The number of events that one instance has in flight at the reward service at once.
     pub in_hand_max: u32,
-    /// Events that wait in one lane at most.
+    /// The number of events that wait in one lane at most.
     pub lane_events_max: u32,
-    /// Bytes that wait in one lane at most.
+    /// The number of bytes that wait in one lane at most.
     pub lane_bytes_max: u64,
 }
 
 impl Default for Pacing {
-    /// What holds where a document says nothing.
+    /// The values that hold where a document names none.
     fn default() -> Self {
         Self {
             // Half a second in a lane costs less than a requeue (a write, a fetch, a window's slot twice).
@@ -302,15 +303,15 @@ impl Default for Pacing {
             requeue_delay_ms: 200,
             // A downstream that was away for long is asked again within half a minute of its return.
             requeue_delay_max_ms: 30_000,
-            // With doubling delays some five minutes: no hiccup, but a fault.
+            // With doubling delays that takes some five minutes, which is a fault and no hiccup.
             max_failures: 16,
             // One transaction's sync shared by a thousand rows; ten thousand would hold locks too long.
             grant_batch: 1000,
             // Eight full batches: enough to hide a grant's round trip.
             in_hand_max: 8192,
-            // A fifth of a second at 300,000 a second.
+            // A fifth of a second at 300,000 events per second.
             lane_events_max: 65_536,
-            // 512 bytes an event of a full lane.
+            // 512 bytes for each event of a full lane.
             lane_bytes_max: 32 << 20,
         }
     }
@@ -320,7 +321,7 @@ impl Pacing {
     /// The longest delay that a downstream may ask for.
     pub const DOWNSTREAM_DELAY_MAX_MS: u64 = 600_000;
 
-    /// The longest delay that a write-back sets by itself, and no less than the head-of-line deadline: a partition whose
+    /// The longest delay that a requeue sets by itself, and no less than the head-of-line deadline. A partition whose
     /// commits wait for so long is no reason for an alarm.
     pub fn longest_delay_ms(&self) -> u64 {
         self.requeue_delay_max_ms.max(self.deadline_ms)

@@ -1,27 +1,29 @@
-//! What a token store offers. It is a weak dependency (I8): callers go on without it, and count that they did.
+//! What a token store offers. The store is a weak dependency (I8): callers go on without it, and count how often they
+//! did.
 
 use async_trait::async_trait;
 
-/// A token to keep: a hash a user, order number → token text.
+/// A token to keep. A store keeps one hash per user, from order number to token text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenPut {
-    /// Whose.
+    /// The user who holds it.
     pub user_id: i64,
     /// Its order number.
     pub trade_no: Box<str>,
     /// The token text, as the user holds it.
     pub token: Box<str>,
-    /// Unix milliseconds until which it is kept at least; later it may go at any time. [`NEVER`] keeps it for good.
+    /// The Unix milliseconds until which it is kept at least; later it may be removed at any time. [`NEVER`] keeps it
+    /// for good.
     pub expires_at_ms: u64,
 }
 
-/// For a token that does not expire.
+/// The expiry of a token that does not expire.
 pub const NEVER: u64 = u64::MAX;
 
 /// Names one token. Ordered by user, then by order number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenKey {
-    /// Whose.
+    /// The user who holds it.
     pub user_id: i64,
     /// Its order number.
     pub trade_no: Box<str>,
@@ -36,12 +38,14 @@ pub struct StoredToken {
     pub token: Box<str>,
 }
 
-/// The store did not answer, or not in time. Says nothing about what is stored (I7): neither Unknown nor Valid.
+/// The store did not answer, or not in time. That says nothing about what is stored (I7): it means neither Unknown nor
+/// Valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the token store is unavailable: {0}")]
 pub struct Unavailable(pub String);
 
-/// Keeps tokens by user. Every call may be repeated: the last put of an order wins, a remove of nothing is done.
+/// Keeps tokens by user. Every call may be repeated: the last put of an order wins, and removing what is not there
+/// succeeds.
 #[async_trait]
 pub trait TokenStore: Send + Sync {
     /// Stores tokens, all or an unknown part of them on an error.
@@ -50,7 +54,7 @@ pub trait TokenStore: Send + Sync {
     /// [`Unavailable`]; repeat the whole batch.
     async fn put(&self, batch: &[TokenPut]) -> Result<(), Unavailable>;
 
-    /// Drops tokens whose rewards have been credited.
+    /// Removes tokens whose rewards have been credited.
     ///
     /// # Errors
     /// [`Unavailable`]; repeat the whole batch.

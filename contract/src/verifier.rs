@@ -1,17 +1,17 @@
-//! What wallets ask the token service for: which tokens a user holds, and what presented ones are worth. // I7
+//! What wallets ask the token service for: to list the tokens that a user holds, and to verify presented ones. // I7
 
 use crate::tokens::Unavailable;
 use async_trait::async_trait;
 use windfall_proto::v1::BonusToken;
 
-/// Texts of one verification at most. The store is asked for all of them at once.
+/// The number of texts in one verification at most. The store is asked for all of them at once.
 pub const TEXTS_MAX: usize = 512;
-/// Tokens of a page at most: what a user may have in one activity.
+/// The number of tokens in a page at most: as many as a user may have in one activity.
 pub const PAGE_MAX: usize = 500;
-/// Tokens of a page where the caller does not say.
+/// The number of tokens in a page where the caller names none.
 pub const PAGE_DEFAULT: usize = 100;
 
-/// What a presented token is worth. Only [`Verdict::Valid`] may force a credit.
+/// The verdict on a presented token. Only [`Verdict::Valid`] may force a credit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// It is proved: it opens, belongs to the user, is not revoked, and equals the stored token in every field but the
@@ -19,7 +19,7 @@ pub enum Verdict {
     Valid(BonusToken),
     /// It opens, and the store does not hold it: it was credited, has expired, or never arrived there.
     Unknown,
-    /// It does not count. Why is for operators alone, so every cause looks the same here.
+    /// It does not count. The cause is for operators alone, so every cause looks the same here.
     Illegal,
     /// The store cannot say. This is neither Unknown nor Valid.
     Unavailable,
@@ -30,7 +30,7 @@ pub enum Verdict {
 pub struct Page<'a> {
     /// [`TokenPage::next`] of the page before; `None` for the first page.
     pub after: Option<&'a str>,
-    /// 1 to [`PAGE_MAX`].
+    /// The number of tokens, 1 to [`PAGE_MAX`].
     pub size: usize,
 }
 
@@ -53,7 +53,7 @@ pub struct HeldToken {
 /// A page of a user's tokens.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenPage {
-    /// In the order of their order numbers.
+    /// The tokens, sorted by their order numbers.
     pub tokens: Vec<HeldToken>,
     /// Where the next page begins; `None` after the last.
     pub next: Option<Box<str>>,
@@ -79,7 +79,7 @@ pub enum VerifyError {
     /// Present fewer at a time.
     #[error("{texts} tokens; at most {TEXTS_MAX} a call")]
     TooMany {
-        /// How many there were.
+        /// The number of texts that there were.
         texts: usize,
     },
 }
@@ -101,7 +101,7 @@ pub trait TokenVerifier: Send + Sync {
         page: Page<'_>,
     ) -> Result<TokenPage, ListError>;
 
-    /// What texts that a user presents are worth: one verdict for each text, in order. Where the store cannot say,
+    /// Verifies texts that a user presents: one verdict for each text, in order. Where the store cannot say,
     /// what opens is [`Verdict::Unavailable`].
     ///
     /// # Errors

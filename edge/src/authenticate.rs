@@ -1,4 +1,4 @@
-//! Who calls, for whom: the same rules for both transports, before a byte of a body is read.
+//! Authenticates the caller and the end user, by the same rules for both transports, before a byte of a body is read.
 
 use crate::access::{AccessSource, Entry};
 use crate::identity::Call;
@@ -7,16 +7,16 @@ use crate::users::{self, Refused, Users};
 use http::header::{AUTHORIZATION, HeaderMap};
 use std::net::SocketAddr;
 
-/// A JWT about the end user.
+/// The header with a JWT about the end user.
 pub(crate) const USER_TOKEN: &str = "x-windfall-user-token";
-/// The end user's number, from a caller that may name users.
+/// The header with the end user's number, from a caller that may name users.
 pub(crate) const USER: &str = "x-windfall-user";
 
-/// Where a connection comes from.
+/// The peer of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    /// Names of its verified certificate; empty without one.
+    /// The names in its verified certificate; empty without one.
     pub(crate) cert_names: Vec<String>,
 }
 
@@ -26,11 +26,11 @@ impl Peer {
     }
 }
 
-/// A header that is there once, or not at all.
+/// A header that must be there once or not at all.
 enum Single<'a> {
     None,
     One(&'a str),
-    /// Twice, or not text: who reads the first and who reads the last would disagree.
+    /// The header is there twice, or is not text: readers of the first and of the last one would disagree.
     Ambiguous,
 }
 

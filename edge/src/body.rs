@@ -1,4 +1,5 @@
-//! Bodies in: bounded in size, in time, and over all (I9). Bodies out: they hold their call's place until they are gone.
+//! Request bodies, which are bounded in size, in time and in sum (I9), and answer bodies, which hold their call's place
+//! until they are written.
 
 use crate::metrics::Metrics;
 use crate::refusal::{Reason, Refusal};
@@ -14,12 +15,12 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::body::Body;
 
-/// What is set aside before a byte has come, whatever length is declared.
+/// The bytes that are allocated before a byte has come, whatever length is declared.
 const FIRST_BYTES_MAX: usize = 64 << 10;
-/// What goes out at once.
+/// The bytes that are written at once.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// Memory for bodies over all calls.
+/// The memory for the bodies of all calls.
 #[derive(Clone)]
 pub(crate) struct BodyRoom {
     used: Arc<AtomicUsize>,
@@ -27,13 +28,13 @@ pub(crate) struct BodyRoom {
     metrics: Metrics,
 }
 
-/// Bytes of the room; given back when dropped.
+/// Bytes that are taken from the room, and given back when this is dropped.
 pub(crate) struct Taken {
     room: BodyRoom,
     bytes: usize,
 }
 
-/// What one body may be.
+/// The limits of one body.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyLimits {
     pub(crate) bytes_max: usize,
@@ -45,7 +46,8 @@ impl BodyRoom {
         Self { used: Arc::default(), bytes_max, metrics }
     }
 
-    /// Reads a whole body. Slow, long or broken ones are refused, and the rest of them is never read.
+    /// Reads a whole body. A body that is too slow, too long or broken is refused, and the rest of it is
+    /// never read.
     pub(crate) async fn read(&self, body: Incoming, limits: BodyLimits) -> Result<(Bytes, Taken), Refusal> {
         let declared = body_hint(&body);
         if declared > limits.bytes_max as u64 {

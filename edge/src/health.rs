@@ -1,4 +1,4 @@
-//! Whether the process lives, and whether it is ready for calls.
+//! The process's liveness and readiness.
 
 use crate::refusal::json_response;
 use http::{Response, StatusCode};
@@ -29,19 +29,19 @@ use tonic::body::Body;
 #[derive(Clone, Default)]
 pub struct Health(Arc<Inner>);
 
-/// What a process is without a part.
+/// What the absence of a part means for a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// It is not ready.
+    /// The process is not ready.
     Strong,
-    /// It is ready for what it can do without the part, and says that the part is missing.
+    /// The process is ready for what it can do without the part, and reports that the part is missing.
     Weak,
 }
 
-/// Something outside of the process that it works with: a broker's topic, a database. Dropped, it is forgotten.
-///
-/// Whoever works with the part reports how it is, as often as it likes: a change is logged once, when the part goes and
-/// when it comes back.
+/// Something outside of the process that it works with: a broker's topic, a database. When the
+/// handle is dropped, the part is forgotten.
+/// The code that works with the part reports its state, as often as it likes: a change is logged once, when the part
+/// goes and when it comes back.
 #[derive(Debug)]
 pub struct Part {
     health: Health,
@@ -63,19 +63,19 @@ struct Inner {
 struct PartState {
     id: u64,
     need: Need,
-    /// Nothing was reported so far: neither its coming nor its going is news.
+    /// Whether nothing was reported so far, so that the first report is not logged as a change.
     is_new: bool,
     missing: Option<String>,
 }
 
 impl Health {
-    /// Ready, without checks.
+    /// A health that is ready and has no checks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a check, or replaces the one of that name. It is asked at each probe, so it must answer at once: look at
-    /// what is known, do no I/O. The text says what is wrong, to whoever may probe.
+    /// Adds a check, or replaces the one of that name. It is asked at each probe, so it must answer at once: read known
+    /// state and do no I/O. The error text says what is wrong, to everyone who may probe.
     pub fn check(&self, name: &'static str, check: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
         self.0.checks.write().insert(name, Arc::new(check));
     }
@@ -159,17 +159,17 @@ impl Health {
 }
 
 impl Part {
-    /// The part is there.
+    /// Reports that the part is there.
     pub fn is_there(&self) {
         self.report(None);
     }
 
-    /// The part is missing; `why` is for whoever may probe.
+    /// Reports that the part is missing; everyone who may probe can read `why`.
     pub fn is_missing(&self, why: impl Into<String>) {
         self.report(Some(why.into()));
     }
 
-    /// Reports what a look at the part came to.
+    /// Reports the result of a look at the part.
     pub fn looked(&self, found: Result<(), String>) {
         self.report(found.err());
     }

@@ -1,10 +1,10 @@
-//! On whose behalf a request came.
+//! The identity of a call: the calling service and the end user.
 
 use std::fmt;
 use std::sync::Arc;
 use tonic::Status;
 
-/// What a caller may do.
+/// A right of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Send rewards.
@@ -68,22 +68,22 @@ impl FromIterator<Role> for Roles {
 /// A service that has shown its key or its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Its name in the access file: what logs and audits show.
+    /// Its name in the access file, which logs and audits show.
     pub name: Arc<str>,
-    /// The app that it belongs to. It sees and makes nothing of another one's.
+    /// The app that it belongs to. It reads and creates nothing of another app.
     pub tenant: Arc<str>,
-    /// What it may do.
+    /// Its roles.
     pub roles: Roles,
 }
 
-/// Who calls, for whom. In the extensions of every request that reaches a service.
+/// The calling service and its end user. It is in the extensions of every request that reaches a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The service that calls.
     pub caller: Caller,
-    /// The end user, as a signed assertion or a trusted front says; never from a message.
+    /// The end user, from a signed assertion or a trusted front proxy; never from a message.
     pub user_id: Option<i64>,
-    /// Of the call's trace, where that is sampled.
+    /// The id of the call's trace, where that is sampled.
     pub trace_id: Option<[u8; 16]>,
 }
 

@@ -11,9 +11,9 @@ const TEXT_BYTES: usize = 47;
 
 /// A key that was just made. Show it to its owner once; keep the hash.
 pub struct MintedKey {
-    /// What the service sends: `wfk_` and 43 characters.
+    /// The text that the service sends: `wfk_` and 43 characters.
     pub text: String,
-    /// SHA-256 of the text in hex: what an access file holds.
+    /// The SHA-256 of the text in hex, which the access file holds.
     pub sha256: String,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn has_form(text: &str) -> bool {
     text.len() == TEXT_BYTES && text.starts_with(PREFIX)
 }
 
-/// SHA-256 of a key's text. Enough for 256 random bits: no salt, no stretching.
+/// The SHA-256 of a key's text. For 256 random bits that is enough without salt or stretching.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct KeyHash([u8; 32]);
 
@@ -68,7 +68,7 @@ impl KeyHash {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Takes the same time whatever differs.
+    /// Compares in constant time.
     pub(crate) fn equals(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }

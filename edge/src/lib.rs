@@ -1,22 +1,23 @@
-//! What stands between a wire and a service: who calls, what they may, how much they may send, and both transports,
-//! gRPC and HTTP/JSON, on one port.
-//!
-//! The way of a request, which is also the order of this crate's rooms:
-//! 1. `server` accepts the connection, reads the names in its client certificate, and cuts off who is slow or too
-//!    many ([`ServeOptions`]).
+//! The layer between the network and a service: authentication, roles, limits, and both transports, gRPC and HTTP/JSON,
+//! on one port.
+//! The steps of a request, which are also the order of this crate's modules:
+//! 1. `server` accepts the connection, reads the names in its client certificate, and cuts off
+//!    connections that are too slow or too many ([`ServeOptions`]).
 //! 2. `pipeline` checks the headers' size, takes a place among the calls in flight, and asks
 //! 3. `authenticate` who calls ([`Access`]: a bearer key or a certificate) and for whom (a signed token about the end
 //!    user, or a header from a front proxy that may name users): a [`Call`].
 //! 4. `pipeline` finds the method, checks the [`Role`], the media type, and only then reads the body, bounded.
 //! 5. `trace` puts a span around it, in the caller's trace where it names one.
-//! 6. [`Router`] hands it to the service: the generated trait, in process, whichever transport it came by. A service
+//! 6. [`Router`] hands it to the service: the generated trait, in process, whichever transport was used. A service
 //!    reads the [`Call`] from the request's extensions, and nothing about identity from a message.
-//! 7. `refusal` is the one place where errors become answers; [`retry_later`] is for services that know when.
+//! 7. `refusal` is the one place where errors become answers; [`retry_later`] is for services that know when to ask
+//!    again.
 //!
-//! Beside the way: [`Health`] and [`Metrics`], to which other crates add their own; `openapi`, which makes
-//! `/openapi.json` from the protobuf descriptors.
+//! Besides these steps there are [`Health`] and [`Metrics`], to which other crates add their own; `openapi`, which
+//! makes `/openapi.json` from the protobuf descriptors.
 //!
-//! Nothing is open but `/health/…` to this machine. Not here: what the services do; limits a caller; TLS to others.
+//! Nothing is open but `/health/…` to this machine. Not here: what the services do; limits per caller; TLS to other
+//! services.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -87,7 +88,7 @@ pub use identity::{Call, Caller, Role, Roles};
 pub use key::{MintedKey, mint_key};
 pub use metrics::{Described, EachOf, Metrics};
 pub use openapi::OpenApiError;
-/// For collectors of your own: [`Metrics::register_collector`].
+/// The metrics crate, for collectors of your own: [`Metrics::register_collector`].
 pub use prometheus_client;
 pub use refusal::{RETRY_AFTER_MS, code_name, http_status, retry_later};
 pub use router::Router;

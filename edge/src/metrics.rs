@@ -2,10 +2,9 @@
 //!
 //! What other crates count is declared there, with [`windfall_contract::declare_metrics`], and exported here table by
 //! table. What this crate counts is declared in [`Metrics::new`] and in `server/metrics.rs`.
-//!
-//! By `prometheus-client`, the Prometheus project's own: no global registry, typed labels, and collectors that are
-//! asked at scrape time, which is what components with counters of their own need. (The crate `prometheus` wants a
-//! metric object to be kept up to date beside each counter.)
+//! It uses `prometheus-client`, the Prometheus project's own crate: no global registry, typed labels, and collectors
+//! that are asked at scrape time, which is what components with counters of their own need. (The crate `prometheus`
+//! wants a metric object to be kept up to date beside each counter.)
 
 use crate::refusal::{Reason, Transport};
 use http::{HeaderValue, Response, header};
@@ -26,7 +25,7 @@ use std::time::Duration;
 use tonic::body::Body;
 use windfall_contract::metrics::{Metric, MetricKind};
 
-/// Seconds.
+/// The buckets of latency histograms, in seconds.
 const LATENCY_BUCKETS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
@@ -39,7 +38,7 @@ pub struct Described {
     pub kind: &'static str,
     /// The names of its labels.
     pub labels: Vec<&'static str>,
-    /// What it says.
+    /// Its help text.
     pub help: String,
 }
 
@@ -99,7 +98,7 @@ struct ReasonLabels {
 }
 
 impl Metrics {
-    /// With this crate's metrics.
+    /// A registry with this crate's metrics.
     pub fn new() -> Self {
         let inner = Inner {
             registry: Mutex::new(Registry::default()),
@@ -182,7 +181,7 @@ impl Metrics {
         self.0.described.lock().clone()
     }
 
-    /// What a scrape gets: OpenMetrics text 1.0.
+    /// The answer to a scrape: OpenMetrics text 1.0.
     ///
     /// # Errors
     /// A collector that was added failed.
@@ -250,7 +249,7 @@ type Register = Box<dyn FnOnce(&mut Registry, &str, &str)>;
 /// Hands over every `S` that there is.
 type Source<S> = Box<dyn Fn(&mut EachOf<'_, S>) + Send + Sync>;
 
-/// A metric of this crate, on its way into the registry.
+/// A metric of this crate that is being registered.
 struct Own {
     kind: &'static str,
     register: Register,
@@ -277,7 +276,7 @@ impl Inner {
     }
 }
 
-/// The exporter puts a counter's `_total` behind its name by itself.
+/// A metric's name without `_total`, which the exporter appends to a counter by itself.
 fn plain_name(name: &str) -> &str {
     name.strip_suffix("_total").unwrap_or(name)
 }
@@ -296,7 +295,7 @@ struct Exported<S: ?Sized + 'static> {
     source: Source<S>,
 }
 
-/// What one reading of a metric gives: names and values of labels, and the number.
+/// One sample of a metric: the names and values of its labels, and the number.
 type Sample = (Vec<(&'static str, String)>, u64);
 
 impl<S: ?Sized> Exported<S> {

@@ -1,4 +1,4 @@
-//! Every request, of either transport, passes here: limits, who calls, what they may, and only then the service.
+//! The checks that every request of either transport passes before its service: limits, authentication, roles.
 
 use crate::access::AccessSource;
 use crate::authenticate::{Peer, authenticate};
@@ -26,9 +26,9 @@ use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tracing::Instrument;
 
-/// Of a body that is not wanted, so much is read.
+/// The bytes that are read of a body that is not wanted.
 const UNREAD_BYTES_MAX: usize = 64 << 10;
-/// For so long.
+/// How long such a body is read.
 const UNREAD_TIME: Duration = Duration::from_secs(1);
 const GRPC_HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const GRPC_HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
@@ -67,7 +67,7 @@ enum Target<'a> {
     OpenApi,
     Metrics,
     Method(&'a Arc<Route>),
-    /// There, on the other transport.
+    /// The path exists on the other transport.
     OtherTransport,
 }
 
@@ -123,8 +123,8 @@ impl RequestPipeline {
         let code = code_of(&answered);
         let unread = request.filter(|request| !request.body().is_end_stream());
         if answered.is_err() || unread.is_some() {
-            // Anybody can be refused, and read the answer as slowly as the connection lets them; and no call shall
-            // wait for a body that nobody wants.
+            // Anybody can be refused, and read the answer as slowly as the connection lets them; and no call may wait
+            // for a body that is not wanted.
             in_flight.give_up_place();
         }
         if let Some(unread) = unread {
@@ -215,8 +215,8 @@ impl RequestPipeline {
             Transport::Http => route.answer_json(call, body),
             Transport::Grpc => route.answer_grpc(call, Request::from_parts(parts, Full::new(body))),
         };
-        // Whoever waits is told that nobody knows; the service must bear being dropped anywhere, as it must bear
-        // being killed anywhere.
+        // The caller is told that the outcome is unknown; the service must tolerate being dropped anywhere, as it must
+        // tolerate being killed anywhere.
         let response = within(deadline, answer).await;
         drop(taken);
         response
@@ -338,7 +338,7 @@ fn take(
     Ok(request.into_parts())
 }
 
-/// Reads a small body that nobody wants, over HTTP/1: a connection that is closed with some of it unread may be reset,
+/// Reads a small body that is not wanted, over HTTP/1: a connection that is closed with some of it unread may be reset,
 /// and the answer be lost with it. What is larger, or slow, is not waited for.
 async fn drain(request: Request<Incoming>) {
     // Who asks before sending has sent nothing.

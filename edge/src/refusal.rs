@@ -9,7 +9,8 @@ use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
-/// Milliseconds to wait before the same call may succeed: gRPC metadata, and the field of that name in JSON.
+/// The name of the retry hint, the milliseconds to wait before the same call may succeed: in gRPC metadata, and as a
+/// field in JSON.
 pub const RETRY_AFTER_MS: &str = "retry-after-ms";
 
 /// An error that says when to come again, on both transports.
@@ -81,7 +82,7 @@ pub(crate) const ERROR_CODES: [Code; 16] = [
     Code::Unauthenticated,
 ];
 
-/// Which of the two transports a call came in by.
+/// The transport that a call came in by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Grpc,
@@ -120,7 +121,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// As the metric's label has it.
+    /// Its name as the metric's label.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::HeadersTooLarge => "headers_too_large",
@@ -143,7 +144,7 @@ impl Reason {
         }
     }
 
-    /// What it is on either transport.
+    /// Its HTTP status and its gRPC code.
     const fn answer(self) -> (StatusCode, Code) {
         match self {
             Self::HeadersTooLarge => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, Code::ResourceExhausted),
@@ -164,7 +165,7 @@ impl Reason {
     }
 }
 
-/// A call that ends here.
+/// The answer to a call that ends here.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) reason: Reason,

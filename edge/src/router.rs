@@ -1,4 +1,4 @@
-//! What is mounted: each method of each service once, for both transports.
+//! The router: each method of each mounted service once, for both transports.
 //!
 //! This is the one place where services are mounted. The lists of their methods are generated from the `.proto` files
 //! ([`windfall_proto::methods`]): a method that has no HTTP path here does not compile.
@@ -32,7 +32,7 @@ use windfall_proto::v1::wallet_server::{Wallet, WalletServer};
 
 /// The protobuf package of all our services.
 pub(crate) const PACKAGE: &str = "windfall.v1";
-/// What a parse error may repeat of the body that its own sender sent.
+/// The bytes of the sender's body that a parse error may repeat at most.
 const JSON_ERROR_BYTES_MAX: usize = 300;
 
 /// The services of a process, for both transports.
@@ -64,12 +64,12 @@ type JsonHandler = Box<dyn Fn(tonic::Request<()>, Bytes) -> Answer<Response<Body
 pub(crate) type GrpcHandler = Arc<dyn Fn(http::Request<Full<Bytes>>) -> Answer<Response<Body>> + Send + Sync>;
 
 impl Router {
-    /// Nothing mounted; for callers of any app.
+    /// An empty router for callers of any app.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Nothing mounted; for callers of these apps alone. Those of others get PERMISSION_DENIED from every method.
+    /// An empty router for callers of these apps alone. Callers of other apps get PERMISSION_DENIED from every method.
     pub fn of_tenants(tenants: impl IntoIterator<Item = String>) -> Self {
         Self { tenants: Some(Arc::new(tenants.into_iter().collect())), ..Self::default() }
     }
@@ -114,7 +114,7 @@ impl Router {
         mounting.router
     }
 
-    /// Mounts the archive, the budgets, and what has not ended. Role: operate.
+    /// Mounts the archive, the budgets, and the orders and withdrawals that have not ended. Role: operate.
     #[must_use]
     pub fn archive<S: Archive>(self, service: Arc<S>) -> Self {
         let server = ArchiveServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
@@ -161,7 +161,7 @@ impl Route {
         format!("/{PACKAGE}.{}/{}", self.service, self.method)
     }
 
-    /// Hands a call over; what is refused here never becomes a message.
+    /// Calls a method over HTTP/JSON; a body that is refused here never becomes a message.
     pub(crate) fn answer_json(&self, call: Call, body: Bytes) -> Answer<Response<Body>> {
         let served = self.check_tenant(&call);
         if let Err(refused) = served.and_then(|()| shape::check_json(&body).map_err(refusal)) {
@@ -172,7 +172,7 @@ impl Route {
         (self.json)(request, body)
     }
 
-    /// The same, of gRPC.
+    /// Calls a method over gRPC.
     pub(crate) fn answer_grpc(
         &self,
         call: Call,
@@ -208,8 +208,8 @@ fn refusal(shape: BadShape) -> Status {
     Status::invalid_argument(shape.to_string())
 }
 
-/// A service on its way into a [`Router`]: its list of methods is handed to it, so none is forgotten, and the match
-/// without a wildcard in `path` gives each its HTTP path.
+/// A service that is being mounted in a [`Router`]: its list of methods is handed to it, so none is forgotten, and the
+/// match without a wildcard in `path` gives each its HTTP path.
 struct Mounting<S, M> {
     router: Router,
     service: Arc<S>,

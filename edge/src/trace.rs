@@ -1,7 +1,6 @@
 //! A call's place in its caller's trace (W3C Trace Context), and the span around its service.
-//!
-//! The span is there whether traces are exported or not: log lines of a call carry its trace id, by which they find
-//! together over services. Exporting is the business of whoever sets up the subscriber.
+//! The span exists whether traces are exported or not: log lines of a call carry its trace id, by which they can be
+//! joined over services. The code that sets up the subscriber decides about exporting.
 
 use crate::identity::Call;
 use crate::refusal::Transport;
@@ -24,7 +23,7 @@ pub(crate) struct TraceParent {
 }
 
 impl TraceParent {
-    /// What is not well-formed, or there twice, is passed over, as the standard says.
+    /// Reads the span from the headers. A value that is malformed or there twice is ignored, as the standard says.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut values = headers.get_all(TRACEPARENT).iter();
         let (Some(value), None) = (values.next(), values.next()) else { return None };
@@ -54,7 +53,7 @@ impl TraceParent {
     }
 }
 
-/// The span of a call; the call learns its trace's id, if that is sampled.
+/// The span of a call; sets the call's trace id, if the trace is sampled.
 pub(crate) fn begin(route: &Route, call: &mut Call, transport: Transport, headers: &HeaderMap) -> Span {
     // Of level `error`: whatever is logged, a line about an error has its trace id.
     let span = tracing::error_span!(
@@ -100,7 +99,8 @@ pub(crate) fn end(span: &Span, code: Code, name: &'static str) {
     }
 }
 
-/// Without the system's random numbers, 0: lines are then not told apart, which costs no call.
+/// A random id; 0 without the system's random numbers: the log lines of calls cannot then be told apart, and no call
+/// fails.
 fn random_id() -> u128 {
     let mut bytes = [0; 16];
     if getrandom::fill(&mut bytes).is_err() {

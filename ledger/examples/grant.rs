@@ -1,13 +1,13 @@
-//! How fast the ledger credits: `cargo run --release --example grant -- [orders] [users] [batch]`.
-//!
-//! Prints a line a variant: orders a second, CPU an order over the process, memory, bytes on disk. `in order`
-//! numbers orders as the typed helpers do (round before user), `random` as nobody should.
+//! Measures how fast the ledger credits: `cargo run --release --example grant -- [orders] [users] [batch]`.
+//! Prints one line per variant: orders per second, CPU time per order over the whole process, memory, bytes on disk.
+//! `in order` numbers orders as the typed helpers do (round before user), `random` scatters them, which no caller
+//! should do.
 
 use std::error::Error;
 use std::time::Instant;
 use windfall_ledger::{BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, OrderOutcome};
 
-/// Types and how many of 100 orders have them.
+/// The bonus types, and how many of 100 orders have each.
 const TYPES: [(&str, u64); 5] =
     [("cash", 70), ("coupon_tea", 8), ("coupon_taxi", 7), ("coupon_film", 5), ("coin", 10)];
 

@@ -1,23 +1,23 @@
-//! The failure archive: what finally failed, with its bytes, until a person deals with it.
+//! The failure archive: events that finally failed, with their bytes, until an operator deals with them.
 
 use std::borrow::Cow;
 
-/// Something to keep.
+/// An entry to archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveEntry<'a> {
     /// Its order number, where it could be read.
     pub trade_no: Option<&'a str>,
     /// The event's bytes, or a whole record's.
     pub payload: &'a [u8],
-    /// Why, as one word (`budget_exhausted`). With the bytes it makes the entry unique.
+    /// The reason, as one word (`budget_exhausted`). With the bytes it makes the entry unique.
     pub reason: Cow<'a, str>,
-    /// More about it, for a person.
+    /// More about the failure, for an operator.
     pub detail: Cow<'a, str>,
-    /// When; Unix milliseconds.
+    /// When it failed, in Unix milliseconds.
     pub time_ms: i64,
 }
 
-/// Something that is kept.
+/// An archived entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archived {
     /// Its number; grows with time.
@@ -26,13 +26,13 @@ pub struct Archived {
     pub trade_no: Option<String>,
     /// The bytes.
     pub payload: Vec<u8>,
-    /// Why.
+    /// The reason, as one word.
     pub reason: String,
-    /// More about it.
+    /// More about the failure.
     pub detail: String,
     /// When it was archived; Unix milliseconds.
     pub time_ms: i64,
-    /// The latest replay.
+    /// The latest replay, if there was one.
     pub replay: Option<Replay>,
 }
 
@@ -43,22 +43,23 @@ pub struct Replay {
     pub time_ms: i64,
     /// Who asked for it.
     pub actor: String,
-    /// What came of it, as one word (`credited`).
+    /// Its outcome, as one word (`credited`).
     pub outcome: String,
 }
 
 /// Which entries to list. The default lists the first 100.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveFilter {
-    /// Only this reason.
+    /// Lists only entries with this reason.
     pub reason: Option<String>,
-    /// Only this order number.
+    /// Lists only entries with this order number.
     pub trade_no: Option<String>,
-    /// Only what was never replayed with a final outcome: not `credited`, not `already_credited`.
+    /// Lists only entries that no replay has settled, so that their outcome is neither `credited` nor
+    /// `already_credited`.
     pub open: bool,
-    /// Only entries with a larger number: the last one of the page before; 0 for the first page.
+    /// Lists only entries with a larger number than this: the last number of the page before, 0 for the first page.
     pub after: i64,
-    /// Entries at most, 1 to 10,000.
+    /// The number of entries at most, 1 to 10,000.
     pub limit: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Budget arithmetic over the shards of one budget key, apart from SQL. It keeps I4.
+//! Budget arithmetic over the shards of one budget key, without SQL. It keeps I4.
 
 /// One shard of a budget. Always `used + reserved <= total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct Shards {
     changed: Vec<bool>,
 }
 
-/// What is taken from the room.
+/// How an amount is taken from the room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Take {
     Used,
@@ -34,24 +34,24 @@ impl Shards {
         Self { shards, changed }
     }
 
-    /// Shards that differ from what was loaded, by number.
+    /// The shards that differ from what was loaded, by number.
     pub fn changed(&self) -> impl Iterator<Item = (usize, Shard)> + '_ {
         self.shards.iter().copied().enumerate().filter(|(at, _)| self.changed[*at])
     }
 
-    /// Whether so much is left, over all of them.
+    /// Whether all shards together have room for `amount`.
     pub fn fits(&self, amount: i64) -> bool {
         let room: i128 = self.shards.iter().map(|shard| i128::from(shard.room())).sum();
         room >= i128::from(amount)
     }
 
-    /// Begins with what was given out and held before: [`Shards::reset`] sets a total to it.
+    /// Begins with the amounts that were used and reserved before; [`Shards::reset`] then sets a total.
     pub fn adopt(&mut self, used: i64, reserved: i64) {
         self.shards = vec![Shard { total: 0, used, reserved }];
         self.changed = vec![true];
     }
 
-    /// How many there are.
+    /// The number of shards.
     #[cfg(feature = "postgres")]
     pub fn len(&self) -> u64 {
         self.shards.len() as u64
@@ -69,7 +69,7 @@ impl Shards {
         }
     }
 
-    /// Sum over all shards.
+    /// The sum over all shards.
     pub fn sum(&self) -> Shard {
         self.shards.iter().fold(Shard::default(), |sum, shard| Shard {
             total: sum.total.saturating_add(shard.total),
@@ -94,7 +94,7 @@ impl Shards {
         true
     }
 
-    /// Counts without looking at the room.
+    /// Counts an amount without looking at the room.
     #[cfg(feature = "sabotage")]
     pub fn take_unchecked(&mut self, hash: u64, amount: i64, what: Take) {
         let own = self.pick(hash);
@@ -154,7 +154,7 @@ impl Shards {
     }
 
     /// Spreads a new total evenly over `count` shards; what is used and reserved fills them from the first. The
-    /// total never falls below that (I4); answers the one that holds.
+    /// total never falls below that (I4); returns the one that holds.
     pub fn reset(&mut self, total: i64, count: usize) -> i64 {
         let sum = self.sum();
         let taken = sum.used.saturating_add(sum.reserved);

@@ -1,6 +1,6 @@
-//! What a database must offer to be a ledger. [`Ledger`](crate::Ledger), [`Tx`](crate::Tx) and
-//! [`LedgerReader`](crate::LedgerReader) are the front, and say what each step means; the suite in
-//! The suite of `windfall-conformance` checks it on every database.
+//! The traits that a database implements to hold a ledger. [`Ledger`](crate::Ledger), [`Tx`](crate::Tx) and
+//! [`LedgerReader`](crate::LedgerReader) are the front, and say what each step means; the suite of
+//! `windfall-conformance` checks it on every database.
 
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::error::{LedgerError, OpenError};
@@ -16,13 +16,13 @@ use windfall_contract::accounts::{FlowLine, Reason, StoredOrder};
 
 /// A connection that writes.
 pub(crate) trait Store: Debug + Send {
-    /// Begins a transaction; where the connection was lost, on a new one.
+    /// Begins a transaction, on a new connection if the last one was lost.
     fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError>;
 
     /// Reads what is committed.
     fn read(&self) -> &dyn Read;
 
-    /// How many may write at once.
+    /// How many connections may write at once.
     fn writers(&self) -> Writers;
 
     /// One more connection to the same ledger.
@@ -80,10 +80,10 @@ pub(crate) trait Transaction: Debug {
     fn commit(self: Box<Self>) -> Result<(), LedgerError>;
 }
 
-/// Orders, one by one.
+/// An iterator over orders.
 pub(crate) type Lines<'r> = Box<dyn Iterator<Item = Result<OrderLine, LedgerError>> + 'r>;
 
-/// Reading.
+/// The reads that a ledger offers.
 pub(crate) trait Read: Debug {
     fn lines(&self) -> Result<Lines<'_>, LedgerError>;
 

@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! The ledger's errors, and what to do about each.
 
 use rusqlite::ErrorCode;
 
@@ -35,7 +35,7 @@ pub enum OpenError {
         /// What is wrong.
         what: String,
     },
-    /// Nobody answers there in time: start the server, or correct the address.
+    /// No server answers there in time: start it, or correct the address.
     #[error("{path} cannot be reached: {what}; start the server or correct the address")]
     Unreachable {
         /// Where the ledger should be.
@@ -57,10 +57,10 @@ pub enum OpenError {
         /// Where the ledger should be.
         path: String,
     },
-    /// The address, an option or the server's version will not do: correct it.
+    /// The address, an option or the server's version cannot be used: correct it.
     #[error("{0}")]
     Invalid(String),
-    /// The system said no.
+    /// The operating system refused.
     #[error("{path}: {what}")]
     Io {
         /// The ledger's file or address.
@@ -84,7 +84,7 @@ pub enum LedgerError {
     /// The database does not answer, or answers too late: try again. Nothing was stored.
     #[error("the ledger's database is unavailable: {0}; try again")]
     Unavailable(String),
-    /// The answer to a commit was lost: stored or not, nobody knows. Ask again; what was credited says so.
+    /// The answer to a commit was lost: stored or not, nobody knows. Ask again; an order that was credited answers so.
     #[error("nobody knows whether a commit happened: {0}; ask again")]
     Unknown(String),
     /// No space is left, or `max_bytes` is reached: make room, then try again.

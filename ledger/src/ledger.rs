@@ -1,4 +1,4 @@
-//! The one handle that writes a ledger, whatever database it lies in.
+//! The handle that writes a ledger, whatever database holds it.
 
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::Store;
@@ -14,7 +14,7 @@ use crate::withdrawal::StoredWithdrawal;
 use std::path::Path;
 use windfall_contract::accounts::{FlowLine, StoredOrder};
 
-/// A transaction that was in the way of another is repeated so often, where a whole transaction is at hand.
+/// How often a whole transaction is tried that another transaction was in the way of.
 const ATTEMPTS: u32 = 8;
 
 /// A ledger, opened for writing. Calls block: use it from a thread of its own.
@@ -24,8 +24,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the ledger of this file, and makes it where there is none. One at a time a file, over all
-    /// processes.
+    /// Opens the ledger of this file, and makes it where there is none. Each file can have one writer at a
+    /// time, over all processes.
     ///
     /// # Errors
     /// [`OpenError`]; nothing was changed.
@@ -33,8 +33,8 @@ impl Ledger {
         Ok(Self { store: Box::new(SqliteLedger::open(path.as_ref(), options)?) })
     }
 
-    /// Connects to the ledger in a PostgreSQL database, and makes or brings up to date its schema. Any number of
-    /// processes may.
+    /// Connects to the ledger in a PostgreSQL database, and creates or updates its schema. Any number of
+    /// processes may do so.
     ///
     /// `url` is `postgres://user:password@host:port/database`, or the same as `key=value` pairs; what is left
     /// out has libpq's defaults. Several hosts with `target_session_attrs=read-write` follow a failover.
@@ -46,8 +46,8 @@ impl Ledger {
         Ok(Self { store: Box::new(crate::postgres::PgLedger::connect(url, options)?) })
     }
 
-    /// A ledger in a PostgreSQL database that may be away: for a process that shall start without it. It connects when it
-    /// is used first, and again with each use until that succeeds; the first connection makes or brings up to date the
+    /// A ledger in a PostgreSQL database that may be away: for a process that must start without it. It connects when
+    /// it is first used, and again with each use until that succeeds; the first connection creates or updates the
     /// schema. Until then, and while the schema is not one that this build understands, every call is
     /// [`LedgerError::Unavailable`], and nothing is read or written.
     ///
@@ -58,13 +58,13 @@ impl Ledger {
         Ok(Self { store: Box::new(crate::postgres::PgLedger::connect_when_used(url, options)?) })
     }
 
-    /// How many may write at once.
+    /// How many handles may write at once.
     pub fn writers(&self) -> Writers {
         self.store.writers()
     }
 
-    /// One more connection to the same ledger, for one more thread that writes. On PostgreSQL it is made when it is used
-    /// first.
+    /// One more connection to the same ledger, for one more thread that writes. On PostgreSQL it is made when it is
+    /// first used.
     ///
     /// # Errors
     /// [`OpenError::InUse`] where there can be [`Writers::One`] only, and all others.
@@ -81,7 +81,8 @@ impl Ledger {
         Ok(LedgerReader::new(self.store.reader()?))
     }
 
-    /// Begins a transaction. Nothing of it is stored before [`Tx::commit`]; dropped, it never was.
+    /// Begins a transaction. Nothing of it is stored before [`Tx::commit`]; one that is dropped has changed
+    /// nothing.
     ///
     /// # Errors
     /// [`LedgerError`].
@@ -98,7 +99,7 @@ impl Ledger {
     }
 
     /// Sets budgets in one transaction, whatever the rules' version; those not named stay as they are. A total is never
-    /// set below what is used and reserved (I4); where it was asked to be, the answer says so.
+    /// set below what is used and reserved (I4); where that was asked for, the answer says so.
     ///
     /// # Errors
     /// [`LedgerError`]: no budget was changed, or nobody knows; set them again.
@@ -107,8 +108,8 @@ impl Ledger {
     }
 
     /// Sets the budgets of a version of the rules, caps of types among them, in one transaction with the note of that
-    /// version; caps that it does not name are lifted. Where a newer version was noted, nothing is changed: of many
-    /// processes, one with old rules sets none back.
+    /// version; caps that it does not name are lifted. Where a newer version was noted, nothing is changed: so a
+    /// process with old rules undoes nothing.
     ///
     /// # Errors
     /// [`LedgerError`]: no budget was changed, or nobody knows; set them again.
@@ -129,7 +130,7 @@ impl Ledger {
         })
     }
 
-    /// Notes the version of the rules that a process runs, unless a newer one was noted before; answers the newest.
+    /// Notes the version of the rules that a process runs, unless a newer one was noted before; returns the newest.
     ///
     /// # Errors
     /// [`LedgerError`]: note it again.
@@ -140,8 +141,8 @@ impl Ledger {
         })
     }
 
-    /// Runs `steps` in one transaction and commits it; all of it again, a few times, where another transaction
-    /// was in the way.
+    /// Runs `steps` in one transaction and commits it; repeats all of it, a few times, where another transaction was in
+    /// the way.
     ///
     /// # Errors
     /// [`LedgerError`] of the last attempt.
@@ -213,7 +214,7 @@ impl Ledger {
         self.store.read().archive_list(filter)
     }
 
-    /// One entry, `None` where there is no such.
+    /// One entry; `None` where there is no such entry.
     ///
     /// # Errors
     /// [`LedgerError`].

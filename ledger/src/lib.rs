@@ -4,16 +4,15 @@
 //! change in one transaction, and [`Ledger::apply`] returns when that is durable. Amounts are integers in the
 //! bonus type's smallest unit; every transfer goes from an activity's funding account to a user's account, so all
 //! balances of a bonus type sum to 0. Budgets are sharded rows that never go over (I4).
+//! Money leaves an account by a [`Withdrawal`](windfall_contract::accounts::Withdrawal): [`Tx::hold`] moves it from the
+//! user's account to the bonus type's clearing account, once for each id and never below 0; [`Tx::pay_out`] moves it on
+//! to the payout account, [`Tx::give_back`] moves it back.
 //!
-//! Money leaves by a [`Withdrawal`](windfall_contract::accounts::Withdrawal): [`Tx::hold`] moves it from the user's
-//! account to the bonus type's clearing account, once for each id and never below 0; [`Tx::pay_out`] moves it on to the
-//! payout account, [`Tx::give_back`] moves it back.
-//!
-//! - [`Ledger`] writes; [`Tx`] groups steps into one transaction. The ledger lies in a file of its own (SQLite,
+//! - [`Ledger`] writes; [`Tx`] groups steps into one transaction. The ledger is kept in a file of its own (SQLite,
 //!   [`Ledger::open`]), which has one writer, or in a PostgreSQL database (`Ledger::connect`, feature
 //!   `postgres`), which has any number, over any number of processes.
 //! - [`LedgerReader`] reads with a connection of its own, for checks that must not trust the writer.
-//! - [`Reconciliation`] says what does not fit together.
+//! - [`Reconciliation`] counts the contradictions in a ledger.
 //!
 //! Every database passes the suite of `windfall-conformance`.
 //!

@@ -1,4 +1,4 @@
-//! What goes into the ledger and what it answers.
+//! The inputs of the ledger, and its answers.
 
 use crate::error::LedgerError;
 use windfall_contract::accounts::{Reason, Status, StoredOrder};
@@ -8,22 +8,23 @@ use windfall_contract::accounts::{Reason, Status, StoredOrder};
 pub struct Order<'a> {
     /// The order number, the idempotency key.
     pub trade_no: &'a str,
-    /// Who gets it.
+    /// The user who gets it.
     pub user_id: i64,
     /// The campaign that pays.
     pub activity: &'a str,
-    /// The place in it.
+    /// The scene within the campaign.
     pub scene: &'a str,
     /// The bonus type that moves.
     pub bonus_type: &'a str,
-    /// In the smallest unit, at least 1.
+    /// The amount in the smallest unit, at least 1.
     pub amount: i64,
-    /// Now; Unix milliseconds.
+    /// The present time, in Unix milliseconds.
     pub time_ms: i64,
 }
 
 impl Order<'_> {
-    /// Parsed at the edge, so this fails only where the code in front is wrong; the database must not find out.
+    /// Checks the order. Orders are parsed at the edge, so this fails only where the calling code is wrong; the
+    /// database must not be the first to notice.
     pub(crate) fn check(&self) -> Result<(), LedgerError> {
         if self.amount < 1 || self.trade_no.is_empty() {
             return Err(LedgerError::Invalid(format!(
@@ -42,30 +43,30 @@ impl Order<'_> {
     }
 }
 
-/// How many may write a ledger at once.
+/// How many handles may write a ledger at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writers {
-    /// One, over all processes: more would wait for its lock.
+    /// One, over all processes; any other would wait for its lock.
     One,
     /// Any number, each with a `Ledger` of its own.
     Many,
 }
 
-/// An order as the independent check wants it.
+/// An order in the form that the independent check reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderLine {
     /// The order number.
     pub trade_no: String,
-    /// Whose.
+    /// The user whom it pays.
     pub user_id: i64,
     /// The bonus type.
     pub bonus_type: String,
-    /// In the smallest unit.
+    /// The amount in the smallest unit.
     pub amount: i64,
     /// Where it stands.
     pub status: Status,
-    /// Transfers that paid it, counted from the transfers themselves: 1 when credited, else 0, or something is
-    /// wrong.
+    /// The number of transfers that paid it, counted from the transfers themselves: 1 when credited and 0 otherwise, or
+    /// something is wrong.
     pub credits: u32,
 }
 
@@ -79,19 +80,19 @@ pub(crate) fn first_of_each(batch: &[Order<'_>]) -> Vec<usize> {
     firsts
 }
 
-/// What became of an order.
+/// The outcome of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderOutcome {
     /// Credited by this transaction.
     Credited,
     /// Credited by an earlier one, with the same user, activity, scene, type and amount.
     AlreadyCredited,
-    /// Its budget is held, now or since before; a downstream decides, or its event is awaited. Ends by `post` or
-    /// `release`, or where its event is awaited, by `apply`.
+    /// Its budget is held, now or since before; a downstream decides, or its event is awaited. It ends by `post` or
+    /// `release`, or by `apply` where its event is awaited.
     Reserved,
     /// The order number exists with another user, activity, scene, type or amount. Nothing moved.
     Conflict,
-    /// Decided, now or before: it is not credited, for this reason.
+    /// Decided, now or before: it is not credited for this reason.
     Rejected(Reason),
 }
 
@@ -142,7 +143,7 @@ pub(crate) fn status_of_columns(status: i64, reason: i64) -> Option<Status> {
 pub enum Awaits {
     /// A downstream, which may have paid it by now.
     Payer,
-    /// Its event, with which the ledger itself pays it. Nobody has paid it.
+    /// Its event, with which the ledger itself pays it. It has not been paid.
     Event,
 }
 
@@ -168,20 +169,20 @@ pub struct ReservedOrder {
     pub awaits: Awaits,
 }
 
-/// What became of the budgets of a version of the rules.
+/// The outcome of setting the budgets of a version of the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BudgetsApplied {
-    /// They are set. Totals that could not be lowered as far as asked.
+    /// The budgets are set. Lists the totals that could not be lowered as far as asked.
     Set(Vec<BudgetRaised>),
     /// A newer version has set its budgets: nothing was changed.
     Stale {
-        /// That version.
+        /// The newer version.
         newest: u64,
     },
 }
 
 impl BudgetsApplied {
-    /// They are set.
+    /// Whether the budgets are set.
     pub const fn is_set(&self) -> bool {
         matches!(self, Self::Set(_))
     }
@@ -190,14 +191,14 @@ impl BudgetsApplied {
 /// Whether an order that was rejected before may be tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Attempt {
-    /// A rejection is final: the same answer again.
+    /// A rejection is final: a repeat gets the same answer.
     #[default]
     Normal,
     /// An operator's replay: a rejected order is decided anew.
     Replay,
 }
 
-/// What became of ending a reserved order.
+/// The outcome of ending a reserved order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
     /// It ended this way now.
@@ -213,32 +214,33 @@ pub enum Finish {
 
 /// A budget to set. Four kinds stand side by side:
 /// - sharded, the usual one: of one activity, scene and type, split over rows so that writers do not queue;
-/// - strict, with 0 `shards`: one row, which each transaction locks before it looks, so that room goes out in the
-///   exact order in which they arrive;
+/// - strict, with 0 `shards`: one row, which each transaction locks before it reads it, so that room is given out in
+///   the exact order of arrival;
 /// - combined, with `*` for the scene, the type or both: an order takes from its own budget and from every combined
-///   one that covers it, from all or from none. Writers that are covered by one queue on it. In PostgreSQL all
-///   writers must know this kind (schema version 3) before the first is set;
+///   one that covers it, from all or from none. Writers to budgets that one combined budget covers wait for each other
+///   on it. In PostgreSQL all writers must know this kind (schema version 3) before the first is set;
 /// - a cap of a type, with `*` for the activity and the scene: an order of that type takes from it as well, in whatever
-///   activity, or is refused as `OverTypeCap`. It is no budget: an order that only a cap covers is unbudgeted. All writers
-///   must know this kind before the first is set.
+///   activity, or is refused as `OverTypeCap`. It is no budget: an order that only a cap covers is unbudgeted. All
+///   writers must know this kind before the first is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetSet<'a> {
     /// The campaign; `*` for all of them, in a cap.
     pub activity: &'a str,
-    /// The place in it; `*` for all of them.
+    /// The scene; `*` for all of them.
     pub scene: &'a str,
     /// The bonus type; `*` for all of them, whatever their units.
     pub bonus_type: &'a str,
-    /// In the smallest unit, 0 to [`BUDGET_MAX`].
+    /// The total in the smallest unit, 0 to [`BUDGET_MAX`].
     pub total: i64,
-    /// Rows it is split over: 1 to [`SHARDS_MAX`]; 0: strict.
+    /// The number of rows that it is split over: 1 to [`SHARDS_MAX`]; 0 for a strict budget.
     pub shards: u32,
 }
 
-/// What stands for all scenes or types.
+/// The name that stands for all scenes or types.
 pub(crate) const ALL: &str = "*";
 
-/// The name under which all activities, scenes or types are stored: no order has it, while one may have a scene called `*`.
+/// The name under which all activities, scenes or types are stored: no order has it, while one may have a scene called
+/// `*`.
 const STORED_ALL: &str = "";
 
 impl BudgetSet<'_> {
@@ -263,12 +265,12 @@ impl BudgetSet<'_> {
         Ok(())
     }
 
-    /// It covers more than one budget key.
+    /// Whether it covers more than one budget key.
     pub(crate) fn is_combined(&self) -> bool {
         self.scene == ALL || self.bonus_type == ALL
     }
 
-    /// It is a cap of a type over all activities.
+    /// Whether it is a cap of a type over all activities.
     pub(crate) fn is_cap(&self) -> bool {
         self.activity == ALL
     }
@@ -278,14 +280,14 @@ impl BudgetSet<'_> {
         [self.activity, self.scene, self.bonus_type].map(|name| if name == ALL { STORED_ALL } else { name })
     }
 
-    /// Rows it is split over.
+    /// The number of rows that it is split over.
     pub(crate) fn rows(&self) -> u32 {
         self.shards.max(1)
     }
 }
 
-/// The largest total of a budget: 2^58, so that no sum of a few of them leaves 64 bits. What has no budget is
-/// held to it as well.
+/// The largest total of a budget: 2^58, so that no sum of a few of them leaves 64 bits. Spending without
+/// a budget is limited to it as well.
 pub const BUDGET_MAX: i64 = 1 << 58;
 /// The most shards of a budget.
 pub const SHARDS_MAX: u32 = 64;
@@ -295,17 +297,17 @@ pub const SHARDS_MAX: u32 = 64;
 pub struct BudgetState {
     /// The campaign; `*` where it is a cap over all of them.
     pub activity: String,
-    /// The place in it; `*` where it is combined over all of them.
+    /// The scene; `*` where it is combined over all of them.
     pub scene: String,
     /// The bonus type; `*` where it is combined over all of them.
     pub bonus_type: String,
-    /// May be given out, ever. `None`: no budget was set.
+    /// The total that may ever be given out; `None` where no budget was set.
     pub total: Option<i64>,
-    /// Credited.
+    /// The amount credited.
     pub used: i64,
-    /// Held for orders that a downstream decides, or whose event is awaited.
+    /// The amount held for orders that a downstream decides, or whose event is awaited.
     pub reserved: i64,
-    /// Rows it is split over; 0: strict.
+    /// The number of rows that it is split over; 0 for a strict budget.
     pub shards: u32,
 }
 

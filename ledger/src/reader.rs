@@ -1,4 +1,4 @@
-//! Reading a ledger without writing it: for checks that must not trust the writer.
+//! Reads a ledger without writing it, for checks that must not trust the writer.
 
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
@@ -81,8 +81,8 @@ impl LedgerReader {
         self.read.orders(trade_nos)
     }
 
-    /// Orders that are reserved since before `before_ms`, by order number, only numbers after `after`, 1 to 10,000 of
-    /// them. Looks at every order.
+    /// Orders that were reserved before `before_ms` and still are, sorted by order number: those after `after`, 1 to
+    /// 10,000 of them. Reads every order.
     ///
     /// # Errors
     /// [`LedgerError`].
@@ -103,7 +103,8 @@ impl LedgerReader {
         self.read.withdrawal(id)
     }
 
-    /// Withdrawals that are held since before `before_ms`, by id, only ids after `after`, 1 to 10,000 of them.
+    /// Withdrawals that were held before `before_ms` and still are, sorted by id: those after `after`, 1 to 10,000 of
+    /// them.
     ///
     /// # Errors
     /// [`LedgerError`].
@@ -132,7 +133,7 @@ impl LedgerReader {
         self.read.archive_list(filter)
     }
 
-    /// One entry of the archive, `None` where there is no such.
+    /// One entry of the archive; `None` where there is no such entry.
     ///
     /// # Errors
     /// [`LedgerError`].

@@ -1,5 +1,5 @@
-//! Reconciliation as SQL: orders, transfers, accounts and budgets must tell the same story. The same statements
-//! on every database.
+//! Reconciliation as SQL: orders, transfers, accounts and budgets must agree. The statements are the same on
+//! every database.
 
 use crate::error::LedgerError;
 use crate::model::{CREDITED, RESERVED};
@@ -13,17 +13,18 @@ pub(crate) const FUNDING: i64 = 1;
 /// `accounts.kind` of a bonus type's clearing account, which holds withdrawals that are not decided; its holder is the
 /// number of a row, where many write at once.
 pub(crate) const CLEARING: i64 = -1;
-/// `accounts.kind` of a bonus type's payout account, which took what left for good; its holder as with clearing.
+/// `accounts.kind` of a bonus type's payout account, which receives what has left for good; its holder is as with
+/// clearing.
 pub(crate) const PAYOUT: i64 = -2;
 
-/// What does not fit together; all zero in a sound ledger.
+/// Counts of contradictions in a ledger; all of them are zero in a sound ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reconciliation {
-    /// Orders looked at.
+    /// The number of orders that were read.
     pub orders: u64,
-    /// Transfers looked at.
+    /// The number of transfers that were read.
     pub transfers: u64,
-    /// Withdrawals looked at.
+    /// The number of withdrawals that were read.
     pub withdrawals: u64,
     /// Credited orders without their transfer.
     pub orders_without_transfer: u64,
@@ -53,7 +54,7 @@ pub struct Reconciliation {
 }
 
 impl Reconciliation {
-    /// Nothing is wrong.
+    /// Whether nothing is wrong.
     pub fn is_clean(&self) -> bool {
         let Self { orders, transfers, withdrawals, .. } = *self;
         *self == Self { orders, transfers, withdrawals, ..Self::default() }
@@ -80,8 +81,8 @@ SELECT count(*) FROM (SELECT program FROM budget_shards GROUP BY program
 HAVING sum(used) + sum(reserved) > sum(total)
     OR max(used + reserved - total) > 0 OR min(used) < 0 OR min(reserved) < 0) AS over_total";
 
-/// Both sides stacked with opposite signs: whatever does not cancel out is wrong, on whichever side it is
-/// missing.
+/// Compares both sides by adding them with opposite signs: whatever does not cancel out is wrong, on whichever side it
+/// is missing.
 fn wrong_balances() -> String {
     format!(
         "SELECT count(*) FROM (SELECT kind, asset, holder FROM (
@@ -142,13 +143,13 @@ fn wrong_budgets(column: &str, status: i64) -> String {
     )
 }
 
-/// Transfers that their order does not name, by order number: a second credit, or one of an order that is not
-/// credited.
+/// Transfers that their order does not name, by order number: each is a second credit, or belongs to an order that is
+/// not credited.
 pub(crate) const EXTRA_TRANSFERS: &str = "
 SELECT t.trade_no, count(*) FROM transfers t LEFT JOIN orders o ON o.trade_no = t.trade_no
 WHERE o.transfer IS NULL OR o.transfer <> t.id GROUP BY t.trade_no";
 
-/// Asks the database through `row`, which answers a statement's one row of so many counts.
+/// Asks the database through `row`, which returns the one row of counts that a statement gives.
 pub(crate) fn reconcile(
     mut row: impl FnMut(&str, usize) -> Result<Vec<u64>, LedgerError>,
 ) -> Result<Reconciliation, LedgerError> {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use windfall_contract::accounts::Withdrawal;
 use windfall_contract::accounts::{Reason, StoredOrder};
 
-/// A transaction. Nothing is stored before [`Tx::commit`]; dropped, it never was. After any error it cannot be
-/// committed: repeat all of it.
+/// A transaction. Nothing is stored before [`Tx::commit`]; one that is dropped has changed nothing. After any error it
+/// cannot be committed: repeat all of it.
 #[derive(Debug)]
 pub struct Tx<'l> {
     inner: Box<dyn Transaction + 'l>,
@@ -45,9 +45,9 @@ impl<'l> Tx<'l> {
     }
 
     /// Holds the budget of orders that a downstream decides: one of `payers` for each order. [`OrderOutcome::Reserved`]
-    /// says to ask; so does a repeat, until the order has ended by [`Tx::post`] or [`Tx::release`]. Whom to ask,
-    /// [`StoredOrder::payer`] says: the one that was given first, since it may have paid, whatever a repeat gives.
-    /// One that [`Tx::promise`] holds is the downstream's from then on.
+    /// says to ask; so does a repeat, until the order has ended by [`Tx::post`] or [`Tx::release`].
+    /// [`StoredOrder::payer`] names the downstream to ask: the one that was given first, since it may have paid,
+    /// whatever a repeat gives. An order that [`Tx::promise`] holds belongs to the downstream from then on.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -113,9 +113,9 @@ impl<'l> Tx<'l> {
     }
 
     /// Moves money of users to the clearing accounts, once for each id: one outcome for each withdrawal, in order,
-    /// repeats as if they came one after another. Beside each stands who is to be asked to pay it: a downstream's
-    /// name, or the empty name for the ledger itself; the payer of the first call stays. No balance goes below 0.
-    /// What this transaction credited before counts.
+    /// repeats as if they came one after another. Beside each stands its payer: a downstream's name, or the empty name
+    /// for the ledger itself; the payer of the first call stays. No balance goes below 0. What this transaction
+    /// credited before counts.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -136,7 +136,7 @@ impl<'l> Tx<'l> {
     }
 
     /// Held withdrawals were refused for good, and certainly not paid: their money moves back to the users. Each
-    /// with its reason. Repeating it moves nothing.
+    /// has its reason. Repeating it moves nothing.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -144,8 +144,8 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.give_back(refused, time_ms))
     }
 
-    /// The newest version of the rules that was noted, 0 where none was; as this transaction saw it at its beginning. Asking
-    /// costs nothing, and locks nothing.
+    /// The newest version of the rules that was noted, 0 where none was; as this transaction saw it at its beginning.
+    /// Asking costs nothing, and locks nothing.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -154,8 +154,8 @@ impl<'l> Tx<'l> {
     }
 
     /// Takes note of the version of the rules that is run, or whose budgets are about to be set, unless a newer one was
-    /// noted before. Answers the newest: where it is not the one that was given, set and grant nothing. Others who note a
-    /// version wait until this transaction ends, so do it first.
+    /// noted before. Returns the newest: where it is not the one that was given, set and grant nothing. Other
+    /// transactions that note a version wait until this one ends, so do it first.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -165,8 +165,8 @@ impl<'l> Tx<'l> {
         Ok(self.run(|tx| tx.raise_rules_version(asked))?.cast_unsigned())
     }
 
-    /// Notes a version of the rules in place of the newest one, and be it a lower one: for an operator who has restored
-    /// older rules on purpose. Answers the one that stood there, 0 for none.
+    /// Notes a version of the rules in place of the newest one, even a lower one, for an operator who has restored
+    /// older rules on purpose. Returns the version that stood there, 0 for none.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -179,8 +179,8 @@ impl<'l> Tx<'l> {
         Ok(before)
     }
 
-    /// From now on this transaction gives no order more than the amount that stands at its type; types that are not named
-    /// have no such cap. What is given already, or held, is not looked at again.
+    /// From now on this transaction gives no order more than the amount that stands at its type; types that are not
+    /// named have no such cap. What is given already, or held, is not looked at again.
     pub fn cap_orders(&mut self, largest: &BTreeMap<String, i64>) {
         self.inner.cap_orders(largest);
     }
@@ -194,7 +194,7 @@ impl<'l> Tx<'l> {
     }
 
     /// Sets budgets; those not named stay as they are. A total is never set below what is used and reserved
-    /// (I4); where it was asked to be, the answer says so. What the budget key gave out before counts.
+    /// (I4); where that was asked for, the answer says so. What the budget key gave out before counts.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -202,7 +202,7 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.set_budgets(budgets))
     }
 
-    /// Archives entries; the same bytes for the same reason are kept once. Answers how many were new.
+    /// Archives entries; the same bytes for the same reason are kept once. Returns how many were new.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -218,7 +218,7 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.archived_as(payload, reason))
     }
 
-    /// Records a replay of an entry: on the entry, and for good in the audit. False where there is no such
+    /// Records a replay of an entry: on the entry, and for good in the audit. Returns false where there is no such
     /// entry.
     ///
     /// # Errors

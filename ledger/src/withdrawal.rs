@@ -4,12 +4,12 @@ use crate::error::LedgerError;
 use crate::model::Finish;
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
-/// A withdrawal to hold, and who is to be asked to pay it: a downstream's name, or the empty name for the ledger itself.
+/// A withdrawal to hold, and its payer: a downstream's name, or the empty name for the ledger itself.
 /// The payer of the first call stays.
 pub(crate) type Held<'a> = (&'a Withdrawal, &'a str);
 
-/// A withdrawal is parsed at the edge, so this fails only where the code in front is wrong; the database must not find
-/// out.
+/// Checks a withdrawal. It is parsed at the edge, so this fails only where the calling code is wrong; the database must
+/// not be the first to notice.
 pub(crate) fn check((withdrawal, payer): Held<'_>) -> Result<(), LedgerError> {
     let Withdrawal { id, bonus_type, amount, .. } = withdrawal;
     if *amount < 1
@@ -25,15 +25,15 @@ pub(crate) fn check((withdrawal, payer): Held<'_>) -> Result<(), LedgerError> {
     Ok(())
 }
 
-/// What became of holding a withdrawal.
+/// The outcome of holding a withdrawal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HoldOutcome {
     /// The money has left the user's balance now, and waits in the clearing account: pay it out.
     Held,
-    /// The same since an earlier call, which has not ended it: whether it was paid out, its payer knows, and none
-    /// but the one that was to be asked then.
+    /// The money has been held since an earlier call, which has not ended it. Only the payer of that call knows whether
+    /// it was paid out.
     HeldBefore {
-        /// That one; empty: the ledger itself.
+        /// The payer's name; empty for the ledger itself.
         payer: String,
     },
     /// Decided: paid by this call or before, refused before, too little money, or a conflict.
@@ -43,11 +43,11 @@ pub enum HoldOutcome {
 /// Where a withdrawal stands. Stored as a number: never renumber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WithdrawalStatus {
-    /// In the clearing account; its payer decides.
+    /// The money is in the clearing account; the payer decides.
     Held,
     /// Paid out.
     Paid,
-    /// Given back.
+    /// Refused, and the money was given back.
     Refused,
 }
 
@@ -77,9 +77,9 @@ pub struct StoredWithdrawal {
     pub withdrawal: Withdrawal,
     /// Where it stands.
     pub status: WithdrawalStatus,
-    /// Who is asked to pay it: a downstream's name; empty: the ledger itself.
+    /// The payer: a downstream's name, or empty for the ledger itself.
     pub payer: String,
-    /// Why it was refused; else empty.
+    /// Why it was refused; empty otherwise.
     pub reason: String,
     /// When it was held; Unix milliseconds.
     pub created_ms: i64,
@@ -88,7 +88,7 @@ pub struct StoredWithdrawal {
 }
 
 impl StoredWithdrawal {
-    /// The answer to a withdrawal under this id: once, and never another one.
+    /// The answer to a request with this id, which pays once and for the same request only.
     pub(crate) fn answer(&self, asked: &Withdrawal) -> HoldOutcome {
         if self.withdrawal != *asked {
             return HoldOutcome::Decided(WithdrawalOutcome::Conflict);
@@ -105,9 +105,9 @@ impl StoredWithdrawal {
 
 /// `withdrawal_moves.kind`: from the user's account to clearing.
 pub(crate) const HOLD: i64 = 0;
-/// From clearing to payout.
+/// `withdrawal_moves.kind`: from clearing to payout.
 pub(crate) const PAY: i64 = 1;
-/// From clearing back to the user's account.
+/// `withdrawal_moves.kind`: from clearing back to the user's account.
 pub(crate) const RETURN: i64 = 2;
 
 /// How a held withdrawal ends.
@@ -139,7 +139,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// What ending it this way says about one that stands there.
+    /// The outcome of ending a withdrawal of this status in this way.
     pub fn finish(self, status: WithdrawalStatus) -> Finish {
         if status == WithdrawalStatus::Held {
             Finish::Done

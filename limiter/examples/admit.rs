@@ -1,7 +1,7 @@
-//! What an admit costs, uncontended, beside governor's `check_n`.
+//! Measures an uncontended admit beside governor's `check_n`.
 //!
-//! `cargo run --release -p windfall-limiter --example admit`: nanoseconds a call, median and fastest of many
-//! short runs; on a busy machine the fastest is the one that nobody interrupted.
+//! `cargo run --release -p windfall-limiter --example admit`: prints nanoseconds per call, the median and the fastest
+//! of many short runs; on a busy machine the fastest is the one that was not interrupted.
 #![allow(clippy::cast_precision_loss, clippy::unwrap_used, reason = "a measurement, not the product")]
 
 use std::hint::black_box;

@@ -9,7 +9,7 @@ use crate::{Limit, Now, Share};
 
 const NANOS_PER_S: u64 = 1_000_000_000;
 
-/// A share, as buckets need it.
+/// A share in the form that buckets need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     owned: u32,
@@ -23,7 +23,7 @@ impl Scale {
         Self { owned: share.owned(), of: share.of(), event: u64::from(share.of()) * NANOS_PER_S }
     }
 
-    /// This share of a rate, events a second.
+    /// This share of a rate, in events per second.
     pub(crate) fn of_rate(&self, rate_per_s: u32) -> f64 {
         f64::from(rate_per_s) * f64::from(self.owned) / f64::from(self.of)
     }
@@ -33,18 +33,18 @@ impl Scale {
 pub(crate) struct Bucket {
     rate_per_s: u32,
     burst: u32,
-    /// Grains that a nanosecond adds.
+    /// The grains that each nanosecond adds.
     gain: u64,
-    /// Grains that fit.
+    /// The most grains that the bucket holds.
     ceiling: u128,
-    /// Grains there are; at most `ceiling`.
+    /// The grains that the bucket holds now; at most `ceiling`.
     level: u128,
     /// The time that `level` belongs to. Never steps back.
     filled_ns: u64,
 }
 
 impl Bucket {
-    /// Nothing passes until a limit is set.
+    /// A bucket that passes nothing until a limit is set.
     pub(crate) fn shut() -> Self {
         Self { rate_per_s: 0, burst: 1, gain: 0, ceiling: 0, level: 0, filled_ns: 0 }
     }
@@ -73,7 +73,7 @@ impl Bucket {
         self.rescale(scale);
     }
 
-    /// Nothing passes from `now` on; what was earned stays for a limit to come.
+    /// Shuts the bucket from `now` on; the level is kept for a later limit.
     pub(crate) fn shut_at(&mut self, now: Now) {
         self.fill(now);
         self.rate_per_s = 0;
@@ -102,7 +102,7 @@ impl Bucket {
         self.gain == 0
     }
 
-    /// Whole events there are, at most `wanted`.
+    /// The number of whole events in the bucket, at most `wanted`.
     #[inline]
     pub(crate) fn whole(&self, wanted: u32, scale: &Scale) -> u32 {
         let event = u128::from(scale.event);
@@ -123,8 +123,8 @@ impl Bucket {
         self.level -= u128::from(events) * u128::from(scale.event);
     }
 
-    /// Nanoseconds from the last fill until there is a whole event, if nobody takes any. Not for a bucket that is
-    /// shut.
+    /// Nanoseconds from the last fill until there is a whole event, if nobody takes any. It must not be called on a
+    /// bucket that is shut.
     #[inline]
     pub(crate) fn wait_ns(&self, scale: &Scale) -> u64 {
         match u64::try_from(self.level) {

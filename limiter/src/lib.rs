@@ -1,13 +1,13 @@
-//! How fast events may be granted: one token bucket over all types, one a bonus type, an operator's fuse a
-//! type, and this instance's share of the fleet's limits.
+//! How fast events may be granted: one token bucket over all types, one per bonus type, an operator's fuse per type,
+//! and this instance's share of the fleet's limits.
 //!
 //! For: a lane that holds `n` events asks [`Limiter::admit`] how many of them may go now and how long the rest
 //! has to wait. Rules and shares change while it runs; [`Limiter::apply`] and [`Limiter::set_share`] swap them
 //! under the same lock and carry every level over.
 //! While the global bucket is short, types of a higher rank go first, across all who ask, and each other type keeps a
 //! floor of a twentieth of what passes before it.
-//! Not for: waiting, queueing, counting partitions. There is no I/O, no task and no
-//! clock in here: the caller says what time it is.
+//! Not for: waiting, queueing, counting partitions. There is no I/O, no task and no clock in here: the caller passes
+//! the time.
 //!
 //! # What it promises (I5)
 //! - In any window of Δ seconds in which no limit changed, a type passes at most `rate · Δ + burst` events, and
@@ -15,8 +15,8 @@
 //! - Tokens come into being in one way only: time passes at a positive rate. A bucket starts **empty**; a higher
 //!   burst or a larger share raises the ceiling, not the level; a lower one cuts the level. So no sequence of
 //!   changes, no type taken out of the rules and put back, and no restarted process grants a fresh burst.
-//! - Rate 0, a share of none, a fuse that is not closed, a type without a rule: nothing passes.
-//! - Nothing is ever rounded up, and rounding loses less than 10⁻⁹ of an event a change of share, so changes
+//! - Rate 0, a share of none, a fuse that is not closed, or a type without a rule: nothing passes.
+//! - Nothing is ever rounded up, and rounding loses less than 10⁻⁹ of an event per change of the share, so changes
 //!   every millisecond starve nobody.
 //! - A clock that stands still or steps back admits nothing extra: only time past the latest that was
 //!   given counts.
@@ -33,20 +33,20 @@
 //! in one instant, so the ceiling is one event where `o ≥ 1`. **Give a fleet's limit a burst of at least its
 //! partitions, and the bound is `rate · Δ + burst` exactly.** With one instance it always is.
 //!
-//! A caller that comes back every `t` seconds gets `burst / t` events a second at most, whatever the rate.
+//! A caller that comes back every `t` seconds gets `burst / t` events per second at most, whatever the rate.
 //!
 //! # Why not governor
-//! governor's GCRA is quick and sound for a quota that stays. What I5 asks of changes it cannot say:
+//! governor's GCRA is quick and sound for a constant quota. It cannot express what I5 asks of changes:
 //! - its state is private to one quota: a new `RateLimiter` starts with a full burst, and a state store that is
 //!   reused under another quota or another start means a theoretical arrival time that nobody meant (a denial
 //!   for as long as the process had been up);
-//! - `check_n` is all or nothing, an error above the burst, and cannot be undone: "as many as there are of `n`,
-//!   from both buckets or from none" has no spelling;
-//! - a quota is a whole number of nanoseconds an event: 60,000,000/s is cut to 16 ns and passes 62,500,000/s;
+//! - `check_n` is all or nothing, fails above the burst, and cannot be undone: "as many of `n` as there are,
+//!   from both buckets or from none" cannot be expressed;
+//! - a quota is a whole number of nanoseconds per event: 60,000,000/s is cut to 16 ns and passes 62,500,000/s;
 //!   an instance's third of a limit is seldom a whole number either;
 //! - a rate of zero cannot be constructed.
 //!
-//! So the buckets here are our own: levels in integers, in units of 1/(10⁹ · p) of an event, in which what a
+//! So this crate has its own buckets: levels in integers, in units of 1/(10⁹ · p) of an event, in which what a
 //! nanosecond adds (`rate · o`) is a whole number. `tests/governor.rs` shows each of these points, and the
 //! example `admit` measures both.
 //!

@@ -21,7 +21,7 @@ pub struct Limiter {
     state: Mutex<State>,
 }
 
-/// A bonus type, as one [`Limiter`] counts them; given out by [`Limiter::type_id`], good for that limiter's life.
+/// The id of a bonus type in one [`Limiter`]; given out by [`Limiter::type_id`], good for that limiter's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TypeId(u16);
 
@@ -31,7 +31,7 @@ pub struct TypeId(u16);
 pub struct Admission {
     /// Events that may be granted now; taken from both buckets.
     pub granted: u32,
-    /// When to ask for the next one.
+    /// How long to wait before asking for the next one.
     pub wait: Wait,
 }
 
@@ -40,13 +40,14 @@ pub struct Admission {
 pub enum Wait {
     /// From the time given, if no rule or share changes and nobody else takes it; zero where it may pass now.
     For(Duration),
-    /// Not before a rule or the share changes: rate 0, a fuse, no partition, no rule.
+    /// Nothing passes before a rule or the share changes: the rate is 0, a fuse is not closed, or there is no partition
+    /// or no rule.
     Never,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The latest time given. I5: a clock that steps back stands still for us until it gets here again.
+    /// The latest time given. I5: a clock that steps back counts as standing still until it reaches this time again.
     latest: Now,
     scale: Scale,
     global: Bucket,
@@ -82,8 +83,8 @@ impl Limiter {
 
     /// The id of a type's name; the same one each time. Registers it, without a rule if it is new.
     ///
-    /// There is room for 65,535 names; what comes after shares an id that admits nothing. Ask once a lane, not
-    /// once an event.
+    /// There is room for 65,535 names; what comes after shares an id that admits nothing. Ask once per lane, not once
+    /// per event.
     pub fn type_id(&self, name: &str) -> TypeId {
         self.state.lock().type_id(name)
     }
@@ -178,7 +179,7 @@ impl Limiter {
         Admission { granted, wait: Wait::For(Duration::from_nanos(wait_ns)) }
     }
 
-    /// Events a second that the type may pass here in the long run, for pacing: the smaller of its own rate and
+    /// The events per second that the type may pass here in the long run, for pacing: the smaller of its own rate and
     /// the global one, times the share; 0 where nothing passes.
     pub fn may_pass_per_s(&self, id: TypeId) -> f64 {
         let state = self.state.lock();

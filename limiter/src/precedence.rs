@@ -1,5 +1,5 @@
-//! Who goes first at the global bucket while it is short: the lower priority number, whichever consumer asks for it,
-//! with a floor for the rest.
+//! The precedence at the global bucket while it is short: types with a lower priority number go first, whichever
+//! consumer asks for them, with a floor for the rest.
 //!
 //! The callers of one limiter ask one by one, so a type can only go first if the others leave its tokens where they
 //! are. Therefore the limiter remembers which types the global bucket alone has kept waiting, and how many events each
@@ -7,11 +7,11 @@
 //! event in [`FLOOR_PART`] of those that pass before it, and what is owed to it is set aside once it has waited for
 //! [`FLOOR_AFTER_NS`].
 
-/// Of so many events that pass ahead of a waiting type, it is owed one.
+/// A waiting type is owed one event for every so many that pass ahead of it.
 const FLOOR_PART: u64 = 20;
-/// A type that waits for less is not starving.
+/// The wait after which a type counts as starving, and its floor is set aside.
 const FLOOR_AFTER_NS: u64 = 200_000_000;
-/// The most events that one type is owed, or a long wait would turn the order round.
+/// The most events that one type is owed; without it a long wait would reverse the order.
 const OWED_MAX: u64 = 1_000;
 /// A type that does not ask again within this time after it could have passed waits no longer.
 const FRESH_NS: u64 = 50_000_000;
@@ -30,7 +30,7 @@ struct Waiting {
     short: u32,
     since_ns: u64,
     until_ns: u64,
-    /// In parts of an event.
+    /// What the type is owed, in parts of an event.
     owed: u64,
 }
 
@@ -42,18 +42,18 @@ pub(crate) struct Taken {
     pub granted: u32,
     /// Events that only the global bucket has refused.
     pub short: u32,
-    /// Until the bucket has the next one.
+    /// The time until the bucket has the next event.
     pub wait_ns: u64,
 }
 
 impl Precedence {
-    /// Nobody waits.
+    /// A precedence in which no type waits.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// How many of the bucket's events a type may take.
+    /// The number of the bucket's events that a type may take.
     pub(crate) fn may_take(&mut self, slot: u16, priority: u8, there_are: u32, now_ns: u64) -> u32 {
         self.waiting.retain(|waiting| waiting.until_ns > now_ns);
         let (mut left, mut floor) = (there_are, 0);
@@ -101,7 +101,7 @@ impl Precedence {
 }
 
 impl Waiting {
-    /// Events that are set aside for it.
+    /// The number of events that are set aside for the type.
     fn floor(&self, now_ns: u64) -> u32 {
         let has_waited = now_ns.saturating_sub(self.since_ns) >= FLOOR_AFTER_NS;
         if has_waited { u32::try_from(self.owed / FLOOR_PART).unwrap_or(u32::MAX) } else { 0 }

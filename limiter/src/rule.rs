@@ -1,11 +1,11 @@
-//! What the fleet says, its shares, and what the caller's clock says.
+//! The types of the limiter's inputs: the caller's time, and this instance's share of the fleet's limits.
 
-/// Nanoseconds of a monotonic clock since a start of the caller's choice (its own process's start, say). All
-/// calls to one [`Limiter`](crate::Limiter) use the same start. Lasts 584 years.
+/// Nanoseconds of a monotonic clock since a start of the caller's choice (its own process's start, say). All calls to
+/// one [`Limiter`](crate::Limiter) use the same start. It lasts for 584 years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Now(pub u64);
 
-/// What part of the fleet's limits is this instance's: the partitions it owns ÷ all partitions.
+/// The part of the fleet's limits that is this instance's: the partitions it owns ÷ all partitions.
 ///
 /// An instance that loses a partition calls [`set_share`](crate::Limiter::set_share) before the next owner takes
 /// it; then the fleet's sum never passes the limit.
@@ -18,20 +18,20 @@ pub struct Share {
 impl Share {
     /// The whole limit: one instance alone.
     pub const ALL: Self = Self { owned: 1, of: 1 };
-    /// Nothing passes: what an instance of a fleet has before its first assignment.
+    /// No share, so that nothing passes: an instance of a fleet has it before its first assignment.
     pub const NONE: Self = Self { owned: 0, of: 1 };
 
-    /// `None` where there are no partitions, or fewer than are owned.
+    /// The share of `owned` in `of` partitions; `None` where `of` is 0 or less than `owned`.
     pub const fn new(owned: u32, of: u32) -> Option<Self> {
         if of > 0 && owned <= of { Some(Self { owned, of }) } else { None }
     }
 
-    /// Partitions that this instance owns.
+    /// The number of partitions that this instance owns.
     pub const fn owned(self) -> u32 {
         self.owned
     }
 
-    /// Partitions there are; at least 1.
+    /// The number of all partitions; at least 1.
     pub const fn of(self) -> u32 {
         self.of
     }

@@ -168,7 +168,7 @@ proptest! {
 }
 
 /// 16 instances own one partition each; a sixteenth of a burst of one is no event. Each still gets its part of the
-/// rate, and what passes at one instant is one event a partition, as the crate's page says.
+/// rate, and what passes at one instant is one event per partition, as the crate's page says.
 #[test]
 fn an_instance_whose_part_of_the_burst_is_less_than_an_event_still_passes_its_rate() {
     let mut fleet = Fleet::start(Limit { rate_per_s: 8, burst: 1 }, 16, 16);

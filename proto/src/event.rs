@@ -1,6 +1,6 @@
 //! A borrowed view of one event.
 //!
-//! Decoding a `BonusEvent` into owned strings costs seven allocations; at a million events a second that is the
+//! Decoding a `BonusEvent` into owned strings costs seven allocations; at a million events per second that is the
 //! largest single cost. A view costs a walk over the bytes. Same format, checked against prost in the tests.
 
 use crate::wire::{self, Malformed, Reader, Value};
@@ -14,25 +14,25 @@ pub const EVENT_BYTES_MAX: u32 = 11 << 10;
 pub struct EventRef<'a> {
     /// The order number.
     pub trade_no: &'a str,
-    /// Who gets it.
+    /// The user who gets it.
     pub user_id: i64,
     /// The user's device.
     pub device_id: &'a str,
-    /// The app, our tenant.
+    /// The app, which is the tenant.
     pub app_id: &'a str,
     /// The campaign.
     pub activity: &'a str,
-    /// The place in it.
+    /// The scene within the campaign.
     pub scene: &'a str,
-    /// What kind of bonus.
+    /// The bonus type.
     pub bonus_type: &'a str,
-    /// How much, in the smallest unit.
+    /// The amount in the smallest unit.
     pub amount: i64,
-    /// What the user reads.
+    /// The description that the user reads.
     pub description: &'a str,
-    /// When it was won; Unix milliseconds.
+    /// When it was won, in Unix milliseconds.
     pub award_time_ms: i64,
-    /// When the SDK took it; Unix milliseconds.
+    /// When the SDK took it, in Unix milliseconds.
     pub first_sent_ms: i64,
     /// Trace id, 16 bytes or none.
     pub trace_id: &'a [u8],

@@ -7,7 +7,7 @@ use crate::wire::{self, Malformed, Reader, Value};
 use bytes::BufMut;
 use std::ops::Range;
 
-/// Events a record may carry. More would make one record too coarse a unit for limits and requeues.
+/// The number of events in a record at most. More would make one record too coarse a unit for limits and requeues.
 pub const EVENTS_MAX: u32 = 4096;
 /// Bytes of a bonus type's name: 1 to 32.
 pub const TYPE_MAX_BYTES: usize = 32;

@@ -17,15 +17,15 @@ pub trait SendBonus: Send + Sync {
     /// [`SendError`] says what to do next.
     async fn send_bonus(&self, request: SendBonusRequest) -> Result<SendBonusReply, SendError>;
 
-    /// Sends several: one answer a request, in order. Some may be taken and others not.
+    /// Sends several rewards and returns one answer for each request, in order. Some may be taken and others not.
     async fn send_bonus_batch(
         &self,
         requests: Vec<SendBonusRequest>,
     ) -> Vec<Result<SendBonusReply, SendError>>;
 }
 
-/// A reward was not taken: nothing of it is kept, no token was given. But for [`SendError::Unanswered`], where nobody
-/// knows.
+/// A reward was not taken: nothing of it is kept, no token was given. The exception is
+/// [`SendError::Unanswered`], where nobody knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// An argument is wrong. Final: mend the call.
@@ -60,8 +60,8 @@ pub enum SendError {
     /// fails. Call again in a moment.
     #[error("the spool is full: brokers take events slower than they come; call again in a moment")]
     SpoolFull,
-    /// The queue's share of the spool is spent: its brokers take events slower than they come, or are away. Other queues
-    /// go on. Call again in a moment.
+    /// The queue's share of the spool is spent: its brokers take events slower than they come, or are away. Other
+    /// queues go on. Call again in a moment.
     #[error(
         "the share of the spool that queue `{queue}` may take is spent: its brokers take events slower than they come; call again in a moment"
     )]

@@ -36,7 +36,7 @@ pub fn put_varint(out: &mut impl BufMut, mut value: u64) {
 /// Bytes that [`put_varint`] writes for `value`: 1 to 10.
 #[inline]
 pub const fn varint_len(value: u64) -> usize {
-    // Seven bits a byte; `| 1` makes zero take one byte.
+    // Seven bits per byte; `| 1` makes zero take one byte.
     ((63 - (value | 1).leading_zeros()) / 7 + 1) as usize
 }
 

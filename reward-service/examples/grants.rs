@@ -1,7 +1,7 @@
-//! How fast the service grants, all told: `cargo run --release --example grants -- [events] [callers] [batch]`.
+//! Measures how fast the service grants: `cargo run --release --example grants -- [events] [callers] [batch]`.
 //!
-//! Callers send batches of one type each, as lanes do; the ledger pays. Prints events a second from the first
-//! call to the last answer, CPU an event over the process, and events a transaction.
+//! Callers send batches of one type each, as lanes do; the ledger pays. It prints events per second from the first call
+//! to the last answer, the process's CPU time per event, and events per transaction.
 
 use bytes::Bytes;
 use std::error::Error;

@@ -1,10 +1,9 @@
 //! Grants that are taken now and done later: the budget is reserved, the event is on a queue, then the caller is told
 //! ([`AsyncGrants`]).
-//!
-//! In this order, so that each death in between is mended by asking again, or by an operator: reserved and not
-//! written, the order is listed by [`RewardHandle::reserved`] until its caller asks again or an operator ends it with
-//! [`RewardHandle::release`]; written and not answered, the event is on its way, and a repeat writes it once more at
-//! most, which credits nothing twice (I1).
+//! The steps have this order so that a crash between two of them is mended by a repeated call, or by an operator. An
+//! order that is reserved and not written is listed by [`RewardHandle::reserved`] until its caller asks again or an
+//! operator ends it with [`RewardHandle::release`]. An event that is written while its caller got no answer is in the
+//! queue, and a repeated call writes it once more at most, which credits nothing twice (I1).
 
 use crate::decode;
 use crate::handle::{CallError, RewardHandle};
@@ -19,15 +18,15 @@ use windfall_contract::rewards::{GrantReply, RetryReason};
 use windfall_ledger::{ArchiveEntry, Attempt, Finish, Replay, ReservedOrder};
 use windfall_proto::event::EventRef;
 
-/// Where events that are granted later wait.
+/// The queue in which events wait that are granted later.
 #[async_trait]
 pub trait EventQueue: Send + Sync {
-    /// Whether an event can go as things are: a route takes it, its queue is open. Asked before its budget is
-    /// reserved, which would otherwise stay so.
+    /// Whether an event can be queued now: a route takes it, and its queue is open. This is asked before its budget is
+    /// reserved, since a budget that is reserved in vain stays reserved.
     fn check(&self, event: &Bytes) -> Result<(), NotQueued>;
 
-    /// Writes events, as the bytes say: one answer for each event, in order. `strong`: Ok says that a broker has
-    /// acknowledged it. Else it says that it is on its way, and may be lost with this process.
+    /// Writes events, given as bytes: one answer for each event, in order. With `strong`, Ok means that a broker has
+    /// acknowledged the event. Otherwise it means that the event is being sent, and may be lost with this process.
     async fn enqueue(&self, events: &[Bytes], strong: bool) -> Vec<Result<(), NotQueued>>;
 }
 
@@ -35,29 +34,29 @@ pub trait EventQueue: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the event was not written to a queue: {what}")]
 pub struct NotQueued {
-    /// Why.
+    /// Why it was not written.
     pub what: String,
     /// The least wait.
     pub after_ms: u64,
 }
 
-/// Whether a part must answer before a grant goes on.
+/// Whether the order store or the queue must answer before a grant goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AckMode {
-    /// It must.
+    /// The grant waits for its answer.
     #[default]
     Strong,
-    /// It goes on without it.
+    /// The grant goes on without its answer.
     Weak,
 }
 
-/// What a scene asks for.
+/// The acknowledgements that a scene asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SceneSteps {
-    /// The order store. Strong: the budget is reserved, durably. Weak: where the ledger does not answer in time, the
-    /// grant goes on without, and may end rejected for want of budget. Default strong.
+    /// The order store. Strong: the budget is reserved durably. Weak: where the ledger does not answer in time, the
+    /// grant goes on without a reservation, and may end rejected because the budget is exhausted. Default strong.
     pub store: AckMode,
-    /// The queue. Strong: a broker has the event. Weak: it is on its way there; the order store has what it says, and
+    /// The queue. Strong: a broker has stored the event. Weak: it is being sent; the order store has its content, and
     /// it is written again if it is lost ([`AsyncGrants::write_again`]). A grant that went on without the order store
     /// always waits for its queue: one of both must hold it. Default strong.
     pub queue: AckMode,
@@ -66,11 +65,11 @@ pub struct SceneSteps {
 /// Options of grants that are done later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AsyncGrantOptions {
-    /// For scenes that `scenes` does not name.
+    /// The acknowledgements for scenes that `scenes` does not name.
     pub default: SceneSteps,
-    /// By activity and scene.
+    /// The acknowledgements by activity and scene.
     pub scenes: BTreeMap<(String, String), SceneSteps>,
-    /// How long a weak order store is waited for, 1 to 60,000 ms. Default 200.
+    /// How long a grant waits for a weak order store, 1 to 60,000 ms. Default 200.
     pub weak_store_ms: u64,
 }
 
@@ -85,7 +84,7 @@ impl Default for AsyncGrantOptions {
 pub enum AsyncGrantReply {
     /// It will be granted: it ends credited, or archived.
     Accepted,
-    /// Decided at once, or to be asked again.
+    /// It was decided at once, or the caller must ask again.
     Reply(GrantReply),
 }
 
@@ -97,7 +96,7 @@ pub struct AsyncGrants {
     options: Arc<AsyncGrantOptions>,
 }
 
-/// Places of a call's events, by what their scenes ask for.
+/// The indices of a call's events, by the acknowledgements that their scenes ask for.
 #[derive(Debug, Default)]
 struct Places {
     strong: Vec<usize>,
@@ -114,7 +113,7 @@ impl Places {
 }
 
 impl AsyncGrants {
-    /// On this reward service and this queue.
+    /// Makes it on this reward service and this queue.
     pub fn new(rewards: RewardHandle, queue: Arc<dyn EventQueue>, options: AsyncGrantOptions) -> Self {
         Self { rewards, queue, options: Arc::new(options) }
     }
@@ -128,7 +127,8 @@ impl AsyncGrants {
         &*self.queue
     }
 
-    /// What its scene asks for. What is no event is decided, and archived, by the ledger.
+    /// The acknowledgements that an event's scene asks for. Bytes that are no event are decided, and archived, by the
+    /// ledger.
     fn steps(&self, bonus_type: &str, event: &Bytes) -> SceneSteps {
         let Ok(order) = decode::order(event, Some(bonus_type), 0) else {
             return SceneSteps::default();
@@ -137,8 +137,8 @@ impl AsyncGrants {
         self.options.scenes.get(&key).copied().unwrap_or(self.options.default)
     }
 
-    /// Takes events of one bonus type: one answer for each event, in order. Cancelled, its outcome is unknown: ask again
-    /// with the same bytes.
+    /// Takes events of one bonus type: one answer for each event, in order. Cancelled, its outcome is unknown: ask
+    /// again with the same bytes.
     pub async fn accept(&self, bonus_type: &str, events: &[Bytes]) -> Vec<AsyncGrantReply> {
         let steps: Vec<SceneSteps> = events.iter().map(|event| self.steps(bonus_type, event)).collect();
         let retry = |failed: &NotQueued| {
@@ -169,7 +169,7 @@ impl AsyncGrants {
                 Decision::Reply(reply) => answers[*at] = AsyncGrantReply::Reply(reply),
             }
         }
-        // No answer in time: reserved or not, nobody knows, and either is well.
+        // There was no answer in time: it may be reserved or not, and both are correct.
         let weak = weak.unwrap_or_else(|_| vec![Decision::Ask(String::new()); places.weak.len()]);
         for (at, decision) in places.weak.iter().zip(weak) {
             match decision {
@@ -187,7 +187,7 @@ impl AsyncGrants {
         answers
     }
 
-    /// Writes events. Answers those that were not taken.
+    /// Writes events. Returns those that were not taken.
     async fn write(&self, events: &[Bytes], at: &[usize], strong: bool) -> Vec<(usize, NotQueued)> {
         if at.is_empty() {
             return Vec::new();
@@ -213,7 +213,7 @@ pub enum ReleaseError {
     /// There is no such order, or it has ended.
     #[error("order {0} is not reserved")]
     NotReserved(String),
-    /// Nobody is named who asks for it.
+    /// The call names no actor.
     #[error("a release needs the name of who asks for it")]
     NoActor,
     /// The ledger could not be asked.
@@ -222,7 +222,7 @@ pub enum ReleaseError {
 }
 
 impl RewardHandle {
-    /// Reserves orders that are paid later: for their event where the ledger pays them, else for their downstream.
+    /// Reserves orders that are paid later: for their event where the ledger pays them, otherwise for their downstream.
     async fn promise(&self, bonus_type: &str, events: Vec<Bytes>) -> Vec<Decision> {
         if events.is_empty() {
             return Vec::new();
@@ -234,9 +234,9 @@ impl RewardHandle {
         self.decide(&Arc::from(bonus_type), events, how).await
     }
 
-    /// Orders that have been reserved for at least so long, by order number, only numbers after `after`; 1 to 10,000
-    /// of them. Those that await their event: its caller died, or the event still waits in a queue. Those that await
-    /// their payer: a downstream has not decided.
+    /// Orders that have been reserved for at least this long, sorted by order number: those after `after`, 1 to 10,000
+    /// of them. An order that awaits its event has a caller that died, or an event that still waits in a queue. An
+    /// order that awaits its payer has a downstream that has not decided.
     ///
     /// # Errors
     /// [`CallError`].
@@ -294,7 +294,7 @@ impl RewardHandle {
                     time_ms: now_ms,
                 };
                 tx.archive(&[entry])?;
-                // And the line of the audit: who ended it stands there if it has ended.
+                // The audit's line goes with it: it names the actor if the order has ended.
                 if let Some(id) = tx.archived_as(&payload, &reason)? {
                     let replay = Replay { time_ms: now_ms, actor: who.clone(), outcome: "released".into() };
                     tx.mark_replayed(id, &replay)?;

@@ -1,9 +1,9 @@
-//! Which orders a downstream is being asked for: no two calls ask for the same one at once.
+//! The orders that downstreams are being asked for: no two calls ask for the same order at once.
 
 use parking_lot::Mutex;
 use std::collections::HashSet;
 
-/// Orders that a downstream is being asked for. As large as the batches in flight.
+/// The orders that a downstream is being asked for; never more than the batches in flight hold.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightTable(Mutex<HashSet<Box<str>>>);
 
@@ -18,7 +18,7 @@ impl<'f> Claims<'f> {
         Self { in_flight, own: Vec::new() }
     }
 
-    /// False where another call, or this one, has the order in flight already.
+    /// Claims an order; false where another call, or this one, has it in flight already.
     pub fn claim(&mut self, trade_no: &str) -> bool {
         let fresh = self.in_flight.0.lock().insert(trade_no.into());
         if fresh {

@@ -1,7 +1,7 @@
 //! One transaction of the writer: decisions on events, and the archive entries that go with them.
 
 use crate::decode::{self, NoOrder};
-use crate::fence::Fence;
+use crate::fence::{Fence, Permit};
 use crate::job::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use windfall_ledger::{
     ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Tx,
 };
 
-/// A transaction in the making, over jobs of lifetime `'j`.
+/// A transaction in progress, over jobs of lifetime `'j`.
 pub(crate) struct Round<'l, 'j> {
     tx: Tx<'l>,
     /// The apps whose events are taken; empty: any.
@@ -22,12 +22,12 @@ pub(crate) struct Round<'l, 'j> {
     archive: Vec<ArchiveEntry<'j>>,
 }
 
-/// What a committed transaction has done.
+/// The results of a committed transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Done<'j> {
-    /// Credited now or before: user id, order number.
+    /// The user ids and order numbers of events credited now or before.
     pub credited: Vec<(i64, &'j str)>,
-    /// New entries in the archive.
+    /// The number of new entries in the archive.
     pub archived: u64,
 }
 
@@ -40,8 +40,8 @@ impl<'l, 'j> Round<'l, 'j> {
         Ok(Self { tx: ledger.begin()?, apps, now_ms, done: Done::default(), archive: Vec::new() })
     }
 
-    /// Whether events may be decided by the rules that this process runs. To be asked first.
-    pub fn may_grant(&mut self, fence: &Fence) -> Result<bool, LedgerError> {
+    /// Whether events may be decided by the rules that this process runs. Call it first.
+    pub fn may_grant(&mut self, fence: &Fence) -> Result<Permit, LedgerError> {
         fence.may_grant(&mut self.tx)
     }
 
@@ -101,12 +101,12 @@ impl<'l, 'j> Round<'l, 'j> {
             };
             answers[at] = Answer::Decisions(self.decide(grant, &orders, outcomes)?);
         }
-        // What a downstream has paid is booked, whatever its amount.
+        // A payment of a downstream is recorded, whatever its amount.
         self.tx.cap_orders(&BTreeMap::new());
         Ok(())
     }
 
-    /// Nobody pays this type: its events go to the archive as they are.
+    /// Rejects events of a type without a payer: they go to the archive as they are.
     fn reject(&mut self, grant: &'j Grant, orders: &[Result<Order<'j>, NoOrder>]) -> Vec<Decision> {
         for (event, order) in grant.events.iter().zip(orders) {
             let trade_no = order.as_ref().ok().map(|order| order.trade_no);
@@ -157,8 +157,8 @@ impl<'l, 'j> Round<'l, 'j> {
         Ok(decisions)
     }
 
-    /// Who is to be asked for those that are reserved, in their order: the downstream that stands in the ledger, since
-    /// it may have paid, whoever pays the type by now (I1).
+    /// The downstreams to ask for the reserved orders, in their order: each is the one that the ledger names, since it
+    /// may have paid, whichever downstream pays the type by now (I1).
     fn payers(
         &mut self,
         grant: &Grant,
@@ -205,7 +205,7 @@ impl<'l, 'j> Round<'l, 'j> {
         self.archive.push(ArchiveEntry { trade_no, payload, reason, detail, time_ms: self.now_ms });
     }
 
-    /// Stores what a downstream decided: one reply for each that it paid, then for each that it refused.
+    /// Stores a downstream's decisions: one reply for each order that it paid, then for each that it refused.
     pub fn settle(&mut self, settle: &'j Settle) -> Result<Vec<GrantReply>, LedgerError> {
         let mut replies = Vec::with_capacity(settle.paid.len() + settle.refused.len());
         let asked = |event| self.asked(settle, event);
@@ -308,7 +308,8 @@ impl<'l, 'j> Round<'l, 'j> {
                 tracing::error!(trade_no, "a downstream has paid an order that it had refused before")
             }
         }
-        // The money is out, so it has to stand in the books: from the budget again, or before a person's eyes (I4).
+        // The money is paid out, so it must be recorded: against the budget again, or in the archive for an operator
+        // (I4).
         match self.tx.reserve(&[*order], &[payer], Attempt::Replay)?.first() {
             Some(OrderOutcome::Reserved) => {
                 self.tx.post(&[trade_no], self.now_ms)?;
@@ -332,10 +333,10 @@ impl<'l, 'j> Round<'l, 'j> {
         GrantReply::Rejected(Rejection::DownstreamRefused)
     }
 
-    /// Archives what a caller gave up, but for what a late copy has been credited for meanwhile (I2). An order
-    /// that a downstream may have paid stays reserved: a replay asks it again.
+    /// Archives events that a caller gave up, except for those of which a late copy has been credited meanwhile (I2).
+    /// An order that a downstream may have paid stays reserved: a replay asks it again.
     pub fn archive_failed(&mut self, failed: &'j [Failed]) -> Result<(), LedgerError> {
-        // A whole record is no order; only an event has a number.
+        // A whole record is no order; only an event has an order number.
         let orders: Vec<Option<Order<'j>>> =
             failed.iter().map(|one| decode::order(&one.payload, None, self.now_ms).ok()).collect();
         let numbers: Vec<&str> = orders.iter().flatten().map(|order| order.trade_no).collect();
@@ -363,7 +364,7 @@ fn is_credited(order: &Order<'_>, stored: Option<StoredOrder>) -> bool {
     })
 }
 
-/// What a person needs to find the sender that uses an order number twice.
+/// The text that helps an operator to find the sender that uses an order number twice.
 fn conflict(order: &Order<'_>, stored: Option<StoredOrder>) -> String {
     let Order { trade_no, user_id, activity, scene, bonus_type, amount, .. } = *order;
     let asked =
@@ -389,7 +390,7 @@ pub(crate) const fn rejection(reason: Reason) -> Rejection {
     }
 }
 
-/// `payer`: whom to ask for one that is reserved.
+/// Turns an outcome into a decision; `payer` names the downstream to ask for a reserved order.
 fn decision(outcome: OrderOutcome, payer: Option<String>) -> Decision {
     Decision::Reply(match outcome {
         OrderOutcome::Credited => GrantReply::Credited,

@@ -6,7 +6,7 @@ use windfall_ledger::Order;
 use windfall_proto::event::EventRef;
 use windfall_proto::order::{check_amount, check_bonus_type, check_name, check_trade_no};
 
-/// Why bytes are no order that this service takes.
+/// The error for bytes that are no order which this service takes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub(crate) struct NoOrder {
@@ -78,7 +78,7 @@ fn read<'a>(bytes: &'a [u8], bonus_type: Option<&str>, now_ms: i64) -> Result<(O
             check_bonus_type(event.bonus_type).map_err(named("bonus type"))?;
         }
     }
-    // Nobody is user 0: it is what a field that is missing reads as.
+    // There is no user 0: a missing field reads as 0.
     if event.user_id < 1 {
         return Err(NoOrder::malformed(format!("user_id is {}; it must be at least 1", event.user_id)));
     }

@@ -1,11 +1,11 @@
 //! Grants that a downstream pays: reserve → ask → post or release.
 //!
-//! The order is reserved, durably, before the downstream is asked. If we die in between, or its answer is lost,
-//! the next call finds it reserved and asks again with the same key; the downstream pays it once. Which downstream that
-//! is stands with the order: whoever pays its type by now, none but the one that was asked is asked again.
+//! The order is reserved, durably, before the downstream is asked. If the process dies in between, or the answer is
+//! lost, the next call finds it reserved and asks again with the same key; the downstream pays it once. The order names
+//! its downstream: whichever pays its type by now, only the one that was asked is asked again.
 //!
-//! Answers go to the writer as they come. A call that takes longer than its caller's patience has then still done
-//! something, and the next one asks for the rest alone.
+//! Answers go to the writer as they come. A call that takes longer than its caller waits has then still made progress,
+//! and the next one asks only for the rest.
 
 use crate::claims::Claims;
 use crate::connector::Downstream;
@@ -22,17 +22,17 @@ use tokio::sync::oneshot;
 use windfall_contract::connector::{PayAnswer, PayOrder};
 use windfall_contract::rewards::{GrantReply, RetryReason};
 
-/// Answers that are settled together, at most; fewer when no more are there.
+/// The number of answers that are settled together, at most; fewer when no more are there.
 const SETTLE_MAX: usize = 256;
 
-/// Answers on their way into the ledger.
+/// Answers that are being stored in the ledger.
 struct Settling {
-    /// Their places in the call.
+    /// Their indices in the call.
     at: Vec<usize>,
     stored: oneshot::Receiver<Vec<GrantReply>>,
 }
 
-/// One call's events.
+/// The events of one call.
 struct Asked<'e> {
     bonus_type: &'e Arc<str>,
     events: &'e [Bytes],
@@ -73,12 +73,12 @@ impl RewardHandle {
         replies
     }
 
-    /// Asks one downstream for the orders that are reserved for it. Answers their places and replies.
+    /// Asks one downstream for the orders that are reserved for it. Returns their indices and replies.
     async fn ask_payer(&self, asked: &Asked<'_>, payer: String, ask: Vec<usize>) -> Vec<(usize, GrantReply)> {
         let bonus_type = asked.bonus_type;
         let Some(downstream) = self.inner.downstreams.get(&payer) else {
-            // It may have paid. Asking or paying elsewhere could pay twice (I1): a person has to look, so it counts as
-            // a failure and comes to the archive.
+            // It may have paid. Asking or paying elsewhere could pay twice (I1): an operator has to look, so it counts
+            // as a failure and goes to the archive.
             tracing::error!(
                 payer,
                 %bonus_type,
@@ -127,7 +127,7 @@ impl RewardHandle {
                     refused.push((events[at].clone(), why));
                     continue;
                 }
-                PayAnswer::Busy { after_ms } => (after_ms, RetryReason::Busy),
+                PayAnswer::Busy { after_ms } => (after_ms, RetryReason::DownstreamBusy),
                 PayAnswer::Retry { after_ms } => (after_ms, RetryReason::DownstreamRetry),
                 PayAnswer::Unknown => (downstream.timeout_retry_ms(), RetryReason::DownstreamTimeout),
             };
@@ -150,7 +150,8 @@ impl RewardHandle {
         Some(Settling { at, stored })
     }
 
-    /// Reserved they stay, and the downstream is asked again; it pays once.
+    /// Answers for orders whose decision could not be stored: they stay reserved, and the downstream is asked again and
+    /// pays once.
     fn not_stored(&self, bonus_type: &str, at: &[usize], replies: &mut Vec<(usize, GrantReply)>) {
         let later = self.inner.later(bonus_type, RetryReason::StoreUnavailable, at.len());
         replies.extend(at.iter().map(|at| (*at, later.clone())));
@@ -158,12 +159,14 @@ impl RewardHandle {
 }
 
 impl Asked<'_> {
-    /// Asks for these, as many at once as the downstream takes.
+    /// Asks for these orders, as many at once as the downstream takes. What has not begun after a while is answered `Busy`,
+    /// so that the call ends before its caller gives it up, and no payment is dropped halfway.
     fn ask<'a>(
         &'a self,
         downstream: &'a Downstream,
         ask: Vec<usize>,
     ) -> impl Stream<Item = (usize, PayAnswer)> + 'a {
+        let begin_by_ns = downstream.begin_by_ns();
         let calls = ask.into_iter().filter_map(move |at| {
             let order = decode::order(&self.events[at], Some(self.bonus_type), 0).ok()?;
             let pay = PayOrder {
@@ -174,7 +177,7 @@ impl Asked<'_> {
                 bonus_type: order.bonus_type,
                 amount: order.amount,
             };
-            Some(async move { (at, downstream.pay(pay).await) })
+            Some(async move { (at, downstream.pay(pay, begin_by_ns).await) })
         });
         stream::iter(calls).buffer_unordered(downstream.concurrency())
     }

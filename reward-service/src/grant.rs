@@ -12,7 +12,7 @@ use tracing::Instrument;
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, RetryReason, Rewards};
 use windfall_ledger::Attempt;
 
-/// The least wait of what an operator has paused.
+/// The least wait of an event whose type an operator has paused.
 const PAUSED_RETRY_MS: u64 = 1_000;
 
 #[async_trait]

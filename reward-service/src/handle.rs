@@ -65,9 +65,11 @@ impl RewardHandle {
         Self { fuses: Some(fuses), ..self }
     }
 
-    /// Grants only while the ledger has seen no newer rules than `own` answers, and no order above their caps; until then
-    /// every event is to be asked for again. For the whole service, over all its handles; without it, versions and the
-    /// caps of single orders play no part.
+    /// Grants only while the ledger has seen no newer rules than `own` returns and the budgets of that version are set, and
+    /// no order above their caps; until then every event is to be asked for again. For the whole service, over all its
+    /// handles; without it, versions and the caps of single orders play no part. Budgets are set by
+    /// [`RewardHandle::apply_rules`]; where a version has the same ones as the version before it,
+    /// [`RewardHandle::note_rules_version`] is enough.
     pub fn follow_rules(&self, own: RunningRules) {
         self.inner.fence.follow(own);
     }
@@ -78,22 +80,27 @@ impl RewardHandle {
         self.inner.fence.behind()
     }
 
-    /// Notes the version of the rules that this process runs in the ledger, so that no process grants by older ones.
+    /// Notes the version of the rules that this process runs in the ledger, so that no process grants by older ones. Its
+    /// budgets are the ones that are set. Answers the newest version that was noted.
     ///
     /// # Errors
     /// [`CallError`]: note it again.
-    pub async fn note_rules_version(&self, version: u64) -> Result<(), CallError> {
+    pub async fn note_rules_version(&self, version: u64) -> Result<u64, CallError> {
         let newest = self.call(move |ledger| ledger.note_rules_version(version)).await?;
-        self.inner.fence.saw(newest);
-        Ok(())
+        if newest == version {
+            self.inner.fence.applied(version);
+        } else {
+            self.inner.fence.saw(newest);
+        }
+        Ok(newest)
     }
 
-    /// Who pays this type.
+    /// The payer of this type.
     pub(crate) fn payer(&self, bonus_type: &str) -> &Payer {
         self.inner.options.pays.get(bonus_type).unwrap_or(&self.inner.options.default_pays)
     }
 
-    /// What the ledger is asked to do for this type.
+    /// The request to the ledger for this type.
     pub(crate) fn how(&self, bonus_type: &str, attempt: Attempt) -> How {
         match self.payer(bonus_type) {
             Payer::Ledger => How::Credit(attempt),
@@ -167,9 +174,9 @@ impl RewardHandle {
         self.apply(version, budgets.to_vec(), BTreeMap::new()).await
     }
 
-    /// Sets the budgets and the types' caps of these rules. Budgets that they do not name stay as they are, caps that they
-    /// do not name are lifted. Answers with totals that could not be lowered as far as asked, or that newer rules were
-    /// seen and nothing was changed.
+    /// Sets the budgets and the types' caps of these rules. Budgets that they do not name stay as they are, caps that
+    /// they do not name are lifted. Answers with totals that could not be lowered as far as asked, or that newer rules
+    /// were seen and nothing was changed.
     ///
     /// # Errors
     /// [`CallError`]: none was changed, or nobody knows; set them again.
@@ -201,10 +208,10 @@ impl RewardHandle {
             ledger.apply_budgets(version, &budgets.chain(caps).collect::<Vec<_>>())
         });
         let applied = applied.await?;
-        self.inner.fence.saw(match applied {
-            BudgetsApplied::Set(_) => version,
-            BudgetsApplied::Stale { newest } => newest,
-        });
+        match applied {
+            BudgetsApplied::Set(_) => self.inner.fence.applied(version),
+            BudgetsApplied::Stale { newest } => self.inner.fence.saw(newest),
+        }
         Ok(applied)
     }
 
@@ -227,12 +234,12 @@ impl Inner {
         self.inbox.push(job.weight(), job)
     }
 
-    /// Come again, since nothing is stored or nobody knows.
+    /// The reply that asks the caller to come again, because nothing is stored or that is not known.
     pub(crate) const fn come_again(&self) -> GrantReply {
         GrantReply::Retry { after_ms: self.options.busy_retry_ms, reason: RetryReason::StoreUnavailable }
     }
 
-    /// Come again; ours to solve. Counts for so many events.
+    /// The reply that asks the caller to come again for a reason of the service itself; it counts for `count` events.
     pub(crate) fn later(&self, bonus_type: &str, reason: RetryReason, count: usize) -> GrantReply {
         let reply = GrantReply::Retry { after_ms: self.options.busy_retry_ms, reason };
         self.counters.count(bonus_type, std::iter::repeat_n(&reply, count));

@@ -1,10 +1,10 @@
-//! The bounded queue in front of the writers. Full, it refuses at once (I9).
+//! The bounded queue in front of the writers. When it is full, it refuses at once (I9).
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a job weighs.
+/// The weight of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Weight {
     pub events: usize,
@@ -105,7 +105,7 @@ impl<J> Inbox<J> {
     }
 }
 
-/// However the thread that serves an inbox ends, nobody may wait for it: jobs left over are dropped, which answers
+/// Closes an inbox when the thread that serves it ends, however it ends: remaining jobs are dropped, which answers
 /// their callers.
 pub(crate) struct CloseAtEnd<J> {
     inbox: Arc<Inbox<J>>,

@@ -1,4 +1,4 @@
-//! What callers hand to the writers of the ledger, and what they are told when it is durable.
+//! The jobs that callers give to the writers of the ledger, and the answers when they are durable.
 
 use crate::inbox::Weight;
 use bytes::Bytes;
@@ -8,12 +8,13 @@ use windfall_contract::accounts::Withdrawal;
 use windfall_contract::rewards::{Failed, GrantReply};
 use windfall_ledger::{Attempt, Finish, HoldOutcome, Ledger};
 
-/// What the ledger says about one event.
+/// The ledger's decision on one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Decided.
     Reply(GrantReply),
-    /// Reserved: ask this downstream and no other. Empty: none is known, as with orders that await their event.
+    /// Reserved: ask this downstream and no other. The name is empty where none is known, as for orders that await
+    /// their event.
     Ask(String),
 }
 
@@ -36,39 +37,39 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Credited by the ledger itself, in the normal way.
+    /// Whether the ledger itself credits them in the normal way.
     pub fn is_plain(&self) -> bool {
         self.how == How::Credit(Attempt::Normal)
     }
 
-    /// Held for its event, in the normal way.
+    /// Whether they are held for their event in the normal way.
     pub fn is_promised(&self) -> bool {
         self.how == How::Promise(Attempt::Normal)
     }
 }
 
-/// Who pays, and so what the ledger is asked to do.
+/// The payer, and with it the request to the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum How {
-    /// The ledger itself.
+    /// The ledger itself pays.
     Credit(Attempt),
-    /// The downstream of this name, unless another is asked already: hold the budget meanwhile.
+    /// The downstream of this name pays, unless another is asked already; the budget is held meanwhile.
     Reserve(Attempt, Arc<str>),
-    /// The ledger itself, when the event comes: hold the budget meanwhile.
+    /// The ledger itself pays when the event comes; the budget is held meanwhile.
     Promise(Attempt),
-    /// Nobody.
+    /// The type has no payer.
     Reject,
 }
 
-/// What a downstream decided.
+/// The decisions of a downstream.
 #[derive(Debug)]
 pub(crate) struct Settle {
     pub bonus_type: Arc<str>,
-    /// Its name.
+    /// The downstream's name.
     pub payer: String,
     pub paid: Vec<Bytes>,
     pub refused: Vec<(Bytes, String)>,
-    /// First the paid ones, then the refused; dropped when nothing is stored.
+    /// Receives the replies: first of the paid orders, then of the refused ones. It is dropped when nothing is stored.
     pub reply: oneshot::Sender<Vec<GrantReply>>,
 }
 
@@ -76,7 +77,7 @@ pub(crate) struct Settle {
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub withdrawal: Withdrawal,
-    /// Who pays it, if it is not held yet; empty: the ledger itself, in the same transaction.
+    /// The payer, if it is not held yet; empty for the ledger itself, in the same transaction.
     pub payer: String,
     pub reply: oneshot::Sender<HoldOutcome>,
 }
@@ -89,7 +90,7 @@ pub(crate) struct End {
     pub reply: oneshot::Sender<Finish>,
 }
 
-/// Something else to do with the ledger, in a transaction of its own or none.
+/// Another operation on the ledger, in a transaction of its own or without one.
 pub(crate) type Call = Box<dyn FnOnce(&mut Ledger) + Send>;
 
 pub(crate) enum Job {
@@ -124,7 +125,7 @@ impl Job {
     }
 }
 
-/// What a job's caller is told once the transaction is durable.
+/// The answer to a job's caller once the transaction is durable.
 pub(crate) enum Answer {
     Decisions(Vec<Decision>),
     Settled(Vec<GrantReply>),

@@ -6,11 +6,11 @@
 //!   [`Rewards`](windfall_contract::rewards::Rewards) for consumers, and
 //!   [`Accounts`](windfall_contract::accounts::Accounts) for wallets.
 //! - A [`Connector`](windfall_contract::connector::Connector) is what a downstream system offers. An order is reserved
-//!   in the ledger before the downstream is asked, and posted when it has paid; whatever gets lost in between, it is
+//!   in the ledger before the downstream is asked, and posted when it has paid; if an answer is lost in between, it is
 //!   asked again with the same key.
 //! - Money goes out by [`withdraw`](windfall_contract::accounts::Accounts::withdraw): it is held, paid by
 //!   [`RewardOptions::payout`], and ended, once for each id.
-//!   [`Resumer`] asks about those that nobody asks about again.
+//!   [`Resumer`] asks about withdrawals whose callers do not ask again.
 //! - [`AsyncGrants`] takes events now and has them granted later: budget reserved, event queued, then accepted.
 //! - `rpc` (feature `rpc`) is the service over gRPC.
 //! - What finally fails is archived in the transaction that decides it (I2); [`RewardHandle::replay`] grants

@@ -1,46 +1,48 @@
-//! How the service is started.
+//! The options of the service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Called with (user id, order number) of what has just been credited, or turned out to have been, after it is
-/// durable. Called on the path of every grant: it must not block.
+/// Called with the (user id, order number) of events that have just been credited, or were found to be, after that is
+/// durable. It is called on the path of every grant, so it must not block.
 pub type GrantObserver = Arc<dyn Fn(&[(i64, &str)]) + Send + Sync>;
 
 /// Options of the reward service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RewardOptions {
-    /// The apps (`user.app_id`) whose events are granted; what another app's event asks for is archived as `ForeignApp`,
-    /// never credited. An event that names no app is the service's own. Default: empty, which takes any app.
+    /// The apps (`user.app_id`) whose events are granted; an event of another app is archived as `ForeignApp` and never
+    /// credited. An event that names no app is the service's own. Default: empty, which takes any app.
     pub apps: BTreeSet<String>,
-    /// Events that one transaction takes at most, 1 to 65,536. Default: what suits the ledger; 8,192 in a file,
-    /// where the cost of a commit and of the accounts' pages is shared by so many, 1,000 on PostgreSQL, where
+    /// The number of events in one transaction at most, 1 to 65,536. The default depends on the ledger: 8,192 in a
+    /// file, where the cost of a commit and of the accounts' pages is shared by so many, 1,000 on PostgreSQL, where
     /// others wait for what a transaction holds.
     pub batch_events_max: Option<usize>,
-    /// Threads that write, each on a connection of its own, 1 to 64. Default: what suits the ledger; 1 in a file,
+    /// The number of threads that write, each on a connection of its own, 1 to 64. The default depends on the ledger: 1
+    /// in a file,
     /// which has one writer, 3 on PostgreSQL, so that one computes while another waits for the disk.
     pub writers: Option<usize>,
-    /// Events that wait for the writer at most, 1 to 1,000,000. Default 65,536. When full, calls answer `Busy`.
+    /// The number of events that wait for the writer at most, 1 to 1,000,000. Default 65,536. When full, calls answer
+    /// `Busy`.
     pub queue_events_max: usize,
-    /// Bytes of events that wait for the writer at most. Default 32 MiB. When full, calls answer `Busy`.
+    /// The bytes of events that wait for the writer at most. Default 32 MiB. When full, calls answer `Busy`.
     pub queue_bytes_max: usize,
     /// The least wait that `Busy` and `StoreUnavailable` ask for, in ms. Default 20.
     pub busy_retry_ms: u64,
-    /// Who pays a type that `pays` does not name. Default: the ledger.
+    /// The payer of a type that `pays` does not name. Default: the ledger.
     pub default_pays: Payer,
-    /// Who pays a type.
+    /// The payer of each type.
     pub pays: BTreeMap<String, Payer>,
-    /// Who pays withdrawals out. The ledger: it notes them as paid in the transaction that holds them, and whoever
-    /// reads the answer moves the money. A connector: it is asked with the key `withdrawal `, a space included, and
+    /// The payer of withdrawals. The ledger notes them as paid in the transaction that holds them, and the caller that
+    /// reads the answer moves the money. A connector is asked with the key `withdrawal `, a space included, and
     /// the withdrawal's id, with neither activity nor scene. Only types that the ledger pays can be withdrawn: what a
-    /// connector pays is out already. One that is held is asked of the payer that it was held for, whatever this says
-    /// by then. Default: the ledger.
+    /// connector pays has been paid out already. A held withdrawal is asked of the payer that it was held for, even if
+    /// this option has changed since. Default: the ledger.
     pub payout: Payer,
     /// Options of connectors by name; those not named have the defaults.
     pub connectors: BTreeMap<String, ConnectorOptions>,
-    /// Threads that only read, each on a connection of its own, 1 to 16. Default 2.
+    /// The number of threads that only read, each on a connection of its own, 1 to 16. Default 2.
     pub readers: usize,
-    /// Reads that wait at most, 1 to 1,000,000. Default 1,024. When full, calls are told to come again.
+    /// The number of reads that wait at most, 1 to 1,000,000. Default 1,024. When full, calls are told to come again.
     pub reads_max: usize,
 }
 
@@ -63,29 +65,31 @@ impl Default for RewardOptions {
     }
 }
 
-/// Who pays a bonus type.
+/// The payer of a bonus type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payer {
     /// The ledger itself: credited in the transaction that records the order.
     Ledger,
     /// The connector of this name.
     Connector(String),
-    /// Nobody: its events are rejected as `UnknownType`.
+    /// There is no payer: the type's events are rejected as `UnknownType`.
     Nobody,
 }
 
 /// Options of one connector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectorOptions {
-    /// Calls at once, 1 to 10,000. Default 64.
+    /// The number of calls at once, 1 to 10,000. Default 64. While calls time out it is lower, down to one; calls that are
+    /// answered raise it again.
     pub concurrency: usize,
-    /// A call without an answer after so long is unknown, in ms, 1 to 600,000. Default 1,000.
+    /// The time without an answer after which a call's outcome is unknown, in ms, 1 to 600,000. Default 1,000.
     pub timeout_ms: u64,
     /// The least wait that a time-out asks for, in ms. Default 50.
     pub timeout_retry_ms: u64,
-    /// Unknown answers in a row that open the breaker, at least 1. Default 16.
+    /// The number of unknown answers in a row that open the breaker, at least 1. Default 16. Those of calls that were in
+    /// flight together count once.
     pub breaker_failures: u32,
-    /// An open breaker lets one call through after so long, in ms. Default 500.
+    /// The time after which an open breaker lets one call through, in ms. Default 500.
     pub breaker_open_ms: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Orders that are reserved and whose event has not come: written again, so that none stays so because a process died,
-//! a broker lost a record, or nobody asked again.
-//!
-//! The order store is the outbox: it has all of an event that decides its grant. A copy too many credits nothing twice
-//! (I1); copies are kept few by writing an order's at once its age, then twice, four times, eight times that.
+//! Writes the events of reserved orders again that have not come, so that no order stays reserved because a process
+//! died, a broker lost a record, or the caller did not ask again.
+//! The order store is the outbox: it has every field of an event that decides its grant. An extra copy credits nothing
+//! twice (I1). Copies are kept few by writing an order's event when the order is `after_ms` old, then at twice, four
+//! times and eight times that age, and so on.
 
 use crate::async_grant::AsyncGrants;
 use crate::handle::CallError;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use windfall_ledger::ReservedOrder;
 use windfall_proto::event::EventRef;
 
-/// Orders that are read at a time.
+/// The number of orders that are read at a time.
 const PAGE: u32 = 1_000;
 
 /// When orders are written again.
@@ -30,14 +30,14 @@ impl Default for Again {
     }
 }
 
-/// What a look came to.
+/// The result of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rewritten {
     /// Orders that are reserved for at least `after_ms`.
     pub waiting: u64,
-    /// Of these, written again.
+    /// The part of these orders whose events were written again.
     pub written: u64,
-    /// Of these, that no queue took; they are due again when their age has doubled.
+    /// The part of these orders that no queue took; they are due again when their age has doubled.
     pub failed: u64,
 }
 
@@ -52,7 +52,7 @@ impl Again {
 }
 
 impl AsyncGrants {
-    /// Looks once. Cancelled, what it has written stays written.
+    /// Looks once. If it is cancelled, the events that it has written stay written.
     ///
     /// # Errors
     /// [`CallError`]: look again later.
@@ -78,7 +78,7 @@ impl AsyncGrants {
     }
 }
 
-/// All that decides its grant.
+/// The event of a reserved order, with every field that decides its grant.
 fn event(reserved: &ReservedOrder) -> Bytes {
     let order = &reserved.order;
     let mut bytes = Vec::new();

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use windfall_ledger::LedgerReader;
 
-/// Something to read.
+/// A read of the ledger.
 pub(crate) type ReadCall = Box<dyn FnOnce(&LedgerReader) + Send>;
 
-/// Starts one.
+/// Starts one reading thread.
 pub(crate) fn start(
     reader: LedgerReader,
     inbox: Arc<Inbox<ReadCall>>,

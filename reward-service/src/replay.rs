@@ -9,7 +9,7 @@ use windfall_contract::rewards::{GrantReply, Rejection};
 use windfall_ledger::{ArchiveFilter, Archived, Attempt, Replay};
 use windfall_proto::record;
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replayed {
     /// The entry.
@@ -26,7 +26,7 @@ pub enum ReplayError {
     /// There is no such entry.
     #[error("the archive has no entry {0}")]
     NotFound(i64),
-    /// Nobody is named who asks for it.
+    /// The call names no actor.
     #[error("a replay needs the name of who asks for it")]
     NoActor,
     /// The ledger could not be asked; nothing was granted.
@@ -38,9 +38,9 @@ pub enum ReplayError {
     NotRecorded {
         /// The entry.
         id: i64,
-        /// What it came to.
+        /// The reply to it.
         reply: GrantReply,
-        /// Why it is not recorded.
+        /// Why it could not be recorded.
         error: CallError,
     },
 }
@@ -137,8 +137,8 @@ impl RewardHandle {
         Ok(all)
     }
 
-    /// Who is asked for an order that is replayed: as now, but a downstream that was asked before may have paid, unless
-    /// it has refused for good, and then nobody else is asked (I1).
+    /// The payer of a replayed order. It is the type's present payer, unless a downstream was asked before: that one
+    /// may have paid unless it has refused for good, and then no other is asked (I1).
     async fn how_again(&self, trade_no: Option<&str>, bonus_type: &str) -> Result<How, CallError> {
         let stored = match trade_no.map(str::to_owned) {
             Some(own) => self.read(move |reader| reader.orders_of(&[own.as_str()])).await?.pop().flatten(),
@@ -154,7 +154,7 @@ impl RewardHandle {
         })
     }
 
-    /// A line of the audit.
+    /// Writes a line of the audit.
     async fn note(&self, id: i64, actor: &str, outcome: String) -> Result<(), CallError> {
         let replay = Replay { time_ms: self.inner.clock.wall_ms(), actor: actor.to_owned(), outcome };
         self.call(move |ledger| {

@@ -1,5 +1,5 @@
-//! Withdrawals that nobody asks about again: their caller has died, or has lost interest. The money is held until their
-//! payer has said what became of it, so somebody has to ask.
+//! Asks about held withdrawals whose callers do not ask again, because they have died or lost interest. The money is
+//! held until the payer has given its answer, so the service has to ask.
 
 use crate::claims::Claims;
 use crate::handle::{CallError, RewardHandle};
@@ -9,32 +9,33 @@ use std::time::Duration;
 use windfall_contract::accounts::{AccountsError, WithdrawalOutcome};
 use windfall_ledger::{StoredWithdrawal, WithdrawalStatus};
 
-/// Payers are asked about so many at once: callers who wait go first.
+/// The number of withdrawals that payers are asked about at once: waiting callers go first.
 const AT_ONCE: usize = 8;
 
-/// What asking again came to.
+/// The result of asking again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resumed {
-    /// Paid, now or before, and ended so.
+    /// Withdrawals that were paid, now or before, and have ended.
     pub paid: u32,
-    /// Refused, and given back.
+    /// Withdrawals that were refused, and given back.
     pub refused: u32,
-    /// Still held: the payer has not said, is not configured, or another call is asking it.
+    /// Withdrawals that are still held: the payer has not decided, is not configured, or is being asked by another
+    /// call.
     pub pending: u32,
-    /// The ledger could not be asked, or did not say that it is ended.
+    /// Withdrawals for which the ledger could not be asked, or did not confirm the end.
     pub failed: u32,
-    /// The last id that was looked at, where there may be more: go on after it. `None`: these were all.
+    /// The last id that was looked at, where there may be more: go on after it. `None` if there are no more.
     pub next_after: Option<String>,
 }
 
-/// How often, and which.
+/// How often held withdrawals are asked about, and which of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeOptions {
-    /// Between two passes, 100 to 3,600,000 ms. Default 5,000.
+    /// The time between two passes, 100 to 3,600,000 ms. Default 5,000.
     pub period_ms: u64,
-    /// Only what is held for so long: its caller is given time to ask by itself. Default 30,000.
+    /// The least age of the withdrawals asked about, so that a caller has time to ask by itself. Default 30,000 ms.
     pub older_than_ms: u64,
-    /// Withdrawals a pass, 1 to 10,000; the next pass goes on behind them. Default 256.
+    /// The number of withdrawals in one pass, 1 to 10,000; the next pass goes on behind them. Default 256.
     pub limit: u32,
 }
 
@@ -45,7 +46,7 @@ impl Default for ResumeOptions {
 }
 
 impl RewardHandle {
-    /// Withdrawals that have been held for at least so long, by id, only ids after `after`; 1 to 10,000 of them.
+    /// Withdrawals that have been held for at least this long, sorted by id: those after `after`, 1 to 10,000 of them.
     ///
     /// # Errors
     /// [`CallError`].
@@ -62,9 +63,9 @@ impl RewardHandle {
         self.read(move |reader| reader.held_withdrawals(before_ms, &after, limit)).await
     }
 
-    /// Asks the payers of withdrawals that have been held for at least so long, by id, only ids after `after`, and ends
-    /// them as the payers say. A payer is asked with the key that it knows: it pays none twice (I1), whoever else asks
-    /// meanwhile. Cancelled, what was not ended is held as before.
+    /// Asks the payers of withdrawals that have been held for at least this long, sorted by id after `after`, and ends
+    /// them as the payers decide. A payer is asked with the key that it knows, so it pays none twice (I1), even if
+    /// another call asks meanwhile. If this is cancelled, withdrawals that were not ended are held as before.
     ///
     /// # Errors
     /// [`CallError`]: nothing was asked.
@@ -115,8 +116,8 @@ impl RewardHandle {
     }
 }
 
-/// Asks about held withdrawals again and again. Spawns nothing: whoever runs it owns it, and ends it by dropping the
-/// future, at any moment.
+/// Asks about held withdrawals again and again. It spawns no task: the caller that runs it owns it, and ends it by
+/// dropping the future, at any moment.
 #[derive(Clone)]
 pub struct Resumer {
     rewards: RewardHandle,
@@ -125,13 +126,13 @@ pub struct Resumer {
 }
 
 impl Resumer {
-    /// On this reward service.
+    /// Makes it on this reward service.
     pub const fn new(rewards: RewardHandle, options: ResumeOptions) -> Self {
         Self { rewards, options, after: String::new() }
     }
 
-    /// One pass: the next so many, from the first again when the last was reached. So some that stay held hold up no
-    /// other.
+    /// Runs one pass over the next withdrawals, from the first again when the last was reached. So withdrawals that
+    /// stay held do not hold up others.
     ///
     /// # Errors
     /// [`CallError`]: nothing was asked; the next pass does it.
@@ -142,7 +143,7 @@ impl Resumer {
         Ok(done)
     }
 
-    /// A pass each period, until the reward service is closed.
+    /// Runs one pass per period, until the reward service is closed.
     pub async fn run(mut self) {
         let period = Duration::from_millis(self.options.period_ms.clamp(100, 3_600_000));
         loop {

@@ -1,4 +1,4 @@
-//! Starts the service: its threads, its downstreams.
+//! Starts the service: its threads and its downstreams.
 
 use crate::claims::InFlightTable;
 use crate::connector::Downstream;
@@ -29,7 +29,7 @@ pub enum StartError {
     /// The ledger gave no connection for another writer: correct it, or ask for fewer writers.
     #[error("the ledger takes no further writer: {0}")]
     Ledger(#[from] OpenError),
-    /// The system gave no thread.
+    /// The operating system gave no thread.
     #[error("a writer's thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -39,7 +39,7 @@ pub enum StartError {
 pub struct RewardService;
 
 impl RewardService {
-    /// Starts the writers' threads, which own the ledger until the handle is closed. `observer` hears of every
+    /// Starts the writers' threads, which own the ledger until the handle is closed. `observer` is told of every
     /// credit.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl RewardService {
     }
 }
 
-/// Writers and events a transaction that suit a ledger.
+/// The number of writers, and of events per transaction, that suit a ledger.
 const fn suits(writers: Writers) -> (usize, usize) {
     match writers {
         Writers::One => (1, 8_192),

@@ -1,4 +1,4 @@
-//! Counters for metrics.
+//! The counters that are exported as metrics.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -35,9 +35,11 @@ declare_metrics! {
             pub rejected: u64 as "rejected",
             /// To be asked again because of a downstream.
             pub retry_downstream: u64 as "retry_downstream",
+            /// To be asked again since a downstream has no room, or is left alone for a while.
+            pub retry_downstream_busy: u64 as "retry_downstream_busy",
             /// To be asked again since this process runs older rules than the ledger has seen.
             pub retry_old_rules: u64 as "retry_old_rules",
-            /// To be asked again because of ourselves.
+            /// To be asked again because of the service itself.
             pub retry_own: u64 as "retry_own",
         }
     }
@@ -60,6 +62,7 @@ impl TypeStats {
                 reason: RetryReason::DownstreamRetry | RetryReason::DownstreamTimeout,
                 ..
             } => &mut self.retry_downstream,
+            GrantReply::Retry { reason: RetryReason::DownstreamBusy, .. } => &mut self.retry_downstream_busy,
             GrantReply::Retry { reason: RetryReason::OldRules, .. } => &mut self.retry_old_rules,
             GrantReply::Retry { .. } => &mut self.retry_own,
         };
@@ -92,22 +95,23 @@ declare_metrics! {
         }
         gauge "windfall_ledger_rules_behind"
         "1 while this process runs older rules than the ledger has seen, and grants nothing" {
-            /// It runs older rules than the ledger has seen, and grants nothing.
+            /// Whether it runs older rules than the ledger has seen, and so grants nothing.
             pub is_behind_rules: bool,
         }
         gauge "windfall_ledger_closed" "1 when the ledger's writer has ended: the process must be restarted" {
-            /// It takes no calls any more: it was closed, or its writer has panicked and the process must be
+            /// Whether it takes no calls any more: it was closed, or its writer has panicked and the process must be
             /// restarted.
             pub is_closed: bool,
         }
         .. {
-            /// By bonus type, as the calls named it.
+            /// The decisions by bonus type, as the calls named it.
             pub types: BTreeMap<String, TypeStats>,
         }
     }
 }
 
-/// Types counted one by one; those beyond are counted under [`OTHER`], so that nonsense cannot fill memory.
+/// The number of types that are counted one by one; those beyond are counted under [`OTHER`], so that invalid names
+/// cannot fill memory.
 const TYPES_MAX: usize = 256;
 /// The name of all types beyond the first 256.
 pub const OTHER: &str = "(other)";

@@ -1,5 +1,5 @@
-//! Traces through the queue: an event that was sent in a sampled trace carries that trace's id, and what becomes of it
-//! is told there.
+//! Traces through the queue: an event that was sent in a sampled trace carries that trace's id, and its outcome is
+//! reported there.
 
 use bytes::Bytes;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
@@ -8,11 +8,11 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use windfall_contract::rewards::GrantReply;
 use windfall_proto::event::EventRef;
 
-/// Spans of the events of a call that are traced, by their place in it.
+/// The spans of the traced events of a call, by their index in it.
 pub(crate) struct Traced(Vec<(usize, Span)>);
 
 impl Traced {
-    /// Nobody else traces them where a call's own span is around; nor does anybody look where no spans are taken.
+    /// Begins the spans. There are none where the call has a span of its own, or where no spans are recorded.
     pub fn begin(bonus_type: &str, events: &[Bytes]) -> Self {
         if !tracing::enabled!(Level::INFO) || !Span::current().is_none() {
             return Self(Vec::new());
@@ -35,7 +35,7 @@ impl Traced {
         Self(events.iter().enumerate().filter_map(of_event).collect())
     }
 
-    /// Tells what became of them.
+    /// Ends the spans with the replies.
     pub fn end(self, replies: &[GrantReply]) {
         for (at, span) in self.0 {
             let Some(reply) = replies.get(at) else { continue };
@@ -45,8 +45,8 @@ impl Traced {
     }
 }
 
-/// An event carries the id of its trace, not of the span that it was sent in: that one gets a number made from the
-/// trace's. Viewers show it as missing.
+/// The context of the sender. An event carries the id of its trace, not of the span that it was sent in, so the span
+/// gets an id that is made from the trace's. Viewers show it as missing.
 fn sender(trace_id: u128) -> opentelemetry::Context {
     let bytes = trace_id.to_be_bytes();
     let mut span_id = [0; 8];

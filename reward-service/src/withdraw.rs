@@ -1,9 +1,9 @@
-//! Accounts for wallets: what a user has, and to pay it out.
+//! Accounts for wallets: a user's balances and movements, and withdrawals.
 //!
-//! A withdrawal is hold → payout → end. It is held, durably, before its payer is asked. If we die in between, or an
-//! answer is lost, the next call with its id finds it held and asks the payer again with the same key; the payer
-//! pays it once. Nothing but the payer's refusal gives the money back: a time-out says nothing (I1). Who the payer is
-//! stands with what is held: whoever pays by now, none but the one that was asked is asked again.
+//! A withdrawal is hold → payout → end. It is held, durably, before its payer is asked. If the process dies in between,
+//! or an answer is lost, the next call with its id finds it held and asks the payer again with the same key; the payer
+//! pays it once. Nothing but the payer's refusal gives the money back: a time-out says nothing (I1). The held
+//! withdrawal names its payer: whichever pays by now, only the one that was asked is asked again.
 //!
 //! Only types that the ledger pays are withdrawn. What a downstream pays was paid when it was credited.
 
@@ -46,8 +46,8 @@ impl RewardHandle {
         }
     }
 
-    /// Who pays a withdrawal of this type that begins now: a downstream's name; empty: the ledger itself. Or why none
-    /// begins.
+    /// The payer of a withdrawal of this type that begins now: a downstream's name, or empty for the ledger itself. An
+    /// error says why none can begin.
     fn payer_of_withdrawals(&self, bonus_type: &str) -> Result<String, String> {
         match self.payer(bonus_type) {
             Payer::Ledger => {}
@@ -71,7 +71,7 @@ impl RewardHandle {
         Ok(found.map_err(|error| self.read_failed(error))?.is_some())
     }
 
-    /// Hands a job to a writer, and waits for its answer. None comes where nothing is stored, or nobody knows.
+    /// Hands a job to a writer, and waits for its answer. There is none where nothing is stored, or that is not known.
     async fn ask_writer<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Result<T, AccountsError> {
         let (reply, answer) = oneshot::channel();
         match self.inner.push(job(reply)) {
@@ -106,7 +106,7 @@ impl RewardHandle {
             bonus_type: &withdrawal.bonus_type,
             amount: withdrawal.amount,
         };
-        let refused = match downstream.pay(pay).await {
+        let refused = match downstream.pay(pay, downstream.begin_by_ns()).await {
             PayAnswer::Paid | PayAnswer::AlreadyPaid => None,
             PayAnswer::Refused(why) => Some(why),
             PayAnswer::Busy { after_ms } | PayAnswer::Retry { after_ms } => {
@@ -121,7 +121,7 @@ impl RewardHandle {
         match (refused, finish) {
             (None, Finish::Done) => Ok(WithdrawalOutcome::Paid),
             (None, Finish::Before) => Ok(WithdrawalOutcome::AlreadyPaid),
-            // The ledger has an entry about it in the archive: a person has to look.
+            // The ledger has an entry about it in the archive: an operator has to look.
             (None, Finish::Otherwise) => Ok(WithdrawalOutcome::Paid),
             (Some(why), Finish::Done | Finish::Before) => Ok(WithdrawalOutcome::Refused(why)),
             (Some(_), Finish::Otherwise) => Ok(WithdrawalOutcome::AlreadyPaid),
@@ -151,7 +151,7 @@ impl Accounts for RewardHandle {
         check(withdrawal)?;
         let payer = match self.payer_of_withdrawals(&withdrawal.bonus_type) {
             Ok(payer) => payer,
-            // One that is there goes on to its end, as it began: then this payer counts for nothing.
+            // A withdrawal that is held goes on to its end with its own payer: then this payer is not used.
             Err(why) if !self.is_known(&withdrawal.id).await? => return Err(AccountsError::Invalid(why)),
             Err(_) => String::new(),
         };
@@ -159,7 +159,7 @@ impl Accounts for RewardHandle {
         let later = || Ok(WithdrawalOutcome::Pending { after_ms: self.inner.options.busy_retry_ms });
         let hold = |reply| Job::Hold(Hold { withdrawal: withdrawal.clone(), payer: payer.clone(), reply });
         if payer.is_empty() {
-            // The ledger pays in the transaction that holds: nobody is asked, so nobody has to wait.
+            // The ledger pays in the transaction that holds: no payer is asked, so no call has to wait.
             match self.ask_writer(hold).await? {
                 HoldOutcome::Decided(outcome) => return Ok(outcome),
                 HoldOutcome::Held | HoldOutcome::HeldBefore { .. } => {}

@@ -2,7 +2,7 @@
 //! after its commit: group commit. A file has one such thread, a database several, each on its own connection.
 
 use crate::decide::Round;
-use crate::fence::Fence;
+use crate::fence::{Fence, Permit};
 use crate::inbox::{CloseAtEnd, Inbox};
 use crate::job::{Answer, Decision, Grant, Job};
 use crate::options::GrantObserver;
@@ -15,13 +15,15 @@ use windfall_contract::Clock;
 use windfall_contract::rewards::{GrantReply, RetryReason};
 use windfall_ledger::{Ledger, LedgerError};
 
-/// A transaction that others were in the way of is tried so often before its callers are told to ask again.
+/// How often a transaction that others were in the way of is tried before its callers are told to ask again.
 const ATTEMPTS: u32 = 8;
-/// The least wait of an event that the ledger does not take: a person or a withdrawal has to make room.
+/// The least wait of an event that the ledger does not take: an operator or a withdrawal has to make room.
 const FAULT_RETRY_MS: u64 = 1_000;
-/// The least wait of an event while this process runs older rules than the ledger has seen: it takes over new ones within
-/// a second, if it can.
+/// The least wait of an event while this process runs older rules than the ledger has seen: it takes over new ones
+/// within a second, if it can.
 const OLD_RULES_RETRY_MS: u64 = 1_000;
+/// The least wait of an event while the budgets of the own rules are not set: they wait in the same queue as events.
+const BUDGETS_RETRY_MS: u64 = 100;
 
 pub(crate) struct Writer {
     pub ledger: Ledger,
@@ -61,7 +63,7 @@ impl Writer {
             let mut attempt = 1;
             loop {
                 match self.commit(jobs, now_ms) {
-                    // Nothing of it was stored: the whole transaction again.
+                    // Nothing of it was stored: the whole transaction is repeated.
                     Err(LedgerError::Contended(why)) if attempt < ATTEMPTS => {
                         tracing::debug!(why, "a grant transaction is repeated");
                         attempt += 1;
@@ -97,7 +99,7 @@ impl Writer {
                 for job in jobs.drain(..) {
                     self.refuse(job, &error);
                 }
-                // Closed, with a database that is gone: each further round would wait for it in vain.
+                // The service is closed and the database is away: each further round would wait for it in vain.
                 if self.inbox.is_closed() && !may_lie_in_one_job(&error) {
                     self.inbox.drop_all();
                 }
@@ -105,8 +107,9 @@ impl Writer {
         }
     }
 
-    /// A grant whose transaction fails for what it holds (a balance that would pass 64 bits): each half alone, until
-    /// only events at fault are told to ask again. They shall not hold up the others of their record.
+    /// Grants each half of a batch alone whose transaction fails because of its content (a balance that would pass 64
+    /// bits, an order that a newer build has stored), until only the events at fault are told to ask again. They must not
+    /// hold up the others of their record.
     fn halves(&mut self, grant: Grant) {
         let Grant { bonus_type, events, how, reply } = grant;
         let later = GrantReply::Retry { after_ms: FAULT_RETRY_MS, reason: RetryReason::StoreUnavailable };
@@ -130,10 +133,10 @@ impl Writer {
         let mut round = Round::begin(&mut self.ledger, &apps, now_ms)?;
         let mut answers: Vec<Answer> = jobs.iter().map(|_| Answer::None).collect();
         if jobs.iter().any(|job| matches!(job, Job::Grant(_))) {
-            if round.may_grant(&self.fence)? {
-                round.grant_all(jobs, &mut answers)?;
-            } else {
-                refuse_grants(jobs, &mut answers);
+            match round.may_grant(&self.fence)? {
+                Permit::Granted => round.grant_all(jobs, &mut answers)?,
+                Permit::OldRules => refuse_grants(jobs, &mut answers, OLD_RULES_RETRY_MS),
+                Permit::BudgetsNotSet => refuse_grants(jobs, &mut answers, BUDGETS_RETRY_MS),
             }
         }
         round.withdraw_all(jobs, &mut answers)?;
@@ -156,7 +159,7 @@ impl Writer {
         Ok(answers)
     }
 
-    /// A caller that has gone does not want its answer; it will ask again. What was decided counts all the same.
+    /// Answers a job. A caller that has gone misses its answer and will ask again; the decision counts all the same.
     fn answer(&mut self, job: Job, answer: Answer) {
         match (job, answer) {
             (Job::Grant(grant), Answer::Decisions(decisions)) => {
@@ -185,9 +188,10 @@ impl Writer {
     }
 }
 
-/// Not now: newer rules than ours may have paused what is asked for. Nothing is decided, nothing is archived.
-fn refuse_grants(jobs: &[Job], answers: &mut [Answer]) {
-    let later = GrantReply::Retry { after_ms: OLD_RULES_RETRY_MS, reason: RetryReason::OldRules };
+/// Refuses grants for now, because newer rules than this process's may have paused them, or because its own rules may have
+/// a budget for them that is not set yet. Nothing is decided or archived.
+fn refuse_grants(jobs: &[Job], answers: &mut [Answer], after_ms: u64) {
+    let later = GrantReply::Retry { after_ms, reason: RetryReason::OldRules };
     for (job, answer) in jobs.iter().zip(answers) {
         if let Job::Grant(grant) = job {
             *answer = Answer::Decisions(vec![Decision::Reply(later.clone()); grant.events.len()]);
@@ -195,9 +199,10 @@ fn refuse_grants(jobs: &[Job], answers: &mut [Answer]) {
     }
 }
 
-/// Whether a part of the same job may go well: the database could be asked, and would not take what it was given.
+/// Whether a part of the same job may succeed: the database answered, and refused what it was given, or returned a row
+/// that this build cannot read.
 const fn may_lie_in_one_event(error: &LedgerError) -> bool {
-    matches!(error, LedgerError::Invalid(_) | LedgerError::Sql(_))
+    matches!(error, LedgerError::Invalid(_) | LedgerError::Sql(_) | LedgerError::Damaged(_))
 }
 
 /// The job, if it is one grant of more than one event.
@@ -211,8 +216,8 @@ fn only_grant(jobs: &mut Vec<Job>) -> Option<Grant> {
     }
 }
 
-/// Whether another transaction without the job that it lies in would go well. If so that one must not hold up all
-/// others, again and again.
+/// Whether another transaction without the job at fault would succeed. If so, that job must not hold up all others
+/// again and again.
 const fn may_lie_in_one_job(error: &LedgerError) -> bool {
     !matches!(
         error,

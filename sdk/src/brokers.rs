@@ -1,4 +1,4 @@
-//! The brokers that an SDK can be built with. Each driver but those of the features in use costs nothing.
+//! The brokers that an SDK can be built with. A driver costs nothing unless its feature is on.
 
 pub use windfall_contract::broker::{Broker, OpenError};
 
@@ -11,9 +11,9 @@ pub use windfall_queue_rocketmq::{RocketBroker, RocketOptions};
 
 use std::sync::Arc;
 
-/// How a broker of a builder comes to be. It is opened by `build`.
+/// How `build` opens a broker that the builder was given.
 pub(crate) enum BrokerSource {
-    /// The caller has opened it.
+    /// A broker that the caller has opened.
     Opened(Arc<dyn Broker>),
     #[cfg(feature = "embedded")]
     Embedded(std::path::PathBuf, EmbeddedOptions),
@@ -24,7 +24,7 @@ pub(crate) enum BrokerSource {
 }
 
 impl BrokerSource {
-    /// Opens it. Blocks, where a cluster is asked.
+    /// Opens the broker. It blocks where a cluster is asked.
     pub(crate) fn open(self) -> Result<Arc<dyn Broker>, OpenError> {
         match self {
             Self::Opened(broker) => Ok(broker),

@@ -34,7 +34,7 @@ pub struct SdkBuilder {
 }
 
 enum SpoolAt {
-    /// As durable as the options say.
+    /// A directory, with the durability that the options set.
     Dir(PathBuf),
     Mode(SpoolMode),
 }
@@ -168,8 +168,8 @@ impl SdkBuilder {
     /// sending. Blocks for the disk: on a runtime, call it by `spawn_blocking`.
     ///
     /// Brokers may be away: their topics are opened when they come, and events wait in the spool until then
-    /// ([`Sdk::topics`] says how each topic is doing). So that the first packs go where the rules say, a start waits for
-    /// the topics a quarter of a second at most.
+    /// ([`Sdk::topics`] says how each topic is doing). So that the first packs go where the rules say, a start waits
+    /// for the topics a quarter of a second at most.
     ///
     /// # Errors
     /// [`BuildError`]; nothing is left running.

@@ -46,7 +46,7 @@ pub enum BuildError {
     Broker {
         /// Its name in the rules.
         name: String,
-        /// What it said.
+        /// The broker's error.
         source: windfall_contract::broker::OpenError,
     },
     /// The fan-out cannot be started: one of its options is out of its range, or there is no thread for it.

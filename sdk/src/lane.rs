@@ -1,4 +1,4 @@
-//! Lanes: where events of one queue, side and type gather into packs.
+//! Lanes: events of one queue, side and type gather into packs there.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use windfall_proto::send::SendError;
 use windfall_queue_virtual::{Place, QueueId, Shares, Side};
 use windfall_spool::{OpenPack, SealedPack, Spool, Stored};
 
-/// What the packs of a lane have in common.
+/// The key of a lane: queue, side and type, which its packs have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LaneKey {
     pub(crate) queue_name: String,
@@ -19,7 +19,7 @@ pub(crate) struct LaneKey {
     pub(crate) bonus_type: String,
 }
 
-/// What a pack's label in the spool says. It tells the next start where the pack was bound for.
+/// The label of a pack in the spool. It tells the next start which queue the pack was meant for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label<'a> {
     pub(crate) queue: &'a str,
@@ -35,7 +35,7 @@ impl<'a> Label<'a> {
         format!("{side}{}", self.queue).into_bytes()
     }
 
-    /// `None` for a damaged label.
+    /// Reads a label; `None` if it is damaged.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         if let Some(queue) = text.strip_prefix('m') {
@@ -45,7 +45,7 @@ impl<'a> Label<'a> {
     }
 }
 
-/// One lane. Never goes away while the SDK lives, so that no event can be left in a lane that rules dropped.
+/// One lane. It exists as long as the SDK, so that no event is left behind in a lane that the rules dropped.
 pub(crate) struct Lane {
     pub(crate) key: LaneKey,
     label: Vec<u8>,
@@ -82,7 +82,7 @@ pub(crate) struct ClosedPack {
     pub(crate) place: Option<Place>,
 }
 
-/// What an append needs to know of the world.
+/// The context of an append: the spool, its shares, the queue of ready packs, whether the SDK is closed, and the shard.
 pub(crate) struct AppendContext<'a> {
     pub(crate) spool: &'a Spool,
     pub(crate) shares: &'a Arc<Shares>,
@@ -91,7 +91,7 @@ pub(crate) struct AppendContext<'a> {
     pub(crate) shard: usize,
 }
 
-/// Sealed packs on their way to the pump. Never longer than the spool has slots.
+/// The sealed packs that wait for the pump. There are never more than the spool has slots.
 #[derive(Default)]
 pub(crate) struct Ready {
     packs: Mutex<VecDeque<ClosedPack>>,
@@ -135,7 +135,7 @@ impl Lane {
     }
 
     /// Stores a framed event in the open pack; when this returns Ok it survives the process (I2). Packs that are
-    /// full go to `context.ready`. A spool that is synced is waited for without a lock.
+    /// full go to `context.ready`. The wait for a synced spool holds no lock.
     #[inline]
     pub(crate) fn append(
         self: &Arc<Self>,
@@ -199,8 +199,8 @@ impl Lane {
         Ok((Gathering { pack, place, trade_no: trade_no.into(), opened_ns: now_ns() }, stored))
     }
 
-    /// Seals the open pack of each shard that is `linger_ns` old, and packs that waited for the disk. Waits for no disk
-    /// itself.
+    /// Seals the open pack of each shard that is `linger_ns` old, and packs that waited for the disk. It does not wait
+    /// for the disk itself.
     pub(crate) fn seal_due(self: &Arc<Self>, now_ns: u64, linger_ns: u64, ready: &Ready) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -214,12 +214,12 @@ impl Lane {
         }
     }
 
-    /// Events that this lane has taken.
+    /// The number of events that this lane has taken.
     pub(crate) fn events(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().events).sum()
     }
 
-    /// One of its packs is with a broker, or with another lane.
+    /// Notes that one of its packs has left, to a broker or to another lane.
     pub(crate) fn left(&self) {
         self.packs_in_flight.fetch_sub(1, Relaxed);
     }

@@ -1,19 +1,20 @@
-//! What an activity service links.
+//! The SDK that an activity service links.
 //!
 //! Three layers: the typed helpers of a scene ([`RedPacketRain`], [`CardDraw`], [`Fireworks`]), which build the
 //! order number and fix what does not change; the general [`Sdk::send_bonus`], which takes the very request that
-//! an RPC would carry; and [`Sdk::builder`] and [`Sdk::close`]. This crate re-exports whatever these name, so that it is
-//! the only dependency that a caller needs.
+//! an RPC would carry; and [`Sdk::builder`] and [`Sdk::close`]. This crate re-exports whatever these name, so that it
+//! is the only dependency that a caller needs.
 //!
 //! A call checks its arguments, mints the token, copies the event into the spool and returns: microseconds, no
 //! network, no disk. From then on the event survives the death of the process (I2). The pump gathers events of one
-//! queue, side and type into packs and sends them by the virtual queue; a pack leaves the spool when a broker has
-//! acknowledged it. Where no queue takes a pack it waits there until the rules have one that does. Brokers may be away, at
-//! the start as well: calls succeed as long as the spool has room. Tokens go to the token store on the side, which may be
-//! down (I8).
+//! queue, side and type into packs and sends them through the virtual queue; a pack leaves the spool when a broker has
+//! acknowledged it. Where no queue takes a pack it waits there until the rules have one that does. Brokers may be away,
+//! at the start as well: calls succeed as long as the spool has room. Tokens go to the token store on the side, which
+//! may be down (I8).
 //!
-//! Drivers are features: `kafka`, `rocketmq`, `embedded` (a broker and a token store on files of this process) and `redis`
-//! (a token store). None is on by default, and none that is off is built. The feature `rpc` has the SDK's gRPC face.
+//! Drivers are features: `kafka`, `rocketmq`, `embedded` (a broker and a token store on files of this process) and
+//! `redis` (a token store). None is on by default, and none that is off is built. The feature `rpc` has the SDK's gRPC
+//! service.
 //!
 //! Not here: granting, verifying tokens, reading queues.
 //!

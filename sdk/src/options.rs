@@ -1,4 +1,4 @@
-//! Options of an SDK instance. All limits of this crate live here.
+//! The options of an SDK instance. All limits of this crate live here.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -6,20 +6,20 @@ use std::path::PathBuf;
 use windfall_proto::order::{NAME_MAX_BYTES, TRADE_NO_MAX_BYTES};
 use windfall_proto::record::TYPE_MAX_BYTES;
 
-/// Bytes of a device id.
+/// The bytes of a device id at most.
 pub const DEVICE_ID_MAX_BYTES: usize = 128;
-/// Bytes of a description.
+/// The bytes of a description at most.
 pub const DESCRIPTION_MAX_BYTES: usize = 256;
-/// Entries of an extension map.
+/// The number of entries of an extension map at most.
 pub const EXTENSION_ENTRIES_MAX: usize = 16;
-/// Bytes of an extension's key: 1 to this.
+/// The bytes of an extension's key: 1 to this.
 pub const EXTENSION_KEY_MAX_BYTES: usize = 64;
-/// Bytes of an extension's value.
+/// The bytes of an extension's value at most.
 pub const EXTENSION_VALUE_MAX_BYTES: usize = 512;
 
-/// Bytes of events in one pack at most.
+/// The bytes of events in one pack at most.
 pub(crate) const PACK_MAX_BYTES: u32 = 64 << 10;
-/// Bytes of one event at most, framed: what a pack of one has room for.
+/// The bytes of one framed event at most: the room of a pack that holds one event.
 pub(crate) const EVENT_MAX_BYTES: u32 = windfall_proto::event::EVENT_BYTES_MAX;
 
 // Every event that passes the checks fits an empty pack: all texts at their longest, and what protobuf adds.
@@ -36,10 +36,10 @@ const _: () = {
 pub struct SdkOptions {
     /// The tenant that tokens are bound to; requests name the same app or none. Default `windfall`.
     pub app_id: String,
-    /// How long a pack waits for more events. 0 to 1,000; default 5: far below what a user notices, and at 50,000
-    /// events a second enough to fill a pack.
+    /// How long a pack waits for more events. 0 to 1,000; default 5: far below what a user notices, and long enough to
+    /// fill a pack at 50,000 events per second.
     pub linger_ms: u64,
-    /// Events of a pack at most; 1 for readers that know no packs. 1 to 256; default 256.
+    /// The number of events in a pack at most; 1 for readers that cannot read packs. 1 to 256; default 256.
     pub pack_events_max: u32,
     /// Open packs of one queue, side and type, so that threads do not wait for each other. 1 to 64; default 2.
     pub shards: usize,
@@ -48,21 +48,21 @@ pub struct SdkOptions {
     /// sides, types and shards in use. Where the rules have several queues, one of them may take its part and what the
     /// others leave, never all of it: see [`windfall_queue_virtual::Shares`].
     pub spool_bytes: u64,
-    /// What an event in the spool's directory survives once its call has returned Ok: `process`, the death of the process,
-    /// or `machine`, that of the machine as well, at the cost of a disk sync, which calls at the same time share. Default
-    /// `process`.
+    /// What an event in the spool's directory survives once its call has returned Ok: `process`, the death of the
+    /// process, or `machine`, that of the machine as well, at the cost of a disk sync, which calls at the same time
+    /// share. Default `process`.
     pub spool_durability: SpoolDurability,
     /// Tokens of at most 1 KiB that wait for the token store, beside the batches being written; the newest are
     /// dropped and counted beyond. 1 to 10,000,000; default 65,536.
     pub tokens_waiting_max: usize,
-    /// Tokens in one write to the store. 1 to 10,000; default 1,000.
+    /// The number of tokens in one write to the store. 1 to 10,000; default 1,000.
     pub tokens_batch: usize,
-    /// A store that takes longer is taken for down. 1 to 60,000; default 500.
+    /// The time in ms after which a store without an answer counts as down. 1 to 60,000; default 500.
     pub tokens_timeout_ms: u64,
-    /// How long the store keeps a token at least whose reward does not arrive, s. 60 to 315,360,000 (ten years);
+    /// How many seconds the store keeps a token at least whose reward does not arrive. 60 to 315,360,000 (ten years);
     /// default 2,592,000, 30 days.
     pub tokens_ttl_s: u64,
-    /// The same by activity, where it has its own. At most 1,000.
+    /// The same for activities that have a time of their own. At most 1,000 activities.
     pub tokens_ttl_by_activity_s: BTreeMap<String, u64>,
 }
 
@@ -118,7 +118,7 @@ impl SdkOptions {
             })
     }
 
-    /// Until when the store keeps a token of this activity at least, Unix milliseconds.
+    /// The Unix milliseconds until which the store keeps a token of this activity at least.
     #[inline]
     pub(crate) fn token_expires_at_ms(&self, activity: &str, now_ms: u64) -> u64 {
         let own = self.tokens_ttl_by_activity_s.get(activity);
@@ -126,14 +126,14 @@ impl SdkOptions {
     }
 }
 
-/// What an event in a spool's directory survives.
+/// How durable an event in a spool's directory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpoolDurability {
-    /// The death of the process.
+    /// It survives the death of the process.
     #[default]
     Process,
-    /// The death of the machine as well.
+    /// It survives the death of the machine as well.
     Machine,
 }
 

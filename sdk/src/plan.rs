@@ -6,7 +6,7 @@ use std::sync::Arc;
 use windfall_contract::rules::{Pattern, Ratio, Route, Rules};
 use windfall_queue_virtual::{Fanout, Side};
 
-/// Routes of one version of the rules.
+/// The routes of one version of the rules.
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) version: u64,
@@ -17,7 +17,7 @@ struct PlannedRoute {
     activity: Pattern,
     scene: Pattern,
     ratio: Ratio,
-    /// By bonus type: the master's lane and the backup's.
+    /// For each bonus type, the master's lane and the backup's.
     lanes: Vec<(Box<str>, [Arc<Lane>; 2])>,
 }
 

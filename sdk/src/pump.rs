@@ -9,21 +9,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use windfall_queue_virtual::{PendingRecord, Undelivered};
 
-/// Between two looks at the lanes.
+/// The pause between two looks at the lanes.
 const TICK_MS: u64 = 1;
-/// Between two looks at packs that no queue took.
+/// The pause between two looks at packs that no queue took.
 const SLOW_TICK_MS: u64 = 50;
-/// With so many packs of a lane on their way, the next one gathers longer: brokers are behind, and few full
+/// The number of a lane's packs in flight from which on the next one gathers longer: brokers are behind, and few full
 /// packs use the spool better than many small ones.
 const LANE_PACKS_IN_FLIGHT: usize = 8;
-/// How much longer.
+/// The longer time for which such a pack gathers events.
 const STRETCHED_LINGER_MS: u64 = 250;
 
-/// Packs that the fan-out gave back. Never more than the spool has slots.
+/// The packs that the fan-out gave back. There are never more than the spool has slots.
 #[derive(Default)]
 pub(crate) struct Returned {
     packs: Mutex<VecDeque<(ClosedPack, Undelivered)>>,
-    /// How many ever came.
+    /// The number of packs that were ever given back.
     pub(crate) count: AtomicU64,
 }
 
@@ -83,17 +83,18 @@ pub(crate) fn submit(shared: &Arc<Shared>, pack: ClosedPack) {
     shared.fanout.submit(&candidates, Box::new(record));
 }
 
-/// A pack on its way. Its bytes stay in the spool until a broker has it.
+/// A pack in flight. Its bytes stay in the spool until a broker has stored it.
 struct PackInFlight {
-    /// `None` once its fate is known.
+    /// The pack; `None` once its delivery is reported.
     pack: Option<ClosedPack>,
-    /// Not the whole SDK: that holds the fan-out, whose end must not come on a driver's thread.
+    /// The packs given back. This is not the whole SDK, which holds the fan-out: that must not be dropped on a driver's
+    /// thread.
     returned: Arc<Returned>,
 }
 
 impl PackInFlight {
-    /// Kept whatever the reason: rules may bring the queue back, brokers may recover. A closed fan-out takes nothing
-    /// more, and the pack's slot waits for the next start. // I2
+    /// Keeps the pack whatever the reason: rules may bring the queue back, and brokers may recover. A closed fan-out
+    /// takes nothing more, and the pack's slot waits for the next start. // I2
     fn give_back(&mut self, why: Undelivered) {
         if let Some(pack) = self.pack.take() {
             self.returned.count.fetch_add(1, Relaxed);
@@ -120,7 +121,7 @@ impl PendingRecord for PackInFlight {
         // I2: only now. A pack that dies before this line is sent again, which is harmless (I1).
         pack.free();
         lane.left();
-        // After the slot: whoever takes the place finds it free.
+        // After the slot: the next taker of the place finds a free slot.
         drop(place);
     }
 
@@ -130,7 +131,7 @@ impl PendingRecord for PackInFlight {
 }
 
 impl Drop for PackInFlight {
-    /// A thread that held it panicked: it is offered again, like one that found no room.
+    /// Offers the pack again, like one that found no room, if the thread that held it panicked.
     fn drop(&mut self) {
         self.give_back(Undelivered::Full);
     }

@@ -1,4 +1,4 @@
-//! What is sent: a reward, borrowed from the caller and checked once.
+//! A reward to send, borrowed from the caller and checked once.
 
 use crate::options::{
     DESCRIPTION_MAX_BYTES, DEVICE_ID_MAX_BYTES, EXTENSION_ENTRIES_MAX, EXTENSION_KEY_MAX_BYTES,
@@ -10,10 +10,10 @@ use windfall_proto::order::{self, Invalid};
 use windfall_proto::send::SendError;
 use windfall_proto::v1::SendBonusRequest;
 
-/// Who gets a bonus.
+/// The user who gets a bonus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User<'a> {
-    /// 1 or more.
+    /// The user's id, 1 or more.
     pub user_id: i64,
     /// The user's device; may be empty.
     pub device_id: &'a str,

@@ -1,4 +1,4 @@
-//! Typed helpers: one a kind of scene. Each fixes activity, scene and bonus type once, and builds the order
+//! Typed helpers: one for each kind of scene. Each fixes activity, scene and bonus type once, and builds the order
 //! number from what makes a reward unique there.
 //! [`SceneOrders`] writes it, in the format that `docs/order-numbers.md` gives for other languages.
 
@@ -14,14 +14,14 @@ use windfall_proto::v1::SendBonusReply;
 /// What was won: an amount in the type's smallest unit, and what the user reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prize<'a> {
-    /// 1 or more.
+    /// The amount, 1 or more.
     pub amount: i64,
-    /// At most 256 bytes; may be empty.
+    /// The description, at most 256 bytes; it may be empty.
     pub description: &'a str,
 }
 
 impl Prize<'_> {
-    /// A prize that needs no words.
+    /// A prize without a description.
     pub const fn of(amount: i64) -> Self {
         Self { amount, description: "" }
     }
@@ -55,7 +55,7 @@ impl RedPacketRain {
         self.0.send(round, user, packet, prize)
     }
 
-    /// The order number that [`send`](Self::send) uses, for those who keep books of their own.
+    /// The order number that [`send`](Self::send) uses, for callers that keep their own records.
     pub fn trade_no(&self, round: u32, user_id: i64, packet: u32) -> String {
         self.0.trade_no(round, user_id, packet)
     }
@@ -129,7 +129,7 @@ impl Fireworks {
     }
 }
 
-/// What all scenes share: fixed names, and order numbers of round, user and a number within the round.
+/// The part that all scenes share: fixed names, and order numbers of round, user and a number within the round.
 #[derive(Clone)]
 struct Scene {
     sdk: Sdk,
@@ -187,6 +187,6 @@ impl Scene {
 }
 
 thread_local! {
-    /// Each thread writes its order numbers into the same place.
+    /// The buffer into which each thread writes its order numbers.
     static TRADE_NO: RefCell<String> = const { RefCell::new(String::new()) };
 }

@@ -30,12 +30,12 @@ use windfall_queue_virtual::{Fanout, Shares, ThreadHealth, TopicStatus};
 use windfall_spool::{Durability, Spool, SpoolOptions};
 use windfall_token::{KeyRing, Minter, TokenFields};
 
-/// Between two looks at the rules: far below the second within which they shall be in force.
+/// The pause between two looks at the rules: far below the second within which they must be in force.
 const RULES_TICK: Duration = Duration::from_millis(50);
-/// Between two tries to take over rules that the fan-out refuses.
+/// The pause between two tries to take over rules that the fan-out refuses.
 const RULES_RETRY: Duration = Duration::from_secs(1);
 
-/// What an SDK is wired to.
+/// The parts that an SDK is wired to.
 pub struct SdkParts {
     /// Where events wait until a broker has them.
     pub spool: SpoolMode,
@@ -45,16 +45,16 @@ pub struct SdkParts {
     pub rules: LiveRules,
     /// Sends records. The caller closes it, after [`Sdk::close`].
     pub fanout: Arc<Fanout>,
-    /// Keeps tokens for wallets; `None` for those who have none.
+    /// The store that keeps tokens for wallets; `None` where there is none.
     pub tokens: Option<Arc<dyn TokenStore>>,
-    /// Time.
+    /// The clock.
     pub clock: Clock,
 }
 
-/// An activity service's way in. Cheap to clone; any number of threads may call it.
+/// The handle by which an activity service sends rewards. It is cheap to clone, and any number of threads may call it.
 ///
-/// [`close`](Self::close) it before the last handle goes. That one stops the threads and waits for no broker; dropped
-/// on a runtime, it does not block at all.
+/// [`close`](Self::close) it before the last handle goes. Dropping the last handle stops the threads without
+/// waiting for brokers; on a runtime it does not block at all.
 #[derive(Clone)]
 pub struct Sdk {
     // Dropped before the threads, so that these let go of it last.
@@ -68,17 +68,17 @@ pub struct Sdk {
 pub struct Inherited {
     /// Packs that are being sent again.
     pub packs: usize,
-    /// Of these, packs that no route takes now: they are sent when the rules have one.
+    /// The part of these packs that no route takes now: they are sent when the rules have one.
     pub waiting: usize,
     /// Events in them.
     pub events: u64,
     /// Entries that were torn: their calls never returned Ok.
     pub torn_entries: u64,
-    /// What could not be read and was set aside: where, and why. A person must look at it.
+    /// Paths that could not be read and were set aside, each with the reason. An operator must look at them.
     pub set_aside: Vec<String>,
 }
 
-/// What `close` left undone.
+/// The packs that `close` left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SdkCloseReport {
     /// Packs that wait in the spool for the next start (with a spool in memory: that are lost).
@@ -86,8 +86,8 @@ pub struct SdkCloseReport {
 }
 
 impl Sdk {
-    /// Opens the spool, takes over what earlier processes left in it, and starts the pump. Waits for no broker: while
-    /// they are away, events wait in the spool.
+    /// Opens the spool, takes over what earlier processes left in it, and starts the pump. It does not wait for
+    /// brokers: while they are away, events wait in the spool.
     ///
     /// # Errors
     /// [`InitError`]; nothing is left running.
@@ -164,7 +164,7 @@ impl Sdk {
         self.shared.send(checked)
     }
 
-    /// Sends several: one answer a request, in order. Some may be taken and others not.
+    /// Sends several rewards and returns one answer for each request, in order. Some may be taken and others not.
     pub fn send_bonus_batch(&self, requests: &[SendBonusRequest]) -> Vec<Result<SendBonusReply, SendError>> {
         requests.iter().map(|request| self.send_bonus(request)).collect()
     }
@@ -179,7 +179,7 @@ impl Sdk {
         self.shared.fanout.topics()
     }
 
-    /// Counters.
+    /// The counters since the start.
     pub fn stats(&self) -> SdkStats {
         self.shared.stats()
     }
@@ -219,7 +219,7 @@ impl Sdk {
         SdkCloseReport { packs_left: self.shared.packs_in_flight() }
     }
 
-    /// Sends what has been checked already.
+    /// Sends a reward that has been checked already.
     #[inline]
     pub(crate) fn send_checked(&self, checked: Checked<'_>) -> Result<SendBonusReply, SendError> {
         self.shared.send(checked)
@@ -245,7 +245,7 @@ impl SendBonus for Sdk {
     }
 }
 
-/// What an SDK of a builder opened for itself: the fan-out among its parts, and who watches its rules.
+/// What an SDK of a builder opened for itself: the fan-out among its parts, and the watcher of its rules.
 pub(crate) struct Owned {
     pub(crate) rules_source: Option<FileSource>,
 }
@@ -256,7 +256,7 @@ pub(crate) struct Shared {
     pub(crate) plan: ArcSwap<Plan>,
     pub(crate) tokens: Option<Arc<TokenBuffer>>,
     spool: Spool,
-    /// Which queue may have how many slots of the spool.
+    /// The shares, which say how many slots of the spool each queue may have.
     pub(crate) shares: Arc<Shares>,
     pub(crate) ready: Ready,
     pub(crate) returned: Arc<Returned>,
@@ -434,7 +434,7 @@ fn open_spool(
 ) -> Result<(Spool, windfall_spool::Recovered), InitError> {
     let spool = |durability| SpoolOptions {
         total_bytes: options.spool_bytes,
-        // A pack of one needs a slot for one.
+        // A pack that holds one event needs a slot for one event.
         slot_bytes: if options.pack_events_max == 1 { EVENT_MAX_BYTES } else { PACK_MAX_BYTES },
         slot_events: options.pack_events_max,
         durability,

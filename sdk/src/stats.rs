@@ -1,4 +1,4 @@
-//! What an SDK has counted, and the names under which it is exported.
+//! The counters of an SDK, and the names under which they are exported.
 
 use windfall_contract::declare_metrics;
 use windfall_contract::metrics::Each;
@@ -22,9 +22,9 @@ declare_metrics! {
         }
         gauge "windfall_packs" ["state"]
         "Closed packs that no broker has yet; `without_route`: those of them that wait for rules that take them" {
-            /// Packs, closed ones, that no broker has yet.
+            /// Closed packs that no broker has stored yet.
             pub packs_in_flight: usize as "in_flight",
-            /// Of these, packs that wait for rules that take them.
+            /// The part of these packs that waits for rules with a route for them.
             pub packs_waiting: usize as "without_route",
         }
         gauge "windfall_spool_slots" ["state"] "Slots of the spool: in use, and in all" {
@@ -42,12 +42,12 @@ declare_metrics! {
         }
         gauge "windfall_sdk_failing_threads"
         "Threads of the SDK that panic again and again; calls still store their events" {
-            /// Threads that panic again and again. Calls still store their events in the spool, but packs, rules or tokens
-            /// go no further: restart the process.
+            /// Threads that panic again and again. Calls still store their events in the spool, but packs, rules or
+            /// tokens go no further: restart the process.
             pub failing_threads: u64,
         }
         counter "windfall_returned_packs_total" "Times that the fan-out gave a pack back" {
-            /// Times that the fan-out gave a pack back.
+            /// How often the fan-out gave a pack back.
             pub packs_returned: u64,
         }
         counter "windfall_tokens_total" ["state"]

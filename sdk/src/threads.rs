@@ -12,7 +12,7 @@ use windfall_contract::tokens::TokenStore;
 
 /// The threads of an SDK. Dropped with the last handle.
 pub(crate) struct Threads {
-    /// `None` only while this is dropped.
+    /// The shared state; `None` only while this is dropped.
     shared: Option<Arc<Shared>>,
     running: Mutex<Option<Running>>,
 }
@@ -24,7 +24,7 @@ struct Running {
 }
 
 impl Threads {
-    /// Starts them.
+    /// Starts the threads.
     pub(crate) fn start(shared: &Arc<Shared>, store: Option<Arc<dyn TokenStore>>) -> std::io::Result<Self> {
         let running = Running::start(shared, store).inspect_err(|_| {
             // Those that did start end.
@@ -34,7 +34,7 @@ impl Threads {
         Ok(Self { shared: Some(Arc::clone(shared)), running: Mutex::new(Some(running)) })
     }
 
-    /// Ends them, and what the SDK opened for itself. Blocks.
+    /// Ends the threads, and closes what the SDK opened for itself. Blocks.
     pub(crate) fn close(&self, timeout: Duration) {
         let running = self.running.lock().take();
         if let (Some(running), Some(shared)) = (running, &self.shared) {

@@ -1,4 +1,4 @@
-//! Tokens on their way to the token store: a bounded buffer and the thread that empties it in batches.
+//! Tokens that wait for the token store: a bounded buffer and the thread that empties it in batches.
 //!
 //! The store is a weak dependency (I8). While it is down the buffer fills, then the newest tokens are dropped and
 //! counted; their users still hold them, and their rewards arrive all the same.
@@ -13,33 +13,33 @@ use std::time::Duration;
 use windfall_contract::tokens::{TokenPut, TokenStore};
 use windfall_queue_virtual::ThreadHealth;
 
-/// Between two looks at the buffer. Short enough for a wallet opened at once, long enough to gather a batch.
+/// The pause between two looks at the buffer: short enough for a wallet opened at once, long enough to gather a batch.
 const TICK: Duration = Duration::from_millis(2);
-/// Between two tries while the store is down.
+/// The pause between two tries while the store is down.
 const BACKOFF: Duration = Duration::from_millis(50);
 
 pub(crate) struct TokenBuffer {
     shards: Box<[Mutex<Waiting>]>,
     shard_max: usize,
-    /// Taken out of the shards and not yet written or dropped.
+    /// The number of tokens taken out of the shards and not yet written or dropped.
     in_hand: AtomicUsize,
     pub(crate) written: AtomicU64,
     pub(crate) dropped: AtomicU64,
     pub(crate) failures: AtomicU64,
-    /// The thread that writes.
+    /// The health of the thread that writes.
     pub(crate) health: ThreadHealth,
-    /// Write what is there, then end.
+    /// Whether the thread is to write what is there and then end.
     closing: AtomicBool,
-    /// Drop what is there and end.
+    /// Whether the thread is to drop what is there and end.
     give_up: AtomicBool,
 }
 
-/// Tokens as they wait: their texts in one run, so that a caller allocates nothing for them, and what the store is
-/// handed is allocated by the thread that frees it.
+/// The waiting tokens. Their texts lie in one string, so that a caller allocates nothing for them, and the values that
+/// the store is given are allocated by the thread that frees them.
 #[derive(Default)]
 struct Waiting {
     tokens: Vec<Lengths>,
-    /// Order number and token text of each, one after the other.
+    /// The order number and the token text of each token, one after the other.
     texts: String,
 }
 

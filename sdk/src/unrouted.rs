@@ -1,7 +1,6 @@
-//! Where a sealed pack goes that has no lane: one that an earlier process left, or whose queue the rules dropped.
-//!
-//! Its label says which queue it was bound for. Where that is gone, its events are routed anew; where no route takes
-//! them it waits in memory (its bytes in the spool) until the rules change. // I2
+//! Finds a lane for a sealed pack that has none: one that an earlier process left, or whose queue the rules dropped.
+//! Its label names the queue that it was meant for. Where that is gone, its events are routed anew; where no route
+//! takes them it waits in memory (its bytes in the spool) until the rules change. // I2
 
 use crate::lane::{ClosedPack, Label, Lane, LaneKey, encode_head};
 use crate::sdk::{Inherited, Shared};
@@ -88,7 +87,7 @@ impl Shared {
         }
     }
 
-    /// The lane that the pack was bound for, if the rules still have its queue.
+    /// The lane that the pack was meant for, if the rules still have its queue.
     fn labelled_lane(&self, pack: &SealedPack) -> Option<Arc<Lane>> {
         let Label { queue: name, side } = Label::parse(pack.label())?;
         let queue = self.fanout.queue(name)?;

@@ -1,4 +1,4 @@
-//! What an event costs in the spool: claim, append, seal and free, by event.
+//! Measures what an event costs in the spool: claim, append, seal and free, per event.
 //!
 //! `cargo run --release -p windfall-spool --example append -- [DIRECTORY]`, by default a temporary one. Its file
 //! system matters for the `machine` row.
@@ -29,14 +29,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A spool under `root` from which whatever was left is gone.
+/// Opens a spool under `root` and frees everything that was left there.
 fn empty(root: &Path, options: &SpoolOptions) -> Result<Spool, Box<dyn Error>> {
     let (spool, left) = Spool::open(root, options)?;
     left.packs.into_iter().for_each(|pack| pack.seal(&[]).free());
     Ok(spool)
 }
 
-/// Prints nanoseconds an event: the best and the worst of some runs.
+/// Prints the nanoseconds per event of the best and the worst of some runs.
 fn row(name: &str, events: u32, run: impl Fn() -> Result<(), Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
     let mut costs_ns = Vec::with_capacity(RUNS);
     for _ in 0..RUNS {

@@ -11,7 +11,7 @@
 //! - *Making*: directory, lock, `spool.new` allocated and synced, renamed to `spool`. Before the rename nothing can
 //!   have been stored, so a directory without `spool` is deleted.
 //! - *Adopting* changes nothing in the directory.
-//! - *Freeing* is one store a slot. What was not freed is handed out again.
+//! - *Freeing* is one store per slot. What was not freed is handed out again.
 //! - *Deleting*: all slots are free; `spool` goes first, then the lock, then the directory. In between it is a
 //!   directory without `spool`.
 
@@ -31,10 +31,11 @@ const PREFIX: &str = "instance-";
 const LOCK: &str = "lock";
 const SPOOL: &str = "spool";
 const SPOOL_NEW: &str = "spool.new";
-/// Others delete a directory that is just being made only in the instant before it is locked.
+/// The number of tries to make a directory. Another process deletes a new directory only in the instant before it is
+/// locked, so few tries are needed.
 const MAKE_TRIES: u32 = 16;
 
-/// A directory that is ours: its lock is held until this is dropped.
+/// A directory that this process owns: its lock is held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct InstanceDir {
     path: PathBuf,
@@ -48,14 +49,14 @@ pub(crate) struct Found {
     file: File,
 }
 
-/// What lies in a root, apart from what has a living owner.
+/// The directories in a root that have no living owner.
 #[derive(Default)]
 pub(crate) struct Scan {
     pub whole: Vec<Found>,
-    /// Without a spool file: made or deleted halfway.
+    /// Directories without a spool file, which were made or deleted halfway.
     pub husks: Vec<InstanceDir>,
     pub damaged: Vec<(InstanceDir, String)>,
-    /// What is left as it lies: it cannot be read, or a newer release wrote it.
+    /// Directories that are left as they are: they cannot be read, or a newer release wrote them.
     pub refused: Vec<(PathBuf, String)>,
 }
 
@@ -115,7 +116,7 @@ fn newer(found: u32) -> String {
     )
 }
 
-/// The header, or its copy at the end.
+/// Reads the header, or its copy at the end.
 fn read_header(file: &File) -> io::Result<Result<Header, BadHeader>> {
     let len = file.metadata()?.len();
     let mut outcome = Err(BadHeader::Damaged);
@@ -138,7 +139,7 @@ fn read_header(file: &File) -> io::Result<Result<Header, BadHeader>> {
 }
 
 impl Found {
-    /// Maps it, every byte of it with disk space behind.
+    /// Maps the file, after disk space has been reserved for every byte of it.
     pub fn map(&self) -> Result<Region, OpenError> {
         map(&self.file, &self.directory.path.join(SPOOL), self.geometry)
     }
@@ -196,7 +197,7 @@ impl InstanceDir {
         Ok(region)
     }
 
-    /// `None` if it has a living owner or is just being deleted.
+    /// Takes a directory's lock; `None` if it has a living owner or is just being deleted.
     fn try_lock(path: &Path) -> io::Result<Option<Self>> {
         let lock_path = path.join(LOCK);
         match OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock_path) {
@@ -206,7 +207,7 @@ impl InstanceDir {
         }
     }
 
-    /// Locks a lock file that was opened before, if it still is the one that counts: its last owner may have
+    /// Locks a lock file that was opened before, if it is still the one in the directory: its last owner may have
     /// deleted it meanwhile.
     fn take(path: &Path, lock: File) -> io::Result<Option<Self>> {
         match lock.try_lock() {
@@ -229,7 +230,8 @@ impl InstanceDir {
         &self.path
     }
 
-    /// Deletes it with all that is ours in it. The lock goes last but one, so that nobody adopts half of it.
+    /// Deletes the directory with all files of the spool in it. The lock file goes last but one, so that nobody adopts
+    /// half of it.
     fn delete(&self) -> io::Result<()> {
         for name in [SPOOL, SPOOL_NEW, LOCK] {
             match fs::remove_file(self.path.join(name)) {
@@ -240,14 +242,14 @@ impl InstanceDir {
         fs::remove_dir(&self.path)
     }
 
-    /// Deletes it. Should that fail nothing is lost: it holds no events, and the next start tries again.
+    /// Deletes the directory. If that fails, nothing is lost: it holds no events, and the next start tries again.
     pub fn delete_or_warn(&self) {
         if let Err(error) = self.delete() {
             tracing::warn!(path = %self.path.display(), %error, "cannot delete an emptied spool directory");
         }
     }
 
-    /// Renames it so that no start looks at it again; returns where it is now.
+    /// Renames the directory so that no start looks at it again; returns its new path.
     pub fn set_aside(&self) -> io::Result<PathBuf> {
         let mut name = self.path.clone().into_os_string();
         name.push(".damaged");

@@ -1,9 +1,9 @@
-//! What can go wrong, and what to do then.
+//! The spool's errors, and what to do about each.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a spool could not be opened. Every event that lay there still does.
+/// Why a spool could not be opened. Every event that was stored there is still there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -12,12 +12,12 @@ pub enum OpenError {
     Option {
         /// Its name in [`SpoolOptions`](crate::SpoolOptions).
         option: &'static str,
-        /// As given.
+        /// The value that was given.
         value: u64,
-        /// What it may be.
+        /// The values that are allowed.
         range: &'static str,
     },
-    /// No room to preallocate. Retry after freeing disk space, or with a smaller spool.
+    /// The disk has no room to preallocate the file. Retry after freeing disk space, or with a smaller spool.
     #[error(
         "no room for the spool: {path} needs {needed_bytes} bytes; free disk space, raise the quota or file size limit, or lower total_bytes"
     )]
@@ -49,9 +49,9 @@ pub enum OpenError {
     /// Anything else the system refuses.
     #[error("spool: cannot {doing} {path}: {source}")]
     Io {
-        /// A verb.
+        /// What was being done, as a verb.
         doing: &'static str,
-        /// Its object.
+        /// The path that it was done to.
         path: PathBuf,
         /// The system's word.
         source: io::Error,
@@ -82,8 +82,8 @@ impl OpenError {
 }
 
 /// Every slot holds events that no broker has acknowledged, or the disk failed to sync a slot
-/// ([`Usage::sync_failed`](crate::Usage::sync_failed)). Refuse the event, say so to the caller, and let it come
-/// again once packs were freed.
+/// ([`Usage::sync_failed`](crate::Usage::sync_failed)). Refuse the event with an error, and let the
+/// caller send it again once packs were freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the spool is full: every slot waits for a broker")]
 pub struct SpoolFull;

@@ -52,7 +52,7 @@
 //! after 1,024 uses does no harm. Should damage hit the zero itself, a word of an earlier use has to match in the
 //! ten bits and then in a CRC whose seed holds all 40 bits of the generation; and if even that happened, it would
 //! yield an event that was sent and acknowledged, which order numbers make harmless. 2^40 uses of one slot last
-//! a century at 300 packs a second a slot.
+//! a century at 300 packs per second and slot.
 //!
 //! **Freeing** is one store: state `free` with the next generation. Killed before it, the pack is sent again.
 //!
@@ -65,9 +65,10 @@
 
 use crate::options::Geometry;
 
-/// What the header's version says.
+/// The version in the header.
 pub const FORMAT_VERSION: u32 = 1;
-/// Bytes of a pack's label: which queue, topic and type it is meant for, in the sender's own words.
+/// The bytes of a pack's label at most. The label names the pack's queue, side and type in a form that the sender
+/// chooses.
 pub const LABEL_MAX_BYTES: usize = 160;
 /// Room for a record's head right before its events.
 pub const HEAD_MAX_BYTES: usize = 96;
@@ -75,15 +76,15 @@ pub const HEAD_MAX_BYTES: usize = 96;
 pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const ENTRY_BYTES: usize = 8;
-/// Of the claim records, from the slot's start.
+/// The offsets of the claim records from the slot's start.
 pub(crate) const CLAIMS_AT: [usize; 2] = [64, 256];
 pub(crate) const CLAIM_HEAD_BYTES: usize = 16;
 pub(crate) const CLAIM_BYTES: usize = CLAIM_HEAD_BYTES + LABEL_MAX_BYTES;
-/// Of the entry words, from the slot's start.
+/// The offset of the entry words from the slot's start.
 pub(crate) const DIRECTORY_AT: usize = 448;
-/// An entry word has 21 bits for an end.
+/// The largest slot: an entry word has 21 bits for the end of an event.
 pub(crate) const SLOT_BYTES_LIMIT: u32 = 1 << 20;
-/// As many as a record may carry.
+/// The most events of a slot: as many as a record may carry.
 pub(crate) const SLOT_EVENTS_LIMIT: u32 = 4096;
 
 const MAGIC: [u8; 8] = *b"WFSPOOL\n";
@@ -92,7 +93,7 @@ const PUBLISHED: u64 = 1 << 63;
 const ENTRY_GENERATION_MASK: u64 = (1 << 10) - 1;
 const END_MASK: u64 = (1 << 21) - 1;
 
-/// What a spool file says of itself.
+/// The header of a spool file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub instance: u64,
@@ -155,7 +156,7 @@ impl Generation {
         Self((self.0 + 1) & GENERATION_MASK)
     }
 
-    /// What the checksums of a pack's entries start from.
+    /// The seed of the checksums of a pack's entries.
     pub fn seed(self, slot: u32) -> u32 {
         let mut key = [0; 12];
         key[..8].copy_from_slice(&self.0.to_le_bytes());
@@ -167,9 +168,9 @@ impl Generation {
 /// The first word of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Never used; also what preallocated disk space reads as.
+    /// Never used: zeros, as preallocated disk space is read.
     New,
-    /// The next use has this generation.
+    /// Free; the next use has this generation.
     Free(Generation),
     /// Claimed, with this generation.
     Used(Generation),
@@ -203,7 +204,7 @@ impl State {
     }
 }
 
-/// Who claimed a slot, and for what.
+/// A claim record: a slot's generation, and the label that it was claimed for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub generation: Generation,
@@ -211,7 +212,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// The record; the label is at most [`LABEL_MAX_BYTES`].
+    /// The bytes of the record; the label is at most [`LABEL_MAX_BYTES`] long.
     pub fn encode(generation: Generation, label: &[u8]) -> ([u8; CLAIM_BYTES], usize) {
         let mut out = [0; CLAIM_BYTES];
         let end = CLAIM_HEAD_BYTES + label.len();
@@ -224,7 +225,7 @@ impl Claim {
         (out, end)
     }
 
-    /// `None` if it does not check.
+    /// Reads a record; `None` if its checksum does not match.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let label_bytes = usize::from(u16::from_le_bytes([*bytes.get(4)?, *bytes.get(5)?]));
         let checked = bytes.get(4..CLAIM_HEAD_BYTES + label_bytes)?;
@@ -240,7 +241,7 @@ impl Claim {
 pub(crate) struct Entry(u64);
 
 impl Entry {
-    /// What ends a directory.
+    /// The word that ends a directory.
     pub const END: u64 = 0;
 
     pub fn new(generation: Generation, end: u32, crc: u32) -> Self {
@@ -262,7 +263,7 @@ impl Entry {
             && (self.0 >> 53) & ENTRY_GENERATION_MASK == generation.0 & ENTRY_GENERATION_MASK
     }
 
-    /// Where the event ends.
+    /// The end of the event.
     pub const fn end(self) -> usize {
         ((self.0 >> 32) & END_MASK) as usize
     }

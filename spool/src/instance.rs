@@ -1,4 +1,4 @@
-//! One spool file with its slots: who owns which, and what becomes of it when all are free.
+//! One spool file with its slots: which of them are owned, and what happens to the file when all are free.
 
 use crate::directory::InstanceDir;
 use crate::error::SpoolFull;
@@ -25,9 +25,9 @@ pub(crate) struct Instance {
 }
 
 enum Role {
-    /// Takes new packs. The last slot freed is the first one claimed again: it is in the cache.
+    /// It takes new packs. The slot that was freed last is claimed first, because it is in the cache.
     Home { free: Mutex<Vec<u32>> },
-    /// Left behind by a process that is gone. Takes nothing; deleted when its last pack is freed.
+    /// It was left behind by a process that is gone. It takes no packs, and is deleted when its last pack is freed.
     Adopted,
 }
 
@@ -154,19 +154,20 @@ pub(crate) struct Slot {
     pub instance: Arc<Instance>,
     pub index: u32,
     pub generation: Generation,
-    /// Where the label lies in the region; empty if both copies are damaged.
+    /// The label's place in the region; empty if both copies are damaged.
     pub label: Range<usize>,
-    /// Set with the first event, unset by `free` alone: else the bytes stay for the next start.
+    /// Whether it holds events. It is set with the first event and unset by `free` alone; otherwise the bytes stay for
+    /// the next start.
     pub holds_events: bool,
 }
 
 impl Slot {
-    /// Where the events begin in the region.
+    /// The offset of the events in the region.
     pub fn data_at(&self) -> usize {
         self.instance.geometry.slot_at(self.index) + self.instance.geometry.data_at()
     }
 
-    /// Where an entry's word is in the region.
+    /// The offset of an entry's word in the region.
     pub fn entry_at(&self, entry: u32) -> usize {
         self.instance.geometry.slot_at(self.index) + DIRECTORY_AT + entry as usize * ENTRY_BYTES
     }

@@ -1,13 +1,14 @@
-//! The in-flight buffer of a sender: what `send_bonus` has answered Ok for and no broker has acknowledged yet.
+//! The in-flight buffer of a sender: the events for which `send_bonus` has returned Ok and that no broker has
+//! acknowledged yet.
 //!
 //! It is a memory-mapped file. An event is copied in and published with one release store before the caller
 //! hears Ok, so `kill -9` at any instant loses nothing (I2): the kernel keeps the pages, and the next start
-//! finds them. No system call is on the way of an event.
+//! finds them. Appending an event makes no system call.
 //!
 //! # How it is used
 //! [`Spool::open`] gives a spool and what earlier processes left in it. [`Spool::claim`] hands out an empty
 //! [`OpenPack`], [`OpenPack::append`] stores events in it, [`OpenPack::seal`] makes it a [`SealedPack`] whose
-//! [`payload`](SealedPack::payload) is one slice, sent as it lies. [`SealedPack::free`], once a broker has
+//! [`payload`](SealedPack::payload) is one slice, which is sent as it is. [`SealedPack::free`], once a broker has
 //! acknowledged the pack, is the only way its bytes go away.
 //!
 //! ```
@@ -32,20 +33,20 @@
 //! ```
 //!
 //! # What it promises
-//! - **Bounded** (I9): a fixed number of slots. When none is free, `claim` says [`SpoolFull`] at once; nothing
+//! - **Bounded** (I9): a fixed number of slots. When none is free, `claim` returns [`SpoolFull`] at once; nothing
 //!   here waits for room.
 //! - **Preallocated**: a full disk is [`OpenError::DiskFull`] at the start and no signal later. This holds on
 //!   file systems that write in place (ext4, XFS, tmpfs). A copy-on-write file system may need room even to
 //!   overwrite: keep the spool elsewhere.
-//! - **Checksummed**: an entry that does not check is skipped and counted ([`Recovered::torn_entries`]), never
-//!   handed out.
+//! - **Checksummed**: an entry whose checksum does not match is skipped and counted ([`Recovered::torn_entries`]),
+//!   never handed out.
 //! - **At least once**: a pack that was acknowledged but not yet freed is handed out again after a crash, and so
 //!   is everything if a start dies while it recovers. Order numbers make that harmless (I1).
 //!
 //! # What it is not
 //! No network, no retries, no protobuf: bytes in, bytes out. It survives the death of the process; that of the
-//! machine only with [`Durability::Machine`]. Not for network file systems: the owner of a directory is told by
-//! `flock`.
+//! machine only with [`Durability::Machine`]. It is not for network file systems, because `flock` decides who owns a
+//! directory.
 //!
 //! The file's bytes are described in [`format`](mod@format), directories and their life in `directory.rs`.
 

@@ -1,4 +1,4 @@
-//! Size and strictness of a spool.
+//! The size and durability of a spool.
 
 use crate::error::OpenError;
 use crate::format::{
@@ -6,7 +6,7 @@ use crate::format::{
 };
 use std::ops::RangeInclusive;
 
-/// Fewer slots than this would make every sender wait for the slowest pack.
+/// The least number of slots. With fewer, every sender would wait for the slowest pack.
 const SLOTS_MIN: u64 = 4;
 const TOTAL_BYTES: RangeInclusive<u64> = 256 << 10..=64 << 30;
 const SLOT_BYTES: RangeInclusive<u32> = 1 << 10..=SLOT_BYTES_LIMIT;
@@ -15,27 +15,27 @@ const SLOT_EVENTS: RangeInclusive<u32> = 1..=SLOT_EVENTS_LIMIT;
 /// Size and strictness of a spool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpoolOptions {
-    /// The file, all told; reserved on disk at the start. 256 KiB to 64 GiB and at least four slots; default
-    /// 64 MiB, which is 963 packs of the default size.
+    /// The size of the whole file, which is reserved on disk at the start. 256 KiB to 64 GiB and at least four slots;
+    /// default 64 MiB, which is 963 packs of the default size.
     pub total_bytes: u64,
-    /// Bytes of events a pack may hold. 1 KiB to 1 MiB, default 64 KiB: what travels as one record.
+    /// The bytes of events that a pack may hold. 1 KiB to 1 MiB, default 64 KiB. A pack is sent as one record.
     pub slot_bytes: u32,
-    /// Events a pack may hold. 1 to 4096, default 256.
+    /// The number of events that a pack may hold. 1 to 4096, default 256.
     pub slot_events: u32,
-    /// What an event that was appended survives. Default [`Durability::Process`].
+    /// How durable an appended event is. Default [`Durability::Process`].
     pub durability: Durability,
 }
 
-/// What an event that was appended survives.
+/// How durable an appended event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// The death of the process, not that of the machine. An append of 200 bytes costs some 35 ns.
+    /// The event survives the death of the process, not that of the machine. An append of 200 bytes costs some 35 ns.
     #[default]
     Process,
-    /// The death of the machine, too: each append waits for the disk (`msync`), which costs what the disk's
-    /// flush costs: 0.1 ms on a virtual disk with a cache, up to 10 ms on a spinning one, thousands of times
-    /// the other. Callers of one pack share a sync, and wait for nobody else's pack. After a failed sync the spool takes nothing more
-    /// until it is opened again: the kernel does not say twice what it could not write.
+    /// The event survives the death of the machine, too: each append waits for the disk (`msync`), which costs what the
+    /// disk's flush costs: 0.1 ms on a virtual disk with a cache, up to 10 ms on a spinning one, thousands of times
+    /// the other. Callers of one pack share a sync, and do not wait for other packs. After a failed sync the spool
+    /// takes nothing more until it is opened again: the kernel does not report a failed write twice.
     Machine,
 }
 
@@ -71,7 +71,7 @@ impl SpoolOptions {
         }
     }
 
-    /// The nearest that is within the ranges.
+    /// The nearest geometry that is within the ranges.
     pub(crate) fn clamped_geometry(&self) -> Geometry {
         let slot_bytes = self.slot_bytes.clamp(*SLOT_BYTES.start(), *SLOT_BYTES.end());
         let slot_events = self.slot_events.clamp(*SLOT_EVENTS.start(), *SLOT_EVENTS.end());
@@ -95,7 +95,7 @@ impl Geometry {
         total_bytes.saturating_sub(2 * PAGE_BYTES as u64) / one.stride_bytes() as u64
     }
 
-    /// Whether a file may have it; what a damaged header says may not.
+    /// Whether a file may have this geometry; one from a damaged header may not.
     pub fn is_sane(&self) -> bool {
         self.slots > 0
             && SLOT_BYTES.contains(&self.slot_bytes)
@@ -103,23 +103,23 @@ impl Geometry {
             && self.file_bytes() <= *TOTAL_BYTES.end()
     }
 
-    /// Where the events of a slot begin, from the slot's start.
+    /// The offset of a slot's events from the slot's start.
     pub const fn data_at(&self) -> usize {
         // One word more than events: the last one is never written and ends a full directory.
         DIRECTORY_AT + (self.slot_events as usize + 1) * ENTRY_BYTES + HEAD_MAX_BYTES
     }
 
-    /// From one slot to the next: whole pages, so that no page is of two slots.
+    /// The distance from one slot to the next, in whole pages, so that no page belongs to two slots.
     pub const fn stride_bytes(&self) -> usize {
         (self.data_at() + self.slot_bytes as usize).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Where a slot begins in the file.
+    /// The offset of a slot in the file.
     pub const fn slot_at(&self, slot: u32) -> usize {
         PAGE_BYTES + slot as usize * self.stride_bytes()
     }
 
-    /// The whole file: header page, slots, trailer page.
+    /// The size of the whole file: header page, slots, trailer page.
     pub const fn file_bytes(&self) -> u64 {
         2 * PAGE_BYTES as u64 + self.slots as u64 * self.stride_bytes() as u64
     }

@@ -1,4 +1,4 @@
-//! A pack's life: open, sealed, freed; or recovered, sealed, freed.
+//! The states of a pack: open, sealed, freed; or recovered, sealed, freed.
 
 use crate::error::NoRoom;
 use crate::format::{Entry, HEAD_MAX_BYTES};
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A pack that takes events. One writer at a time: keep it under a lock.
+/// A pack that takes events. It has one writer at a time: keep it under a lock.
 ///
 /// Dropped with events in it, it keeps its slot, and the next start recovers them. Dropped empty, its slot is
 /// free again.
@@ -19,7 +19,7 @@ pub struct OpenPack {
     seed: u32,
     count: u32,
     end: usize,
-    /// With [`Durability::Machine`]: what of it is on disk.
+    /// How much of the pack is on disk; only with [`Durability::Machine`].
     sync: Option<Arc<PackSync>>,
 }
 
@@ -30,10 +30,10 @@ impl OpenPack {
         Self { seed: slot.generation.seed(slot.index), slot, count: 0, end: 0, sync }
     }
 
-    /// Stores an event, framed as it shall lie in the record. After Ok it survives `kill -9` (I2).
+    /// Stores an event, framed as it stands in the record. After Ok it survives `kill -9` (I2).
     ///
-    /// With [`Durability::Machine`] it also waits for the disk, and with it whoever waits for this pack: callers that
-    /// share a pack use [`store`](Self::store).
+    /// With [`Durability::Machine`] it also waits for the disk, and so does every caller that waits for this pack:
+    /// callers that share a pack use [`store`](Self::store).
     ///
     /// # Errors
     /// [`NoRoom`]: nothing was stored.
@@ -77,9 +77,8 @@ impl OpenPack {
         Ok(Stored::new(sync.map(|sync| (sync, count))))
     }
 
-    /// Whether nobody waits for the disk because of this pack. Sealing it then blocks nobody.
-    ///
-    /// Events that the disk did not take are gone from it afterwards, so that it may be empty.
+    /// Whether no caller waits for the disk because of this pack. Sealing it then does not block.
+    /// Events that could not be synced are removed from the pack, so that it may be empty afterwards.
     pub fn settle(&mut self) -> bool {
         let Some(sync) = &self.sync else { return true };
         let Some(Mark { count, end }) = sync.settled() else { return false };
@@ -108,10 +107,9 @@ impl OpenPack {
         self.slot.label()
     }
 
-    /// Ends it: writes the record's head right before the events. A head longer than [`HEAD_MAX_BYTES`] costs a
+    /// Seals the pack: writes the record's head right before the events. A head longer than [`HEAD_MAX_BYTES`] costs a
     /// copy of the events.
-    ///
-    /// Waits for the disk where events of it are not on it yet; [`settle`](Self::settle) says whether it would.
+    /// Waits for the disk where some of its events are not synced yet; [`settle`](Self::settle) says whether it would.
     pub fn seal(mut self, head: &[u8]) -> SealedPack {
         if let Some(sync) = &self.sync
             && sync.wait(self.count).is_err()
@@ -124,7 +122,7 @@ impl OpenPack {
     }
 }
 
-/// A pack that travels. Its bytes do not change any more.
+/// A pack that can be sent. Its bytes do not change any more.
 ///
 /// Dropped without [`free`](Self::free), it keeps its slot, and the next start recovers it.
 pub struct SealedPack {
@@ -155,7 +153,7 @@ impl SealedPack {
         Self { slot, count, head_bytes: head.len(), payload }
     }
 
-    /// Head and events, one slice: a record as it is sent.
+    /// Head and events in one slice: the record as it is sent.
     pub fn payload(&self) -> &[u8] {
         match &self.payload {
             // SAFETY: written before the pack was sealed; nobody writes a sealed slot before it is released,
@@ -181,7 +179,8 @@ impl SealedPack {
         self.slot.label()
     }
 
-    /// A broker has acknowledged it: its bytes are not needed any more. This is the only way they go away.
+    /// Frees the pack, because a broker has acknowledged it and its bytes are not needed any more. This is the only way
+    /// that they are given up.
     ///
     /// One store and a short lock. Only with the last pack of a directory that another process left, that directory
     /// is deleted, too, which takes the file system some milliseconds.
@@ -231,7 +230,7 @@ impl RecoveredPack {
         self.slot.instance.is_home()
     }
 
-    /// Makes it ready to be sent under this head.
+    /// Seals the pack, to be sent under this head.
     pub fn seal(self, head: &[u8]) -> SealedPack {
         SealedPack::new(self.slot, self.count, self.events, head)
     }
@@ -239,9 +238,9 @@ impl RecoveredPack {
 
 /// The events of a pack that takes no more.
 pub(crate) enum Events {
-    /// From the slot's first event byte on, without a gap.
+    /// In place, from the slot's first event byte on, without a gap.
     InPlace { end: usize },
-    /// Gathered, because an entry between them was damaged.
+    /// Copied together, because an entry between them was damaged.
     Copied(Box<[u8]>),
 }
 
@@ -257,7 +256,7 @@ impl Events {
     }
 }
 
-/// Sizes, not contents: an event names a user.
+/// Implements `Debug` with sizes, not contents, because an event names a user.
 macro_rules! debug_without_contents {
     ($($pack:ident),*) => {$(
         impl fmt::Debug for $pack {

@@ -1,4 +1,4 @@
-//! What a slot still holds after its owner is gone. `format.rs` has the argument why this loses nothing.
+//! Reads what a slot still holds after its owner is gone. `format.rs` has the argument why this loses nothing.
 
 use crate::format::{CLAIM_BYTES, CLAIM_HEAD_BYTES, CLAIMS_AT, Claim, DIRECTORY_AT, ENTRY_BYTES, Entry};
 use crate::format::{Generation, State};
@@ -8,13 +8,13 @@ use crate::region::Region;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// What a slot holds.
+/// The contents of a slot.
 pub(crate) enum Contents {
-    /// Nothing that anybody was answered Ok for.
+    /// No event for which a caller got Ok.
     Nothing { torn_entries: u64 },
     /// Events.
     Pack { generation: Generation, label: Range<usize>, count: u32, events: Events, torn_entries: u64 },
-    /// Used, perhaps, and nothing in it tells by whom: state and both claim records are damaged.
+    /// The slot is perhaps used, but its state and both claim records are damaged.
     Unreadable,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn read_slot(region: &Region, geometry: Geometry, slot: u32) -> Conte
 }
 
 struct Directory {
-    /// Where the events that check lie, from the slot's first event byte.
+    /// The places of the intact events, from the slot's first event byte.
     found: Vec<Range<usize>>,
     torn_entries: u64,
 }

@@ -15,7 +15,7 @@ pub(crate) struct Region {
 
 enum Backing {
     Mapped(MmapRaw),
-    /// Words, for their alignment. Owned; given back in `drop`.
+    /// Memory on the heap, as words for their alignment. It is owned, and freed in `drop`.
     Heap(*mut [u64]),
 }
 

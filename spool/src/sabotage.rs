@@ -1,5 +1,5 @@
-//! For tests: does the end-to-end check notice a spool that keeps nothing, and whom does a slow disk stop? A default build
-//! has no such switches.
+//! Switches for tests: whether the end-to-end check notices a spool that keeps nothing, and which callers a slow disk
+//! stops. A default build has no such switches.
 
 use parking_lot::RwLock;
 use std::io;
@@ -11,7 +11,8 @@ type SyncHook = Arc<dyn Fn(u32) -> io::Result<()> + Send + Sync>;
 static SKIPS_SPOOL: AtomicBool = AtomicBool::new(false);
 static SYNC_HOOK: RwLock<Option<SyncHook>> = RwLock::new(None);
 
-/// Calls `hook` with the slot's number before each sync of this process from now on. A sync may so be slow, or fail.
+/// Calls `hook` with the slot's number before each sync of this process from now on. The hook may delay a
+/// sync or make it fail.
 pub fn on_sync(hook: impl Fn(u32) -> io::Result<()> + Send + Sync + 'static) {
     *SYNC_HOOK.write() = Some(Arc::new(hook));
 }

@@ -1,4 +1,4 @@
-//! Opening a spool, with what earlier processes left, and claiming packs.
+//! Opens a spool, with what earlier processes left, and claims packs.
 
 use crate::directory::{self, Found, InstanceDir};
 use crate::error::{OpenError, SpoolFull};
@@ -24,39 +24,39 @@ pub struct Spool {
 #[derive(Debug, Default)]
 #[must_use = "these events were answered Ok and wait to be sent"]
 pub struct Recovered {
-    /// To be sealed, sent again and freed.
+    /// The packs, to be sealed, sent again and freed.
     pub packs: Vec<RecoveredPack>,
     /// Entries that did not check and were skipped. After `kill -9` this is 0; anything else is a crash of the
     /// machine or a disk that lies.
     pub torn_entries: u64,
     /// Directories, of processes that are gone, whose packs are among `packs` or that were empty.
     pub adopted_instances: usize,
-    /// What could not be read, and lies where it is said: for people. Empty unless something is broken, or a newer
+    /// Paths that could not be read, and that an operator must look at. Empty unless something is damaged, or a newer
     /// release has left something.
     pub unrecovered: Vec<Unrecovered>,
 }
 
-/// Something that may hold events and could not be read.
+/// A path that may hold events and could not be read.
 #[derive(Debug)]
 pub struct Unrecovered {
-    /// Where it lies now. A directory with a damaged header was renamed to `….damaged`.
+    /// Where it is now. A directory with a damaged header was renamed to `….damaged`.
     pub path: PathBuf,
-    /// Why.
+    /// Why it could not be read.
     pub reason: String,
 }
 
 /// How full a spool is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Packs it can hold.
+    /// The number of packs that it can hold.
     pub slots: u32,
-    /// Packs it holds: open, in flight, or recovered into this very file and not yet freed.
+    /// The number of packs that it holds: open, in flight, or recovered into this very file and not yet freed.
     pub slots_in_use: u32,
     /// Size of the file, or of the memory.
     pub bytes: u64,
-    /// Of these, in slots that are in use.
+    /// The part of these bytes that is in slots in use.
     pub bytes_in_use: u64,
-    /// The disk failed to sync ([`Durability::Machine`]); nothing more is taken until a restart.
+    /// Whether the disk failed to sync ([`Durability::Machine`]); if so, no event is taken until a restart.
     pub sync_failed: bool,
 }
 
@@ -64,8 +64,8 @@ impl Spool {
     /// Opens a spool under `root`, which many processes may share: each has a directory of its own. What processes
     /// that are gone left there is handed out as [`Recovered`], to be sent again.
     ///
-    /// What a newer release has left is not touched, and is reported in [`Recovered::unrecovered`] at each start until a
-    /// process of that release has taken it over.
+    /// What a newer release has left is not touched, and is reported in [`Recovered::unrecovered`] at each start until
+    /// a process of that release has taken it over.
     ///
     /// A directory of the same geometry is taken over, so a restart needs no further disk space and a crash loop
     /// leaves no trail. Other directories are deleted once the last of their packs is freed.
@@ -128,7 +128,7 @@ impl Spool {
         Ok((Self { home }, recovered))
     }
 
-    /// The same on plain memory: nothing survives the process. Options out of range are brought to the nearest
+    /// A spool in plain memory: nothing survives the process. Options out of range are brought to the nearest
     /// that is in range; durability has no meaning.
     pub fn memory(options: &SpoolOptions) -> Self {
         let geometry = options.clamped_geometry();
@@ -137,7 +137,7 @@ impl Spool {
         Self { home: Arc::new(Instance::home(region, geometry, Durability::Process, None, &[])) }
     }
 
-    /// An empty pack. Never blocks. The label comes back with the pack after a crash.
+    /// Claims an empty pack. Never blocks. The label comes back with the pack after a crash.
     ///
     /// # Errors
     /// [`SpoolFull`].
@@ -184,7 +184,7 @@ impl Recovered {
     }
 }
 
-/// A file whose owner is gone, read.
+/// The contents of a file whose owner is gone.
 struct Leavings {
     found: Found,
     region: Region,

@@ -1,9 +1,9 @@
-//! Group commit: callers wait for the disk together, and hold no lock of their pack meanwhile.
+//! Group commit: callers share the wait for the disk, and hold no lock of their pack meanwhile.
 //!
-//! An event is stored and published under its pack's lock, and its caller hears Ok when a sync has covered it. The first
-//! caller that finds no sync under way starts one, for all that is stored by then; those that come meanwhile wait for the
-//! next one. So a slow disk costs a caller two syncs at most, however many callers there are, and it costs the callers of
-//! other packs nothing but the disk's own time.
+//! An event is stored and published under its pack's lock, and its caller hears Ok when a sync has covered it. The
+//! first caller that finds no sync under way starts one, for all that is stored by then; those that come meanwhile wait
+//! for the next one. So a slow disk costs a caller two syncs at most, however many callers there are, and it costs the
+//! callers of other packs nothing but the disk's own time.
 
 use crate::format::{DIRECTORY_AT, ENTRY_BYTES, Entry};
 use crate::instance::Instance;
@@ -11,14 +11,14 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How far a pack is: events, and where the last of them ends.
+/// A position in a pack: a number of events, and the end of the last of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub count: u32,
     pub end: usize,
 }
 
-/// What of a pack is on disk.
+/// How much of a pack is on disk.
 pub(crate) struct PackSync {
     instance: Arc<Instance>,
     slot: u32,
@@ -41,7 +41,8 @@ pub struct Stored {
     sync: Option<(Arc<PackSync>, u32)>,
 }
 
-/// The disk failed. The event is taken out of its pack again, and the spool takes nothing more until it is opened again.
+/// The disk failed. The event is removed from its pack again, and the spool takes nothing more until it is opened
+/// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the disk of the spool failed; the event was not stored")]
 pub struct NotSynced;
@@ -69,7 +70,7 @@ impl PackSync {
         Arc::new(Self { instance, slot, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// The pack's writer has stored events up to here.
+    /// Notes that the pack's writer has stored events up to `mark`.
     pub fn stored(&self, mark: Mark) {
         self.state.lock().stored = mark;
     }
@@ -110,8 +111,8 @@ impl PackSync {
         }
     }
 
-    /// Ends the directory behind the events that are on disk: nobody heard Ok for the others. No other thread writes this
-    /// word any more, as an event with a greater index has been stored.
+    /// Ends the directory behind the events that are on disk: no caller got Ok for the others. No other thread writes
+    /// this word any more, as an event with a greater index has been stored.
     fn cut(&self, count: u32) {
         let at = self.instance.geometry.slot_at(self.slot) + DIRECTORY_AT + count as usize * ENTRY_BYTES;
         self.instance.region.word(at).store(Entry::END, Ordering::Release);

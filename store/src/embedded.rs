@@ -28,20 +28,21 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 
-/// 1 kept every token as text; such entries are still read.
+/// The newest layout. Format 1 kept every token as text; such entries are still read.
 const FORMAT: u32 = 2;
 const FORMAT_FILE: &str = "WINDFALL-STORE";
-/// Table files that wait to be merged: more of them is less to write twice, and more to look into for a read. fjall
+/// The number of table files that wait to be merged. With more of them less is written twice, and a read looks into
+/// more files. fjall
 /// slows writers down from 20 on.
 const TABLES_BEFORE_MERGE: u8 = 8;
 const USER_BYTES: usize = 8;
-/// About what an entry takes in memory beside its key and token.
+/// The bytes that an entry takes in memory beside its key and token, roughly.
 const ENTRY_BYTES: usize = 150;
 /// How often a full store looks whether an earlier memtable has reached its file.
 const ROTATE_RETRY: Duration = Duration::from_millis(1);
-/// A store with more tokens than these (about a tenth of a second) is not read at the start.
+/// A store with more tokens than this is not read at the start; reading so many takes about a tenth of a second.
 const READ_AT_START_MAX: usize = 100_000;
-/// Order numbers of a key at most; longer ones are refused by those who make them.
+/// The bytes of an order number in a key at most; longer ones are refused where they are made.
 const MAX_TRADE_NO_BYTES: usize = 60_000;
 
 /// How an embedded store uses memory.
@@ -52,7 +53,7 @@ pub struct EmbeddedStoreOptions {
     pub memtable_bytes: u64,
     /// Cache for blocks read from table files. Default 2 MiB.
     pub cache_bytes: u64,
-    /// Calls at work at a time. 1 to 1024, default 32.
+    /// The number of calls that run at a time. 1 to 1024, default 32.
     pub max_calls: usize,
 }
 
@@ -87,7 +88,7 @@ pub enum OpenStoreError {
         /// What is wrong.
         what: String,
     },
-    /// The system said no.
+    /// The operating system refused.
     #[error("{place}: {what}")]
     Io {
         /// What was opened.
@@ -108,9 +109,9 @@ struct Files {
     tokens: Keyspace,
     presence: Presence,
     memtable_bytes: u64,
-    /// Written since the last rotation.
+    /// The bytes written since the last rotation.
     fresh_bytes: Mutex<u64>,
-    /// Released last.
+    /// The lock on the directory, which is released last.
     _lock: File,
 }
 
@@ -257,7 +258,7 @@ impl Files {
     }
 
     /// Writes a batch of so many bytes, then keeps memory within bounds: fjall alone rotates when it gets to it, and
-    /// lets memory grow until then (I9). Whoever fills it up waits for the disk.
+    /// lets memory grow until then (I9). The caller that fills it up waits for the disk.
     fn commit(&self, batch: OwnedWriteBatch, bytes: usize) -> Result<(), String> {
         batch.commit().map_err(|error| error.to_string())?;
         let mut fresh = self.fresh_bytes.lock();
@@ -290,7 +291,7 @@ fn key(user_id: i64, trade_no: &str) -> Result<Vec<u8>, Unavailable> {
     Ok(key)
 }
 
-/// Sorts like the number, negative ones first.
+/// A user id as bytes that sort like the number, negative ones first.
 fn user(user_id: i64) -> [u8; USER_BYTES] {
     (user_id ^ i64::MIN).to_be_bytes()
 }
@@ -353,7 +354,8 @@ fn open_database(path: &Path, options: &EmbeddedStoreOptions) -> Result<(Databas
     Ok((database, tokens))
 }
 
-/// What an earlier process has left. A large store is not read whole at the start: there every token may be.
+/// The filter over what an earlier process has left. A large store is not read as a whole at the start: there every
+/// token may be present.
 fn presence_of(tokens: &Keyspace) -> Result<Presence, fjall::Error> {
     let presence = Presence::empty();
     for (at, guard) in tokens.iter().enumerate() {

@@ -3,10 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// Stands before the bytes of a token that was base64url; no text starts with it.
+/// The byte before the bytes of a token that was base64url; no text starts with it.
 const DECODED: u8 = 0xff;
 
-/// Canonical base64url without padding is one to one with its bytes.
+/// A token as it is stored. Canonical base64url without padding is one to one with its bytes.
 pub(crate) fn packed(token: &str) -> Vec<u8> {
     let mut value = Vec::with_capacity(1 + token.len());
     value.push(DECODED);

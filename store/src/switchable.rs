@@ -11,7 +11,7 @@ use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Una
 pub enum Down {
     /// Every call fails at once.
     Refuses,
-    /// Every call fails after this long, as one does that waited for an answer. 1 ms at least.
+    /// Every call fails after this long, like a call that waited for an answer. 1 ms at least.
     TimesOut(Duration),
 }
 
@@ -31,7 +31,8 @@ impl Switchable {
         Arc::new(Self { inner, state: AtomicU64::new(UP) })
     }
 
-    /// Down: every call is `Unavailable` at once and does nothing. Up: calls go through.
+    /// Switches the store. While it is down every call is `Unavailable` at once and does nothing; while it is up calls
+    /// go through.
     pub fn set_down(&self, down: bool) {
         self.set(down.then_some(Down::Refuses));
     }

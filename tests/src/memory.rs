@@ -10,7 +10,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Of this process. Its peak so far is forgotten, where the system can do so.
+    /// The memory of this process. Its peak so far is reset, where the system can do so.
     ///
     /// # Panics
     /// If there is no such process.

@@ -6,13 +6,13 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// For whom nobody answers any more.
+/// How long a read or a write waits before the peer counts as dead.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection that reads and writes in time.
 ///
 /// # Panics
-/// If nobody listens there.
+/// If no process listens there.
 pub fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");

@@ -29,7 +29,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Of this binary.
+    /// A run of this binary.
     pub fn new(binary: &Path) -> Self {
         Self {
             binary: binary.to_owned(),
@@ -72,7 +72,7 @@ impl Run {
         self
     }
 
-    /// As this user. Only root may do so.
+    /// Runs it as this user; only root may do so.
     pub const fn user(mut self, id: u32) -> Self {
         self.user = Some(id);
         self
@@ -150,7 +150,7 @@ impl Running {
         self.child.id()
     }
 
-    /// What it has said on standard error so far.
+    /// Its output on standard error so far.
     ///
     /// # Panics
     /// If that cannot be read.
@@ -293,9 +293,9 @@ pub struct Ended {
     pub code: Option<i32>,
     /// The signal that ended it, if one did.
     pub signal: Option<i32>,
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: String,
     /// From its start to its end.
     pub took: Duration,

@@ -28,7 +28,7 @@ impl Seed {
         Self { first, state: first }
     }
 
-    /// What `WINDFALL_TEST_SEED` has to be for the same run.
+    /// The value of `WINDFALL_TEST_SEED` for the same run.
     pub const fn replay(&self) -> u64 {
         self.first
     }

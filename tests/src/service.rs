@@ -19,14 +19,14 @@ pub struct Service {
 /// An ordinary HTTP client with keys. It may outlive the service.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// Where the service listens.
+    /// The address where the service listens.
     pub address: SocketAddr,
     /// Keys by the name of their caller.
     pub keys: BTreeMap<String, String>,
     agent: ureq::Agent,
 }
 
-/// What an HTTP call came to.
+/// The result of an HTTP call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// HTTP status.
@@ -93,7 +93,7 @@ impl Service {
         Memory::of(self.running.pid())
     }
 
-    /// What calls it.
+    /// The HTTP client that calls it.
     pub fn caller(&self) -> Caller {
         self.caller.clone()
     }
@@ -148,7 +148,7 @@ impl Service {
         self.running.kill()
     }
 
-    /// What it has said on standard error.
+    /// Its output on standard error.
     pub fn said(&self) -> String {
         self.running.said()
     }

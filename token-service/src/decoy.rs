@@ -1,9 +1,9 @@
-//! Work for texts that fail early, so that they take as long as those that fail late.
+//! A decoy token that is opened for texts which fail early, so that they take as long as those that fail late.
 
 use windfall_token::{Algorithm, KeyRing, State, TokenFields};
 
 const TENANT: &str = "windfall";
-/// As long as most.
+/// The fields of the decoy, which are as long as those of most tokens.
 const FIELDS: TokenFields<'_> = TokenFields {
     trade_no: "spring-2027:rain:000001:42",
     user_id: 42,
@@ -16,7 +16,7 @@ const FIELDS: TokenFields<'_> = TokenFields {
     description: "red packet",
 };
 
-/// A token of a key of its own, which nobody else ever sees.
+/// A token of a key of its own, which never leaves this process.
 pub(crate) struct Decoy {
     ring: KeyRing,
     text: String,
@@ -33,7 +33,7 @@ impl Decoy {
         Ok(Self { ring, text })
     }
 
-    /// Opens it, with every step.
+    /// Opens the decoy, with every step.
     pub(crate) fn open(&self) {
         let opened = self.ring.open(self.text.as_bytes(), TENANT, FIELDS.user_id);
         debug_assert!(opened.is_ok());

@@ -1,4 +1,4 @@
-//! A user's tokens, page by page.
+//! Lists a user's tokens, page by page.
 
 use crate::options::{OPENED_AT_A_TIME, READS_MAX, SCAN};
 use crate::stats::Cause;

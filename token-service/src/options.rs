@@ -1,19 +1,20 @@
-//! Options, and the limits that callers do not see; those that they do see are in the contract.
+//! The options, and the limits that callers do not see; those that they see are in the contract.
 
 use serde::Deserialize;
 
-/// Tokens that are read at once where not every one of them will be on the page.
+/// The number of tokens that are read at once where not every one of them will be on the page.
 pub(crate) const SCAN: usize = 500;
-/// Reads of the store for one page at most: it reckons with all of a user's tokens each time.
+/// The number of reads of the store for one page at most: each read costs the store work for all of a user's tokens.
 pub(crate) const READS_MAX: usize = 4;
-/// Tokens that are opened without letting others run: some 0.1 ms with HMAC keys, some 3 ms with Ed25519.
+/// The number of tokens that are opened without letting other tasks run: some 0.1 ms with HMAC keys, some 3 ms with
+/// Ed25519.
 pub(crate) const OPENED_AT_A_TIME: usize = 32;
 
 /// How a [`KeyRingVerifier`](crate::KeyRingVerifier) works.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenOptions {
-    /// A store that takes longer is taken for down. 1 to 60,000; default 500.
+    /// The time in ms after which a store without an answer counts as down. 1 to 60,000; default 500.
     pub store_timeout_ms: u64,
 }
 

@@ -1,7 +1,6 @@
-//! Where a page begins, as callers carry it: base64url of `version(1) | CRC-32C(4) | order number`.
-//!
-//! The sum covers whose list of what it is of. It catches a token of another list or of somebody's own making; it is
-//! no secret, and need not be one: a page token says where in his own list a user goes on.
+//! The page token, which says where a page begins: base64url of `version(1) | CRC-32C(4) | order number`.
+//! The checksum covers the user and the filter of the list. It catches a token of another list, and an invented one. It
+//! is no secret, and need not be one: a page token says where in their own list a user goes on.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,7 +10,7 @@ const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 1 + 4;
 const TEXT_MAX_BYTES: usize = (HEAD_BYTES + TRADE_NO_MAX_BYTES).div_ceil(3) * 4;
 
-/// Whose list of what.
+/// The list that a page token belongs to: its user and filter.
 #[derive(Clone, Copy)]
 pub(crate) struct ListOf<'a> {
     pub(crate) tenant: &'a str,

@@ -1,4 +1,4 @@
-//! `windfall.v1.Tokens` over a [`KeyRingVerifier`].
+//! The gRPC service `windfall.v1.Tokens` over a [`KeyRingVerifier`].
 
 use crate::page_token::ListOf;
 use crate::verifier::KeyRingVerifier;
@@ -12,7 +12,7 @@ use windfall_proto::v1::{
     VerifyTokensRequest, tokens_server,
 };
 
-/// A store that was away is asked again after this.
+/// The retry hint while the store is away.
 const STORE_RETRY_MS: u64 = 200;
 
 /// The service. Mount it as `TokensServer::new(TokenService::new(verifier))`.

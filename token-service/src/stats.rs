@@ -1,36 +1,36 @@
-//! What was counted: verdicts, and for operators alone why texts were illegal.
+//! The counters: verdicts, and for operators alone, why texts were illegal.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use windfall_contract::declare_metrics;
 use windfall_contract::metrics::Each;
 use windfall_token::Reason;
 
-/// Why a text was illegal, or a stored token left out of a list. Never told to who presents it.
+/// Why a text was illegal, or a stored token left out of a list. It is never told to whoever presents it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Too long.
+    /// The text is too long.
     Length,
-    /// Not canonical base64url.
+    /// The text is not canonical base64url.
     Base64,
-    /// Too short to have a header.
+    /// The text is too short to have a header.
     Header,
-    /// Of another version.
+    /// The token has another version.
     Version,
-    /// Of a key that is not in the ring.
+    /// The token's key is not in the ring.
     UnknownKey,
-    /// Of a key that opens nothing: pending or destroyed.
+    /// The token's key opens nothing: it is pending or destroyed.
     KeyState,
-    /// Altered, of another ring, or of another tenant.
+    /// The token is altered, of another ring, or of another tenant.
     Seal,
     /// The signature does not verify.
     Signature,
-    /// Not the content of a token.
+    /// The content is not that of a token.
     Content,
-    /// Another user's.
+    /// The token belongs to another user.
     Owner,
     /// An operator has revoked it.
     Revoked,
-    /// Opens, and the store holds another one under its order number.
+    /// The token opens, and the store holds another one under its order number.
     Differs,
 }
 
@@ -167,7 +167,7 @@ impl Counters {
     }
 }
 
-/// What one call counts.
+/// The counts of one call.
 #[derive(Default)]
 pub(crate) struct Verified {
     pub(crate) valid: u64,

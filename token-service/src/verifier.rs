@@ -17,17 +17,17 @@ use windfall_contract::verifier::{ListError, Page, TokenPage, TokenVerifier, Ver
 use windfall_proto::v1::BonusToken;
 use windfall_token::{KeyRing, Reason};
 
-/// What a [`KeyRingVerifier`] is wired to.
+/// The parts that a [`KeyRingVerifier`] is wired to.
 pub struct TokenParts {
-    /// Opens tokens. A verifier's copy of the ring will do.
+    /// The key ring that opens tokens. A verifier's copy of the ring is enough.
     pub keys: KeyRing,
-    /// What users hold.
+    /// The store of the tokens that users hold.
     pub store: Arc<dyn TokenStore>,
-    /// Revocations, as they change.
+    /// The live rules, with the revocations.
     pub rules: LiveRules,
 }
 
-/// The verifier could not be opened, or the ring not be taken over.
+/// The verifier could not be opened, or the changed ring could not be taken over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// An option is out of its range. Correct it.
@@ -38,7 +38,7 @@ pub enum OpenError {
     NoRandomness(String),
 }
 
-/// Says what tokens are worth, by a key ring and a token store. Cheap to clone; clones share everything.
+/// Verifies tokens with a key ring and a token store. Cheap to clone; clones share everything.
 #[derive(Clone)]
 pub struct KeyRingVerifier(Arc<Inner>);
 
@@ -112,7 +112,7 @@ impl KeyRingVerifier {
         &self.0.counters
     }
 
-    /// Asks the store, and takes no answer in time for none.
+    /// Asks the store; an answer that is not in time counts as none.
     pub(crate) async fn ask<T>(
         &self,
         asking: impl Future<Output = Result<T, Unavailable>>,
@@ -158,7 +158,7 @@ impl fmt::Debug for KeyRingVerifier {
     }
 }
 
-/// Why a token does not count for this user, or what it says.
+/// Opens a token for this user: its content, or why it does not count.
 pub(crate) fn open(
     ring: &KeyRing,
     revocations: &Revocations,

@@ -1,4 +1,4 @@
-//! What presented tokens are worth. // I7
+//! Verifies presented tokens. // I7
 
 use crate::options::OPENED_AT_A_TIME;
 use crate::stats::{Cause, Verified};
@@ -9,11 +9,11 @@ use windfall_contract::verifier::{TEXTS_MAX, Verdict, VerifyError};
 use windfall_proto::v1::BonusToken;
 use windfall_token::{Reason, StoreAnswer, Verdict as Compared};
 
-/// What is read in place of an illegal text's order number. No order can be called so.
+/// The order number that is read in place of an illegal text's. No order can have this number.
 const NO_ORDER: &str = "\u{1}no order has such a name";
 
 impl KeyRingVerifier {
-    /// What texts that a user presents are worth: one verdict for each text, in order. The store is asked once, for all
+    /// Verifies texts that a user presents: one verdict for each text, in order. The store is asked once, for all
     /// of them; where it cannot say, what opens is `Unavailable`.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl KeyRingVerifier {
         for (nth, text) in texts.iter().enumerate() {
             let_others_run(nth).await;
             let mut answer = judge.open(text.as_ref());
-            // The order number moves into the key and back: a copy a text less.
+            // The order number moves into the key and back: one copy per text less.
             let trade_no = match &mut answer {
                 Ok(token) => std::mem::take(&mut token.trade_no).into_boxed_str(),
                 Err(_) => NO_ORDER.into(),
@@ -74,7 +74,7 @@ impl KeyRingVerifier {
     }
 }
 
-/// What the texts of one call are judged with.
+/// The state with which the texts of one call are judged.
 struct Judge<'a> {
     keys: &'a Keys,
     revocations: &'a Revocations,

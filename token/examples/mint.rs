@@ -1,14 +1,13 @@
-//! Prints nanoseconds a mint: `cargo run --release -p windfall-token --example mint`.
-//!
-//! The median over many short runs, and the fastest run, which is what a core of one's own gives on a machine
-//! that others use too.
+//! Prints the nanoseconds of one mint: `cargo run --release -p windfall-token --example mint`.
+//! It prints the median over many short runs, and the fastest run, which shows the cost on an idle core also where the
+//! machine is shared.
 
 use std::{hint::black_box, time::Instant};
 
 use windfall_token::{Algorithm, KeyRing, TokenFields};
 
 const RUNS: usize = 401;
-/// How long one run takes, about, in nanoseconds: shorter than a scheduler's slice.
+/// The length of one run in nanoseconds, roughly: shorter than a scheduler's slice.
 const RUN_NS: u128 = 1_000_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

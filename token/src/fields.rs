@@ -5,7 +5,7 @@ use windfall_proto::{
     wire::{self, Malformed, Reader},
 };
 
-/// What a token says, borrowed: a view of [`v1::BonusToken`], field by field.
+/// The borrowed fields of a token: a view of [`v1::BonusToken`], field by field.
 ///
 /// Nothing is checked here; the SDK has checked its arguments before it mints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,9 +20,9 @@ pub struct TokenFields<'a> {
     pub activity: &'a str,
     /// The place in the campaign.
     pub scene: &'a str,
-    /// cash, coupon, coin, …
+    /// The bonus type: cash, coupon, coin, …
     pub bonus_type: &'a str,
-    /// In the smallest unit: fen, pieces.
+    /// The amount in the smallest unit: fen, pieces.
     pub amount: i64,
     /// When the reward was awarded, in milliseconds since 1970.
     pub award_time_ms: i64,
@@ -77,9 +77,8 @@ impl TokenFields<'_> {
 }
 
 /// Reads a token's content.
-///
-/// Strict: a field that is unknown, repeated, out of order, zero yet written, or a number in more bytes than
-/// needed is refused, so that one token has one encoding.
+/// It reads strictly: a field that is unknown, repeated, out of order, zero yet written, or a number in more bytes than
+/// necessary is refused, so that one token has one encoding.
 pub(crate) fn decode(bytes: &[u8]) -> Result<v1::BonusToken, Malformed> {
     let mut token = v1::BonusToken::default();
     let mut reader = Reader::new(bytes);

@@ -1,8 +1,8 @@
-//! What is public about a key: its number, its algorithm, its state.
+//! The public part of a key: its number, its algorithm and its state.
 
 use std::fmt;
 
-/// Names a key within its ring; never used again, even after the key is destroyed. From 1.
+/// Names a key within its ring; never used again, even after the key is destroyed. Ids begin at 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u32);
 
@@ -15,7 +15,7 @@ impl fmt::Display for KeyId {
 /// How tokens of a key are signed. Sealing is XAES-256-GCM for both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// HMAC-SHA256 cut to 128 bits (RFC 2104). Who can verify can mint. The default.
+    /// HMAC-SHA256 cut to 128 bits (RFC 2104). Whoever can verify can also mint. This is the default.
     HmacSha256,
     /// Ed25519 (RFC 8032). Verifiers get a copy of the ring that cannot mint: [`KeyFile::export_verifier`].
     ///
@@ -39,7 +39,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// The name is none of an algorithm.
+/// The error for a name that no algorithm has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no such algorithm: use hmac-sha256-128 or ed25519")]
 pub struct UnknownAlgorithm;
@@ -55,14 +55,14 @@ impl std::str::FromStr for Algorithm {
     }
 }
 
-/// Where a key is in its life: pending → verify-only → primary → verify-only → destroyed.
+/// The state of a key: pending → verify-only → primary → verify-only → destroyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// On its way to every process; opens nothing yet.
+    /// It is being distributed to every process, and opens nothing yet.
     Pending,
-    /// Opens tokens; mints none.
+    /// It opens tokens and mints none.
     VerifyOnly,
-    /// Mints and opens. A ring has one at most.
+    /// It mints and opens tokens. A ring has at most one such key.
     Primary,
     /// Its secrets are gone; its tokens are illegal for good.
     Destroyed,
@@ -86,16 +86,16 @@ impl fmt::Display for State {
     }
 }
 
-/// What may be said about a key.
+/// The public description of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyInfo {
     /// Its number.
     pub id: KeyId,
-    /// How it signs.
+    /// The algorithm by which it signs.
     pub algorithm: Algorithm,
-    /// Where it is in its life.
+    /// Its state.
     pub state: State,
-    /// It is primary or has been: a verify-only key that has minted is on its way out.
+    /// Whether it is or was primary: a verify-only key that has minted is being retired.
     pub has_minted: bool,
     /// When it was made, in milliseconds since 1970.
     pub created_ms: u64,

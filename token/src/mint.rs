@@ -32,9 +32,9 @@ pub enum MintError {
     /// The fields do not fit a token text. Final: shorten them.
     #[error("the fields take {len} bytes; a token carries at most {max}")]
     TooLarge {
-        /// Bytes that the fields take, encoded.
+        /// The bytes that the encoded fields take.
         len: usize,
-        /// Bytes that fit.
+        /// The bytes that fit.
         max: usize,
     },
     /// The operating system gave no randomness for a nonce. Try again.
@@ -104,7 +104,7 @@ thread_local! {
     static DESK: RefCell<Desk> = const { RefCell::new(Desk::new()) };
 }
 
-/// What a thread mints on.
+/// A thread's buffer and its slots of derived keys.
 struct Desk {
     slots: Vec<Slot>,
     scratch: Vec<u8>,

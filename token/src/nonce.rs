@@ -15,11 +15,11 @@ pub(crate) const RENEW_AFTER_NONCES: u32 = 1 << 20;
 pub(crate) struct Nonce {
     pub(crate) prefix: [u8; PREFIX_BYTES],
     pub(crate) count: [u8; COUNT_BYTES],
-    /// The prefix is new: what was derived from the last one is of no use any more.
+    /// Whether the prefix is new, so that the key derived from the last one is of no use any more.
     pub(crate) renewed: bool,
 }
 
-/// Where one thread's nonces under one key come from.
+/// The source of one thread's nonces under one key.
 pub(crate) struct NonceSource {
     prefix: [u8; PREFIX_BYTES],
     high: [u8; 4],
@@ -50,7 +50,7 @@ impl NonceSource {
         Ok(Nonce { prefix: self.prefix, count, renewed })
     }
 
-    /// The next nonce will be of a new prefix. A clock that was set back counts like one that went on.
+    /// Whether the next nonce will have a new prefix. A clock that was set back counts like one that went on.
     #[inline]
     pub(crate) const fn is_spent(&self, now_ms: u64) -> bool {
         self.left == 0 || now_ms.abs_diff(self.born_ms) >= RENEW_AFTER_MS

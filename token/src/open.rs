@@ -1,4 +1,4 @@
-//! Opening and verifying: what a client presents against what the key ring and the token store say. // I7
+//! Opens and verifies tokens: compares what a client presents with the key ring and the token store. // I7
 
 use windfall_proto::v1;
 
@@ -8,7 +8,7 @@ use crate::{
     text::{self, RAW_MAX_BYTES, VERSION},
 };
 
-/// The text is not a token of this owner. Deliberately says no more: every cause looks the same outside.
+/// The text is not a token of this owner. The error deliberately says no more: every cause looks the same outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("illegal token")]
 pub struct Illegal;
@@ -39,7 +39,7 @@ pub enum Reason {
     KeyState {
         /// The key.
         key: KeyId,
-        /// Pending or destroyed.
+        /// Its state, pending or destroyed.
         state: State,
     },
     /// Step 4.
@@ -56,7 +56,7 @@ pub enum Reason {
     Owner(i64),
 }
 
-/// What the token store said when asked for (user, order number).
+/// The token store's answer for (user, order number).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreAnswer<'a> {
     /// It holds this token text.
@@ -67,17 +67,17 @@ pub enum StoreAnswer<'a> {
     Unavailable,
 }
 
-/// What a presented token is worth.
+/// The verdict on a presented token.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// Opens, belongs to the caller, equals the stored one in every field but the award time: may force a credit.
     /// Holds the earlier of the two award times, which is nearer to the first send.
     Valid(v1::BonusToken),
-    /// Opens and belongs to the caller, but the store holds none: never forced.
+    /// It opens and belongs to the caller, but the store holds none: it is never forced.
     Unknown,
     /// Anything else that was presented.
     Illegal,
-    /// Opens and belongs to the caller, but the store could not be asked: ask again later.
+    /// It opens and belongs to the caller, but the store could not be asked: ask again later.
     Unavailable,
 }
 
@@ -124,7 +124,7 @@ impl KeyRing {
         }
     }
 
-    /// What a token that a user presents is worth.
+    /// Judges a token that a user presents.
     ///
     /// The store must have been asked for the caller's id and the order number that [`open`](Self::open)
     /// returned. Only `Valid` may force a credit. // I7
@@ -146,8 +146,8 @@ impl KeyRing {
     ///
     /// Fields are compared, not texts: a repeated send mints another text of the same token. The award time is not
     /// compared: where a request names none, each send of the order takes it from the clock, and the token that the
-    /// user holds is as good as the one that the store got last. It says nothing about who gets how much of what.
-    /// A caller that revokes by award time must judge the time in [`Verdict::Valid`].
+    /// user holds is as good as the one that the store got last. The award time has no part in who gets how much of
+    /// what. A caller that revokes by award time must judge the time in [`Verdict::Valid`].
     pub fn verify_against(
         &self,
         opened: v1::BonusToken,

@@ -1,4 +1,4 @@
-//! The key ring: immutable, cheap to clone, what mints and opens.
+//! The key ring, which mints and opens tokens: immutable and cheap to clone.
 
 use std::{
     fmt,
@@ -37,10 +37,10 @@ pub enum NoPrimary {
     VerifierCopy(KeyId),
 }
 
-/// A key with what it needs to work.
+/// A key of the ring, with the secrets that it works with.
 pub(crate) struct RingKey {
     pub(crate) info: KeyInfo,
-    /// None while pending, and once destroyed.
+    /// The key's working parts; `None` while it is pending, and once it is destroyed.
     pub(crate) live: Option<Arc<LiveKey>>,
 }
 
@@ -116,7 +116,7 @@ impl KeyRing {
         self.0.iter().map(|key| key.info)
     }
 
-    /// What mints for one tenant, with the primary key.
+    /// A minter for one tenant, with the primary key.
     ///
     /// # Errors
     /// [`NoPrimary`].

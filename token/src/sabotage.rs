@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static SKIP_TOKEN_COMPARISON: AtomicBool = AtomicBool::new(false);
 
-/// While on, a token is taken from whoever presents it and is not compared with the stored one. For the whole
-/// process.
+/// While on, a token is taken from whoever presents it and is not compared with the stored one. It holds for
+/// the whole process.
 pub fn skip_token_comparison(on: bool) {
     SKIP_TOKEN_COMPARISON.store(on, Ordering::SeqCst);
 }

@@ -20,14 +20,14 @@ pub const TEXT_MAX_BYTES: usize = 1024;
 
 /// The only version so far.
 pub(crate) const VERSION: u8 = 1;
-/// version(1) | key id(4) | nonce(24)
+/// The bytes of the header: version(1) | key id(4) | nonce(24).
 pub(crate) const HEADER_BYTES: usize = 1 + 4 + NONCE_BYTES;
 /// The most bytes that fit the longest text.
 pub(crate) const RAW_MAX_BYTES: usize = TEXT_MAX_BYTES / 4 * 3;
 
-/// What the associated data begins with: bytes sealed for another purpose do not open as a token.
+/// The beginning of the associated data: bytes sealed for another purpose do not open as a token.
 const PURPOSE: &[u8] = b"bonus-token";
-/// What a signed message begins with: a signature made for another purpose is none here.
+/// The beginning of a signed message: a signature made for another purpose is none here.
 const SIGNATURE_DOMAIN: &[u8] = b"windfall bonus token signature\0";
 
 /// Base64url without padding, canonical only: spare bits must be zero, padding is refused (RFC 4648, 3.5).
@@ -106,7 +106,7 @@ pub(crate) fn associated_data(key: KeyId, tenant: &str) -> Vec<u8> {
 
 /// What a tenant's signed messages begin with. The tenant is in it, so that a verifier, who can seal but not
 /// sign, cannot move a token to another tenant; its length is, so that no tenant's domain begins another's. Zeros
-/// fill it up to a whole block of SHA-256, so that HMAC absorbs it once a minter, not once a token.
+/// fill it up to a whole block of SHA-256, so that HMAC absorbs it once per minter, not once per token.
 pub(crate) fn signature_domain(tenant: &str) -> Vec<u8> {
     let mut domain = [SIGNATURE_DOMAIN, &(tenant.len() as u64).to_be_bytes(), tenant.as_bytes()].concat();
     domain.resize(domain.len().next_multiple_of(64), 0);

@@ -19,7 +19,7 @@ pub(crate) const NONCE_BYTES: usize = PREFIX_BYTES + COUNT_BYTES;
 /// Bytes of an authentication tag.
 pub(crate) const TAG_BYTES: usize = 16;
 
-/// The tag does not fit what was opened, or the input passes the 64 GiB that GCM can carry.
+/// The error of opening: the tag does not fit the text, or the input passes the 64 GiB that GCM can carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused;
 

@@ -1,4 +1,4 @@
-//! Rewards on their way, as far as tokens prove them. // I7
+//! Pending rewards: those not credited yet, as far as tokens prove them. // I7
 
 use crate::options::HELD_MAX;
 use crate::wallet::{Inner, User};
@@ -8,16 +8,16 @@ use windfall_contract::verifier::{PAGE_MAX, Page, Verdict, VerifyError};
 use windfall_proto::order::check_amount;
 use windfall_proto::v1::BonusToken;
 
-/// What is on its way to a user.
+/// The pending rewards of a user.
 pub(crate) struct Incoming {
-    /// By order number, so that a token that comes from both sides counts once.
+    /// The rewards by order number, so that a token that comes from both sides counts once.
     pub(crate) rewards: BTreeMap<String, BonusToken>,
-    /// False: the token store could not be asked for all of it, so more may be on its way.
+    /// False if the token store could not be asked for all of them, so that more may be pending.
     pub(crate) is_complete: bool,
 }
 
 impl Inner {
-    /// Reads what tokens prove: those that the front end brings, and those of the store.
+    /// Reads the rewards that tokens prove: those that the front end sends, and those of the store.
     pub(crate) async fn incoming(
         &self,
         user: User<'_>,
@@ -43,7 +43,7 @@ impl Inner {
         Ok(Incoming { rewards: rewards.collect(), is_complete })
     }
 
-    /// All pages of the store, at most [`HELD_MAX`] tokens; and whether that was all there is.
+    /// Reads all pages of the store, at most [`HELD_MAX`] tokens; also returns whether that was all there is.
     async fn held(&self, user: User<'_>) -> (Vec<BonusToken>, bool) {
         let mut tokens = Vec::new();
         let mut after: Option<Box<str>> = None;
@@ -61,7 +61,7 @@ impl Inner {
         (tokens, false)
     }
 
-    /// Drops what the ledger says is not on its way any more, and returns how many that were.
+    /// Removes rewards that are not pending any more by the ledger, and returns how many there were.
     pub(crate) async fn drop_arrived(&self, incoming: &mut Incoming) -> Result<usize, AccountsError> {
         if incoming.rewards.is_empty() {
             return Ok(0);

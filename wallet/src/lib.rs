@@ -1,7 +1,8 @@
-//! What a user has, sees coming, and takes out.
+//! The wallet: a user's balances and movements, pending rewards, and withdrawals.
 //!
 //! - [`Wallet::look`]: balances and movements from the ledger, with the rewards on their way that tokens prove.
-//! - [`Wallet::withdraw`]: pays out once a withdrawal id, and credits before, as far as it takes, what has not arrived.
+//! - [`Wallet::withdraw`]: pays out once per withdrawal id, and before that credits pending rewards, as far as
+//!   necessary.
 //! - [`WalletService`] offers both over gRPC, as `windfall.v1.Wallet`.
 //!
 //! A reward counts as on its way if its token is proved: it opens, belongs to the user who calls, is not revoked, and
@@ -20,13 +21,14 @@
 //!
 //! # Withdrawals
 //! The ledger is asked first, and tokens only if the balance is short: a forced credit passes the limits that the
-//! consumer keeps, so there shall be as few as it takes, the largest first. Every step may be repeated: a credit counts
+//! consumer keeps, so there are as few as necessary, the largest first. Every step may be repeated: a credit counts
 //! once for each order (I1), a withdrawal once for each id. So a call that dies anywhere, or runs beside another with
 //! the same id, or beside the consumer that brings the same rewards, ends with the same money, and is settled by asking
 //! again.
 //!
 //! Not here: who the user is (`windfall-edge`), what tokens are worth (the token service), accounts and payouts
-//! (the reward service), dropping the tokens of what was credited (who wires the reward service's observer).
+//! (the reward service), removing the tokens of credited rewards (the code that wires the reward service's
+//! observer).
 //!
 //! ```no_run
 //! use windfall_proto::v1::wallet_server::WalletServer;

@@ -1,4 +1,4 @@
-//! Balances and movements, with what is on its way.
+//! Balances and movements, with the pending rewards.
 
 use crate::incoming::Incoming;
 use crate::options::{FLOW_MAX, LOOKS_MAX};
@@ -9,25 +9,25 @@ use windfall_contract::accounts::{AccountsError, FlowKind, FlowLine};
 use windfall_contract::verifier::VerifyError;
 use windfall_proto::v1::BonusToken;
 
-/// What a user has of one type.
+/// A user's balance of one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Balance {
     /// The bonus type.
     pub bonus_type: String,
-    /// In the ledger.
+    /// The balance in the ledger.
     pub credited: i64,
-    /// On its way, proved; not in `credited`.
+    /// The pending rewards that tokens prove; not included in `credited`.
     pub pending: i64,
-    /// Both.
+    /// The sum of both.
     pub total: i64,
 }
 
-/// Which way a movement goes.
+/// The direction of a movement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineKind {
     /// A reward, credited.
     Credit,
-    /// A reward on its way.
+    /// A pending reward.
     Pending,
     /// Money that went out.
     Withdrawal,
@@ -38,13 +38,13 @@ pub enum LineKind {
 /// A movement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Which way it goes.
+    /// Its direction.
     pub kind: LineKind,
     /// The order number, or the withdrawal's id.
     pub reference: String,
     /// The bonus type.
     pub bonus_type: String,
-    /// Always positive.
+    /// The amount, always positive.
     pub amount: i64,
     /// The campaign; empty with withdrawals.
     pub activity: String,
@@ -52,14 +52,14 @@ pub struct Line {
     pub time_ms: i64,
 }
 
-/// What a user has and sees coming.
+/// A user's balances and movements, with pending rewards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// In the order of the types.
+    /// The balances, sorted by type.
     pub balances: Vec<Balance>,
-    /// What is on its way first, then newest first.
+    /// The movements: pending rewards first, then the newest first.
     pub flow: Vec<Line>,
-    /// False: the token store could not be asked for all, so rewards on their way may be missing.
+    /// False if the token store could not be asked for all tokens, so that pending rewards may be missing.
     pub tokens_complete: bool,
 }
 
@@ -72,13 +72,13 @@ pub enum LookError {
     /// Mend the call.
     #[error("tokens: {0}")]
     Tokens(#[from] VerifyError),
-    /// More than 64 bits hold. Nothing is shown rather than a wrong sum; it is for an operator to look at.
+    /// A sum exceeds 64 bits. No wrong sum is shown; an operator has to look at it.
     #[error("the rewards of type `{bonus_type}` add up to more than a balance holds")]
     Overflow {
         /// The type.
         bonus_type: String,
     },
-    /// Ask again.
+    /// The ledger gave no answer. Ask again.
     #[error(transparent)]
     Ledger(#[from] AccountsError),
 }
@@ -123,7 +123,7 @@ impl Inner {
     }
 }
 
-/// Balances by type, checked at every step: a wrong sum is worse than none.
+/// Adds to the balances by type, checked at every step: a wrong sum is worse than none.
 fn add(
     credited: Vec<(String, i64)>,
     rewards: &BTreeMap<String, BonusToken>,

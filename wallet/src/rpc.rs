@@ -1,4 +1,4 @@
-//! `windfall.v1.Wallet` over a [`Wallet`].
+//! The gRPC service `windfall.v1.Wallet` over a [`Wallet`].
 
 use crate::look::{Balance, Line, LineKind, LookError};
 use crate::options::{FLOW_DEFAULT, FLOW_MAX};

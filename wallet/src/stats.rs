@@ -1,4 +1,4 @@
-//! What was counted.
+//! The counters of a wallet.
 
 use crate::look::{LookError, View};
 use crate::withdraw::{Receipt, WithdrawError};

@@ -1,4 +1,4 @@
-//! The handle.
+//! The wallet's handle.
 
 use crate::options::{RETRY_MS, WalletOptions};
 use crate::stats::{Counters, WalletStats};
@@ -9,17 +9,17 @@ use windfall_contract::accounts::{Accounts, AccountsError};
 use windfall_contract::rewards::Rewards;
 use windfall_contract::verifier::TokenVerifier;
 
-/// What a [`Wallet`] is wired to.
+/// The parts that a [`Wallet`] is wired to.
 pub struct WalletParts {
-    /// Says what tokens are worth.
+    /// Verifies tokens.
     pub verifier: Arc<dyn TokenVerifier>,
-    /// Credits what has not arrived.
+    /// Credits pending rewards.
     pub rewards: Arc<dyn Rewards>,
-    /// Balances, orders, payouts.
+    /// Reads balances and orders, and pays out.
     pub accounts: Arc<dyn Accounts>,
 }
 
-/// Whose wallet, as the call's identity says.
+/// The owner of a wallet, from the call's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User<'a> {
     /// The app of the service that calls.
@@ -87,7 +87,7 @@ impl fmt::Debug for Wallet {
 }
 
 impl Inner {
-    /// A read of the ledger, in time or not at all.
+    /// Reads the ledger within the time-out.
     pub(crate) async fn read<T>(
         &self,
         reading: impl Future<Output = Result<T, AccountsError>>,
@@ -95,7 +95,7 @@ impl Inner {
         within(self.ledger_timeout, reading).await
     }
 
-    /// A payout. Without an answer nobody knows what became of it.
+    /// Makes a payout. Without an answer its outcome is unknown.
     pub(crate) async fn pay<T>(
         &self,
         paying: impl Future<Output = Result<T, AccountsError>>,

@@ -1,4 +1,4 @@
-//! Pays out, once for each id.
+//! Withdrawals: pays out once for each id.
 
 use crate::incoming::Incoming;
 use crate::options::{FORCES_MAX, GRANT_EVENTS, RETRY_MS};
@@ -15,7 +15,7 @@ use windfall_proto::v1::BonusToken;
 /// The answer to a withdrawal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// What became of it.
+    /// The outcome.
     pub outcome: WithdrawalOutcome,
     /// Tokens that this call credited.
     pub credited_tokens: u32,
@@ -60,7 +60,7 @@ impl From<AccountsError> for WithdrawError {
 }
 
 impl Wallet {
-    /// Pays out, once for each id; what is proved and has not arrived is credited before, as far as it takes. `tenant`
+    /// Pays out, once for each id; before that it credits proved pending rewards, as far as necessary. `tenant`
     /// is the app of the service that calls, `texts` are the tokens that the front end holds, at most [`TEXTS_MAX`].
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Inner {
         Ok(Receipt { outcome, credited_tokens: forced.credited, balance })
     }
 
-    /// The balance was short: credits what is on its way, as far as it takes, and tries again.
+    /// Credits pending rewards for a balance that was short, as far as necessary, and tries again.
     async fn pay_with_incoming(
         &self,
         tenant: &str,
@@ -172,7 +172,7 @@ impl Inner {
     }
 }
 
-/// What forced credits came to.
+/// The result of forced credits.
 #[derive(Default)]
 struct Forced {
     credited: u32,

@@ -17,7 +17,7 @@ use windfall_ledger::{ArchiveFilter, Archived, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{Replayed, RewardService, RulesInForce};
 
-/// Entries of one page.
+/// The number of entries in one page.
 const PAGE: u32 = 1_000;
 
 /// `windfall archive …`
@@ -56,7 +56,7 @@ pub enum ArchiveCommand {
     },
 }
 
-/// Which entries.
+/// The filter that selects entries.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Which {
     /// The data directory of a demo

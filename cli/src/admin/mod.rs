@@ -11,13 +11,13 @@ pub mod topics;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Unix milliseconds.
+/// The present time in Unix milliseconds.
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A time as people write it: `2027-02-06T12:00:00Z`.
+/// A time in the form `2027-02-06T12:00:00Z`.
 fn utc(ms: u64) -> String {
     let (days, seconds) = (ms / 86_400_000, ms / 1_000 % 86_400);
     // Days to a civil date after Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".

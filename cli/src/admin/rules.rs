@@ -66,8 +66,9 @@ pub enum RulesCommand {
     },
     /// Let the ledger accept rules of this version, after they were restored from an older copy on purpose
     ///
-    /// The ledger keeps the newest version that any process has run, and a process with older rules grants nothing. First
-    /// restart every process on the restored rules: one that still runs the newer ones would note their version again.
+    /// The ledger keeps the newest version that any process has run, and a process with older rules grants nothing.
+    /// First restart every process on the restored rules: one that still runs the newer ones would note their version
+    /// again.
     Accept {
         /// The version of the restored rules
         version: u64,
@@ -80,7 +81,7 @@ pub enum RulesCommand {
     },
 }
 
-/// Where the rules are.
+/// The place of the rules.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RulesPlace {
     /// The file of the live rules
@@ -125,7 +126,7 @@ impl std::fmt::Display for RulesPlace {
     }
 }
 
-/// Who changes the rules, and why: kept with the change.
+/// The actor and the reason of a change, which are kept with it.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Remark {
     /// Who makes the change [default: $USER]
@@ -201,7 +202,7 @@ pub fn run(command: &RulesCommand) -> Result<Outcome> {
     Ok(Outcome::Clean)
 }
 
-/// Which process runs which version.
+/// Shows the version of the rules that each process runs.
 fn status(place: &RulesPlace, json: bool) -> Result<Outcome> {
     let store = place.store(None)?;
     let rules = windfall_config::parse_rules(&store.show()?, None);

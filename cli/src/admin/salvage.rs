@@ -20,7 +20,7 @@ use windfall_proto::record;
 
 /// Directories below the one that is named are looked into this deep: a volume, its pods, their data, `salvage`.
 const DEPTH_MAX: usize = 5;
-/// Records that are sent at once.
+/// The number of records that are sent at once.
 const AT_ONCE: usize = 256;
 /// Nothing is appended here, so any limit does that no file reaches.
 const MAX_BYTES: u64 = u64::MAX;
@@ -112,7 +112,7 @@ fn find(dir: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// What the records of one bonus type come to.
+/// The totals of one bonus type's records.
 #[derive(Default)]
 struct OfType {
     records: u64,
@@ -121,7 +121,7 @@ struct OfType {
     sent_ms: Option<(i64, i64)>,
 }
 
-/// By bonus type; a record that was malformed when it came has the type `(malformed)`.
+/// The totals by bonus type; a record that was malformed when it came has the type `(malformed)`.
 fn by_type(records: &[RequeueRecord]) -> BTreeMap<String, OfType> {
     let mut types: BTreeMap<String, OfType> = BTreeMap::new();
     for record in records {
@@ -137,7 +137,7 @@ fn by_type(records: &[RequeueRecord]) -> BTreeMap<String, OfType> {
     types
 }
 
-/// When the events of a record were sent for the first time.
+/// The time at which the events of a record were first sent.
 fn sent_ms(payload: &[u8]) -> Vec<i64> {
     let Ok((_, events)) = record::split(payload) else { return Vec::new() };
     let sent = events.filter_map(|range| EventRef::parse(&payload[range.ok()?]).ok());
@@ -185,7 +185,7 @@ fn print(dir: &Path, own: &Inspection) {
     }
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Default)]
 struct Replayed {
     records: u64,
@@ -239,7 +239,7 @@ async fn send_all(options: &ServiceOptions, log: Arc<SpillLog>) -> Result<Replay
     Ok(replayed)
 }
 
-/// Sends each record once; what no queue takes stays.
+/// Sends each record once; a record that no queue takes stays.
 async fn send(sink: &RequeueToQueues, log: &Arc<SpillLog>) -> Result<Replayed> {
     let mut replayed = Replayed::default();
     let mut refused = Vec::new();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use windfall_contract::broker::Lag;
 use windfall_contract::rules::Rules;
 
-/// A broker that takes longer to answer is away.
+/// The time without an answer after which a broker counts as away.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Arguments of `windfall topics`.

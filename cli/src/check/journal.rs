@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// The directory of a data directory that holds the journal.
 pub const DIR: &str = "rain";
 
-/// No line is longer: a token has at most 1 KiB.
+/// The longest line that is read: a token has at most 1 KiB.
 const LINE_MAX_BYTES: u64 = 4_096;
 
 /// Writes one thread's file.
@@ -29,16 +29,16 @@ pub struct JournalWriter {
     text: String,
 }
 
-/// What one call is about to send.
+/// The reward that one call is about to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intent {
     /// The reward's number in the rain; unique in a data directory.
     pub number: u64,
-    /// Whose.
+    /// The user who gets it.
     pub user_id: i64,
     /// The bonus type.
     pub bonus_type: String,
-    /// In the smallest unit.
+    /// The amount in the smallest unit.
     pub amount: i64,
     /// The order number.
     pub trade_no: String,

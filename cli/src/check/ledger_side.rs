@@ -63,7 +63,7 @@ fn read_archive(book: &mut Book, ledger: &LedgerReader) -> Result<()> {
     }
 }
 
-/// What no single order shows: double entry, and budgets.
+/// Checks what no single order shows: double entry, and budgets.
 fn check_sums(book: &mut Book, ledger: &LedgerReader, rules: &dyn ChangeRules) -> Result<()> {
     let sums = ledger.reconcile()?;
     let wrong = [

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What one order was meant to be, and what became of it. 48 bytes, so that a million fit a small machine.
+/// The intended content of one order, and its outcome. 48 bytes, so that a million fit a small machine.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     /// The first 128 bits of the order number's SHA-256.
@@ -29,36 +29,36 @@ struct Entry {
     credits: u8,
     /// Payments found in the downstream's book; 255 stands for more, too.
     payments: u8,
-    /// The ledger has a row of it, credited or not.
+    /// Whether the ledger has a row of it, credited or not.
     in_ledger: bool,
     mismatched: bool,
 }
 
-/// What the archive says of an order.
+/// The archive's state of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Archived {
     No,
     /// Given up without a decision, or replayed since: it may have been paid or credited all the same.
     Open,
-    /// Decided against it.
+    /// It was rejected for good.
     Final,
 }
 
-/// What an event says of itself, wherever it is found.
+/// The content of an event, wherever it is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content<'a> {
-    /// Whose.
+    /// The user who gets it.
     pub user_id: i64,
     /// The bonus type.
     pub bonus_type: &'a str,
-    /// In the smallest unit.
+    /// The amount in the smallest unit.
     pub amount: i64,
 }
 
-/// What the activity service heard.
+/// The answer that the activity service got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
-    /// The kill swallowed it: either may have happened.
+    /// The answer was lost in the kill: the call may have succeeded or not.
     None,
     Ok,
     Refused,
@@ -77,14 +77,14 @@ pub struct Figures {
     pub credited: u64,
     /// Orders that were archived and not credited.
     pub archived: u64,
-    /// Answered Ok, neither credited nor archived.
+    /// Orders that were answered Ok, and neither credited nor archived.
     pub lost: u64,
     /// Credited more than once, or paid more than once downstream, or credited and archived.
     pub double: u64,
     /// Another user, type or amount than intended; credited or paid though refused or never intended; ledger and
     /// downstream disagree; rows of the ledger that disagree with each other.
     pub mismatched: u64,
-    /// What was given out beyond a budget, in budgets.
+    /// The number of budgets that were exceeded.
     pub budget_over: u64,
 }
 
@@ -107,18 +107,18 @@ impl Figures {
     }
 }
 
-/// What the check found.
+/// The result of the check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Over all types.
+    /// The figures over all types.
     pub total: Figures,
-    /// By bonus type.
+    /// The figures by bonus type.
     pub by_type: BTreeMap<String, Figures>,
     /// The first findings, in words; at most [`FINDINGS_MAX`].
     pub findings: Vec<String>,
 }
 
-/// Findings that are put in words.
+/// The number of findings that are put in words.
 pub const FINDINGS_MAX: usize = 20;
 
 impl Verdict {
@@ -206,8 +206,8 @@ impl Book {
         self.entries[at].credits = u8::try_from(credits).unwrap_or(u8::MAX);
     }
 
-    /// An entry of the archive; `content` where its bytes are an event. `decided`: it was rejected for good, and
-    /// nobody has replayed it.
+    /// An entry of the archive; `content` where its bytes are an event. `decided`: it was rejected for good and never
+    /// replayed.
     pub fn archived(&mut self, trade_no: &str, content: Option<Content<'_>>, decided: bool) {
         let at = match content {
             Some(content) => self.compare("the archive", trade_no, content),

@@ -18,17 +18,17 @@ pub const USERS: usize = 20;
 /// One sampled user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sample {
-    /// Who.
+    /// The user's id.
     pub user_id: i64,
     /// Tokens that the user was given.
     pub client_tokens: usize,
     /// Tokens that the store still keeps for rewards on their way.
     pub server_tokens: usize,
-    /// Rewards that the wallet has.
+    /// The number of rewards that the wallet has.
     pub credited: usize,
     /// Balances by bonus type, in the smallest unit.
     pub balances: BTreeMap<String, i64>,
-    /// What does not fit; empty when all agree.
+    /// The contradictions; empty when all agree.
     pub disagreements: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ pub fn sampled_users(users: u64, seed: u64) -> BTreeSet<i64> {
     sampled
 }
 
-/// Where the three stories are read.
+/// The places from which tokens, ledger and journal are read.
 pub struct Sources<'a> {
     /// The data directory with the journal.
     pub data: &'a Path,
@@ -65,7 +65,7 @@ impl Sources<'_> {
     }
 }
 
-/// Compares them for each user.
+/// Compares the places for each user.
 pub async fn check(sources: &Sources<'_>, users: &BTreeSet<i64>) -> Result<Vec<Sample>> {
     let held = client_side(sources.data, users)?;
     let mut samples = Vec::new();
@@ -76,7 +76,7 @@ pub async fn check(sources: &Sources<'_>, users: &BTreeSet<i64>) -> Result<Vec<S
     Ok(samples)
 }
 
-/// What a user was given, by the rain's journal.
+/// The rewards that a user was given, by the demo's journal.
 #[derive(Default)]
 struct Held {
     /// Token texts by order number.

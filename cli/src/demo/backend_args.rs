@@ -41,9 +41,9 @@ pub struct BackendArgs {
 /// The program that knows the servers which `./dev up` runs.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ServersArgs {
-    /// The program windfall-servers: it tells the addresses of the servers that `./dev up` runs, and the demo's troubles
-    /// freeze, kill and start these servers through it; `./dev demo` builds it and names it here. Without it no server is
-    /// stopped
+    /// The program windfall-servers: it tells the addresses of the servers that `./dev up` runs, and the demo's
+    /// troubles freeze, kill and start these servers through it; `./dev demo` builds it and names it here. Without it
+    /// no server is stopped
     #[arg(long, value_name = "FILE", env = "WINDFALL_SERVERS_PROGRAM", help_heading = "Real parts")]
     servers_program: Option<OsString>,
 }
@@ -58,7 +58,7 @@ impl ServersArgs {
 }
 
 impl BackendArgs {
-    /// Whether anything real is asked for.
+    /// Whether any real server is asked for.
     pub fn is_empty(&self) -> bool {
         let parts = [&self.kafka, &self.kafka2, &self.rocketmq, &self.redis, &self.postgres, &self.etcd];
         parts.iter().all(|part| part.is_none())

@@ -1,4 +1,4 @@
-//! What stands behind a demo's contracts: the embedded parts, or real brokers and stores.
+//! The backends of a demo: the embedded parts, or real brokers and stores.
 
 use crate::drivers::{BrokerAt, LedgerAt, PostgresAt, RulesAt, TokensAt};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Backends {
-    /// Stands in the names of this run's topics, keys and tables.
+    /// A text in the names of this run's topics, keys and tables.
     pub run: String,
     /// Servers that `./dev up` runs: what the troubles may stop.
     pub controlled: Vec<String>,
@@ -27,10 +27,10 @@ pub struct Backends {
     pub etcd: Option<String>,
 }
 
-/// What a broker of the rules really is.
+/// The backend of a broker of the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind<'a> {
-    /// In the data directory.
+    /// Files in the data directory.
     Embedded,
     /// A Kafka cluster: the server's name and its bootstrap servers.
     Kafka(&'static str, &'a str),
@@ -63,12 +63,12 @@ impl Backends {
         parts.into_iter().filter_map(|(name, address)| Some((name, address.as_deref()?)))
     }
 
-    /// Whether nothing is real.
+    /// Whether every backend is embedded.
     pub fn is_embedded(&self) -> bool {
         self.servers().next().is_none()
     }
 
-    /// What the broker that the rules call `name` is.
+    /// The backend of the broker that the rules call `name`.
     pub fn kind(&self, name: &str) -> Kind<'_> {
         let first = self.kafka.as_deref().map(|address| Kind::Kafka("kafka", address));
         let second = self.kafka2.as_deref().map(|address| Kind::Kafka("kafka2", address));
@@ -77,7 +77,7 @@ impl Backends {
         (if (name == "a") != self.swap { first } else { other }).unwrap_or(Kind::Embedded)
     }
 
-    /// Where the broker is that the rules call `name`.
+    /// The address of the broker that the rules call `name`.
     pub fn broker(&self, name: &str) -> BrokerAt {
         let prefix = format!("windfall-{}-", self.run);
         match self.kind(name) {

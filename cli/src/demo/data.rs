@@ -1,4 +1,4 @@
-//! The data directory of a demo: what it was started with, and who may use it.
+//! The data directory of a demo: the options that it was started with, and the lock on it.
 
 use super::backends::Backends;
 use crate::place;
@@ -13,21 +13,21 @@ const MANIFEST: &str = "demo.toml";
 /// There once everything that was sent has arrived; gone while a resumed demo is at work.
 const FINISHED: &str = "finished";
 
-/// What a demo was started with; written before anything else, so that `--resume` goes on with the same.
+/// The options that a demo was started with; written before anything else, so that `--resume` goes on with the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Of the directory.
+    /// The format of the directory.
     pub format: u32,
-    /// Rewards in all.
+    /// The number of rewards.
     pub rewards: u64,
-    /// Users that they are spread over.
+    /// The number of users that they are spread over.
     pub users: u64,
-    /// Seed of the rain and its troubles.
+    /// The seed of the rain and its troubles.
     pub seed: u64,
-    /// 0: as fast as it goes.
+    /// The seconds over which the calls are spread; 0 for as fast as possible.
     pub seconds_of_rain: u64,
-    /// Without troubles.
+    /// Whether nothing is broken on purpose.
     pub calm: bool,
     /// Real brokers and stores in place of embedded ones; format 1 had none.
     #[serde(default)]
@@ -35,7 +35,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Reads the manifest of a directory, whoever uses it now.
+    /// Reads the manifest of a directory, also while another process uses it.
     pub fn read(path: &Path) -> Result<Self> {
         let file = path.join(MANIFEST);
         let text = std::fs::read_to_string(&file).with_context(|| {
@@ -114,12 +114,12 @@ impl DataDir {
         }
     }
 
-    /// Notes that nothing is on its way any more.
+    /// Notes that nothing is in flight any more.
     pub fn finish(&self) -> Result<()> {
         std::fs::write(self.file(FINISHED), "").context("it cannot be noted that the demo is finished")
     }
 
-    /// Notes that something may be on its way.
+    /// Notes that something may be in flight.
     pub fn begin(&self) -> Result<()> {
         match std::fs::remove_file(self.file(FINISHED)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

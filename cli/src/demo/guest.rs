@@ -21,7 +21,7 @@ use windfall_reward_service::RewardHandle;
 /// How long a guest may take to leave.
 const LEAVE: Duration = Duration::from_secs(15);
 
-/// What a guest says once it has credited something.
+/// The line that a guest prints once it has credited something.
 const WORKS: &str = "The second process has credited its first reward.";
 
 /// Arguments of `windfall join`.
@@ -35,7 +35,7 @@ pub struct JoinArgs {
     until_input_ends: bool,
 }
 
-/// What a guest did.
+/// The counters of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestReport {
     /// Orders that it credited.
@@ -60,7 +60,7 @@ pub fn topic(manifest: &Manifest) -> Option<&'static str> {
     })
 }
 
-/// Joins, consumes, leaves.
+/// Joins, consumes and leaves.
 pub fn join(args: &JoinArgs) -> Result<Outcome> {
     let manifest = Manifest::read(&args.data)?;
     let Some(topic) = topic(&manifest) else {
@@ -113,7 +113,7 @@ async fn consume(
     })
 }
 
-/// Says when there is something to show; never ends.
+/// Prints a line once an order is credited; never ends.
 async fn first_credit(rewards: &RewardHandle) {
     while rewards.stats().types.values().all(|one| one.credited == 0) {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -135,7 +135,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts one.
+    /// Starts a guest.
     pub fn start(data: &Path) -> Result<Self> {
         let own = std::env::current_exe().context("the demo's own binary cannot be found")?;
         std::fs::create_dir_all(place::guest(data)).context("the guest's directory cannot be made")?;

@@ -7,6 +7,7 @@ pub mod guest;
 pub mod parts;
 mod pipeline;
 pub mod rain;
+mod reach;
 pub mod report;
 mod rules;
 mod servers;
@@ -53,7 +54,8 @@ pub struct DemoArgs {
     /// The number of users that the rewards are spread over
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     users: u64,
-    /// Spread the rain over this many seconds; 0 means as fast as it goes [default: 10; on real servers 60; with --calm 0]
+    /// Spread the rain over this many seconds; 0 means as fast as it goes [default: 10; on real servers 60; with --calm
+    /// 0]
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     seconds_of_rain: Option<u64>,
     /// The seed of who gets what, and of the troubles
@@ -260,7 +262,7 @@ async fn make_it_rain(
     Ok(Some(rain_report(manifest, resumed, inherited_events, &end, &progress, &latencies_ns, times, ran)))
 }
 
-/// Says which real servers no trouble stops, and why.
+/// Prints which real servers no trouble stops, and why.
 fn left_running(backends: &Backends, has_program: bool) -> Vec<String> {
     let is_ours = |name: &str| backends.controlled.iter().any(|own| own == name);
     let (ours, others): (Vec<&str>, Vec<&str>) =
@@ -313,7 +315,7 @@ async fn pour(
     .await?
 }
 
-/// What the killed process had received from RocketMQ is hidden for so long, and no lag counts it meanwhile.
+/// How long records that the killed process had received from RocketMQ stay hidden; no lag counts them meanwhile.
 const HIDDEN: Duration = Duration::from_secs(40);
 
 async fn wait_for_hidden(progress: &Progress, started: Instant) {
@@ -377,7 +379,7 @@ fn rain_report(
     }
 }
 
-/// The independent check, on files that nobody holds open any more.
+/// Runs the independent check on files that no process holds open any more.
 async fn check(data: &DataDir, manifest: &Manifest, rain: Option<RainReport>) -> Result<Report> {
     let ledger = block_in_place(|| manifest.backends.ledger().open_reader(data.path()))?;
     let verdict = block_in_place(|| {

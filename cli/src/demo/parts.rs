@@ -32,7 +32,7 @@ const BADGES: &str = "badges";
 /// About 480 packs on their way, enough for a broker that hangs for some seconds.
 const SPOOL_BYTES: u64 = 32 << 20;
 
-/// What of the parts the demo can break.
+/// The parts that the demo can break.
 pub struct Breakable {
     /// Brokers by name.
     pub brokers: BTreeMap<String, Arc<Faulty>>,
@@ -55,7 +55,7 @@ pub struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Of the demo itself.
+    /// The paths of the demo itself.
     pub fn of_demo(data: &'a Path) -> Self {
         Self {
             data,
@@ -65,7 +65,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Of a second process that joins it.
+    /// The paths of a second process that joins it.
     pub fn of_guest(data: &'a Path) -> Self {
         let own = place::guest(data);
         Self {

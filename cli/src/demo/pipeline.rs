@@ -2,6 +2,7 @@
 
 use super::backends::Backends;
 use super::parts::{self, Breakable, Place};
+use super::reach;
 use crate::place;
 use crate::wiring::{self, Wiring, Work};
 use anyhow::{Context, Result, bail};
@@ -19,22 +20,22 @@ use windfall_token::{Algorithm, KeyFile, KeyRing};
 
 /// A running demo.
 pub struct Pipeline {
-    /// What can be broken of it.
+    /// The parts of it that can be broken.
     pub breakable: Breakable,
-    /// The activity service's way in.
+    /// The SDK by which the activity service sends.
     pub sdk: Sdk,
     /// Everything that runs.
     pub wiring: Wiring,
 }
 
-/// What the live view and the report show of a pipeline.
+/// The counters that the live view and the report show.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// Of the SDK.
+    /// The SDK's counters.
     pub sdk: SdkStats,
-    /// Of the virtual queues.
+    /// The virtual queues' counters.
     pub fanout: FanoutStats,
-    /// Of the reward service.
+    /// The reward service's counters.
     pub rewards: RewardStats,
     /// Records written and not yet committed, by topic; `None` where the broker does not say just now.
     pub lag: BTreeMap<String, Option<u64>>,
@@ -53,7 +54,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Nothing is on its way any more.
+    /// Whether nothing is in flight any more.
     pub fn is_idle(&self) -> bool {
         // Slots in use count packs that still gather.
         self.sdk.packs_in_flight == 0
@@ -67,18 +68,18 @@ impl Snapshot {
 /// How a drain ended.
 #[derive(Debug)]
 pub enum Drained {
-    /// Nothing is on its way; the last movement was seen then.
+    /// Nothing is in flight; the last movement was seen at this time.
     All {
-        /// When.
+        /// The time of the last movement.
         last_moved: Instant,
     },
-    /// Somebody said stop.
+    /// The drain was told to stop.
     Stopped,
-    /// Nothing moved for too long.
+    /// There was no progress for too long.
     Stalled(Box<Snapshot>),
 }
 
-/// What closing left undone.
+/// The work that closing left undone.
 #[derive(Debug, Clone, Default)]
 pub struct ClosedPipeline {
     /// Packs that wait in the spool.
@@ -93,6 +94,7 @@ impl Pipeline {
         let place = Place::of_demo(data);
         let keys = open_keys(data, &Clock::system())?;
         let (breakable, parts) = parts::open(&place, backends, badges, seed).await?;
+        reach::brokers(backends, &parts).await?;
         let parts = wiring::Parts { keys: Some(keys), ..parts };
         let work = Work { sends: true, consumes: true, ..Work::default() };
         let wiring = Wiring::start(work, parts, parts::wiring_options(&place, Vec::new(), seed)).await?;
@@ -100,7 +102,7 @@ impl Pipeline {
         Ok(Self { breakable, sdk, wiring })
     }
 
-    /// How far everything is.
+    /// The progress of every part.
     pub async fn snapshot(&self) -> Snapshot {
         let wiring = &self.wiring;
         // A broker that is down is no reason to stop: nothing is known until it is back.
@@ -158,7 +160,7 @@ impl Pipeline {
         }
     }
 
-    /// Closes in the order of an event's way: SDK, consumers, queues, reward service, stores.
+    /// Closes the parts in the order of an event's path: SDK, consumers, queues, reward service, stores.
     pub async fn close(self, deadline: Duration) -> Result<ClosedPipeline> {
         let (rules, brokers) = (self.wiring.rules.current(), self.wiring.brokers.clone());
         let closed = self.wiring.close(deadline).await?;

@@ -12,7 +12,7 @@ use windfall_sdk::{Prize, RedPacketRain, Sdk, SendError, User};
 
 /// The demo's campaign.
 pub const ACTIVITY: &str = "spring-2027";
-/// What falls, and its share in per mille.
+/// The bonus types, and their shares in per mille.
 pub const SHARES: [(&str, u64); 6] = [
     ("cash", 700),
     ("coupon_tea", 60),
@@ -21,49 +21,49 @@ pub const SHARES: [(&str, u64); 6] = [
     ("coin", 110),
     ("badge", 10),
 ];
-/// Intents that are written at once.
+/// The number of intents that are written at once.
 const GROUP: u64 = 32;
 /// Rewards of one round; order numbers of a round lie side by side in the ledger.
 const ROUND: u64 = 4_096;
 
-/// What is to fall.
+/// The options of the rain.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Rewards in all.
+    /// The number of rewards.
     pub rewards: u64,
-    /// Users that they are spread over.
+    /// The number of users that they are spread over.
     pub users: u64,
-    /// Seed of who gets what.
+    /// The seed by which rewards are given to users.
     pub seed: u64,
-    /// Rewards a second, over all threads; `None`: as fast as it goes.
+    /// Rewards per second over all threads; `None` for as fast as possible.
     pub rate_per_s: Option<f64>,
     /// Rewards that an earlier process has asked for: the rate counts from there.
     pub done: u64,
-    /// Threads.
+    /// The number of threads.
     pub threads: usize,
 }
 
-/// What the live view shows of the rain.
+/// The counters that the live view shows of the rain.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Calls answered Ok.
     pub sent: AtomicU64,
     /// Calls refused for good.
     pub refused: AtomicU64,
-    /// Times that a call was repeated because the spool was full.
+    /// How often a call was repeated because the spool was full.
     pub waits: AtomicU64,
-    /// Stop before the end: Ctrl-C.
+    /// Whether to stop before the end, on Ctrl-C.
     pub stop: AtomicBool,
 }
 
 /// One reward of the rain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reward {
-    /// Whose.
+    /// The user who gets it.
     pub user_id: i64,
-    /// Which of [`SHARES`].
+    /// The index of its type in [`SHARES`].
     pub kind: usize,
-    /// In the smallest unit.
+    /// The amount in the smallest unit.
     pub amount: i64,
 }
 
@@ -238,12 +238,12 @@ fn packet(number: u64) -> u32 {
     u32::try_from(number % ROUND).unwrap_or(u32::MAX)
 }
 
-/// A set of reward numbers, one bit each.
+/// A set of reward numbers, with one bit per number.
 #[derive(Debug, Clone, Default)]
 pub struct NumberSet(Vec<u64>);
 
 impl NumberSet {
-    /// Puts a number in.
+    /// Adds a number.
     pub fn insert(&mut self, number: u64) {
         let word = usize::try_from(number / 64).unwrap_or(usize::MAX);
         if word >= self.0.len() {
@@ -252,13 +252,13 @@ impl NumberSet {
         self.0[word] |= 1 << (number % 64);
     }
 
-    /// Whether it is in.
+    /// Whether a number is in the set.
     pub fn contains(&self, number: u64) -> bool {
         let word = usize::try_from(number / 64).ok().and_then(|word| self.0.get(word));
         word.is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// How many are in.
+    /// The count of numbers in the set.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }

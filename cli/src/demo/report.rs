@@ -1,4 +1,4 @@
-//! What a demo or a reconciliation came to: one table, or one JSON object of the same.
+//! The report of a demo or a reconciliation: a table, or a JSON object with the same content.
 
 use super::data::DataDir;
 use super::guest::GuestReport;
@@ -19,7 +19,7 @@ pub struct Report {
     pub finished: bool,
     /// The data directory.
     pub data: String,
-    /// How the rain went; `None` for a reconciliation alone.
+    /// The figures of the rain; `None` for a reconciliation alone.
     pub rain: Option<RainReport>,
     /// Figures over all types.
     pub total: Figures,
@@ -33,12 +33,12 @@ pub struct Report {
     pub peak_memory_bytes: u64,
 }
 
-/// How the rain went.
+/// The figures of the rain.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RainReport {
-    /// The demo went on with what an earlier process had left.
+    /// Whether the demo went on with what an earlier process had left.
     pub resumed: bool,
-    /// Seed of the rain.
+    /// The seed of the rain.
     pub seed: u64,
     /// Rewards asked for in all.
     pub rewards: u64,
@@ -50,9 +50,9 @@ pub struct RainReport {
     pub rain_s: f64,
     /// From the first send to the last credit, in seconds.
     pub first_send_to_last_credit_s: f64,
-    /// Calls answered Ok a second, while it rained.
+    /// Calls answered Ok per second, while rewards were sent.
     pub sent_per_s: f64,
-    /// Orders credited a second, from the first send to the last credit.
+    /// Orders credited per second, from the first send to the last credit.
     pub credited_per_s: f64,
     /// How long a call of `send_bonus` took, in microseconds.
     pub send_us: Latencies,
@@ -64,27 +64,27 @@ pub struct RainReport {
     pub duplicates_harmless: u64,
     /// Tokens that the store did not get because it was down or behind.
     pub tokens_dropped: u64,
-    /// What a second process did that joined and left; `None` where there was none.
+    /// The counters of a second process that joined and left; `None` where there was none.
     pub guest: Option<GuestReport>,
-    /// What happened while it rained.
+    /// The faults that happened while rewards were sent.
     pub happenings: Vec<Happening>,
 }
 
 /// Quantiles.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Latencies {
-    /// Median.
+    /// The median.
     pub p50: f64,
     /// 99 of 100 are faster.
     pub p99: f64,
     /// 999 of 1,000 are faster.
     pub p999: f64,
-    /// The slowest.
+    /// The slowest call.
     pub max: f64,
 }
 
 impl Report {
-    /// Puts it together.
+    /// Builds the report.
     pub fn new(data: &DataDir, rain: Option<RainReport>, verdict: Verdict, samples: Vec<Sample>) -> Self {
         let agree = samples.iter().all(|sample| sample.disagreements.is_empty());
         Self {
@@ -100,7 +100,7 @@ impl Report {
         }
     }
 
-    /// As a person reads it.
+    /// The report as text.
     pub fn to_text(&self) -> String {
         let mut text = format!("\n{}\n", self.figures());
         if let Some(rain) = &self.rain {

@@ -19,15 +19,15 @@ pub struct ServersProgram {
 /// One server, as the program describes it.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Described {
-    /// What its processes do.
+    /// The state of its processes.
     pub activity: Activity,
-    /// What its client is given.
+    /// The addresses that its client is given.
     pub url: String,
     /// host:port by use.
     pub addresses: BTreeMap<String, String>,
 }
 
-/// What a server's processes do.
+/// The state of a server's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {

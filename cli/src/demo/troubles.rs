@@ -1,4 +1,4 @@
-//! What goes wrong while it rains, and when.
+//! The faults that the demo injects while rewards are sent, and their times.
 
 use super::backends::Backends;
 use super::data::Manifest;
@@ -16,9 +16,9 @@ use windfall_config::ChangeRules;
 use windfall_contract::rules::Fuse;
 use windfall_queue_faulty::Faults;
 
-/// One thing that happens.
+/// One fault, or the end of one.
 struct Trouble {
-    /// When, in per mille of the rain.
+    /// When it happens, in per mille of the rain.
     at: u64,
     what: String,
     act: Act,
@@ -26,7 +26,7 @@ struct Trouble {
 
 type Act = Box<dyn Fn(&Stage<'_>) -> Result<()> + Send + Sync>;
 
-/// What troubles work on.
+/// The parts that faults act on.
 pub struct Stage<'a> {
     pipeline: &'a Pipeline,
     data: &'a Path,
@@ -37,7 +37,7 @@ pub struct Stage<'a> {
     guest: Mutex<Option<Guest>>,
 }
 
-/// Real servers that are ours to stop.
+/// Real servers that the demo may stop.
 struct Servers<'a> {
     program: &'a ServersProgram,
     names: &'a [String],
@@ -64,7 +64,7 @@ impl<'a> Stage<'a> {
         self.servers.as_ref().map(|servers| servers.program).context("this demo stops no servers")
     }
 
-    /// Whether the server of this name is ours to stop.
+    /// Whether the demo may stop the server of this name.
     fn stops(&self, name: &str) -> bool {
         self.servers.as_ref().is_some_and(|servers| servers.names.iter().any(|own| own == name))
     }
@@ -256,25 +256,25 @@ const GUEST_LEAVES: u64 = 620;
 /// It may stay so much longer, if it has had nothing to do until then.
 const GUEST_WAITS: Duration = Duration::from_secs(30);
 
-/// Something that happened.
+/// A fault that happened.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Happening {
-    /// Seconds since the rain began, in milliseconds.
+    /// The time since the rain began, in seconds with millisecond precision.
     pub at_ms: u64,
-    /// What.
+    /// What happened, in words.
     pub what: String,
 }
 
-/// What a run of troubles came to.
+/// The result of a run of faults.
 #[derive(Debug, Default)]
 pub struct Ran {
     /// What happened, in order.
     pub happened: Vec<Happening>,
-    /// What the second process did, if there was one.
+    /// The counters of the second process, if there was one.
     pub guest: Option<GuestReport>,
 }
 
-/// Lets things go wrong over `rain`, or until `stop` is set; then mends whatever is still broken.
+/// Lets things go wrong over `rain`, or until `stop` is set; then repairs whatever is still broken.
 pub async fn run(
     stage: &Stage<'_>,
     manifest: &Manifest,
@@ -341,7 +341,7 @@ pub fn rules_as_they_were(rules_at: &dyn ChangeRules) -> Result<()> {
     raise_and_close(rules_at, "mended")
 }
 
-/// What broker a does with topic cash-a from now on.
+/// Sets the faults of broker a on topic cash-a from now on.
 fn faults(pipeline: &Pipeline, faults: Faults) {
     if let Some(broker) = pipeline.breakable.brokers.get("a") {
         broker.set("cash-a", faults);

@@ -1,4 +1,4 @@
-//! The live view: bars on a terminal, a line a second elsewhere. All of it goes to standard error.
+//! The live view: bars on a terminal, and one line per second elsewhere. All of it goes to standard error.
 
 use super::pipeline::Snapshot;
 use super::rain::Progress;
@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// What is shown while it rains.
+/// The display while rewards are sent.
 pub struct View {
     bars: Option<Bars>,
     started: Instant,
@@ -29,7 +29,7 @@ struct Last {
 }
 
 impl View {
-    /// A view of a rain of so many rewards.
+    /// A view of a rain of `rewards` rewards.
     pub fn new(rewards: u64) -> Self {
         let now = Instant::now();
         let bars = std::io::stderr().is_terminal().then(|| Bars::new(rewards));
@@ -47,7 +47,7 @@ impl View {
         }
     }
 
-    /// Shows where everything stands.
+    /// Shows the present state.
     pub fn show(&self, progress: &Progress, now: &Snapshot) {
         let mut last = self.last.lock();
         let sent = progress.sent.load(Relaxed);

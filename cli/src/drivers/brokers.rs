@@ -19,7 +19,7 @@ type KafkaOptions = Absent;
 #[cfg(not(feature = "rocketmq"))]
 type RocketOptions = Absent;
 
-/// What a broker of the rules is.
+/// The kind of a broker of the rules.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum BrokerAt {
@@ -57,6 +57,8 @@ impl BrokerAt {
             endpoints: vec![proxy.to_owned()],
             admin: vec![broker.to_owned()],
             prefix,
+            // The same: a demo is told once.
+            connect_timeout_ms: 10_000,
             ..RocketOptions::default()
         };
         #[cfg(not(feature = "rocketmq"))]

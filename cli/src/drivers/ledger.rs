@@ -9,7 +9,7 @@ use std::path::Path;
 use windfall_ledger::PostgresOptions;
 use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
 
-/// What keeps orders and balances.
+/// The database that keeps orders and balances.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum LedgerAt {
@@ -20,7 +20,7 @@ pub enum LedgerAt {
     Postgres(PostgresAt),
 }
 
-/// Where the database is.
+/// The address of the database.
 #[derive(Debug, Clone, Deserialize)]
 #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "the driver alone reads it"))]
 #[serde(deny_unknown_fields)]

@@ -1,8 +1,8 @@
 //! The one place where drivers are opened: brokers, token store, ledger and live rules, embedded or on real servers.
 //!
 //! An options file of a role and a demo's command line both come down to the same four choices: [`BrokerAt`],
-//! [`TokensAt`], [`LedgerAt`], [`RulesAt`]. Each driver of a real server is a cargo feature of this binary; a binary that
-//! was built without one still reads the options that name it, and refuses them by [`Driver::check`].
+//! [`TokensAt`], [`LedgerAt`], [`RulesAt`]. Each driver of a real server is a cargo feature of this binary; a binary
+//! that was built without one still reads the options that name it, and refuses them by [`Driver::check`].
 
 mod brokers;
 mod ledger;
@@ -88,7 +88,7 @@ impl Driver {
         )
     }
 
-    /// What opening answers where [`Driver::check`] was not asked before.
+    /// The error of opening a driver for which [`Driver::check`] was not called before.
     #[cfg_attr(
         all(
             feature = "kafka",

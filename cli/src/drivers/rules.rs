@@ -15,7 +15,7 @@ use windfall_contract::Clock;
 #[cfg(not(feature = "etcd"))]
 type EtcdOptions = Absent;
 
-/// Where the live rules are.
+/// The place of the live rules.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum RulesAt {
@@ -31,15 +31,15 @@ pub enum RulesAt {
 /// Follows the live rules until it is closed.
 #[derive(Debug)]
 pub enum RulesFollower {
-    /// In a file.
+    /// A source that follows a file.
     File(FileSource),
-    /// In etcd.
+    /// A source that follows etcd.
     #[cfg(feature = "etcd")]
     Etcd(EtcdSource),
 }
 
 impl RulesFollower {
-    /// Ends the following.
+    /// Stops following.
     pub fn close(self) {
         match self {
             Self::File(source) => source.close(),
@@ -79,8 +79,8 @@ impl RulesAt {
         }
     }
 
-    /// Follows them; waits until there are some. `copy` keeps the last good document of etcd for a start without it, and
-    /// belongs to one process alone. Blocks.
+    /// Follows them; waits until there are some. `copy` keeps the last good document of etcd for a start without it,
+    /// and belongs to one process alone. Blocks.
     pub fn follow(
         &self,
         data: &Path,

@@ -16,7 +16,7 @@ use windfall_store::redis::{RedisOptions, RedisStore};
 #[cfg(not(feature = "redis"))]
 type RedisOptions = Absent;
 
-/// What keeps tokens.
+/// The store that keeps tokens.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum TokensAt {

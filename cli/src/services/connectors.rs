@@ -13,7 +13,7 @@ use windfall_reward_service::{ConnectorOptions, Payer, RewardOptions};
 pub struct Wired {
     /// Its name in the options.
     pub name: String,
-    /// What the reward service calls.
+    /// The connector that the reward service calls.
     pub connector: Arc<dyn Connector>,
     /// Reads its counters.
     pub snapshot: Arc<dyn Fn() -> Snapshot + Send + Sync>,
@@ -25,7 +25,7 @@ impl ServiceOptions {
         self.connectors.iter().map(|(name, at)| wire(name, at, clock)).collect()
     }
 
-    /// How the reward service is started: who pays what, and the guard around each downstream.
+    /// The options of the reward service: the payers, and the guard around each downstream.
     pub fn reward_options(&self) -> Result<RewardOptions> {
         let payer = |word: &str, key: &str| -> Result<Payer> {
             Ok(match word {

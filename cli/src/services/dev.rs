@@ -16,11 +16,11 @@ const CALLERS: [(&str, &str, bool, &str); 4] = [
     ("operator", r#"["operate"]"#, false, "archive, budgets, /metrics"),
 ];
 
-/// What its access file begins with.
+/// The beginning of its access file.
 const MARK: &str = "# Written by `windfall serve --dev`";
 
-/// Queues and limits for a laptop. They have no budgets, since nobody knows what is
-/// tried out, so [`prepare`] allows what no budget covers.
+/// Queues and limits for a laptop. They have no budgets, since it is not known what will be tried out, so [`prepare`]
+/// allows what no budget covers.
 pub const RULES: &str = r#"version = 1
 types = ["cash", "coupon", "coin", "badge", "gift"]
 
@@ -61,8 +61,8 @@ burst = 5000
 [end]
 "#;
 
-/// Makes what is missing, and keys for this start; prints them. What no budget covers is granted, unless the options say
-/// otherwise.
+/// Makes what is missing, and keys for this start; prints them. What no budget covers is granted, unless the options
+/// say otherwise.
 pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
     options.rewards.unbudgeted.get_or_insert(UnbudgetedAt::Allow);
     let keys = options.keys_path();

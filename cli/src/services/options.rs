@@ -1,4 +1,4 @@
-//! The options file of a role: what it runs on, who may call, what is served.
+//! The options file of a role: its backends, its callers and its services.
 
 use crate::drivers::{BrokerAt, Driver, LedgerAt, RulesAt, TokensAt};
 use crate::logging::TraceOptions;
@@ -15,8 +15,8 @@ use windfall_sdk::SdkOptions;
 use windfall_token_service::TokenOptions;
 use windfall_wallet::WalletOptions;
 
-/// What variables begin with that stand over the file. More than our name: an orchestrator makes variables of a
-/// service's name, and those are no options.
+/// The prefix of the variables that override the file. It is longer than the program's name: an orchestrator makes
+/// variables of a service's name, and those are no options.
 const ENVIRONMENT: &str = "WINDFALL_OPTION";
 
 /// Options of every role, in one file: a role reads what it needs, and all of a fleet may share the file.
@@ -27,15 +27,15 @@ pub struct ServiceOptions {
     pub data: PathBuf,
     /// The key ring. Default: `keys.toml` in `data`.
     pub keys: Option<PathBuf>,
-    /// Who may call. Default: `access.toml` in `data`.
+    /// The access file. Default: `access.toml` in `data`.
     pub access: Option<PathBuf>,
-    /// Where the live rules are.
+    /// The place of the live rules.
     pub rules: RulesAt,
     /// The brokers that the rules name.
     pub brokers: BTreeMap<String, BrokerAt>,
-    /// Where tokens are kept.
+    /// The token store.
     pub tokens: TokensAt,
-    /// Where orders and balances are kept.
+    /// The ledger.
     pub ledger: LedgerAt,
     /// The app that is served; callers of another one are refused. Each app has topics, a token store and a ledger of
     /// its own: those know users and order numbers, not apps. Default `windfall`.
@@ -44,40 +44,40 @@ pub struct ServiceOptions {
     pub sdk: SdkOptions,
     /// Topics that a consumer reads; none: all that the rules name.
     pub topics: Vec<String>,
-    /// How each topic is read.
+    /// The options of each consumer.
     pub consumer: windfall_consumer::Options,
-    /// Who pays.
+    /// The payers.
     pub rewards: RewardsAt,
     /// Grants that are done later.
     pub grant_async: GrantAsyncAt,
     /// Downstream systems by name.
     pub connectors: BTreeMap<String, ConnectorAt>,
-    /// How tokens are judged.
+    /// The options of the token verifier.
     pub token_service: TokenOptions,
-    /// How long wallets wait.
+    /// The time-outs of wallets.
     pub wallet: WalletOptions,
-    /// Where this process listens, and what it lets through.
+    /// The address of the server, and its limits.
     pub serve: ServeOptions,
-    /// Where traces go.
+    /// The export of traces.
     pub trace: TraceOptions,
     /// How long a stop may take, ms. 0 to 600,000; default 20,000.
     pub drain_ms: u64,
 }
 
-/// Who pays a bonus type, and withdrawals.
+/// The payers of bonus types, and of withdrawals.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardsAt {
     /// The apps whose events are granted; an event of another app is archived. None: the app that `tenant` names.
     pub apps: Vec<String>,
-    /// What becomes of a reward that no budget covers: `refuse` or `allow`. Default `refuse`; with `serve --dev` `allow`,
-    /// since its rules have no budgets.
+    /// What happens to a reward that no budget covers: `refuse` or `allow`. Default `refuse`; with `serve --dev`
+    /// `allow`, since its rules have no budgets.
     pub unbudgeted: Option<UnbudgetedAt>,
-    /// Of types that `pays` does not name: `ledger`, `nobody`, or a connector's name. Default `ledger`.
+    /// The payer of types that `pays` does not name: `ledger`, `nobody`, or a connector's name. Default `ledger`.
     pub default_pays: String,
-    /// By type.
+    /// The payer by type.
     pub pays: BTreeMap<String, String>,
-    /// Of withdrawals: `ledger` (paid with the booking), or a connector's name. Default `ledger`.
+    /// The payer of withdrawals: `ledger` (paid with the booking), or a connector's name. Default `ledger`.
     pub payout: String,
     /// Threads that write to the ledger, each on a connection of its own, 1 to 64. Default: what suits the ledger; 1 in
     /// a file, which has one writer, 3 on PostgreSQL.
@@ -99,7 +99,7 @@ impl RewardsAt {
     }
 }
 
-/// What becomes of a reward whose activity, scene and type no budget covers.
+/// What happens to a reward whose activity, scene and type no budget covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnbudgetedAt {
@@ -126,7 +126,7 @@ pub struct GrantAsyncAt {
     pub store: AckModeAt,
     /// Where `scenes` says nothing: whether a broker must have the event. Default `strong`.
     pub queue: AckModeAt,
-    /// Other scenes.
+    /// The acknowledgements of scenes that are not listed.
     pub scenes: Vec<SceneAt>,
     /// How long a weak order store is waited for, 1 to 60,000 ms. Default 200.
     pub weak_store_ms: u64,
@@ -135,13 +135,13 @@ pub struct GrantAsyncAt {
     pub again_after_ms: u64,
 }
 
-/// What a scene asks for.
+/// The acknowledgements that a scene asks for.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SceneAt {
     /// The campaign.
     pub activity: String,
-    /// The place in it.
+    /// The scene within the campaign.
     pub scene: String,
     /// Whether the budget must be reserved.
     #[serde(default)]
@@ -151,14 +151,14 @@ pub struct SceneAt {
     pub queue: AckModeAt,
 }
 
-/// Whether a part must answer.
+/// Whether the order store or the queue must answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AckModeAt {
-    /// It must.
+    /// It must answer.
     #[default]
     Strong,
-    /// It goes on without; the other one then holds the order.
+    /// The grant goes on without its answer; the other one then holds the order.
     Weak,
 }
 
@@ -166,18 +166,18 @@ pub enum AckModeAt {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectorAt {
-    /// How it is spoken to.
+    /// The protocol and its options.
     pub wire: Wire,
-    /// What is asked of it at a time, and for how long.
+    /// The limits and time-outs of calls to it.
     #[serde(default)]
     pub guard: GuardAt,
 }
 
-/// How a downstream system is spoken to.
+/// The protocol of a downstream system.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Wire {
-    /// Signed JSON.
+    /// Signed JSON over HTTP.
     Http(HttpOptions),
     /// `windfall.v1.Downstream`.
     Grpc(GrpcOptions),
@@ -187,15 +187,15 @@ pub enum Wire {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GuardAt {
-    /// Calls at once.
+    /// The number of calls at once.
     pub concurrency: usize,
-    /// A call without an answer after so long is unknown.
+    /// The time without an answer after which a call's outcome is unknown.
     pub timeout_ms: u64,
     /// The least wait that a time-out asks for.
     pub timeout_retry_ms: u64,
-    /// Unknown answers in a row that open the breaker.
+    /// The number of unknown outcomes in a row that opens the breaker.
     pub breaker_failures: u32,
-    /// An open breaker lets one call through after so long.
+    /// The time after which an open breaker lets one call through.
     pub breaker_open_ms: u64,
 }
 
@@ -225,7 +225,7 @@ impl From<AckModeAt> for AckMode {
 }
 
 impl GrantAsyncAt {
-    /// As the reward service takes them.
+    /// The options in the form of the reward service.
     pub fn later_options(&self) -> AsyncGrantOptions {
         let steps =
             |store: AckModeAt, queue: AckModeAt| SceneSteps { store: store.into(), queue: queue.into() };

@@ -26,13 +26,13 @@ use windfall_token::KeyRing;
 use windfall_token_service::TokenService;
 use windfall_wallet::WalletService;
 
-/// Between two attempts to read the live rules.
+/// The pause between two attempts to read the live rules.
 const RULES_AGAIN: Duration = Duration::from_secs(1);
 
-/// What taking the report of a process back may take.
+/// How long withdrawing a process's report may take.
 const REPORT_CLOSE: Duration = Duration::from_millis(500);
 
-/// A running role. It reads like the wiring that it has.
+/// A running role. It dereferences to its wiring.
 pub struct Parts {
     wiring: Wiring,
     /// The downstream systems, for their counters.
@@ -69,7 +69,7 @@ impl Parts {
         Ok(Self { wiring, connectors, polled, report })
     }
 
-    /// What is polled every few seconds.
+    /// The metrics that are polled every few seconds.
     pub const fn polled_metrics(&self) -> Option<&PolledMetrics> {
         Some(&self.polled)
     }
@@ -96,7 +96,7 @@ impl Parts {
         router
     }
 
-    /// Closes in the order of an event's way.
+    /// Closes the parts in the order of an event's path.
     pub async fn close(self, deadline: Duration) -> Result<()> {
         drop(self.polled);
         // An etcd that is away must not take the time that the process has.
@@ -142,7 +142,7 @@ impl ServiceOptions {
         })
     }
 
-    /// The live rules. Waits for them for as long as etcd is away and there is no copy, or as nobody has set them.
+    /// The live rules. Waits for them for as long as etcd is away and there is no copy, or as they are not set.
     pub async fn open_rules(&self, health: &Health, clock: &Clock) -> Result<(LiveRules, RulesFollower)> {
         let part = health.part("rules", Need::Strong);
         loop {
@@ -159,7 +159,7 @@ impl ServiceOptions {
         }
     }
 
-    /// What becomes of rewards that no budget covers; the log says so, since the first reward of a campaign whose budget
+    /// What happens to rewards that no budget covers; it is logged, since the first reward of a campaign whose budget
     /// was forgotten depends on it.
     fn unbudgeted(&self, rules: &Rules) -> Unbudgeted {
         let unbudgeted = self.rewards.unbudgeted.map_or(Unbudgeted::default(), Unbudgeted::from);

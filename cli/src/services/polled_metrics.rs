@@ -11,18 +11,18 @@ use windfall_contract::declare_metrics;
 use windfall_contract::metrics::Each;
 use windfall_reward_service::RewardHandle;
 
-/// Between two rounds.
+/// The pause between two rounds.
 const EVERY: Duration = Duration::from_secs(5);
-/// A broker that takes longer is left out of a round.
+/// The time without an answer after which a broker is left out of a round.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What is old has waited for so long.
+/// The age from which an order or a withdrawal counts as old.
 const OLD_MS: u64 = 60_000;
-/// Beyond that it is enough to know that there are many.
+/// The largest count; beyond it, it is enough to know that there are many.
 pub const COUNTED_MAX: u32 = 1_000;
 
 declare_metrics! {
-    /// What the last round found.
+    /// The results of the last round.
     #[derive(Debug, Default)]
     pub struct Found {
         gauge "windfall_queue_lag_records" ["topic"]
@@ -31,7 +31,7 @@ declare_metrics! {
             pub lag_records: BTreeMap<String, u64> = by_topic,
         }
         gauge "windfall_budget_left" ["activity"]["scene"]["type"] "What budgets have left, in the smallest unit" {
-            /// What budgets have left: activity, scene, type.
+            /// The remaining amounts of budgets, by activity, scene and type.
             pub budget_left: Vec<([String; 3], u64)> = by_budget,
         }
         gauge "windfall_reserved_orders" "Orders that have held budget for a minute; counted up to 1,000" {
@@ -89,7 +89,7 @@ impl PolledMetrics {
         Self { found, _task }
     }
 
-    /// Where the findings lie.
+    /// The shared results of the last round.
     pub fn found(&self) -> Arc<Mutex<Found>> {
         Arc::clone(&self.found)
     }

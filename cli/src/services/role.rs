@@ -16,12 +16,12 @@ pub enum Role {
     Consumer,
     /// Balances, flow and withdrawals.
     Wallet,
-    /// Takes rewards from those who cannot link the SDK.
+    /// Takes rewards from services that cannot link the SDK.
     SdkGateway,
 }
 
 impl Role {
-    /// As on the command line.
+    /// The role's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Serve => "serve",

@@ -21,7 +21,7 @@ use windfall_edge::{AccessSource, Health, Metrics, Parts as Served, Router};
 const RULES_AT_ONCE: Duration = Duration::from_secs(5);
 /// A process that is not ready so long after its start says why.
 const READY_AT_ONCE: Duration = Duration::from_secs(3);
-/// Between two looks at whether the process is ready.
+/// The pause between two checks whether the process is ready.
 const READY_LOOK: Duration = Duration::from_millis(20);
 
 /// Arguments of every role.

@@ -1,4 +1,4 @@
-//! Where the events of asynchronous grants wait: in a record in the queue of their route, acknowledged by a broker before
+//! Queues the events of asynchronous grants: in a record in the queue of their route, acknowledged by a broker before
 //! the caller is told, unless their scene says that the ledger's reservation is enough. And the task that writes those
 //! again whose record was lost.
 
@@ -22,11 +22,11 @@ use windfall_reward_service::{Again, AsyncGrants, EventQueue, NotQueued};
 
 /// How long a record is offered to its queue's topics.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Queues that hold more are behind.
+/// The lag above which queues count as behind.
 const LAG_MAX_RECORDS: u64 = 1_000;
 /// The least wait after a record that was not taken.
 const RETRY_MS: u64 = 200;
-/// Events and bytes of a record at most, as in the SDK.
+/// The number of events, and of bytes, in a record at most, as in the SDK.
 const PACK_EVENTS: usize = 256;
 const PACK_BYTES: usize = 64 << 10;
 
@@ -43,7 +43,7 @@ struct Pack {
     bonus_type: String,
     key: Vec<u8>,
     body: Vec<u8>,
-    /// The caller's numbers of its events.
+    /// The indices of its events in the caller's batch.
     at: Vec<usize>,
 }
 

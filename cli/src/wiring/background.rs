@@ -1,5 +1,5 @@
-//! Tasks that work beside the calls, and their owner: a task that panics is started again, and one that does nothing but
-//! panic ends the process.
+//! Tasks that work beside the calls, and their owner: a task that panics is started again, and one that does nothing
+//! but panic ends the process.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use windfall_edge::Health;
 
-/// Between a panic and the next start of its task; doubled with each panic in a row.
+/// The pause between a panic and the next start of its task, which doubles with each panic in a row.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A task that has worked for so long begins a new row of panics.
 const SOUND: Duration = Duration::from_secs(60);
-/// So many panics in a row end the process: another one may start where this one cannot go on.
+/// The number of panics in a row that ends the process: a new process may start where this one cannot go on.
 const PANICS_MAX: u32 = 8;
 
 /// The owner of a process's long-lived tasks. Cheap to clone; all clones are one.
@@ -36,7 +36,7 @@ struct Inner {
 }
 
 impl Tasks {
-    /// Without tasks; what ends the process is told to `health`.
+    /// A set without tasks; a failure that ends the process is reported to `health`.
     pub fn new(health: Health) -> Self {
         Self(Arc::new(Inner {
             health,

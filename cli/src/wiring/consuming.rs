@@ -26,26 +26,26 @@ use windfall_limiter::{Limit, Limiter, Now};
 use windfall_queue_virtual::Fanout;
 use windfall_reward_service::RewardHandle;
 
-/// Between two looks at what is left in topics that nobody writes to any more.
+/// The pause between two looks at what is left in draining topics.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// A broker that takes longer to say how far a group is counts as silent.
 const LAG_PATIENCE: Duration = Duration::from_secs(3);
-/// What a consumer has to leave a topic that is gone.
+/// How long a consumer may take to leave a topic that is gone.
 const LEAVE: Duration = Duration::from_secs(10);
 /// Records that no queue takes; beyond it they stay in the window.
 const SALVAGE_MAX_BYTES: u64 = 64 << 20;
 
-/// What consumers work with.
+/// The parts that consumers work with.
 pub struct Shared<'a> {
     /// Brokers by name.
     pub brokers: &'a Brokers,
     /// The live rules.
     pub rules: &'a LiveRules,
-    /// Where records go back to.
+    /// The sink that records are requeued to.
     pub fanout: &'a Arc<Fanout>,
-    /// Who grants.
+    /// The service that grants.
     pub rewards: &'a RewardHandle,
-    /// No topic is read before it opens.
+    /// The gate before whose opening no topic is read.
     pub budgets: &'a BudgetsGate,
     /// The process's clock.
     pub clock: &'a Clock,
@@ -63,7 +63,7 @@ pub struct Consuming {
     keeper: Background,
 }
 
-/// The consumers, and what a new one is made of.
+/// The consumers, and the parts of a new one.
 struct Fleet {
     parts: TopicParts,
     brokers: Brokers,
@@ -135,7 +135,7 @@ impl Consuming {
         move || fleet.lives.lock().clone()
     }
 
-    /// Says why no topic is read, where none is.
+    /// Why no topic is read, where none is.
     pub fn check(&self) -> impl Fn() -> Result<(), String> + Send + Sync + use<> {
         // The fleet holds the readiness that this becomes part of: one of them must not keep the other.
         let fleet = Arc::downgrade(&self.fleet);

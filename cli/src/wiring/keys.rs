@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_token::KeyRing;
 
-/// Between two looks at the file.
+/// The pause between two looks at the file.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// What was seen of a file last.
+/// The last state of a file that was seen.
 struct Seen {
     path: PathBuf,
-    /// Of the ring that was taken over.
+    /// The digest of the ring that was taken over.
     digest: Option<[u8; 32]>,
-    /// What was told of a file that could not be read, so that it is told once.
+    /// The logged reason why a file could not be read, so that it is logged once.
     told: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a process is given to run on.
+//! The parts that a process is given to run on.
 
 use super::background::Tasks;
 use crate::drivers::RulesFollower;
@@ -54,11 +54,11 @@ pub struct Options {
     pub sdk: SdkOptions,
     /// The directory of the SDK's spool.
     pub spool: PathBuf,
-    /// Who pays what.
+    /// The payers.
     pub rewards: RewardOptions,
-    /// How tokens are verified.
+    /// The options of the token verifier.
     pub token_service: TokenOptions,
-    /// How long wallets wait.
+    /// The time-outs of wallets.
     pub wallet: WalletOptions,
     /// Which parts must answer before an asynchronous grant does.
     pub async_grants: AsyncGrantOptions,

@@ -14,7 +14,7 @@ use windfall_contract::broker::Lag;
 use windfall_contract::rules::Rules;
 use windfall_queue_virtual::{Fanout, FanoutOptions};
 
-/// Between two attempts to take over the same rules.
+/// The pause between two attempts to take over the same rules.
 const RETRY: Duration = Duration::from_secs(1);
 /// A broker that takes longer to say how far a group is counts as silent.
 const LAG_PATIENCE: Duration = Duration::from_secs(3);
@@ -40,8 +40,8 @@ pub async fn lag(rules: &Rules, brokers: &Brokers) -> BTreeMap<String, Option<La
     found
 }
 
-/// Takes over new rules where no SDK does: queues, ratios and topics. Without it a process would go on writing to topics
-/// that nobody reads any more.
+/// Takes over new rules where no SDK does: queues, ratios and topics. Without it a process would go on writing to
+/// topics that nobody reads any more.
 pub fn follow(tasks: &Tasks, rules: &LiveRules, fanout: Arc<Fanout>) -> Background {
     let rules = rules.clone();
     tasks.spawn("queues", move || keep_applied(rules.clone(), Arc::clone(&fanout)))

@@ -13,11 +13,11 @@ use windfall_queue_virtual::{Fanout, TopicState, TopicStatus};
 use windfall_reward_service::{CallError, RewardHandle};
 use windfall_sdk::Sdk;
 
-/// Between two looks at a part.
+/// The pause between two looks at a part.
 const EVERY: Duration = Duration::from_secs(1);
 /// A ledger that has not answered for so long is missing: more than a frozen server's time limit.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(12);
-/// A token store that has not answered for so long is missing.
+/// The time without an answer after which a token store counts as missing.
 const TOKENS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Follows the ledger by a read that finds nothing.
@@ -123,7 +123,8 @@ pub fn outboxes(tasks: &Tasks, health: &Health, fanout: &Arc<Fanout>) -> Backgro
     })
 }
 
-/// Follows the threads of an SDK: one that does nothing but panic ends the process, whose next start takes over its spool.
+/// Follows the threads of an SDK: one that does nothing but panic ends the process, whose next start takes over its
+/// spool.
 pub fn sdk(tasks: &Tasks, sdk: &Sdk) -> Background {
     let (sdk, owner) = (sdk.clone(), tasks.clone());
     tasks.spawn("looks at the SDK", move || {

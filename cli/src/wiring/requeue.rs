@@ -23,7 +23,7 @@ pub struct RequeueToQueues {
 
 struct Shared {
     fanout: Arc<Fanout>,
-    /// Queues that took no record lately.
+    /// The queues that took no record lately.
     refusing: Mutex<BTreeSet<QueueId>>,
 }
 
@@ -176,7 +176,7 @@ mod tests {
             }
         }
 
-        /// What became of a record, and how long it took.
+        /// The outcome of a record, and how long it took.
         fn requeue(&self) -> (RequeueOutcome, Duration) {
             let (told, outcome) = mpsc::sync_channel(1);
             let record = RequeueRecord {

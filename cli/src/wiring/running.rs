@@ -1,4 +1,4 @@
-//! A running process: started from its parts, watched, and closed in the order of an event's way.
+//! A running process: started from its parts, watched, and closed in the order of an event's path.
 
 use super::async_grants::{self, AsyncGrantQueue};
 use super::background::{Background, Tasks};
@@ -30,7 +30,7 @@ use windfall_token::KeyRing;
 use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 use windfall_wallet::{Wallet, WalletParts};
 
-/// What runs in a process; what its [`Work`] does not need is missing.
+/// The running parts of a process; parts that its [`Work`] does not need are missing.
 pub struct Wiring {
     /// The live rules.
     pub rules: LiveRules,
@@ -40,7 +40,7 @@ pub struct Wiring {
     pub fanout: Option<Arc<Fanout>>,
     /// SDKs by the app that they send for.
     pub sdks: BTreeMap<String, Sdk>,
-    /// What an earlier process left in the SDK's spool.
+    /// The packs that an earlier process left in the SDK's spool.
     pub inherited: Inherited,
     /// The reward service.
     pub rewards: Option<RewardHandle>,
@@ -61,14 +61,14 @@ pub struct Wiring {
     rules_follower: RulesFollower,
 }
 
-/// What a closed process leaves to the next one.
+/// The work that a closed process leaves to the next one.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Closed {
     /// Packs that wait in the spool.
     pub packs_left: usize,
 }
 
-/// What the token store has at least to take the last tokens, also where the deadline is over.
+/// The least time that the token store has to take the last tokens, even if the deadline is over.
 const TOKENS_CLOSE: Duration = Duration::from_secs(2);
 
 impl Wiring {
@@ -259,8 +259,8 @@ impl Wiring {
         self.token_drop.as_ref().map_or((0, 0), TokenDrop::counts)
     }
 
-    /// Closes in the order of an event's way, within `deadline` in all: SDKs, consumers, queues, reward service, token
-    /// store, live rules.
+    /// Closes the parts in the order of an event's path, within `deadline` in all: SDKs, consumers, queues, reward
+    /// service, token store, live rules.
     pub async fn close(self, deadline: Duration) -> Result<Closed> {
         let began = Instant::now();
         let left = move || deadline.saturating_sub(began.elapsed());

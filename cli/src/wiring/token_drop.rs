@@ -28,13 +28,13 @@ impl TokenDrop {
         Arc::clone(&self.tokens) as _
     }
 
-    /// Hears of credits. Never waits for the store.
+    /// Notes credits. It never waits for the store.
     pub fn observer(&self) -> GrantObserver {
         let tokens = Arc::clone(&self.tokens);
         Arc::new(move |credited| tokens.credited(credited))
     }
 
-    /// Removed, and given up.
+    /// The number of tokens removed, and of those given up.
     pub fn counts(&self) -> (u64, u64) {
         let counts = self.tokens.counts();
         (counts.removed, counts.given_up)

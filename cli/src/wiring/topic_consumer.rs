@@ -1,5 +1,5 @@
-//! The consumer of one topic, as its process follows it: what it does is reported, and one that has failed for good ends
-//! the process.
+//! The consumer of one topic, as its process follows it: what it does is reported, and one that has failed for good
+//! ends the process.
 
 use super::background::{Background, Tasks};
 use anyhow::{Context, Result};
@@ -15,13 +15,13 @@ use windfall_contract::broker::{Broker, OpenError};
 use windfall_contract::rewards::Rewards;
 use windfall_edge::{Health, Need};
 
-/// What every consumer of the process is made of.
+/// The parts that every consumer of the process is made of.
 pub struct TopicParts {
     /// The consumer group.
     pub group: &'static str,
     /// The process's service that grants.
     pub rewards: Arc<dyn Rewards>,
-    /// The queues that records go back to.
+    /// The queues that records are requeued to.
     pub requeue_sink: Arc<dyn RequeueSink>,
     /// The spill log, where records wait when no queue takes them.
     pub spill_log: Arc<SpillLog>,

@@ -1,8 +1,9 @@
-//! The lives of topics: active while queues name them, draining while the rules have them read, gone when nothing is left.
+//! The lives of topics: active while queues name them, draining while the rules have them read, gone when nothing is
+//! left.
 //!
-//! Which topics there are stands in the rules, in one document of one version for the whole fleet, so that a process that
-//! starts reads the same ones as those that run. A process that saw a topic vanish from the rules reads it on by itself
-//! until it is empty, and says so.
+//! Which topics there are stands in the rules, in one document of one version for the whole fleet, so that a process
+//! that starts reads the same ones as those that run. A process that saw a topic vanish from the rules reads it on by
+//! itself until it is empty, and says so.
 
 use super::topic_consumer::TopicKey;
 use std::collections::BTreeMap;
@@ -10,18 +11,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 use windfall_contract::metrics::{Metric, MetricKind};
 
-/// A topic counts as empty when nothing was left in it for so long: longer than every process takes to follow the rules,
-/// and than a record is on its way from a sender that did not know them yet.
+/// A topic counts as empty when nothing was left in it for so long: longer than every process takes to follow the
+/// rules, and than a record is on its way from a sender that did not know them yet.
 pub const EMPTY_FOR: Duration = Duration::from_secs(120);
 
-/// What the rules say of a topic, and what is left in it.
+/// The state of a topic in the rules, and what is left in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopicLife {
     /// The rules write to it.
     Active,
-    /// Nobody writes to it any more.
+    /// No process writes to it any more.
     Old {
-        /// Whether the rules have it read.
+        /// Whether the rules have it drained.
         is_named: bool,
         /// Records that are left; `None` until its broker says so.
         left: Option<u64>,
@@ -94,7 +95,7 @@ impl TopicLives {
         self.0.keys()
     }
 
-    /// Topics that nobody writes to any more.
+    /// The draining topics.
     pub fn old(&self) -> impl Iterator<Item = &TopicKey> {
         self.0.iter().filter(|(_, life)| **life != TopicLife::Active).map(|(key, _)| key)
     }
@@ -142,7 +143,7 @@ impl TopicLives {
     }
 }
 
-/// What is exported of topics that nobody writes to any more.
+/// The metrics of draining topics.
 pub const METRICS: &[Metric<TopicLives>] = &[
     Metric {
         name: "windfall_draining_topic_records",

@@ -1,6 +1,6 @@
-//! What a process does, and what follows from it.
+//! The work of a process, and the parts that it needs.
 
-/// What a process does, of all that can be wired.
+/// The work of a process, of all that can be wired.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
     /// Sends rewards by an SDK of its own.

@@ -59,7 +59,7 @@ pub(super) fn check(
     }
 }
 
-/// What may be referred to.
+/// The names that may be referred to.
 pub(super) struct Known<'r> {
     pub(super) types: &'r [String],
     queues: &'r BTreeMap<String, Queue>,

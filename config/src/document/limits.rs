@@ -1,4 +1,4 @@
-//! Checks limits, budgets and pacing: how fast, how much, in what pieces.
+//! Checks limits, budgets and pacing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use crate::findings::{Findings, join};
 use crate::nearest::shortened;
 use crate::refusal::Fault;
 
-/// Stands in where a limit is faulty.
+/// The limit that takes the place of a faulty one.
 const SHUT: Limit = Limit { rate_per_s: 0, burst: 1 };
 
-/// All scenes, or all types, of a combined budget.
+/// The name of all scenes, or all types, in a combined budget.
 const ALL: &str = "*";
 
 pub(super) fn check_limits(limits: &Field<RawLimits>, known: &Known<'_>) -> Limits {

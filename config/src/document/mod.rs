@@ -1,4 +1,4 @@
-//! The rules document: TOML in, [`Rules`] out, and back.
+//! The rules document: reads TOML into [`Rules`], and writes it.
 
 mod check;
 mod limits;

@@ -1,4 +1,4 @@
-//! Checks `[[revoke]]`: tokens that count no more.
+//! Checks `[[revoke]]`: the revoked tokens.
 
 use std::collections::HashSet;
 

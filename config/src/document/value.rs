@@ -65,7 +65,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Needed<T> {
     }
 }
 
-/// What may stand in a key, for the one who has to mend it.
+/// The text that says which values a key may have, for whoever has to correct it.
 pub(super) trait Described {
     fn describe() -> String;
 }

@@ -8,21 +8,21 @@ use etcd_client::{
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Of an answer at most: a page of the history's documents.
+/// The bytes of an answer at most: a page of the history's documents.
 const ANSWER_MAX_BYTES: usize = 64 << 20;
 
-/// The connection; dropped, it closes.
+/// The connection, which closes when it is dropped.
 pub(super) struct Connection {
     client: Client,
     kv: KvClient,
     within: Duration,
 }
 
-/// The document as it lies there.
+/// The document as etcd has it.
 pub(super) struct Found {
-    /// Of the whole store.
+    /// The revision of the whole store.
     pub(super) revision: i64,
-    /// Of the document; 0 where there is none.
+    /// The revision of the document; 0 where there is none.
     pub(super) changed: i64,
     pub(super) document: Option<Vec<u8>>,
 }

@@ -1,9 +1,9 @@
 //! Live rules in etcd: one document for a fleet, applied within a second by every process.
 //!
-//! - [`EtcdSource`] follows the document: it reads and watches, and looks each second whether the watch still tells
-//!   the truth, so that a broken stream, a compaction, a frozen server or one that has lost its data is noticed.
+//! - [`EtcdSource`] follows the document: it reads and watches, and checks each second whether the watch is still
+//!   right, so that a broken stream, a compaction, a frozen server or one that has lost its data is noticed.
 //! - [`EtcdRulesStore`] changes it for an operator: document and history entry in one transaction, compared with what
-//!   was read, so that of two operators one is told of the other.
+//!   was read, so that one of two concurrent operators gets a conflict.
 //!
 //! Under [`EtcdOptions::prefix`] lie `current`, the document, and `changes/0000000000000007`, what made version 7:
 //! who, why, before, after. Under `status/` each process reports what it runs; etcd forgets that of a silent one.
@@ -48,13 +48,13 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where the rules lie in etcd.
+/// The place of the rules in etcd.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EtcdOptions {
     /// `http://host:port` or `host:port` of its members. 1 to 16; default `127.0.0.1:2379`. TLS is not in this build.
     pub endpoints: Vec<String>,
-    /// What the keys begin with; 1 to 512 bytes, default `/windfall/rules/`.
+    /// The prefix of the keys; 1 to 512 bytes, default `/windfall/rules/`.
     pub prefix: String,
     /// User and password, where etcd asks for them. The password is never shown.
     pub user: Option<(String, String)>,
@@ -174,17 +174,17 @@ impl EtcdOptions {
         format!("{}changes/", self.prefix)
     }
 
-    /// Where a process reports what it runs.
+    /// The key under which a process reports the version that it runs.
     fn status_key(&self, process: &str) -> String {
         format!("{}status/{}", self.prefix, file_name(process))
     }
 
-    /// Sorts as the version does.
+    /// The key of a change, which sorts like its version.
     fn change_key(&self, version: u64) -> String {
         format!("{}{version:016}", self.changes_prefix())
     }
 
-    /// The endpoints, as messages have them.
+    /// The endpoints, as messages name them.
     fn place(&self) -> String {
         self.endpoints.join(", ")
     }

@@ -16,13 +16,14 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use windfall_contract::rules::Rules;
 
-/// Between two tries to reach etcd; also the pause after a watch that ended in order.
+/// The pause between two tries to reach etcd, and after a watch that ended in order.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// How often the copy's time is set anew while etcd has the same document, ms. The time says how old the copy may be.
 const CONFIRM_EVERY_MS: u64 = 10_000;
 
-/// Owns the thread that follows the document. Dropped or closed, the thread ends and the rules stay as they are.
+/// Owns the thread that follows the document. When it is dropped or closed, the thread ends and the rules stay as they
+/// are.
 #[derive(Debug)]
 pub struct EtcdSource {
     stop: watch::Sender<bool>,
@@ -195,7 +196,7 @@ struct Follower<C> {
     key: String,
     applier: Applier,
     clock: C,
-    /// What was judged last, taken or not: judged once, however often it is read.
+    /// The document that was judged last, taken or not; it is judged once, however often it is read.
     seen: Option<Vec<u8>>,
     /// When it was last looked at; 0 before the first time.
     now_ms: u64,

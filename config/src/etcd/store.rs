@@ -1,4 +1,4 @@
-//! Changes the document in etcd with who and why, keeps every change, and rolls back.
+//! Changes the document in etcd with an actor and a reason, keeps every change, and rolls back.
 
 use super::connection::Connection;
 use super::{EtcdOptions, OpenEtcdError};
@@ -17,9 +17,9 @@ use std::thread;
 
 /// How long etcd keeps the report of a process that is silent.
 const REPORT_LEASE_S: i64 = 60;
-/// Processes whose reports are read at most.
+/// The number of processes whose reports are read at most.
 const REPORTS_MAX: i64 = 10_000;
-/// Entries of the history in one answer.
+/// The number of history entries in one answer.
 const PAGE: i64 = 16;
 
 /// The rules in etcd with their history. Connects for each call, which blocks; async code may call it where blocking
@@ -30,7 +30,8 @@ pub struct EtcdRulesStore {
     known_brokers: Option<Vec<String>>,
 }
 
-/// How a change lies there. etcd takes 1.5 MiB a transaction, so what is the same as in the last entry is left out.
+/// A change as etcd stores it. etcd takes 1.5 MiB per transaction, so what is the same as in the last entry is left
+/// out.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -44,7 +45,7 @@ struct Entry {
     after: String,
 }
 
-/// What a change begins with, of one revision.
+/// The state that a change begins with, of one revision.
 struct Base {
     document: Option<String>,
     /// The revision of the document; 0 where there is none.
@@ -54,7 +55,8 @@ struct Base {
 }
 
 impl EtcdRulesStore {
-    /// `known_brokers` are those of the static options, as in [`parse_rules`](crate::parse_rules). Does not connect yet.
+    /// `known_brokers` are those of the static options, as in [`parse_rules`](crate::parse_rules). Does not connect
+    /// yet.
     ///
     /// # Errors
     /// [`OpenEtcdError::Option`] alone.

@@ -1,7 +1,6 @@
 //! A slow external system in process, behind the connector contract: it limits its rate, takes its time, fails,
 //! and times out after having paid. For demos and tests; nothing here is real money.
-//!
-//! It keeps its own book, one line a payment, so that a check can see whether it ever paid twice. The book is
+//! It keeps a book of its own, one line per payment, so that a check can see whether it ever paid twice. The book is
 //! written before the answer and survives the death of the process (not that of the machine).
 
 use async_trait::async_trait;
@@ -20,19 +19,19 @@ use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 pub struct FakeOptions {
     /// The connector's name.
     pub name: String,
-    /// Payments a second; above it answers `Busy`. 0 is no limit. Default 2,000.
+    /// Payments per second; above it answers `Busy`. 0 is no limit. Default 2,000.
     pub rate_per_s: u64,
     /// Payments that may come at once. Default 200.
     pub burst: u32,
     /// How long an answer takes, in ms. Default 2.
     pub latency_ms: u64,
-    /// Of 1,000 calls, so many answer `Retry` and pay nothing. Default 0.
+    /// The number of calls in 1,000 that answer `Retry` and pay nothing. Default 0.
     pub retry_per_mille: u32,
-    /// Of 1,000 payments, so many are made and never answered. Default 0.
+    /// The number of payments in 1,000 that are made and never answered. Default 0.
     pub paid_then_timeout_per_mille: u32,
     /// How long a call that is never answered hangs, in ms. Default 10,000.
     pub hang_ms: u64,
-    /// Seed of its dice.
+    /// The seed of its random choices.
     pub seed: u64,
 }
 
@@ -56,11 +55,11 @@ impl Default for FakeOptions {
 pub struct FakePayment {
     /// The order number.
     pub trade_no: String,
-    /// Who was paid.
+    /// The user who was paid.
     pub user_id: i64,
     /// The bonus type.
     pub bonus_type: String,
-    /// How much.
+    /// The amount.
     pub amount: i64,
 }
 

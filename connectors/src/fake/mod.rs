@@ -38,7 +38,7 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// What it does to its answers. Default nothing.
     pub trouble: Option<Trouble>,
-    /// Of 1,000 answers, so many are troubled. Default 1,000.
+    /// The number of answers in 1,000 that are troubled. Default 1,000.
     pub trouble_per_mille: u32,
 }
 
@@ -64,13 +64,13 @@ pub struct ServerStats {
     pub http: u64,
     /// Calls over gRPC.
     pub grpc: u64,
-    /// Of both: refused for a signature or a key.
+    /// Requests and calls that were refused for a signature or a key.
     pub forbidden: u64,
     /// Answers that were troubled.
     pub troubled: u64,
 }
 
-/// A running server. Dropped, it ends at once; better say [`FakeServer::stop`].
+/// A running server. When it is dropped it ends at once; it is better to call [`FakeServer::stop`].
 pub struct FakeServer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -106,7 +106,7 @@ impl FakeServer {
         self.shared.set_trouble(trouble, per_mille);
     }
 
-    /// What it has seen.
+    /// The counters of the server.
     pub fn stats(&self) -> ServerStats {
         self.shared.stats()
     }

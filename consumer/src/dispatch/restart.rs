@@ -1,5 +1,5 @@
-//! What a loop that panicked leaves to the next one: its source, so that no other member of the group is given the
-//! records that made it panic, and every record that it had not finished.
+//! The state that a loop which panicked leaves to the next one: its source, so that no other member of the group is
+//! given the records that made it panic, and every record that it had not finished.
 
 use super::Dispatch;
 use crate::broker_link::{Source, Turned};
@@ -10,13 +10,13 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use windfall_contract::broker::{InRecord, Position};
 
-/// What a loop that panicked leaves behind.
+/// The state that a loop which panicked leaves behind.
 pub(crate) struct Remains {
     pub source: Source,
     pub carried: Carried,
 }
 
-/// What the next loop takes over beside the source.
+/// The state that the next loop takes over besides the source.
 pub(crate) struct Carried {
     /// The turn with the broker that was under way.
     turned: Option<Turned>,
@@ -33,7 +33,8 @@ impl Dispatch {
         self.drain.is_under_way()
     }
 
-    /// What this loop leaves after a panic. `None` where the source is lost or where it is in doubt what was in flight:
+    /// The state that this loop leaves after a panic. `None` where the source is lost, or where it is not certain what
+    /// was in flight:
     /// then the source is given up, and the broker delivers again what is not committed.
     pub async fn into_remains(mut self) -> Option<Remains> {
         if self.is_reassigning {
@@ -56,7 +57,7 @@ impl Dispatch {
         for record in in_flight.iter().chain(self.probation.records()) {
             known.entry(record.partition).or_default().insert(record.offset);
         }
-        // I3: what a window waits for must be in our hands, or the commit would pass it.
+        // I3: this process must hold every record that a window waits for, or the commit would pass it.
         let count = |partition: &u32| known.get(partition).map_or(0, |offsets| offsets.len() as u64);
         if standings.iter().any(|(partition, at)| at.unfinished > count(partition)) {
             return None;
@@ -81,7 +82,7 @@ impl Dispatch {
             self.flow.partitions.catch_up(*partition, standing.next);
         }
         self.is_reassigning = false;
-        // I5: what we own counts again with the first poll, which may be part of the turn.
+        // I5: owned partitions count again with the first poll, which may be part of the turn.
         self.is_frozen(now_ns);
         if let Some(turned) = turned {
             self.turned(turned);
@@ -112,7 +113,7 @@ impl Dispatch {
         self.probation.begin(suspects, group);
     }
 
-    /// Lets in records of an earlier loop, as far as there is room for them.
+    /// Takes in records of an earlier loop, as far as there is room for them.
     pub(super) fn let_in(&mut self, now_ns: u64) {
         if !self.probation.is_active() || self.drain.is_under_way() {
             return;

@@ -5,10 +5,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use windfall_proto::wire::{self, Malformed, Reader, Value};
 
-/// What a file begins with.
+/// The bytes that a file begins with.
 pub(super) const MAGIC: &[u8; 8] = b"WFSALV01";
 pub(super) const HEAD_BYTES: usize = 8;
-/// A frame is a record and a few names; no broker takes one that large.
+/// The largest body of a frame. A frame is a record and a few names; no broker takes a record that large.
 pub(super) const BODY_MAX_BYTES: u32 = 64 << 20;
 
 /// Names the route that a record takes back: its activity, scene and bonus type.
@@ -37,11 +37,11 @@ pub(super) struct Frame {
     pub record: RequeueRecord,
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub frames: Vec<Frame>,
-    /// Bytes that are no whole frame, each run of them once.
+    /// The runs of bytes that are no whole frame.
     pub damaged: Vec<Range<usize>>,
 }
 

@@ -6,7 +6,7 @@ use crate::requeue::RequeueRecord;
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
-/// What a spill log holds.
+/// The content of a spill log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inspection {
     /// The records, the oldest first. A broker may have stored some of them already: those are replayed again, which
@@ -18,7 +18,7 @@ pub struct Inspection {
     pub damaged_bytes: u64,
     /// Bytes that were set aside earlier, in `salvage.damaged`.
     pub set_aside_bytes: u64,
-    /// A process has the directory open.
+    /// Whether a process has the directory open.
     pub is_in_use: bool,
 }
 

@@ -1,6 +1,6 @@
-//! An adaptive binary range coder: a bit costs as little as the bits before it let expect.
+//! An adaptive binary range coder: the better the bits before predict a bit, the less it costs.
 
-/// What is expected after each value of the last eight bits: the probability of a 0, of 65,536.
+/// For each value of the last eight bits the probability, out of 65,536, that the next bit is 0.
 pub(super) struct Model {
     zero: [u16; 256],
     before: u8,
@@ -10,7 +10,7 @@ pub(super) struct Model {
 const RATE: u32 = 5;
 /// A range below this is widened by a byte.
 const NARROW: u32 = 1 << 24;
-/// What another bit and the end take at most.
+/// The bytes that another bit and the end of the code take at most.
 const RESERVE_BYTES: usize = 10;
 
 impl Default for Model {
@@ -24,7 +24,7 @@ impl Model {
         (range >> 16) * u32::from(self.zero[usize::from(self.before)])
     }
 
-    /// Learns from a bit.
+    /// Adapts the probability to a coded bit.
     fn saw(&mut self, bit: bool) {
         let zero = &mut self.zero[usize::from(self.before)];
         if bit {
@@ -41,7 +41,7 @@ pub(super) struct Encoder {
     bytes_max: usize,
     low: u64,
     range: u32,
-    /// A byte that a carry may still raise, and how many 255 stand behind it.
+    /// A byte that a carry may still raise, and how many bytes of 255 follow it.
     held: u8,
     held_more: usize,
 }

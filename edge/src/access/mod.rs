@@ -1,4 +1,4 @@
-//! Who may call: the access file, read and checked as a whole.
+//! The access file, which says who may call, read and checked as a whole.
 
 mod source;
 
@@ -15,12 +15,12 @@ use std::path::PathBuf;
 use toml::Spanned;
 use windfall_proto::order::check_name;
 
-/// Callers in one access file.
+/// The number of callers in one access file at most.
 pub const CALLERS_MAX: usize = 1_000;
-/// Keys or certificate names of one caller: two while one replaces the other, and room.
+/// The number of keys or certificate names of one caller at most: two while one replaces the other, and some room.
 const PROOFS_MAX: usize = 8;
 
-/// An access file, checked.
+/// A checked access file.
 ///
 /// ```
 /// let key = windfall_edge::mint_key()?;
@@ -44,15 +44,15 @@ pub struct Access {
 /// Why an access file was refused. It changes nothing then: the last good one stays (I6).
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// It is not TOML of the documented form, or says what cannot be. What stands in the file is not repeated.
+    /// The file is not TOML of the documented form, or contradicts itself. Its content is not repeated.
     #[error("line {line}: {what}")]
     Invalid {
         /// Line of the file, from 1.
@@ -156,7 +156,7 @@ impl Access {
         self.entries.iter().map(|entry| &entry.caller)
     }
 
-    /// Names the text that this was read from: the start of its SHA-256.
+    /// The name of the text that this was read from: the start of its SHA-256.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -165,7 +165,7 @@ impl Access {
         self.jwt.as_ref()
     }
 
-    /// The caller of a bearer key. Looks at every key, whichever fits.
+    /// The caller of a bearer key. It compares every key, even after one matches.
     pub(crate) fn by_key(&self, text: &str) -> Option<&Entry> {
         if !key::has_form(text) {
             return None;
@@ -197,7 +197,7 @@ impl fmt::Debug for Access {
     }
 }
 
-/// What may stand in a file once only.
+/// Names that may stand in a file only once.
 #[derive(Default)]
 struct Seen {
     names: HashSet<String>,

@@ -16,7 +16,7 @@ use windfall_contract::Clock;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Who may call, at this moment. Cheap to clone; the file is followed as long as a clone lives.
+/// The access rules in force. It is cheap to clone; the file is followed as long as a clone lives.
 #[derive(Clone)]
 pub struct AccessSource(Arc<Inner>);
 
@@ -25,7 +25,7 @@ struct Inner {
     follower: Option<AbortHandle>,
 }
 
-/// What callers and the follower share.
+/// The state that callers and the follower share.
 pub(crate) struct State {
     live: ArcSwap<Live>,
     clock: Clock,
@@ -34,13 +34,13 @@ pub(crate) struct State {
     fetches: Arc<Fetches>,
 }
 
-/// One version of the file with what was made of it.
+/// One version of the file with the access rules made from it.
 pub(crate) struct Live {
     pub(crate) access: Access,
     pub(crate) users: Option<Arc<Users>>,
 }
 
-/// What a look at the files found.
+/// The result of a look at the files.
 #[derive(Clone, PartialEq, Eq)]
 struct Texts {
     access: String,
@@ -48,8 +48,8 @@ struct Texts {
 }
 
 impl AccessSource {
-    /// Who may call for as long as this process runs: `serve --dev`, tests. Users' keys by file are read once; those
-    /// by address are fetched when the first user token comes.
+    /// Access rules that do not change while this process runs, for `serve --dev` and tests. Users' keys by file are
+    /// read once; those by address are fetched when the first user token comes.
     ///
     /// # Errors
     /// The users' keys cannot be read.
@@ -63,9 +63,9 @@ impl AccessSource {
         Ok(Self(Arc::new(Inner { state: State::new(live, clock, fetches), follower: None })))
     }
 
-    /// Reads the file, then looks at it, and at the file of the users' keys, every second. What does not validate
-    /// as a whole changes nothing, is logged and counted (I6). What validates is in force two looks after it was
-    /// written: a file that is still being written is not believed.
+    /// Reads the file, then looks at it, and at the file of the users' keys, every second. A version that does not
+    /// validate as a whole changes nothing, and is logged and counted (I6). A valid one is in force two looks after it
+    /// was written, since a file that is still being written is not used.
     ///
     /// Must be called within a tokio runtime; the follower is one task, which ends with the last clone.
     ///

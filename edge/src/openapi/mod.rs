@@ -1,5 +1,5 @@
-//! The HTTP transport's document, OpenAPI 3.1, made of the protobuf descriptors and of what is mounted: it cannot say
-//! anything else than what is served.
+//! The HTTP transport's document, OpenAPI 3.1, made of the protobuf descriptors and of what is mounted: it always
+//! matches what is served.
 
 mod schema;
 
@@ -15,10 +15,10 @@ use std::sync::Arc;
 /// The document cannot be made: the descriptors that were built in do not fit the services that were built in.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenApiError {
-    /// They are no descriptors.
+    /// The bytes are no descriptors.
     #[error("the built-in descriptors cannot be read: {0}")]
     Descriptors(#[from] prost::DecodeError),
-    /// They lack something.
+    /// The descriptors lack something.
     #[error("the built-in descriptors have no `{0}`")]
     Missing(String),
     /// The document is no JSON.
@@ -48,7 +48,7 @@ const ERRORS: [(u16, &str); 15] = [
     (504, "DEADLINE_EXCEEDED: no answer in time; whether the call took effect is not known; ask again."),
 ];
 
-/// What the document says beside the routes.
+/// The facts that the document states besides the routes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Served {
     pub(crate) body_bytes_max: usize,
@@ -119,7 +119,7 @@ fn operation(
     }))
 }
 
-/// What proves the service, and for users' own things, what proves the user.
+/// The security schemes: the proof of the calling service, and for calls about users, the proof of the user.
 fn security(role: Role, served: Served) -> Value {
     let services: &[&str] = if served.has_certificates { &["key", "certificate"] } else { &["key"] };
     let users: &[Option<&str>] =

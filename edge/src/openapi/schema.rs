@@ -24,7 +24,7 @@ pub(super) struct Method {
 struct Documented<'a, T> {
     item: &'a T,
     comment: String,
-    /// Of its fields or values, in order.
+    /// The comments of its fields or values, in order.
     members: Vec<String>,
 }
 
@@ -166,7 +166,7 @@ impl<'a> Schemas<'a> {
     }
 }
 
-/// Standard alphabet, padded, no stray bits at the end.
+/// A pattern of base64 in the standard alphabet, padded, without stray bits at the end.
 const BASE64: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
 
 /// A number, or the same as a string: both are read.
@@ -224,7 +224,7 @@ fn map_entry<'a>(of: &'a DescriptorProto, field: &FieldDescriptorProto) -> Optio
     })
 }
 
-/// As type references in descriptors have it: with a leading dot.
+/// A full name as type references in descriptors write it: with a leading dot.
 fn full_name(name: &str) -> String {
     format!(".{PACKAGE}.{name}")
 }

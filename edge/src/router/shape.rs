@@ -1,6 +1,7 @@
-//! What a body may become, judged before it becomes messages: `{},` is three bytes here and some 250 there (I9).
+//! Limits how many values a body may have, before it is parsed into messages: `{},` is three bytes in a body and some
+//! 250 in memory (I9).
 
-/// Values and fields of a body at most: 1,000 events with a dozen fields each have a quarter of it.
+/// The number of values and fields of a body at most: 1,000 events with a dozen fields each have a quarter of it.
 const PARTS_MAX: usize = 1 << 16;
 /// A gRPC message begins with a flag and its length.
 const GRPC_PREFIX_BYTES: usize = 5;
@@ -25,7 +26,7 @@ pub(super) enum BadShape {
     Malformed,
 }
 
-/// Counts the parts of JSON. What is no JSON is for its parser to say.
+/// Counts the parts of JSON. Text that is no JSON is left to the parser.
 pub(super) fn check_json(body: &[u8]) -> Result<(), BadShape> {
     let (mut parts, mut in_text, mut is_escaped) = (0_usize, false, false);
     for byte in body {
@@ -103,7 +104,7 @@ fn count_extension(content: &[u8]) -> usize {
     entries
 }
 
-/// What a field begins with.
+/// The beginning of a field: its number and wire type.
 struct Key<'a> {
     number: u64,
     wire_type: u64,
@@ -118,7 +119,7 @@ fn key(message: &[u8]) -> Option<Key<'_>> {
     is_key.then_some(Key { number, wire_type, rest })
 }
 
-/// What a length-delimited field holds, and what follows a field of this type. Each end of a group is a field.
+/// The content of a length-delimited field, and the bytes after a field of this type. Each end of a group is a field.
 fn value(wire_type: u64, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let none: &[u8] = &[];
     match wire_type {

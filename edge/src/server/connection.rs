@@ -1,4 +1,4 @@
-//! One connection: which protocol it speaks, how long it may take, and how it ends.
+//! One connection: its protocol, its time-outs, and its end.
 
 use super::tls::{self, Tls};
 use crate::authenticate::Peer;
@@ -23,19 +23,19 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How often a connection's times are looked at.
+/// How often a connection's times are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long a connection that was asked to leave may take to say goodbye.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
-/// What an HTTP/2 connection begins with.
+/// The bytes that an HTTP/2 connection begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes that one stream, and one connection, may send ahead of us.
+/// The bytes that one stream, and one connection, may send before they are read.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-/// Bytes of answers that wait for a slow reader, a stream.
+/// The bytes of answers that wait for a slow reader, per stream.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 
-/// What all connections of a server share.
+/// The state that all connections of a server share.
 pub(super) struct Shared {
     pub(super) pipeline: RequestPipeline,
     pub(super) tls: Option<Arc<Tls>>,
@@ -43,27 +43,27 @@ pub(super) struct Shared {
     pub(super) header_bytes_max: usize,
     pub(super) headers_max: usize,
     pub(super) streams_max: u32,
-    /// Take no more calls; end when those in flight are answered.
+    /// Tells connections to take no more calls, and to end when those in flight are answered.
     pub(super) leaving: CancellationToken,
-    /// End now.
+    /// Tells connections to end now.
     pub(super) cut: CancellationToken,
 }
 
-/// How long things may take.
+/// The time-outs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     pub(super) header: Duration,
     pub(super) idle: Duration,
-    /// A whole call, with its body in and its answer out.
+    /// The time-out of a whole call, with its body in and its answer out.
     pub(super) call: Duration,
 }
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// By itself, or by the peer.
+    /// It ended by itself, or the peer closed it.
     Closed,
-    /// The peer was too slow: which of the times it broke.
+    /// The peer was too slow; the text names the time-out.
     TooSlow(&'static str),
     /// TLS failed: no certificate, a wrong one, no TLS at all.
     Handshake,
@@ -210,7 +210,7 @@ struct Watch(Mutex<Calls>);
 
 struct Calls {
     next: u64,
-    /// By their numbers, so the first is the oldest.
+    /// The begin of each call, by its number, so the first is the oldest.
     begun: BTreeMap<u64, Instant>,
     quiet_since: Instant,
 }
@@ -221,7 +221,7 @@ enum Verdict {
     Cut(&'static str),
 }
 
-/// A call on a connection; over when dropped.
+/// A call on a connection; it ends when this is dropped.
 struct OnWatch {
     watch: Arc<Watch>,
     number: u64,

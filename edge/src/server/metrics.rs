@@ -1,4 +1,4 @@
-//! What the parts of a server count by themselves.
+//! Exports the counters of a server's parts.
 
 use super::tls::Tls;
 use crate::access::AccessSource;
@@ -49,7 +49,7 @@ const TLS: &[Metric<Tls>] = &[Metric {
     read: |tls, each| each(&[], tls.refused()),
 }];
 
-/// Exports them; without TLS there are no values for its metrics, and their description all the same.
+/// Exports the counters; without TLS its metrics are described all the same, and have no values.
 pub(super) fn export(metrics: &Metrics, access: &AccessSource, tls: Option<&Arc<Tls>>) {
     let (access, tls) = (access.clone(), tls.cloned());
     metrics.export(ACCESS, &[], move |each| each(&[], &access));

@@ -1,4 +1,4 @@
-//! One port, both transports: accepts, bounds, and stops in order.
+//! The server of both transports on one port: it accepts connections, bounds them, and stops in order.
 
 mod connection;
 mod metrics;
@@ -26,19 +26,19 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// After a failed accept (no file handles left, mostly): trying at once would burn a core.
+/// The pause after a failed accept (mostly because no file handles are left): trying at once would use up a processor.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// What a server needs beside its options.
+/// The parts that a server needs besides its options.
 #[derive(Debug, Clone)]
 pub struct Parts {
     /// The services.
     pub router: Router,
-    /// Who may call them.
+    /// The access rules.
     pub access: AccessSource,
-    /// Where calls are counted, and what `/metrics` shows.
+    /// The metrics that count calls, and that `/metrics` shows.
     pub metrics: Metrics,
-    /// What `/health/ready` and gRPC's health service say.
+    /// The health that `/health/ready` and gRPC's health service report.
     pub health: Health,
 }
 
@@ -56,21 +56,21 @@ pub struct Server {
 /// A server that could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Mend the option.
+    /// An option is out of its range: correct it.
     #[error(transparent)]
     Options(#[from] OutOfRange),
-    /// Mend the certificates.
+    /// TLS cannot be set up: correct the certificates.
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
-    /// The address is taken, or not ours.
+    /// The address is in use, or does not belong to this machine.
     #[error("cannot listen on {address}: {error}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// A fault in this build.
+    /// The OpenAPI document cannot be made, which is a fault in this build.
     #[error(transparent)]
     OpenApi(#[from] OpenApiError),
 }
@@ -78,7 +78,7 @@ pub enum ServeError {
 /// How a server stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped {
-    /// Connections that still had calls at the deadline, and were cut: their callers ask again.
+    /// The number of connections that still had calls at the deadline, and were cut: their callers ask again.
     pub connections_cut: usize,
 }
 
@@ -129,12 +129,12 @@ pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, Serve
 }
 
 impl Server {
-    /// Where it listens; the port, where the options said 0.
+    /// The address where it listens, with the real port where the options said 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Holds readiness back, or gives it free. See [`Health::ready`].
+    /// Holds readiness back, or releases it. See [`Health::ready`].
     pub fn ready(&self, is_ready: bool) {
         self.health.ready(is_ready);
     }
@@ -191,7 +191,7 @@ async fn accept(
                 continue;
             }
         };
-        // Closed at once: a full house must not look like a slow one.
+        // Closed at once: a full server must not look like a slow one.
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
             metrics.connection_cut("too_many");
             continue;

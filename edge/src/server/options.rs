@@ -1,4 +1,4 @@
-//! The numbers of a server, in one place, checked once.
+//! The options of a server, all in one place, and checked once.
 
 use crate::body::BodyLimits;
 use crate::pipeline::Limits;
@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a server listens on, and what it puts up with.
+/// A server's address, and its limits.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServeOptions {
@@ -16,30 +16,31 @@ pub struct ServeOptions {
     pub listen: SocketAddr,
     /// TLS 1.2 and 1.3. Default: none.
     pub tls: Option<TlsOptions>,
-    /// Bytes of a request's body. 1 KiB to 64 MiB, default 4 MiB.
+    /// The bytes of a request's body at most. 1 KiB to 64 MiB, default 4 MiB.
     pub body_bytes_max: usize,
-    /// Bytes of all request bodies in memory together. At least one body; default 256 MiB. What is parsed from them
-    /// is a few times that.
+    /// The bytes of all request bodies in memory together. At least one body; default 256 MiB. The messages that are
+    /// parsed from them take a few times that.
     pub bodies_bytes_max: usize,
-    /// Bytes of a request's headers and path. 4 KiB to 256 KiB, default 32 KiB.
+    /// The bytes of a request's headers and path at most. 4 KiB to 256 KiB, default 32 KiB.
     pub header_bytes_max: usize,
-    /// Headers of a request. 16 to 1,000, default 64.
+    /// The number of a request's headers at most. 16 to 1,000, default 64.
     pub headers_max: usize,
-    /// For the TLS handshake, for the headers of a request, and how long an HTTP/1 connection may be idle. 10 to
-    /// 300,000, default 15,000.
+    /// The time-out of the TLS handshake and of a request's headers, and how long an HTTP/1 connection may be idle. 10
+    /// to 300,000, default 15,000.
     pub header_timeout_ms: u64,
-    /// For a whole body. 10 to 300,000, default 10,000.
+    /// The time-out of a whole request body. 10 to 300,000, default 10,000.
     pub body_timeout_ms: u64,
-    /// For the service's answer; a gRPC caller's own deadline counts where it is sooner. 10 to 300,000, default
-    /// 30,000.
+    /// The time-out of the service's answer; a gRPC caller's own deadline counts where it is sooner. 10 to 300,000,
+    /// default 30,000.
     pub request_timeout_ms: u64,
     /// How long an HTTP/2 connection may be without a call. 1,000 to 3,600,000, default 300,000.
     pub idle_timeout_ms: u64,
-    /// Connections. Those beyond are closed at once. 1 to 1,000,000, default 4,096.
+    /// The number of connections. Those beyond are closed at once. 1 to 1,000,000, default 4,096.
     pub connections_max: usize,
-    /// Calls at once on one HTTP/2 connection. 1 to 10,000, default 256.
+    /// The number of calls at once on one HTTP/2 connection. 1 to 10,000, default 256.
     pub streams_max: u32,
-    /// Calls in flight over all connections. Those beyond get UNAVAILABLE at once. 1 to 1,000,000, default 2,048.
+    /// The number of calls in flight over all connections. Those beyond get UNAVAILABLE at once. 1 to 1,000,000,
+    /// default 2,048.
     pub calls_max: usize,
     /// Whether anyone may ask for health. Default: only this machine, and callers with a key.
     pub health_open: bool,
@@ -47,16 +48,16 @@ pub struct ServeOptions {
     pub stop_timeout_ms: u64,
 }
 
-/// Certificates, PEM. Looked at every 10 seconds: renewed ones are in force for new connections, unusable ones change
-/// nothing and are counted.
+/// The files of the certificates, PEM. They are checked every 10 seconds: renewed ones are in force for new
+/// connections, unusable ones change nothing and are counted.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsOptions {
-    /// The server's, with its chain.
+    /// The server's certificate, with its chain.
     pub cert_file: PathBuf,
     /// Its private key.
     pub key_file: PathBuf,
-    /// Authorities of our callers' certificates. Without it, callers have keys only.
+    /// The authorities of the callers' certificates. Without it, callers can only use keys.
     pub client_ca_file: Option<PathBuf>,
     /// Whether a connection without a client certificate is refused. Default: false, so that callers may have keys.
     #[serde(default)]

@@ -37,7 +37,7 @@ pub enum TlsError {
     NoAuthorities,
 }
 
-/// The certificates as they are now.
+/// The certificates in force.
 pub(super) struct Tls {
     options: TlsOptions,
     now: ArcSwap<Loaded>,
@@ -46,7 +46,7 @@ pub(super) struct Tls {
 
 struct Loaded {
     acceptor: TlsAcceptor,
-    /// Of the files that it was made of.
+    /// The digest of the files that it was made of.
     digest: Vec<u8>,
 }
 

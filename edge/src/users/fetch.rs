@@ -1,4 +1,4 @@
-//! One bounded GET: of the users' keys.
+//! One bounded GET request, for the users' keys.
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Uri, header};
@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// The whole exchange, from the look-up of the name to the last byte.
+/// The time-out of the whole exchange, from the look-up of the name to the last byte.
 const TIMEOUT: Duration = Duration::from_secs(3);
 const BODY_BYTES_MAX: usize = 256 << 10;
 
@@ -26,7 +26,7 @@ pub(crate) struct Fetcher {
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-/// Why nothing came back. The last keys stay.
+/// Why a fetch failed. The last keys stay in use.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     #[error("no answer within {} s", TIMEOUT.as_secs())]
@@ -43,7 +43,7 @@ pub(crate) enum FetchError {
     Body,
 }
 
-/// `https`, or `http` to this machine, with a host and nothing secret in it.
+/// Checks an address: it must be `https`, or `http` to this machine, with a host and nothing secret in it.
 pub(crate) fn check_url(url: &str) -> Result<Uri, &'static str> {
     let uri: Uri = url.parse().map_err(|_| "is no address; give https://host/path")?;
     let host = uri.host().filter(|host| !host.is_empty()).ok_or("has no host; give https://host/path")?;

@@ -5,10 +5,10 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind};
 use serde::Deserialize;
 
 const KEYS_MAX: usize = 64;
-/// 2,048 bits.
+/// The least length of an RSA modulus: 2,048 bits.
 const RSA_BYTES_MIN: usize = 256;
 
-/// Keys that can verify something. Others of the set are passed over.
+/// The keys of a set that can verify a signature. The set's other keys are ignored.
 pub(crate) struct KeySet(Vec<Key>);
 
 /// Why a set was refused.
@@ -24,7 +24,7 @@ pub(crate) enum KeySetError {
 
 struct Key {
     id: Option<String>,
-    /// What it may be used with is the key's property, never the token's choice.
+    /// The algorithms that the key may be used with: a property of the key, never the token's choice.
     algorithms: Vec<Algorithm>,
     public: DecodingKey,
 }

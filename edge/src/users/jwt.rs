@@ -1,7 +1,6 @@
 //! A signed JSON Web Token (RFC 7519, compact): taken apart and verified by `jsonwebtoken`, judged here.
-//!
-//! Ours are: the length, the list of algorithms, that there is no extension and no choice of keys, and the times, which
-//! the crate reads from the system's clock.
+//! This module checks the length, the list of algorithms, that there is no extension and no choice of keys, and the
+//! times, which the crate would read from the system's clock.
 
 use super::KeySet;
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -9,7 +8,7 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily, Validation};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Bytes of a token.
+/// The bytes of a token at most.
 const TOKEN_BYTES_MAX: usize = 8 << 10;
 /// The algorithms that have a public key.
 pub(crate) const ALGORITHMS: &str = "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA";
@@ -39,7 +38,7 @@ pub(crate) enum Refused {
     Unavailable,
 }
 
-/// What a token must say.
+/// The claims that a token must have.
 pub(crate) struct Expected<'a> {
     pub(crate) issuer: &'a str,
     pub(crate) audience: &'a str,
@@ -47,14 +46,14 @@ pub(crate) struct Expected<'a> {
     pub(crate) claim: &'a str,
 }
 
-/// A token whose signature has not been looked at.
+/// A token whose signature has not been checked.
 pub(crate) struct Token<'a> {
     text: &'a str,
     algorithm: Algorithm,
     key_id: Option<String>,
 }
 
-/// What a token with a good signature says.
+/// The claims of a token with a good signature.
 #[derive(Deserialize)]
 struct Claims {
     /// One text: the crate, which compares it, would also take one among several.

@@ -19,19 +19,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::Mutex;
 
-/// Keys by address are fetched again at this age.
+/// The age at which keys by address are fetched again.
 const REFRESH_S: u64 = 300;
-/// An unknown key makes us look again at most this often, whoever sends how many of them.
+/// The least time between two fetches for unknown keys, however many of them are sent.
 const UNKNOWN_KEY_S: u64 = 30;
 
-/// `[users.jwt]` of an access file: whose assertions about end users are believed.
+/// `[users.jwt]` of an access file: the issuer whose assertions about end users are accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JwtOptions {
     /// A file with a JSON Web Key Set, followed like the access file. Either this or `jwks_url`.
     pub jwks_file: Option<PathBuf>,
-    /// The address of one, `https` (or `http` to this machine). Fetched again every 5 minutes, and for an unknown key
-    /// at most every 30 seconds. Redirects are not followed.
+    /// The address of a key set, `https` (or `http` to this machine). It is fetched again every 5 minutes, and for an
+    /// unknown key at most every 30 seconds. Redirects are not followed.
     pub jwks_url: Option<String>,
     /// Certificates (PEM) that the address's server is checked against. Default: the system's.
     pub jwks_ca_file: Option<PathBuf>,
@@ -42,14 +42,13 @@ pub struct JwtOptions {
     /// RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA. Default: RS256, ES256, EdDSA.
     #[serde(default = "default_algorithms")]
     pub algorithms: Vec<String>,
-    /// How far the issuer's clock may differ; seconds, 0 to 300, default 30.
+    /// How many seconds the issuer's clock may differ, 0 to 300, default 30.
     #[serde(default = "default_leeway_s")]
     pub leeway_s: u64,
     /// The claim that holds the user's number, as a number or a decimal string. Default: `sub`.
     #[serde(default = "default_claim")]
     pub claim: String,
-    /// For how long keys by address are believed without an answer from there; seconds, 300 to 604,800, default
-    /// 86,400.
+    /// How many seconds keys by address are used without an answer from there, 300 to 604,800, default 86,400.
     #[serde(default = "default_stale_max_s")]
     pub stale_max_s: u64,
 }
@@ -104,7 +103,7 @@ const fn default_stale_max_s() -> u64 {
 }
 
 impl JwtOptions {
-    /// What is wrong with them, with the key and the remedy.
+    /// Checks the options; the error names the key, what is wrong and the remedy.
     pub(crate) fn check(&self) -> Result<(), String> {
         match (&self.jwks_file, &self.jwks_url) {
             (Some(_), None) => {}
@@ -144,14 +143,14 @@ impl JwtOptions {
 }
 
 impl Users {
-    /// With keys that stay.
+    /// Makes it with keys that stay.
     pub(crate) fn of_keys(options: JwtOptions, keys: KeySet) -> Self {
         let users = Self::new(options, None);
         users.keys.store(Some(Arc::new(Fetched { keys, at_s: u64::MAX })));
         users
     }
 
-    /// With keys that are fetched when they are first needed.
+    /// Makes it with keys that are fetched when they are first needed.
     pub(crate) fn of_url(options: JwtOptions, fetches: Arc<Fetches>) -> Result<Self, String> {
         let url = options.jwks_url.as_deref().unwrap_or_default();
         let url: Uri = fetch::check_url(url).map_err(str::to_owned)?;
@@ -170,7 +169,7 @@ impl Users {
         &self.options
     }
 
-    /// The user that a token asserts. An unavailable key set is `Unavailable`, never a way through.
+    /// The user that a token asserts. An unavailable key set gives `Unavailable`, never access.
     pub(crate) async fn user_of(&self, token: &str, now_s: u64) -> Result<i64, Refused> {
         let token = jwt::Token::parse(token, &self.algorithms)?;
         let known = self.fresh(now_s);
@@ -184,7 +183,7 @@ impl Users {
         match self.fresh(now_s) {
             None => Err(Refused::Unavailable),
             Some(known) => match self.judge(&token, &known.keys, now_s) {
-                // It may be a key that we could not fetch: nobody knows.
+                // It may be a key that could not be fetched: that is not known.
                 Err(Refused::UnknownKey) if !is_reached => Err(Refused::Unavailable),
                 judged => judged,
             },

@@ -13,7 +13,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes ring the provider of this process. What the process has chosen before stays.
+/// Makes ring the provider of this process, unless the process has chosen one before.
 pub(super) fn install() {
     if PROVIDER.install_default().is_err() {
         tracing::debug!("this process verifies users' tokens with a provider that was installed before");

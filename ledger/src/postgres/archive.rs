@@ -7,7 +7,7 @@ use crate::error::LedgerError;
 use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 
-/// Text for a person, which may come from anywhere; PostgreSQL holds no NUL.
+/// Free text, which may come from anywhere, without NUL characters, which PostgreSQL cannot store.
 fn plain(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }

@@ -1,4 +1,4 @@
-//! Names and budget keys as numbers, made by many writers at once.
+//! Names and budget keys as numbers, which many writers make at once.
 
 use super::session::Session;
 use crate::budget::Shards;
@@ -7,20 +7,21 @@ use crate::model::{BUDGET_MAX, Order};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio_postgres::Row;
 
-/// Budget keys kept in memory; when there are more, the cache starts anew.
+/// The number of budget keys in the cache at most; when there are more, the cache starts anew.
 const CACHE_MAX: usize = 65_536;
-/// Rows that count for a budget key without a budget: as many writers do not queue.
+/// The number of rows that count for a budget key without a budget, so that as many writers do not wait for each
+/// other.
 const UNBUDGETED_SHARDS: usize = 8;
 
-/// A budget key's parts, by name id. What a budget is for: an activity, a scene and a bonus type.
+/// A budget key, which is an activity, a scene and a bonus type, as name ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BudgetKey {
     pub id: i64,
     pub activity: i64,
     pub bonus_type: i64,
-    /// A budget was set for it. May be older than the truth where it says no.
+    /// Whether a budget was set for it. Where this is false it may be out of date.
     pub budgeted: bool,
-    /// Rows of its budget. May be older than the truth.
+    /// The number of rows of its budget, which may be out of date.
     pub shards: u64,
 }
 
@@ -37,7 +38,7 @@ fn key(triple: Triple<'_>, into: &mut String) {
     into.clear();
     for part in triple {
         into.push_str(part);
-        // PostgreSQL holds no text with it, so no two triples share a key.
+        // PostgreSQL cannot store a text with it, so no two triples share a key.
         into.push('\0');
     }
 }
@@ -48,7 +49,7 @@ impl BudgetKeys {
         self.known.clear();
     }
 
-    /// The number of rows and whether there is a budget, as just read.
+    /// Notes the number of rows, and whether there is a budget, as just read.
     pub fn learn(&mut self, id: i64, budgeted: bool, shards: u64) {
         for budget_key in self.known.values_mut().filter(|budget_key| budget_key.id == id) {
             budget_key.budgeted = budgeted;
@@ -56,7 +57,7 @@ impl BudgetKeys {
         }
     }
 
-    /// The budget key of each order. New ones are made, in this transaction.
+    /// The budget key of each order. Missing ones are made in this transaction.
     pub fn of_orders(
         &mut self,
         session: &Session,
@@ -141,8 +142,8 @@ impl BudgetKeys {
     }
 }
 
-/// Makes names, budget keys and their first shards where they are missing. All in the order of the names: two
-/// writers that make the same ones wait for each other in turn, and the second finds them made. It reads them
+/// Makes names, budget keys and their first shards where they are missing. All are made in the order of the names: of
+/// two writers that make the same ones, one waits for the other, and the second finds them made. It reads them
 /// with a later statement, whose snapshot is later than what it has waited for.
 fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerError> {
     let names: BTreeSet<&str> = triples.iter().flatten().copied().collect();
@@ -192,8 +193,9 @@ fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerE
     Ok(())
 }
 
-/// While a combined budget of an activity is made, no budget key of it is, and the other way round: it has to know all
-/// that it covers. A cap is one of the empty activity, which every maker of budget keys shares. Held to the transaction's end.
+/// Locks activities in shared mode until the transaction's end. While a combined budget of an activity is made, no
+/// budget key of that activity is, and the other way round: the combined budget has to know all keys that it covers. A
+/// cap belongs to the empty activity, which every maker of budget keys locks too.
 const SHARE: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended( \
     'windfall budgets ' || current_schema() || ' ' || w.name, 0)) FROM unnest($1::text[]) AS w(name)";
 const HOLD_ALONE: &str = "SELECT pg_advisory_xact_lock(hashtextextended( \
@@ -203,7 +205,7 @@ fn share(session: &Session, activities: &[&str]) -> Result<(), LedgerError> {
     session.query(SHARE, &[&activities]).map(drop)
 }
 
-/// For the one who makes combined budgets of these activities, which are sorted.
+/// Locks these activities, which are sorted, alone: for making their combined budgets.
 pub(crate) fn hold_alone(session: &Session, activities: &[&str]) -> Result<(), LedgerError> {
     if activities.is_empty() {
         return Ok(());

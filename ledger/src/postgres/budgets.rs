@@ -1,7 +1,6 @@
-//! Budgets of many writers (I4).
-//!
-//! A budget is split over rows, and each writer takes from the row that its connection picks, so that writers do
-//! not queue on one. The fast way is one conditional update; where it finds too little room, the careful way locks
+//! Budgets that many writers take from at once (I4).
+//! A budget is split over rows, and each writer takes from the row that its connection picks, so that writers do not
+//! wait for each other. The fast way is one conditional update; where it finds too little room, the careful way locks
 //! the budget as a whole, gathers room from all rows, and levels what is left over them. The table's CHECK sees
 //! every row whatever the code does.
 
@@ -13,8 +12,8 @@ use crate::model::{BUDGET_MAX, BudgetRaised, BudgetSet, Unbudgeted};
 use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::Reason;
 
-/// The room that orders ask for, by budget key: so that rows are locked in the order of their keys. The parts are in
-/// the caller's order: a short budget goes to those who came first.
+/// The room that orders ask for, by budget key, so that rows are locked in the order of their keys. The parts are in
+/// the caller's order: a short budget goes to the orders that came first.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
     budget_keys: BTreeMap<i64, (BudgetKey, Vec<Part>)>,
@@ -22,7 +21,7 @@ pub(crate) struct Demand {
 
 #[derive(Debug)]
 struct Part {
-    /// The caller's own number of it.
+    /// The caller's own number of the part.
     at: usize,
     amount: i64,
 }
@@ -53,7 +52,7 @@ impl Demand {
     }
 }
 
-/// Who got room, and why others did not, by the caller's numbers.
+/// The parts that got room, and why others did not, by the caller's numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     parts: BTreeSet<usize>,
@@ -62,7 +61,7 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Why a part got nothing; `None` where it did.
+    /// Why a part got no room; `None` where it got room.
     pub fn refused(&self, at: usize) -> Option<Reason> {
         if self.parts.contains(&at) {
             return None;
@@ -77,7 +76,7 @@ impl Taken {
     }
 }
 
-/// Takes room.
+/// Takes room for a demand.
 pub(crate) fn take(
     session: &Session,
     budget_keys: &mut BudgetKeys,
@@ -114,7 +113,7 @@ pub(crate) fn take(
     Ok(taken)
 }
 
-/// Those that are strict, or that a combined budget covers, as of now.
+/// The budget keys that are strict, or that a combined budget covers, as of now.
 fn careful(session: &Session, demand: &Demand) -> Result<BTreeSet<i64>, LedgerError> {
     let ids: Vec<i64> = demand.budget_keys.keys().copied().collect();
     let rows = session
@@ -123,12 +122,12 @@ fn careful(session: &Session, demand: &Demand) -> Result<BTreeSet<i64>, LedgerEr
 }
 
 /// Budgets that are locked as a whole: budget keys, then the combined budgets that cover them, each in the order of
-/// their numbers. Which cover them is read after the budget keys are locked: a combined budget that is made anew locks
-/// them first.
+/// their numbers. The covering budgets are read after the budget keys are locked: a new combined budget
+/// locks them first.
 struct Whole {
     shards: BTreeMap<i64, Shards>,
     covered_by: BTreeMap<i64, Vec<i64>>,
-    /// Those of them that are caps of a type.
+    /// The budgets among them that are caps of a type.
     caps: BTreeSet<i64>,
 }
 
@@ -213,8 +212,8 @@ impl Whole {
     }
 }
 
-/// Drops the demands on budget keys without a budget, and answers whose they were. That there is none may be old news: another connection may
-/// have set it meanwhile, and a refusal is final. So it is read again.
+/// Drops the demands on budget keys without a budget, and returns the parts that they belonged to. The cache may be out
+/// of date: another connection may have set a budget meanwhile, and a refusal is final. So it is read again.
 fn refuse_unbudgeted(
     session: &Session,
     budget_keys: &mut BudgetKeys,
@@ -252,7 +251,8 @@ fn refuse_unbudgeted(
     Ok(unbudgeted)
 }
 
-/// Takes each budget key's sum from this writer's own row, where it has that much room; answers which had.
+/// Takes each budget key's sum from this writer's own row, where it has that much room; returns the keys
+/// that had.
 ///
 /// READ COMMITTED suffices: a row that another transaction works on is waited for, and the condition is then
 /// checked again on its new version. Rows that are gone, since the budget was split anew, are not updated: the
@@ -276,8 +276,8 @@ fn take_whole(
     done.iter().map(|row| cell(row, 0)).collect()
 }
 
-/// The careful way: part by part, from all rows. False, and nothing is taken, where it turns out, with its lock held,
-/// that a combined budget covers it by now, or that it is strict.
+/// Takes part by part from all rows, the careful way. Returns false and takes nothing if it finds, with the lock held,
+/// that a combined budget covers the key by now, or that it is strict.
 fn take_each(
     session: &Session,
     budget_keys: &mut BudgetKeys,
@@ -286,7 +286,7 @@ fn take_each(
     what: Take,
     taken: &mut BTreeSet<usize>,
 ) -> Result<bool, LedgerError> {
-    // Where nothing is left, nobody needs to lock anything: one statement sees all rows at one moment, and at
+    // Where nothing is left, no lock is needed: one statement sees all rows at one moment, and at
     // that moment there was no room for any of the parts.
     let rows = session.query(
         "SELECT coalesce(sum(total - used - reserved), 0)::bigint FROM budget_shards WHERE program = $1",
@@ -371,7 +371,7 @@ fn own_row(session: &Session, shards: u64) -> i64 {
     i64::try_from(session.slot() % shards.max(1)).unwrap_or(0)
 }
 
-/// Turns reservations into use, or gives them back: first from this writer's own row, else from all.
+/// Turns reservations into use, or gives them back: first from this writer's own row, otherwise from all.
 pub(crate) fn settle(
     session: &Session,
     budget_keys: &mut BudgetKeys,
@@ -416,7 +416,7 @@ pub(crate) fn settle(
     all.write(session)
 }
 
-/// Sets one budget, under the budget key's lock: what was given out before counts.
+/// Sets one budget, under the budget key's lock; what was given out before counts.
 pub(crate) fn set(
     session: &Session,
     budget_keys: &mut BudgetKeys,
@@ -452,7 +452,7 @@ pub(crate) fn set(
     }))
 }
 
-/// Says anew of budget keys whether they are taken from with care.
+/// Marks budget keys again as taken from the careful way, or not.
 const MARK_CAREFUL: &str = "UPDATE budget_shards h SET careful = p.strict OR EXISTS ( \
         SELECT 1 FROM programs q, (SELECT id FROM names WHERE name = '') AS star \
         WHERE q.activity IN (p.activity, star.id) AND q.id <> p.id AND q.budgeted \
@@ -467,8 +467,9 @@ const LOCK_COVERED: &str = "SELECT p.id FROM programs p JOIN programs q ON q.id 
     AND (q.scene = star.id OR q.scene = p.scene) AND (q.asset = star.id OR q.asset = p.asset) \
     ORDER BY p.id FOR NO KEY UPDATE OF p";
 
-/// Lifts the caps of all types but these: they count nothing until they are set again, and what they covered is taken
-/// from without them. Who waits for one of its budget keys meanwhile reads what covers it afterwards.
+/// Lifts the caps of all types but these: they count nothing until they are set again, and the keys that they covered
+/// are taken from without them. A transaction that waits for one of these keys meanwhile reads what covers it
+/// afterwards.
 pub(crate) fn lift_caps(session: &Session, keep: &[&str]) -> Result<(), LedgerError> {
     let caps = session.query(
         "SELECT p.id FROM programs p JOIN names n ON n.id = p.asset \
@@ -495,8 +496,8 @@ pub(crate) fn lift_caps(session: &Session, keep: &[&str]) -> Result<(), LedgerEr
     Ok(())
 }
 
-/// A combined budget or a cap that is set for the first time: from now on every budget key that it covers is taken from with
-/// care. Answers what they have given out and hold; nothing where it was set before, and counts by itself.
+/// A combined budget or a cap that is set for the first time: from now on every budget key that it covers is taken from
+/// the careful way. Returns what these have given out and hold; `None` where it was set before and has counted itself.
 fn cover(session: &Session, combined: i64) -> Result<Option<(i64, i64)>, LedgerError> {
     let row = session.query("SELECT budgeted FROM programs WHERE id = $1", &[&combined])?;
     if row.first().map_or(Ok(false), |row| cell(row, 0))? {

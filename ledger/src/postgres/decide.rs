@@ -1,5 +1,5 @@
-//! Decisions: what becomes of orders, given what is stored and what their budgets hold. Every step is a few statements
-//! over the whole batch.
+//! Decides orders, given what is stored and what their budgets hold. Every step is a few statements over the whole
+//! batch.
 
 use super::budget_keys::BudgetKey;
 use super::budgets::{self, Demand};
@@ -32,7 +32,7 @@ impl PgTx<'_> {
         }
     }
 
-    /// Credits or reserves a batch; `payers`, one an order, where it is reserved for downstreams.
+    /// Credits or reserves a batch; `payers`, one per order, where it is reserved for downstreams.
     fn decide(
         &mut self,
         batch: &[Order<'_>],
@@ -79,7 +79,7 @@ impl PgTx<'_> {
                 },
             }
         }
-        // In the caller's order, so that a short budget goes to those who came first.
+        // In the caller's order, so that a short budget goes to the orders that came first.
         asking.sort_unstable_by_key(|one| one.at);
         let decided = self.grant(batch, payers, &asking, goal)?;
         for (one, status) in asking.iter().zip(&decided) {
@@ -96,9 +96,10 @@ impl PgTx<'_> {
         Ok(answers(batch, &budget_keys, &stored, &own))
     }
 
-    /// Orders whose event was awaited. It has come: they are credited from what is held for them (I1, I4); or their
-    /// type is a downstream's by now, which from now on may have paid. And orders that version 1 reserved for a
-    /// downstream it did not note: from now on no other is asked (I1). Answers which were credited.
+    /// Takes up orders whose awaited event has come: they are credited from what is held for them (I1, I4), or their
+    /// type belongs to a downstream by now, which from now on may have paid. Also takes up orders that version 1
+    /// reserved for a downstream that it did not note: from now on no other is asked (I1). Returns the orders that were
+    /// credited.
     fn take_up<'a>(
         &mut self,
         batch: &[Order<'a>],
@@ -110,7 +111,7 @@ impl PgTx<'_> {
         let mut names: Vec<&str> =
             stored.iter().filter(|(_, order)| goal.takes_up(order)).map(|(trade_no, _)| *trade_no).collect();
         names.sort_unstable();
-        // Nobody else may do so at the same time: locked, and read again.
+        // No other transaction may do so at the same time: the rows are locked and read again.
         stored.extend(orders::read(self.session, &names, true)?);
         let (mut changes, mut demand, mut kept) = (Changes::default(), Demand::default(), Vec::new());
         for (at, (order, budget_key)) in batch.iter().zip(budget_keys).enumerate() {
@@ -145,7 +146,7 @@ impl PgTx<'_> {
         Ok(kept)
     }
 
-    /// Takes the budget of those who ask, and stores what became of them: a status each.
+    /// Takes the budget for the orders that ask for it, and stores the status of each.
     fn grant(
         &mut self,
         batch: &[Order<'_>],
@@ -174,7 +175,7 @@ impl PgTx<'_> {
             let transfer = if status == Status::Credited { one.transfer } else { 0 };
             // New ones were inserted as if they got it.
             if one.old.is_some() || status != goal.status() {
-                // Who stands there was asked, or is about to be. One that gets nothing keeps whom it had.
+                // The stored payer was asked, or is about to be. An order that gets no budget keeps its payer.
                 let payer = match (status, one.old) {
                     (Status::Reserved, _) => payers.get(one.at).copied(),
                     (_, None) => Some(""),
@@ -245,13 +246,13 @@ impl PgTx<'_> {
     }
 }
 
-/// What is asked for orders that are new.
+/// What is done with new orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
     Credit,
-    /// For a downstream.
+    /// They are reserved for a downstream.
     Reserve,
-    /// For their event.
+    /// They are reserved for their event.
     Promise,
 }
 
@@ -270,7 +271,7 @@ impl Goal {
         }
     }
 
-    /// Whether an order that is stored like this becomes another's.
+    /// Whether an order with this stored state is taken up.
     fn takes_up(self, order: &Stored) -> bool {
         match self {
             Self::Credit => order.promised,
@@ -296,7 +297,8 @@ struct Asking {
     old: Option<Stored>,
 }
 
-/// One answer an order. `stored` says where each number stands now; those at `own` were decided by this very call.
+/// One answer for each order. `stored` has the present state of each number; those at `own` were decided by this very
+/// call.
 fn answers(
     batch: &[Order<'_>],
     budget_keys: &[BudgetKey],

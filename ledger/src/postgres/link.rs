@@ -14,17 +14,17 @@ use tokio_postgres::config::{Host, SslMode};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 
-/// Where a ledger lies and how it is reached.
+/// Where a ledger is and how it is reached.
 #[derive(Clone)]
 pub(crate) struct Address {
     pub config: Config,
     pub options: PostgresOptions,
-    /// How errors name it: no password in it.
+    /// The name of the place in errors, without a password.
     pub place: String,
     /// Whether the tables are those that this build writes, for all connections that were made from this address. Until
     /// then no connection is handed out.
     opened: Arc<AtomicBool>,
-    /// Whether it was told that the tables are not ours, or that the server refuses us.
+    /// Whether it was logged that the tables are no ledger of Windfall, or that the server refuses this client.
     told: Arc<AtomicBool>,
 }
 
@@ -80,7 +80,7 @@ impl Address {
         Ok(session)
     }
 
-    /// Says once what no waiting will mend.
+    /// Logs once an error that does not pass by itself.
     fn tell(&self, error: &OpenError) {
         if !error.may_pass() && !self.told.swap(true, AcqRel) {
             tracing::error!(%error, "the ledger cannot be opened as it is; nothing is granted until that is mended");
@@ -108,19 +108,19 @@ fn place(config: &Config, schema: &str) -> String {
     format!("PostgreSQL at {}, database {database}, schema {schema}, user {user}", hosts.join(","))
 }
 
-/// A connection, when it is there.
+/// A connection that may be missing.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub address: Address,
     session: RefCell<Option<Session>>,
     failures: Cell<u32>,
     failed_at: Cell<Option<Instant>>,
-    /// It reads one moment: a new connection would be another one.
+    /// Whether it reads one moment, which a new connection would change.
     snapshot: bool,
 }
 
 impl Link {
-    /// Without a session it connects when it is used first.
+    /// Makes a link. Without a session it connects when it is first used.
     pub fn new(address: Address, session: Option<Session>, snapshot: bool) -> Self {
         let session = RefCell::new(session);
         Self { address, session, failures: Cell::new(0), failed_at: Cell::new(None), snapshot }
@@ -142,7 +142,7 @@ impl Link {
         RefMut::filter_map(own, Option::as_mut).map_err(|_| lost("there is none"))
     }
 
-    /// The same for a writer, which holds it for a transaction. The second value: it is new.
+    /// The same for a writer, which holds it for a transaction. The second value says whether the connection is new.
     pub fn session_mut(&mut self) -> Result<(&mut Session, bool), LedgerError> {
         let mut own = self.session.take().filter(|session| !session.is_broken());
         let new = own.is_none();
@@ -152,7 +152,7 @@ impl Link {
         Ok((self.session.get_mut().insert(own.ok_or_else(|| lost("there is none"))?), new))
     }
 
-    /// The connection as it is, also if it is lost: that on which a transaction has begun, never a new one.
+    /// The connection on which a transaction has begun, even if it is lost; never a new one.
     pub fn held(&mut self) -> Result<&mut Session, LedgerError> {
         self.session.get_mut().as_mut().ok_or_else(|| lost("there is none"))
     }

@@ -12,12 +12,13 @@
 //!
 //! ## Locks
 //! Order numbers (or withdrawals), budget rows, then accounts, each in the order of their keys. Where two writers still
-//! meet head on, the server ends one of them; it is told [`LedgerError::Contended`](crate::LedgerError::Contended) and
+//! deadlock, the server ends one of them, which gets [`LedgerError::Contended`](crate::LedgerError::Contended) and
 //! repeats its transaction.
 //!
 //! ## What may be lost
 //! A connection that is lost before `COMMIT` was sent has stored nothing; after it, nobody knows
-//! ([`LedgerError::Unknown`](crate::LedgerError::Unknown)): the callers ask again, and what was credited says so (I1).
+//! ([`LedgerError::Unknown`](crate::LedgerError::Unknown)): the callers ask again, and an order that was credited
+//! answers so (I1).
 
 mod archive;
 mod budget_keys;

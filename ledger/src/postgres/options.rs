@@ -1,4 +1,4 @@
-//! How a ledger in PostgreSQL is opened.
+//! The options of a ledger in PostgreSQL.
 
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
@@ -13,18 +13,18 @@ pub struct PostgresOptions {
     /// The schema that holds the tables; made where it is missing. Letters, digits and `_`, at most 63. Default
     /// `windfall`.
     pub schema: String,
-    /// A connection that is not ready for use after so long has failed, 1 to 600,000 ms. Default 5,000.
+    /// The time after which a connection that is not ready for use has failed, 1 to 600,000 ms. Default 5,000.
     pub connect_timeout_ms: u64,
-    /// A statement that takes longer is given up by the server, 1 to 600,000 ms. Default 10,000. A server that
+    /// The time after which the server cancels a statement, 1 to 600,000 ms. Default 10,000. A server that
     /// has not answered a second later counts as gone.
     pub statement_timeout_ms: u64,
-    /// A statement waits at most so long for another transaction's rows, 1 to 600,000 ms. Default 5,000.
+    /// How long a statement waits for another transaction's rows at most, 1 to 600,000 ms. Default 5,000.
     pub lock_timeout_ms: u64,
-    /// The server ends a transaction of ours in which nothing happens for so long: it holds rows that others
-    /// need. 1 to 600,000 ms. Default 10,000.
+    /// The idle time after which the server ends a transaction of this client, because it holds rows that others need.
+    /// 1 to 600,000 ms. Default 10,000.
     pub idle_in_transaction_timeout_ms: u64,
-    /// Readers may compare and count everything: a statement of theirs, and a pause between two, may take so
-    /// long. 1 to 86,400,000 ms. Default 600,000.
+    /// The time that a reader's statement, and a pause between two, may take: readers may compare and count everything.
+    /// 1 to 86,400,000 ms. Default 600,000.
     pub read_timeout_ms: u64,
     /// The longest pause between two attempts to connect; the first is 50 ms, each next one twice as long. 50 to
     /// 60,000 ms. Default 1,000.
@@ -71,7 +71,7 @@ impl PostgresOptions {
         Ok(())
     }
 
-    /// After so long a server that was asked to do something is gone.
+    /// The time without an answer after which a server counts as gone.
     pub(crate) fn answer_timeout(&self) -> Duration {
         Duration::from_millis(self.statement_timeout_ms + 1_000)
     }

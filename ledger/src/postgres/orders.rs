@@ -1,4 +1,4 @@
-//! Order rows, a batch a statement.
+//! Order rows; each statement handles a whole batch.
 
 use super::budget_keys::{BudgetKey, cell, text};
 use super::session::Session;
@@ -8,15 +8,15 @@ use crate::model::{CREDITED, REJECTED, RESERVED, reason_code, status_of_columns}
 use std::collections::HashMap;
 use windfall_contract::accounts::Status;
 
-/// What a decision needs of a stored order.
+/// The state of a stored order that a decision needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub user_id: i64,
     pub amount: i64,
     pub status: Status,
-    /// Reserved for its event, which the ledger then pays.
+    /// Whether it is reserved for its event, with which the ledger pays it.
     pub promised: bool,
-    /// Reserved for a downstream that is known.
+    /// Whether it is reserved for a downstream that is known.
     pub has_payer: bool,
     pub created_ms: i64,
     /// The budget key that pays: its activity, scene and bonus type.
@@ -37,7 +37,7 @@ impl Stored {
     }
 }
 
-/// Status, reason and time of a decision, as columns.
+/// The status, reason and time of a decision, as columns.
 fn columns(status: Status, awaits: Awaits, took_ms: i64) -> (i16, i16, Option<i64>) {
     let small = |code: i64| i16::try_from(code).unwrap_or(i16::MAX);
     match status {
@@ -48,12 +48,12 @@ fn columns(status: Status, awaits: Awaits, took_ms: i64) -> (i16, i16, Option<i6
 }
 
 /// Inserts the orders at `firsts`, which are sorted by order number, as if all went well: `transfers` pay them.
-/// Answers which of them are new.
+/// Returns the new ones.
 ///
 /// READ COMMITTED suffices: the unique index decides. Where another transaction works on the same order, this
-/// statement waits for its end; if it commits, the order is not ours, and [`read`], a later statement with a later
-/// snapshot, finds it; if it rolls back, the order is ours. All writers insert in the order of the numbers, so
-/// two that share several wait for each other in one direction.
+/// statement waits for its end; if it commits, the order belongs to it, and [`read`], a later statement with a later
+/// snapshot, finds it; if it rolls back, this transaction inserts the order. All writers insert in the order of the
+/// numbers, so two that share several wait for each other in one direction.
 pub(crate) fn insert(
     session: &Session,
     batch: &[Order<'_>],
@@ -95,7 +95,7 @@ pub(crate) fn insert(
 
 /// Reads stored orders. `lock`: another transaction that would decide on them anew has to wait, in the order of
 /// the numbers, and what is read is the latest version. Without it they are as of now: enough to answer a repeat,
-/// since what is credited stays so, and every other answer was true at that moment.
+/// since a credited order stays credited, and every other answer was true at that moment.
 pub(crate) fn read<'a>(
     session: &Session,
     trade_nos: &[&'a str],
@@ -147,17 +147,18 @@ pub(crate) struct Changes<'a> {
     reasons: Vec<i16>,
     transfers: Vec<i64>,
     took_ms: Vec<Option<i64>>,
-    /// `None`: as it is.
+    /// The payers; `None` leaves a payer as it is.
     payers: Vec<Option<&'a str>>,
 }
 
 impl<'a> Changes<'a> {
-    /// `transfer` is the number of the one that paid it, 0 for none. `awaits` is of those that are reserved.
+    /// Adds an order. `transfer` is the number of the transfer that paid it, 0 for none. `awaits` counts for reserved
+    /// orders.
     pub fn push(&mut self, trade_no: &'a str, status: Status, awaits: Awaits, transfer: i64, took_ms: i64) {
         self.push_for(trade_no, status, awaits, transfer, took_ms, None);
     }
 
-    /// The same, of one that is reserved for this downstream from now on.
+    /// Adds an order that is reserved for this downstream from now on.
     pub fn push_for(
         &mut self,
         trade_no: &'a str,
@@ -176,7 +177,7 @@ impl<'a> Changes<'a> {
         self.payers.push(payer);
     }
 
-    /// Writes them. Each was inserted or locked by this transaction, so nobody is waited for here.
+    /// Writes the changes. Each order was inserted or locked by this transaction, so nothing is waited for here.
     pub fn write(self, session: &Session) -> Result<(), LedgerError> {
         if self.trade_nos.is_empty() {
             return Ok(());

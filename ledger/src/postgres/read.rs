@@ -1,4 +1,4 @@
-//! Reading what is stored.
+//! Reads what is stored.
 
 use super::budget_keys::{cell, text};
 use super::link::Link;
@@ -79,7 +79,7 @@ fn reserved(
 
 fn balances(session: &Session, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {
     let kind = i16::try_from(USER).unwrap_or(0);
-    // The key starts with kind and bonus type: one look-up a bonus type, of which there are few.
+    // The key starts with kind and bonus type: one look-up per bonus type, of which there are few.
     let rows = session.query(
         "SELECT n.name, a.balance FROM (SELECT DISTINCT asset FROM programs) p \
          JOIN accounts a ON a.kind = $1 AND a.asset = p.asset AND a.holder = $2 \
@@ -89,7 +89,7 @@ fn balances(session: &Session, user_id: i64) -> Result<Vec<(String, i64)>, Ledge
     rows.iter().map(|row| Ok((cell(row, 0)?, cell(row, 1)?))).collect()
 }
 
-/// Walks the chains of a user's accounts, at most `limit` steps each, and merges them from the newest on. A link of a
+/// Walks the chain of each of a user's accounts, at most `limit` steps, and merges them from the newest on. A link of a
 /// chain is a transfer, or a movement of a withdrawal: their numbers are of one sequence.
 fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
     let kind = i16::try_from(USER).unwrap_or(0);

@@ -1,11 +1,11 @@
-//! Tables, and how older ones become newer ones.
+//! The tables, and the migrations from older schemas.
 
 use super::link::Address;
 use super::session::{Session, open_error};
 use crate::error::{LedgerError, OpenError};
 
-/// Each is applied once, in order, in the transaction that records it. Never change one that was released: add
-/// the next, and its number to `KNOWN`.
+/// The migrations. Each is applied once, in order, in the transaction that records it. Never change one that was
+/// released: add the next one, and raise `KNOWN`.
 const MIGRATIONS: [(i64, &str); 3] = [(1, V1), (2, V2), (3, V3)];
 /// The version that this build writes.
 const KNOWN: i64 = 3;
@@ -93,9 +93,9 @@ CREATE TABLE replays (
 CREATE INDEX replays_archive_id ON replays (archive_id);
 "#;
 
-/// Withdrawals. The database itself sees to it that one is held once and ends once, and that no user's account goes
-/// below 0, whatever the code above it does. A movement's number is of the sequence of the transfers' numbers: it
-/// hangs on the account's chain like one.
+/// Withdrawals. The database itself ensures that a withdrawal is held once and ends once, and that no user's account
+/// goes below 0, whatever the code above it does. A movement's number is drawn from the sequence of the transfers'
+/// numbers: it stands in the account's chain like a transfer.
 const V2: &str = r#"
 CREATE TABLE withdrawals (
     user_id bigint NOT NULL,
@@ -126,7 +126,7 @@ ALTER TABLE accounts ADD CONSTRAINT accounts_not_below_0 CHECK (kind <> 0 OR bal
 /// Strict budgets, and combined ones: a program whose scene or asset has the empty name. `careful` rows are taken from
 /// with the budget locked as a whole: strict ones, and those that a combined one covers. It stands in the row itself,
 /// since the row is what a writer that knows an older state of things is told anew, when it has waited for it.
-/// Who was asked to pay an order. The version of the rules whose budgets are set: one row, or none yet.
+/// Also the payer of an order, and the version of the rules whose budgets are set: one row, or none yet.
 const V3: &str = r#"
 ALTER TABLE programs ADD COLUMN strict boolean NOT NULL DEFAULT false;
 ALTER TABLE budget_shards ADD COLUMN careful boolean NOT NULL DEFAULT false;
@@ -138,7 +138,7 @@ CREATE TABLE rules_version (
 );
 "#;
 
-/// Brings the schema up to date. Many processes may do so at once: one does, the others wait for it.
+/// Updates the schema. Many processes may call it at once: one does the work, the others wait for it.
 pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenError> {
     // No rights to make anything are needed where everything is there.
     if version(session, address)? == Some(KNOWN) {

@@ -1,4 +1,4 @@
-//! One connection: its I/O thread, its settings, its prepared statements, and what its errors mean.
+//! One connection: its I/O thread, its settings, its prepared statements, and the meaning of its errors.
 
 use super::options::PostgresOptions;
 use super::wait::wait;
@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
 
 /// The oldest server that is known to work: 13.
 const SERVER_VERSION_MIN: i32 = 130_000;
-/// A closing connection says goodbye for at most so long.
+/// How long a closing connection may take to say goodbye.
 const GOODBYE: Duration = Duration::from_millis(200);
 
 pub(crate) type Params<'p> = &'p [&'p (dyn ToSql + Sync)];
@@ -26,10 +26,10 @@ pub(crate) type Params<'p> = &'p [&'p (dyn ToSql + Sync)];
 pub(crate) struct Session {
     client: Client,
     statements: RefCell<HashMap<&'static str, Statement>>,
-    /// Tells this connection from others: picks its rows of what is spread over many.
+    /// A number by which this connection picks its rows where data is spread over several.
     slot: u64,
     timeout: Cell<Duration>,
-    /// It was lost, or nobody knows what it is doing: it is of no more use.
+    /// Whether the connection was lost or is in an unknown state, so that it cannot be used any more.
     broken: Cell<bool>,
     _io: Io,
 }
@@ -43,7 +43,8 @@ impl fmt::Debug for Session {
     }
 }
 
-/// The thread that reads and writes the socket. Dropped, it says goodbye and ends, whatever the server does.
+/// The thread that reads and writes the socket. When it is dropped, it says goodbye and ends, whatever the
+/// server does.
 #[derive(Debug)]
 struct Io {
     stop: Option<oneshot::Sender<()>>,
@@ -97,12 +98,12 @@ fn run_io(
             tracing::warn!(%error, "a PostgreSQL connection was lost");
         }
     });
-    // A name look-up may still hang in the system.
+    // A name look-up of the operating system may still hang.
     runtime.shutdown_background();
 }
 
 impl Session {
-    /// Connects. `place` is how errors name the server; `reads` are long and few.
+    /// Connects. `place` names the server in errors; a connection for `reads` has few and long statements.
     pub fn open(
         config: &Config,
         place: &str,
@@ -184,22 +185,22 @@ impl Session {
         self.slot
     }
 
-    /// It cannot be used any more: connect anew.
+    /// Whether it cannot be used any more, so that the caller must connect anew.
     pub fn is_broken(&self) -> bool {
         self.broken.get() || self.client.is_closed()
     }
 
-    /// Uses it no more.
+    /// Marks the connection as broken.
     pub fn give_up(&self) {
         self.broken.set(true);
     }
 
-    /// Waits so long for each answer from now on.
+    /// Sets how long each answer is waited for from now on.
     pub fn set_timeout(&self, timeout: Duration) {
         self.timeout.set(timeout);
     }
 
-    /// `Err(None)`: no answer in time.
+    /// Drives a request; `Err(None)` means that no answer came in time.
     fn raw<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Option<Error>> {
         match wait(self.timeout.get(), future) {
             Some(done) => done.map_err(Some),
@@ -242,8 +243,8 @@ impl Session {
         self.ask(self.client.query(sql, &[]))
     }
 
-    /// `BEGIN`, and with it a read, and numbers from a sequence where some are needed. Nothing that writes may be sent
-    /// before `BEGIN` is answered: if it failed, that would be a transaction of its own.
+    /// Sends `BEGIN`, and with it a read, and draws numbers from a sequence where some are needed. Nothing that writes
+    /// may be sent before `BEGIN` is answered: if it failed, that would be a transaction of its own.
     pub fn begin(
         &self,
         read: &'static str,
@@ -262,7 +263,7 @@ impl Session {
         self.ask(async { try_join3(begin, read, numbers).await.map(|((), read, numbers)| (read, numbers)) })
     }
 
-    /// One last statement and `COMMIT`, sent together. If the statement fails, `COMMIT` rolls back. Once they are
+    /// Sends one last statement and `COMMIT` together. If the statement fails, `COMMIT` rolls back. Once they are
     /// sent, an answer that does not come leaves open what happened.
     pub fn commit(&self, last: Option<(&'static str, Params<'_>)>) -> Result<(), LedgerError> {
         let last = match last {
@@ -297,7 +298,7 @@ impl Session {
         Ok(statement)
     }
 
-    /// What a failure means; `None` is an answer that did not come.
+    /// The meaning of a failure; `None` stands for an answer that did not come.
     fn failed(&self, error: Option<Error>) -> LedgerError {
         let Some(error) = error else {
             let timeout_ms = self.timeout.get().as_millis();
@@ -334,7 +335,7 @@ impl Session {
     }
 }
 
-/// What the server or the system said; the error's own text hides it.
+/// The message of the server or the system, which the error's own text hides.
 fn said(error: &Error) -> String {
     match error.as_db_error() {
         Some(db) => format!("{} ({})", db.message(), db.code().code()),

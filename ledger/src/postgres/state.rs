@@ -1,4 +1,4 @@
-//! What a transaction works on: its connection, the budget keys that it knows, the numbers of its transfers, and the
+//! The state of a transaction: its connection, the budget keys that it knows, the numbers of its transfers, and the
 //! transfers that are written with its commit. The steps stand in files of their own.
 
 use super::budget_keys::{BudgetKeys, cell};
@@ -8,14 +8,14 @@ use crate::error::LedgerError;
 use crate::model::Unbudgeted;
 use std::collections::BTreeMap;
 
-/// Numbers of transfers that a connection draws at once.
+/// The number of transfer numbers that a connection draws at once.
 const BLOCK: i64 = 4_096;
 const DRAW: &str = "SELECT nextval('transfer_blocks')";
 /// The newest version of the rules that was noted.
 const VERSION: &str = "SELECT version FROM rules_version";
 const DRAW_MORE: &str = "SELECT nextval('transfer_blocks') FROM generate_series(1, $1::bigint)";
 
-/// Numbers for transfers. A number is used at most once, whatever became of its transaction: after a commit
+/// Numbers for transfers. A number is used at most once, whatever the outcome of its transaction: after a commit
 /// whose answer was lost, nobody knows which ones are stored.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
@@ -62,7 +62,7 @@ pub(crate) struct PgTx<'l> {
     pub(super) budget_keys: &'l mut BudgetKeys,
     pub(super) numbers: &'l mut Numbers,
     pub(super) unbudgeted: Unbudgeted,
-    /// As it was when the transaction began; 0 for none.
+    /// The version of the rules when the transaction began; 0 for none.
     pub(super) rules_version: i64,
     pub(super) transfers: Transfers,
     /// The largest amount of one order, by type.
@@ -70,9 +70,8 @@ pub(crate) struct PgTx<'l> {
     pub(super) committed: bool,
 }
 
-/// Begins a transaction. Answers the newest version of the rules that was noted, 0 for none.
-///
-/// Neither that nor new numbers are worth a round trip of their own: they go with the first one.
+/// Begins a transaction. Returns the newest version of the rules that was noted, 0 for none.
+/// Neither that nor new numbers are worth a round trip of their own: they are sent with `BEGIN`.
 pub(crate) fn begin(session: &Session, numbers: &mut Numbers) -> Result<i64, LedgerError> {
     let is_low = numbers.left() < BLOCK / 4;
     let (version, drawn) = session.begin(VERSION, is_low.then_some(DRAW))?;
@@ -84,7 +83,7 @@ pub(crate) fn begin(session: &Session, numbers: &mut Numbers) -> Result<i64, Led
 }
 
 impl<'l> PgTx<'l> {
-    /// Of a transaction that has begun.
+    /// The state of a transaction that has begun.
     pub fn new(
         session: &'l Session,
         budget_keys: &'l mut BudgetKeys,

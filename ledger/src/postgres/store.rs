@@ -35,7 +35,7 @@ impl PgLedger {
     }
 }
 
-/// Opens a reader of one moment: that of its first read.
+/// Opens a reader that sees one moment: that of its first read.
 pub(crate) fn open_reader(
     url: &str,
     options: &PostgresOptions,

@@ -1,5 +1,5 @@
 //! Transfers and the balances that they move, gathered over a transaction and written just before its commit:
-//! accounts are then locked last, for as short as can be, and each once.
+//! accounts are then locked last, for as short a time as possible, and each once.
 
 use super::budget_keys::{BudgetKey, cell};
 use super::session::Session;
@@ -8,7 +8,7 @@ use crate::reconcile::{FUNDING, USER};
 use std::collections::BTreeMap;
 use tokio_postgres::types::ToSql;
 
-/// Rows of an activity's funding account: every credit moves it, so each writer has its own.
+/// The number of rows of an activity's funding account: every credit moves it, so each writer has a row of its own.
 const FUNDING_ROWS: u64 = 16;
 
 /// One credit.
@@ -28,7 +28,7 @@ struct Transfer {
 pub(crate) struct Transfers {
     transfers: Vec<Transfer>,
     funding: BTreeMap<(i64, i64), i64>,
-    /// By bonus type and kind.
+    /// Other accounts' movements by bonus type and kind.
     others: BTreeMap<(i64, i64), i64>,
 }
 
@@ -53,7 +53,7 @@ impl Rows {
 
 /// Adds to accounts, in the order of their keys, so that writers that share several wait in one direction. The
 /// row is locked before `accounts.balance` and `accounts.last` are read, in its latest version, so no other
-/// writer's change is overwritten; `before` is the end of the chain that the own transfers hang on.
+/// writer's change is overwritten; `before` is the end of the chain to which this transaction's transfers are added.
 const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance, last, before) \
     SELECT w.*, 0 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w \
     ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + excluded.balance, \
@@ -88,7 +88,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// Adds to an account that is no user's and no campaign's, of this kind and bonus type.
+    /// Adds to an account of this kind and bonus type that belongs to no user and no campaign.
     pub fn add_other(&mut self, kind: i64, bonus_type: i64, amount: i64) -> Result<(), LedgerError> {
         let sum = self.others.entry((bonus_type, kind)).or_default();
         *sum = sum.checked_add(amount).ok_or_else(overflow)?;
@@ -120,8 +120,7 @@ impl Transfers {
         session.commit(Some((TRANSFER, &params)))
     }
 
-    /// Writes accounts. Answers the transfers to write, in the order of their numbers: the index then grows at its
-    /// end.
+    /// Writes accounts. Returns the transfers to write, in the order of their numbers: the index then grows at its end.
     fn write(mut self, session: &Session) -> Result<Rows, LedgerError> {
         self.transfers.sort_unstable_by_key(|one| (one.bonus_type, one.user_id, one.id));
         let ends = self.add(session)?;
@@ -152,7 +151,8 @@ impl Transfers {
         })
     }
 
-    /// Moves every account once. Answers bonus type, user and the transfer before ours, in the order of the moves.
+    /// Moves every account once. Returns the bonus type, the user and the account's last transfer before this
+    /// transaction, in the order of the moves.
     fn add(&self, session: &Session) -> Result<Vec<(i64, i64, i64)>, LedgerError> {
         let small = |kind: i64| i16::try_from(kind).map_err(|_| overflow());
         let (mut kinds, mut bonus_types, mut holders) = (Vec::new(), Vec::new(), Vec::new());

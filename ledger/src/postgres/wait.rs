@@ -1,6 +1,5 @@
-//! Waiting for a future on a plain thread, for a bounded time.
-//!
-//! A runtime's `block_on` will not do: it has no deadline of its own on another thread, and it panics where the
+//! Waits for a future on a plain thread, for a bounded time.
+//! A runtime's `block_on` does not suit: it has no deadline of its own on another thread, and it panics where the
 //! caller happens to be inside a runtime.
 
 use std::pin::pin;
@@ -17,7 +16,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Drives `future` to its end, or answers `None` after `timeout`.
+/// Drives `future` to its end, or returns `None` after `timeout`.
 pub(crate) fn wait<T>(timeout: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

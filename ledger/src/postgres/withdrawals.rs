@@ -1,7 +1,7 @@
 //! Withdrawals: from a user's account to clearing, then to payout or back.
 //!
-//! READ COMMITTED suffices. The unique index on the id decides who holds a withdrawal; the users' accounts are then
-//! locked, in the order of their keys, and what a lock has waited for is what it reads; one that ends is locked by
+//! READ COMMITTED suffices. The unique index on the id decides which writer holds a withdrawal; the users' accounts are
+//! then locked, in the order of their keys, and what a lock has waited for is what it reads; one that ends is locked by
 //! its row. Clearing and payout accounts are written last, with the commit, each writer on rows of its own.
 
 use super::budget_keys::{cell, text};
@@ -36,7 +36,7 @@ const RECORD: &str = "INSERT INTO withdrawal_moves (id, withdrawal, kind, user_i
     SELECT * FROM unnest($1::bigint[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], \
     $7::bigint[], $8::bigint[])";
 
-/// One and the number of its bonus type.
+/// A stored withdrawal and the number of its bonus type.
 type Found = (StoredWithdrawal, i64);
 
 fn stored(row: &Row) -> Result<Found, LedgerError> {
@@ -57,7 +57,7 @@ fn stored(row: &Row) -> Result<Found, LedgerError> {
 }
 
 fn read(session: &Session, sql: &'static str, ids: &[&str]) -> Result<HashMap<String, Found>, LedgerError> {
-    // PostgreSQL holds no NUL, so no such id is stored.
+    // PostgreSQL cannot store NUL, so no such id is stored.
     let ids: Vec<&str> = ids.iter().copied().filter(|id| !id.contains('\0')).collect();
     let rows = session.query(sql, &[&ids])?;
     rows.iter()
@@ -72,7 +72,7 @@ pub(crate) fn one(session: &Session, id: &str) -> Result<Option<StoredWithdrawal
     Ok(read(session, READ, &[id])?.remove(id).map(|(stored, _)| stored))
 }
 
-/// Held ones, by id.
+/// Held withdrawals, by id.
 pub(crate) fn held(
     session: &Session,
     before_ms: i64,
@@ -83,9 +83,9 @@ pub(crate) fn held(
     rows.iter().map(|row| Ok(stored(row)?.0)).collect()
 }
 
-/// Accounts of users that this transaction has locked, and what it moves them by.
+/// The users' accounts that this transaction has locked, and the amounts that it moves them by.
 struct Accounts {
-    /// By bonus type and user: balance, last transfer.
+    /// The balance and the last transfer, by bonus type and user.
     accounts: BTreeMap<(i64, i64), (i64, i64)>,
     moved: BTreeSet<(i64, i64)>,
 }
@@ -106,7 +106,7 @@ impl Accounts {
         self.accounts.get(&key).map_or(0, |(balance, _)| *balance)
     }
 
-    /// Moves one by the transfer of this number. Answers the transfer before it.
+    /// Moves an account by the transfer of this number. Returns the transfer before it.
     fn add(&mut self, key: (i64, i64), amount: i64, transfer: i64) -> Result<i64, LedgerError> {
         let missing = || LedgerError::Damaged(format!("the account of user {} is missing", key.1));
         let (balance, last) = self.accounts.get_mut(&key).ok_or_else(missing)?;
@@ -117,7 +117,8 @@ impl Accounts {
         Ok(std::mem::replace(last, transfer))
     }
 
-    /// They are locked, so what was read is still so. The table's CHECK sees each of them never below 0.
+    /// Writes the accounts. They are locked, so what was read still holds. The table's CHECK keeps each of them from
+    /// going below 0.
     fn write(&self, session: &Session) -> Result<(), LedgerError> {
         if self.moved.is_empty() {
             return Ok(());
@@ -245,7 +246,7 @@ impl PgTx<'_> {
         Ok(outcomes)
     }
 
-    /// Numbers of the bonus types that are known.
+    /// The numbers of the bonus types that are known.
     fn bonus_types<'a>(&self, batch: &[Held<'a>]) -> Result<HashMap<&'a str, i64>, LedgerError> {
         let names: BTreeSet<&str> = batch.iter().map(|(asked, _)| asked.bonus_type.as_str()).collect();
         let names: Vec<&str> = names.into_iter().collect();
@@ -261,7 +262,7 @@ impl PgTx<'_> {
     }
 
     /// Inserts those that are new as held, in the order of their ids, so that two writers that share several wait
-    /// in one direction. Answers which are new. Those of bonus types that are not known are not tried.
+    /// in one direction. Returns the new ones. Withdrawals of unknown bonus types are not tried.
     fn insert_held(
         &self,
         batch: &[Held<'_>],

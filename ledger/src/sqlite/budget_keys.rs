@@ -1,12 +1,11 @@
 //! Names and budget keys as numbers: an order row holds one small integer in place of three strings.
-//!
-//! A budget key is what a budget is for: an activity, a scene and a bonus type.
+//! A budget key is what a budget is set for: an activity, a scene and a bonus type.
 
 use crate::error::LedgerError;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
 
-/// Budget keys kept in memory; when there are more, the cache starts anew.
+/// The number of budget keys in the cache at most; when there are more, the cache starts anew.
 const CACHE_MAX: usize = 65_536;
 
 /// A budget key's parts, by name id.
@@ -15,21 +14,21 @@ pub(crate) struct BudgetKey {
     pub id: i64,
     pub activity: i64,
     pub bonus_type: i64,
-    /// A budget was set for it.
+    /// Whether a budget was set for it.
     pub budgeted: bool,
-    /// Budget keys of the combined budgets that cover it; 0 for none.
+    /// The budget keys of the combined budgets that cover it; 0 for none.
     pub covered_by: [i64; 3],
     /// The budget key of its type's cap; 0 for none.
     pub cap: i64,
 }
 
 impl BudgetKey {
-    /// Every budget key that an order of this one takes from.
+    /// Every budget key that an order with this key takes from.
     pub fn all(&self) -> impl Iterator<Item = i64> + use<> {
         self.above().chain([self.id])
     }
 
-    /// Those of them that are not its own.
+    /// The budget keys that such an order takes from besides its own.
     pub fn above(&self) -> impl Iterator<Item = i64> + use<> {
         self.covered_by.into_iter().chain([self.cap]).filter(|id| *id != 0)
     }

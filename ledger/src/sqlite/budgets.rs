@@ -1,4 +1,4 @@
-//! Budget rows: loaded once a transaction and budget key, written once a shard.
+//! Budget rows: loaded once per transaction and budget key, and written once per shard.
 
 use super::state::SqliteTx;
 use crate::budget::{Shard, Shards};
@@ -58,7 +58,7 @@ impl SqliteTx<'_> {
         Ok(())
     }
 
-    /// What the budget keys that a combined budget covers have given out and hold.
+    /// The amounts that the budget keys under a combined budget have given out and hold.
     fn given_by(&mut self, combined: i64) -> Result<(i64, i64), LedgerError> {
         let covered = self
             .ledger
@@ -103,7 +103,7 @@ impl SqliteTx<'_> {
             .ok_or_else(|| LedgerError::Damaged(format!("budget key {budget_key} has no shards")))
     }
 
-    /// Writes every shard that changed: one statement a shard. The table's CHECK sees each row (I4).
+    /// Writes every shard that changed: one statement per shard. The table's CHECK guards each row (I4).
     pub(crate) fn write_shards(&mut self) -> Result<(), LedgerError> {
         let mut statement = self.ledger.db.prepare_cached(
             "INSERT INTO budget_shards (program, shard, total, used, reserved) VALUES (?1, ?2, ?3, ?4, ?5) \

@@ -1,4 +1,4 @@
-//! Decisions: what becomes of an order, given what is stored and what its budget holds.
+//! Decides an order, given what is stored and what its budget holds.
 
 use super::budget_keys::BudgetKey;
 use super::orders::{self, Row};
@@ -27,7 +27,7 @@ impl SqliteTx<'_> {
         }
         let mut transfers = Transfers::with_capacity(firsts.len());
         let mut outcomes = Vec::with_capacity(batch.len());
-        // In the caller's order, so that a short budget goes to those who came first.
+        // In the caller's order, so that a short budget goes to the orders that came first.
         for ((order, budget_key), plan) in batch.iter().zip(&budget_keys).zip(&plans) {
             outcomes.push(match plan {
                 Some((transfer, row)) => {
@@ -107,7 +107,7 @@ impl SqliteTx<'_> {
         Ok(OrderOutcome::Rejected(reason))
     }
 
-    /// The event of an order has come for which the budget is held: credits it from there (I1, I4).
+    /// Credits an order whose awaited event has come, from the budget that is held for it (I1, I4).
     fn keep_promise<'a>(
         &mut self,
         order: &Order<'a>,
@@ -143,7 +143,7 @@ impl SqliteTx<'_> {
         }
     }
 
-    /// Takes an order's room. Answers why there is none, `None` where it was taken.
+    /// Takes an order's room. Returns why there is none; `None` where it was taken.
     fn take(
         &mut self,
         order: &Order<'_>,
@@ -209,7 +209,7 @@ impl SqliteTx<'_> {
         let db = &self.ledger.db;
         match stored {
             None => {
-                // Who stands there was asked, or is about to be.
+                // The stored payer was asked, or is about to be.
                 let payer = if status == Status::Reserved { payer } else { "" };
                 orders::insert_open(db, order, budget_key.id, status, awaits, payer)?;
             }

@@ -7,16 +7,16 @@ use crate::model::{CREDITED, REJECTED, RESERVED, reason_code, status_of_columns}
 use rusqlite::{Connection, OptionalExtension, params};
 use windfall_contract::accounts::Status;
 
-/// What a decision needs of a stored order.
+/// The state of a stored order that a decision needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub user_id: i64,
     pub budget_key: i64,
     pub amount: i64,
     pub status: Status,
-    /// Reserved for its event, which the ledger then pays.
+    /// Whether it is reserved for its event, with which the ledger pays it.
     pub promised: bool,
-    /// Reserved for a downstream that is known.
+    /// Whether it is reserved for a downstream that is known.
     pub has_payer: bool,
     pub created_ms: i64,
     pub transfer: i64,
@@ -36,12 +36,12 @@ impl Row {
     }
 }
 
-/// Rows that one insert statement writes at most.
+/// The number of rows that one insert statement writes at most.
 const CHUNK: usize = 64;
 const COLUMNS: usize = 9;
 
-/// Inserts orders as credited, the n-th with transfer `first_transfer + n`. Answers `None` for each that is new
-/// and the stored row for each that was there (I1).
+/// Inserts orders as credited, the n-th with transfer `first_transfer + n`. Returns `None` for each that is
+/// new and the stored row for each that was there (I1).
 pub(crate) fn insert_credited(
     db: &Connection,
     batch: &[Order<'_>],
@@ -137,7 +137,7 @@ pub(crate) fn insert_open(
     Ok(())
 }
 
-/// Says anew what a reserved order waits for, and who is asked.
+/// Changes what a reserved order waits for, and its payer.
 pub(crate) fn set_awaits(
     db: &Connection,
     trade_no: &str,
@@ -149,8 +149,8 @@ pub(crate) fn set_awaits(
     Ok(())
 }
 
-/// Moves an order to another status; one that is reserved waits for its payer. `transfer` is the number of the one that
-/// paid it, 0 for none.
+/// Moves an order to another status; one that is reserved waits for its payer. `transfer` is the number of the transfer
+/// that paid it, 0 for none.
 pub(crate) fn set_status(
     db: &Connection,
     trade_no: &str,

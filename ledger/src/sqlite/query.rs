@@ -1,4 +1,4 @@
-//! Reading what is stored.
+//! Reads what is stored.
 
 use crate::error::LedgerError;
 use crate::model::status_of_columns;
@@ -21,7 +21,7 @@ pub(crate) fn balance(db: &Connection, user_id: i64, bonus_type: &str) -> Result
 
 /// A user's accounts: bonus type, balance, number of the last transfer.
 fn accounts(db: &Connection, user_id: i64) -> Result<Vec<(String, i64, i64)>, LedgerError> {
-    // The key starts with kind and bonus type: one look-up a bonus type, of which there are few.
+    // The key starts with kind and bonus type: one look-up per bonus type, of which there are few.
     let mut statement = db.prepare_cached(
         "SELECT n.name, a.balance, a.last FROM (SELECT DISTINCT asset FROM programs) p \
          JOIN accounts a ON a.kind = ?1 AND a.asset = p.asset AND a.holder = ?2 \
@@ -128,7 +128,7 @@ pub(crate) fn order(db: &Connection, trade_no: &str) -> Result<Option<StoredOrde
     }
 }
 
-/// The status as it stands in the index, so that the index serves.
+/// The status is written as it stands in the index, so that SQLite uses the index.
 const RESERVED: &str = "SELECT trade_no, reason FROM orders WHERE status = 0 AND created_ms < ?1 AND trade_no > ?2 \
     ORDER BY trade_no LIMIT ?3";
 

@@ -1,4 +1,4 @@
-//! Reading a file, for its writer and for readers on a connection of their own.
+//! Reads a ledger's file, for its writer and for readers on a connection of their own.
 
 use super::{archive, query, schema, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use windfall_contract::accounts::{FlowLine, StoredOrder};
 
-/// Opens a file for reading, at one moment: that of the first read.
+/// Opens a file for reading; all reads see one moment, that of the first read.
 pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
     let db = schema::open_reader(path)?;
     db.execute_batch("BEGIN").map_err(|error| OpenError::of_sql(path, &error))?;

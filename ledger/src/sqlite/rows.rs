@@ -1,4 +1,4 @@
-//! One insert statement for many rows: a statement's own cost is then shared.
+//! One insert statement for many rows, so that they share a statement's cost.
 
 use crate::error::LedgerError;
 use rusqlite::{Connection, Statement};
@@ -21,7 +21,7 @@ impl Binder<'_, '_> {
     }
 }
 
-/// Runs `head` + `rows` groups of `columns` parameters + `tail`, and answers how many rows were inserted.
+/// Runs `head` + `rows` groups of `columns` parameters + `tail`, and returns how many rows were inserted.
 pub(crate) fn insert_rows(
     db: &Connection,
     head: &str,

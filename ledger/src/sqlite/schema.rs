@@ -1,4 +1,4 @@
-//! Tables, pragmas, the version, and the writer's lock.
+//! The tables, the pragmas, the schema's version, and the writer's lock.
 
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 /// The schema's version, in `user_version`.
 pub(crate) const VERSION: i64 = 3;
-/// "Wfal", in `application_id`: tells a ledger from another SQLite file.
+/// "Wfal" in `application_id`, by which a ledger differs from another SQLite file.
 const APPLICATION_ID: i64 = 0x5766_616c;
 /// A batch touches most pages of `accounts`: fewer, larger ones cost less to find and to write. Measured by
-/// `examples/grant.rs` at batches of 8,192: 4 KiB 3.8 µs an order, 8 KiB 3.3, 16 KiB 3.3.
+/// `examples/grant.rs` at batches of 8,192: 4 KiB 3.8 µs per order, 8 KiB 3.3, 16 KiB 3.3.
 const PAGE_BYTES: u64 = 8192;
 
 /// `orders.transfer` is the number of the transfer that paid it, 0 for none. `transfers.prev` is the transfer
@@ -90,12 +90,12 @@ CREATE TABLE replays (
 ) STRICT;
 ";
 
-/// What stands at `BUDGET_CHECK` in the tables above.
+/// The text that replaces `BUDGET_CHECK` in the tables above.
 const BUDGET_CHECK: &str = ", CHECK (used + reserved <= total)";
 
-/// Withdrawals. The database itself sees to it that one is held once and ends once, and that no user's account goes
-/// below 0, whatever the code above it does. A movement's number is of the row of the transfers' numbers: it hangs
-/// on the account's chain like one.
+/// Withdrawals. The database itself ensures that a withdrawal is held once and ends once, and that no user's account
+/// goes below 0, whatever the code above it does. A movement's number is drawn from the row of the transfers' numbers:
+/// it stands in the account's chain like a transfer.
 const V2: &str = "
 CREATE TABLE withdrawals (
     id TEXT NOT NULL PRIMARY KEY,
@@ -134,8 +134,8 @@ DROP TABLE accounts;
 ALTER TABLE accounts_2 RENAME TO accounts;
 ";
 
-/// Strict budgets, and combined ones: a program whose scene or asset has the empty name. Who was asked to pay an
-/// order. The version of the rules whose budgets are set: one row, or none yet.
+/// Strict budgets, and combined ones: a program whose scene or asset has the empty name. Also the payer of an
+/// order, and the version of the rules whose budgets are set: one row, or none yet.
 const V3: &str = "
 ALTER TABLE programs ADD COLUMN strict INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE orders ADD COLUMN payer TEXT NOT NULL DEFAULT '';
@@ -146,10 +146,10 @@ CREATE TABLE rules_version (
 ) STRICT;
 ";
 
-/// What brings a file of a version to the next one, in order. Never change one that was released.
+/// The migrations from each version to the next, in order. Never change one that was released.
 const MIGRATIONS: [&str; 3] = [V1, V2, V3];
 
-/// How a ledger in a file is opened.
+/// Options of a ledger in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerOptions {
     /// What happens to orders of an activity, scene and type for which no budget was set. Default: they
@@ -159,7 +159,7 @@ pub struct LedgerOptions {
     pub busy_timeout_ms: u64,
     /// Page cache, 1 to 1,024 MiB. Default 32.
     pub cache_mib: u32,
-    /// The write-ahead log is copied into the file when it has grown to so much, 1 to 4,096 MiB. Default 64:
+    /// The size at which the write-ahead log is copied into the file, 1 to 4,096 MiB. Default 64:
     /// a page that many transactions touch is then written back once.
     pub checkpoint_mib: u32,
     /// The file refuses to grow beyond this; `None` leaves it to the disk.
@@ -178,7 +178,7 @@ impl Default for LedgerOptions {
     }
 }
 
-/// Held while the ledger is open; the system lets go of it when the process dies.
+/// The writer's lock, which is held while the ledger is open; the system releases it when the process dies.
 #[derive(Debug)]
 pub(crate) struct WriterLock {
     _file: File,
@@ -241,7 +241,7 @@ pub(crate) fn open_writer(
     Ok((db, lock))
 }
 
-/// Brings the file from this version, 0 where it is empty, to ours: all of it, or nothing.
+/// Migrates the file from version `found`, 0 where it is empty, to the newest one: completely or not at all.
 fn migrate(db: &Connection, found: i64) -> Result<(), rusqlite::Error> {
     // I4 is checked by the database as well, whatever the code above it does.
     #[cfg(feature = "sabotage")]

@@ -1,4 +1,4 @@
-//! What a transaction on the file works on: the connection, the budget keys that it knows, and what it has changed so
+//! The state of a transaction on the file: the connection, the budget keys that it knows, and what it has changed so
 //! far. The steps stand in files of their own, the order in which they run in `tx`.
 
 use super::budget_keys::BudgetKeys;
@@ -8,7 +8,7 @@ use crate::model::Unbudgeted;
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
-/// A connection that writes, with what it knows by heart.
+/// A connection that writes, with its cache of budget keys.
 #[derive(Debug)]
 pub(crate) struct Connected {
     pub(super) db: Connection,

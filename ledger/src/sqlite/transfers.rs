@@ -37,7 +37,7 @@ impl<'a> Transfers<'a> {
         Self { transfers: Vec::with_capacity(count), funding: BTreeMap::new() }
     }
 
-    /// Adds a credit. Transfer numbers grow from call to call or the rows are inserted out of order.
+    /// Adds a credit. Transfer numbers must grow from call to call; otherwise the rows are inserted out of order.
     pub fn push(
         &mut self,
         id: i64,

@@ -9,7 +9,7 @@ use crate::withdrawal::{End, HOLD, Held, HoldOutcome, StoredWithdrawal, Withdraw
 use rusqlite::{Connection, OptionalExtension, params};
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
-/// Reads one, and the number of its bonus type.
+/// Reads a withdrawal, and the number of its bonus type.
 fn find(db: &Connection, id: &str) -> Result<Option<(StoredWithdrawal, i64)>, LedgerError> {
     let read = db
         .prepare_cached(
@@ -46,14 +46,14 @@ pub(crate) fn one(db: &Connection, id: &str) -> Result<Option<StoredWithdrawal>,
     Ok(find(db, id)?.map(|(stored, _)| stored))
 }
 
-/// Held ones, by id.
+/// Held withdrawals, by id.
 pub(crate) fn held(
     db: &Connection,
     before_ms: i64,
     after: &str,
     limit: u32,
 ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
-    // The status as it stands in the index, so that the index serves.
+    // The status is written as it stands in the index, so that SQLite uses the index.
     let ids = db
         .prepare_cached(
             "SELECT id FROM withdrawals WHERE status = 0 AND created_ms < ?1 AND id > ?2 ORDER BY id LIMIT ?3",
@@ -169,7 +169,8 @@ impl SqliteTx<'_> {
         Ok(Finish::Done)
     }
 
-    /// Moves a user's account by the movement that is recorded next. The table's CHECK sees it never below 0.
+    /// Moves a user's account by the movement that is recorded next. The table's CHECK keeps it from
+    /// going below 0.
     fn move_user(&self, bonus_type: i64, user_id: i64, amount: i64) -> Result<(), LedgerError> {
         let changed = self
             .ledger

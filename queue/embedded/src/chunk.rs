@@ -1,7 +1,6 @@
 //! A chunk: consecutive records of one partition, stored as one value under the first one's offset.
-//!
-//! The store below costs a fixed amount a value, so small records share one; a large record is a chunk of its own.
-//! Layout, little endian: `count u32`, then a record: `key_len u16, payload_len u32, key, payload`.
+//! The store below costs a fixed amount per value, so small records share one; a large record is a chunk of its own.
+//! Layout, little endian: `count u32`, then for each record `key_len u16, payload_len u32, key, payload`.
 
 use bytes::Bytes;
 
@@ -70,7 +69,7 @@ pub(super) struct ChunkCursor {
     remaining: u32,
 }
 
-/// The bytes do not follow the layout.
+/// The error for bytes that do not follow the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Malformed;
 

@@ -1,13 +1,13 @@
-//! Deleting what every group has committed: whole chunks, a bounded number a step.
+//! Deletes what every group has committed: whole chunks, a bounded number in each step.
 
 use super::state::BrokerState;
 use super::storage::{ChunkKey, ReadError};
 use super::topic::{Partition, Topic};
 use std::sync::atomic::Ordering;
 
-/// Chunks that one step deletes in a partition at most.
+/// The number of chunks that one step deletes in a partition at most.
 const STEP_CHUNKS: usize = 256;
-/// Below so many finished records a partition is left alone: deletions are batched too.
+/// The number of finished records below which a partition is left alone, so that deletions are batched too.
 const WORTH_RECORDS: u64 = 64;
 
 /// Whether a step left something to delete.
@@ -17,7 +17,7 @@ pub(super) enum Step {
     More,
 }
 
-/// Chunks of one partition that go, and the first offset that stays.
+/// The chunks of one partition that are deleted, and the first offset that stays.
 struct Plan {
     partition: u32,
     bases: Vec<u64>,

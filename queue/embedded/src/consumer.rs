@@ -37,7 +37,8 @@ impl EmbeddedConsumer {
         Ok(Self { broker, topic, group, member, prefetch, reader: Some(reader) })
     }
 
-    /// What is there now, without waiting. Nothing is lost if the caller's future is dropped: it returns at once.
+    /// Gathers what is there now, without waiting. Nothing is lost if the caller's future is dropped, since this
+    /// returns at once.
     fn gather(&self, fetch: Fetch) -> Result<Option<Polled>, PollError> {
         let changes = self.group.take_changes(self.member);
         for change in &changes {

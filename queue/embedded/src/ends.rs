@@ -5,7 +5,7 @@
 //! and before anybody is told `Stored`. On open, a log that ends below its witness is damaged, except after a
 //! restart of the machine where the options did not ask for `fsync`: then the loss is what they say.
 //!
-//! Layout, little endian: 32 bytes naming the boot, then `topic u32, partition u32, end u64, !end u64` an entry.
+//! Layout, little endian: 32 bytes naming the boot, then `topic u32, partition u32, end u64, !end u64` for each entry.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

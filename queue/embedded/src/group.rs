@@ -10,16 +10,16 @@ use windfall_contract::finished::Finished;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct MemberId(u64);
 
-/// Where a partition is in its way from one member to the next.
+/// The state of a partition between one member and the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
     Nobody,
-    /// Meant for a member that has not heard of it, so it may still be taken back without a word.
+    /// Promised to a member that has not been told yet, so it may still be taken back without a word.
     Promised(MemberId),
     Held(MemberId),
     /// Will be announced as revoked by the member's next poll.
     Leaving(MemberId),
-    /// Announced; goes with the member's next poll.
+    /// The revocation is announced; the partition goes with the member's next poll.
     Announced(MemberId),
 }
 
@@ -28,11 +28,11 @@ struct Partition {
     committed: u64,
     epoch: u32,
     holder: Holder,
-    /// Finished beyond `committed`.
+    /// The offsets that are finished beyond `committed`.
     finished: Finished,
-    /// Whether the files say anything of that.
+    /// Whether the files hold such a map.
     is_mapped: bool,
-    /// Lost before the group had read them; nobody was told yet.
+    /// Records that were lost before the group had read them, of which no member was told yet.
     lost: Option<Loss>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Loss {
     pub(super) what: &'static str,
 }
 
-/// Where a group is in one partition when it is loaded.
+/// A group's position in one partition when it is loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Start {
     pub(super) committed: u64,
@@ -62,7 +62,7 @@ pub(super) struct Position {
 /// What becomes of the stored map of finished offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MapWrite {
-    /// There is none, and there was none.
+    /// There is no map, and there was none.
     None,
     Put(Finished),
     Remove,
@@ -73,14 +73,14 @@ impl Start {
         Self { committed, finished: Finished::default(), lost: None }
     }
 
-    /// With the map that is stored. What it says of offsets that the log does not have any more is forgotten: they
-    /// will be written again. True if there is something to forget.
+    /// The same position with the stored map. Offsets that the log does not have any more are removed from the map,
+    /// since they will be written again. Also returns whether there were any.
     pub(super) fn with(mut self, map: &Finished, end: u64) -> (Self, bool) {
         self.finished = map.within(self.committed..end);
         (self, map.end() > end)
     }
 
-    /// Holds what is stored of a group against the log as it was found. Nothing is written yet, so where the log ends
+    /// Compares a group's stored position with the log as it was found. Nothing is written yet, so where the log ends
     /// before the position, what comes next is new.
     pub(super) fn found(stored: Option<u64>, low: u64, end: u64) -> Self {
         let Some(stored) = stored else { return Self::at(low) };
@@ -186,7 +186,8 @@ impl Group {
         }
     }
 
-    /// What `member` has to be told, revocations first. Told once: the caller delivers it.
+    /// Takes the changes that `member` has to be told, revocations first. Each is returned once: the caller delivers
+    /// it.
     pub(super) fn take_changes(&self, member: MemberId) -> Vec<Change> {
         let mut state = self.state.lock();
         let mut revoked = Vec::new();
@@ -206,7 +207,8 @@ impl Group {
         revoked
     }
 
-    /// What `member` has to be told was lost in the partitions that it has been told of. Told once.
+    /// Takes the loss that `member` has to be told of, in the partitions that it has been told it owns. Each is
+    /// returned once.
     pub(super) fn take_loss(&self, member: MemberId) -> Option<PollError> {
         let mut state = self.state.lock();
         let mut partitions = (0u32..).zip(&mut state.partitions);
@@ -218,7 +220,7 @@ impl Group {
         })
     }
 
-    /// Where the group is in a partition. What is written of it is read here when it is written: a commit that was
+    /// The group's position in a partition. What is written of it is read here when it is written: a commit that was
     /// overtaken on its way to the writer changes nothing any more.
     pub(super) fn position(&self, partition: u32) -> Option<Position> {
         let index = usize::try_from(partition).ok()?;
@@ -233,7 +235,7 @@ impl Group {
         Some(Position { committed: partition.committed, map })
     }
 
-    /// What of a partition is finished beyond the position, which need not be brought.
+    /// The offsets of a partition that are finished beyond the position, which need not be brought.
     pub(super) fn finished(&self, partition: u32) -> Finished {
         let index = usize::try_from(partition).unwrap_or(usize::MAX);
         let state = self.state.lock();

@@ -22,7 +22,8 @@
 //! second witness, `topic` and `group` what is known in memory. `reader` fills a consumer's `prefetch`, which
 //! `consumer` empties; `cleanup` deletes what every group has committed. Each of these files owns its state.
 //!
-//! **Not here:** replication, more than one process, transactions. What runs on several machines uses Kafka or RocketMQ.
+//! **Not here:** replication, more than one process, transactions. What runs on several machines uses Kafka or
+//! RocketMQ.
 //!
 //! # Write and read
 //! ```
@@ -107,7 +108,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 
-/// Bytes of a topic's or a group's name.
+/// The length in bytes of a topic's or a group's name at most.
 const MAX_NAME_BYTES: usize = 249;
 
 /// The embedded broker. Its files stay open as long as it, or a producer or consumer of it, is alive.

@@ -9,8 +9,8 @@ pub enum Fsync {
     /// The operating system decides: `Stored` survives the death of the process, not that of the machine.
     #[default]
     Never,
-    /// Each batch before it is reported: `Stored` survives the machine. Costs one `fdatasync` a batch, so fewer,
-    /// larger batches (a longer linger) pay.
+    /// Each batch is synced before it is reported: `Stored` survives the machine. It costs one `fdatasync` per batch,
+    /// so fewer, larger batches (a longer linger) pay.
     EachBatch,
 }
 
@@ -23,7 +23,7 @@ pub struct EmbeddedOptions {
     pub max_unreported_bytes: usize,
     /// Records that all producers together may have unreported; `Full` beyond. 1 to 16 Mi, default 65,536.
     pub max_unreported_records: usize,
-    /// The largest payload taken. 1 MiB to `max_unreported_bytes`, default 2 MiB.
+    /// The largest payload that is taken. 1 MiB to `max_unreported_bytes`, default 2 MiB.
     pub max_record_bytes: usize,
     /// How long the writer gathers before it writes, unless 256 KiB are there. 0 to 1 s, default 1 ms.
     pub linger: Duration,

@@ -1,4 +1,5 @@
-//! What one producer has taken and not yet reported: records in the chunks of their partitions, and their tags.
+//! The records that one producer has taken and not yet reported: they stand in the chunks of their partitions, and
+//! their tags.
 
 use super::chunk::ChunkBuffer;
 use super::topic::Topic;
@@ -12,7 +13,7 @@ use windfall_contract::broker::{Delivery, DeliverySink, OutRecord, Tag};
 /// Shared by a producer, which fills it, and the writer, which empties it.
 pub(super) struct PendingRecords {
     pub(super) topic: Arc<Topic>,
-    /// Gone after `close`: a sink may own its producer, and with it the broker.
+    /// The sink; `None` after `close`, because a sink may own its producer, and with it the broker.
     sink: Mutex<Option<Arc<dyn DeliverySink>>>,
     state: Mutex<State>,
     /// `close` waits here until nothing is open.
@@ -27,16 +28,16 @@ pub(super) struct Taken {
     pub(super) bytes: usize,
 }
 
-/// What was open when the producer gave up.
+/// The records that were open when the producer gave up.
 pub(super) struct GivenUp {
-    /// All of it: written or not, nobody will report it any more.
+    /// The tags of all of them, written or not: nobody else will report them any more.
     pub(super) tags: Vec<Tag>,
     /// The records of it that the writer had not taken, and their bytes.
     pub(super) unwritten: usize,
     pub(super) unwritten_bytes: usize,
 }
 
-/// The producer was closed.
+/// Whether the producer was closed.
 #[derive(Debug)]
 pub(super) struct Closed;
 
@@ -48,9 +49,9 @@ struct State {
     sealed: Vec<(u32, u32, Bytes)>,
     waiting: Vec<Tag>,
     waiting_bytes: usize,
-    /// Taken by the writer, not yet reported.
+    /// The tags of records that the writer has taken and not yet reported.
     in_flight: Vec<Tag>,
-    /// Taken by `send` and not yet reported.
+    /// The number of records that `send` has taken and that are not yet reported.
     open: usize,
 }
 
@@ -168,7 +169,7 @@ impl PendingRecords {
         }
     }
 
-    /// Whether nothing can come of it any more.
+    /// Whether no record can come any more.
     pub(super) fn is_over(&self) -> bool {
         let state = self.state.lock();
         (state.dropped || state.closed) && state.waiting.is_empty()

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use windfall_contract::broker::{Change, Epoch, Fetch, InRecord, PollError, Polled};
 use windfall_contract::finished::Finished;
 
-/// What is read and not yet polled, shared by a consumer, its reader thread and its group.
+/// The chunks that are read and not yet polled, shared by a consumer, its reader thread and its group.
 #[derive(Debug)]
 pub(super) struct Prefetch {
     state: Mutex<State>,
@@ -22,11 +22,11 @@ pub(super) struct Prefetch {
 #[derive(Debug, Default)]
 struct State {
     slots: Vec<Slot>,
-    /// Whose turn it is to be read, and to be polled.
+    /// The partition whose turn it is to be read, and the one to be polled.
     read_turn: usize,
     poll_turn: usize,
     failure: Option<PollError>,
-    /// A failure was just reported: records of other partitions go first now.
+    /// Whether a failure was just reported: records of other partitions go first then.
     reported: bool,
     closed: bool,
 }
@@ -37,11 +37,11 @@ struct Slot {
     epoch: Epoch,
     next_read: u64,
     paused: bool,
-    /// Its last read failed and nobody was told yet.
+    /// Whether its last read failed and nobody was told yet.
     failed: bool,
     chunks: VecDeque<ChunkCursor>,
     bytes: usize,
-    /// Not to be brought: the group has finished it.
+    /// The offsets that the group has finished and that are not to be brought.
     finished: Finished,
     /// The offset after the last one that was left out, until a later one is brought.
     passed: Option<u64>,
@@ -61,14 +61,14 @@ impl Prefetch {
         Self { state: Mutex::default(), work: Condvar::new(), ready: Notify::new(), limit_bytes }
     }
 
-    /// New records may be there.
+    /// Wakes the reader, because new records may be there.
     pub(super) fn look(&self) {
         // The lock orders this after a reader that has just found nothing and is about to wait.
         drop(self.state.lock());
         self.work.notify_one();
     }
 
-    /// Changes may be there.
+    /// Wakes `poll`, because changes may be there.
     pub(super) fn announce(&self) {
         self.ready.notify_one();
     }

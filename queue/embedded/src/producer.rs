@@ -80,8 +80,8 @@ impl Drop for EmbeddedProducer {
     }
 }
 
-/// Equal keys, equal partition, on any machine: FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>), its high
-/// bits spread over the partitions.
+/// The partition of a key, equal for equal keys on any machine: FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>),
+/// its high bits spread over the partitions.
 fn partition_of(key: &[u8], partitions: usize) -> usize {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

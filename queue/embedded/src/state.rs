@@ -1,4 +1,4 @@
-//! What the handles and threads of an open broker share, and who ends its writer.
+//! The state that the handles and threads of an open broker share, and the handle that ends its writer.
 
 use super::options::EmbeddedOptions;
 use super::storage::Storage;

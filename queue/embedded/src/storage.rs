@@ -26,7 +26,7 @@ const MAKING_FILE: &str = "MAKING";
 const TOPIC: u8 = b't';
 const LOW: u8 = b'l';
 const MAP: u8 = b'm';
-/// Bytes of a map of finished offsets at most; it is cut there.
+/// The bytes of a map of finished offsets at most; a longer map is cut there.
 const MAP_BYTES_MAX: usize = 4_000;
 /// Chunks at least this big are kept beside the sorted tables, so that compaction never copies them.
 const SEPARATE_BYTES: u32 = 1 << 10;
@@ -38,7 +38,7 @@ pub(super) struct TopicRow {
     pub(super) partitions: u32,
 }
 
-/// What is kept of one partition.
+/// The offsets that are kept of one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
     /// The first offset that is kept.
@@ -107,7 +107,7 @@ impl Storage {
         batch.insert(&self.groups, key, offset.to_be_bytes().as_slice());
     }
 
-    /// Stores what of a partition a group has finished beyond its position, as far as it fits.
+    /// Stores the offsets of a partition that a group has finished beyond its position, as far as the map fits.
     pub(super) fn put_map(
         &self,
         batch: &mut OwnedWriteBatch,
@@ -126,7 +126,7 @@ impl Storage {
         batch.remove(&self.meta, map_key(topic, group, partition));
     }
 
-    /// What `put_map` has stored. What cannot be read is not believed: its records come again.
+    /// The map that `put_map` has stored. A map that cannot be read is ignored, and its records are delivered again.
     pub(super) fn map(&self, topic: u32, group: &str, partition: u32) -> Result<Finished, ReadError> {
         let Some(bytes) = self.meta.get(map_key(topic, group, partition)).map_err(read_error)? else {
             return Ok(Finished::default());
@@ -279,7 +279,8 @@ fn map_key(topic: u32, group: &str, partition: u32) -> Vec<u8> {
     key
 }
 
-/// A topic's number is never given again. There is one log of it, whose end is looked at whenever it is opened.
+/// The origin that a topic's maps name. A topic's number is never used again, and there is one log of it, whose end is
+/// checked whenever it is opened.
 fn origin(topic: u32) -> Origin {
     let mut id = [0; 16];
     id[..4].copy_from_slice(&topic.to_be_bytes());
@@ -342,10 +343,10 @@ fn check_format(dir: &Path, place: &str) -> Result<bool, OpenError> {
     }
 }
 
-/// A broker that is being made: fjall cannot open what a kill left half made, so a file says that it is ours to make
-/// again. The format is written last: before that nothing was ever reported stored.
+/// A broker that is being made: fjall cannot open what a kill left half made, so a marker file says that this process
+/// may make it again. The format file is written last: before that nothing was ever reported stored.
 struct Making {
-    /// Locked while it lasts.
+    /// The marker file, which is locked while the broker is being made.
     mark: Option<File>,
 }
 
@@ -355,7 +356,7 @@ impl Making {
         let said = |error: std::io::Error| io(place, &error);
         let began = path.try_exists().map_err(said)?;
         if !began && (dir.join("version").exists() || dir.join("0.jnl").exists()) {
-            // Files of somebody: never ours to remove.
+            // These files belong to somebody else and must not be removed.
             return Ok(Self { mark: None });
         }
         let mark = File::create(&path).map_err(said)?;

@@ -1,4 +1,4 @@
-//! What a broker knows of a topic in memory: the ends of its partitions, and its groups.
+//! A topic's state in memory: the ends of its partitions, and its groups.
 
 use super::group::Group;
 use super::storage::Extent;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use windfall_contract::broker::Lag;
 
-/// Partitions of a topic at most.
+/// The number of a topic's partitions at most.
 pub(super) const MAX_PARTITIONS: u32 = 1024;
 
 /// One topic.

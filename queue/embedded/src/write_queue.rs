@@ -1,5 +1,5 @@
-//! The way to the writer: what producers took and groups committed waits here, within the broker's limits, until the
-//! writer takes it.
+//! The queue in front of the writer: records that producers took and positions that groups committed wait here, within
+//! the broker's limits, until the writer takes them.
 
 use super::group::Group;
 use super::options::EmbeddedOptions;
@@ -11,10 +11,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// So many waiting bytes are written without lingering.
+/// The number of waiting bytes that are written without lingering.
 const HURRY_BYTES: usize = 256 << 10;
-/// Commits that wait: topic, name of the group and partition → the group, which says when it is written how far it
-/// is. One entry for each partition, so it is bounded.
+/// The commits that wait: topic, name of the group and partition → the group, which tells its position at the time of
+/// writing. There is one entry per partition, so the map is bounded.
 pub(super) type Commits = BTreeMap<(u32, Box<str>, u32), Arc<Group>>;
 
 const QUIET: u8 = 0;
@@ -32,7 +32,7 @@ pub(super) struct WriteQueue {
     failure: OnceLock<String>,
 }
 
-/// What waits for the writer.
+/// The work that waits for the writer.
 #[derive(Default)]
 struct Waiting {
     stopping: bool,
@@ -41,7 +41,7 @@ struct Waiting {
     commits_asked: u64,
 }
 
-/// What one pass writes.
+/// The work that one pass writes.
 #[derive(Default)]
 pub(super) struct Work {
     pub(super) taken: Vec<(Arc<PendingRecords>, Taken)>,
@@ -63,7 +63,7 @@ impl WriteQueue {
         }
     }
 
-    /// Why the broker writes no more, if so.
+    /// Why the broker writes no more; `None` while it does.
     pub(super) fn failed(&self) -> Option<String> {
         self.failure.get().cloned()
     }
@@ -90,12 +90,12 @@ impl WriteQueue {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// There is something to write.
+    /// Notes that there is something to write, after the linger.
     pub(super) fn wake_soon(&self) {
         self.raise(if self.bytes.load(Ordering::Relaxed) >= HURRY_BYTES { HURRY } else { SOMETHING });
     }
 
-    /// There is something to write, now.
+    /// Notes that there is something to write at once.
     pub(super) fn wake_now(&self) {
         self.raise(HURRY);
     }
@@ -140,7 +140,7 @@ impl WriteQueue {
         self.failed().map_or(Ok(()), Err)
     }
 
-    /// Waits for work, lingers for more, takes it.
+    /// Waits for work, lingers for more, and takes it.
     pub(super) fn next(&self, linger: Duration) -> Work {
         let mut waiting = self.waiting.lock();
         while self.level.load(Ordering::SeqCst) == QUIET && !waiting.stopping {
@@ -172,12 +172,12 @@ impl WriteQueue {
         work
     }
 
-    /// Tells those who asked for the first `asked` commits that these were tried; [`Self::failed`] says how it went.
+    /// Tells the callers of the first `asked` commits that these were tried; [`Self::failed`] says whether they failed.
     pub(super) fn tell_committed(&self, asked: u64) {
         self.commits_done.send_replace(asked);
     }
 
-    /// From now on the broker writes no more. The first failure is the one to report.
+    /// Notes a failure, after which the broker writes no more. The first failure is the one that is reported.
     pub(super) fn fail(&self, what: &str) {
         self.failure.get_or_init(|| what.to_owned());
     }

@@ -21,9 +21,9 @@ const ROTATE_RETRY: Duration = Duration::from_millis(1);
 pub(super) struct Writer {
     broker: Arc<BrokerState>,
     ends: EndsFile,
-    /// Written to memory since the last rotation.
+    /// The bytes written to memory since the last rotation.
     memtable_bytes: u64,
-    /// The last clean-up left something that may go.
+    /// Whether the last clean-up left something that may be deleted.
     unclean: bool,
 }
 
@@ -99,7 +99,7 @@ impl Writer {
         self.rotate(bytes)
     }
 
-    /// Keeps what is in memory within bounds, by waiting for the disk if need be.
+    /// Keeps the memory in use within bounds, by waiting for the disk if necessary.
     fn rotate(&mut self, bytes: u64) -> Result<(), String> {
         self.memtable_bytes += bytes;
         if self.memtable_bytes < self.broker.options.memtable_bytes {
@@ -128,7 +128,7 @@ impl Writer {
         write_queue.tell_committed(work.commits_asked);
     }
 
-    /// Deletes a bounded part of what every group is done with.
+    /// Deletes a bounded part of what every group has committed.
     fn clean(&mut self) {
         match cleanup::step(&self.broker) {
             Ok(step) => {

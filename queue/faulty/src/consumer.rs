@@ -14,9 +14,9 @@ pub(super) struct FaultyConsumer {
     group: String,
     faults: Arc<TopicFaults>,
     dice: Dice,
-    /// `None` between leaving and joining anew.
+    /// The consumer below; `None` between leaving and joining anew.
     below: Option<Box<dyn Consumer>>,
-    /// Announced a rebalance: leave and join again with the next poll.
+    /// Whether a rebalance is announced: the next poll leaves and joins again.
     leaving: bool,
     /// Partition → epoch, as the caller knows it.
     owned: BTreeMap<u32, Epoch>,

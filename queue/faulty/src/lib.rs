@@ -37,13 +37,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 
-/// What goes wrong in one topic. The default is nothing. Chances are per mille of calls, 1000 is always.
+/// The faults of one topic. By default there are none. Chances are per mille of calls; 1000 is always.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults {
     /// `send` is refused as `Unavailable`.
     pub refuse: bool,
-    /// `send` takes records, but nothing is written or reported until this ends; then all of it is. At most 65,536
-    /// records or 32 MiB are held a producer; `Full` beyond.
+    /// `send` takes records, but nothing is written or reported until this ends; then all of it is. Each producer holds
+    /// at most 65,536 records or 32 MiB; `Full` beyond.
     pub hang: bool,
     /// Each record is written so many milliseconds late, drawn from this range; empty is not at all.
     pub delay_ms: Range<u64>,

@@ -1,4 +1,4 @@
-//! The producing side: what is held back lives in a heap by due time, and one thread a producer works it off.
+//! The producing side: what is held back lives in a heap by due time, and one thread per producer works it off.
 
 use super::{Dice, Faults, TopicFaults};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -40,7 +40,7 @@ struct State {
     dice: Dice,
     closed: bool,
     stopping: bool,
-    /// By due time, then by arrival.
+    /// The waiting records by due time, then by arrival.
     waiting: BTreeMap<(Instant, u64), Waiting>,
     records: usize,
     bytes: usize,

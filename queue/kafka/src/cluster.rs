@@ -1,5 +1,5 @@
-//! Questions to the cluster and orders to its controller: is it there, what topics has it, make one, how far is a
-//! group.
+//! Requests to the cluster and its controller: whether it can be reached, which topics it has, a group's lag, and new
+//! topics.
 
 use super::options::{KafkaOptions, OVERHEAD_BYTES};
 use super::watch::Watch;
@@ -22,15 +22,15 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A client that is no member of any group, but may ask after one. It connects in the background, and again when the
-/// cluster was away.
+/// A client that is no member of any group, but may ask for a group's offsets. It connects in the background, and again
+/// when the cluster was away.
 pub(super) struct Observer {
     client: BaseConsumer<Watch>,
     options: Arc<KafkaOptions>,
 }
 
 impl Observer {
-    /// Needs no cluster; says what librdkafka does not like about the options.
+    /// Makes the client. It needs no cluster, and reports options that librdkafka refuses.
     pub(super) fn new(options: &Arc<KafkaOptions>, group: &str) -> Result<Self, OpenError> {
         let client = options.observer(group).create_with_context(Watch::default()).map_err(configured)?;
         Ok(Self { client, options: Arc::clone(options) })
@@ -50,7 +50,7 @@ impl Observer {
                 Ok(found) => return Ok(found),
                 Err(error) => error,
             };
-            // Brings what went wrong to the watch.
+            // Hands errors to the watch.
             drop(self.client.poll(Duration::ZERO));
             if let Some(what) = watch.hopeless() {
                 return Err(OpenError::Invalid(format!("kafka at {servers} turns us away: {what}")));
@@ -72,7 +72,7 @@ impl Observer {
         }
     }
 
-    /// How many partitions a topic has, which must be there.
+    /// The number of partitions of a topic, which must exist.
     pub(super) fn existing(&self, topic: &str) -> Result<u32, OpenError> {
         let absent = || {
             OpenError::Absent(format!("kafka at {} has no topic `{topic}`", self.options.bootstrap_servers))
@@ -80,7 +80,7 @@ impl Observer {
         self.partitions(topic)?.ok_or_else(absent)
     }
 
-    /// How far `group`, that of the client, is in the topic.
+    /// The lag of `group`, which must be the client's, in the topic.
     pub(super) fn lag(&self, topic: &str, partitions: u32) -> Result<Lag, OpenError> {
         let timeout = self.options.request_timeout();
         let mut asked = TopicPartitionList::new();
@@ -200,7 +200,7 @@ fn await_leaders(
     }
 }
 
-/// librdkafka does not take the settings.
+/// The error for settings that librdkafka does not take.
 pub(super) fn configured(error: KafkaError) -> OpenError {
     OpenError::Invalid(format!("kafka: {error}"))
 }
@@ -214,7 +214,7 @@ pub(super) fn unreachable(error: &KafkaError) -> OpenError {
     }
 }
 
-/// Whether the same again fails again.
+/// Whether the same request would fail again.
 fn is_final(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
     matches!(

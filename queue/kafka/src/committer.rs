@@ -1,8 +1,7 @@
 //! Commits, on a thread of their own: librdkafka's call waits for the broker, and its answer without waiting would
 //! come by the queue of records, behind all that was read ahead.
-//!
-//! A commit may wait here while partitions move. So it is held against the epochs once more when it runs, and what it
-//! names is not given back before it has ended: the broker knows members and generations, not who owns a partition.
+//! A commit may wait here while partitions move. So it is checked against the epochs once more when it runs, and what
+//! it names is not given back before it has ended: the broker knows members and generations, not who owns a partition.
 
 use super::finished;
 use super::shared::Shared;
@@ -17,7 +16,7 @@ use tokio::sync::oneshot;
 use windfall_contract::broker::{Commit, CommitError, OpenError};
 use windfall_contract::finished::Origin;
 
-/// Ends with its handle, after the commit that it is at.
+/// The handle of the committing thread, which ends when the handle is dropped, after the commit that is running.
 pub(super) struct Committer {
     jobs: SyncSender<Job>,
     client: Arc<Mutex<Option<Arc<Client>>>>,
@@ -46,7 +45,7 @@ impl Committer {
                 for Job { client, commits, answer } in todo {
                     let done = run(&topic, &client, &shared, &commits);
                     drop(client);
-                    // Whoever asked may have gone.
+                    // The caller may have gone.
                     drop(answer.send(done));
                 }
             })

@@ -1,4 +1,4 @@
-//! A member of a group, as the caller sees it. librdkafka is the thread's business ([`super::thread`]).
+//! A member of a group, as the caller sees it. Only the thread ([`super::thread`]) uses librdkafka.
 
 use super::committer::Committer;
 use super::shared::Shared;
@@ -17,9 +17,9 @@ pub(super) struct KafkaConsumer {
     pub(super) committer: Committer,
     pub(super) request_timeout: Duration,
     pub(super) may_delete_unread: bool,
-    /// Comes when the thread has left the group.
+    /// Receives when the thread has left the group.
     pub(super) left: Option<oneshot::Receiver<()>>,
-    /// Lets this process have another static member of the same number.
+    /// The member's number; when it is dropped, this process may use the number again.
     pub(super) _member: super::Membership,
 }
 

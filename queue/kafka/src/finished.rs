@@ -1,15 +1,15 @@
-//! What of a partition is finished beyond its committed offset, and of which log that is said.
+//! The offsets of a partition that are finished beyond its committed offset, and the log that they belong to.
 //!
-//! It travels as text in the metadata of the group's commit, `wf:` and base64, within the 4,096 bytes that a broker takes
-//! by default. Topic, leader epoch and offset name a record: a leader writes an offset once, and whoever writes it
-//! again, after an unclean election, has a higher epoch. So what the last owner finished is held against each record
-//! that is read, and from the first one on that is another, nothing of it is believed.
+//! It travels as text in the metadata of the group's commit, `wf:` and base64, within the 4,096 bytes that a broker
+//! takes by default. Topic, leader epoch and offset name a record: a leader writes an offset once, and whoever writes
+//! it again, after an unclean election, has a higher epoch. So the last owner's map is checked against each record that
+//! is read, and from the first record on that is a different one, the map is ignored.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use windfall_contract::finished::{Finished, Origin};
 
-/// Bytes of a commit's metadata at most: what is beyond is cut off and delivered again.
+/// The bytes of a commit's metadata at most: the part of the map beyond is cut off and delivered again.
 const TEXT_BYTES_MAX: usize = 4_000;
 const MARK: &str = "wf:";
 const BYTES_MAX: usize = (TEXT_BYTES_MAX - MARK.len()) / 4 * 3;
@@ -23,7 +23,8 @@ pub(super) fn to_text(finished: &Finished, origin: &Origin) -> Option<String> {
     Some(format!("{MARK}{}", STANDARD.encode(bytes)))
 }
 
-/// What a commit's metadata says of this topic. Other people's metadata, and that of another topic, says nothing.
+/// The offsets that a commit's metadata names as finished in this topic. Metadata of other programs, and that of
+/// another topic, names none.
 pub(super) fn of_text(text: &[u8], topic: TopicId) -> Inherited {
     let known = || {
         let bytes = STANDARD.decode(text.strip_prefix(MARK.as_bytes())?).ok()?;
@@ -32,7 +33,7 @@ pub(super) fn of_text(text: &[u8], topic: TopicId) -> Inherited {
     known().map(|(origin, finished)| Inherited { origin, finished }).unwrap_or_default()
 }
 
-/// What earlier owners of a partition have finished.
+/// The offsets that earlier owners of a partition have finished.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Inherited {
     origin: Origin,
@@ -40,8 +41,8 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
-    /// Whether a record that is read was finished, and is not to be brought. One at such an offset that is another
-    /// record shows that the log was cut off: from there on nothing is believed.
+    /// Whether a record that is read was finished, and is not to be brought. A different record at such an offset shows
+    /// that the log was cut off: from there on the map is ignored.
     pub(super) fn has(&mut self, offset: u64, leader_epoch: Option<u32>) -> bool {
         if !self.finished.contains(offset) {
             return false;
@@ -53,7 +54,7 @@ impl Inherited {
         is_same
     }
 
-    /// The group has committed so far.
+    /// Notes that the group has committed up to `next_offset`.
     pub(super) fn committed(&mut self, next_offset: u64) {
         if next_offset >= self.finished.end() {
             *self = Self::default();
@@ -68,12 +69,13 @@ impl Inherited {
 /// The leader epochs of what was read of a partition under one assignment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Lineage {
-    /// From which offset on, and which; both grow.
+    /// Pairs of a first offset and the leader epoch from it on, both ascending.
     epochs: Vec<(u64, u32)>,
 }
 
 impl Lineage {
-    /// A record was read. A broker that tells no epochs, or one that is lower than before, tells nothing to rely on.
+    /// Notes a record that was read. Where the broker tells no epoch, or a lower one than before, nothing is noted that
+    /// could be relied on.
     pub(super) fn read(&mut self, offset: u64, leader_epoch: Option<u32>) {
         match (leader_epoch, self.epochs.last()) {
             (Some(epoch), Some((_, last))) if *last == epoch => {}
@@ -83,15 +85,15 @@ impl Lineage {
         }
     }
 
-    /// The group has committed so far: what is below is not spoken of any more.
+    /// Notes that the group has committed so far: offsets below are dropped from the map.
     pub(super) fn committed(&mut self, next_offset: u64) {
         while self.epochs.get(1).is_some_and(|(from, _)| *from <= next_offset) {
             self.epochs.remove(0);
         }
     }
 
-    /// What may be said with a commit: what the caller has finished of what was read below `read`, and what it was
-    /// spared.
+    /// The map that goes with a commit: what the caller has finished of the records read below `read`, and what earlier
+    /// owners had finished.
     pub(super) fn with(
         &self,
         topic: TopicId,

@@ -1,6 +1,5 @@
 //! The driver of Kafka, by librdkafka.
-//!
-//! - [`KafkaOptions`]: where the cluster is, how it is entered, what may be tuned.
+//! - [`KafkaOptions`]: the cluster's address, the credentials, and what may be tuned.
 //! - [`KafkaBroker`]: the [`Broker`] of one cluster. A topic's producer is one idempotent client (acks=all) and one
 //!   thread; a consumer is one member of a group, one thread that reads ahead, and one that commits.
 //!
@@ -8,10 +7,8 @@
 //! closed before the broker answered; a partition is given back only when the caller has polled again after it was
 //! told, so that its last commit counts; a caller that takes nothing does not keep a rebalance waiting; a fatal error
 //! is followed by a new client instead of silence.
-//!
-//! What it does not: transactions. Delivery is at least once; the ledger makes it once.
-//!
-//! A group of ours is a group of Kafka's for each topic, `<prefix><group>.<topic>`, so that members of one topic do
+//! It does not use transactions. Delivery is at least once; the ledger credits each order once.
+//! Each group of Windfall is one Kafka group per topic, `<prefix><group>.<topic>`, so that members of one topic do
 //! not rebalance another's.
 //!
 //! ```no_run

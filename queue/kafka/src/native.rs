@@ -1,4 +1,4 @@
-//! What librdkafka can tell a consumer and rdkafka has no safe call for.
+//! Calls of librdkafka for which rdkafka has no safe wrapper.
 #![allow(unsafe_code, reason = "rdkafka has no safe calls for these")]
 
 use super::finished::TopicId;

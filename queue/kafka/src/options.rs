@@ -18,9 +18,9 @@ pub struct KafkaOptions {
     pub prefix: String,
     /// Named in the broker's logs and quotas. Default `windfall`.
     pub client_id: String,
-    /// Encrypts. Default off.
+    /// TLS to the brokers. Default off.
     pub tls: Option<Tls>,
-    /// Says who we are. Default nobody.
+    /// The credentials for SASL. Default none.
     pub sasl: Option<Sasl>,
     /// How long opening a producer or a consumer, or a question, waits for a cluster that is away before it is
     /// `Unavailable`. The connection is tried on meanwhile, so asking again goes on where the last try ended. 10 to
@@ -39,14 +39,14 @@ pub struct KafkaOptions {
     pub record_bytes_max: u32,
     /// Records that a topic's producer may have unreported; `Full` beyond. 1 to 1,000,000; default 65,536.
     pub unreported_records_max: u32,
-    /// KiB that a topic's producer may have unreported; `Full` beyond. 1,024 to 2,000,000; default 65,536.
+    /// KiB of records that a topic's producer may have unreported; `Full` beyond. 1,024 to 2,000,000; default 65,536.
     pub unreported_kib_max: u32,
-    /// A record whose answer stays away so long is reported, as `Failed` if it was never sent and else as
+    /// The time without an answer after which a record is reported, as `Failed` if it was never sent and else as
     /// `Unknown`. The fan-out sends a copy elsewhere after its own `delivery_timeout_ms` (3,000), so this bounds
     /// only what a frozen broker stores late, as duplicates. 1,000 to 300,000; default 10,000.
     pub delivery_timeout_ms: u32,
 
-    /// A member that is silent so long loses its partitions. The broker allows 6,000 to 1,800,000 by default;
+    /// The time of silence after which a member loses its partitions. The broker allows 6,000 to 1,800,000 by default;
     /// default 10,000.
     pub session_timeout_ms: u32,
     /// How often a member says that it lives, and at the latest hears of a rebalance. 100 to a third of the
@@ -56,7 +56,8 @@ pub struct KafkaOptions {
     /// revocation and does not poll again. From the session time-out to 3,600,000; default 60,000.
     pub poll_interval_max_ms: u32,
     /// With this name, followed by `-0`, `-1` … for the members of one group in this process, a member that is back
-    /// within the session time-out keeps its partitions: no rebalance at a restart. Unique a process. Default none.
+    /// within the session time-out keeps its partitions: no rebalance at a restart. It must be unique to the process.
+    /// Default none.
     pub static_member_id: Option<String>,
     /// Bytes of one partition that a fetch brings at most; a larger record comes all the same. 16 KiB to 64 MiB;
     /// default 1 MiB.
@@ -73,8 +74,8 @@ pub struct KafkaOptions {
     pub replication: i32,
     /// Copies that must hold a record before it is `Stored`, of topics that this driver makes. Default the broker's.
     pub min_insync_replicas: Option<u32>,
-    /// How long topics that this driver makes keep a record (`retention.ms`): Kafka deletes it then, read or not. Longer
-    /// than any outage, pause or fuse may last. An hour (3,600,000) or more, or −1 for ever; default 30 days
+    /// How long topics that this driver makes keep a record (`retention.ms`): Kafka deletes it then, read or not.
+    /// Longer than any outage, pause or fuse may last. An hour (3,600,000) or more, or −1 for ever; default 30 days
     /// (2,592,000,000). A topic that keeps records for less is opened with a warning.
     pub retention_ms: i64,
     /// Bytes that a partition of topics that this driver makes keeps (`retention.bytes`): Kafka deletes the oldest
@@ -124,11 +125,11 @@ impl Default for KafkaOptions {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// Whom to trust; the system's authorities without it.
+    /// The certificate authorities to trust; without it, the system's.
     pub ca_file: Option<PathBuf>,
-    /// Our certificate, where brokers ask for one.
+    /// The client's certificate, where brokers ask for one.
     pub cert_file: Option<PathBuf>,
-    /// Its key.
+    /// The certificate's private key.
     pub key_file: Option<PathBuf>,
     /// The key's password.
     pub key_password: Option<Secret>,
@@ -140,18 +141,18 @@ pub struct Tls {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sasl {
-    /// How the password travels.
+    /// How the password is sent.
     pub mechanism: Mechanism,
-    /// Who we are.
+    /// The user's name.
     pub username: String,
-    /// The proof.
+    /// The user's password.
     pub password: Secret,
 }
 
-/// How a password travels.
+/// How a password is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Mechanism {
-    /// As it is: with TLS only.
+    /// In clear text: with TLS only.
     #[serde(rename = "PLAIN")]
     Plain,
     /// Salted and hashed with SHA-256.
@@ -162,7 +163,7 @@ pub enum Mechanism {
     ScramSha512,
 }
 
-/// A word that is not printed.
+/// A secret text that is not printed.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -177,12 +178,12 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
-    /// Fast.
+    /// LZ4, which is fast.
     Lz4,
-    /// Small.
+    /// Zstandard, which compresses to fewer bytes.
     Zstd,
 }
 
@@ -319,12 +320,12 @@ impl KafkaOptions {
         format!("{}{topic}", self.prefix)
     }
 
-    /// A Kafka group a topic: members of one topic do not rebalance another's.
+    /// The Kafka group of one topic, so that members of one topic do not rebalance another's.
     pub(super) fn group(&self, topic: &str, group: &str) -> String {
         format!("{}{group}.{topic}", self.prefix)
     }
 
-    /// What every client has.
+    /// The settings that every client has.
     pub(super) fn client(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         for (key, value) in &self.librdkafka {
@@ -381,10 +382,10 @@ impl KafkaOptions {
         }
     }
 
-    /// Of a topic's producer.
+    /// The settings of a topic's producer.
     pub(super) fn producer(&self, record_bytes_max: usize) -> ClientConfig {
         let mut config = self.client();
-        // I2: a record is stored when all copies in sync have it; and in order, and once, as long as we live.
+        // I2: a record is stored when all copies in sync have it; and in order, and once, as long as the process lives.
         config.set("acks", "all");
         config.set("enable.idempotence", "true");
         // As Java's default does, so that other producers agree where a key lives.
@@ -406,7 +407,7 @@ impl KafkaOptions {
         config
     }
 
-    /// Of a client that asks where a group is, and is no member of it.
+    /// The settings of a client that asks for a group's offsets and is no member of it.
     pub(super) fn observer(&self, group: &str) -> ClientConfig {
         let mut config = self.client();
         config.set("group.id", group);
@@ -415,12 +416,12 @@ impl KafkaOptions {
         config
     }
 
-    /// Of a member of a group, the `member`-th of it in this process.
+    /// The settings of a group's member, the `member`-th of it in this process.
     pub(super) fn consumer(&self, group: &str, member: usize) -> ClientConfig {
         let mut config = self.observer(group);
         // I3: only what the caller commits is committed.
         config.set("enable.auto.offset.store", "false");
-        // What is out of range is a loss: said, not passed over.
+        // An offset out of range is a loss, which is reported and not ignored.
         config.set("auto.offset.reset", "error");
         config.set("partition.assignment.strategy", "cooperative-sticky");
         if let Some(id) = &self.static_member_id {

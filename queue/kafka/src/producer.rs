@@ -21,8 +21,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use windfall_contract::broker::{Delivery, DeliverySink, OpenError, OutRecord, Producer, SendRefused, Tag};
 
-/// How long the thread waits for reports before it looks whether it should end.
-const LOOK: Duration = Duration::from_millis(10);
+/// How long the thread waits for reports before it looks whether it should end. Reports are handled as they come. The
+/// client spins through the last millisecond of each wait, so a short one costs a good part of a processor.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long it waits at a time for what is still open when it ends.
+const FLUSH: Duration = Duration::from_millis(10);
 /// How long librdkafka may take to give back what was purged. It takes no network for that.
 const PURGE: Duration = Duration::from_secs(2);
 /// The wait before a client is made anew after one could not be made.
@@ -49,7 +52,7 @@ struct Core {
 #[derive(Debug, Clone, Copy)]
 enum Ending {
     No,
-    /// The thread is to end, and to wait so long for answers.
+    /// The thread is to end, and to wait for answers until this moment.
     By(Instant),
     /// It has ended, with so many records unanswered.
     Done(usize),
@@ -58,16 +61,16 @@ enum Ending {
 /// Counts of one producer, over all its clients.
 struct Counts {
     sink: Arc<dyn DeliverySink>,
-    /// Taken, or being taken, and not yet reported.
+    /// Records that are taken, or being taken, and not yet reported.
     open: AtomicUsize,
-    /// `close` waits no longer: whatever comes now was open at its end.
+    /// Whether `close` waits no longer: a record that is reported now was open at its end.
     late: AtomicBool,
-    /// Reported since then.
+    /// The records reported since then.
     unanswered: AtomicUsize,
     watch: Watch,
 }
 
-/// A client's way to report.
+/// Receives the delivery reports of a client.
 struct Reports(Arc<Counts>);
 
 impl ClientContext for Reports {
@@ -241,7 +244,7 @@ impl Core {
         while !none_open() && Instant::now() < by {
             let left = by.saturating_duration_since(Instant::now());
             // An error is that not all were answered, which the loop sees. Flushing also ends the linger.
-            drop(client.flush(left.min(LOOK)));
+            drop(client.flush(left.min(FLUSH)));
         }
         if !none_open() {
             self.reports.late.store(true, SeqCst);
@@ -258,7 +261,7 @@ impl Core {
     }
 }
 
-/// Takes back what a client holds, so that it is reported.
+/// Purges a client's records, so that they are reported.
 fn give_back(client: &Client, patience: Duration, done: impl Fn() -> bool) {
     let started = Instant::now();
     client.purge(PurgeConfig::default().queue().inflight().non_blocking());

@@ -1,4 +1,5 @@
-//! What a consumer and its thread share: partitions, records read ahead, changes to report, orders to carry out.
+//! The state that a consumer and its thread share: partitions, records read ahead, changes to report, and orders to
+//! carry out.
 
 use super::finished::{Inherited, Lineage, TopicId};
 use parking_lot::{Condvar, Mutex};
@@ -10,16 +11,16 @@ use windfall_contract::finished::Origin;
 
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
-    /// Something came for `poll`.
+    /// Signals that something came for `poll`.
     pub(super) arrived: Notify,
-    /// Something came for the thread: room, an order, the end.
+    /// Signals that something came for the thread: room, an order, or the end.
     pub(super) ordered: Condvar,
 }
 
-/// How a partition stands to this member.
+/// Whether this member owns a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Not ours.
+    /// This member does not own it.
     Away,
     Ours,
     /// It is to be given back; commits still count.
@@ -30,36 +31,37 @@ enum Phase {
 #[derive(Debug)]
 struct Slot {
     phase: Phase,
-    /// Of the present or the last assignment.
+    /// The epoch of the present or the last assignment.
     epoch: Epoch,
     records: VecDeque<InRecord>,
     bytes: usize,
-    /// The caller wants none of it.
+    /// Whether the caller has paused it.
     paused: bool,
-    /// librdkafka is to bring none of it, as it was paused for too long; what was read ahead has been thrown away.
+    /// Whether librdkafka is to bring none of its records, because it was paused for too long; what was read ahead has
+    /// been thrown away.
     parked: bool,
     /// The first offset that the caller was not given.
     next: u64,
     /// The first offset that was not read; 0 is the beginning of the log, wherever that is.
     read: u64,
-    /// The caller commits nothing below.
+    /// The offset below which the caller commits nothing more.
     committed: u64,
-    /// What was read, by leader epochs.
+    /// The leader epochs of what was read.
     lineage: Lineage,
-    /// What earlier owners have finished: not to be brought.
+    /// The offsets that earlier owners have finished, which are not to be brought.
     inherited: Inherited,
     /// The offset after the last one that was left out.
     passed: u64,
 }
 
-/// What the thread is to do with librdkafka.
+/// An order to the thread that owns librdkafka's client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The caller has polled again: these go now.
+    /// Give these partitions back: the caller has polled again.
     Release(Vec<u32>),
-    /// Bring no more of it.
+    /// Bring no more records of this partition.
     Park(u32),
-    /// Bring it again, from the first offset that the caller was not given.
+    /// Bring this partition's records again, from the first offset that the caller was not given.
     Resume(u32),
 }
 
@@ -68,13 +70,13 @@ pub(super) struct State {
     changes: VecDeque<Change>,
     /// Losses that the caller was not told of.
     losses: VecDeque<PollError>,
-    /// What the commit that runs now names.
+    /// The partitions that the running commit names.
     committing: Vec<u32>,
     /// Partitions of which records were left out that the caller has finished before.
     passed: Vec<u32>,
-    /// Of the topic that is read; none while it is not known.
+    /// The id of the topic that is read; `None` while it is not known.
     topic_id: Option<TopicId>,
-    /// Revocations that the last poll has brought.
+    /// The partitions of which the last poll announced the revocation.
     announced: Vec<u32>,
     pub(super) orders: VecDeque<Order>,
     /// Bytes and records read ahead, of partitions that may be brought and of those that are paused.
@@ -85,7 +87,7 @@ pub(super) struct State {
     turn: usize,
     pub(super) partitions: u32,
     pub(super) polled_at: Instant,
-    /// What stands in the way of reading.
+    /// Why nothing can be read just now.
     pub(super) trouble: Option<String>,
     /// The caller has closed or dropped the consumer.
     pub(super) is_closing: bool,
@@ -195,7 +197,7 @@ impl State {
 
     // What the thread does.
 
-    /// A partition is ours from now on, read from `next` on.
+    /// Notes that a partition is this member's from now on, and is read from `next` on.
     pub(super) fn assigned(&mut self, partition: u32, next: u64, inherited: Inherited) {
         let slot = self.slot(partition);
         slot.epoch = Epoch(slot.epoch.0.saturating_add(1));
@@ -206,8 +208,8 @@ impl State {
         self.changes.push_back(Change::Assigned { partition, epoch, next_offset: next });
     }
 
-    /// A partition goes: at once if it is `lost`, for commits would be refused, or else with the poll after the
-    /// one that says so. Whether it was ours.
+    /// Notes that a partition is revoked: at once if it is `lost`, because commits would be refused, or else with the
+    /// poll after the one that announces it. Returns whether it was this member's.
     pub(super) fn revoked(&mut self, partition: u32, lost: bool) -> bool {
         self.drop_records(partition);
         let Some(slot) = self.known(partition).filter(|slot| slot.phase == Phase::Ours) else { return false };
@@ -217,13 +219,14 @@ impl State {
         true
     }
 
-    /// Where our partitions are: the offset after the last one read, 0 for the beginning of the log.
+    /// The read positions of this member's partitions: the offset after the last one read, 0 for the beginning of the
+    /// log.
     pub(super) fn positions(&self) -> Vec<(u32, u64)> {
         let slots = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.phase == Phase::Ours);
         slots.map(|(partition, slot)| (partition, slot.read)).collect()
     }
 
-    /// Whether librdkafka is to bring none of it.
+    /// Whether librdkafka is to bring no records of the partition.
     pub(super) fn is_parked(&self, partition: u32) -> bool {
         let slot = usize::try_from(partition).ok().and_then(|at| self.slots.get(at));
         slot.is_some_and(|slot| slot.parked)
@@ -242,13 +245,13 @@ impl State {
             }
             _ => {
                 self.revoked(partition, true);
-                // Of what earlier owners have finished nothing is believed: the log is another one.
+                // The map of earlier owners is ignored: the log is another one.
                 self.assigned(partition, resumes_at, Inherited::default());
             }
         }
     }
 
-    /// All that we own, or are about to give back, is gone.
+    /// Notes that every partition that this member owned, or was about to give back, is lost.
     pub(super) fn all_lost(&mut self) {
         for partition in 0..self.partitions {
             self.revoked(partition, true);
@@ -260,8 +263,8 @@ impl State {
         self.orders.clear();
     }
 
-    /// The topic's id, as the cluster says now. Where it is another one, the topic was made anew: what is known of
-    /// its log is of the old one.
+    /// The topic's id, as the cluster says now. Where it has changed, the topic was created anew, and
+    /// what is known of its log belongs to the old one.
     pub(super) fn topic_is(&mut self, id: TopicId) {
         if self.topic_id.replace(id).is_some_and(|known| known != id) {
             for slot in &mut self.slots {
@@ -270,8 +273,8 @@ impl State {
         }
     }
 
-    /// A record of a partition that is not ours any more, or that nobody wants now, is thrown away, and so is one
-    /// that an earlier owner has finished.
+    /// Appends a record. One of a partition that is no longer this member's, or is parked, is thrown away, and so is
+    /// one that an earlier owner has finished.
     fn append(&mut self, (record, leader_epoch): Read) {
         let cost = cost(&record);
         let partition = record.partition;
@@ -318,19 +321,19 @@ impl State {
         self.flowing.bytes < self.bytes_max / 2
     }
 
-    /// What we own, with the offset that is to be read next, unless it is parked.
+    /// The partitions that this member owns, unless they are parked.
     pub(super) fn ours(&self) -> Vec<u32> {
         let slots = (0u32..).zip(&self.slots);
         slots.filter(|(_, slot)| slot.phase == Phase::Ours && !slot.parked).map(|(at, _)| at).collect()
     }
 
-    /// Where a parked partition that is wanted again goes on.
+    /// The offset at which a parked partition that has been resumed goes on.
     pub(super) fn wanted(&self, partition: u32) -> Option<u64> {
         let slot = self.slots.get(usize::try_from(partition).ok()?)?;
         (slot.phase == Phase::Ours && slot.parked && !slot.paused).then_some(slot.next)
     }
 
-    /// It has been sought back to where it goes on: what comes now counts.
+    /// Notes that librdkafka has sought the partition back to where it goes on: records that come now count.
     pub(super) fn unpark(&mut self, partition: u32) {
         if let Some(slot) = self.known(partition) {
             slot.parked = false;
@@ -338,7 +341,7 @@ impl State {
         }
     }
 
-    /// What is to be given back, and was not yet.
+    /// The partitions that are to be given back and were not yet.
     pub(super) fn leaving(&self) -> Vec<u32> {
         let slots = (0u32..).zip(&self.slots);
         slots.filter(|(_, slot)| slot.phase == Phase::Leaving).map(|(at, _)| at).collect()
@@ -346,7 +349,7 @@ impl State {
 
     // What the caller does.
 
-    /// The caller polls again: what the last poll announced goes now, and its epoch is over.
+    /// Begins a poll: partitions whose revocation the last poll announced go now, and their epochs are over.
     pub(super) fn begin_poll(&mut self) -> bool {
         self.polled_at = Instant::now();
         if self.announced.is_empty() {
@@ -362,7 +365,7 @@ impl State {
         true
     }
 
-    /// What there is to bring; `None` is nothing.
+    /// Takes what there is for a poll to bring; `None` if there is nothing.
     pub(super) fn take(&mut self, fetch: Fetch) -> Option<Result<Polled, PollError>> {
         if let Some(loss) = self.losses.pop_front() {
             return Some(Err(loss));
@@ -388,7 +391,8 @@ impl State {
         self.trouble.take().map(|trouble| Err(PollError::Unavailable(trouble)))
     }
 
-    /// What was left out at the end of what there is. Where a record follows, its offset says it.
+    /// Reports records that were left out at the end of what there is. Where a record follows them, its offset shows
+    /// it.
     fn take_passed(&mut self, changes: &mut Vec<Change>) {
         if self.passed.is_empty() {
             return;
@@ -466,15 +470,17 @@ impl State {
         }
     }
 
-    /// I9: a paused partition keeps what was read ahead, so that a short pause costs nothing; but all of them
-    /// together not more than the others may.
+    /// I9: a paused partition keeps what was read ahead, so that a short pause costs nothing; but all paused partitions
+    /// together keep no more than the others may.
     fn park_if_too_much(&mut self, partition: u32) {
         if self.paused.bytes <= self.bytes_max {
             return;
         }
         self.drop_records(partition);
+        // I3: what was left out lay behind what is thrown away now. It is read again, and left out again.
+        self.passed.retain(|passed| *passed != partition);
         if let Some(slot) = self.known(partition) {
-            (slot.parked, slot.read) = (true, slot.next);
+            (slot.parked, slot.read, slot.passed) = (true, slot.next, 0);
             self.orders.push_back(Order::Park(partition));
         }
     }
@@ -497,8 +503,8 @@ impl State {
 
     // What the committer does.
 
-    /// A commit runs now. What still counts of it is committed, and is not given back before it has ended. With each
-    /// goes what may be said of offsets beyond it, and of which log.
+    /// Begins a commit and returns the part of it that still counts; those partitions are not given back before it has
+    /// ended. With each position goes the map of finished offsets beyond it, and the log that they belong to.
     pub(super) fn begin_commit(&mut self, commits: &[Commit]) -> Vec<(Commit, Origin)> {
         let commits = self.commits(commits);
         self.committing = commits.iter().map(|commit| commit.partition).collect();
@@ -514,7 +520,7 @@ impl State {
         said.collect()
     }
 
-    /// It has ended.
+    /// Notes the end of a commit.
     pub(super) fn end_commit(&mut self, commits: &[(Commit, Origin)], is_stored: bool) {
         self.committing.clear();
         for (commit, _) in commits.iter().filter(|_| is_stored) {
@@ -527,7 +533,7 @@ impl State {
         }
     }
 
-    /// Whether a commit that runs names one of them.
+    /// Whether a running commit names one of these partitions.
     pub(super) fn is_committing(&self, partitions: &[u32]) -> bool {
         self.committing.iter().any(|partition| partitions.contains(partition))
     }
@@ -741,6 +747,38 @@ mod tests {
         assert_eq!(state.wanted(0), None);
         state.append(record(0, 1));
         assert_eq!(offsets(&mut state, 9), [(0, 1)]);
+    }
+
+    /// Records that an earlier owner has finished lie behind two that nobody has: when those are thrown away in a pause,
+    /// nothing is passed, or the two would be lost.
+    #[test]
+    fn what_a_pause_throws_away_is_not_passed_with_what_was_left_out_behind_it() {
+        const TOPIC: TopicId = [9; 16];
+        let mut state = state(2_500);
+        state.topic_is(TOPIC);
+        assign(&mut state, 0, 0);
+        (0..5).for_each(|offset| {
+            state.append(record(0, offset));
+            assert_eq!(offsets(&mut state, 9), [(0, offset)]);
+        });
+        let finished = Finished::of([2..5]);
+        let said = state.begin_commit(&[Commit { finished, ..commit(0, 1, 0) }]);
+        state.end_commit(&said, true);
+        let text = to_text(&said[0].0.finished, &said[0].1).unwrap();
+        state.revoked(0, true);
+        state.take(fetch(0));
+        state.assigned(0, 0, of_text(text.as_bytes(), TOPIC));
+        (0..5).for_each(|offset| state.append(record(0, offset)));
+        state.pause(0, Epoch(2), true);
+        state.append(record(0, 5));
+        assert_eq!(state.orders, [Order::Park(0)]);
+        let polled = state.take(fetch(9)).unwrap().unwrap();
+        assert!(!polled.changes.iter().any(|change| matches!(change, Change::Passed { .. })), "{polled:?}");
+        state.pause(0, Epoch(2), false);
+        assert_eq!(state.wanted(0), Some(0));
+        state.unpark(0);
+        (0..6).for_each(|offset| state.append(record(0, offset)));
+        assert_eq!(offsets(&mut state, 9), [(0, 0), (0, 1), (0, 5)]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The thread that owns librdkafka's consumer: reads ahead, assigns and gives back, joins again after a fatal error.
+//! The thread that owns librdkafka's consumer: it reads ahead, takes and gives back partitions, and joins the group
+//! again after a fatal error.
 //!
 //! Rebalances are not carried out where librdkafka reports them, but here, in step with the caller: a partition is
 //! given back when the caller has polled again after it was told.
@@ -24,9 +25,9 @@ use windfall_contract::broker::{Epoch, InRecord, PollError};
 
 /// How long a poll waits for a record. Orders wait as long.
 const LOOK: Duration = Duration::from_millis(10);
-/// Records that are handed over at once, at most.
+/// The number of records that are handed over at once, at most.
 const BATCH_RECORDS: usize = 512;
-/// Bytes that are handed over at once, about.
+/// The number of bytes that are handed over at once, roughly.
 const BATCH_BYTES: usize = 1 << 20;
 /// Small records share allocations of this size; one that is kept long keeps its neighbours' memory.
 const SLAB_BYTES: usize = 8 << 10;
@@ -44,7 +45,7 @@ pub(super) type Client = BaseConsumer<Events>;
 #[derive(Default)]
 pub(super) struct Events {
     rebalances: Mutex<Vec<(Rebalance, TopicPartitionList)>>,
-    /// Being closed: what goes, goes.
+    /// Whether the client is being closed: partitions are then given back at once.
     is_closing: AtomicBool,
     watch: Watch,
 }
@@ -89,7 +90,7 @@ fn give_back(client: &BaseConsumer<Events>, list: &TopicPartitionList) {
     }
 }
 
-/// Where reading starts. At 0 that is wherever the log begins.
+/// The offset at which reading starts. 0 stands for the beginning of the log, wherever that is.
 fn start(next: u64) -> Offset {
     match i64::try_from(next) {
         Ok(0) | Err(_) => Offset::Beginning,
@@ -111,7 +112,7 @@ fn leave(client: &Client) {
     }
 }
 
-/// What the thread is made of.
+/// The state of the thread.
 pub(super) struct Reader {
     pub(super) shared: Arc<Shared>,
     pub(super) topic: String,
@@ -129,15 +130,15 @@ pub(super) struct Reader {
 struct Member<'a> {
     reader: &'a Reader,
     client: Arc<Client>,
-    /// Assigned to us, and not yet taken: where they are committed is being asked.
+    /// Partitions that are assigned and not yet taken: their committed offsets are being asked for.
     arriving: Vec<u32>,
-    /// To be given back as soon as no commit names them any more.
+    /// Partitions to be given back as soon as no commit names them any more.
     releasing: Vec<u32>,
-    /// Some partition is out of range, and since when the next look for it is due.
+    /// When the next look for a partition that is out of range is due; `None` while none is.
     astray: Option<Instant>,
-    /// Told to hold nothing until there is room.
+    /// Whether librdkafka is told to hold nothing until there is room.
     is_stalled: bool,
-    /// Since when librdkafka's queue was not seen empty, and what has come of it.
+    /// Since when librdkafka's queue was not seen empty, and how much was taken from it since.
     busy_since: Option<Instant>,
     busy_bytes: usize,
     refreshed_at: Instant,
@@ -199,7 +200,7 @@ impl Reader {
     }
 }
 
-/// Says that the thread has ended, however it ends.
+/// Notes that the thread has ended, also when it panics.
 struct Over(Arc<Shared>);
 
 impl Drop for Over {
@@ -318,7 +319,7 @@ impl<'a> Member<'a> {
         self.slab.split().freeze()
     }
 
-    /// What poll says beside records. What is fatal ends the membership.
+    /// Handles an error of librdkafka's poll. A fatal one ends the membership.
     fn trouble(&mut self, error: &KafkaError) -> Option<String> {
         if let KafkaError::MessageConsumptionFatal(_) = error {
             let fatal = self.client.client().fatal_error();
@@ -341,7 +342,7 @@ impl<'a> Member<'a> {
         None
     }
 
-    /// Gives back what is on its way out: a client that leaves would wait for that for ever.
+    /// Gives back the partitions that are being revoked: a client that leaves would wait for that for ever.
     fn release_all(&self, orders: Vec<Order>) {
         let mut gone = self.reader.shared.state.lock().leaving();
         gone.extend(&self.releasing);
@@ -464,7 +465,7 @@ impl<'a> Member<'a> {
         self.reader.shared.arrived.notify_one();
     }
 
-    /// Takes what was assigned, from where the group has committed.
+    /// Takes the assigned partitions, from the group's committed offsets on.
     fn arrive(&mut self) {
         if self.arriving.is_empty() {
             return;
@@ -518,7 +519,7 @@ impl<'a> Member<'a> {
         self.reader.shared.arrived.notify_one();
     }
 
-    /// Who cannot say which topic it is may not say, or believe, what is finished of it.
+    /// Asks for the topic's id. Without it, no map of finished offsets is committed or used.
     fn ask_topic_id(&self, wait: Duration) -> Option<finished::TopicId> {
         let found = native::topic_id(self.client.client(), &self.reader.topic, wait);
         if let Some(id) = found {
@@ -527,7 +528,8 @@ impl<'a> Member<'a> {
         found
     }
 
-    /// Asked again in the next round; until then nothing is read, and nothing lost.
+    /// Notes that the committed offsets are not known. They are asked for again in the next round; until then nothing
+    /// is read, and nothing is lost.
     fn not_known(&self, error: &KafkaError) {
         tracing::warn!(topic = self.reader.topic, %error, "kafka: committed offsets are not known");
         self.reader.shared.state.lock().trouble = Some(error.to_string());

@@ -1,4 +1,4 @@
-//! A topic's settings that matter here: the largest record, and what Kafka deletes of it.
+//! The topic settings that matter here: the largest record, and the retention.
 
 use super::cluster::{block_on, configured};
 use super::options::{KafkaOptions, OVERHEAD_BYTES};
@@ -7,7 +7,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::util::Timeout;
 use windfall_contract::broker::OpenError;
 
-/// What a topic says of itself.
+/// A topic's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TopicSettings {
     /// The largest payload that it takes.

@@ -1,4 +1,4 @@
-//! What librdkafka says beside answers: its log, and errors that concern no single request.
+//! librdkafka's log, and its errors that concern no single request.
 
 use parking_lot::Mutex;
 use rdkafka::ClientContext;
@@ -17,7 +17,7 @@ impl Watch {
         self.last.lock().as_ref().map(|(_, what)| what.clone())
     }
 
-    /// Forgets it: what comes now is of another try.
+    /// Forgets the last error, before another try.
     pub(super) fn forget(&self) {
         *self.last.lock() = None;
     }
@@ -54,7 +54,7 @@ impl ClientContext for Watch {
 
 impl rdkafka::consumer::ConsumerContext for Watch {}
 
-/// librdkafka's log lines into ours. What it calls an error is often a reconnect.
+/// Writes librdkafka's log lines to the process's log. What librdkafka calls an error is often a reconnect.
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {

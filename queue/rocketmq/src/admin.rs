@@ -1,4 +1,4 @@
-//! Topics, groups and lag, by the brokers' own ports where `admin` names them.
+//! Topics, groups and lag, read and changed through the brokers' own ports where `admin` names them.
 
 use super::options::RocketOptions;
 use super::registry::Place;
@@ -9,47 +9,50 @@ use windfall_rocketmq_wire::admin::Admin;
 use windfall_rocketmq_wire::{CallError, Client, Granted, Next, Route};
 
 /// After so many redeliveries the server moves a record to its dead letters, where nobody looks: the money would be
-/// lost. A record that is never finished comes again once an invisible duration: a million times 30 s is a year.
+/// lost. A record that is never finished comes again once per invisible duration: a million times 30 s is a year.
 const MIN_REDELIVERIES: i32 = 1_000_000;
-/// The same as the proxy counts: with the first delivery.
+/// The same limit as the proxy counts it, which includes the first delivery.
 pub(super) const MIN_ATTEMPTS: i32 = MIN_REDELIVERIES + 1;
-/// What a group that is made here gets.
+/// The redeliveries that a group which is made here is allowed.
 const REDELIVERIES: i32 = 1_000_000_000;
-/// By its defaults a proxy remembers for 20 s that a topic or a group is not there.
+/// The time within which a proxy learns of a new topic or group: by its defaults it remembers for 20 s that one is
+/// not there.
 const PROXY_LEARNS: Duration = Duration::from_secs(25);
 const PAUSE: Duration = Duration::from_millis(100);
-/// A cluster that has not answered for so long is away.
-const AWAY: Duration = Duration::from_secs(1);
 
 /// The brokers' own ports; none where `admin` is empty.
 #[derive(Clone)]
-pub(super) struct Admins(Vec<Admin>);
+pub(super) struct Admins {
+    brokers: Vec<Admin>,
+    /// The time without an answer after which a proxy is taken to be away.
+    away: Duration,
+}
 
 impl Admins {
     pub(super) fn new(options: &RocketOptions) -> Self {
         let admin = |broker: &String| Admin::new(broker, options.credentials(), options.timeout());
-        Self(options.admin.iter().map(admin).collect())
+        Self { brokers: options.admin.iter().map(admin).collect(), away: options.connect_timeout() }
     }
 
-    /// Makes a topic, or gives it more queues; without `admin`, only looks.
+    /// Makes a topic, or gives it more queues; without `admin`, it only checks.
     pub(super) async fn ensure_topic(
         &self,
         client: &Client,
         topic: &str,
         queues: u32,
     ) -> Result<(), OpenError> {
-        if self.0.is_empty() {
-            return route_soon(client, topic).await.map(drop);
+        if self.brokers.is_empty() {
+            return route_soon(client, topic, self.away).await.map(drop);
         }
         // The proxy first, whether the topic is there or not: where it is away, nothing is waited for.
-        match route_soon(client, topic).await {
+        match route_soon(client, topic, self.away).await {
             Ok(_) | Err(OpenError::Absent(_)) => {}
             Err(error) => return Err(error),
         }
-        let brokers = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        let brokers = u32::try_from(self.brokers.len()).unwrap_or(u32::MAX);
         let queues = queues.max(1).div_ceil(brokers);
         let mut all = 0;
-        for admin in &self.0 {
+        for admin in &self.brokers {
             let found = admin.topic(topic).await.map_err(unreachable)?.map_or(0, |topic| topic.queues);
             if found < queues {
                 admin.put_topic(topic, queues).await.map_err(unreachable)?;
@@ -76,10 +79,10 @@ impl Admins {
     /// Makes a group that has none, and lets it begin at each queue's first record: else the server lets a new group
     /// begin wherever a queue's memory begins, and what was written before would be read by nobody.
     pub(super) async fn ensure_group(&self, (topic, group): &Place) -> Result<(), OpenError> {
-        for admin in &self.0 {
+        for admin in &self.brokers {
             let found = match admin.has_group(group).await {
                 Ok(false) => None,
-                // To a user who may not list all, the broker tells of one.
+                // A user who may not list all groups may still ask the broker for one.
                 Ok(true) | Err(CallError::Refused { .. }) => admin.group(group).await.map_err(unreachable)?,
                 Err(error) => return Err(unreachable(error)),
             };
@@ -100,7 +103,7 @@ impl Admins {
 
     /// Records written, and records that the group has taken off its queues.
     pub(super) async fn lag(&self, (topic, group): &Place) -> Result<Lag, OpenError> {
-        if self.0.is_empty() {
+        if self.brokers.is_empty() {
             let what = "RocketMQ tells how far a group is by its brokers' own ports alone: set `admin`";
             return Err(OpenError::Invalid(what.into()));
         }
@@ -108,7 +111,7 @@ impl Admins {
         let mut found = false;
         // What comes again is written to a topic of its own, named in one of two ways.
         let topics = [topic.clone(), format!("%RETRY%{group}_{topic}"), format!("%RETRY%{group}+{topic}")];
-        for admin in &self.0 {
+        for admin in &self.brokers {
             for name in &topics {
                 let Some(config) = admin.topic(name).await.map_err(unreachable)? else { continue };
                 found |= name == topic;
@@ -126,7 +129,7 @@ impl Admins {
     }
 }
 
-/// Where a topic is; it must exist and take records in batches.
+/// The route of a topic, which must exist and take records in batches.
 pub(super) async fn route(client: &Client, topic: &str) -> Result<Route, OpenError> {
     match client.route(topic).await {
         Ok(route) if route.takes_normal => Ok(route),
@@ -142,8 +145,8 @@ pub(super) async fn route(client: &Client, topic: &str) -> Result<Route, OpenErr
 
 /// The route, where the server may still be learning it. A server that is away or stands still is not waited for: who
 /// opens something tries again, and must not block for it.
-pub(super) async fn route_soon(client: &Client, topic: &str) -> Result<Route, OpenError> {
-    let mut last = OpenError::Unavailable(format!("no answer about topic {topic} within {AWAY:?}"));
+pub(super) async fn route_soon(client: &Client, topic: &str, away: Duration) -> Result<Route, OpenError> {
+    let mut last = OpenError::Unavailable(format!("no answer about topic {topic} within {away:?}"));
     let looking = async {
         loop {
             match route(client, topic).await {
@@ -153,7 +156,7 @@ pub(super) async fn route_soon(client: &Client, topic: &str) -> Result<Route, Op
             tokio::time::sleep(PAUSE).await;
         }
     };
-    match tokio::time::timeout(AWAY, looking).await {
+    match tokio::time::timeout(away, looking).await {
         Ok(settled) => settled,
         Err(_) => Err(last),
     }

@@ -1,4 +1,4 @@
-//! A member of a group, as the contract has it.
+//! The driver of a consumer: a member of a group, as the contract defines it.
 
 use super::engine::Engine;
 use super::member::Member;
@@ -18,7 +18,7 @@ pub(super) struct RocketConsumer {
     engine: Arc<Engine>,
     instances: u32,
     announced: bool,
-    /// Taken when it leaves.
+    /// The member's tasks; `None` once it leaves.
     tasks: Option<Tasks>,
 }
 
@@ -112,7 +112,7 @@ impl Consumer for RocketConsumer {
                 () = &mut sleep => {}
             }
         }
-        // Room for more.
+        // There is room for more.
         self.member.wanted.notify_waiters();
         Ok(polled)
     }

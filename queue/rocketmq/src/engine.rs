@@ -5,7 +5,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 use windfall_contract::broker::OpenError;
 
-/// A runtime that may be dropped anywhere.
+/// A tokio runtime that may be dropped on any thread, also on an async one.
 pub(super) struct Engine {
     runtime: Option<Runtime>,
     handle: Handle,
@@ -36,7 +36,7 @@ impl Engine {
         self.handle.spawn(task)
     }
 
-    /// Runs a task and blocks for its end, also on an async thread.
+    /// Runs a task and blocks until it ends, also on an async thread.
     pub(super) fn block_on<T: Send + 'static>(
         &self,
         task: impl Future<Output = Result<T, OpenError>> + Send + 'static,

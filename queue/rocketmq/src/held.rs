@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use windfall_contract::broker::{Epoch, Fetch, InRecord};
 use windfall_rocketmq_wire::{AckEntry, InMessage};
 
-/// Before a record may be given back: a few times the ms that must not be shared.
+/// The wait before a record may be given back: a few times the millisecond that must not be shared.
 const SETTLES: Duration = Duration::from_millis(5);
 
-/// Records by their offsets: counts of their arrival here.
+/// The records by their offsets, which count their arrivals here.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     records: BTreeMap<u64, Record>,
@@ -29,7 +29,7 @@ pub(super) struct Held {
 #[derive(Debug)]
 struct Record {
     entry: AckEntry,
-    /// Until it is handed over.
+    /// Key and payload, until the record is handed over.
     content: Option<(Bytes, Bytes)>,
     hidden_until: Instant,
     /// When it came, or when its last extension came to its end.
@@ -44,12 +44,12 @@ enum Doing {
     Acknowledging,
 }
 
-/// How records stand that are to be acknowledged.
+/// What `finish` finds of the records that are to be acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct ToAck {
-    /// Marked as being acknowledged: tell how it went.
+    /// Records that are now marked as being acknowledged; the caller reports how that went.
     pub(super) now: Vec<(u64, AckEntry)>,
-    /// Being extended: ask again when that is over.
+    /// Records that are being extended: ask again when that is over.
     pub(super) later: Vec<u64>,
 }
 
@@ -104,7 +104,8 @@ impl Held {
         self.records.len()
     }
 
-    /// Records whose hiding ends within `margin`, the longest untouched first: what hung lately is behind the others.
+    /// Records whose hiding ends within `margin`, the longest untouched first: those whose extension hung lately come
+    /// last.
     pub(super) fn due_to_extend(&self, now: Instant, margin: Duration) -> Vec<u64> {
         let due = |record: &Record| record.doing == Doing::Nothing && record.hidden_until < now + margin;
         let due = self.records.iter().filter(|(_, record)| due(record));
@@ -113,7 +114,7 @@ impl Held {
         due.into_iter().map(|(_, offset)| offset).collect()
     }
 
-    /// Marks a record as being extended. None where something else is being done with it, or it is shown again.
+    /// Marks a record as being extended. `None` where something else is being done with it, or it is shown again.
     pub(super) fn begin_extend(&mut self, offset: u64, now: Instant) -> Option<AckEntry> {
         let record = self.records.get_mut(&offset)?;
         if record.doing != Doing::Nothing || record.hidden_until <= now {
@@ -123,7 +124,7 @@ impl Held {
         Some(record.entry.clone())
     }
 
-    /// An extension came to its end: with a new handle and time, or as before.
+    /// Notes the end of an extension, which brought a new handle and time or left the old ones.
     pub(super) fn extended(&mut self, offset: u64, now: Instant, done: Option<(String, Instant)>) {
         if let Some(record) = self.records.get_mut(&offset) {
             (record.doing, record.since) = (Doing::Nothing, now);
@@ -133,7 +134,8 @@ impl Held {
         }
     }
 
-    /// What is no longer hidden is no longer ours: it comes again, to whomever. Returns how many.
+    /// Forgets records that are no longer hidden: they are no longer this member's, and the server delivers them again
+    /// to some member. Returns how many there were.
     pub(super) fn forget_shown(&mut self, now: Instant) -> usize {
         let shown = |record: &Record| record.doing == Doing::Nothing && record.hidden_until <= now;
         let shown: Vec<_> =
@@ -162,14 +164,14 @@ impl Held {
         to_ack
     }
 
-    /// It was not acknowledged: it stays hidden, and may be acknowledged again.
+    /// Notes that a record was not acknowledged: it stays hidden, and may be acknowledged again.
     pub(super) fn not_acked(&mut self, offset: u64) {
         if let Some(record) = self.records.get_mut(&offset) {
             record.doing = Doing::Nothing;
         }
     }
 
-    /// It is acknowledged, or not ours any more.
+    /// Removes a record that is acknowledged, or no longer this member's.
     pub(super) fn remove(&mut self, offset: u64) {
         if let Some(record) = self.records.remove(&offset)
             && let Some((_, payload)) = record.content
@@ -178,8 +180,8 @@ impl Held {
         }
     }
 
-    /// Everything unfinished that nothing is being done with, or was just now, to be given back; whether anything is
-    /// left.
+    /// Takes out, to be given back, every unfinished record that is not being extended or acknowledged now and was not
+    /// just before. Also returns whether any record is left.
     pub(super) fn give_back(&mut self, now: Instant) -> (Vec<AckEntry>, bool) {
         let idle: Vec<_> = self
             .records

@@ -1,13 +1,15 @@
 //! The driver of RocketMQ 5, by its gRPC protocol (`windfall-rocketmq-wire`).
 //!
-//! Each record is acknowledged by itself ([`Acks::Each`](windfall_contract::broker::Acks)): a received record is hidden from
-//! the other members for `invisible_ms`, extended while polls come, acknowledged by `finish`, given back by `close`.
+//! Each record is acknowledged by itself ([`Acks::Each`](windfall_contract::broker::Acks)): a received record is hidden
+//! from the other members for `invisible_ms`, extended while polls come, acknowledged by `finish`, given back by
+//! `close`.
 //!
 //! - [`RocketOptions`]: all that an operator may choose. `admin` matters: without the brokers' own ports no topic and
 //!   no group is made, a new group may miss what was written before it, and there is no `lag`.
 //! - `producer`, `pending`, `sender`: a bounded buffer, batches in flight, one report for each record. A time-out is
 //!   `Unknown`.
-//! - `member`, `tasks`, `held`, `consumer`: what is received ahead, extended, acknowledged, given back.
+//! - `member`, `tasks`, `held`, `consumer`: a consumer's records, as they are received ahead, extended, acknowledged
+//!   and given back.
 //! - `registry`: the shares of this process's consumers. There are no partitions to own: `instances` divides the
 //!   group's limits, and the operator runs no more instances than that.
 //! - `admin`: topics, groups, lag.
@@ -119,9 +121,9 @@ impl Broker for RocketBroker {
     fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
         let topic = self.name("topic", topic, 127)?;
         let client = self.client(Role::Producer { topics: vec![topic.clone()] })?;
-        let name = topic.clone();
+        let (name, away) = (topic.clone(), self.options.connect_timeout());
         let client = self.engine.block_on(async move {
-            admin::route_soon(&client, &name).await?;
+            admin::route_soon(&client, &name, away).await?;
             Ok(client)
         })?;
         let engine = Arc::clone(&self.engine);
@@ -132,10 +134,10 @@ impl Broker for RocketBroker {
         let place = self.place(topic, group)?;
         let (wait, admins) = (2 * self.options.timeout(), self.admins.clone());
         let looking = self.client(Role::Producer { topics: vec![place.0.clone()] })?;
-        let ensured = place.clone();
+        let (ensured, away) = (place.clone(), self.options.connect_timeout());
         // First the group, then the client: the proxy remembers for a while that there was none.
         self.run(async move {
-            admin::route_soon(&looking, &ensured.0).await?;
+            admin::route_soon(&looking, &ensured.0, away).await?;
             admins.ensure_group(&ensured).await
         })
         .await?;

@@ -9,23 +9,24 @@ use tokio::sync::Notify;
 use windfall_contract::broker::{Epoch, Fetch};
 use windfall_rocketmq_wire::{CallError, Client, InMessage};
 
-/// Records held, of whatever state, beyond which none are asked for: what cannot be acknowledged stays here.
+/// The number of held records, in whatever state, at which no more are requested: records that cannot be acknowledged
+/// stay here.
 const UNFINISHED_MAX: usize = 1 << 18;
 
 /// A member of a group.
 pub(super) struct Member {
     pub(super) client: Client,
     pub(super) options: RocketOptions,
-    /// As the server knows it.
+    /// The topic's name at the server.
     pub(super) topic: String,
     pub(super) partition: u32,
     pub(super) epoch: Epoch,
     pub(super) state: Mutex<State>,
-    /// Records came, or a request failed.
+    /// Signals that records came, or that a request failed.
     pub(super) arrived: Notify,
-    /// A poll asks for more, or it is time to stop.
+    /// Signals that a poll asks for more, or that it is time to stop.
     pub(super) wanted: Notify,
-    /// An extension or an acknowledgement came to its end.
+    /// Signals that an extension or an acknowledgement has ended.
     pub(super) settled: Notify,
     stopping: AtomicBool,
 }
@@ -33,13 +34,13 @@ pub(super) struct Member {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) held: Held,
-    /// What the last poll asked for, and when.
+    /// The number of records that the last poll asked for, and when it did.
     demand: usize,
     last_poll: Option<Instant>,
     pub(super) paused: bool,
-    /// Asked for and not yet arrived.
+    /// Records that were requested and have not arrived.
     promised: usize,
-    /// Why nothing comes; none while something could.
+    /// Why no records come; `None` while they could.
     pub(super) trouble: Option<String>,
     /// When a request, even one that brought nothing, last went well.
     last_success: Option<Instant>,
@@ -92,14 +93,14 @@ impl Member {
         if state.paused || full || coming >= target {
             return None;
         }
-        // A share each: one that waits at an empty broker must not have asked for all.
+        // Each stream asks for its share: one that waits at an empty broker must not have asked for all.
         let share = target.div_ceil(self.options.receive_streams.max(1)).min(target - coming);
         let count = u16::try_from(share).unwrap_or(u16::MAX).min(self.options.receive_records);
         state.promised += usize::from(count);
         Some(count)
     }
 
-    /// A request that had asked for `promised` is over.
+    /// Notes the end of a request that had asked for `promised` records.
     pub(super) fn fulfilled(&self, promised: u16, outcome: &Result<usize, CallError>, now: Instant) {
         let mut state = self.state.lock();
         state.promised -= usize::from(promised);
@@ -115,7 +116,7 @@ impl Member {
         self.arrived.notify_waiters();
     }
 
-    /// As long as a stream may need for one request at a silent broker and the next at another.
+    /// The time that a stream may need for one request at a silent broker and the next at another.
     fn patience(&self) -> Duration {
         2 * (Duration::from_millis(self.options.receive_wait_ms) + self.options.timeout())
     }
@@ -137,7 +138,7 @@ impl Member {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Received and not finished.
+    /// The number of records that are received and not finished.
     pub(super) fn unfinished(&self) -> usize {
         self.state.lock().held.unfinished()
     }

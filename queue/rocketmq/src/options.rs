@@ -6,13 +6,13 @@ use std::time::Duration;
 use windfall_contract::broker::OpenError;
 use windfall_rocketmq_wire::{ClientOptions, Credentials};
 
-/// A word that is never printed.
+/// A secret text that is never printed.
 #[derive(Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides a word.
+    /// Wraps a secret.
     pub fn new(word: impl Into<String>) -> Self {
         Self(word.into())
     }
@@ -37,9 +37,9 @@ pub struct RocketOptions {
     pub prefix: String,
     /// RocketMQ's own namespace. Default empty.
     pub namespace: String,
-    /// User, where the server asks for one; with `secret_key`. Default none.
+    /// The user's access key, where the server asks for one; it needs `secret_key`. Default none.
     pub access_key: Option<String>,
-    /// Its secret. Default none.
+    /// The user's secret key. Default none.
     pub secret_key: Option<Secret>,
     /// A PEM file of certificate authorities: turns TLS on, and these alone are trusted. Default none: no TLS.
     pub ca_file: Option<PathBuf>,
@@ -47,18 +47,21 @@ pub struct RocketOptions {
     pub server_name: Option<String>,
     /// Deadline of each call in ms: a server that stands still is noticed after so long. 100 to 60,000, default 3,000.
     pub timeout_ms: u64,
+    /// How long opening a producer or a consumer waits for a proxy that is away before it is `Unavailable`; one that is
+    /// slower than this to say where a topic lies is never opened. 10 to 300,000, default 3,000.
+    pub connect_timeout_ms: u64,
     /// How long a record waits for others to share a batch, in ms. 0 to 1,000, default 2.
     pub linger_ms: u64,
-    /// Records a batch at most. 1 to 4,096, default 256.
+    /// The number of records in a batch at most. 1 to 4,096, default 256.
     pub batch_records: usize,
-    /// Bytes a batch at most; the broker must take messages as large (its `maxMessageSize`, 4 MiB by default).
+    /// The bytes of a batch at most; the broker must take messages as large (its `maxMessageSize`, 4 MiB by default).
     /// 64 KiB to 4 MiB, default 768 KiB.
     pub batch_bytes: usize,
-    /// Batches of a producer under way at once. 1 to 64, default 8.
+    /// The number of batches that a producer has in flight at once. 1 to 64, default 8.
     pub batches_in_flight: usize,
     /// Records of a producer not yet reported; `Full` beyond. 1 to 16 Mi, default 65,536.
     pub max_unreported_records: usize,
-    /// Bytes of them; `Full` beyond. 1 MiB to 1 GiB, default 64 MiB.
+    /// Bytes of a producer's records not yet reported; `Full` beyond. 1 MiB to 1 GiB, default 64 MiB.
     pub max_unreported_bytes: usize,
     /// The largest payload taken; the broker must take messages as large. 1 MiB to 4 MiB, default 1 MiB.
     pub max_record_bytes: usize,
@@ -66,9 +69,9 @@ pub struct RocketOptions {
     /// records come to others so much later. The server's default minimum is 10,000. 1,000 to 3,600,000, default
     /// 30,000.
     pub invisible_ms: u64,
-    /// Requests of a consumer waiting for records at once. 1 to 64, default 4.
+    /// The number of a consumer's requests that wait for records at once. 1 to 64, default 4.
     pub receive_streams: usize,
-    /// Records a request at most; the broker takes no more than 32. 1 to 32, default 32.
+    /// The number of records that a request brings at most; the broker allows no more than 32. 1 to 32, default 32.
     pub receive_records: u16,
     /// How long such a request waits at the server, in ms. The server's default minimum is 5,000. 100 to 20,000,
     /// default 5,000.
@@ -76,15 +79,15 @@ pub struct RocketOptions {
     /// Records that a consumer holds ready for the next poll; never more than twice what the last poll asked for.
     /// 1 to 65,536, default 2,048.
     pub prefetch_records: usize,
-    /// Bytes of them, exceeded by one request a stream at most. 64 KiB to 1 GiB, default 16 MiB.
+    /// Bytes of the records held ready; each stream may exceed it by one request. 64 KiB to 1 GiB, default 16 MiB.
     pub prefetch_bytes: usize,
-    /// Acknowledgements a request. 1 to 1,024, default 128.
+    /// The number of acknowledgements in one request. 1 to 1,024, default 128.
     pub ack_records: usize,
-    /// Without a poll for so long, in ms, unfinished records are no longer extended and come to others. 1,000 to
-    /// 3,600,000, default 30,000.
+    /// The time without a poll, in ms, after which unfinished records are no longer extended and come to others. 1,000
+    /// to 3,600,000, default 30,000.
     pub session_timeout_ms: u64,
-    /// Consumer instances of a group that divide its limits: each counts as the owner of one of so many partitions.
-    /// No more instances than this may run. 1 to 10,000, default 1.
+    /// The number of consumer instances of a group among which its limits are divided: each counts as the owner of one
+    /// of so many partitions. No more instances than this may run. 1 to 10,000, default 1.
     pub instances: u32,
     /// Threads of this driver. 1 to 16, default 2.
     pub threads: usize,
@@ -102,6 +105,7 @@ impl Default for RocketOptions {
             ca_file: None,
             server_name: None,
             timeout_ms: 3_000,
+            connect_timeout_ms: 3_000,
             linger_ms: 2,
             batch_records: 256,
             batch_bytes: 768 << 10,
@@ -127,6 +131,7 @@ impl RocketOptions {
     pub(super) fn check(&self) -> Result<(), OpenError> {
         let within = [
             ("timeout_ms", self.timeout_ms, 100, 60_000),
+            ("connect_timeout_ms", self.connect_timeout_ms, 10, 300_000),
             ("linger_ms", self.linger_ms, 0, 1_000),
             ("batch_records", self.batch_records as u64, 1, 4_096),
             ("batch_bytes", self.batch_bytes as u64, 64 << 10, 4 << 20),
@@ -174,6 +179,10 @@ impl RocketOptions {
 
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
+    }
+
+    pub(super) fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
     }
 
     pub(super) fn invisible(&self) -> Duration {

@@ -11,10 +11,11 @@ use tokio::sync::Notify;
 use windfall_contract::broker::{Delivery, DeliverySink, OutRecord, SendRefused, Tag};
 use windfall_rocketmq_wire::{CallError, OutMessage};
 
-/// While the server is silent, records are refused at once, but for one try now and then.
+/// The first pause after a failure: while the server is silent, records are refused at once, except for one try now
+/// and then.
 const MIN_REST: Duration = Duration::from_millis(50);
 const MAX_REST: Duration = Duration::from_secs(1);
-/// What a message takes besides its payload: properties, id, framing.
+/// The bytes of a message besides its payload: properties, id and framing.
 const OVERHEAD_BYTES: usize = 256;
 
 /// What a producer shares with its sender.
@@ -22,9 +23,9 @@ pub(super) struct PendingRecords {
     pub(super) options: RocketOptions,
     sink: Arc<dyn DeliverySink>,
     state: Mutex<State>,
-    /// Something to send, or to stop for.
+    /// Signals that there is something to send, or that it is time to stop.
     pub(super) filled: Notify,
-    /// Everything is reported.
+    /// Signals that everything is reported.
     settled: Condvar,
 }
 
@@ -32,7 +33,8 @@ pub(super) struct PendingRecords {
 struct State {
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// Sent and not answered. Whoever takes a batch out reports it: exactly one report a record.
+    /// Batches that are sent and not answered. The code that takes a batch out reports it: exactly one report per
+    /// record.
     batches: HashMap<u64, Batch>,
     next_batch: u64,
     unreported_records: usize,
@@ -53,7 +55,7 @@ struct Batch {
     bytes: usize,
 }
 
-/// The server could not be reached, or did not answer.
+/// The pause after the server could not be reached, or did not answer.
 struct Rest {
     until: Instant,
     length: Duration,
@@ -172,7 +174,7 @@ impl PendingRecords {
         }
     }
 
-    /// Reports a batch. Nothing if `close` has done so.
+    /// Reports a batch. It does nothing if `close` has reported it.
     ///
     /// Where the server is silent, what waits behind is reported too, as never sent: each further batch would wait
     /// for a deadline of its own, and whoever has another way shall go it now.
@@ -246,7 +248,7 @@ impl State {
     }
 }
 
-/// A refusal is certain; silence is not.
+/// The outcome that a failed call means for its records: a refusal is certain, silence is not.
 fn fate(error: &CallError) -> Delivery {
     if error.nothing_happened() {
         Delivery::Failed(error.to_string())

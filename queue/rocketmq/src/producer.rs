@@ -13,7 +13,7 @@ use windfall_rocketmq_wire::Client;
 pub(super) struct RocketProducer {
     pending: Arc<PendingRecords>,
     sender: JoinHandle<()>,
-    /// The threads live as long as we do.
+    /// Keeps the driver's threads alive as long as this producer.
     _engine: Arc<Engine>,
 }
 

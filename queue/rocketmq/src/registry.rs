@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use windfall_contract::broker::Epoch;
 
-/// The server shows given back records 2 to 3 s later; until then they are nowhere to be seen.
+/// The time after which the server has certainly shown records that were given back. It does so after 2 to 3 s; until
+/// then no count includes them.
 const BETWEEN: Duration = Duration::from_secs(6);
 
 /// Topic and group, as the server knows them.
@@ -22,13 +23,13 @@ pub(super) struct Registry {
 struct Members {
     seats: Vec<Taken>,
     last_epoch: u32,
-    /// Given back, and when the server will have shown them.
+    /// How many records were given back, and when the server will have shown them.
     between: Vec<(usize, Instant)>,
 }
 
 struct Taken {
     partition: u32,
-    /// Tells seats of one share apart.
+    /// The epoch, which tells seats of one share apart.
     epoch: Epoch,
     member: Weak<Member>,
 }
@@ -75,7 +76,7 @@ impl Seat {
         }
     }
 
-    /// So many records were given back.
+    /// Leaves the seat, having given back so many records.
     pub(super) fn leave(&mut self, given_back: usize) {
         if given_back > 0
             && let Some(members) = self.registry.places.lock().get_mut(&self.place)

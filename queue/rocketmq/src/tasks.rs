@@ -10,14 +10,14 @@ use windfall_contract::broker::CommitError;
 use windfall_rocketmq_wire::proto::Code;
 use windfall_rocketmq_wire::{AckEntry, CallError, Receive};
 
-/// Between two tries after a failure.
+/// The shortest pause between two tries after a failure.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Extensions, acknowledgements and returns under way at once.
 const CALLS_AT_ONCE: usize = 32;
-/// The server finds new brokers of a topic in its own time; we ask as often.
+/// How long a topic's route is used before it is asked for again: the server needs about as long to find new brokers.
 const ROUTE_LASTS: Duration = Duration::from_secs(30);
-/// Given back records are shown at once, as far as the server can: it takes 2 to 3 s.
+/// The invisible duration of records that are given back: they are shown as soon as the server can, after 2 to 3 s.
 const SHOWN_SOON: Duration = Duration::from_millis(10);
 
 /// One stream of requests: each waits at one of the topic's brokers, in turn. Ends when the member stops.
@@ -150,7 +150,7 @@ pub(super) async fn finish(member: Arc<Member>, mut offsets: Vec<u64>) -> Result
     }
 }
 
-/// One request; what is still open after it, and why.
+/// Sends one acknowledgement request. Returns the records that are still open after it, and why.
 async fn acknowledge(member: &Member, batch: Vec<(u64, AckEntry)>) -> (Vec<u64>, Option<CallError>) {
     let entries: Vec<_> = batch.iter().map(|(_, entry)| entry.clone()).collect();
     let outcomes = match member.client.ack(&member.topic, &entries).await {
@@ -162,7 +162,7 @@ async fn acknowledge(member: &Member, batch: Vec<(u64, AckEntry)>) -> (Vec<u64>,
     for ((offset, _), outcome) in batch.iter().zip(outcomes) {
         match outcome {
             Ok(()) => state.held.remove(*offset),
-            // Acknowledged already, or shown to others. A duplicate at worst.
+            // It is acknowledged already, or shown to others: a duplicate at worst.
             Err(error) if is_over(&error) => {
                 state.held.remove(*offset);
                 over += 1;
@@ -181,7 +181,7 @@ async fn acknowledge(member: &Member, batch: Vec<(u64, AckEntry)>) -> (Vec<u64>,
     (open, trouble)
 }
 
-/// Whether the handle is over. Any other refusal is a mistake that must be seen: the record would come for ever.
+/// Whether the handle has expired. Any other refusal is a mistake that must be seen: the record would come for ever.
 fn is_over(error: &CallError) -> bool {
     error.code() == Some(Code::InvalidReceiptHandle.into())
 }

@@ -30,8 +30,8 @@ pub struct Fanout {
 }
 
 impl Fanout {
-    /// Starts a fan-out over the queues of `rules` on `brokers` (by name). Waits for no broker: each topic is opened in
-    /// the background, again and again until its broker lets it, and records take other topics meanwhile.
+    /// Starts a fan-out over the queues of `rules` on `brokers` (by name). It does not wait for any broker: each topic
+    /// is opened in the background, again and again until its broker lets it, and records take other topics meanwhile.
     ///
     /// # Errors
     /// [`OpenError`] of an option that is out of its range, or of a thread that cannot be started; nothing is left
@@ -68,10 +68,10 @@ impl Fanout {
         Ok(Self { inner, worker: Mutex::new(Some(worker)) })
     }
 
-    /// Takes over queues, ratios and topics of other rules; rules older than those in force are passed over. Waits for
-    /// no broker. Topics that stay keep their producers, new ones are opened in the background, and the outboxes of
-    /// topics that are gone are closed when the fate of all that they hold is known. A record that waits takes the
-    /// topics of the new rules, and is given back as [`Undelivered::NoQueue`] where its queue is gone.
+    /// Takes over queues, ratios and topics of other rules; rules older than those in force are ignored. It does not
+    /// wait for any broker. Topics that stay keep their producers, new ones are opened in the background, and the
+    /// outboxes of topics that are gone are closed when the fate of all that they hold is known. A record that waits
+    /// takes the topics of the new rules, and is given back as [`Undelivered::NoQueue`] where its queue is gone.
     ///
     /// # Errors
     /// [`OpenError::Invalid`]: this process has seen 65,536 names of queues already. The queues stay as they were.
@@ -90,7 +90,7 @@ impl Fanout {
     }
 
     /// Sends a record over the topics of `candidates`, in that order, each queue's `Side` first. Never blocks.
-    /// Its fate comes by the record's own methods, perhaps before this returns.
+    /// The outcome is reported by the record's own methods, perhaps before this returns.
     pub fn submit(&self, candidates: &[(QueueId, Side)], record: Box<dyn PendingRecord>) {
         self.inner.submit(candidates, record);
     }
@@ -107,8 +107,8 @@ impl Fanout {
         topology.outboxes.iter().map(|outbox| outbox.status(&self.inner.clock)).collect()
     }
 
-    /// Waits until every topic that the rules name has been opened, at most `timeout`; returns whether they are. Nobody
-    /// needs to wait before sending. Blocks.
+    /// Waits until every topic that the rules name has been opened, at most `timeout`; returns whether they are. No
+    /// caller needs to wait before it sends. Blocks.
     pub fn wait_until_open(&self, timeout: Duration) -> bool {
         let left = self.inner.timer(timeout);
         loop {
@@ -122,7 +122,7 @@ impl Fanout {
         }
     }
 
-    /// Counters.
+    /// The counters since the fan-out was opened.
     pub fn stats(&self) -> FanoutStats {
         self.inner.stats()
     }
@@ -149,7 +149,7 @@ impl Drop for Fanout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Open,
-    /// Delivers what it has, takes no more.
+    /// It delivers the records that it has, and takes no more.
     Draining,
     Closed,
 }
@@ -161,10 +161,10 @@ pub(super) struct State {
 
 pub(super) struct Inner {
     pub(super) topology: RwLock<Arc<Topology>>,
-    /// Held while the topology is replaced, so that no change is lost.
+    /// A lock that is held while the topology is replaced, so that no change is lost.
     applying: Mutex<()>,
     pub(super) state: Mutex<State>,
-    /// Which queue may have how many records in flight.
+    /// The shares, which say how many records each queue may have in flight.
     pub(super) shares: Arc<Shares>,
     pub(super) wake: Condvar,
     pub(super) opener: Arc<Opener>,
@@ -172,11 +172,11 @@ pub(super) struct Inner {
     pub(super) clock: Clock,
     pub(super) delivered: AtomicU64,
     pub(super) retries: AtomicU64,
-    /// The thread that retries.
+    /// The health of the retry thread.
     pub(super) health: ThreadHealth,
 }
 
-/// Producers outlive nothing: they hold the fan-out weakly.
+/// The sink of every producer. It holds the fan-out weakly, so that producers do not keep it alive.
 struct Sink(Weak<Inner>);
 
 impl DeliverySink for Sink {
@@ -202,7 +202,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Starts what the outboxes need: threads that open and close producers. Forgets those that are gone.
+    /// Starts the threads that open and close the outboxes' producers, and forgets outboxes that are gone.
     pub(super) fn tend(&self) {
         let topology = Arc::clone(&self.topology.read());
         let now_ns = self.clock.monotonic_ns();

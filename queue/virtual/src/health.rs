@@ -1,16 +1,16 @@
-//! How a topic is doing: its breaker, what it has in flight, since when it has been silent.
+//! The health of a topic: its breaker, its records in flight, and how long it has been silent.
 
 use super::options::FanoutOptions;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use windfall_contract::breaker::{Breaker, Pass};
 
-/// Health of one topic. Counters are read without a lock and may be a moment old.
+/// The health of one topic. Counters are read without a lock and may be a moment old.
 pub(super) struct Health {
     watched: Mutex<Watched>,
     hang_ns: u64,
     in_flight: AtomicU64,
-    /// Monotonic ns of the last report, or of the first record after a pause.
+    /// The time (monotonic ns) of the last report, or of the first record after a pause.
     heard_ns: AtomicU64,
     pub(super) sent: AtomicU64,
     pub(super) stored: AtomicU64,
@@ -51,7 +51,7 @@ impl Health {
         }
     }
 
-    /// Whether the next record may go here. A topic that holds records and says nothing is taken for hung long
+    /// Whether the next record may go here. A topic that holds records and reports nothing is taken to be hung long
     /// before their answers are overdue, so that new records do not queue up behind them.
     pub(super) fn ask(&self, now_ns: u64) -> Pass {
         let mut watched = self.watched.lock();
@@ -62,7 +62,7 @@ impl Health {
         watched.breaker.ask(now_ns)
     }
 
-    /// A record is about to be sent here.
+    /// Notes that a record is about to be sent here.
     pub(super) fn sending(&self, now_ns: u64) {
         if self.in_flight.fetch_add(1, Relaxed) == 0 {
             self.heard_ns.store(now_ns, Relaxed);
@@ -70,7 +70,7 @@ impl Health {
         self.sent.fetch_add(1, Relaxed);
     }
 
-    /// It was not taken; `fault` says why, where that speaks against the broker.
+    /// Notes that the topic refused a record; `fault` says why, if the broker is at fault.
     pub(super) fn refused(&self, fault: Option<&str>, now_ns: u64) {
         self.in_flight.fetch_sub(1, Relaxed);
         self.sent.fetch_sub(1, Relaxed);
@@ -94,7 +94,7 @@ impl Health {
         self.watched.lock().act(now_ns, why, |breaker| breaker.failed(now_ns));
     }
 
-    /// The answer to a record did not come in time.
+    /// Notes that the answer to a record did not come in time.
     pub(super) fn overdue(&self, now_ns: u64) {
         self.in_flight.fetch_sub(1, Relaxed);
         self.failed.fetch_add(1, Relaxed);

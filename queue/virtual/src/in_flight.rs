@@ -1,4 +1,4 @@
-//! Records on their way: a slab keyed by tag, the retries that are due, the answers that are overdue.
+//! Records in flight: a slab keyed by tag, the retries that are due, and the answers that are overdue.
 
 use super::outbox::Outbox;
 use super::pending::PendingRecord;
@@ -9,10 +9,10 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use windfall_contract::broker::{Delivery, Tag};
 
-/// Fewer entries than this are not worth a sweep.
+/// The number of entries from which on the heap of due answers is swept.
 const SWEEP_FROM: usize = 1_024;
 
-/// A record and where it has been.
+/// A record in flight, and the topics that have been tried for it.
 pub(super) struct InFlightSend {
     pub(super) record: Box<dyn PendingRecord>,
     /// Queues that it may take, in the order of trying.
@@ -21,17 +21,17 @@ pub(super) struct InFlightSend {
     pub(super) targets: Box<[Arc<Outbox>]>,
     /// The topology that they were taken from.
     pub(super) serial: u64,
-    /// Which of them is next (or the one that has it).
+    /// The index of the target that is next, or that has the record.
     pub(super) at: usize,
-    /// Rounds over all targets that failed; the backoff's exponent.
+    /// The number of failed rounds over all targets, which is the backoff's exponent.
     pub(super) rounds: u32,
-    /// Times that a topic took it and then failed.
+    /// How often a topic took it and then failed.
     pub(super) failed: u32,
-    /// Times that an answer did not come in time.
+    /// How often an answer did not come in time.
     pub(super) overdue: u32,
-    /// When it is given up (monotonic ns).
+    /// When the record is given up (monotonic ns); `None`: at `close`.
     pub(super) until_ns: Option<u64>,
-    /// Its room in the fan-out.
+    /// The place that it takes in the fan-out's shares.
     pub(super) place: Place,
 }
 
@@ -41,24 +41,24 @@ impl InFlightSend {
         &self.targets[self.at]
     }
 
-    /// Goes on to the next topic.
+    /// Moves on to the next target.
     pub(super) const fn advance(&mut self) {
         self.at = (self.at + 1) % self.targets.len();
     }
 }
 
 enum Slot {
-    /// Next vacant slot, if any.
+    /// An empty slot, and the next one in the list of empty slots, if there is one.
     Vacant(Option<u32>),
     /// `send` is being called with its bytes.
     Sending,
-    /// Its fate came before `send` returned.
+    /// The report came before `send` returned.
     Early(Delivery),
     /// A producer has it.
     Sent(InFlightSend),
 }
 
-/// All records of a fan-out.
+/// All records that a fan-out carries.
 pub(super) struct InFlightTable {
     slots: Vec<(u32, Slot)>,
     vacant: Option<u32>,
@@ -68,11 +68,11 @@ pub(super) struct InFlightTable {
     sequence: u64,
 }
 
-/// What `sent` found.
+/// The state of a record after `send` has taken it.
 pub(super) enum AfterSend {
-    /// On its way.
+    /// It is in flight.
     Sent,
-    /// Its fate is known already.
+    /// Its delivery is reported already.
     Early(InFlightSend, Delivery),
 }
 
@@ -108,7 +108,7 @@ impl InFlightTable {
         Tag(u64::from(self.slots[index as usize].0) << 32 | u64::from(index))
     }
 
-    /// `send` took it.
+    /// Notes that `send` took the record.
     pub(super) fn sent(&mut self, tag: Tag, send: InFlightSend, overdue_at_ns: u64) -> AfterSend {
         let Some(index) = self.index(tag) else {
             // Only the sender itself ends a `Sending` slot, so this is a tag of another fan-out. Never drop it.
@@ -130,14 +130,14 @@ impl InFlightTable {
         AfterSend::Sent
     }
 
-    /// `send` refused it.
+    /// Notes that `send` refused the record.
     pub(super) fn refused(&mut self, tag: Tag) {
         if let Some(index) = self.index(tag) {
             self.release(index);
         }
     }
 
-    /// A report came. Gives the record out, unless the report is stale or early.
+    /// Handles a report: takes the record out, unless the report is stale or early.
     pub(super) fn reported(&mut self, tag: Tag, delivery: &Delivery) -> Option<InFlightSend> {
         let index = self.index(tag)?;
         match &mut self.slots[index].1 {

@@ -1,4 +1,4 @@
-//! What may be set of a fan-out. All its limits are here.
+//! The options of a fan-out. All its limits are here.
 
 use windfall_contract::broker::OpenError;
 
@@ -26,8 +26,8 @@ pub struct FanoutOptions {
     /// The wait between two attempts to open a topic that its broker calls invalid; other rules end it. 1,000 to
     /// 3,600,000; default 30,000.
     pub invalid_retry_ms: u64,
-    /// Records that it carries at most, divided among the queues ([`Shares`](crate::Shares)); `submit` gives back what is
-    /// more. 1 to 1,048,576; default 65,536.
+    /// Records that it carries at most, divided among the queues ([`Shares`](crate::Shares)); `submit` gives back what
+    /// is more. 1 to 1,048,576; default 65,536.
     pub records_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The outbox of one topic: its producer, which is opened in the background, and how it is doing.
+//! The outbox of one topic: its producer, which is opened in the background, and its state.
 //!
 //! A topic is a broker's name and its own, since rules may move a topic to another broker. Its outbox begins as
 //! *opening*, is *ready* once it has a producer, and *breaker-open* while its broker does not answer. When no queue
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use windfall_contract::Clock;
 use windfall_contract::broker::Producer;
 
-/// What tells topics apart.
+/// The identity of a topic: its broker's name and its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TopicKey {
     pub(super) broker: String,
@@ -27,7 +27,7 @@ pub(super) struct Outbox {
     pub(super) partitions: u32,
     pub(super) health: Health,
     door: RwLock<Door>,
-    /// A thread opens or closes its producer now.
+    /// Whether a thread is opening or closing its producer now.
     busy: AtomicBool,
     /// Attempts to open it that failed.
     pub(super) open_failures: AtomicU64,
@@ -37,7 +37,7 @@ struct Door {
     state: DoorState,
     /// Whether the rules in force name the topic.
     wanted: bool,
-    /// Since when the state is what it is (monotonic ns).
+    /// When the present state began (monotonic ns).
     since_ns: u64,
     reason: Option<String>,
 }
@@ -58,7 +58,7 @@ pub(super) enum Duty {
     Open,
     /// Start a thread that closes this producer.
     Close(Arc<dyn Producer>),
-    /// Forget it.
+    /// Forget the outbox.
     Forget,
 }
 
@@ -83,7 +83,7 @@ impl Outbox {
         }
     }
 
-    /// The rules name the topic. Returns whether this outbox can still be used: a closed one cannot.
+    /// Notes that the rules name the topic. Returns whether this outbox can still be used: a closed one cannot.
     pub(super) fn keep(&self, now_ns: u64) -> bool {
         let mut door = self.door.write();
         if matches!(door.state, DoorState::Closed) {
@@ -95,7 +95,7 @@ impl Outbox {
         true
     }
 
-    /// The rules name the topic no longer.
+    /// Notes that the rules name the topic no longer.
     pub(super) fn retire(&self, now_ns: u64) {
         let mut door = self.door.write();
         if std::mem::replace(&mut door.wanted, false) {
@@ -134,7 +134,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// An attempt to open it failed. It is logged where it failed for another reason before.
+    /// Notes a failed attempt to open it. A failure is logged if its reason differs from the last one's.
     pub(super) fn not_opened(&self, why: String, invalid: bool) {
         self.open_failures.fetch_add(1, Relaxed);
         let mut door = self.door.write();
@@ -157,7 +157,7 @@ impl Outbox {
         }
     }
 
-    /// Its producer says that it is closed, though nobody here closed it: another one must be opened. What the old one
+    /// Notes that its producer is closed although nobody here closed it: another one must be opened. What the old one
     /// still holds is sent again when its answers are overdue. // I2
     pub(super) fn lost(&self, producer: &Arc<dyn Producer>, now_ns: u64) {
         let mut door = self.door.write();
@@ -170,7 +170,7 @@ impl Outbox {
         }
     }
 
-    /// What is to be done now. Whoever is told to open or to close it calls [`done`](Self::done) afterwards.
+    /// The duty that is due now. The caller that is told to open or to close it calls [`done`](Self::done) afterwards.
     pub(super) fn duty(&self, now_ns: u64) -> Duty {
         let is_settled = |door: &Door| door.wanted && matches!(door.state, DoorState::Open(_));
         if self.busy.load(Relaxed) || is_settled(&self.door.read()) {
@@ -197,7 +197,7 @@ impl Outbox {
         }
     }
 
-    /// The thread that opened or closed it has ended, or could not be started.
+    /// Notes that the thread that opened or closed it has ended, or could not be started.
     pub(super) fn done(&self) {
         self.busy.store(false, Relaxed);
     }

@@ -15,9 +15,9 @@ use windfall_contract::broker::{Delivery, OutRecord, Producer, SendRefused, Tag}
 const TICK_MS: u64 = 20;
 
 enum Sent {
-    /// A producer has it, or a broker even.
+    /// A producer, or even a broker, has the record.
     Away,
-    /// Not taken; whether for its size.
+    /// No topic took the record; true if it was refused for its size.
     Back(InFlightSend, bool),
 }
 
@@ -132,7 +132,7 @@ impl Inner {
         }
     }
 
-    /// No topic takes it now: another round after a wait, or none if its patience is over.
+    /// Puts a record aside that no topic takes now: another round follows after a wait, unless its patience is over.
     fn put_aside(&self, mut send: InFlightSend, now_ns: u64) {
         if send.until_ns.is_some_and(|until_ns| now_ns >= until_ns) {
             return self.give_up(send, Undelivered::PatienceOver);
@@ -253,7 +253,8 @@ impl Inner {
     }
 }
 
-/// Other rules are in force than those that the record was sent under: it takes their topics. Whether there are any.
+/// Gives a record the topics of the rules in force, if they have changed since it was sent. Returns whether there are
+/// any.
 fn retarget(topology: &Topology, send: &mut InFlightSend) -> bool {
     let targets = topology.targets(&send.candidates);
     let next = targets.iter().position(|target| Arc::ptr_eq(target, send.target()));

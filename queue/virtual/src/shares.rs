@@ -1,9 +1,10 @@
 //! Divides a fixed number of places among queues, so that one whose brokers are away cannot take the others' room.
 //!
 //! Half of the places are promised: each queue has an equal part of them for itself. The other half goes to whoever
-//! needs it, but a queue may take at most twice as many beyond its part as are still free; so what a queue that is stuck
-//! leaves to the others is never less than a third of that half. An eighth of all places is kept for bonus types of
-//! priority 0 (cash), where the rules have such types and others. A queue that is alone has all places but this eighth.
+//! needs it, but a queue may take at most twice as many beyond its part as are still free; so what a queue that is
+//! stuck leaves to the others is never less than a third of that half. An eighth of all places is kept for bonus types
+//! of priority 0 (cash), where the rules have such types and others. A queue that is alone has all places but this
+//! eighth.
 
 use super::topology::QueueId;
 use parking_lot::Mutex;
@@ -34,7 +35,7 @@ struct Accounts {
     kept_for_first: usize,
     /// Queues that the rules name.
     named: usize,
-    /// `None`: what belongs to no queue.
+    /// The account of each queue; that of `None` holds records that belong to no queue.
     by_queue: HashMap<Option<QueueId>, Account>,
 }
 
@@ -45,13 +46,13 @@ struct Account {
 }
 
 impl Shares {
-    /// So many places, which belong to no queue in particular yet.
+    /// A number of places that belong to no queue in particular yet.
     pub fn new(total: usize) -> Arc<Self> {
         Arc::new(Self { accounts: Mutex::new(Accounts { total, ..Accounts::default() }) })
     }
 
-    /// Divides the places among the queues of other rules. `has_first` says whether these have bonus types of priority 0
-    /// and others. Who has more than its part now keeps it until it gives places back.
+    /// Divides the places among the queues of other rules. `has_first` says whether these have bonus types of priority
+    /// 0 and others. Who has more than its part now keeps it until it gives places back.
     pub fn divide(&self, queues: &[QueueId], has_first: bool) {
         let mut accounts = self.accounts.lock();
         let total = accounts.total;
@@ -72,8 +73,8 @@ impl Shares {
         accounts.promised = accounts.by_queue.values().map(unused).sum();
     }
 
-    /// A place for a record of a queue, `first` if it is of a bonus type of priority 0. `None` where the queue's share is
-    /// spent, or no place is left at all.
+    /// A place for a record of a queue, `first` if it is of a bonus type of priority 0. `None` where the queue's share
+    /// is spent, or no place is left at all.
     pub fn take(self: &Arc<Self>, queue: QueueId, first: bool) -> Option<Place> {
         let mut accounts = self.accounts.lock();
         accounts.may_take(queue, first).then(|| {

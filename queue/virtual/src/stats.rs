@@ -1,8 +1,8 @@
-//! What a fan-out says of itself.
+//! The counters and states that a fan-out reports.
 
 use windfall_contract::declare_metrics;
 
-/// What `close` could not do.
+/// The records that `close` could not deliver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CloseReport {
     /// Records given back as [`Undelivered::Closed`](super::Undelivered::Closed).
@@ -46,7 +46,7 @@ pub struct TopicStatus {
     pub topic: String,
     /// What it does now.
     pub state: TopicState,
-    /// Since when, Unix milliseconds.
+    /// When the present state began, in Unix milliseconds.
     pub since_ms: u64,
     /// Why it is not ready, where a reason is known.
     pub reason: Option<String>,

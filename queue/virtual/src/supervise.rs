@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// After so many panics in a row a thread counts as failing.
+/// The number of panics in a row after which a thread counts as failing.
 pub const PANICS_IN_A_ROW_MAX: u32 = 5;
 /// The wait before the work runs again; it doubles with each panic in a row.
 const BACKOFF_FIRST_MS: u64 = 20;
 const BACKOFF_MAX_MS: u64 = 2_000;
-/// A run that lasted so long begins a new row. Real time: it judges a thread, whatever clock the work is given.
+/// A run that lasted this long ends a row of panics. It is measured in real time, whatever clock the work is given.
 const HEALTHY_RUN: Duration = Duration::from_secs(30);
 /// How soon a wait notices that the thread is to end.
 const TICK_MS: u64 = 5;

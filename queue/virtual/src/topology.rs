@@ -1,4 +1,4 @@
-//! Which queues there are and which topics stand behind them, as the rules in force say.
+//! The queues and their topics, as the rules in force name them.
 
 use super::options::FanoutOptions;
 use super::outbox::{Outbox, TopicKey};
@@ -21,7 +21,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other one.
+    /// The other side.
     pub const fn other(self) -> Self {
         match self {
             Self::Master => Self::Backup,
@@ -30,7 +30,7 @@ impl Side {
     }
 }
 
-/// One queue as it is now.
+/// A queue under the rules in force.
 #[derive(Clone)]
 pub(super) struct QueueNow {
     master: Arc<Outbox>,
@@ -61,7 +61,7 @@ pub(super) struct Topology {
     pub(super) serial: u64,
     pub(super) queue_ids: HashMap<String, QueueId>,
     queues: Vec<Option<QueueNow>>,
-    /// Those that the rules name, and those that are draining.
+    /// The outboxes of the topics that the rules name, and those that are draining.
     pub(super) outboxes: Vec<Arc<Outbox>>,
 }
 

@@ -1,4 +1,4 @@
-//! `windfall.v1.Archive`.
+//! The gRPC service `windfall.v1.Archive`.
 
 use super::status;
 use crate::handle::RewardHandle;
@@ -15,23 +15,23 @@ use windfall_proto::v1::archive_server;
 
 const PAGE_DEFAULT: u32 = 100;
 const PAGE_MAX: u32 = 1_000;
-/// Entries that are read at once, with their payloads.
+/// The number of entries that are read at once, with their payloads.
 const READ_MAX: u32 = 100;
 const ACTOR_MAX_BYTES: usize = 64;
 
-/// The failure archive, the budgets, and what has not ended, for operators. Role: operate.
+/// The failure archive, the budgets, and the orders and withdrawals that have not ended, for operators. Role: operate.
 #[derive(Clone)]
 pub struct ArchiveService {
     rewards: RewardHandle,
 }
 
 impl ArchiveService {
-    /// On this reward service.
+    /// Makes the service on this reward service.
     pub const fn new(rewards: RewardHandle) -> Self {
         Self { rewards }
     }
 
-    /// One entry. What belongs to another app is not there.
+    /// One entry. An entry of another app counts as absent.
     async fn entry(&self, id: i64, tenant: &str) -> Result<Archived, Status> {
         let found = self.rewards.read(move |reader| reader.archived(id)).await;
         found
@@ -41,8 +41,8 @@ impl ArchiveService {
     }
 }
 
-/// An event belongs to its app; what is no event, names no app, or was refused since its app has no business here, is any
-/// operator's to look at.
+/// Whether an operator of this tenant may see an entry. An event belongs to its app; bytes that are no event, name no
+/// app, or were refused because the service does not take their app, may be seen by any operator.
 fn is_visible(entry: &Archived, tenant: &str) -> bool {
     entry.reason == Rejection::ForeignApp.to_string()
         || EventRef::parse(&entry.payload)
@@ -72,7 +72,7 @@ fn line(entry: &Archived) -> v1::ArchiveEntry {
     }
 }
 
-/// Entries of a page.
+/// The number of entries in a page.
 fn page_of(page_size: u32) -> Result<u32, Status> {
     match page_size {
         0 => Ok(PAGE_DEFAULT),
@@ -81,7 +81,7 @@ fn page_of(page_size: u32) -> Result<u32, Status> {
     }
 }
 
-/// Where a page begins: an order number or an id, or empty.
+/// Checks where a page begins: an order number or an id, or empty.
 fn check_after(after: &str) -> Result<(), Status> {
     match check_trade_no(after) {
         Err(why) if !after.is_empty() => Err(Status::invalid_argument(format!("after {why}"))),
@@ -89,7 +89,7 @@ fn check_after(after: &str) -> Result<(), Status> {
     }
 }
 
-/// Who asks. The key's name comes from the edge: nobody acts in another's name.
+/// The actor of a call. The key's name comes from the edge, so no caller acts in another's name.
 fn actor_of(caller: &Caller, actor: &str) -> Result<String, Status> {
     check_text(actor, ACTOR_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("actor {why}")))?;
     Ok(if actor.is_empty() { caller.name.to_string() } else { format!("{}: {actor}", caller.name) })

@@ -1,4 +1,4 @@
-//! Events of a request: whose they are, and as the bytes that a queue would carry.
+//! The events of a request: checks their app, and writes them as the bytes that a queue would carry.
 
 use crate::decode::{self, NoOrder};
 use bytes::{Bytes, BytesMut};
@@ -9,10 +9,10 @@ use windfall_proto::event::{EVENT_BYTES_MAX, EventRef};
 use windfall_proto::order::check_bonus_type;
 use windfall_proto::v1::{Bonus, BonusEvent, User};
 
-/// The most events of a call.
+/// The most events in a call.
 pub(super) const EVENTS_MAX: usize = 1_000;
 
-/// The events of one bonus type: their places in the request, and their bytes.
+/// The events of one bonus type: their indices in the request, and their bytes.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub at: Vec<usize>,
@@ -24,7 +24,7 @@ pub(super) struct Group {
 pub(super) struct Events {
     pub count: usize,
     pub groups: BTreeMap<String, Group>,
-    /// Those whose type is none, with why.
+    /// The events whose type is invalid, with the reason.
     pub malformed: Vec<(usize, Bytes, NoOrder)>,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn read(events: &[BonusEvent], tenant: &str) -> Result<Events, Status
     Ok(read)
 }
 
-/// The same bytes for the same event, whoever wrote it: fields in order, the map by its keys.
+/// Writes the same bytes for the same event, whatever client sent it: the fields in order, the map sorted by its keys.
 fn encode(event: &BonusEvent, tenant: &str, out: &mut BytesMut) {
     let BonusEvent { trade_no, user, activity, scene, bonus, .. } = event;
     let (nobody, nothing) = (User::default(), Bonus::default());

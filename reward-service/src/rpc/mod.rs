@@ -1,4 +1,4 @@
-//! The reward service over gRPC: [`RewardsService`] for those who grant, [`ArchiveService`] for operators.
+//! The reward service over gRPC: [`RewardsService`] for callers that grant, [`ArchiveService`] for operators.
 //!
 //! Mount them behind `windfall-edge`, which checks keys and roles and says who calls. A caller grants nothing of
 //! another app than its own, and sees nothing of another one's archive.
@@ -15,9 +15,9 @@
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! # let folder = tempfile::tempdir()?;
-//! let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })?;
-//! let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system())?;
-//! let service = RewardsService::new(rewards.clone());
+//! let ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions { unbudgeted: Unbudgeted::Allow,
+//! ..LedgerOptions::default() })?; let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None,
+//! Clock::system())?; let service = RewardsService::new(rewards.clone());
 //!
 //! let event = BonusEvent {
 //!     trade_no: "spring-2027/rain/000001/42".into(),

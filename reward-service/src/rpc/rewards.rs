@@ -1,4 +1,4 @@
-//! `windfall.v1.Rewards`.
+//! The gRPC service `windfall.v1.Rewards`.
 
 use super::events::{self, Events};
 use super::status;
@@ -20,17 +20,18 @@ pub struct RewardsService {
 }
 
 impl RewardsService {
-    /// On this reward service. `GrantAsync` answers `UNIMPLEMENTED`.
+    /// Makes the service on this reward service. `GrantAsync` answers `UNIMPLEMENTED`.
     pub const fn new(rewards: RewardHandle) -> Self {
         Self { rewards, later: None }
     }
 
-    /// The same, with a queue for `GrantAsync`.
+    /// Makes the service with a queue for `GrantAsync`.
     pub fn with_queue(later: AsyncGrants) -> Self {
         Self { rewards: later.rewards().clone(), later: Some(later) }
     }
 
-    /// One reply an event, in order. The types run at once: a slow downstream holds up its own type alone.
+    /// Grants each type's events and returns one reply per event, in order. The types run at once: a slow downstream
+    /// holds up its own type alone.
     async fn each_type(&self, events: Events, way: Way<'_>) -> Vec<v1::GrantReply> {
         let Events { count, groups, malformed } = events;
         let mut replies = vec![status::reply(&GrantReply::Rejected(Rejection::Malformed)); count];
@@ -71,7 +72,7 @@ impl RewardsService {
     }
 }
 
-/// What is asked for the events of a call.
+/// How the events of a call are granted.
 #[derive(Clone, Copy)]
 enum Way<'l> {
     Now,

@@ -1,4 +1,4 @@
-//! Errors and answers as the wire has them. The one place for it.
+//! The conversion of errors and answers to their form on the wire, all in this one place.
 
 use crate::async_grant::{AsyncGrantReply, ReleaseError};
 use crate::handle::CallError;
@@ -9,10 +9,10 @@ use windfall_edge::retry_later;
 use windfall_ledger::LedgerError;
 use windfall_proto::v1;
 
-/// What is asked to be waited where nobody knows better.
+/// The retry hint where no better one is known.
 const RETRY_MS: u64 = 50;
 
-/// What a database says is for the log, not for a caller.
+/// The status of a failed call. The database's message goes to the log, not to the caller.
 pub(super) fn of_call(error: &CallError) -> Status {
     match error {
         CallError::Busy => {

@@ -1,7 +1,7 @@
 //! `send_bonus` over a wire, for activity services that cannot link the SDK.
 //!
-//! - [`Gateway`] offers `windfall.v1.Send` over one [`SendBonus`] a tenant: an SDK, whose tokens are bound to that
-//!   tenant's app. Who calls decides which; the request cannot.
+//! - [`Gateway`] offers `windfall.v1.Send` over one [`SendBonus`] per tenant: an SDK, whose tokens are bound to that
+//!   tenant's app. The caller's key decides which tenant it is; the request cannot.
 //! - [`status`] says how an error of the SDK looks over the wire, the only place that does.
 //!
 //! A call costs what the SDK's costs, microseconds, and waits for no network (I9). When it answers OK the event
@@ -18,8 +18,10 @@
 //! # struct Sdk;
 //! # #[async_trait::async_trait]
 //! # impl SendBonus for Sdk {
-//! #     async fn send_bonus(&self, _: SendBonusRequest) -> Result<SendBonusReply, SendError> { Err(SendError::Closed) }
-//! #     async fn send_bonus_batch(&self, _: Vec<SendBonusRequest>) -> Vec<Result<SendBonusReply, SendError>> { vec![] }
+//! #     async fn send_bonus(&self, _: SendBonusRequest) -> Result<SendBonusReply, SendError> { Err(SendError::Closed)
+//! }
+//! #     async fn send_bonus_batch(&self, _: Vec<SendBonusRequest>) -> Vec<Result<SendBonusReply, SendError>> { vec![]
+//! }
 //! # }
 //! # let (sdk_of_acme, sdk_of_globex) = (Sdk, Sdk);
 //! let sdks = BTreeMap::from([("acme".to_owned(), sdk_of_acme), ("globex".to_owned(), sdk_of_globex)]);

@@ -1,4 +1,4 @@
-//! The service.
+//! The gRPC service `windfall.v1.Send`.
 
 use super::status::{failure, status};
 use async_trait::async_trait;
@@ -12,9 +12,9 @@ use windfall_proto::v1::{
     send_bonus_result, send_server,
 };
 
-/// Requests of one batch at most.
+/// The number of requests in one batch at most.
 pub const BATCH_MAX: usize = 512;
-/// Requests that are sent without letting others run: some 0.1 ms.
+/// The number of requests that are sent without letting other tasks run: some 0.1 ms.
 const SENT_AT_A_TIME: usize = 64;
 
 /// Takes rewards for the tenants whose SDKs it was given. Mount it as `SendServer::new(gateway)`.
@@ -23,8 +23,8 @@ pub struct Gateway<S> {
 }
 
 impl<S: SendBonus + 'static> Gateway<S> {
-    /// A gateway for these tenants; callers of others are turned away. Whoever opened an SDK closes it, after the
-    /// server.
+    /// A gateway for these tenants; callers of others are turned away. The owner of an SDK closes it, after
+    /// the server.
     pub const fn new(by_tenant: BTreeMap<String, S>) -> Self {
         Self { by_tenant }
     }
@@ -77,7 +77,7 @@ impl<S: SendBonus + 'static> send_server::Send for Gateway<S> {
     }
 }
 
-/// The event carries the trace of the call, where it brings none of its own.
+/// Gives the event the trace of the call, where it has none of its own.
 fn traced(mut request: SendBonusRequest, call: &Call) -> SendBonusRequest {
     if let Some(trace_id) = call.trace_id
         && request.trace_id.is_empty()

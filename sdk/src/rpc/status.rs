@@ -1,18 +1,18 @@
-//! Errors of the SDK, as they go over the wire. The client reads them back: `windfall-client`.
+//! The gRPC statuses of the SDK's errors. The client (`windfall-client`) reads them back.
 
 use tonic::{Code, Status};
 use windfall_edge::retry_later;
 use windfall_proto::send::SendError;
 use windfall_proto::v1::SendBonusFailure;
 
-/// Long enough for a pack to leave, short enough for a user who waits.
+/// The retry hint for a full spool: long enough for a pack to leave, short enough for a user who waits.
 const SPOOL_FULL_RETRY_MS: u64 = 20;
-/// Both brokers of a queue are away or behind: that takes longer than a pack.
+/// The retry hint for a full queue: both its brokers are away or behind, which lasts longer than sending a pack.
 const QUEUE_FULL_RETRY_MS: u64 = 250;
-/// Keys and routes are changed by operators.
+/// The retry hint where an operator must change keys or routes.
 const OPERATOR_RETRY_MS: u64 = 1_000;
 
-/// The status of an error. A hint when to come again is this gateway's word that nothing was taken.
+/// The status of an error. A retry hint also promises that nothing was taken.
 pub fn status(error: &SendError) -> Status {
     match answer(error) {
         (code, Some(after_ms)) => retry_later(code, error.to_string(), after_ms),
@@ -20,7 +20,7 @@ pub fn status(error: &SendError) -> Status {
     }
 }
 
-/// The same, of one request of a batch.
+/// The failure of one request of a batch.
 pub(crate) fn failure(error: &SendError) -> SendBonusFailure {
     SendBonusFailure {
         code: answer(error).0.into(),
@@ -42,7 +42,7 @@ const fn answer(error: &SendError) -> (Code, Option<u64>) {
         // This instance is going; another one, or its successor, takes it.
         SendError::Closed => (Code::Unavailable, Some(SPOOL_FULL_RETRY_MS)),
         SendError::Refused(_) => (Code::InvalidArgument, None),
-        // Nobody knows, so no hint: it would say that nothing was taken.
+        // The outcome is not known, so there is no hint: it would promise that nothing was taken.
         SendError::Unanswered(_) => (Code::Unavailable, None),
     }
 }

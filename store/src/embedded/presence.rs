@@ -1,5 +1,5 @@
-//! Which keys may be in the store: a filter in memory, so that a removal of what was never written costs no look at
-//! the files.
+//! A filter in memory that says which keys may be in the store, so that a removal of what was never written costs no
+//! look at the files.
 //!
 //! It is a Bloom filter with two hash functions over a fixed 1 MiB. After 500,000 writes it takes about 1.5 % of
 //! unknown keys for present, after 2,000,000 about 14 %: each of these costs a look. A key that was added is never
@@ -12,23 +12,23 @@ const WORDS: usize = 1 << 17;
 
 pub(super) struct Presence {
     hashing: RandomState,
-    /// `None` where nothing is known, so that every key may be there.
+    /// The filter's bits; `None` where nothing is known, so that every key may be there.
     words: Option<Box<[AtomicU64]>>,
 }
 
 impl Presence {
-    /// Of a store without keys.
+    /// The filter of a store without keys.
     pub(super) fn empty() -> Self {
         let words = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
         Self { hashing: RandomState::new(), words: Some(words) }
     }
 
-    /// Of a store whose keys nobody has looked at.
+    /// The filter of a store whose keys have not been read.
     pub(super) fn unknown() -> Self {
         Self { hashing: RandomState::new(), words: None }
     }
 
-    /// Call it before the key is written.
+    /// Adds a key, which must be done before the key is written.
     pub(super) fn add(&self, key: &[u8]) {
         let Some(words) = &self.words else { return };
         for (word, bit) in self.bits(key) {

@@ -1,8 +1,7 @@
 //! One connection that is made again whenever it is lost, by a task of its own.
-//!
-//! While there is none, calls fail at once and nobody waits for a dead server; the task tries on, at most
-//! [`BACKOFF_MAX`] apart. A call that gets no answer in time gives the connection up: what is on its way there is
-//! unknown, and every command may be repeated.
+//! While there is none, calls fail at once and no caller waits for a dead server; the task goes on trying, at most
+//! [`BACKOFF_MAX`] apart. A call that gets no answer in time gives the connection up: the outcome of what was in flight
+//! there is unknown, and every command may be repeated.
 
 use super::options::{BACKOFF_FIRST, BACKOFF_MAX, OpenRedisError, PROBE_EVERY, RedisOptions};
 use super::server;
@@ -14,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// The connection. Dropped, it ends its task and closes.
+/// The connection. When it is dropped, it ends its task and closes.
 pub(super) struct Link {
     state: watch::Receiver<State>,
     /// The number of the latest connection that was found dead.
@@ -24,7 +23,7 @@ pub(super) struct Link {
 
 #[derive(Clone)]
 enum State {
-    /// The first try after a loss, or the first of all.
+    /// The first try is under way, after a loss or after the start.
     Connecting,
     Up(MultiplexedConnection, u64),
     /// Why the last try failed.
@@ -36,7 +35,7 @@ enum State {
 pub(super) enum Trouble {
     /// The connection had been closed, perhaps long before: worth another try on a new one.
     Closed,
-    /// No connection, or no answer in time.
+    /// There is no connection, or there was no answer in time.
     Failed(String),
 }
 
@@ -55,7 +54,7 @@ impl Link {
         Self { state, lost, task: runtime.spawn(keeper.run()) }
     }
 
-    /// Sends a pipeline and waits for one answer a command, at most until `deadline`.
+    /// Sends a pipeline and waits for one answer per command, at most until `deadline`.
     pub(super) async fn exchange(
         &self,
         pipeline: &Pipeline,
@@ -97,7 +96,7 @@ impl Link {
     }
 }
 
-/// Makes the connection, and makes it again.
+/// The task that makes the connection, and makes it again.
 struct Keeper {
     place: String,
     info: ConnectionInfo,

@@ -1,13 +1,13 @@
 //! A token store on Redis: one server, or a Redis Cluster.
+//! Each user has one hash `{prefix}{user_id}`, from order number to token; canonical base64url is kept as the bytes it
+//! stands for. A batch is sent in pipelines, one connection after the other, without waiting in between. A user's first
+//! tokens take one command, which restores a whole hash with its expiry; further ones take one `HSET` per user with all
+//! the user's tokens of the batch.
 //!
-//! A user has a hash `{prefix}{user_id}`, order number → token; canonical base64url is kept as the bytes it stands
-//! for. A batch goes in pipelines, a connection after the other, without waiting in between. A user's first tokens are
-//! one command, a whole hash with its end; further ones are one `HSET` a user with all his tokens of the batch.
-//!
-//! **Expiry.** A hash lives until the last of its tokens may go. A new one comes with its end; after an `HSET` follow
-//! `PEXPIREAT … NX`, for one that was freed meanwhile, and `PEXPIREAT … GT`, which moves the end forward, never back.
-//! So a token of an activity that ends soon may outlive it beside one of a longer activity, and never the other way
-//! round. The last removal frees the hash.
+//! **Expiry.** A hash lives until the last of its tokens may go. A new one has its expiry from the start; after an
+//! `HSET` follow `PEXPIREAT … NX`, for one that was freed meanwhile, and `PEXPIREAT … GT`, which moves the end forward,
+//! never back. So a token of an activity that ends soon may outlive it beside one of a longer activity, and never the
+//! other way round. The last removal frees the hash.
 //!
 //! **Rights.** The user needs `HSET`, `PEXPIREAT`, `HDEL`, `HMGET`, `HLEN`, `HKEYS`, `RESTORE`, `ROLE`, `INFO` and
 //! `PING`, in a cluster `CLUSTER` and `ASKING` too. Without `RESTORE` everything works, at three
@@ -15,14 +15,12 @@
 //!
 //! **Time.** Every call ends within [`RedisOptions::call_timeout_ms`]. A connection that gave no answer in time is
 //! given up and made again in the background; meanwhile calls fail at once. A frozen or dead Redis costs its callers
-//! one time-out, not one a call.
-//!
-//! **Doubt.** Anything but an answer of a master is [`Unavailable`]: no connection, no answer in time, loading, out of
-//! memory, a replica, a cluster that is down (I7). Reads go to masters only, and a single server is asked whether it
-//! is one with every read.
+//! one time-out, not one per call. **Uncertainty.** Anything but an answer of a master is [`Unavailable`]: no
+//! connection, no answer in time, loading, out of memory, a replica, a cluster that is down (I7). Reads go to masters
+//! only, and a single server is asked whether it is one with every read.
 //!
 //! **What may be lost.** Redis replicates after it has answered: a fail-over may lose the last moments, and without
-//! `appendonly yes` a restart loses all. That costs users the early sight of a reward, never the reward. A write that
+//! `appendonly yes` a restart loses all. Users then see a reward later; no reward is lost. A write that
 //! timed out may still be carried out later; a token that comes back that way goes when its hash expires.
 //!
 //! The server's memory policy should be `noeviction` (a full server refuses puts, which are counted) or
@@ -129,7 +127,7 @@ impl RedisStore {
         self.nodes.run(requests, guarded, deadline).await
     }
 
-    /// I9: calls that a slow server holds up do not pile up.
+    /// Begins a call, so that calls which a slow server holds up do not pile up. // I9
     fn begin(&self) -> Result<(tokio::sync::SemaphorePermit<'_>, Instant), Unavailable> {
         let permit = self.calls.try_acquire().map_err(|_| Unavailable("too many calls at a time".into()))?;
         Ok((permit, Instant::now() + self.call_timeout))
@@ -145,7 +143,7 @@ impl RedisStore {
         Request { slot: slots::slot_of(key), command, then: Vec::new(), may_be_refused: false }
     }
 
-    /// One request a user, with the order numbers of his that `keys` names; and which these are.
+    /// One request per user, with the user's order numbers that `keys` names; and the indices of these.
     fn by_user(&self, name: &str, keys: &[TokenKey]) -> (Vec<Request>, Vec<usize>) {
         let order = sorted(keys.len(), |at| keys[at].user_id);
         let mut text = Vec::new();
@@ -162,7 +160,7 @@ impl RedisStore {
 }
 
 impl RedisStore {
-    /// A user's tokens as a new hash with its end; `None` where he has one for all we know, or where they are many.
+    /// A user's tokens as a new hash with its expiry; `None` where the user probably has a hash, or has many tokens.
     fn whole(
         &self,
         batch: &[TokenPut],
@@ -187,8 +185,8 @@ impl RedisStore {
         Some(request)
     }
 
-    /// A user's tokens for the hash that he may have. `HSET` comes first: from then on the hash is there, until his
-    /// tokens of this batch are removed. So it gets an end, or its end moves forward, never back.
+    /// A user's tokens for a hash that may exist. `HSET` comes first: from then on the hash exists until the user's
+    /// tokens of this batch are removed. So it gets an expiry, or its expiry moves forward, never back.
     fn addition(&self, batch: &[TokenPut], puts: &[usize], key: &mut Vec<u8>) -> Request {
         let mut request = self.request("HSET", batch[puts[0]].user_id, key, 2 * puts.len());
         for at in puts {
@@ -207,12 +205,12 @@ impl RedisStore {
     }
 }
 
-/// Until when a user's hash is to live. Never 0, which `RESTORE` takes for "without an end".
+/// When a user's hash is to expire. It is never 0, which `RESTORE` takes for "no expiry".
 fn end_ms(batch: &[TokenPut], puts: &[usize]) -> u64 {
     puts.iter().map(|at| batch[*at].expires_at_ms).max().unwrap_or(0).clamp(1, LATEST_MS)
 }
 
-/// Indices by user; those of one user in their order, so that the last put of an order wins.
+/// Indices sorted by user; those of one user keep their order, so that the last put of an order wins.
 fn sorted(count: usize, user_of: impl Fn(usize) -> i64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by_key(|at| user_of(*at));

@@ -19,20 +19,20 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use windfall_contract::tokens::Unavailable;
 
-/// Commands on one key, to be sent one right after the other. They may be repeated, all.
+/// Commands on one key, to be sent one right after the other. All of them may be repeated.
 pub(super) struct Request {
     pub(super) slot: u16,
     pub(super) command: Cmd,
-    /// Their answers matter only where they are errors.
+    /// Further commands, whose answers matter only where they are errors.
     pub(super) then: Vec<Cmd>,
-    /// An error that the server says of the first command itself, not of its own state, is an answer.
+    /// Whether an error of the server about the first command itself, not about its own state, counts as an answer.
     pub(super) may_be_refused: bool,
 }
 
-/// The servers and the connections to them. Dropped, it closes them and ends its tasks.
+/// The servers and the connections to them. When it is dropped, it closes them and ends its tasks.
 pub(super) struct Nodes {
     shared: Arc<Shared>,
-    /// Learns who has which slots.
+    /// The task that learns which node has which slots.
     refresher: Option<JoinHandle<()>>,
 }
 
@@ -44,11 +44,11 @@ struct Shared {
     stale: Notify,
 }
 
-/// Who has what.
+/// The map from slots to nodes.
 #[derive(Default, Clone)]
 struct Map {
     nodes: Vec<Arc<Node>>,
-    /// An index into `nodes` a slot; empty where one node has all.
+    /// An index into `nodes` for each slot; empty where one node has all.
     owners: Vec<Option<u16>>,
 }
 
@@ -58,10 +58,10 @@ struct Node {
     links: Vec<Link>,
 }
 
-/// Where a request goes.
+/// The node that a request is sent to.
 enum Target {
     Owner,
-    /// Where an answer said that the key is now, or (asking) will be.
+    /// The node that an answer named as the key's owner, now or (with `asking`) soon.
     Told {
         host: String,
         port: u16,
@@ -83,7 +83,7 @@ struct Batch {
     entries: Vec<Entry>,
 }
 
-/// What of a pipeline belongs to one request.
+/// The commands of a pipeline that belong to one request.
 struct Entry {
     at: usize,
     slot: u16,
@@ -125,8 +125,8 @@ impl Nodes {
         if self.shared.options.is_cluster { self.shared.learn().await } else { Ok(()) }
     }
 
-    /// Sends requests and gathers the answers to their first commands, in their order. With `guarded` every answer is known to come from a
-    /// master. Any doubt is an error.
+    /// Sends requests and gathers the answers to their first commands, in their order. With `guarded` every answer is
+    /// known to come from a master. Any doubt is an error.
     pub(super) async fn run(
         &self,
         requests: Vec<Request>,
@@ -220,7 +220,7 @@ impl Shared {
         Some(Arc::new(Node { host, port, links }))
     }
 
-    /// Every node takes the credentials of the first.
+    /// The connection settings of a node; every node takes the credentials of the first.
     fn info_of(&self, host: &str, port: u16) -> Option<ConnectionInfo> {
         let seed = self.seeds.first()?;
         let info = (host, port).into_connection_info().ok()?;
@@ -241,7 +241,7 @@ impl Shared {
         }
     }
 
-    /// Asks all nodes that are known, and believes the first that answers.
+    /// Asks all known nodes, and takes the map of the first that answers.
     async fn learn(&self) -> Result<(), OpenRedisError> {
         let known = Arc::clone(&self.map.lock());
         let mut infos = self.seeds.clone();
@@ -382,7 +382,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Puts everything back: the connection was closed, and every command may be repeated.
+    /// Puts every request back: the connection was closed, and every command may be repeated.
     fn again(self, waiting: &mut Vec<Waiting>) {
         let own: usize = self.entries.iter().map(Entry::commands).sum();
         let mut commands = self.pipeline.cmd_iter().skip(self.pipeline.len().saturating_sub(own));
@@ -407,18 +407,19 @@ impl Entry {
     }
 }
 
-/// Says something of the command, or of its key; the codes of everything else speak for themselves.
+/// Whether an error is about the command or its key; errors about anything else have a code of their own.
 fn is_refusal(error: &ServerError) -> bool {
     matches!(error.code(), "BUSYKEY" | "ERR" | "NOPERM")
 }
 
 impl Node {
-    /// Where to go with a request that was answered by an error; an error where that is nowhere.
+    /// Where to send a request that was answered by an error; an error where there is no such node.
     fn whither(&self, error: &ServerError) -> Result<Target, Unavailable> {
         let asking = match error.kind() {
             Some(ServerErrorKind::Moved) => false,
             Some(ServerErrorKind::Ask) => true,
-            // LOADING, OOM, READONLY, CLUSTERDOWN, MISCONF, a key of another type …: it says nothing of the token. // I7
+            // LOADING, OOM, READONLY, CLUSTERDOWN, MISCONF, a key of another type …: it says nothing of the token. //
+            // I7
             _ => return Err(Unavailable(format!("{}:{} says {error}", self.host, self.port))),
         };
         let (host, port) = slots::redirect(error.details(), &self.host)

@@ -1,57 +1,58 @@
-//! Options of the store on Redis, and what can be wrong when it is opened. All limits of this backend live here.
+//! The options of the store on Redis, and the errors of opening it. All limits of this backend live here.
 
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionInfo, IntoConnectionInfo};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Tokens of one user in one page's reckoning at most: reading the order numbers of more would hold Redis up.
+/// The number of a user's tokens that a page is made from at most: reading more order numbers would hold Redis up.
 pub(super) const LISTED_MAX: i64 = 100_000;
-/// Nodes of a cluster that are known at most.
+/// The number of a cluster's nodes that are known at most.
 pub(super) const NODES_MAX: usize = 1_000;
-/// Answers "not here" that one call follows before it gives up.
+/// The number of redirections that one call follows before it gives up.
 pub(super) const REDIRECTS_MAX: usize = 8;
-/// Between two tries to connect, at first; doubled until [`BACKOFF_MAX`].
+/// The first pause between two tries to connect; it doubles until [`BACKOFF_MAX`].
 pub(super) const BACKOFF_FIRST: Duration = Duration::from_millis(25);
-/// Short, because nobody waits for it: calls fail at once meanwhile.
+/// The longest pause between two tries to connect. It is short although no call waits for it: calls fail at once
+/// meanwhile.
 pub(super) const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// How often a connection that nobody uses is looked at.
+/// How often an idle connection is probed.
 pub(super) const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Between two looks at which node has which slots.
+/// The pause between two requests for the cluster's slot map.
 pub(super) const REFRESH_PAUSE: Duration = Duration::from_millis(100);
-/// `NX` and `GT` of PEXPIREAT are that young, and hashes in one piece.
+/// The oldest Redis that has `NX` and `GT` of `PEXPIREAT`, and listpack hashes.
 pub(super) const VERSION_MIN: (u32, u32) = (7, 0);
 
-/// Where the tokens lie, and how long one may wait for them.
+/// The address of the Redis that keeps the tokens, and its time-outs.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RedisOptions {
     /// `redis://[user[:password]@]host:port[/database]`, or `host:port`. Of a single server: its address. Of a
     /// cluster: one node or more to learn the others from. 1 to 64; default `127.0.0.1:6379`.
     pub urls: Vec<String>,
-    /// In place of the user in the URLs; for the other nodes of a cluster too.
+    /// The user in place of the one in the URLs; for the other nodes of a cluster too.
     pub username: Option<String>,
-    /// In place of the password in the URLs. Never shown.
+    /// The password in place of the one in the URLs. It is never shown.
     pub password: Option<String>,
     /// Whether the addresses are of a Redis Cluster. Default `false`.
     pub is_cluster: bool,
-    /// Stands before the user id in every key. 1 to 64 bytes of printable ASCII without blanks and braces; default
+    /// The prefix of every key, before the user id. 1 to 64 bytes of printable ASCII without blanks and braces; default
     /// `windfall:tokens:`.
     pub prefix: String,
-    /// Connections to a node. A user's commands take the same one. 1 to 64; default 2.
+    /// The number of connections to each node. All commands of one user take the same connection. 1 to 64; default 2.
     pub connections: usize,
-    /// Users in one pipeline at most; a larger batch goes as several, one behind the other without waiting. 1 to
-    /// 10,000; default 250.
+    /// The number of users in one pipeline at most; a larger batch goes as several, one behind the other without
+    /// waiting. 1 to 10,000; default 250.
     pub pipeline_users: usize,
-    /// Calls at work at a time; more are `Unavailable` at once (I9). 1 to 4096; default 64.
+    /// The number of calls that run at a time; more are `Unavailable` at once (I9). 1 to 4096; default 64.
     pub max_calls: usize,
     /// How long making a connection may take. 1 to 60,000; default 1,000.
     pub connect_timeout_ms: u64,
     /// How long a call may take, everything included. 1 to 60,000; default 400: below what callers wait for a weak
     /// dependency.
     pub call_timeout_ms: u64,
-    /// Open a server that may evict tokens before they expire. Default `false`: tokens would vanish from wallets
-    /// while their rewards are on the way.
+    /// Whether to open a server that may evict tokens before they expire. Default `false`, since tokens would vanish
+    /// from wallets while their rewards are still to be credited.
     pub allow_eviction: bool,
 }
 
@@ -144,12 +145,12 @@ impl std::fmt::Debug for RedisOptions {
 }
 
 impl RedisOptions {
-    /// One server, defaults otherwise.
+    /// Options for one server, with the other defaults.
     pub fn at(url: impl Into<String>) -> Self {
         Self { urls: vec![url.into()], ..Self::default() }
     }
 
-    /// A cluster that has these nodes and perhaps more, defaults otherwise.
+    /// Options for a cluster that has these nodes and perhaps more, with the other defaults.
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { urls: urls.into_iter().map(Into::into).collect(), is_cluster: true, ..Self::default() }
     }
@@ -214,7 +215,7 @@ impl RedisOptions {
         Ok(self.with_settings(info))
     }
 
-    /// What holds for each connection, to whichever node.
+    /// Adds the settings that every connection has, to whichever node.
     fn with_settings(&self, info: ConnectionInfo) -> ConnectionInfo {
         let mut settings = info.redis_settings().clone();
         if let Some(username) = &self.username {

@@ -1,4 +1,4 @@
-//! What a server says about itself: whether tokens can be kept there, and what is wrong where they cannot.
+//! Checks of a server: whether tokens can be kept there, and what is wrong where they cannot.
 
 use super::options::{OpenRedisError, RedisOptions, VERSION_MIN};
 use redis::aio::MultiplexedConnection;
@@ -24,7 +24,7 @@ pub(super) async fn connect(
     }
 }
 
-/// Asks one question, at most for `within`.
+/// Sends one command and waits for its answer, at most for `within`.
 pub(super) async fn ask(
     connection: &mut MultiplexedConnection,
     question: &Cmd,
@@ -37,7 +37,7 @@ pub(super) async fn ask(
     }
 }
 
-/// Connects once and looks whether the server is one for tokens.
+/// Connects once and checks whether tokens can be kept on the server.
 pub(super) async fn check(info: &ConnectionInfo, options: &RedisOptions) -> Result<(), OpenRedisError> {
     let mut connection = connect(info, options.connect_timeout()).await?;
     let report = suits(&mut connection, info, options).await?;
@@ -47,7 +47,7 @@ pub(super) async fn check(info: &ConnectionInfo, options: &RedisOptions) -> Resu
     Ok(())
 }
 
-/// Looks whether the server behind a connection is one for tokens, and answers with what it says of itself.
+/// Checks whether tokens can be kept on the server behind a connection, and returns the server's report of itself.
 pub(super) async fn suits(
     connection: &mut MultiplexedConnection,
     info: &ConnectionInfo,
@@ -77,7 +77,7 @@ fn value<'r>(report: &'r str, key: &str) -> &'r str {
     line.map(str::trim).unwrap_or_default()
 }
 
-/// What in the server's report speaks against it, whatever happens to it later.
+/// Checks the server's report for what rules it out, whatever happens to it later.
 fn judge(report: &str, options: &RedisOptions) -> Result<(), String> {
     let value = |key: &str| value(report, key);
     let version = value("redis_version");
@@ -107,7 +107,7 @@ fn judge(report: &str, options: &RedisOptions) -> Result<(), String> {
 
 const REPLICA: &str = "is a replica, whose answers may be old; give the master's address";
 
-/// A replica behind its master would answer "no such token" for one that there is. // I7
+/// Refuses a replica: one that is behind its master would answer "no such token" for one that there is. // I7
 pub(super) fn must_be_master(role: &Value) -> Result<(), String> {
     let name = match role {
         Value::Array(parts) => parts.first(),
@@ -142,7 +142,7 @@ pub(super) fn explain(place: &str, error: &RedisError) -> OpenRedisError {
     }
 }
 
-/// What a server says that will take calls later.
+/// The error codes of a server that will take calls later.
 const PASSING: [&str; 7] =
     ["LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "TRYAGAIN", "READONLY", "MISCONF"];
 

@@ -1,9 +1,9 @@
-//! Which slot a key has, and which node has the slot.
+//! The slot of a key, and the node that has the slot.
 
 use redis::Value;
 use std::ops::RangeInclusive;
 
-/// Slots of a Redis Cluster.
+/// The number of slots of a Redis Cluster.
 pub(super) const SLOTS: usize = 16_384;
 
 /// The slot of a key without braces: CRC16/XMODEM modulo 16384, as the cluster specification of Redis has it.

@@ -1,14 +1,15 @@
-//! A hash with its end, as one command makes it: `RESTORE` takes what `DUMP` gives, an entry of the snapshot format
+//! A hash with its expiry, as one command makes it: `RESTORE` takes what `DUMP` gives, an entry of the snapshot format
 //! (RDB) that Redis documents by its source: `rdb.c`, `listpack.c`, `crc64.c` of Redis 7.0, format version 10. Later
 //! servers read it too.
 //!
 //! A user's first tokens come by it. It costs the server less than `HSET` and `PEXPIREAT` do, and is carried out as a
-//! whole: no lost connection leaves a hash without an end behind. Where the hash is there, it is refused and changes
-//! nothing.
+//! whole: no lost connection leaves a hash without an expiry behind. Where the hash exists, the command is refused and
+//! changes nothing.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// Tokens of one user that one command brings at most: servers keep up to 128 fields as a list in one piece.
+/// The number of tokens of one user that one command restores at most: servers keep up to 128 fields as a list in one
+/// piece.
 pub(super) const FIELDS_MAX: usize = 32;
 /// A hash whose fields and values are one list (RDB's type 16).
 const HASH_LISTPACK: u8 = 16;
@@ -36,7 +37,7 @@ pub(super) fn dump<'a>(fields: impl Iterator<Item = (&'a [u8], Vec<u8>)>, dump: 
     dump.extend_from_slice(&crc64(dump).to_le_bytes());
 }
 
-/// Appends an entry: how long, the bytes, and how long all that was, for those who read backwards.
+/// Appends an entry: its length, its bytes, and the length of both, for reading backwards.
 fn push(list: &mut Vec<u8>, bytes: &[u8]) {
     let start = list.len();
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -50,7 +51,7 @@ fn push(list: &mut Vec<u8>, bytes: &[u8]) {
         }
     }
     list.extend_from_slice(bytes);
-    // Seven bits a byte, the highest first; all but the first are marked.
+    // Seven bits per byte, the highest first; all but the first are marked.
     let back = list.len() - start;
     // The bounds are Redis's own, which leave out the last value of two and of three bytes.
     let groups = match back {
@@ -67,7 +68,8 @@ fn push(list: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// CRC-64 with the polynomial of David Jones, as Redis has it: bits reflected, from zero. Eight bytes a step.
+/// CRC-64 with the polynomial of David Jones, as Redis has it: bits reflected, from zero. It takes eight bytes in each
+/// step.
 fn crc64(bytes: &[u8]) -> u64 {
     let mut steps = bytes.chunks_exact(8);
     let mut crc = 0_u64;
@@ -112,8 +114,8 @@ const TABLES: [[u64; 256]; 8] = {
     tables
 };
 
-/// Users who had a hash lately: a whole one would be refused, which costs a round. A guess: what it gets wrong costs
-/// time and nothing else. I9: it takes 512 KiB.
+/// The users who had a hash lately: `RESTORE` would be refused for them, which costs a round trip. It is a guess: an
+/// error costs time and nothing else. I9: it takes 512 KiB.
 pub(super) struct Seen(Box<[AtomicI64]>);
 
 const PLACES: u64 = 1 << 16;

@@ -12,8 +12,8 @@
 //! **Bounds.** A put waits while the table is full (I9); removals beyond
 //! [`WriteBehindOptions::removals_max`] are given up and counted, as the store is a weak dependency (I8).
 //!
-//! **What may be lost.** A put returns when its token is in the table. What waits there goes with the process: for
-//! those users the early sight of a reward, never the reward.
+//! **What may be lost.** A put returns when its token is in the table. What waits there is lost with the process: those
+//! users see a reward later, and no reward is lost.
 //!
 //! Another process that removes tokens from the same store cannot cancel what waits here. Where there is one, the
 //! delay should be 0.
@@ -32,11 +32,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 
-/// Between two looks at tokens that wait for their time; also long enough to gather a batch of removals.
+/// The pause between two looks at waiting tokens; also long enough to gather a batch of removals.
 const TICK: Duration = Duration::from_millis(5);
-/// Between two tries while the store is down.
+/// The pause between two tries while the store is down.
 const BACKOFF: Duration = Duration::from_millis(50);
-/// Batches of removals that go before one of puts: removals that find no room are given up, while puts wait.
+/// The number of batches of removals that go before one of puts: removals that find no room are given up, while puts
+/// wait.
 const REMOVALS_FIRST: usize = 8;
 /// How long a call of the store may take once the table is closed.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
@@ -47,14 +48,14 @@ pub struct WriteBehindOptions {
     /// How long a token waits at least for the credit of its reward before it is written, and at most about twice as
     /// long. Default 0: it is written at once, and waits only while the store is behind.
     pub delay_ms: u64,
-    /// Memory for waiting tokens, beside one batch. Default 72 MiB: about 220,000 tokens of a rain.
+    /// The memory in bytes for waiting tokens, beside one batch. Default 72 MiB: about 220,000 tokens of a rain.
     pub waiting_max_bytes: usize,
-    /// Removals that wait for the store. Default 131,072, about 10 MiB.
+    /// The number of removals that wait for the store at most. Default 131,072, about 10 MiB.
     pub removals_max: usize,
-    /// Credits that are remembered for puts that come after them. Default 131,072, about 5 MiB: twice as many tokens
-    /// as an SDK keeps waiting.
+    /// The number of credits that are remembered for puts that come after them. Default 131,072, about 5 MiB: twice as
+    /// many tokens as an SDK keeps waiting.
     pub remembered_max: usize,
-    /// Tokens or removals in one call of the store. Default 2,000.
+    /// The number of tokens or removals in one call of the store. Default 2,000.
     pub batch: usize,
 }
 
@@ -101,11 +102,11 @@ struct Shared {
     delay: Duration,
     batch: usize,
     table: Mutex<Table>,
-    /// Held while the store is given something: what is removed must not be overtaken by its write.
+    /// A lock that is held during a call of the store: a removal must not be overtaken by the write that it undoes.
     in_turn: tokio::sync::Mutex<()>,
-    /// There is something to do.
+    /// Signals that there is something to do.
     work: Notify,
-    /// There may be room again.
+    /// Signals that there may be room again.
     room: Notify,
     written: AtomicU64,
     cancelled: AtomicU64,
@@ -143,7 +144,7 @@ impl WriteBehind {
         Arc::new(Self { shared, closing, task: Mutex::new(Some(task)) })
     }
 
-    /// Hears that rewards were credited: cancels their tokens, or has them removed. Never waits for the store.
+    /// Notes that rewards were credited: cancels their tokens, or has them removed. It never waits for the store.
     pub fn credited(&self, credited: &[(i64, &str)]) {
         let shared = &*self.shared;
         let (mut cancelled, mut given_up) = (0, 0);
@@ -258,7 +259,7 @@ impl TokenStore for WriteBehind {
 }
 
 impl Shared {
-    /// Takes what there is room for, and returns the rest.
+    /// Takes the tokens that there is room for, and returns the rest.
     fn take<'a>(&self, puts: &'a [TokenPut]) -> &'a [TokenPut] {
         let mut cancelled = 0;
         let mut taken = puts.len();
@@ -316,7 +317,7 @@ impl Shared {
         }
     }
 
-    /// Some batches of removals and one of puts. Says whether there was anything to do.
+    /// Sends some batches of removals and one of puts. Returns whether there was anything to do.
     async fn work_once(&self, turned: &mut Instant, closing: bool) -> Result<bool, Unavailable> {
         let _in_turn = self.in_turn.lock().await;
         let mut removed = 0;

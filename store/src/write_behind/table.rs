@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut};
 
-/// How much a table holds at most.
+/// The limits of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     /// Bytes of all waiting tokens, with what their places in the table take.
@@ -19,7 +19,7 @@ pub(super) struct Bounds {
     pub(super) remembered: usize,
 }
 
-/// What became of a put.
+/// The outcome of a put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
     Waits,
@@ -35,7 +35,7 @@ pub(super) struct Table {
     bounds: Bounds,
     young: Waiting,
     old: Waiting,
-    /// What the store is being given, in the order of the keys. It may have it already, or not.
+    /// The tokens that the store is being given, sorted by key. It may have them already, or not.
     writing: Arc<Vec<TokenPut>>,
     removals: Vec<TokenKey>,
     credited: Remembered,
@@ -64,14 +64,14 @@ impl Table {
         Taken::Waits
     }
 
-    /// Takes back a token whose reward was credited. Says whether it was waiting, and whether the store will be told
+    /// Takes back a token whose reward was credited. Returns whether it was waiting, and whether the store will be told
     /// to remove it.
     pub(super) fn credited(&mut self, user_id: i64, trade_no: &str) -> (bool, bool) {
         let waitings = [&mut self.young, &mut self.old];
         let [young, old] = waitings.map(|waiting| waiting.remove(user_id, trade_no));
         let is_cancelled = young || old;
-        // It may be in the store, on its way there, have yet to come here, or come again: a writer whose batch was taken
-        // in part repeats the whole of it.
+        // It may be in the store, on its way there, have yet to come here, or come again: a writer whose batch was
+        // taken in part repeats the whole of it.
         self.credited.add(user_id, trade_no);
         // Told in any case: an earlier put of the same order may be there.
         let is_told = self.removals.len() < self.bounds.removals;
@@ -97,7 +97,7 @@ impl Table {
         self.removals = removals;
     }
 
-    /// Lets the young ones grow old, if no old one is left.
+    /// Moves the young tokens to the old ones, if no old one is left.
     pub(super) fn turn(&mut self) -> bool {
         let turns = self.old.len() == 0 && self.young.len() > 0;
         if turns {
@@ -124,7 +124,8 @@ impl Table {
         self.writing = Arc::default();
     }
 
-    /// The store did not take them, or not all: they wait again, but for those that were credited meanwhile.
+    /// Puts the tokens back that the store did not take, or not all of them: they wait again, except for those that
+    /// were credited meanwhile.
     pub(super) fn put_back(&mut self) {
         for put in std::mem::take(&mut self.writing).iter() {
             if !self.credited.has(put.user_id, &put.trade_no) {
@@ -139,7 +140,7 @@ impl Table {
         waiting.or_else(|| self.written(key).map(|put| put.token.clone()))
     }
 
-    /// What of a user's page is not in the store yet, by order number; at most `limit` from the beginning.
+    /// The tokens of a user's page that are not in the store yet, by order number; at most `limit` from the beginning.
     pub(super) fn list(
         &self,
         user_id: i64,

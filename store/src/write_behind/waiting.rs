@@ -12,9 +12,9 @@ use windfall_contract::tokens::TokenPut;
 
 /// Tokens in one chunk.
 const CHUNK_TOKENS: usize = 256;
-/// Chunks have numbers below this one, again and again from 0.
+/// The number at which the chunks' numbers begin at 0 again.
 const CHUNK_NUMBERS: usize = 1 << 24;
-/// What a token takes in memory beside its two texts: its head, and its part of the two indexes.
+/// The bytes of memory that a token takes beside its two texts: its head, and its part of the two indexes.
 const TOKEN_BYTES: usize = size_of::<Head>() + 24;
 
 /// Tokens by key, the oldest first. A token that is put again takes the place of the earlier one and is young again.
@@ -32,7 +32,7 @@ pub(super) struct Waiting {
 pub(super) struct Place(u32);
 
 struct Chunks {
-    /// The oldest first. One that was freed stays as an empty one until it is the oldest.
+    /// The chunks, the oldest first. A freed one stays as an empty chunk until it is the oldest.
     list: VecDeque<Chunk>,
     /// The number of the oldest chunk.
     first: usize,
@@ -41,7 +41,7 @@ struct Chunks {
 #[derive(Default)]
 struct Chunk {
     heads: Vec<Head>,
-    /// The order number and the packed token of each.
+    /// The order number and the packed token of each entry, one after the other.
     texts: Vec<u8>,
     live: usize,
     /// Tokens before this index have left.
@@ -54,7 +54,7 @@ struct Head {
     text_at: usize,
     trade_no_bytes: usize,
     token_bytes: usize,
-    /// The neighbours among the tokens of the same user.
+    /// The next older and younger tokens of the same user.
     older: Option<Place>,
     younger: Option<Place>,
     is_live: bool,
@@ -71,7 +71,7 @@ impl Waiting {
         }
     }
 
-    /// Tokens in it.
+    /// The number of tokens.
     pub(super) fn len(&self) -> usize {
         self.by_key.len()
     }
@@ -105,7 +105,7 @@ impl Waiting {
         }
     }
 
-    /// Says whether it was there.
+    /// Removes a token and returns whether it was there.
     pub(super) fn remove(&mut self, user_id: i64, trade_no: &str) -> bool {
         let found = self.find(user_id, trade_no);
         if let Some(place) = found {
@@ -132,7 +132,7 @@ impl Waiting {
         self.chunks.token(place)
     }
 
-    /// Takes out the oldest.
+    /// Takes out the oldest token.
     pub(super) fn pop_oldest(&mut self) -> Option<TokenPut> {
         let place = self.chunks.oldest()?;
         let head = self.chunks.head(place);
@@ -206,7 +206,8 @@ impl Chunks {
         place
     }
 
-    /// A token has left. Returns the memory that is free now: that of its chunk, if it was the last one there.
+    /// Notes that a token has left. Returns the bytes of memory that are free now: those of its chunk, if it was the
+    /// last one there.
     fn leave(&mut self, place: Place) -> usize {
         let (at, index) = self.at(place);
         let chunk = &mut self.list[at];

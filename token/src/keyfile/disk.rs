@@ -11,9 +11,9 @@ use zeroize::Zeroizing;
 
 use super::{Entry, KeyFileError, damaged, document};
 
-/// A thousand keys take a third of this.
+/// The largest key file that is read. A thousand keys take a third of it.
 const FILE_MAX_BYTES: u64 = 1 << 20;
-/// Readable and writable by its owner alone.
+/// The permission bits of a file that its owner alone may read and write.
 const OWNER_ONLY: u32 = 0o600;
 
 /// The right to write a key file: an advisory lock (flock) on `FILE.lock`, which stays there when released.

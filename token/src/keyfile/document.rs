@@ -30,7 +30,7 @@ const TITLE: &str =
     "# Windfall key ring. It holds secrets: chmod 600, and change it with `windfall keys` alone.\n";
 const FORMAT: u64 = 1;
 
-/// A text that is not a key file.
+/// The error for a text that is not a key file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     Damaged(&'static str),

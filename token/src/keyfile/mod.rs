@@ -14,13 +14,13 @@ use crate::{
 };
 use disk::Lock;
 
-/// Keys in a file, destroyed ones counted.
+/// The number of keys in a file at most, destroyed ones included.
 const KEYS_MAX: usize = 1000;
 
 /// A key file that could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// No such file.
+    /// There is no such file.
     #[error("there is no key file {}; make one: windfall keys new", path.display())]
     Missing {
         /// The key file.
@@ -32,7 +32,7 @@ pub enum KeyFileError {
         /// The key file.
         path: PathBuf,
     },
-    /// Others than the owner may read or write it.
+    /// Others than the owner may read or write the file.
     #[error(
         "{} is open to others than its owner (mode {mode:03o}); run: chmod 600 '{}'",
         path.display(),
@@ -44,13 +44,13 @@ pub enum KeyFileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Somebody else is changing it.
+    /// Another process is changing the file.
     #[error("{} is being changed by another process; try again when it is done", path.display())]
     InUse {
         /// The key file.
         path: PathBuf,
     },
-    /// Not what was once written: cut, altered, or not a key file.
+    /// The file is not as it was written: it is cut, altered, or not a key file.
     #[error("{} is damaged or no key file ({what}); restore it from a backup", path.display())]
     Damaged {
         /// The key file.
@@ -58,7 +58,7 @@ pub enum KeyFileError {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// Written by a newer release.
+    /// The file was written by a newer release.
     #[error("{} has format {format}, this release knows 1; use a newer release", path.display())]
     NewerFormat {
         /// The key file.
@@ -66,7 +66,7 @@ pub enum KeyFileError {
         /// Its format.
         format: u64,
     },
-    /// A copy without signing secrets.
+    /// The file is a copy without signing secrets.
     #[error("{} is a verifier's copy; change the original and export it again", path.display())]
     VerifierCopy {
         /// The key file.
@@ -77,9 +77,9 @@ pub enum KeyFileError {
     Io {
         /// What was being done.
         doing: &'static str,
-        /// To which file.
+        /// The file that it was done to.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The operating system gave no randomness for a key.
@@ -90,10 +90,10 @@ pub enum KeyFileError {
 /// A change that was refused. Nothing has changed, in the file or in memory, except as `File` says.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// No such key.
+    /// There is no such key.
     #[error("there is no key {0} in this file")]
     UnknownKey(KeyId),
-    /// The key's life does not go that way.
+    /// The key's state does not allow the change.
     #[error("cannot {action} key {id}: it is {state}; {instead}")]
     WrongState {
         /// What was asked.
@@ -108,7 +108,7 @@ pub enum ChangeError {
     /// The file has a thousand keys.
     #[error("the file is full; begin a new one")]
     Full,
-    /// Who can verify HMAC can mint.
+    /// The file has an HMAC key, with which a verifier could also mint.
     #[error("key {0} is an HMAC key, which has no copy for verifiers alone; destroy it or use ed25519")]
     NoVerifierCopy(KeyId),
     /// Reading, drawing or writing failed.
@@ -130,7 +130,7 @@ pub struct KeyFile {
 #[derive(Clone)]
 struct Entry {
     info: KeyInfo,
-    /// None once destroyed.
+    /// The key's secrets; `None` once it is destroyed.
     secrets: Option<Secrets>,
 }
 

@@ -1,6 +1,7 @@
-//! `consume.embedded`: events a second from the first poll to the last commit, by the real consumer with a grant
-//! that does nothing, on the embedded queue on disk: 256 events a record, about 200 bytes an event, limits that
-//! nothing reaches. Beside it the same at one event a record: what the way costs a reader that knows no packs.
+//! `consume.embedded`: events per second from the first poll to the last commit, by the real consumer with a grant
+//! that does nothing, on the embedded queue on disk: 256 events per record, about 200 bytes per event, limits that
+//! nothing reaches. Beside it the same with one event per record, which is the cost for a reader that cannot read
+//! packs.
 
 pub mod topic;
 
@@ -29,7 +30,7 @@ const CLOSE: Duration = Duration::from_secs(10);
 /// Without an end so long after the start, something hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Events of one run and events a record.
+/// The number of events in one run, and in one record.
 struct Load {
     events: u64,
     pack: u32,

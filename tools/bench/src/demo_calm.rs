@@ -1,5 +1,5 @@
 //! `demo.calm`: 1,000,000 rewards without troubles through the whole way, by the program `windfall` beside this
-//! one, in a process and a directory of its own. Events credited a second, from the first send to the last credit.
+//! one, in a process and a directory of its own. Events credited per second, from the first send to the last credit.
 
 use crate::measure::{Row, Unit, median, scratch};
 use anyhow::{Context, Result, ensure};

@@ -14,7 +14,7 @@ use windfall_proto::v1::{Bonus, BonusEvent, GrantOutcome, User};
 use windfall_reward_service::rpc::RewardsService;
 use windfall_servers::Private;
 
-/// Events of a call, and orders of a transaction by hand.
+/// The number of events in a call, and of orders in a transaction of the handwritten candidate.
 const BATCH: u64 = 500;
 
 pub fn measure(name: &'static str) -> Result<Row> {

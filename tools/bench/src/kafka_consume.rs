@@ -1,8 +1,8 @@
-//! `kafka.consume…`: events a second of the real consumer on a real Kafka, from the first event to the last commit,
-//! with a grant that does nothing, beside a bare `BaseConsumer` loop that decodes the same events, one a record, and
+//! `kafka.consume…`: events per second of the real consumer on a real Kafka, from the first event to the last commit,
+//! with a grant that does nothing, beside a bare `BaseConsumer` loop that decodes the same events, one per record, and
 //! stores its offsets. The bare loop is tuned as a careful user would tune it; the same loop with librdkafka's
-//! defaults stalls for a second at a time, and its figures stand in `more`. Also at one event a record, with 10 ms of
-//! waiting a grant and 1,000 grants in hand, and with keys as unequal as Zipf's law has them.
+//! defaults stalls for a second at a time, and its figures stand in `more`. Also with one event per record, with 10 ms
+//! of waiting per grant and 1,000 grants in flight, and with keys as unequal as Zipf's law has them.
 
 use crate::consume_embedded::{NoWork, parts, rules, topic};
 use crate::measure::{Row, Unit, median, per, process_cpu_ns, scratch};
@@ -85,7 +85,7 @@ fn beside_bare(name: &'static str, pack: u32, key: fn(u64) -> u64) -> Result<Row
 enum Bare {
     /// It looks again soon once its queue was full, and the queue is large.
     Tuned,
-    /// As librdkafka comes.
+    /// librdkafka's default settings.
     Default,
 }
 
@@ -124,7 +124,7 @@ impl Speeds {
         self.1.push(run.cpu_ns);
     }
 
-    /// Events a second, and nanoseconds of CPU time an event.
+    /// Events per second, and nanoseconds of CPU time per event.
     fn medians(self) -> (f64, f64) {
         (median(self.0), median(self.1))
     }
@@ -156,7 +156,7 @@ pub fn waiting(name: &'static str) -> Result<Row> {
         .with("ratio_to_waits_alone", ours / alone))
 }
 
-/// What this machine makes of 1,000 waits at a time with nothing else to do: events a second.
+/// The events per second that this machine reaches with 1,000 waits at a time and nothing else to do.
 async fn waits_alone(waiting: &Arc<Waiting>) -> Result<f64> {
     let each = WAITING_EVENTS / u64::from(IN_HAND);
     let began = Instant::now();

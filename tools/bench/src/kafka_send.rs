@@ -1,7 +1,7 @@
-//! `kafka.send`: events a second by `send_bonus` to a real Kafka, whole: token, spool, pack, acknowledgement; two
-//! callers. Beside it a bare `ThreadedProducer` with the same acknowledgements that sends the same events one a
-//! record from two threads. As further figures: one that sends the same packed records, and the p99 of a call, by
-//! one caller, at half of the load.
+//! `kafka.send`: events per second by `send_bonus` to a real Kafka, with all steps: token, spool, pack,
+//! acknowledgement; two callers. Beside it a bare `ThreadedProducer` with the same acknowledgements that sends the same
+//! events, one per record, from two threads. As further figures: one that sends the same packed records, and the p99 of
+//! a call, by one caller, at half of the load.
 
 use crate::measure::{Row, Unit, median, per, process_cpu_ns, scratch};
 use crate::mint::FIELDS;
@@ -105,7 +105,7 @@ pub fn measure(name: &'static str) -> Result<Row> {
         .with("call_p99_us_at_half_load", p99_us))
 }
 
-/// Events a second of two threads, until all of it is acknowledged, and nanoseconds of CPU time an event.
+/// Events per second of two threads, until all of them are acknowledged, and nanoseconds of CPU time per event.
 fn rate(send: impl Fn(u64) -> Result<()> + Sync, end: impl Fn() -> Result<()>) -> Result<(f64, f64)> {
     let (began, cpu_before_ns) = (Instant::now(), process_cpu_ns());
     std::thread::scope(|scope| {

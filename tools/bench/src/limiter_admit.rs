@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::num::NonZeroU32;
 use windfall_limiter::{Fuse, Limit, Limiter, Now, TypeLimit};
 
-/// Between two calls; the limit refills faster than they take.
+/// The time between two calls; the limit refills faster than they take.
 const STEP_NS: u64 = 20;
 const TYPES: usize = 8;
 

@@ -21,24 +21,24 @@ pub struct Row {
     baseline: Option<f64>,
     /// Value ÷ baseline.
     ratio: Option<f64>,
-    /// What else was measured in the same run; the unit stands in the name.
+    /// Further figures of the same run; each name ends in its unit.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     more: BTreeMap<&'static str, f64>,
 }
 
-/// What a value counts.
+/// The unit of a value.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub enum Unit {
-    /// Nanoseconds a call; less is better.
+    /// Nanoseconds per call; less is better.
     #[serde(rename = "ns")]
     NsACall,
-    /// Events a second; more is better.
+    /// Events per second; more is better.
     #[serde(rename = "/s")]
     PerSecond,
 }
 
 impl Unit {
-    /// As the table shows it.
+    /// The value as the table shows it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NsACall => "ns",
@@ -75,8 +75,8 @@ impl Row {
 /// Makes so many calls, one after the other, on this thread.
 pub type Calls<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
-/// Median nanoseconds a call of each candidate, by CPU time of this thread: what others do on the same cores in
-/// between does not count.
+/// The median of the nanoseconds per call of each candidate, by CPU time of this thread: what others do on the same
+/// cores in between does not count.
 pub fn ns_a_call<const N: usize>(mut candidates: [Calls<'_>; N]) -> Result<[f64; N]> {
     let mut calls = [0; N];
     for (calls, candidate) in calls.iter_mut().zip(&mut candidates) {

@@ -20,11 +20,11 @@ const ORDERS_A_WRITER: u64 = 30_000;
 /// Connections of either side, each with batches of its own.
 pub const WRITERS: u64 = 3;
 pub const ROUNDS: u64 = 5;
-/// Orders of a batch here.
+/// The number of orders in a batch of this benchmark.
 const BATCH: u64 = 1_000;
 const USERS: u64 = 50_000;
 
-/// Takes no more than one transaction's events a call, and as many calls at once as there are connections.
+/// Takes no more than one transaction's events per call, and as many calls at once as there are connections.
 pub fn measure(name: &'static str) -> Result<Row> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let server = Private::start(windfall_servers::PostgresOptions::default())?;

@@ -1,4 +1,4 @@
-//! `redis.store`: tokens put a second into a real Redis with an append-only file, by two callers in batches of 1,000,
+//! `redis.store`: tokens put per second into a real Redis with an append-only file, by two callers in batches of 1,000,
 //! each token of another user, over two connections. Beside it what one would write by hand with the same client
 //! crate: a pipeline of `HSET` a batch, of the same keys and the very bytes that the store keeps. The store's own
 //! side also gives each user's hash its end. Private server, alternating rounds, emptied in between.
@@ -20,14 +20,14 @@ const BATCHES: usize = 100;
 const BATCH: usize = 1_000;
 const PREFIX: &str = "windfall:tokens:";
 
-/// What one caller sends.
+/// The tokens that one caller sends.
 struct Load {
     puts: Vec<TokenPut>,
     /// The same, as the store keeps them.
     values: Arc<[u8]>,
 }
 
-/// Puts a second and nanoseconds of CPU a put; the same with a removal of each.
+/// Puts per second and nanoseconds of CPU time per put; the same with a removal of each token.
 #[derive(Default)]
 struct Figures {
     puts_per_s: Vec<f64>,

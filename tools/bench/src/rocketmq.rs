@@ -1,12 +1,12 @@
-//! `rocketmq.send` and `rocketmq.receive`: events a second to and from a real RocketMQ by the driver, each event a
+//! `rocketmq.send` and `rocketmq.receive`: events per second to and from a real RocketMQ by the driver, each event a
 //! record of its own, in batches with a report or an acknowledgement each. Beside them what a careful user would write
-//! by hand over the same generated stubs: a loop a client that sends 128 messages a request and has four requests on
-//! their way, or receives up to 32 and acknowledges them together. In `more` the simplest loop: one message a request,
-//! and its answer before the next. Two clients on each side, private server, alternating rounds, each of
+//! by hand over the same generated stubs: one loop per client that sends 128 messages per request and has four requests
+//! in flight, or receives up to 32 and acknowledges them together. In `more` the simplest loop: one message per
+//! request, and its answer before the next. Two clients on each side, private server, alternating rounds, each of
 //! `rocketmq.receive` from a topic of its own that was filled before.
 //!
-//! `rocketmq.receive` also runs the official client (`tools/interop/rocketmq`) where it has been built, in the same rounds,
-//! and prints its rate.
+//! `rocketmq.receive` also runs the official client (`tools/interop/rocketmq`) where it has been built, in the same
+//! rounds, and prints its rate.
 
 mod bare;
 mod ours;
@@ -24,7 +24,7 @@ const ROUNDS: usize = 7;
 const CLIENTS: usize = 2;
 const QUEUES: u32 = 8;
 const EVENT_BYTES: usize = 200;
-/// Events of a round: each side is kept busy for about a second.
+/// The number of events in a round: each side is kept busy for about a second.
 const OURS: u64 = 40_000;
 const BARE: u64 = 40_000;
 const ONE_BY_ONE: u64 = 2_000;
@@ -112,7 +112,7 @@ fn event(number: u64) -> [u8; EVENT_BYTES] {
     bytes
 }
 
-/// Which events have come.
+/// The set of events that have come.
 struct Seen {
     each: Vec<bool>,
     left: u64,

@@ -1,4 +1,4 @@
-//! `send.call`: what `send_bonus` costs, all told: CPU time of all threads (caller, pump, fan-out, the broker's
+//! `send.call`: the whole cost of `send_bonus`: CPU time of all threads (caller, pump, fan-out, the broker's
 //! driver, the token writer) ÷ calls, from the first call until every pack is acknowledged and every token written.
 //! By the typed helper, one caller at full speed, memory-mapped spool, HMAC tokens, packs of 256. Broker and token
 //! store copy what they are given and do nothing else. Beside it what no sender can leave out: mint, encode, copy.

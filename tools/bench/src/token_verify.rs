@@ -1,6 +1,6 @@
-//! `token.verify`: verifications a second of the token service in process, batches of 64 tokens of a user, HMAC, the
+//! `token.verify`: verifications per second of the token service in process, batches of 64 tokens of a user, HMAC, the
 //! tokens in a real Redis, four calls at once. Beside it by hand: the same tokens opened by the same key ring, read by
-//! one command a batch with the same client crate, and not even compared. In `more` the same calls over gRPC,
+//! one command per batch with the same client crate, and not even compared. In `more` the same calls over gRPC,
 //! and how long a list of 500 tokens takes while half of the load goes on.
 
 use crate::measure::{Row, Unit, median, per};
@@ -112,7 +112,7 @@ async fn fill(ring: &KeyRing, store: &dyn TokenStore) -> Result<Held> {
     Ok(Arc::new(held))
 }
 
-/// Verifications a second of so many callers at once, each with users of its own.
+/// Verifications per second of several callers at once, each with users of its own.
 async fn callers<F, A>(held: &Held, ask: F) -> Result<f64>
 where
     F: Fn(i64, &[String]) -> A + Clone + Send + Sync + 'static,
@@ -166,7 +166,7 @@ async fn by_hand(ring: &KeyRing, redis: &redis::Client, held: &Held) -> Result<f
     .await
 }
 
-/// How long listing 500 tokens takes, while so many verifications a second go on.
+/// How long listing 500 tokens takes, while so many verifications per second go on.
 async fn list_p99_ms(
     book: &KeyRingVerifier,
     client: &TokensClient,

@@ -16,7 +16,7 @@ use windfall_ledger::{
     Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderOutcome, Tx, Unbudgeted, Writers,
 };
 
-/// What a check answers; its assertions panic.
+/// The result of a check; its assertions panic.
 pub type Outcome = Result<(), Box<dyn Error>>;
 
 /// Makes ledgers of one database.
@@ -28,7 +28,7 @@ pub trait Fixture {
     fn fresh(&self) -> Result<Box<dyn Place>, Box<dyn Error>>;
 }
 
-/// Where one ledger lies.
+/// The place of one ledger.
 pub trait Place: Send + Sync {
     /// Opens it for writing.
     ///
@@ -132,7 +132,7 @@ fn open(place: &dyn Place) -> Result<Ledger, OpenError> {
     place.open(Unbudgeted::Allow)
 }
 
-/// So many writers, as far as the database allows.
+/// Opens `count` writers, as far as the database allows.
 fn writers(place: &dyn Place, count: usize) -> Result<Vec<Ledger>, OpenError> {
     let first = open(place)?;
     let more = if first.writers() == Writers::One { 0 } else { count - 1 };

@@ -20,7 +20,7 @@ pub trait Fixture {
 
 /// One document with its history and its followers.
 pub trait Place: Send + Sync {
-    /// What an operator changes it with.
+    /// The store by which an operator changes it.
     fn store(&self) -> Box<dyn ChangeRules>;
 
     /// Begins to follow it, until the second value is dropped; again after that as a process does that starts anew.

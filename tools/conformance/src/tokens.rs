@@ -143,7 +143,7 @@ async fn large_batches(fixture: &dyn Fixture, user: i64) -> Result<(), String> {
     same("left", &left, &(0..8).map(|batch| format!("{batch}-00000")).collect())
 }
 
-/// What was put and removed is so after a restart.
+/// Puts and removals survive a restart.
 async fn survives_restart(fixture: &dyn Fixture, user: i64) -> Result<(), String> {
     let store = fixture.open().await?;
     store.put(&[put(user, "stays", "here"), put(user, "goes", "away")]).await.map_err(said)?;

@@ -101,7 +101,7 @@ impl JarSet {
     }
 }
 
-/// Where Java is.
+/// The path of Java.
 pub(crate) fn java() -> Result<PathBuf, Error> {
     let home = std::env::var_os("JAVA_HOME").map(|home| PathBuf::from(home).join("bin"));
     find_program("java", "default-jre-headless", home.as_slice())

@@ -4,7 +4,7 @@
 //! Redis, PostgreSQL and etcd are the machine's own packages (`./dev up` installs them); Kafka and
 //! RocketMQ are fetched once from Maven Central. Heaps are small, ports free ones, data throw-away.
 //!
-//! [`Servers`] is a set of named servers in a state folder, shared by whoever reads its state file, and
+//! [`Servers`] is a set of named servers in a state folder, shared by every process that reads its state file, and
 //! alive until [`Servers::down`]. [`Private`] is one server that ends with its value: for tests that kill
 //! or freeze it. Both give [`Server`], which knows its addresses and can be frozen, killed and started
 //! again on the same ports and data.

@@ -12,7 +12,7 @@ use crate::Error;
 const FIRST: u16 = 15_000;
 const LAST: u16 = 32_700;
 
-/// Chooses `count` different ports that nobody listens on now.
+/// Chooses `count` different ports on which no process listens now.
 ///
 /// All are held until the last is chosen. Between the choice and the server's own bind somebody else may
 /// take one; the server's start then fails with its log's words, and a second `up` chooses again.

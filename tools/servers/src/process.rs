@@ -30,7 +30,7 @@ pub(crate) struct Identity {
     boot: String,
 }
 
-/// What a process does now.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
     Running,

@@ -30,7 +30,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const LOG_LINES: usize = 30;
 
-/// What a server's processes do now.
+/// The state of a server's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// All run.
@@ -47,7 +47,7 @@ pub struct Server {
     servers: Servers,
     name: String,
     entry: Entry,
-    /// What the calls that steer are about; all parts when none.
+    /// The parts that a call acts on; all parts when none is named.
     part: Option<String>,
 }
 
@@ -123,7 +123,7 @@ impl Server {
         Ok(Self { part: Some(name.to_owned()), ..self.clone() })
     }
 
-    /// What its processes do now.
+    /// The state of its processes.
     ///
     /// # Errors
     /// A state file that cannot be read, or that no longer has it.
@@ -437,7 +437,8 @@ pub(crate) fn kill_parts(name: &str, parts: &[Part]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends what nobody needs any more: at once, but PostgreSQL in order, which else leaves shared memory behind.
+/// Ends a server that is not needed any more: at once, except PostgreSQL, which would otherwise leave shared memory
+/// behind.
 pub(crate) fn end_parts(name: &str, parts: &[Part]) -> Result<(), Error> {
     for part in parts {
         if let (Stop::Int, Some(process)) = (part.stop, alive(part)) {

@@ -166,7 +166,7 @@ impl Servers {
         if server::activity_of(&entry.parts) != Activity::Running {
             say(&format!("starting {name}"));
         }
-        // Written after each process: whoever comes after us knows it even when we die here.
+        // Written after each process, so that the next caller knows it even if this one dies here.
         let save = |entry: &Entry| {
             let mut state = state();
             state.servers.insert(name.to_owned(), entry.clone());

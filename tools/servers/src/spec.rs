@@ -72,7 +72,7 @@ impl Spec {
     /// The names that [`Spec::named`] knows.
     pub const NAMES: [&str; 6] = ["kafka", "rocketmq", "redis", "redis-cluster", "postgres", "etcd"];
 
-    /// What `./dev up` starts when no name is given.
+    /// The servers that `./dev up` starts when no name is given.
     pub const ALL: [&str; 6] = ["kafka", "kafka2", "rocketmq", "redis", "postgres", "etcd"];
 
     /// The kind that a server's name says, with its default options: `kafka2` is a second Kafka.

@@ -16,7 +16,7 @@ pub(crate) const FILE: &str = "state.json";
 /// Raised when the format changes; another version is refused.
 const VERSION: u32 = 1;
 
-/// What the state file holds.
+/// The content of the state file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct State {
     version: u32,

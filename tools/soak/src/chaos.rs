@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How long an adopter runs on the files of a process that went for good.
 const ADOPTION: Duration = Duration::from_secs(8);
 
-/// Between two faults of a lane.
+/// The pause between two faults of a lane.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A fault as it was done.
@@ -22,7 +22,7 @@ const LEAST_PAUSE: Duration = Duration::from_secs(1);
 pub struct Done {
     /// The fault.
     pub fault: Fault,
-    /// When all was as before.
+    /// When everything was repaired.
     pub to_ms: u64,
 }
 
@@ -45,7 +45,7 @@ struct Shared {
 }
 
 impl Chaos {
-    /// Starts the lanes. A stop ends them before the next fault; what is broken is mended in any case.
+    /// Starts the lanes. A stop ends them before the next fault; what is broken is repaired in any case.
     pub fn start(
         plan: &[Fault],
         length: Duration,
@@ -78,7 +78,7 @@ impl Chaos {
         self.shared.count.load(SeqCst)
     }
 
-    /// Waits until all is mended; what was done, and what of it the soak could not do.
+    /// Waits until everything is repaired. Returns the faults that were done, and those that the soak could not do.
     pub fn close(self) -> (Vec<Done>, Vec<String>) {
         for lane in self.lanes {
             if lane.join().is_err() {
@@ -132,6 +132,7 @@ impl Shared {
             }
             Action::Rolling => PROCESSES.iter().try_for_each(|name| {
                 self.fleet.hit(name, How::Stop)?;
+                self.fleet.change_version(name)?;
                 self.fleet.launch(name)?;
                 self.sleep(long / 8);
                 Ok(())

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a process is.
+/// The role of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// A role of `windfall`, by its command.
@@ -42,12 +42,14 @@ const RESPAWN_AFTER: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
 
 /// How the fleet is run.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct FleetOptions {
     /// Processes may start while a server is away; otherwise they wait for it.
     pub starts_without_servers: bool,
     /// The switch of `WINDFALL_SABOTAGE` for all processes.
     pub sabotage: Option<&'static str>,
+    /// The program of an earlier version, which all begin with; each restart in turn takes the other one.
+    pub earlier: Option<PathBuf>,
 }
 
 struct Process {
@@ -56,6 +58,7 @@ struct Process {
     generation: u32,
     ahead_ms: i64,
     ended: Option<Instant>,
+    is_earlier: bool,
 }
 
 /// All processes. They are killed when it is dropped.
@@ -64,7 +67,7 @@ pub struct Fleet {
     options: FleetOptions,
     processes: BTreeMap<&'static str, Mutex<Process>>,
     addresses: BTreeMap<&'static str, SocketAddr>,
-    /// Which of [`VOLUMES`] are mounted.
+    /// The [`VOLUMES`] that are mounted.
     volumes: Mutex<Vec<PathBuf>>,
     skew: Option<PathBuf>,
     servers_away: AtomicU32,
@@ -89,7 +92,8 @@ impl Fleet {
                 volumes.push(volume.clone());
             }
             let data = volume.join("0");
-            let process = Process { child: None, data, generation: 0, ahead_ms: 0, ended: None };
+            let is_earlier = options.earlier.is_some();
+            let process = Process { child: None, data, generation: 0, ahead_ms: 0, ended: None, is_earlier };
             processes.insert(*name, Mutex::new(process));
             addresses.insert(*name, SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         }
@@ -121,7 +125,7 @@ impl Fleet {
         Ok(own)
     }
 
-    /// Where a process listens, all through the run.
+    /// The address of a process throughout the run.
     pub fn address(&self, name: &str) -> SocketAddr {
         self.addresses.get(name).copied().unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 9)))
     }
@@ -183,9 +187,11 @@ impl Fleet {
     pub fn adopt(&self, name: &'static str, data: &Path, long: Duration, stop: &AtomicBool) -> Result<()> {
         let port = free_ports(1)?.remove(0);
         self.wait_for_servers();
-        let child = self.spawn(name, data, SocketAddr::from((Ipv4Addr::LOCALHOST, port)), 0)?;
+        let is_earlier = self.process(name)?.is_earlier;
+        let child = self.spawn(name, data, SocketAddr::from((Ipv4Addr::LOCALHOST, port)), 0, is_earlier)?;
+        let data = data.to_owned();
         let mut process =
-            Process { child: Some(child), data: data.to_owned(), generation: 0, ahead_ms: 0, ended: None };
+            Process { child: Some(child), data, generation: 0, ahead_ms: 0, ended: None, is_earlier };
         let until = Instant::now() + long;
         while Instant::now() < until && !stop.load(SeqCst) {
             std::thread::sleep(POLL);
@@ -199,9 +205,17 @@ impl Fleet {
         self.wait_for_servers();
         let mut process = self.process(name)?;
         if process.child.is_none() && !self.ends.load(SeqCst) {
-            process.child = Some(self.spawn(name, &process.data, self.address(name), process.ahead_ms)?);
+            let (address, is_earlier) = (self.address(name), process.is_earlier);
+            process.child = Some(self.spawn(name, &process.data, address, process.ahead_ms, is_earlier)?);
             process.ended = None;
         }
+        Ok(())
+    }
+
+    /// Lets a process take the other version when it starts the next time, where there are two.
+    pub fn change_version(&self, name: &str) -> Result<()> {
+        let mut process = self.process(name)?;
+        process.is_earlier = self.options.earlier.is_some() && !process.is_earlier;
         Ok(())
     }
 
@@ -289,13 +303,21 @@ impl Fleet {
         self.ground.dir.join("logs").join(format!("{name}.log"))
     }
 
-    fn spawn(&self, name: &'static str, data: &Path, listen: SocketAddr, ahead_ms: i64) -> Result<Child> {
+    fn spawn(
+        &self,
+        name: &'static str,
+        data: &Path,
+        listen: SocketAddr,
+        ahead_ms: i64,
+        is_earlier: bool,
+    ) -> Result<Child> {
         let role = MEMBERS.iter().find(|one| one.0 == name).map_or(Role::Sdk, |one| one.1);
         std::fs::create_dir_all(self.ground.dir.join("logs"))?;
         let log = OpenOptions::new().create(true).append(true).open(self.log(name))?;
         let mut command = match role {
             Role::Windfall(word) => {
-                let mut command = Command::new(&self.ground.program);
+                let earlier = self.options.earlier.as_ref().filter(|_| is_earlier);
+                let mut command = Command::new(earlier.unwrap_or(&self.ground.program));
                 command.arg(word).arg("--config").arg(self.ground.options());
                 command.arg("--listen").arg(listen.to_string()).arg("--data").arg(data);
                 command
@@ -409,7 +431,7 @@ fn is_ready(address: SocketAddr) -> bool {
     ureq::Agent::from(config).get(format!("http://{address}/health/ready")).call().is_ok()
 }
 
-/// Ports below the range of outgoing connections, so that nobody is given the port of a process that is away.
+/// Ports below the range of outgoing connections, so that no other socket gets the port of a process that is away.
 fn free_ports(count: usize) -> Result<Vec<u16>> {
     let mut draw = crate::draw::Draw::new(crate::journal::now_ms(), u64::from(std::process::id()));
     let mut free = Vec::new();

@@ -151,7 +151,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Where the SDK process finds the servers.
+    /// The addresses at which the SDK process finds the servers.
     fn place(&self, rate_per_s: u64) -> Result<Place> {
         let url = |name: &str| self.server(name).map(|server| server.url().to_owned());
         Ok(Place {

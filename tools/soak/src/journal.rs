@@ -13,11 +13,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Order {
     /// The order number.
     pub trade_no: String,
-    /// Whose it is.
+    /// The user who gets it.
     pub user_id: i64,
     /// The bonus type.
     pub bonus_type: String,
-    /// How much.
+    /// The amount.
     pub amount: i64,
 }
 
@@ -75,10 +75,10 @@ impl Journal {
     }
 }
 
-/// What is known of an order.
+/// The journal's state of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// What was asked for.
+    /// The reward that was asked for.
     pub order: Order,
     /// When it was first answered as taken.
     pub taken_ms: Option<u64>,
@@ -92,7 +92,7 @@ pub struct Asked {
     pub is_paid: bool,
 }
 
-/// What all journals say, by order number.
+/// The content of all journals, by order number.
 #[derive(Debug, Default)]
 pub struct Book(pub HashMap<String, Asked>);
 

@@ -41,7 +41,7 @@ pub fn order(caller: u64, number: u64, round: u64, of: Type) -> Order {
     }
 }
 
-/// The bonus type of a gateway's order: of twenty, so many each.
+/// The bonus type of a gateway's order, by its share of twenty.
 const fn type_of(number: u64) -> Type {
     match number % 20 {
         0..8 => CASH,
@@ -58,7 +58,7 @@ pub const fn scarce_asked(rate_per_s: u64, seconds: u64) -> u64 {
     rate_per_s * BY_GATEWAY / 100 * seconds / 20 * 500
 }
 
-/// What all callers share.
+/// The state that all callers share.
 struct Shared {
     ground: Arc<Ground>,
     fleet: Arc<Fleet>,
@@ -159,7 +159,7 @@ fn journal_path(ground: &Ground, number: u64) -> PathBuf {
     ground.dir.join(format!("journal-{number:02}"))
 }
 
-/// What a call came to, for one of its orders.
+/// The outcome of a call for one of its orders.
 enum Answer {
     Taken,
     /// Nobody knows, or not now: ask again.
@@ -279,7 +279,7 @@ fn reward(order: &Order) -> Value {
     })
 }
 
-/// What is not decided for all orders of a call alike.
+/// The outcomes that differ between the orders of a call.
 fn undecided(answer: Option<(u16, Value)>, orders: usize) -> Vec<Answer> {
     let one = || match &answer {
         None | Some((429 | 502 | 503 | 504, _)) => Answer::Open,

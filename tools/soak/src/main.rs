@@ -64,6 +64,10 @@ struct Arguments {
     /// The program `windfall` [default: beside this program]
     #[arg(long, env = "WINDFALL_BINARY")]
     windfall: Option<PathBuf>,
+    /// The program `windfall` of an earlier version: all processes begin with it, and each restart in turn takes the
+    /// other version, at least twice in a run [default: one version alone]
+    #[arg(long)]
+    earlier: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -103,6 +107,7 @@ fn soak(arguments: &Arguments) -> Result<u8> {
         rate_per_s: arguments.rate,
         kinds: arguments.faults.clone().unwrap_or_else(|| Kind::value_variants().to_vec()),
         control: arguments.control,
+        earlier: earlier(arguments)?,
         replay: replay(arguments, seed),
     };
     let dir = tempfile::Builder::new()
@@ -144,6 +149,9 @@ fn replay(arguments: &Arguments, seed: u64) -> String {
     if let Some(control) = arguments.control.and_then(|control| control.to_possible_value()) {
         line.push_str(&format!(" --control {}", control.get_name()));
     }
+    if let Some(program) = &arguments.earlier {
+        line.push_str(&format!(" --earlier {}", program.display()));
+    }
     line
 }
 
@@ -154,6 +162,13 @@ fn program(arguments: &Arguments) -> Result<PathBuf> {
         bail!("there is no program {}; `./dev soak` builds it, or name it by --windfall", program.display());
     }
     Ok(program)
+}
+
+fn earlier(arguments: &Arguments) -> Result<Option<PathBuf>> {
+    match &arguments.earlier {
+        Some(program) if !program.is_file() => bail!("there is no program {}", program.display()),
+        other => Ok(other.clone()),
+    }
 }
 
 /// Set by Ctrl-C and SIGTERM. A second one ends the soak at once, and leaves what it started.

@@ -35,9 +35,9 @@ pub struct Evidence {
     pub balances: Vec<(i64, String, i64)>,
     /// The ledger's withdrawals.
     pub withdrawals: Vec<WithdrawalRow>,
-    /// What the downstream system paid.
+    /// The payments of the downstream system.
     pub payments: Vec<Payment>,
-    /// Which limits were in force when.
+    /// The limits that were in force, and when.
     pub history: History,
 }
 
@@ -50,7 +50,7 @@ pub struct Damage {
     pub examples: Vec<String>,
 }
 
-/// What the oracle found.
+/// The result of the oracle.
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub struct Verdict {
     /// Rewards asked for, taken, credited, and archived as was expected, by bonus type.
@@ -74,7 +74,7 @@ impl Verdict {
         }
     }
 
-    /// How much damage of this kind there is.
+    /// The count of findings of this kind.
     pub fn count(&self, kind: &str) -> u64 {
         self.damage.get(kind).map_or(0, |damage| damage.count)
     }

@@ -34,7 +34,7 @@ pub enum Kind {
     Gone,
 }
 
-/// Who does faults at the same time as others: one fault at a time in each lane.
+/// The lanes, which do faults side by side: each lane does one fault at a time.
 const LANES: [&[Kind]; 3] = [
     &[Kind::Kill, Kind::Freeze, Kind::Restart, Kind::Outage, Kind::Start],
     &[Kind::Kill, Kind::Freeze, Kind::Restart, Kind::Clock, Kind::Gone, Kind::Disk, Kind::Rolling],
@@ -49,7 +49,7 @@ pub const PROCESSES: [&str; 8] =
 /// The processes with a volume of their own, which a fault fills.
 pub const VOLUMES: [&str; 2] = ["gateway-0", "consumer-0"];
 
-/// What happens to a server or a process.
+/// What happens to a server or a process in a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// SIGKILL.
@@ -60,7 +60,7 @@ pub enum How {
     Stop,
 }
 
-/// What a fault does.
+/// The action of a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// To a server.
@@ -92,7 +92,7 @@ pub struct Fault {
     pub at_ms: u64,
     /// How long it lasts.
     pub for_ms: u64,
-    /// What it does.
+    /// Its action.
     pub action: Action,
 }
 
@@ -123,6 +123,16 @@ pub fn plan(seed: u64, length_ms: u64, kinds: &[Kind], longest_delay_ms: u64) ->
             faults.push(Fault { lane, at_ms, for_ms, action });
             at_ms += for_ms + draw.ms(1_500, 5_000);
         }
+    }
+    faults.sort_by_key(|fault| fault.at_ms);
+    faults
+}
+
+/// The plan with two restarts in turn more: to the other version, and back.
+pub fn with_upgrades(mut faults: Vec<Fault>, length_ms: u64) -> Vec<Fault> {
+    let lane = 1;
+    for at_ms in [length_ms / 4, length_ms / 2] {
+        faults.push(Fault { lane, at_ms, for_ms: 10_000, action: Action::Rolling });
     }
     faults.sort_by_key(|fault| fault.at_ms);
     faults

@@ -14,7 +14,7 @@ pub struct Report {
     pub load_s: f64,
     /// The faults that there were.
     pub faults: Vec<Fault>,
-    /// What the oracle found.
+    /// The result of the oracle.
     pub verdict: Verdict,
     /// How long after the last fault nothing was left, and how long was allowed, in seconds; `None` if it never was.
     pub drained_s: (Option<f64>, f64),
@@ -22,7 +22,7 @@ pub struct Report {
     pub backlog: u64,
     /// Processes that ended by themselves, or did not stop in order.
     pub exits: Vec<String>,
-    /// What the soak itself could not do.
+    /// The steps that the soak itself could not do.
     pub failures: Vec<String>,
 }
 

@@ -62,12 +62,12 @@ pub enum Change {
 }
 
 impl Change {
-    /// Of the fault kind `rules`.
+    /// A change of the fault kind `rules`.
     pub const fn live() -> [Self; 6] {
         [Self::LowLimit, Self::HighLimit, Self::Pause, Self::Divert, Self::Ratio, Self::Route]
     }
 
-    /// Of the fault kind `topics`.
+    /// A change of the fault kind `topics`.
     pub const fn topics() -> [Self; 2] {
         [Self::Add, Self::Move]
     }
@@ -125,7 +125,7 @@ impl Rules {
         self.changes.contains(&change)
     }
 
-    /// What each type may pass.
+    /// The limit of each type.
     pub fn limits(&self) -> BTreeMap<&'static str, Limit> {
         TYPES.iter().map(|one| (one.name, self.limit(*one))).collect()
     }
@@ -237,7 +237,7 @@ impl Rules {
     }
 }
 
-/// Which limits were in force since when, Unix milliseconds.
+/// The limits that were in force, with the Unix milliseconds from which on they were.
 #[derive(Debug, Clone, Default)]
 pub struct History(Vec<(u64, BTreeMap<&'static str, Limit>)>);
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// What a run is.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Decides the faults.
@@ -31,14 +31,16 @@ pub struct Options {
     pub rate_per_s: u64,
     /// Kinds of fault.
     pub kinds: Vec<Kind>,
-    /// What is broken on purpose.
+    /// The control, which breaks something on purpose.
     pub control: Option<Control>,
+    /// The program of an earlier version: processes take turns with it.
+    pub earlier: Option<PathBuf>,
     /// The line that replays it.
     pub replay: String,
 }
 
-/// A fleet that takes longer than is allowed has failed, but is waited for while it decides anything within so long: what
-/// is slow must not be taken for lost.
+/// A fleet that takes longer than is allowed has failed, but is waited for as long as it decides an order within this
+/// time: a slow reward must not count as a lost one.
 const STILL: Duration = Duration::from_secs(45);
 /// Callers ask again for so long after the last fault.
 const SETTLE: Duration = Duration::from_secs(60);
@@ -61,6 +63,7 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
     let fleet_options = FleetOptions {
         starts_without_servers: options.kinds.contains(&Kind::Start),
         sabotage: options.control.and_then(Control::switch),
+        earlier: options.earlier.clone(),
     };
     let fleet = Arc::new(Fleet::start(Arc::clone(&ground), fleet_options)?);
     let _processes = Finally(|| fleet.end());
@@ -74,6 +77,7 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         Some(control) => control.plan(),
         None => plan::plan(options.seed, length_ms, &kinds, LONGEST_DELAY_MS),
     };
+    let plan = if options.earlier.is_some() { plan::with_upgrades(plan, length_ms) } else { plan };
     eprintln!(
         "soak: {} faults in {:.0} s; again by: {}",
         plan.len(),

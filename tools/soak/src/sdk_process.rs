@@ -35,7 +35,7 @@ pub struct SdkArgs {
     data: PathBuf,
 }
 
-/// Where the servers are, for the process.
+/// The addresses of the servers, for the process.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Place {
     /// Bootstrap servers of broker a.
@@ -46,7 +46,7 @@ pub struct Place {
     pub proxy: String,
     /// The broker behind it.
     pub broker: String,
-    /// Where the rules are.
+    /// The endpoint of the etcd that has the rules.
     pub etcd: String,
     /// Before the names of topics.
     pub prefix: String,
@@ -164,7 +164,7 @@ fn take(rain: &RedPacketRain, order: &Order) -> Result<(), SendError> {
     rain.send(round, User::id(order.user_id), packet, Prize::of(order.amount)).map(drop)
 }
 
-/// What an earlier process asked for and has no answer to, and the next number.
+/// The rewards that an earlier process asked for without getting an answer, and the next number.
 fn what_is_open(journal: &Path) -> Result<(Vec<Order>, u64)> {
     let mut book = Book::default();
     book.read(journal)?;

@@ -56,11 +56,11 @@ impl fmt::Display for Mood {
 pub struct Payment {
     /// The order number.
     pub trade_no: String,
-    /// Who was paid.
+    /// The user who was paid.
     pub user_id: i64,
     /// The bonus type.
     pub bonus_type: String,
-    /// How much.
+    /// The amount.
     pub amount: i64,
 }
 
@@ -109,7 +109,7 @@ impl Shop {
         Ok(Self { address, inner, accepting: Some(accepting) })
     }
 
-    /// Where it listens.
+    /// The address where it listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }

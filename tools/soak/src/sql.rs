@@ -21,13 +21,13 @@ pub struct Sql {
 pub struct OrderRow {
     /// The order number.
     pub trade_no: String,
-    /// Whose.
+    /// The user's id.
     pub user_id: i64,
     /// The activity that pays.
     pub activity: String,
     /// The bonus type.
     pub bonus_type: String,
-    /// How much.
+    /// The amount.
     pub amount: i64,
     /// 0: its budget is held, 1: credited, 2: rejected.
     pub status: i16,
@@ -40,11 +40,11 @@ pub struct OrderRow {
 pub struct TransferRow {
     /// The order number.
     pub trade_no: String,
-    /// Whose.
+    /// The user's id.
     pub user_id: i64,
     /// The bonus type.
     pub bonus_type: String,
-    /// How much.
+    /// The amount.
     pub amount: i64,
     /// When it was committed, by the clock of PostgreSQL, Unix milliseconds.
     pub committed_ms: u64,
@@ -55,11 +55,11 @@ pub struct TransferRow {
 pub struct WithdrawalRow {
     /// Its id, which the callers of the soak take from the order.
     pub id: String,
-    /// Whose.
+    /// The user's id.
     pub user_id: i64,
     /// The bonus type.
     pub bonus_type: String,
-    /// How much.
+    /// The amount.
     pub amount: i64,
     /// 0: held, 1: paid, 2: given back.
     pub status: i16,
@@ -70,11 +70,11 @@ pub struct WithdrawalRow {
 pub struct BudgetRow {
     /// The bonus type.
     pub bonus_type: String,
-    /// What may be given out.
+    /// The total that may be given out.
     pub total: i64,
-    /// What was given out.
+    /// The amount that was given out.
     pub used: i64,
-    /// What is held.
+    /// The amount that is held.
     pub reserved: i64,
 }
 

@@ -3,7 +3,7 @@
 use windfall_config::LiveRules;
 use windfall_contract::metrics::{Metric, MetricKind};
 
-/// What is exported of them.
+/// The metrics of the live rules.
 pub const METRICS: &[Metric<LiveRules>] = &[
     Metric {
         name: "windfall_rules_version",

@@ -28,10 +28,10 @@ use windfall_wallet::{Wallet, WalletStats};
 /// Reads topics with the counters of their consumers: these come and go.
 type ReadCounters = Arc<dyn Fn() -> Vec<(String, Arc<ConsumerStats>)> + Send + Sync>;
 
-/// Reads what is left in topics that nobody writes to any more.
+/// Reads the lag of draining topics.
 type ReadLives = Arc<dyn Fn() -> TopicLives + Send + Sync>;
 
-/// What a process has that counts. What it has not shows no values.
+/// The parts of a process that have counters. A part that is missing shows no values.
 #[derive(Default)]
 pub struct Sources {
     rules: Option<LiveRules>,
@@ -50,7 +50,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Those of an open process.
+    /// The sources of an open process.
     pub fn of(parts: &Parts, health: &Health) -> Self {
         let connectors = parts.connectors.iter();
         Self {

@@ -4,7 +4,7 @@ use crate::wiring::Tasks;
 use windfall_contract::metrics::{Metric, MetricKind};
 use windfall_edge::Health;
 
-/// Of the parts that the process works with.
+/// The metrics of the parts that the process works with.
 pub const PARTS: &[Metric<Health>] = &[Metric {
     name: "windfall_part_ready",
     help: "1 while the process can reach a part that it works with, 0 while the part is missing",
@@ -15,7 +15,7 @@ pub const PARTS: &[Metric<Health>] = &[Metric {
     },
 }];
 
-/// Of its long-lived tasks.
+/// The metrics of its long-lived tasks.
 pub const TASKS: &[Metric<Tasks>] = &[Metric {
     name: "windfall_task_panics_total",
     help: "Panics of a long-lived task of the process, each of which started it again",

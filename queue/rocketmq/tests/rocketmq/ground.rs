@@ -29,6 +29,7 @@ pub fn options_of(server: &Server) -> RocketOptions {
         prefix: prefix(),
         // A fresh JVM on a busy machine takes its time.
         timeout_ms: 10_000,
+        connect_timeout_ms: 20_000,
         receive_wait_ms: 500,
         ..RocketOptions::default()
     }

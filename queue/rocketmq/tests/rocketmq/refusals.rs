@@ -40,7 +40,8 @@ async fn a_server_that_is_away_may_be_tried_for_ever() {
     // It accepts connections, and says nothing: a frozen server.
     let frozen = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let place = frozen.local_addr().unwrap().to_string();
-    let options = RocketOptions { endpoints: vec![place], ..RocketOptions::default() };
+    let options =
+        RocketOptions { endpoints: vec![place], connect_timeout_ms: 1_000, ..RocketOptions::default() };
     let broker = Arc::new(RocketBroker::open(&options).unwrap());
     let started = Instant::now();
     let error = said(broker.producer("t", Arc::new(Ledger::default())));

@@ -2,7 +2,7 @@
 //!
 //! RocketMQ's remoting protocol: a length, a JSON header and a body over TCP, to a broker's own port
 //! (`org.apache.rocketmq.remoting.protocol.RemotingCommand`; codes in `RequestCode`; signing in
-//! `AclUtils.combineRequestContent`). A connection a request: these are rare.
+//! `AclUtils.combineRequestContent`). Each request uses a connection of its own, since these requests are rare.
 
 use crate::error::{CallError, Next};
 use crate::options::Credentials;
@@ -29,7 +29,8 @@ const TOPIC_NOT_EXIST: i64 = 17;
 const QUERY_NOT_FOUND: i64 = 22;
 const SUBSCRIPTION_GROUP_NOT_EXIST: i64 = 26;
 const NO_PERMISSION: i64 = 16;
-/// An answer here is a page of JSON, or a list of all groups with 0.6 KiB each; more is not RocketMQ.
+/// The largest answer that is read. An answer is a page of JSON, or a list of all groups of 0.6 KiB each; anything
+/// larger does not come from RocketMQ.
 const MAX_ANSWER_BYTES: u32 = 64 << 20;
 
 /// A topic as the broker has it.
@@ -55,7 +56,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// For the broker at `host:port` (its `listenPort`). Makes no connection.
+    /// A client of the broker at `host:port` (its `listenPort`). It makes no connection yet.
     pub fn new(broker: &str, credentials: Option<Credentials>, timeout: Duration) -> Self {
         Self { broker: broker.into(), credentials, timeout }
     }
@@ -65,7 +66,7 @@ impl Admin {
         &self.broker
     }
 
-    /// The topic, or none.
+    /// The topic, or `None` where the broker has no such topic.
     ///
     /// # Errors
     /// [`CallError`].
@@ -115,7 +116,7 @@ impl Admin {
         Ok(all.contains_key(group))
     }
 
-    /// The group, or none. May make it: see [`Admin::has_group`].
+    /// The group, or `None` where the broker has no such group. The broker may create it: see [`Admin::has_group`].
     ///
     /// # Errors
     /// [`CallError`].
@@ -292,7 +293,7 @@ impl Admin {
             "serializeTypeCurrentRPC": "JSON",
         });
         let header = header.to_string().into_bytes();
-        // Far below 4 GiB: names and numbers.
+        // The body is far below 4 GiB: it holds names and numbers.
         let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes();
         let mut request = Vec::with_capacity(8 + header.len() + body.len());
         request.extend_from_slice(&length(4 + header.len() + body.len()));

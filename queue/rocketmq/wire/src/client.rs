@@ -35,18 +35,18 @@ pub struct Receipt {
 /// What to receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receive {
-    /// From which topic.
+    /// The topic to receive from.
     pub topic: String,
-    /// From which broker of it; none: as the proxy likes.
+    /// The topic's broker to receive from; with `None` the proxy chooses.
     pub broker: Option<String>,
-    /// Messages at most. 1 to 32 by the server's defaults; default 32.
+    /// The number of messages at most. 1 to 32 by the server's defaults; default 32.
     pub max_messages: u16,
     /// How long they are hidden from others. The server's default minimum is 10 s; default 30 s.
     pub invisible: Duration,
     /// How long the server waits for a first message. Its default minimum is 5 s; default 5 s.
     pub wait: Duration,
-    /// Nothing is received while the server would move a message to dead letters after fewer deliveries: it does so
-    /// while it receives. Default 0: never refused.
+    /// The least number of delivery attempts that the server must grant: with fewer nothing is received, since the
+    /// server moves messages to dead letters while it delivers. Default 0: any number is accepted.
     pub min_attempts: i32,
 }
 
@@ -74,7 +74,7 @@ pub struct AckEntry {
 }
 
 impl AckEntry {
-    /// Of a message that was not extended.
+    /// The entry of a message that was not extended.
     pub fn of(message: &InMessage) -> Self {
         Self { id: message.id.clone(), handle: message.handle.clone() }
     }
@@ -102,7 +102,7 @@ impl Client {
         Ok(Self { connection, session, role, namespace: options.namespace.clone() })
     }
 
-    /// How this client calls itself.
+    /// This client's id at the server.
     pub fn id(&self) -> &str {
         self.connection.signer.client_id()
     }
@@ -120,7 +120,7 @@ impl Client {
         self.session.again();
     }
 
-    /// Where a topic is, as the server knows just now.
+    /// The route of a topic, as the server knows it just now.
     ///
     /// # Errors
     /// [`CallError`]; [`Next::Reconfigure`] where there is no such topic.
@@ -145,9 +145,9 @@ impl Client {
         Ok(Route { brokers: brokers.into_iter().collect(), queues: queues.len(), takes_normal })
     }
 
-    /// Sends messages without order or delay as one batch: they go to one queue, all or none. The answers are theirs in
-    /// order; where the server gives one for all, each has it.
-    /// All of them together may have no more bytes than the broker takes a message (4 MiB by default).
+    /// Sends messages without order or delay as one batch: they go to one queue, all or none. The answers come in the
+    /// order of the messages; where the server gives one answer for all, each message has it.
+    /// All of them together may have no more bytes than the broker allows for one message (4 MiB by default).
     ///
     /// # Errors
     /// [`CallError`] for all of them.
@@ -291,7 +291,7 @@ impl Client {
         }
     }
 
-    /// Acknowledges deliveries; the answers are theirs in order.
+    /// Acknowledges deliveries; the answers come in the order of the deliveries.
     ///
     /// # Errors
     /// [`CallError`] for all of them. To ask again is harmless.
@@ -380,7 +380,7 @@ impl Client {
         self.connection.answer(place, deadline, call).await
     }
 
-    /// OK, or the error, on which the settings are sent again if they were forgotten.
+    /// Turns a status into OK or an error. If the server has forgotten the settings, they are sent again.
     fn accepted(&self, place: &str, status: Option<&proto::Status>) -> Result<(), CallError> {
         accepted(place, status).inspect_err(|error| {
             if error.next() == Next::Resync {

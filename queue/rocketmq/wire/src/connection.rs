@@ -11,9 +11,10 @@ use std::time::Duration;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Response, Status};
 
-/// One message of a batch of 4 MB with room for what surrounds it.
+/// The largest answer: a batch of 4 MB in one message, with room for what surrounds it.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
-/// What may be on its way before the reader must catch up: a batch of large messages, not the protocol's 64 KiB.
+/// The HTTP/2 stream window: the bytes that may be in flight before the reader must catch up. It fits a batch of large
+/// messages, unlike the protocol's 64 KiB.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 
@@ -29,7 +30,7 @@ struct Current {
     stub: MessagingServiceClient<Channel>,
 }
 
-/// A stub and where it leads.
+/// A gRPC stub and the address that it connects to.
 pub(crate) struct Stub {
     pub(crate) calls: MessagingServiceClient<Channel>,
     pub(crate) place: String,
@@ -59,7 +60,7 @@ impl Connection {
         Stub { calls: current.stub.clone(), place: place.into() }
     }
 
-    /// Leaves `place`, if that is where we are: a new connection, to the next proxy if there is one.
+    /// Leaves the proxy at `place`, if it is the one in use, for a new connection to the next proxy, if there is one.
     pub(crate) fn leave(&self, place: &str) {
         let mut current = self.current.lock();
         if self.places.get(current.place).is_some_and(|(here, _)| here == place) {
@@ -89,7 +90,7 @@ impl Connection {
     }
 }
 
-/// OK, or what the server says instead.
+/// Turns a status into OK or the server's error.
 pub(crate) fn accepted(place: &str, status: Option<&proto::Status>) -> Result<(), CallError> {
     match status {
         Some(status) if status.code == i32::from(proto::Code::Ok) => Ok(()),

@@ -6,7 +6,7 @@ use tonic::Status;
 /// A call did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// It was not sent: no connection. Certainly nothing happened.
+    /// The call was not sent, because there is no connection. Certainly nothing happened.
     #[error("{place} cannot be reached: {what}")]
     NotSent {
         /// The address.
@@ -14,7 +14,7 @@ pub enum CallError {
         /// What the system says.
         what: String,
     },
-    /// It was sent and no answer came, or one that leaves it open: it may have happened or not.
+    /// The call was sent and no answer came, or one that leaves the outcome open: it may have happened or not.
     #[error("no certain answer from {place}: {what}")]
     Unknown {
         /// The address.
@@ -39,15 +39,16 @@ pub enum CallError {
 /// What to do after a call that did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// The same again after a pause; nothing happened.
+    /// Make the same call again after a pause; nothing happened.
     Retry,
-    /// The server has forgotten this client's settings: they are being sent again. Then the same again.
+    /// The server has forgotten this client's settings: they are being sent again. Make the same call after that.
     Resync,
-    /// Something has to be set up or changed first: topic, group, credentials, version. The same again fails again.
+    /// Something has to be set up or changed first: topic, group, credentials or version. The same call fails until
+    /// then.
     Reconfigure,
     /// This request will never be taken.
     GiveUp,
-    /// It may have happened. The same again may make it happen twice.
+    /// It may have happened. The same call may make it happen twice.
     AskAgain,
 }
 
@@ -74,7 +75,7 @@ impl CallError {
         }
     }
 
-    /// From a status that is not OK. Codes that nobody knows yet are judged by their class.
+    /// The error of a status that is not OK. Codes that are not known yet are judged by their class.
     pub(crate) fn from_code(place: &str, code: i32, what: &str) -> Self {
         match next_of(code, what) {
             Next::AskAgain => {
@@ -84,7 +85,7 @@ impl CallError {
         }
     }
 
-    /// From a call that gRPC itself ended.
+    /// The error of a call that gRPC itself ended.
     pub(crate) fn from_grpc(place: &str, status: &Status) -> Self {
         let place = place.to_owned();
         if was_not_sent(status) {

@@ -1,4 +1,4 @@
-//! What an extension's new handle has to say.
+//! Mends the receipt handle that an extension returns.
 //!
 //! A proxy with the broker inside (`-pm local`, 5.5.0) answers an extension with a handle that names the first message
 //! of the old delivery, while the broker has written the extension down under the message itself. Acknowledged with
@@ -7,7 +7,7 @@
 
 /// Where the broker looks for the delivery: the first offset of what was handed over with it.
 const FIRST_OFFSET: usize = 0;
-/// The message's own.
+/// The message's own offset.
 const OFFSET: usize = 7;
 
 /// The handle with the message as the first, and only, one of its delivery. One of another layout stays as it is.

@@ -6,15 +6,15 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::io::Read as _;
 
-/// What a compressed body may become at most; beyond, it is handed over as it came.
+/// The size of an inflated body at most; a larger one is handed over compressed, as it came.
 pub const MAX_INFLATED_BYTES: u64 = 16 << 20;
 
 /// A message to send.
 #[derive(Debug, Clone, Default)]
 pub struct OutMessage {
-    /// The bytes. RocketMQ's proxy takes no empty ones.
+    /// The body, which must not be empty: RocketMQ's proxy refuses empty bodies.
     pub body: Bytes,
-    /// User properties. Not indexed, unlike keys.
+    /// The user properties, which are not indexed, unlike keys.
     pub properties: HashMap<String, String>,
 }
 
@@ -46,7 +46,7 @@ impl OutMessage {
 pub struct InMessage {
     /// The sender's id of it.
     pub id: String,
-    /// Names this delivery of it; changes with each delivery and each extension.
+    /// The handle that names this delivery; it changes with each delivery and each extension.
     pub handle: String,
     /// User properties.
     pub properties: HashMap<String, String>,
@@ -61,7 +61,7 @@ pub struct InMessage {
 pub enum Body {
     /// As they were sent, unpacked if the sender had compressed them.
     Plain(Bytes),
-    /// Said to be compressed, but they are not, or would be too large: as they came.
+    /// The bytes as they came: they are marked as compressed, but are not, or would be too large.
     Compressed(Bytes),
 }
 

@@ -1,4 +1,4 @@
-//! Where the server is, who we are, and how long we wait.
+//! A client's options: the server's address, the client's credentials, and time-outs.
 
 use crate::error::OptionsError;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub struct ClientOptions {
     pub timeout: Duration,
 }
 
-/// Who we are to the server.
+/// The credentials by which the server knows this client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The user's name.
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// What a client is to the server.
+/// The role of a client at the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// Sends to these topics.

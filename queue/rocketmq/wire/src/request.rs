@@ -28,7 +28,7 @@ impl Signer {
         &self.client_id
     }
 
-    /// A request with a deadline that the server is told too.
+    /// A request with a deadline, which the server is told as well.
     pub(crate) fn request<T>(&self, message: T, deadline: Duration) -> tonic::Request<T> {
         let mut request = tonic::Request::new(message);
         request.set_timeout(deadline);
@@ -72,7 +72,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// `20260131T235959Z`.
+/// A time in the form `20260131T235959Z`.
 fn date_time(now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);

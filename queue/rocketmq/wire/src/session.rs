@@ -1,7 +1,6 @@
 //! The telemetry stream: the proxy keeps a client's settings only while it lasts.
-//!
-//! One task a client: opens the stream, sends the settings, waits for their echo, beats the heart; when the stream
-//! ends, or the proxy says that it has forgotten us, all over again.
+//! Each client has one task, which opens the stream, sends the settings, waits for their echo, and sends heartbeats.
+//! When the stream ends, or the proxy says that it has forgotten the client, the task starts anew.
 
 use crate::connection::{Connection, accepted};
 use crate::error::{CallError, Next};
@@ -17,20 +16,20 @@ use tokio::time::Instant;
 
 /// The proxy drops a member that it has not heard of for two minutes; its own clients beat every 10 s.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Between two tries to open the stream.
+/// The shortest pause between two tries to open the stream.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
-/// After a heartbeat without an answer.
+/// The wait after a heartbeat that was not answered.
 const SECOND_TRY: Duration = Duration::from_secs(1);
-/// So many heartbeats without an answer, and the connection is given up.
+/// The number of unanswered heartbeats after which the connection is given up.
 const SILENT_HEARTBEATS: u32 = 2;
 
 /// What the server said when it echoed the settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Granted {
-    /// A message delivered so often is moved to the dead letters of its group. Consumers only.
+    /// The number of deliveries after which a message is moved to its group's dead letters. For consumers only.
     pub max_attempts: Option<i32>,
-    /// The largest body that the proxy takes, in bytes. Producers only.
+    /// The largest body that the proxy takes, in bytes. For producers only.
     pub max_body_bytes: Option<i32>,
 }
 
@@ -78,7 +77,8 @@ impl Session {
         }
     }
 
-    /// The proxy has forgotten the settings. Nothing while they are being sent again already.
+    /// Sends the settings again, because the proxy has forgotten them. It does nothing while they are being sent
+    /// already.
     pub(crate) fn again(&self) {
         self.forgotten.notify_waiters();
     }
@@ -118,7 +118,7 @@ impl Talk {
         }
     }
 
-    /// One stream, from its opening to its end; why it ended.
+    /// Runs one stream from its opening to its end. Returns why it ended.
     async fn once(&self) -> CallError {
         let mut stub = self.connection.stub();
         let place = stub.place.clone();
@@ -178,7 +178,7 @@ impl Talk {
         }
     }
 
-    /// Whether it is the echo.
+    /// Whether a command is the echo of the settings.
     fn heard(&self, place: &str, command: proto::TelemetryCommand) -> Result<bool, CallError> {
         if command.status.is_some() {
             accepted(place, command.status.as_ref())?;

@@ -15,13 +15,14 @@ fn rocketmq(server: &Server) -> Arc<dyn Broker> {
         prefix: prefix(),
         // A fresh JVM on a busy machine takes its time.
         timeout_ms: 10_000,
+        connect_timeout_ms: 20_000,
         receive_wait_ms: 500,
         ..RocketOptions::default()
     };
     let patient = RocketBroker::open(&options).unwrap();
     ["m", "s"].iter().for_each(|topic| patient.ensure_topic(topic, 4).unwrap());
-    let timeout_ms = RocketOptions::default().timeout_ms;
-    Arc::new(RocketBroker::open(&RocketOptions { timeout_ms, ..options }).unwrap())
+    let RocketOptions { timeout_ms, connect_timeout_ms, .. } = RocketOptions::default();
+    Arc::new(RocketBroker::open(&RocketOptions { timeout_ms, connect_timeout_ms, ..options }).unwrap())
 }
 
 /// With names of this test's own.

@@ -1,4 +1,4 @@
-//! By hand, over the same generated stubs: a connection and a loop a client.
+//! The handwritten candidate, over the same generated stubs: one connection and one loop per client.
 
 use super::{CLIENTS, GROUP, Seen, event};
 use anyhow::{Context, Result, bail, ensure};
@@ -33,9 +33,9 @@ pub struct Bare {
 /// How the loop is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loop {
-    /// As a careful user writes it: messages and acknowledgements together, and several requests on their way.
+    /// The loop of a careful user: messages and acknowledgements in batches, and several requests in flight.
     Together,
-    /// As the first example has it: a request a message, and its answer before the next.
+    /// The loop of the first example: one request per message, and its answer before the next.
     OneByOne,
 }
 

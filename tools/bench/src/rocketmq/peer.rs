@@ -8,14 +8,14 @@ use std::time::Duration;
 
 const PLACE: &str = "tools/interop/rocketmq/target/release/windfall-rocketmq-peer";
 
-/// Where it is, if it has been built.
+/// The path of the program, if it has been built.
 pub fn program() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
     let program = std::env::var_os("WINDFALL_ROCKETMQ_PEER").map_or_else(|| root.join(PLACE), PathBuf::from);
     program.is_file().then_some(program)
 }
 
-/// How long it takes, from its first message to its last acknowledgement, with a receiver a client.
+/// How long it takes, from its first message to its last acknowledgement, with one receiver per client.
 pub fn receive(program: &Path, endpoint: &str, topic: &str) -> Result<Duration> {
     let (count, receivers) = (PEER.to_string(), CLIENTS.to_string());
     let output = Command::new(program)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use windfall_contract::broker::{Acks, Commit, Position};
 use windfall_contract::finished::Finished;
 
-/// What was finished never comes again, what was not comes again: after a close, and after a drop.
+/// Finished records never come again, unfinished ones do: after a close, and after a drop.
 pub(super) async fn unfinished_come_again(stage: &Stage<'_>) -> Outcome {
     let broker = stage.open_with(2).await?;
     let mut left = numbers(0..0);
@@ -54,7 +54,7 @@ pub(super) async fn unfinished_come_again(stage: &Stage<'_>) -> Outcome {
     stage.stays_quiet(&mut last).await
 }
 
-/// What a member holds unfinished is not given to another while the first polls, and is once it has left.
+/// Records that a member holds unfinished are not given to another while the first one polls, and are once it has left.
 pub(super) async fn held_stay_hidden(stage: &Stage<'_>) -> Outcome {
     let broker = stage.open_with(2).await?;
     let mut first = stage.reader(&broker, "g").await?;

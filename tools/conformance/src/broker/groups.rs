@@ -60,7 +60,7 @@ pub(super) async fn survives_restart(stage: &Stage<'_>) -> Outcome {
     Ok(())
 }
 
-/// What was stored and committed is there after the process was killed; the rest of what was read comes again.
+/// Stored records and commits survive a kill of the process; the other records that were read come again.
 pub(super) async fn survives_crash(stage: &Stage<'_>) -> Outcome {
     let broker = stage.open_with(2).await?;
     stage.write(&broker, 0..200).await?;
@@ -122,8 +122,8 @@ pub(super) async fn fences(stage: &Stage<'_>) -> Outcome {
     Ok(())
 }
 
-/// What is finished beyond the position is not brought to the next owner, and nothing else is left out: after a close,
-/// after a drop, and after a crash, as long as a record hangs; then the position goes on to the end.
+/// Records that are finished beyond the position are not brought to the next owner, and no others are left out: after a
+/// close, after a drop, and after a crash, as long as a record hangs; then the position goes on to the end.
 pub(super) async fn finished_stay_finished(stage: &Stage<'_>) -> Outcome {
     let mut broker = stage.open_with(1).await?;
     stage.write(&broker, 0..600).await?;

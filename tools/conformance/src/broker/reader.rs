@@ -19,7 +19,7 @@ pub struct Reader {
     unfinished: Vec<Position>,
 }
 
-/// What was read: partition and offset → payload.
+/// The records that were read: partition and offset → payload.
 pub type Seen = BTreeMap<(u32, u64), InRecord>;
 
 impl Reader {

@@ -86,7 +86,7 @@ fn in_scene<'a>(scene: &'a str, bonus_type: &'a str, trade_no: &'a str, amount: 
     Order { scene, bonus_type, ..order(trade_no, 1, amount) }
 }
 
-/// What a combined budget says of itself: used, reserved.
+/// The amounts of a combined budget: used and reserved.
 fn state(ledger: &windfall_ledger::Ledger, scene: &str, bonus_type: &str) -> Result<(i64, i64), LedgerError> {
     let all = ledger.budgets()?;
     let found = all.iter().find(|one| (one.scene.as_str(), one.bonus_type.as_str()) == (scene, bonus_type));
@@ -253,7 +253,7 @@ pub(super) fn strict(place: &dyn Place) -> Outcome {
     clean(place)
 }
 
-/// What grants notes the rules that it runs in the same transaction; what does not commit has noted nothing.
+/// A transaction that grants notes the rules that its process runs; one that does not commit has noted nothing.
 pub(super) fn newest_rules(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     let seen = |ledger: &mut Ledger| ledger.transact(|tx| tx.rules_version());

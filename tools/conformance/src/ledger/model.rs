@@ -8,7 +8,7 @@ use windfall_ledger::{
 
 const SCENES: [&str; 2] = ["rain", "cards"];
 const TYPES: [&str; 2] = ["cash", "badge"];
-/// In place of a scene or a type: all of them.
+/// The index that stands for all scenes, or all types.
 const ALL: usize = 2;
 
 fn or_all(names: &[&'static str; 2], at: usize) -> &'static str {

@@ -98,7 +98,7 @@ pub(super) fn promised(place: &dyn Place) -> Outcome {
     clean(place)
 }
 
-/// A type that a downstream pays by the time its event comes: nobody pays it twice.
+/// A type that a downstream pays by the time its event comes is never paid twice.
 pub(super) fn promised_then_asked(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     let batch = [order("a", 1, 5), order("b", 1, 5)];
@@ -122,7 +122,7 @@ pub(super) fn promised_then_asked(place: &dyn Place) -> Outcome {
     clean(place)
 }
 
-/// Who was told to be asked may have paid: no other is named, until the order has ended and is decided anew.
+/// The payer that was named first may have paid: no other is named, until the order has ended and is decided anew.
 pub(super) fn first_payer(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     let batch = [order("a", 1, 5), order("b", 1, 5), order("c", 1, 5)];
@@ -146,7 +146,7 @@ pub(super) fn first_payer(place: &dyn Place) -> Outcome {
     clean(place)
 }
 
-/// As version 1 reserved them.
+/// Orders as version 1 reserved them.
 pub(super) fn no_payer_yet(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     let batch = [order("a", 1, 5), order("b", 1, 5)];

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Messages a batch, and messages a request: the largest that the broker gives out.
+/// The number of messages in a batch, and in a request: the largest that the broker gives out.
 const BATCH: usize = 32;
 /// For as long as nothing at all comes.
 const PATIENCE: Duration = Duration::from_secs(60);

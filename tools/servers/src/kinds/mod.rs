@@ -32,7 +32,7 @@ pub(crate) struct Entry {
     /// More folders of its data, elsewhere.
     #[serde(default)]
     pub(crate) elsewhere: Vec<PathBuf>,
-    /// What clients are given.
+    /// The address that clients are given.
     pub(crate) url: String,
     /// host:port by use; `main` is the one that clients want.
     pub(crate) addresses: BTreeMap<String, String>,
@@ -55,7 +55,7 @@ pub(crate) struct Part {
     #[serde(default)]
     pub(crate) stale: Vec<PathBuf>,
     pub(crate) log: PathBuf,
-    /// Where the log of the present start begins.
+    /// The offset at which the log of the present start begins.
     pub(crate) log_start: u64,
     pub(crate) process: Option<Identity>,
 }
@@ -70,13 +70,13 @@ pub(crate) enum Stop {
     Int,
 }
 
-/// Where a server's things go.
+/// The folders of a server.
 pub(crate) struct Place<'a> {
     /// Its own folder.
     pub(crate) dir: PathBuf,
     /// The folder of all logs, kept after `down`.
     pub(crate) logs: &'a Path,
-    /// Where the jars are.
+    /// The folder of the jars.
     pub(crate) home: &'a Path,
     pub(crate) name: &'a str,
 }

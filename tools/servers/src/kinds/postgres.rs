@@ -1,4 +1,4 @@
-//! PostgreSQL, as a user of its own where we are root.
+//! PostgreSQL, run as a user of its own where this process is root.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};

@@ -120,7 +120,7 @@ fn broker(ports: &Ports, store: &Path) -> Vec<(&'static str, String)> {
         ("timerWheelEnable", "true".to_owned()),
         ("flushDiskType", "ASYNC_FLUSH".to_owned()),
         ("diskMaxUsedSpaceRatio", "95".to_owned()),
-        // From 85 % of the disk on it would delete messages that nobody has received yet.
+        // From 85 % disk use on it would delete messages that have not been received yet.
         ("cleanFileForciblyEnable", "false".to_owned()),
         ("waitTimeMillsInSendQueue", "3000".to_owned()),
         // Each writer thread keeps a direct buffer of four times this.
@@ -183,7 +183,7 @@ struct Room {
     free_bytes: u64,
 }
 
-/// As RocketMQ reckons it: what is used of what is used or usable.
+/// The disk use as RocketMQ computes it: the used part of what is used or usable.
 fn room(dir: &Path) -> Result<Room, Error> {
     let disk = rustix::fs::statvfs(dir)
         .map_err(|error| Error::io(format!("ask how full {} is", dir.display()))(error.into()))?;
