@@ -136,7 +136,7 @@ fn child() {
     if let Some(point) = point {
         let nth = match point {
             // It is passed in each turn: some tasks have fired by then.
-            FailPoint::EntriesRead => 300,
+            FailPoint::EntriesRead => 200,
             FailPoint::Acquired | FailPoint::StateRead | FailPoint::Beat => 2,
             _ => 3,
         };
