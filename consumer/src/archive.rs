@@ -11,6 +11,8 @@ use windfall_contract::rewards::{ArchiveUnavailable, Failed, Rejection, Rewards}
 
 /// The number of items in one call.
 const BATCH: usize = 256;
+/// The bytes in one call, unless a single item is larger: a call has to end by the deadline, or it is made again for nothing.
+const BATCH_BYTES: usize = 4 << 20;
 const PAUSE_MIN_NS: u64 = 100 * NS_PER_MS;
 const PAUSE_MAX_NS: u64 = 5_000 * NS_PER_MS;
 
@@ -86,7 +88,7 @@ impl Archive {
         if !self.calls.is_empty() || self.waiting.is_empty() || now_ns < self.ask_at_ns {
             return;
         }
-        let many = self.waiting.len().min(BATCH);
+        let many = self.next_batch();
         // Items of a partition that was revoked meanwhile are archived by its next owner.
         let is_ours = |item: &ArchiveItem| table.get(item.key).is_some();
         self.asked = self.waiting.drain(..many).filter(is_ours).collect();
@@ -100,6 +102,16 @@ impl Archive {
             let asked = tokio::time::timeout(patience, rewards.archive(&failed)).await;
             asked.unwrap_or_else(|_| Err(ArchiveUnavailable("no answer by the deadline".into())))
         });
+    }
+
+    /// How many of those that wait make the next call: at least one.
+    fn next_batch(&self) -> usize {
+        let mut bytes = 0_usize;
+        let fits = |item: &&ArchiveItem| {
+            bytes = bytes.saturating_add(item.failed.payload.len());
+            bytes <= BATCH_BYTES
+        };
+        self.waiting.iter().take(BATCH).take_while(fits).count().max(1)
     }
 
     /// Waits for the end of a call; `None` where there is none. Cancel-safe.
@@ -132,5 +144,65 @@ impl Archive {
             }
         }
         ArchiveAnswer::Overdue(overdue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::in_flight::tests::record_in;
+    use async_trait::async_trait;
+    use windfall_contract::rewards::GrantReply;
+
+    /// Needs 100 ms for each MiB.
+    struct Slow;
+
+    #[async_trait]
+    impl Rewards for Slow {
+        async fn grant_batch(&self, _: &str, _: &[Bytes]) -> Vec<GrantReply> {
+            Vec::new()
+        }
+
+        async fn archive(&self, failed: &[Failed]) -> Result<(), ArchiveUnavailable> {
+            let bytes: usize = failed.iter().map(|one| one.payload.len()).sum();
+            tokio::time::sleep(Duration::from_millis((bytes as u64 * 100) >> 20)).await;
+            Ok(())
+        }
+    }
+
+    /// 256 items of 2 MiB were one call, which no deadline was long enough for, and the same call again for ever.
+    #[tokio::test(start_paused = true)]
+    async fn large_records_are_archived_in_calls_that_end_by_the_deadline() {
+        let mut archive = Archive::new("rain-a".into(), Arc::new(Slow));
+        let mut table = InFlightTable::default();
+        let small = Bytes::from(vec![0xff; 1 << 20]);
+        let larger_than_a_batch = Bytes::from(vec![0xff; 6 << 20]);
+        for record in std::iter::repeat_n(small, 64).chain([larger_than_a_batch]) {
+            archive.push(ArchiveItem::record(table.insert(record_in(0)), record, "no record".into()));
+        }
+        let (start, mut calls) = (tokio::time::Instant::now(), Vec::new());
+        let now_ns = || u64::try_from(start.elapsed().as_nanos()).unwrap();
+        while table.len() > 0 {
+            archive.turn(&table, 1_000, now_ns());
+            let ended = archive.next().await.unwrap();
+            let ArchiveAnswer::Archived(items) = archive.take_in(ended, &table, now_ns()) else {
+                panic!("the archive took nothing of {} items", table.len());
+            };
+            calls.push(items.len());
+            items.iter().for_each(|item| assert!(table.settle(item.key, 1)));
+        }
+        assert_eq!(calls, [vec![4; 16], vec![1]].concat());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn small_records_are_archived_together() {
+        let mut archive = Archive::new("rain-a".into(), Arc::new(Slow));
+        let mut table = InFlightTable::default();
+        for _ in 0..300 {
+            let record = Bytes::from_static(b"\xff");
+            archive.push(ArchiveItem::record(table.insert(record_in(0)), record, "no record".into()));
+        }
+        archive.turn(&table, 1_000, 0);
+        assert_eq!(archive.asked.len(), 256);
     }
 }

@@ -30,6 +30,9 @@ use windfall_limiter::Limiter;
 const RECORDS_IN_FLIGHT_MAX: usize = 1 << 18;
 /// The least wait before an event that was not decided is asked for again.
 const ASK_AGAIN_MIN_MS: u64 = 5;
+/// The number of an event's own time-outs that are asked for again in place. A downstream at its limit lets some calls
+/// time out now and then, and has paid most of them when it is asked again.
+const TIMEOUTS_IN_PLACE: u32 = 3;
 /// The reply that stands for an answer which did not come.
 const NO_ANSWER: GrantReply = GrantReply::Retry { after_ms: 0, reason: RetryReason::StoreUnavailable };
 
@@ -112,7 +115,8 @@ impl Flow {
             cut_at: 0,
             uncut: 0,
             open: 1,
-            is_undecided: false,
+            undecided_since_ns: None,
+            undecided_at_ns: 0,
             is_overdue: false,
         };
         match head {
@@ -153,7 +157,8 @@ impl Flow {
             cut_at: 0,
             uncut: 0,
             open: 1,
-            is_undecided: false,
+            undecided_since_ns: None,
+            undecided_at_ns: 0,
             is_overdue: false,
         };
         let key = self.table.insert(in_flight);
@@ -293,13 +298,15 @@ impl Flow {
             false => Fault::Unknown,
         };
         self.lanes[call.lane].call_ended(call.events.len() as u64, call.is_probe, now_ns);
-        self.lanes.answered(call.lane, answer, now_ns);
+        self.lanes.answered(call.lane, answer, call.began_ns, now_ns);
+        let is_timeout_own = are_most_decided(&replies, call.events.len());
         let mut all = Tally::default();
         for (segment, range) in call.segments() {
             // I3: only a record that is still waiting for this answer is settled by it.
             match segment.key.filter(|&key| self.table.get(key).is_some()) {
                 Some(key) => {
-                    let part = Part { key, failures: segment.failures, lane: call.lane, fault };
+                    let (failures, lane) = (segment.failures, call.lane);
+                    let part = Part { key, failures, lane, fault, is_timeout_own };
                     self.settle(
                         &part,
                         &call.events[range.clone()],
@@ -347,14 +354,16 @@ impl Flow {
 
     /// Decides what follows a grant that was not decided. An event is requeued only if its own grant has failed; any
     /// other waits in its lane and is asked for again. Only failed grants lead to the archive, however often the event
-    /// was asked for. If every event of the type times out, that is an outage and no failed grant. If the downstream
-    /// refuses all of them, the grants have failed, but a requeued copy would fare no better.
+    /// was asked for. Where most of a call times out, the downstream is away or overloaded, and no grant has failed: the
+    /// event may be paid, and a requeued copy would be one more payment to ask for. Where a few time out, each is asked
+    /// for again in place before it is requeued. If the downstream refuses all of them, the grants have failed, but a
+    /// requeued copy would fare no better.
     fn retry(&mut self, part: &Part, event: &Bytes, after_ms: u64, reason: RetryReason, now_ns: u64) {
         let Some(record) = self.table.get_mut(part.key) else { return };
         let (has_failed, goes_back) = match (reason, part.fault) {
             (RetryReason::DownstreamRetry, fault) => (true, fault != Fault::OfTheType),
-            (RetryReason::DownstreamTimeout, fault) => {
-                (fault == Fault::OfTheEvent, fault == Fault::OfTheEvent)
+            (RetryReason::DownstreamTimeout, _) => {
+                (part.is_timeout_own, part.is_timeout_own && part.failures >= TIMEOUTS_IN_PLACE)
             }
             _ => (false, false),
         };
@@ -377,7 +386,12 @@ impl Flow {
             self.count_requeued(Some(part.lane), Cause::Failed, 1);
             return self.retries.push(&metadata, after_ms, part.key, event.clone());
         }
-        record.is_undecided = true;
+        // What the downstream was not asked for waits for its turn there, as at a limit.
+        record.undecided_since_ns = match reason {
+            RetryReason::DownstreamBusy => None,
+            _ => record.undecided_since_ns.or(Some(now_ns)),
+        };
+        record.undecided_at_ns = now_ns;
         self.stats.undecided.add(1);
         let delay_ms = if has_failed { delay_ms(pacing, failures) } else { ASK_AGAIN_MIN_MS };
         let at_ns = now_ns.saturating_add(after_ms.max(delay_ms).saturating_mul(NS_PER_MS));
@@ -392,6 +406,17 @@ struct Part {
     failures: u32,
     lane: usize,
     fault: Fault,
+    /// Most of what the downstream was asked for by the call was decided, so a time-out is the event's own.
+    is_timeout_own: bool,
+}
+
+/// Whether most of what a downstream was asked for by a call of so many events was decided.
+fn are_most_decided(replies: &[GrantReply], events: usize) -> bool {
+    let replies = &replies[..replies.len().min(events)];
+    let decided = replies.iter().filter(|reply| reply.is_final()).count();
+    let failed =
+        |reply: &&GrantReply| matches!(reply, GrantReply::Retry { reason, .. } if reason.is_failure());
+    decided > replies.iter().filter(failed).count()
 }
 
 /// The cause of a grant that is not decided.

@@ -3,9 +3,9 @@
 //!
 //! A record that waits is not copied for its age. It goes back only where something else flows meanwhile, so that it
 //! holds up the commits of work that is done: while its type is granted nothing and another type is, or while its own
-//! grant is not decided and others of its type are. A record that waits for its turn at the limit of a type that flows
-//! stays. In an outage nothing flows, so all of it stays, and a call that is not answered is given up and repeated in
-//! place.
+//! grant is asked for and not decided, and others of its type are. A record that waits for its turn at the limit of a
+//! type that flows, or at a downstream without room, stays. In an outage nothing flows, so all of it stays, and a call
+//! that is not answered is given up and repeated in place.
 //!
 //! A window that can take no more would stop all types of its partition: then the oldest records go back, whatever they
 //! wait for, if any type could flow.
@@ -94,8 +94,11 @@ impl Flow {
             let health = &self.lanes[at].health;
             health.has_decided_since(record.since_ns) && health.flows_since(scene.flows_ns)
         });
+        // It was asked for then and lately. What waits for its turn to be asked for again does not fail.
+        let is_undecided = record.undecided_since_ns.is_some_and(|since_ns| since_ns <= scene.flows_ns)
+            && record.undecided_at_ns > scene.flows_ns;
         match own {
-            true => record.is_undecided || scene.unanswered.contains(&key),
+            true => is_undecided || scene.unanswered.contains(&key),
             false => self.lanes.does_another_flow(at, record.since_ns, scene.flows_ns, now_ns),
         }
     }
@@ -155,11 +158,12 @@ impl Flow {
         let lane = &mut self.lanes[call.lane];
         lane.call_ended(call.events.len() as u64, call.is_probe, now_ns);
         if !lane.health.has_decided_since(call.began_ns) {
-            lane.answered(CallAnswer::ServiceAway, now_ns);
+            lane.answered(CallAnswer::ServiceAway, call.began_ns, now_ns);
         }
         for (segment, range) in call.segments() {
             let Some(record) = segment.key.and_then(|key| self.table.get_mut(key)) else { continue };
-            record.is_undecided = true;
+            record.undecided_since_ns.get_or_insert(now_ns);
+            record.undecided_at_ns = now_ns;
             let Some(key) = segment.key else { continue };
             let events = call.events[range].to_vec();
             self.stats.undecided.add(events.len() as u64);

@@ -14,6 +14,10 @@ use windfall_contract::rewards::{GrantReply, RetryReason};
 /// noticed.
 const BACKOFF_MAX_NS: u64 = 1_000 * NS_PER_MS;
 const BACKOFF_MIN_NS: u64 = 5 * NS_PER_MS;
+/// The number of events that may be in calls once a suspect type is decided again; each call that decides something doubles it.
+const RAMP_MIN_EVENTS: u64 = 16;
+/// From here on only the lanes' own bounds hold.
+const RAMP_MAX_EVENTS: u64 = 1 << 16;
 /// The number of calls in a row without a decision that opens the breaker of their type.
 const TRIP_CALLS: u32 = 5;
 /// How long one sign of life outweighs other calls without a decision.
@@ -40,6 +44,10 @@ pub(crate) struct TypeHealth {
     breaker: Breaker,
     /// The wait before the next call; 0 while the last call has decided something.
     backoff_ns: u64,
+    /// When the backoff was last changed. Calls that began before say nothing new.
+    stepped_ns: u64,
+    /// Events that may be in calls, while the type comes back.
+    ramp_events: Option<u64>,
     /// Since when no call of the type has failed to decide anything; `None` before the first decision.
     flows_since_ns: Option<u64>,
     decided_ns: u64,
@@ -64,7 +72,7 @@ impl CallAnswer {
         let says = |is_it: fn(RetryReason) -> bool| {
             replies.iter().any(|reply| matches!(reply, GrantReply::Retry { reason, .. } if is_it(*reason)))
         };
-        if says(RetryReason::is_failure) {
+        if says(|reason| reason.is_failure() || reason == RetryReason::DownstreamBusy) {
             Self::DownstreamAway
         } else if says(|reason| reason == RetryReason::Paused) {
             Self::Paused
@@ -79,6 +87,8 @@ impl TypeHealth {
         Self {
             breaker: Breaker::new(TRIP_CALLS, 0),
             backoff_ns: 0,
+            stepped_ns: 0,
+            ramp_events: None,
             flows_since_ns: None,
             decided_ns: 0,
             unanswered_since_ns: None,
@@ -95,17 +105,28 @@ impl TypeHealth {
         self.unanswered_since_ns = are_others_open.then_some(now_ns);
     }
 
-    /// A call was answered, or was given up without an answer. Returns how long the type waits before the next call.
-    pub fn answered(&mut self, answer: CallAnswer, now_ns: u64) -> u64 {
+    /// A call that began at `began_ns` was answered, or was given up without an answer. Returns how long the type waits
+    /// before the next call. Calls that were in flight together and fail together make it wait as one of them does.
+    pub fn answered(&mut self, answer: CallAnswer, began_ns: u64, now_ns: u64) -> u64 {
         if answer == CallAnswer::Decided {
             self.breaker.succeeded();
-            self.backoff_ns = 0;
+            if self.is_suspect() {
+                (self.backoff_ns, self.stepped_ns) = (0, now_ns);
+            } else {
+                let doubled = self.ramp_events.map(|events| events * 2);
+                self.ramp_events = doubled.filter(|&events| events < RAMP_MAX_EVENTS);
+            }
             self.decided_ns = now_ns;
             self.flows_since_ns.get_or_insert(now_ns);
             return 0;
         }
         self.breaker.failed(now_ns);
         self.flows_since_ns = None;
+        if began_ns < self.stepped_ns {
+            return 0;
+        }
+        self.stepped_ns = now_ns;
+        self.ramp_events = Some(RAMP_MIN_EVENTS);
         self.backoff_ns = (self.backoff_ns * 2).clamp(BACKOFF_MIN_NS, BACKOFF_MAX_NS);
         self.backoff_ns
     }
@@ -113,6 +134,15 @@ impl TypeHealth {
     /// Whether the last call has decided nothing, so that the next ones are small, and one at a time.
     pub const fn is_suspect(&self) -> bool {
         self.backoff_ns > 0
+    }
+
+    /// The number of events that may be in calls: few where the type has just come back, so that a downstream is not given at once
+    /// what it has just failed under.
+    pub const fn events_max(&self) -> u64 {
+        match self.ramp_events {
+            Some(events) => events,
+            None => u64::MAX,
+        }
     }
 
     /// Whether the last calls have decided nothing, so that what fails now is not the events' fault.
@@ -176,6 +206,8 @@ mod tests {
         assert_eq!(CallAnswer::of(&[], 3), CallAnswer::ServiceAway, "no answer at all");
         assert_eq!(CallAnswer::of(&[store.clone(), later(RetryReason::Busy)], 2), CallAnswer::ServiceAway);
         assert_eq!(CallAnswer::of(&[store.clone(), timeout.clone()], 2), CallAnswer::DownstreamAway);
+        let busy = later(RetryReason::DownstreamBusy);
+        assert_eq!(CallAnswer::of(&[store.clone(), busy], 2), CallAnswer::DownstreamAway);
         assert_eq!(CallAnswer::of(&[timeout, GrantReply::Credited], 2), CallAnswer::Decided);
         assert_eq!(
             CallAnswer::of(&[store, GrantReply::Credited], 1),
@@ -188,14 +220,47 @@ mod tests {
     fn a_type_backs_off_until_something_is_decided() {
         let mut health = TypeHealth::new();
         assert!(!health.flows_since(u64::MAX) && !health.is_suspect());
-        health.answered(CallAnswer::Decided, 7);
+        health.answered(CallAnswer::Decided, 0, 7);
         assert!(health.flows_since(7) && !health.flows_since(6) && health.has_decided_since(6));
         let waits: Vec<u64> =
-            (0..10).map(|n| health.answered(CallAnswer::ServiceAway, n) / NS_PER_MS).collect();
+            (0..10).map(|n| health.answered(CallAnswer::ServiceAway, n, n) / NS_PER_MS).collect();
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 320, 640, 1_000, 1_000]);
         assert!(health.is_open() && health.is_suspect() && !health.flows_since(u64::MAX));
-        assert_eq!(health.answered(CallAnswer::Decided, 20), 0);
+        assert_eq!(health.answered(CallAnswer::Decided, 20, 20), 0);
         assert!(!health.is_open() && !health.is_suspect() && health.flows_since(20));
+    }
+
+    #[test]
+    fn calls_that_fail_together_make_the_type_wait_once() {
+        let mut health = TypeHealth::new();
+        let waits: Vec<u64> =
+            (0..9).map(|_| health.answered(CallAnswer::DownstreamAway, 10, 20) / NS_PER_MS).collect();
+        assert_eq!(waits, [5, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(health.answered(CallAnswer::DownstreamAway, 20, 30), 10 * NS_PER_MS);
+        assert!(health.is_suspect());
+        health.answered(CallAnswer::Decided, 30, 40);
+        assert_eq!(
+            health.answered(CallAnswer::DownstreamAway, 35, 50),
+            0,
+            "it began before the type came back"
+        );
+        assert!(!health.is_suspect());
+    }
+
+    #[test]
+    fn a_type_that_comes_back_is_given_a_little_more_with_each_decided_call() {
+        let mut health = TypeHealth::new();
+        assert_eq!(health.events_max(), u64::MAX);
+        health.answered(CallAnswer::DownstreamAway, 0, 1);
+        let allowed: Vec<u64> = (2..6)
+            .map(|n| {
+                health.answered(CallAnswer::Decided, n, n);
+                health.events_max()
+            })
+            .collect();
+        assert_eq!(allowed, [16, 32, 64, 128]);
+        (6..20).for_each(|n| assert_eq!(health.answered(CallAnswer::Decided, n, n), 0));
+        assert_eq!(health.events_max(), u64::MAX);
     }
 
     #[test]

@@ -33,8 +33,10 @@ pub(crate) struct InFlightRecord {
     pub uncut: u32,
     /// The number of events that are not settled yet. The record is finished at 0.
     pub open: u32,
-    /// Whether events of it were asked for and not decided, and wait in place.
-    pub is_undecided: bool,
+    /// Since when events of it were asked for and not decided, and wait in place.
+    pub undecided_since_ns: Option<u64>,
+    /// When that was last found out.
+    pub undecided_at_ns: u64,
     /// Whether it is past its deadline: whatever happens to it next, it is requeued.
     pub is_overdue: bool,
 }
@@ -215,7 +217,8 @@ pub(crate) mod tests {
             cut_at: 0,
             uncut: 0,
             open: 1,
-            is_undecided: false,
+            undecided_since_ns: None,
+            undecided_at_ns: 0,
             is_overdue: false,
         }
     }

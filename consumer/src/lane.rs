@@ -186,7 +186,11 @@ impl Lane {
         if askable == 0 || now_ns < self.ask_at_ns || is_shut || self.is_probing {
             return 0;
         }
-        let wanted = u32::try_from(askable).unwrap_or(batch).min(batch);
+        let room = self.room_to_come_back();
+        let wanted = u32::try_from(askable.min(room)).unwrap_or(batch).min(batch);
+        if wanted == 0 {
+            return 0;
+        }
         if self.health.is_suspect() {
             return wanted.min(PROBE_EVENTS);
         }
@@ -195,6 +199,15 @@ impl Lane {
             return if now_ns.saturating_sub(since_ns) >= GATHER_NS { wanted } else { 0 };
         }
         wanted
+    }
+
+    /// The number of events that may go into further calls, as far as it matters how the last ones went. The end of a call makes room.
+    const fn room_to_come_back(&self) -> u64 {
+        // A probe goes even while calls are in flight that began before the type became suspect.
+        match self.health.is_suspect() {
+            true => u64::MAX,
+            false => self.health.events_max().saturating_sub(self.granting),
+        }
     }
 
     /// Notes that the limiter was asked for `wanted` events and let `granted` of them pass.
@@ -272,8 +285,8 @@ impl Lane {
     }
 
     /// A call was answered, or given up. Where nothing at all was decided the type is asked for less often.
-    pub fn answered(&mut self, answer: CallAnswer, now_ns: u64) {
-        let wait_ns = self.health.answered(answer, now_ns);
+    pub fn answered(&mut self, answer: CallAnswer, began_ns: u64, now_ns: u64) {
+        let wait_ns = self.health.answered(answer, began_ns, now_ns);
         if wait_ns > 0 {
             self.ask_at_ns = self.ask_at_ns.max(now_ns + wait_ns);
         }
@@ -314,7 +327,7 @@ impl Lane {
 
     /// When it is worth asking for it again; `None` where nothing waits or nothing may pass by itself.
     pub fn wants_to_go_ns(&self) -> Option<u64> {
-        if self.fuse() != Fuse::Closed || self.is_probing {
+        if self.fuse() != Fuse::Closed || self.is_probing || self.room_to_come_back() == 0 {
             return None;
         }
         let gathered_ns = self.gathering_since_ns.map_or(0, |since_ns| since_ns + GATHER_NS);

@@ -138,10 +138,11 @@ impl Lanes {
         Some(Admission { granted, may_ask_again: granted == wanted, send_rest_back })
     }
 
-    /// Takes in what the answer to a call of a lane says about the reward service and the downstream.
-    pub fn answered(&mut self, at: usize, answer: CallAnswer, now_ns: u64) {
+    /// Takes in what the answer to a call of a lane, which began at `began_ns`, says about the reward
+    /// service and the downstream.
+    pub fn answered(&mut self, at: usize, answer: CallAnswer, began_ns: u64, now_ns: u64) {
         self.service.answered(answer, now_ns);
-        self.all[at].answered(answer, now_ns);
+        self.all[at].answered(answer, began_ns, now_ns);
     }
 
     /// Looks for calls that are not answered. A type whose last calls had been answered until then is a reason to doubt

@@ -86,6 +86,10 @@ pub enum RetryReason {
     /// The downstream did not answer: credited or not, nobody knows. Counts as a failed grant.
     #[error("downstream_timeout")]
     DownstreamTimeout,
+    /// The downstream has no room, or is left alone for a while: this event was not paid by this call. It does not count
+    /// as a failed grant, and says nothing about the service or about other types.
+    #[error("downstream_busy")]
+    DownstreamBusy,
     /// Too many calls are in flight. Windfall causes that itself, so it does not count as a failed grant.
     #[error("busy")]
     Busy,
@@ -96,8 +100,8 @@ pub enum RetryReason {
     /// failed grant.
     #[error("queue_unavailable")]
     QueueUnavailable,
-    /// The service runs older rules than its ledger has seen. Windfall causes that itself, so it does not count as a
-    /// failed grant.
+    /// The service runs older rules than its ledger has seen, or the budgets of its rules are not set yet. Windfall causes
+    /// that itself, so it does not count as a failed grant.
     #[error("old_rules")]
     OldRules,
     /// An operator has paused the type; it does not count as a failed grant.

@@ -12,6 +12,7 @@
 //!    reads the [`Call`] from the request's extensions, and nothing about identity from a message.
 //! 7. `refusal` is the one place where errors become answers; [`retry_later`] is for services that know when to ask
 //!    again.
+//!
 //! Besides these steps there are [`Health`] and [`Metrics`], to which other crates add their own; `openapi`, which
 //! makes `/openapi.json` from the protobuf descriptors.
 //!

@@ -1,7 +1,7 @@
 //! One transaction of the writer: decisions on events, and the archive entries that go with them.
 
 use crate::decode::{self, NoOrder};
-use crate::fence::Fence;
+use crate::fence::{Fence, Permit};
 use crate::job::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,7 @@ impl<'l, 'j> Round<'l, 'j> {
     }
 
     /// Whether events may be decided by the rules that this process runs. Call it first.
-    pub fn may_grant(&mut self, fence: &Fence) -> Result<bool, LedgerError> {
+    pub fn may_grant(&mut self, fence: &Fence) -> Result<Permit, LedgerError> {
         fence.may_grant(&mut self.tx)
     }
 

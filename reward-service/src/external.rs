@@ -127,7 +127,7 @@ impl RewardHandle {
                     refused.push((events[at].clone(), why));
                     continue;
                 }
-                PayAnswer::Busy { after_ms } => (after_ms, RetryReason::Busy),
+                PayAnswer::Busy { after_ms } => (after_ms, RetryReason::DownstreamBusy),
                 PayAnswer::Retry { after_ms } => (after_ms, RetryReason::DownstreamRetry),
                 PayAnswer::Unknown => (downstream.timeout_retry_ms(), RetryReason::DownstreamTimeout),
             };
@@ -159,12 +159,14 @@ impl RewardHandle {
 }
 
 impl Asked<'_> {
-    /// Asks for these orders, as many at once as the downstream takes.
+    /// Asks for these orders, as many at once as the downstream takes. What has not begun after a while is answered `Busy`,
+    /// so that the call ends before its caller gives it up, and no payment is dropped halfway.
     fn ask<'a>(
         &'a self,
         downstream: &'a Downstream,
         ask: Vec<usize>,
     ) -> impl Stream<Item = (usize, PayAnswer)> + 'a {
+        let begin_by_ns = downstream.begin_by_ns();
         let calls = ask.into_iter().filter_map(move |at| {
             let order = decode::order(&self.events[at], Some(self.bonus_type), 0).ok()?;
             let pay = PayOrder {
@@ -175,7 +177,7 @@ impl Asked<'_> {
                 bonus_type: order.bonus_type,
                 amount: order.amount,
             };
-            Some(async move { (at, downstream.pay(pay).await) })
+            Some(async move { (at, downstream.pay(pay, begin_by_ns).await) })
         });
         stream::iter(calls).buffer_unordered(downstream.concurrency())
     }

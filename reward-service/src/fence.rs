@@ -3,7 +3,10 @@
 //!
 //! A process that started on an old copy of the rules does not know of a fuse that was opened or of a limit that was
 //! lowered since. The ledger keeps the newest version that any process of its fleet has run; each transaction that
-//! grants compares, and raises it where its own is newer.
+//! grants compares.
+//!
+//! A process that has newer rules, and has not set their budgets yet, waits as well: it would refuse for good what the
+//! rules have a budget for. Until then its version is not noted in the ledger either.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -22,10 +25,23 @@ pub struct RulesInForce {
 /// Returns the rules in force now.
 pub type RunningRules = Box<dyn Fn() -> RulesInForce + Send + Sync>;
 
+/// Whether events may be decided by the rules that this process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permit {
+    /// They may be decided.
+    Granted,
+    /// The ledger has seen newer rules.
+    OldRules,
+    /// The budgets of the own rules are not set yet.
+    BudgetsNotSet,
+}
+
 /// A service's knowledge of rules versions.
 #[derive(Default)]
 pub(crate) struct Fence {
     own: OnceLock<RunningRules>,
+    /// The newest version whose budgets this process has set, or has found to be set.
+    applied: AtomicU64,
     /// The newest that the ledger has shown.
     newest: AtomicU64,
     /// Whether it was logged that this process is behind.
@@ -52,17 +68,30 @@ impl Fence {
         self.newest.load(Ordering::Acquire)
     }
 
-    /// Whether this transaction may grant. It notes a version that the ledger has not seen, and keeps to the caps of
-    /// that version.
-    pub fn may_grant(&self, tx: &mut Tx<'_>) -> Result<bool, LedgerError> {
-        let Some(own) = self.own.get().map(|own| own()) else { return Ok(true) };
+    /// Whether this transaction may grant. Where it may, it notes a version that the ledger does not know of any more,
+    /// and keeps to the caps of that version.
+    pub fn may_grant(&self, tx: &mut Tx<'_>) -> Result<Permit, LedgerError> {
+        let Some(own) = self.own.get().map(|own| own()) else { return Ok(Permit::Granted) };
         let mut newest = tx.rules_version()?;
-        if newest < own.version {
+        let is_applied = own.version <= self.applied.load(Ordering::Acquire);
+        if newest < own.version && is_applied {
             newest = tx.raise_rules_version(own.version)?;
         }
         self.saw(newest);
+        if own.version < newest {
+            return Ok(Permit::OldRules);
+        }
+        if !is_applied {
+            return Ok(Permit::BudgetsNotSet);
+        }
         tx.cap_orders(&own.order_caps);
-        Ok(own.version >= newest)
+        Ok(Permit::Granted)
+    }
+
+    /// Notes that the budgets of this version are set, and that the ledger has noted the version.
+    pub fn applied(&self, version: u64) {
+        self.applied.fetch_max(version, Ordering::AcqRel);
+        self.saw(version);
     }
 
     /// Notes a version that the ledger has shown.

@@ -65,9 +65,11 @@ impl RewardHandle {
         Self { fuses: Some(fuses), ..self }
     }
 
-    /// Grants only while the ledger has seen no newer rules than `own` returns, and no order above their caps; until
-    /// then every event is to be asked for again. For the whole service, over all its handles; without it, versions and
-    /// the caps of single orders play no part.
+    /// Grants only while the ledger has seen no newer rules than `own` returns and the budgets of that version are set, and
+    /// no order above their caps; until then every event is to be asked for again. For the whole service, over all its
+    /// handles; without it, versions and the caps of single orders play no part. Budgets are set by
+    /// [`RewardHandle::apply_rules`]; where a version has the same ones as the version before it,
+    /// [`RewardHandle::note_rules_version`] is enough.
     pub fn follow_rules(&self, own: RunningRules) {
         self.inner.fence.follow(own);
     }
@@ -78,14 +80,19 @@ impl RewardHandle {
         self.inner.fence.behind()
     }
 
-    /// Notes the version of the rules that this process runs in the ledger, so that no process grants by older ones.
+    /// Notes the version of the rules that this process runs in the ledger, so that no process grants by older ones. Its
+    /// budgets are the ones that are set. Answers the newest version that was noted.
     ///
     /// # Errors
     /// [`CallError`]: note it again.
-    pub async fn note_rules_version(&self, version: u64) -> Result<(), CallError> {
+    pub async fn note_rules_version(&self, version: u64) -> Result<u64, CallError> {
         let newest = self.call(move |ledger| ledger.note_rules_version(version)).await?;
-        self.inner.fence.saw(newest);
-        Ok(())
+        if newest == version {
+            self.inner.fence.applied(version);
+        } else {
+            self.inner.fence.saw(newest);
+        }
+        Ok(newest)
     }
 
     /// The payer of this type.
@@ -201,10 +208,10 @@ impl RewardHandle {
             ledger.apply_budgets(version, &budgets.chain(caps).collect::<Vec<_>>())
         });
         let applied = applied.await?;
-        self.inner.fence.saw(match applied {
-            BudgetsApplied::Set(_) => version,
-            BudgetsApplied::Stale { newest } => newest,
-        });
+        match applied {
+            BudgetsApplied::Set(_) => self.inner.fence.applied(version),
+            BudgetsApplied::Stale { newest } => self.inner.fence.saw(newest),
+        }
         Ok(applied)
     }
 

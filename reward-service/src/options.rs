@@ -79,13 +79,15 @@ pub enum Payer {
 /// Options of one connector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectorOptions {
-    /// The number of calls at once, 1 to 10,000. Default 64.
+    /// The number of calls at once, 1 to 10,000. Default 64. While calls time out it is lower, down to one; calls that are
+    /// answered raise it again.
     pub concurrency: usize,
     /// The time without an answer after which a call's outcome is unknown, in ms, 1 to 600,000. Default 1,000.
     pub timeout_ms: u64,
     /// The least wait that a time-out asks for, in ms. Default 50.
     pub timeout_retry_ms: u64,
-    /// The number of unknown outcomes in a row that opens the breaker, at least 1. Default 16.
+    /// The number of unknown answers in a row that open the breaker, at least 1. Default 16. Those of calls that were in
+    /// flight together count once.
     pub breaker_failures: u32,
     /// The time after which an open breaker lets one call through, in ms. Default 500.
     pub breaker_open_ms: u64,

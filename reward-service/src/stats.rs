@@ -35,6 +35,8 @@ declare_metrics! {
             pub rejected: u64 as "rejected",
             /// To be asked again because of a downstream.
             pub retry_downstream: u64 as "retry_downstream",
+            /// To be asked again since a downstream has no room, or is left alone for a while.
+            pub retry_downstream_busy: u64 as "retry_downstream_busy",
             /// To be asked again since this process runs older rules than the ledger has seen.
             pub retry_old_rules: u64 as "retry_old_rules",
             /// To be asked again because of the service itself.
@@ -60,6 +62,7 @@ impl TypeStats {
                 reason: RetryReason::DownstreamRetry | RetryReason::DownstreamTimeout,
                 ..
             } => &mut self.retry_downstream,
+            GrantReply::Retry { reason: RetryReason::DownstreamBusy, .. } => &mut self.retry_downstream_busy,
             GrantReply::Retry { reason: RetryReason::OldRules, .. } => &mut self.retry_old_rules,
             GrantReply::Retry { .. } => &mut self.retry_own,
         };

@@ -106,7 +106,7 @@ impl RewardHandle {
             bonus_type: &withdrawal.bonus_type,
             amount: withdrawal.amount,
         };
-        let refused = match downstream.pay(pay).await {
+        let refused = match downstream.pay(pay, downstream.begin_by_ns()).await {
             PayAnswer::Paid | PayAnswer::AlreadyPaid => None,
             PayAnswer::Refused(why) => Some(why),
             PayAnswer::Busy { after_ms } | PayAnswer::Retry { after_ms } => {

@@ -2,7 +2,7 @@
 //! after its commit: group commit. A file has one such thread, a database several, each on its own connection.
 
 use crate::decide::Round;
-use crate::fence::Fence;
+use crate::fence::{Fence, Permit};
 use crate::inbox::{CloseAtEnd, Inbox};
 use crate::job::{Answer, Decision, Grant, Job};
 use crate::options::GrantObserver;
@@ -22,6 +22,8 @@ const FAULT_RETRY_MS: u64 = 1_000;
 /// The least wait of an event while this process runs older rules than the ledger has seen: it takes over new ones
 /// within a second, if it can.
 const OLD_RULES_RETRY_MS: u64 = 1_000;
+/// The least wait of an event while the budgets of the own rules are not set: they wait in the same queue as events.
+const BUDGETS_RETRY_MS: u64 = 100;
 
 pub(crate) struct Writer {
     pub ledger: Ledger,
@@ -106,7 +108,8 @@ impl Writer {
     }
 
     /// Grants each half of a batch alone whose transaction fails because of its content (a balance that would pass 64
-    /// bits), until only the events at fault are told to ask again. They must not hold up the others of their record.
+    /// bits, an order that a newer build has stored), until only the events at fault are told to ask again. They must not
+    /// hold up the others of their record.
     fn halves(&mut self, grant: Grant) {
         let Grant { bonus_type, events, how, reply } = grant;
         let later = GrantReply::Retry { after_ms: FAULT_RETRY_MS, reason: RetryReason::StoreUnavailable };
@@ -130,10 +133,10 @@ impl Writer {
         let mut round = Round::begin(&mut self.ledger, &apps, now_ms)?;
         let mut answers: Vec<Answer> = jobs.iter().map(|_| Answer::None).collect();
         if jobs.iter().any(|job| matches!(job, Job::Grant(_))) {
-            if round.may_grant(&self.fence)? {
-                round.grant_all(jobs, &mut answers)?;
-            } else {
-                refuse_grants(jobs, &mut answers);
+            match round.may_grant(&self.fence)? {
+                Permit::Granted => round.grant_all(jobs, &mut answers)?,
+                Permit::OldRules => refuse_grants(jobs, &mut answers, OLD_RULES_RETRY_MS),
+                Permit::BudgetsNotSet => refuse_grants(jobs, &mut answers, BUDGETS_RETRY_MS),
             }
         }
         round.withdraw_all(jobs, &mut answers)?;
@@ -185,10 +188,10 @@ impl Writer {
     }
 }
 
-/// Refuses grants for now, because newer rules than this process's may have paused them. Nothing is decided or
-/// archived.
-fn refuse_grants(jobs: &[Job], answers: &mut [Answer]) {
-    let later = GrantReply::Retry { after_ms: OLD_RULES_RETRY_MS, reason: RetryReason::OldRules };
+/// Refuses grants for now, because newer rules than this process's may have paused them, or because its own rules may have
+/// a budget for them that is not set yet. Nothing is decided or archived.
+fn refuse_grants(jobs: &[Job], answers: &mut [Answer], after_ms: u64) {
+    let later = GrantReply::Retry { after_ms, reason: RetryReason::OldRules };
     for (job, answer) in jobs.iter().zip(answers) {
         if let Job::Grant(grant) = job {
             *answer = Answer::Decisions(vec![Decision::Reply(later.clone()); grant.events.len()]);
@@ -196,9 +199,10 @@ fn refuse_grants(jobs: &[Job], answers: &mut [Answer]) {
     }
 }
 
-/// Whether a part of the same job may succeed: the database answered, and refused what it was given.
+/// Whether a part of the same job may succeed: the database answered, and refused what it was given, or returned a row
+/// that this build cannot read.
 const fn may_lie_in_one_event(error: &LedgerError) -> bool {
-    matches!(error, LedgerError::Invalid(_) | LedgerError::Sql(_))
+    matches!(error, LedgerError::Invalid(_) | LedgerError::Sql(_) | LedgerError::Damaged(_))
 }
 
 /// The job, if it is one grant of more than one event.

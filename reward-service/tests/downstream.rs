@@ -102,7 +102,7 @@ async fn each_answer_of_a_downstream_leads_where_it_should() {
     let ask = || async { rewards.grant_batch("badge", &[badge("a")]).await.remove(0) };
     assert!(matches!(ask().await, GrantReply::Retry { reason: RetryReason::DownstreamTimeout, .. }));
     assert_eq!(ask().await, GrantReply::Retry { after_ms: 9, reason: RetryReason::DownstreamRetry });
-    assert_eq!(ask().await, GrantReply::Retry { after_ms: 8, reason: RetryReason::Busy });
+    assert_eq!(ask().await, GrantReply::Retry { after_ms: 8, reason: RetryReason::DownstreamBusy });
     // All the while its budget is held: nobody else gets it.
     let other = rewards.grant_batch("badge", &[badge("b")]).await.remove(0);
     assert_eq!(other, GrantReply::Rejected(Rejection::BudgetExhausted));
@@ -156,7 +156,7 @@ async fn a_call_without_answer_times_out_and_a_row_of_them_opens_the_breaker() {
         replies.iter().filter(is).count()
     };
     assert_eq!(of(RetryReason::DownstreamTimeout), 3);
-    assert_eq!(of(RetryReason::Busy), 3, "the breaker is open, which counts against no event");
+    assert_eq!(of(RetryReason::DownstreamBusy), 3, "the breaker is open, which counts against no event");
     assert_eq!(script.calls(), 3);
     hold.add_permits(1_000);
     assert!(until_final(&rewards, &events).await.iter().all(GrantReply::is_credited));

@@ -251,11 +251,14 @@ async fn a_process_with_older_rules_than_the_ledger_has_seen_grants_nothing_unti
     assert_eq!(rewards.apply_budgets(3, &[budget(1, 1)]).await.unwrap(), stale);
     // It takes over the newer rules.
     version.store(5, Ordering::SeqCst);
+    assert_eq!(rewards.note_rules_version(5).await.unwrap(), 5);
     assert_eq!(rewards.behind_rules(), None);
     assert!(rewards.grant_batch("cash", &cash).await.iter().all(|reply| *reply == GrantReply::Credited));
     assert_eq!(rewards.grant_batch("badge", &badge).await, [GrantReply::Credited]);
-    // What it grants by notes newer ones for the others; what it does not know of is never lowered by it.
+    // It notes newer ones for the others; what it does not know of is never lowered by it.
     version.store(7, Ordering::SeqCst);
+    assert_eq!(rewards.note_rules_version(7).await.unwrap(), 7);
+    assert_eq!(rewards.note_rules_version(6).await.unwrap(), 7);
     assert!(rewards.grant_batch("cash", &cash).await.iter().all(GrantReply::is_credited));
     assert_eq!(rewards.call(|ledger| ledger.transact(|tx| tx.rules_version())).await.unwrap(), 7);
     version.store(6, Ordering::SeqCst);
@@ -264,6 +267,54 @@ async fn a_process_with_older_rules_than_the_ledger_has_seen_grants_nothing_unti
     rewards.call(|ledger| ledger.transact(|tx| tx.replace_rules_version(6))).await.unwrap();
     assert!(rewards.grant_batch("cash", &cash).await.iter().all(GrantReply::is_credited));
     assert_eq!(rewards.behind_rules(), None);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// Between taking over new rules and setting their budgets, an event of a new activity was refused as unbudgeted, for good.
+#[tokio::test]
+async fn events_of_a_new_activity_wait_until_its_budget_is_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let book = folder.path().join("badges.book");
+    let fake = Arc::new(FakeDownstream::open(book, FakeOptions::default(), Clock::system()).unwrap());
+    let connectors = vec![Arc::clone(&fake) as _];
+    let rewards =
+        RewardService::start(support::badge_options(), ledger, connectors, None, Clock::system()).unwrap();
+    let version = Arc::new(AtomicU64::new(1));
+    let own = Arc::clone(&version);
+    rewards.follow_rules(Box::new(move || RulesInForce {
+        version: own.load(Ordering::SeqCst),
+        ..RulesInForce::default()
+    }));
+    let later = GrantReply::Retry { after_ms: 100, reason: RetryReason::OldRules };
+    assert_eq!(rewards.grant_batch("cash", &[cash("a", 1, 5)]).await, std::slice::from_ref(&later));
+    rewards.apply_budgets(1, &[budget(100, 1)]).await.unwrap();
+    assert_eq!(rewards.grant_batch("cash", &[cash("a", 1, 5)]).await, [GrantReply::Credited]);
+    // Version 2 brings a budget, which waits in the queue behind these.
+    version.store(2, Ordering::SeqCst);
+    let new = |bonus_type: &'static str, trade_no: &'static str| {
+        [bytes(EventRef { activity: "autumn-2027", ..event(trade_no, 7, bonus_type, 1) })]
+    };
+    for _ in 0..2 {
+        assert_eq!(rewards.grant_batch("cash", &new("cash", "b")).await, std::slice::from_ref(&later));
+        assert_eq!(rewards.grant_batch("badge", &new("badge", "c")).await, std::slice::from_ref(&later));
+    }
+    assert_eq!(fake.payments(), 0);
+    let seen = || rewards.call(|ledger| ledger.transact(|tx| tx.rules_version()));
+    assert_eq!(seen().await.unwrap(), 1, "others grant by the rules whose budgets are set");
+    assert!(rewards.archive_list(ArchiveFilter::default()).await.unwrap().is_empty());
+    let left = rewards.read(|reader| Ok((reader.order("b")?, reader.order("c")?))).await.unwrap();
+    assert_eq!(left, (None, None), "nothing is stored");
+    let budgets = ["cash", "badge"].map(|bonus_type| Budget {
+        activity: "autumn-2027".into(),
+        bonus_type: bonus_type.into(),
+        ..budget(100, 1)
+    });
+    assert!(rewards.apply_budgets(2, &budgets).await.unwrap().is_set());
+    assert_eq!(rewards.grant_batch("cash", &new("cash", "b")).await, [GrantReply::Credited]);
+    assert_eq!(rewards.grant_batch("badge", &new("badge", "c")).await, [GrantReply::Credited]);
+    assert_eq!(seen().await.unwrap(), 2);
     rewards.close();
     assert_clean(folder.path());
 }
@@ -277,9 +328,12 @@ async fn caps_are_kept_and_changed_while_grants_run() {
     let rules = Arc::new(Mutex::new(RulesInForce { version: 1, order_caps: [("cash".into(), 10)].into() }));
     let own = Arc::clone(&rules);
     rewards.follow_rules(Box::new(move || own.lock().clone()));
-    let caps = |version: u64, cash: i64, badge: i64| {
+    let caps = async |version: u64, cash: i64, badge: i64| {
         let set = |bonus_type, total| BudgetSet { activity: "*", scene: "*", bonus_type, total, shards: 1 };
-        rewards.call(move |ledger| ledger.apply_budgets(version, &[set("cash", cash), set("badge", badge)]))
+        rewards
+            .call(move |ledger| ledger.apply_budgets(version, &[set("cash", cash), set("badge", badge)]))
+            .await?;
+        rewards.note_rules_version(version).await
     };
     caps(1, 25, 1).await.unwrap();
     let over_order = GrantReply::Rejected(Rejection::OverOrderCap);
@@ -306,6 +360,7 @@ async fn caps_are_kept_and_changed_while_grants_run() {
     assert_eq!(fake.payments(), 2);
     // A cap that is lowered takes nothing back: a repeat is what it was.
     *rules.lock() = RulesInForce { version: 3, order_caps: [("cash".into(), 1)].into() };
+    rewards.note_rules_version(3).await.unwrap();
     assert!(rewards.grant_batch("cash", &cash).await.iter().all(|one| *one == GrantReply::AlreadyCredited));
     rewards.close();
     assert_clean(folder.path());
@@ -519,6 +574,43 @@ async fn what_one_user_cannot_hold_does_not_hold_up_the_others() {
             reply => assert!(at != 100 && *reply == GrantReply::Credited, "{at}: {reply:?}"),
         }
     }
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// A newer build has stored a reason that this one does not know; every other event of its batches waited with it, for ever.
+#[tokio::test]
+async fn an_order_that_cannot_be_read_does_not_hold_up_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    rewards.apply_budgets(1, &[budget(255, 1)]).await.unwrap();
+    let refused = [GrantReply::Rejected(Rejection::BudgetExhausted)];
+    assert_eq!(rewards.grant_batch("cash", &[cash("bad", 1, 1_000)]).await, refused);
+    rewards.close();
+    drop(rewards);
+    let set_reason = |code: i64| {
+        let db = rusqlite::Connection::open(ledger_path(folder.path())).unwrap();
+        let sql = "UPDATE orders SET reason = ?1 WHERE trade_no = 'bad' AND status = 2";
+        assert_eq!(db.execute(sql, [code]).unwrap(), 1);
+    };
+    set_reason(99);
+    let rewards = start(folder.path());
+    let mut batch: Vec<Bytes> = (0..255).map(|nth| cash(&format!("good/{nth:03}"), 100 + nth, 1)).collect();
+    batch.insert(100, cash("bad", 1, 1_000));
+    for expected in [GrantReply::Credited, GrantReply::AlreadyCredited] {
+        let replies = rewards.grant_batch("cash", &batch).await;
+        for (at, reply) in replies.iter().enumerate() {
+            match reply {
+                GrantReply::Retry { reason: RetryReason::StoreUnavailable, .. } => assert_eq!(at, 100),
+                reply => assert!(at != 100 && *reply == expected, "{at}: {reply:?}"),
+            }
+        }
+    }
+    rewards.close();
+    drop(rewards);
+    set_reason(1);
+    let rewards = start(folder.path());
+    assert_eq!(rewards.grant_batch("cash", &[cash("bad", 1, 1_000)]).await, refused);
     rewards.close();
     assert_clean(folder.path());
 }

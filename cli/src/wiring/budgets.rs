@@ -12,6 +12,8 @@ use windfall_reward_service::{CallError, RewardHandle};
 
 /// The pause between two attempts to set the same budgets.
 const RETRY: Duration = Duration::from_millis(200);
+/// Between two attempts to set budgets while the ledger has seen newer rules.
+const STALE_RETRY: Duration = Duration::from_secs(1);
 
 /// Sets the budgets of these rules, unless newer rules have set theirs, and says what could not be set as asked.
 /// Answers whether they are set.
@@ -23,7 +25,8 @@ pub async fn set(rewards: &RewardHandle, rules: &Rules) -> Result<bool, CallErro
             }
         }
         BudgetsApplied::Stale { newest } => {
-            tracing::warn!(
+            // The reward service says once, and louder, that it grants nothing.
+            tracing::debug!(
                 version = rules.version,
                 newest,
                 "the ledger has the budgets of newer rules, and keeps them; this process has old ones"
@@ -96,7 +99,7 @@ async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, pa
         let now = Arc::clone(&changes.borrow_and_update());
         let wanted = (now.budgets.clone(), now.total_caps());
         let done = if applied.as_ref() == Some(&wanted) {
-            rewards.note_rules_version(now.version).await.map(|()| true)
+            rewards.note_rules_version(now.version).await.map(|newest| newest == now.version)
         } else {
             set(&rewards, &now).await
         };
@@ -107,6 +110,14 @@ async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, pa
                 applied = is_set.then_some(wanted);
                 gate.open();
                 part.is_there();
+                if !is_set {
+                    // Or by this one, where an operator accepts it: nothing is granted by it before.
+                    if let Ok(Err(_)) = tokio::time::timeout(STALE_RETRY, changes.changed()).await {
+                        // The rules will not change any more.
+                        tokio::time::sleep(STALE_RETRY).await;
+                    }
+                    continue;
+                }
             }
             Err(error) => {
                 part.is_missing(format!("those of the rules' version {} are not set: {error}", now.version));
@@ -118,5 +129,112 @@ async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, pa
             // The rules will not change any more.
             return std::future::pending().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::LedgerAt;
+    use crate::services::dev;
+    use bytes::Bytes;
+    use windfall_contract::Clock;
+    use windfall_contract::rewards::{GrantReply, RetryReason, Rewards};
+    use windfall_ledger::{ArchiveFilter, Unbudgeted};
+    use windfall_proto::event::EventRef;
+    use windfall_reward_service::{RewardOptions, RewardService, RulesInForce};
+
+    /// Follows the rules as a process does, over a ledger that refuses what no budget covers.
+    async fn start(data: &std::path::Path, rules: &LiveRules) -> (RewardHandle, Background) {
+        let ledger = LedgerAt::File.open(data, Unbudgeted::Refuse).unwrap();
+        let rewards =
+            RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system()).unwrap();
+        let own = rules.clone();
+        rewards.follow_rules(Box::new(move || RulesInForce {
+            version: own.current().version,
+            ..RulesInForce::default()
+        }));
+        let health = Health::new();
+        let following = follow(&Tasks::new(health.clone()), &health, rules, &rewards, &BudgetsGate::new());
+        (rewards, following)
+    }
+
+    fn event(activity: &str, trade_no: &str) -> Bytes {
+        let mut out = Vec::new();
+        EventRef {
+            trade_no,
+            user_id: 1,
+            activity,
+            scene: "rain",
+            bonus_type: "cash",
+            amount: 1,
+            ..EventRef::default()
+        }
+        .encode([], &mut out);
+        out.into()
+    }
+
+    /// Rules of this version with a budget for each of these activities.
+    fn text(version: u64, activities: &[&str]) -> String {
+        let mut text = dev::RULES.replacen("version = 1", &format!("version = {version}"), 1);
+        let end = text.split_off(text.find("[end]").unwrap());
+        for activity in activities {
+            text += &format!(
+                "[[budgets]]\nactivity = \"{activity}\"\nscene = \"rain\"\ntype = \"cash\"\ntotal = 1000\n\n"
+            );
+        }
+        text + &end
+    }
+
+    /// Asks again as long as it is told to for the rules.
+    async fn until_decided(rewards: &RewardHandle, event: Bytes) -> GrantReply {
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            match rewards.grant_batch("cash", std::slice::from_ref(&event)).await.remove(0) {
+                GrantReply::Retry { reason: RetryReason::OldRules, .. } => {}
+                decided => return decided,
+            }
+            assert!(std::time::Instant::now() < until, "the budgets are not set");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn no_event_of_a_new_activity_is_refused_before_its_budget_is_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = windfall_config::parse_rules(&text(1, &["a0"]), None).unwrap();
+        let (rules, applier) = LiveRules::adjustable(first, None);
+        let (rewards, following) = start(folder.path(), &rules).await;
+        assert_eq!(until_decided(&rewards, event("a0", "order-0")).await, GrantReply::Credited);
+        for version in 2..12 {
+            let activity = format!("a{version}");
+            applier.apply(text(version, &["a0", &activity]).as_bytes(), 1).unwrap();
+            let order = event(&activity, &format!("order-{version}"));
+            assert_eq!(until_decided(&rewards, order).await, GrantReply::Credited, "version {version}");
+        }
+        // These change no budget.
+        let same = text(12, &["a0", "a11"]).replace("burst = 5000", "burst = 5001");
+        applier.apply(same.as_bytes(), 1).unwrap();
+        assert_eq!(until_decided(&rewards, event("a0", "order-12")).await, GrantReply::Credited);
+        assert!(rewards.archive_list(ArchiveFilter::default()).await.unwrap().is_empty());
+        drop(following);
+        tokio::task::spawn_blocking(move || rewards.close()).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn older_rules_set_their_budgets_once_an_operator_has_accepted_them() {
+        let folder = tempfile::tempdir().unwrap();
+        LedgerAt::File.open(folder.path(), Unbudgeted::Refuse).unwrap().note_rules_version(5).unwrap();
+        let rules = LiveRules::fixed(windfall_config::parse_rules(&text(3, &["a0"]), None).unwrap());
+        let (rewards, following) = start(folder.path(), &rules).await;
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        while rewards.behind_rules() != Some((3, 5)) {
+            assert!(std::time::Instant::now() < until, "nobody has noticed");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        rewards.call(|ledger| ledger.transact(|tx| tx.replace_rules_version(3))).await.unwrap();
+        assert_eq!(until_decided(&rewards, event("a0", "order-0")).await, GrantReply::Credited);
+        drop(following);
+        tokio::task::spawn_blocking(move || rewards.close()).await.unwrap();
     }
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use windfall_consumer::{
     ConsumerHandle, Done, Options, Parts, RequeueOutcome, RequeueRecord, RequeueSink, SharedLimiter,
     SpillLog, SupervisedParts, Supervisor, spawn,
@@ -28,7 +30,7 @@ pub const WALL_START_MS: i64 = 1_800_000_000_000;
 
 /// Tokio's clock, so that a test may pause it, plus what the test adds.
 pub struct TestClock {
-    start: tokio::time::Instant,
+    start: Instant,
     pub ahead_ms: AtomicU64,
 }
 
@@ -71,6 +73,8 @@ pub enum Outage {
     Store,
     /// The reward service takes no more calls.
     Busy,
+    /// Each downstream answers that it has no room, or its breaker is open.
+    DownstreamBusy,
     /// Nothing answers at all until it is over; half of what was asked for is credited all the same.
     Silent,
     /// Each downstream is asked and does not answer; half of what was asked for is credited all the same.
@@ -146,6 +150,8 @@ pub struct World {
     /// What happened, in order: for the comparison of two runs.
     pub trace: Mutex<Vec<String>>,
     pub grant_takes: Mutex<Duration>,
+    /// All is paid by this downstream.
+    pub one_server: Mutex<Option<Arc<OneServer>>>,
     pub dead_sink: AtomicBool,
     pub stuck_broker: AtomicBool,
     /// The loop panics so many times, whatever it does.
@@ -182,6 +188,7 @@ impl World {
             outage: Mutex::default(),
             trace: Mutex::default(),
             grant_takes: Mutex::default(),
+            one_server: Mutex::default(),
             dead_sink: AtomicBool::new(false),
             stuck_broker: AtomicBool::new(false),
             loop_panics: AtomicU64::new(0),
@@ -190,7 +197,7 @@ impl World {
             opened: AtomicU64::new(0),
             each: AtomicBool::new(false),
             rng: Mutex::new(Rng(seed)),
-            clock: Arc::new(TestClock { start: tokio::time::Instant::now(), ahead_ms: AtomicU64::new(0) }),
+            clock: Arc::new(TestClock { start: Instant::now(), ahead_ms: AtomicU64::new(0) }),
             dir: dir.to_owned(),
             rules: Arc::new(Mutex::new(Arc::new(rules))),
             limiter: Mutex::default(),
@@ -345,12 +352,12 @@ impl World {
 
     /// Waits until all is committed and every order is settled; panics after `patience`.
     pub async fn settle(&self, patience: Duration) {
-        let end = tokio::time::Instant::now() + patience;
+        let end = Instant::now() + patience;
         loop {
             if self.is_drained() && self.open_orders().is_empty() {
                 break;
             }
-            if tokio::time::Instant::now() >= end {
+            if Instant::now() >= end {
                 let open = self.open_orders();
                 let state = self.state.lock();
                 panic!(
@@ -442,7 +449,7 @@ impl Consumer for FakeConsumer {
             return Err(PollError::Unavailable("a bad moment".into()));
         }
         let mut polled = Polled::default();
-        let end = tokio::time::Instant::now() + fetch.wait;
+        let end = Instant::now() + fetch.wait;
         loop {
             {
                 let mut state = world.state.lock();
@@ -485,8 +492,7 @@ impl Consumer for FakeConsumer {
                     }
                 }
             }
-            if !polled.records.is_empty() || !polled.changes.is_empty() || tokio::time::Instant::now() >= end
-            {
+            if !polled.records.is_empty() || !polled.changes.is_empty() || Instant::now() >= end {
                 return Ok(polled);
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -592,6 +598,10 @@ impl Rewards for FakeRewards {
             }
             std::future::pending::<()>().await;
         }
+        let server = world.one_server.lock().clone();
+        if let Some(server) = server {
+            return server.pay_all(world, events).await;
+        }
         while world.outage_of(bonus_type) == Some(Outage::Silent) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -628,6 +638,57 @@ impl Rewards for FakeRewards {
     }
 }
 
+/// A downstream with one server, which takes 50 ms for a payment, behind a guard that has found out that it takes eight
+/// at once. The guard tries more now and then, so that one answer of 40 comes after its time-out. It begins no payment
+/// after the first second of a call.
+pub struct OneServer {
+    permits: Semaphore,
+    free_at: Mutex<Instant>,
+    asked: AtomicU64,
+}
+
+impl OneServer {
+    pub fn new() -> Arc<Self> {
+        let free_at = Mutex::new(Instant::now());
+        Arc::new(Self { permits: Semaphore::new(8), free_at, asked: AtomicU64::new(0) })
+    }
+
+    async fn pay_all(self: &Arc<Self>, world: &Arc<World>, events: &[Bytes]) -> Vec<GrantReply> {
+        let begin_by = Instant::now() + Duration::from_secs(1);
+        let mut asked = Vec::new();
+        for event in events {
+            let (server, world, event) = (Arc::clone(self), Arc::clone(world), event.clone());
+            asked.push(tokio::spawn(async move { server.pay(&world, event, begin_by).await }));
+        }
+        let mut replies = Vec::new();
+        for asked in asked {
+            replies.push(asked.await.unwrap());
+        }
+        replies
+    }
+
+    async fn pay(&self, world: &Arc<World>, event: Bytes, begin_by: Instant) -> GrantReply {
+        let later = |reason| GrantReply::Retry { after_ms: 50, reason };
+        let Ok(permit) = tokio::time::timeout_at(begin_by, self.permits.acquire()).await else {
+            return later(RetryReason::DownstreamBusy);
+        };
+        let ends_at = {
+            let mut free_at = self.free_at.lock();
+            *free_at = (*free_at).max(Instant::now()) + Duration::from_millis(50);
+            *free_at
+        };
+        let world = Arc::clone(world);
+        let work = tokio::spawn(async move {
+            tokio::time::sleep_until(ends_at).await;
+            world.credit(&event)
+        });
+        let is_late = self.asked.fetch_add(1, Ordering::SeqCst) % 40 == 39;
+        let answer = work.await.unwrap();
+        drop(permit);
+        if is_late { later(RetryReason::DownstreamTimeout) } else { answer }
+    }
+}
+
 struct CountedOut(Arc<World>, u64);
 
 impl Drop for CountedOut {
@@ -656,6 +717,7 @@ impl World {
         let reason = match outage {
             Outage::Store | Outage::Silent => RetryReason::StoreUnavailable,
             Outage::Busy => RetryReason::Busy,
+            Outage::DownstreamBusy => RetryReason::DownstreamBusy,
             Outage::Timeouts => RetryReason::DownstreamTimeout,
             Outage::Refusals => RetryReason::DownstreamRetry,
         };

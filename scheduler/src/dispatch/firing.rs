@@ -46,6 +46,8 @@ struct Landed {
 /// What one part of a sub-batch has come to.
 #[derive(Default)]
 struct Sorted {
+    /// Whether its target panicked.
+    is_unknown: bool,
     outcomes: Vec<Outcome>,
     away: VecDeque<HeldTask>,
     retries: Vec<HeldTask>,
@@ -120,12 +122,14 @@ impl FiringLoop {
     fn wake_lanes(&mut self) {
         let now_ns = self.shared.clock.monotonic_ns();
         while self.wakes.peek().is_some_and(|Reverse((at_ns, _))| *at_ns <= now_ns) {
-            let Some(Reverse((_, lane))) = self.wakes.pop() else { break };
-            if let Some(Some(found)) = self.lanes.get_mut(lane)
-                && let Some(next_ns) = found.release_retries(now_ns)
-            {
-                self.wakes.push(Reverse((next_ns, lane)));
+            let Some(Reverse((at_ns, lane))) = self.wakes.pop() else { break };
+            let Some(Some(found)) = self.lanes.get_mut(lane) else { continue };
+            if found.wake_ns != Some(at_ns) {
+                continue;
             }
+            found.wake_ns = None;
+            let next_ns = found.release_retries(now_ns);
+            wake_at(&mut self.wakes, found, next_ns);
             self.offer(lane);
         }
     }
@@ -173,7 +177,7 @@ impl FiringLoop {
                         self.turns.offer(found.info.tenant_lane, found.info.class, lane);
                     }
                 }
-                (ToSend::NotBefore(at_ns), _) => self.wakes.push(Reverse((at_ns, lane))),
+                (ToSend::NotBefore(at_ns), _) => wake_at(&mut self.wakes, found, Some(at_ns)),
                 (ToSend::Nothing | ToSend::Batch(_), _) => {}
             }
         }
@@ -192,13 +196,14 @@ impl FiringLoop {
         let Some(Some(found)) = self.lanes.get_mut(lane) else { return };
         found.landed();
         self.turns.landed(found.info.tenant_lane);
+        let mut is_unknown = false;
         let mut answers = match answers {
             Ok(answers) => answers.into_iter(),
             Err(panic) => {
                 let tasks = parts.iter().map(|part| part.tasks.len()).sum();
                 tracing::error!(tenant = %found.info.tenant, panic, "a target panicked");
                 stats.panics.add(1);
-                stats.unknown.add(u64::try_from(tasks).unwrap_or(u64::MAX));
+                is_unknown = true;
                 vec![Fired::Failed(format!("its target panicked: {panic}")); tasks].into_iter()
             }
         };
@@ -206,7 +211,7 @@ impl FiringLoop {
         let mut next_retry_ns = None;
         for BatchPart { term, tasks } in parts {
             let count = u64::try_from(tasks.len()).unwrap_or(u64::MAX);
-            let mut sorted = Sorted::default();
+            let mut sorted = Sorted { is_unknown, ..Sorted::default() };
             for task in tasks {
                 let answer =
                     answers.next().unwrap_or_else(|| Fired::Failed("its target gave no answer".into()));
@@ -226,7 +231,7 @@ impl FiringLoop {
             hand_in(&term, sorted.outcomes, count, self.shared.options.finish_tasks_max);
         }
         found.answered(is_away, now_ns);
-        self.wakes.extend(next_retry_ns.map(|at_ns| Reverse((at_ns, lane))));
+        wake_at(&mut self.wakes, found, next_retry_ns);
         self.offer(lane);
     }
 
@@ -237,6 +242,14 @@ impl FiringLoop {
         let sweep_ns = self.swept_ns.saturating_add(SWEEP_EVERY_NS);
         // A timer may go off a little early.
         Duration::from_nanos(next_ns.min(sweep_ns).saturating_sub(now_ns)).max(Duration::from_millis(1))
+    }
+}
+
+/// Looks at a lane again at this moment, unless that is done earlier: so a lane has one wake that counts.
+fn wake_at(wakes: &mut BinaryHeap<Reverse<(u64, usize)>>, lane: &mut TargetLane, at_ns: Option<u64>) {
+    if let Some(at_ns) = at_ns.filter(|at_ns| lane.wake_ns.is_none_or(|known_ns| *at_ns < known_ns)) {
+        lane.wake_ns = Some(at_ns);
+        wakes.push(Reverse((at_ns, lane.info.lane)));
     }
 }
 
@@ -264,7 +277,8 @@ fn sort(shared: &Shared, lane: &TargetLane, mut task: HeldTask, answer: Fired, s
             return;
         }
         Fired::Failed(reason) => {
-            stats.failed.add(1);
+            let counter = if sorted.is_unknown { &stats.unknown } else { &stats.failed };
+            counter.add(1);
             (reason, task.attempts.saturating_add(1) >= lane.info.rules.retry.attempts_max())
         }
         Fired::Refused(reason) => {

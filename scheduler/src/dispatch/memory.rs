@@ -25,6 +25,8 @@ pub(super) enum Need {
     Now,
     /// It is read ahead of its time: its target may hold as much as is free.
     Ahead,
+    /// It is read long ahead of its time: so much as well, while a quarter of the memory is in use at most.
+    Later,
 }
 
 impl Memory {
@@ -38,11 +40,7 @@ impl Memory {
 
     /// Takes room for a task; `false` where there is none. Calls side by side may pass the bound by a task each.
     pub fn take(&self, target: &TargetMemory, bytes: usize, need: Need) -> bool {
-        let free = self.max_bytes.saturating_sub(self.used_bytes());
-        let bound = match need {
-            Need::Now => free.saturating_mul(3),
-            Need::Ahead => free,
-        };
+        let (free, bound) = self.bound(need);
         let has_room = bytes <= free && target.0.load(Ordering::Relaxed) + bytes <= bound;
         if has_room {
             self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -51,10 +49,22 @@ impl Memory {
         has_room
     }
 
-    /// Whether a fair part of the target's share is free: it is worth reading again what had no room.
-    pub fn is_roomy(&self, target: &TargetMemory) -> bool {
-        let free = self.max_bytes.saturating_sub(self.used_bytes());
-        target.0.load(Ordering::Relaxed) <= free
+    /// Whether the target holds less than a half of what it may: it is worth reading again what had no room.
+    pub fn is_roomy(&self, target: &TargetMemory, need: Need) -> bool {
+        target.0.load(Ordering::Relaxed) <= self.bound(need).1 / 2
+    }
+
+    /// What is free, and what one target may hold.
+    fn bound(&self, need: Need) -> (usize, usize) {
+        let used = self.used_bytes();
+        let free = self.max_bytes.saturating_sub(used);
+        let bound = match need {
+            Need::Now => free.saturating_mul(3),
+            Need::Ahead => free,
+            Need::Later if used <= self.max_bytes / 4 => free,
+            Need::Later => 0,
+        };
+        (free, bound)
     }
 
     pub fn give_back(&self, target: &TargetMemory, bytes: usize) {
@@ -80,10 +90,12 @@ mod tests {
     fn one_target_fills_three_quarters_at_most_and_each_other_one_finds_room() {
         let memory = Memory::new(1_000);
         let targets: Vec<_> = (0..4).map(|_| TargetMemory::default()).collect();
-        assert_eq!(fill(&memory, &targets[0], Need::Ahead), 500);
+        assert_eq!(fill(&memory, &targets[0], Need::Later), 251);
+        assert_eq!(fill(&memory, &targets[0], Need::Ahead), 249);
+        assert!(memory.is_roomy(&targets[0], Need::Now) && !memory.is_roomy(&targets[0], Need::Ahead));
         assert_eq!(fill(&memory, &targets[0], Need::Now), 250);
-        assert!(!memory.is_roomy(&targets[0]));
-        assert!(memory.is_roomy(&targets[1]));
+        assert!(!memory.is_roomy(&targets[0], Need::Now));
+        assert!(memory.is_roomy(&targets[1], Need::Ahead));
         assert_eq!(fill(&memory, &targets[1], Need::Now), 188);
         assert!(fill(&memory, &targets[2], Need::Now) > 40);
         assert!(fill(&memory, &targets[3], Need::Now) > 10);

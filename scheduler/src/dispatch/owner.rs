@@ -4,7 +4,7 @@
 use super::shared::Shared;
 use super::slot::{ReadEntry, Slot};
 use super::target_lane::{DueChunk, TargetInfo};
-use super::term::{HeldTask, Moment, Outcome, Term};
+use super::term::{HeldTask, Moment, Outcome, Term, What};
 use crate::fail_points::FailPoint;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,6 +25,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const OPENED_AT_ONCE: usize = 16;
 /// A lease counts as over this long before it is.
 const SAFETY_MS: u64 = 500;
+/// Bytes of the payloads of dead letters after which a batch is full.
+const DEAD_BYTES_MAX: usize = 1 << 20;
 const STORE_PAUSE_MIN: Duration = Duration::from_millis(50);
 const STORE_PAUSE_MAX: Duration = Duration::from_secs(1);
 const ACQUIRE_PAUSE_MAX_MS: u64 = 250;
@@ -78,6 +80,8 @@ struct Owner {
     /// The slot beyond [`OPEN_SLOTS_MAX`] that was looked at last, and when.
     looked_at: (SlotMinute, Instant),
     sequence: u64,
+    /// What became of tasks, not taken in yet.
+    outcomes: VecDeque<Outcome>,
     /// What was sent, or is to be sent, and has no answer yet: it is repeated as it is.
     unsent: VecDeque<(SlotMinute, FinishBatch)>,
     next_finish: Instant,
@@ -118,6 +122,7 @@ impl Owner {
             watermark_ms: 0,
             looked_at: (SlotMinute(0), Instant::now()),
             sequence: 0,
+            outcomes: VecDeque::new(),
             unsent: VecDeque::new(),
             next_finish: Instant::now(),
             pause: STORE_PAUSE_MIN,
@@ -238,13 +243,12 @@ impl Owner {
     /// Where to read: first what was never read, then what had no room in memory.
     fn reads(&mut self) -> Vec<ReadFrom> {
         let this_minute = SlotMinute::of(self.watermark_ms);
-        let ahead_ms = self.shared.options.ahead_ms;
         let from =
             |(minute, slot): (&SlotMinute, &Slot)| ReadFrom { slot: *minute, next_index: slot.read_count() };
         let is_growing = |(minute, slot): &(&SlotMinute, &Slot)| **minute >= this_minute || slot.is_behind();
         let mut reads: Vec<_> = self.slots.iter().filter(is_growing).map(from).collect();
         for (minute, slot) in &mut self.slots {
-            let again = slot.read_again_from(self.watermark_ms, ahead_ms);
+            let again = slot.read_again_from(self.watermark_ms);
             reads.extend(again.map(|next_index| ReadFrom { slot: *minute, next_index }));
         }
         reads
@@ -288,7 +292,10 @@ impl Owner {
             opened += 1;
             let state = shared.asked_under_lease(shared.store.state(&self.lease, *minute)).await?;
             shared.reach(FailPoint::StateRead).await;
-            self.slots.insert(*minute, Slot::new(*minute, state, Arc::clone(&shared.memory)));
+            self.slots.insert(
+                *minute,
+                Slot::new(*minute, state, shared.options.ahead_ms, Arc::clone(&shared.memory)),
+            );
             shared.stats.slots.add(1);
         }
         Ok(opened > 0)
@@ -338,32 +345,53 @@ impl Owner {
         self.shared.reach(FailPoint::Queued).await;
     }
 
-    /// Takes the outcomes in, and notes them. What has no answer is repeated before anything else is sent.
+    /// Takes the outcomes in, and notes them, as many at a time as one batch may have.
     async fn finish(&mut self) -> Result<(), LeaseError> {
-        for outcome in self.term.take_outcomes() {
-            let Outcome { slot, .. } = outcome;
-            match self.slots.get_mut(&slot) {
-                Some(slot) => slot.finish(self.lease.shard, self.watermark_ms, outcome),
-                None => tracing::error!(?slot, "a task is over whose slot is not open"),
+        self.outcomes.extend(self.term.take_outcomes());
+        loop {
+            self.send_news().await?;
+            self.gather_news();
+            if self.unsent.is_empty() {
+                return Ok(());
             }
         }
-        if self.unsent.is_empty() {
-            for (minute, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.has_news()) {
-                self.sequence += 1;
-                self.unsent.push_back((*minute, slot.take_news(self.sequence)));
-            }
-        }
+    }
+
+    /// Sends what is to be noted. What has no answer is repeated as it is, before anything else is sent.
+    async fn send_news(&mut self) -> Result<(), LeaseError> {
         if self.unsent.is_empty() {
             return Ok(());
         }
-        self.shared.reach(FailPoint::BeforeFinish).await;
+        let shared = Arc::clone(&self.shared);
+        shared.reach(FailPoint::BeforeFinish).await;
         while let Some((minute, batch)) = self.unsent.front() {
-            let shared = Arc::clone(&self.shared);
             shared.asked_under_lease(shared.store.finish(&self.lease, *minute, batch)).await?;
             self.unsent.pop_front();
         }
-        self.shared.reach(FailPoint::AfterFinish).await;
+        shared.reach(FailPoint::AfterFinish).await;
         Ok(())
+    }
+
+    /// Makes batches of the oldest outcomes.
+    fn gather_news(&mut self) {
+        let (mut count, mut dead_bytes) = (0, 0);
+        while count < self.shared.options.finish_tasks_max
+            && dead_bytes < DEAD_BYTES_MAX
+            && let Some(outcome) = self.outcomes.pop_front()
+        {
+            count += 1;
+            if let What::Dead(dead) = &outcome.what {
+                dead_bytes += dead.0.payload.len();
+            }
+            match self.slots.get_mut(&outcome.slot) {
+                Some(slot) => slot.finish(self.lease.shard, self.watermark_ms, outcome),
+                None => tracing::error!(slot = ?outcome.slot, "a task is over whose slot is not open"),
+            }
+        }
+        for (minute, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.has_news()) {
+            self.sequence += 1;
+            self.unsent.push_back((*minute, slot.take_news(self.sequence)));
+        }
     }
 
     /// Drops the slots of which everything is over.
@@ -388,6 +416,7 @@ impl Owner {
     fn is_settled(&self) -> bool {
         self.term.in_flight() == 0
             && self.term.outcome_count() == 0
+            && self.outcomes.is_empty()
             && self.unsent.is_empty()
             && !self.slots.values().any(Slot::has_news)
     }
@@ -401,7 +430,8 @@ impl Owner {
     /// Another instance has the shard, or may have it.
     fn lost(&mut self) -> Left {
         self.term.close();
-        let outcomes = u64::try_from(self.term.outcome_count()).unwrap_or(u64::MAX);
+        let outcomes = self.term.outcome_count() + self.outcomes.len();
+        let outcomes = u64::try_from(outcomes).unwrap_or(u64::MAX);
         let unsent: u64 =
             self.unsent.iter().flat_map(|(_, batch)| batch.over.values()).map(|over| u64::from(*over)).sum();
         let unnoted_tasks = outcomes + unsent + self.term.in_flight();

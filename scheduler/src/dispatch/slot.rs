@@ -59,6 +59,9 @@ struct Deferred {
 /// See the module.
 pub(super) struct Slot {
     minute: SlotMinute,
+    /// How long before their time tasks are read. They are kept for twice as long, so that a slot that does not fit
+    /// into the memory is read a few times, and not all the time.
+    ahead_ms: u64,
     memory: Arc<Memory>,
     entries: Vec<Entry>,
     unfinished: usize,
@@ -83,9 +86,10 @@ pub(super) struct Slot {
 
 impl Slot {
     /// A slot with what earlier owners noted of it.
-    pub fn new(minute: SlotMinute, state: SlotState, memory: Arc<Memory>) -> Self {
+    pub fn new(minute: SlotMinute, state: SlotState, ahead_ms: u64, memory: Arc<Memory>) -> Self {
         Self {
             minute,
+            ahead_ms,
             memory,
             entries: Vec::new(),
             unfinished: 0,
@@ -124,7 +128,8 @@ impl Slot {
     /// Whether nothing of it is in memory but what is known of its entries, and there is no room for more: it can be
     /// closed, and opened again later.
     pub fn is_idle(&self) -> bool {
-        let has_room = self.deferred.values().any(|deferred| self.memory.is_roomy(&deferred.info.memory));
+        let is_roomy = |deferred: &Deferred| self.memory.is_roomy(&deferred.info.memory, Need::Now);
+        let has_room = self.deferred.values().any(is_roomy);
         let is_read = !self.is_behind() && self.again.is_none();
         is_read && self.queued == 0 && self.seconds.is_empty() && !self.has_news() && !has_room
     }
@@ -135,11 +140,13 @@ impl Slot {
     }
 
     /// Where to read again what had no room, if there is room now.
-    pub fn read_again_from(&mut self, watermark_ms: u64, ahead_ms: u64) -> Option<u32> {
+    pub fn read_again_from(&mut self, watermark_ms: u64) -> Option<u32> {
         if self.again.is_none() {
             let is_worth_it = |deferred: &Deferred| {
-                deferred.earliest_ms <= watermark_ms.saturating_add(ahead_ms)
-                    && self.memory.is_roomy(&deferred.info.memory)
+                let is_roomy = |need| self.memory.is_roomy(&deferred.info.memory, need);
+                let left_ms = deferred.earliest_ms.saturating_sub(watermark_ms);
+                left_ms <= NEED_MS && is_roomy(Need::Now)
+                    || left_ms <= self.ahead_ms / 2 && is_roomy(Need::Ahead)
             };
             if !self.deferred.values().any(is_worth_it) {
                 return None;
@@ -308,7 +315,11 @@ impl Slot {
     /// Keeps a task in memory, if it has room.
     fn hold(&mut self, index: u32, record: DueRecord, info: Arc<TargetInfo>, watermark_ms: u64) -> Entry {
         let due_ms = self.minute.start_ms().saturating_add(u64::from(record.offset_ms));
-        let need = if due_ms <= watermark_ms.saturating_add(NEED_MS) { Need::Now } else { Need::Ahead };
+        let need = match due_ms.saturating_sub(watermark_ms) {
+            left_ms if left_ms <= NEED_MS => Need::Now,
+            left_ms if left_ms <= self.ahead_ms.saturating_mul(2) => Need::Ahead,
+            _ => Need::Later,
+        };
         let cost_bytes = cost_bytes(&record);
         if !self.memory.take(&info.memory, cost_bytes, need) {
             let deferred = self.again.as_mut().map_or(&mut self.deferred, |(_, deferred)| deferred);

@@ -30,7 +30,7 @@ fn task(offset_ms: u16, info: &Arc<TargetInfo>) -> ReadEntry {
 fn slot(max_bytes: usize, done: &'static [u8]) -> (Slot, Arc<Memory>) {
     let memory = Arc::new(Memory::new(max_bytes));
     let state = SlotState { done: done.into(), attempts: [(1, 4)].into() };
-    (Slot::new(MINUTE, state, Arc::clone(&memory)), memory)
+    (Slot::new(MINUTE, state, 10_000, Arc::clone(&memory)), memory)
 }
 
 fn due(slot: &mut Slot) -> Vec<(u32, u32)> {
@@ -118,7 +118,7 @@ fn what_has_no_room_is_read_again_and_ends_reach_it_meanwhile() {
             memory.give_back(&info.memory, 176);
             over(&mut slot, index);
         }
-        if let Some(from) = slot.read_again_from(START_MS + 100, 0) {
+        if let Some(from) = slot.read_again_from(START_MS + 100) {
             slot.take_in(from, all().split_off(wide(from)), START_MS);
             slot.take_in(20, vec![ReadEntry::End(19)], START_MS);
         }
@@ -137,4 +137,33 @@ fn a_slot_that_is_let_go_gives_its_memory_back() {
     assert!(memory.used_bytes() > 0);
     drop(slot);
     assert_eq!(memory.used_bytes(), 0);
+}
+
+#[test]
+fn a_slot_that_does_not_fit_is_read_again_as_its_time_comes_and_the_near_tasks_have_the_room() {
+    let (mut slot, memory) = slot(6_000, &[]);
+    let info = info(0);
+    // Forty tasks, the latest ones first: as many as are kept that far ahead, and no more.
+    let all = || (0..40_u16).rev().map(|second| task(second * 1_000, &info)).collect::<Vec<_>>();
+    let without_room = slot.take_in(0, all(), START_MS - 10_000);
+    let kept_bytes = memory.used_bytes();
+    assert!(without_room > 0 && kept_bytes <= 3_000, "{without_room} {kept_bytes}");
+    slot.saw(START_MS, 40);
+    let mut fired = Vec::new();
+    let mut passes = 0;
+    for now_ms in (START_MS..START_MS + 40_000).step_by(500) {
+        if let Some(from) = slot.read_again_from(now_ms) {
+            passes += 1;
+            slot.take_in(from, all().split_off(wide(from)), now_ms);
+        }
+        slot.saw(now_ms, 40);
+        for (index, _) in due(&mut slot) {
+            fired.push((index, now_ms));
+            memory.give_back(&info.memory, 176);
+            over(&mut slot, index);
+        }
+    }
+    let late = |(index, at_ms): &(u32, u64)| at_ms - (START_MS + u64::from(39 - index) * 1_000);
+    assert!(fired.len() == 40 && fired.iter().all(|task| late(task) == 0), "{fired:?}");
+    assert!(passes < 40, "{passes}");
 }

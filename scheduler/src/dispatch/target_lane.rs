@@ -61,6 +61,8 @@ pub(super) struct TargetLane {
     pub info: Arc<TargetInfo>,
     /// Whether it waits for its turn.
     pub is_offered: bool,
+    /// When it is looked at again (monotonic ns), if it waits for a time.
+    pub wake_ns: Option<u64>,
     queue: VecDeque<(Arc<Term>, VecDeque<HeldTask>)>,
     queued: usize,
     retries: BinaryHeap<Retrying>,
@@ -115,6 +117,7 @@ impl TargetLane {
         info.stats.away.set(u64::from(info.target.is_none()));
         Self {
             is_offered: false,
+            wake_ns: None,
             queue: VecDeque::new(),
             queued: 0,
             retries: BinaryHeap::new(),
