@@ -761,7 +761,7 @@ mod tests {
             state.append(record(0, offset));
             assert_eq!(offsets(&mut state, 9), [(0, offset)]);
         });
-        let finished = Finished::of([2..5]);
+        let finished = Finished::of(std::iter::once(2..5));
         let said = state.begin_commit(&[Commit { finished, ..commit(0, 1, 0) }]);
         state.end_commit(&said, true);
         let text = to_text(&said[0].0.finished, &said[0].1).unwrap();

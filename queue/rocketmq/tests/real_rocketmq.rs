@@ -73,13 +73,14 @@ async fn conformance() {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
-/// What is held is extended for as long as polls come: four times its hiding, and nobody else gets it.
+/// What is held is extended for as long as polls come: three times its hiding, and nobody else gets it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn held_for_long() {
     let ground = Ground::shared().await;
+    // Long enough that an extension comes in time on a machine that is busy for some seconds.
     let broker =
-        RocketBroker::open(&RocketOptions { invisible_ms: 3_000, ..ground.options.clone() }).unwrap();
+        RocketBroker::open(&RocketOptions { invisible_ms: 8_000, ..ground.options.clone() }).unwrap();
     broker.ensure_topic("long", 4).unwrap();
     let mut holder = reader(&broker, "long", "g").await;
     write(&broker, "long", 0..50).await;
@@ -87,14 +88,14 @@ async fn held_for_long() {
     assert_eq!(held.len(), 50);
     let mut other = reader(&broker, "long", "g").await;
     let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(13) {
+    while started.elapsed() < Duration::from_secs(26) {
         assert!(drain(&mut holder, Duration::from_millis(50)).await.is_empty(), "came to its holder again");
         assert!(drain(&mut other, Duration::from_millis(50)).await.is_empty(), "came to another");
     }
     holder.commit().await.unwrap();
     assert_eq!(broker.lag("long", "g").await.unwrap().records(), 0);
     let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(7) {
+    while started.elapsed() < Duration::from_secs(13) {
         assert!(drain(&mut other, Duration::from_millis(100)).await.is_empty(), "came again though finished");
     }
 }

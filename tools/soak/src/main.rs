@@ -49,6 +49,10 @@ struct Arguments {
     /// Rewards per second: 20 to 100000
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(20..=100_000))]
     rate: u64,
+    /// How much longer than backlog ÷ rate the rewards may take after the last fault, in seconds: more on a machine that
+    /// has too few processors for the fleet
+    #[arg(long, default_value_t = 30)]
+    slack: u32,
     /// Only these kinds of fault, separated by commas [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     faults: Option<Vec<Kind>>,
@@ -108,6 +112,7 @@ fn soak(arguments: &Arguments) -> Result<u8> {
         kinds: arguments.faults.clone().unwrap_or_else(|| Kind::value_variants().to_vec()),
         control: arguments.control,
         earlier: earlier(arguments)?,
+        slack: Duration::from_secs(arguments.slack.into()),
         replay: replay(arguments, seed),
     };
     let dir = tempfile::Builder::new()
@@ -148,6 +153,9 @@ fn replay(arguments: &Arguments, seed: u64) -> String {
     }
     if let Some(control) = arguments.control.and_then(|control| control.to_possible_value()) {
         line.push_str(&format!(" --control {}", control.get_name()));
+    }
+    if arguments.slack != 30 {
+        line.push_str(&format!(" --slack {}", arguments.slack));
     }
     if let Some(program) = &arguments.earlier {
         line.push_str(&format!(" --earlier {}", program.display()));

@@ -35,6 +35,8 @@ pub struct Options {
     pub control: Option<Control>,
     /// The program of an earlier version: processes take turns with it.
     pub earlier: Option<PathBuf>,
+    /// How much longer than backlog ÷ rate the rewards may take after the last fault.
+    pub slack: Duration,
     /// The line that replays it.
     pub replay: String,
 }
@@ -94,7 +96,7 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         fleet.close();
         return Ok(None);
     }
-    let drained = drain(&ground, &mut watch, load, &done, stop)?;
+    let drained = drain(&ground, &mut watch, load, &done, options.slack, stop)?;
     fleet.close();
     if supervisor.join().is_err() {
         bail!("the supervisor has panicked");
@@ -193,12 +195,13 @@ fn drain(
     watch: &mut Watch,
     load: Load,
     done: &[Done],
+    slack: Duration,
     stop: &AtomicBool,
 ) -> Result<Drained> {
     let last_fault_ms = done.iter().map(|fault| fault.to_ms).max().unwrap_or_else(now_ms);
     let took = || Duration::from_millis(now_ms().saturating_sub(last_fault_ms));
     let (backlog, longest) = backlog(&undecided(ground, watch)?, ground);
-    let allowed = longest + Duration::from_secs(30);
+    let allowed = longest + slack;
     load.close(SETTLE)?;
     let (mut least, mut moved) = (usize::MAX, Instant::now());
     loop {
