@@ -64,13 +64,10 @@ impl ShardState {
         now_ms: u64,
         bound: &SlotsBound,
     ) -> Result<Self, StoreError> {
-        let mut meta = match files.get(&Key::of(b'm').u16(number).end())? {
+        let meta = match files.get(&Key::of(b'm').u16(number).end())? {
             Some(bytes) => Meta::decode(&bytes)?,
             None => Meta::default(),
         };
-        if meta.epoch > 0 {
-            meta.watermark_ms = meta.watermark_ms.max(now_ms.min(DUE_MAX_MS));
-        }
         let prefix = Key::of(b's').u16(number).end();
         let mut slots = BTreeMap::new();
         for row in files.range(&prefix, Bound::Included(prefix.clone())) {
@@ -83,7 +80,15 @@ impl ShardState {
             let (key, value) = row?;
             counts.insert(Reading(&key[prefix.len()..]).u16()?, Reading(&value).u64()?);
         }
-        Ok(Self { number, slots, counts, meta })
+        let mut state = Self { number, slots, counts, meta };
+        let now_ms = now_ms.min(DUE_MAX_MS);
+        if state.meta.epoch > 0 && state.meta.watermark_ms < now_ms {
+            // On the disk too: what fires under it must not become changeable again if the clock goes back.
+            let mut step = ShardStep::begin(files, &mut state, bound);
+            step.meta_mut().watermark_ms = now_ms;
+            step.commit()?;
+        }
+        Ok(state)
     }
 
     pub(super) fn meta(&self) -> &Meta {
