@@ -111,7 +111,7 @@ async fn add_and_cancel(dir: &Path, timers: &Timers, now_ms: u64) {
     for (number, id) in (0..TASKS).zip(ids) {
         let Added::Stored(id) = id.unwrap() else { panic!("no task has a key") };
         added.write_all(format!("{number}\n").as_bytes()).unwrap();
-        if number % 5 == 0 {
+        if number.is_multiple_of(5) {
             match timers.cancel("shop", vec![TaskAt::Id(id)]).await[0] {
                 Ok(Changed::Done(_)) => cancelled.write_all(format!("{number}\n").as_bytes()).unwrap(),
                 ref other => assert_eq!(*other, Ok(Changed::Firing)),

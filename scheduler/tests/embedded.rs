@@ -84,7 +84,7 @@ async fn timers_on_files_fire_over_a_death_and_a_restart() {
 
     // A third is due soon, a third later, and a third is cancelled or moved.
     let begun_ms = store_clock.unix_ms();
-    let due_ms = |number: u64| begun_ms + if number % 3 == 0 { 2_000 } else { 12_000 };
+    let due_ms = |number: u64| begun_ms + if number.is_multiple_of(3) { 2_000 } else { 12_000 };
     let mut ids = Vec::new();
     for first in (0..TASKS).step_by(1_000) {
         let task = |number: u64| NewTask {

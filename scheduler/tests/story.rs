@@ -71,7 +71,7 @@ impl Story {
                 let number = self.next;
                 self.next += 1;
                 let due_ms = now_ms + self.rng.below(40_000) - 5_000;
-                let key = (number % 7 == 0).then(|| TaskKey::new(&number.to_be_bytes()).unwrap());
+                let key = number.is_multiple_of(7).then(|| TaskKey::new(&number.to_be_bytes()).unwrap());
                 (number, NewTask { target: "out".into(), due_ms, key, payload: model::payload(number) })
             })
             .collect();

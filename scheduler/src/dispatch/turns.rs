@@ -58,9 +58,12 @@ impl Turns {
 
     /// Takes the lane whose turn it is, while so many sub-batches more may be sent.
     pub fn next(&mut self, free: usize) -> Option<Turn> {
-        while free > 0 {
+        if free == 0 {
+            return None;
+        }
+        loop {
             let class = self.pick_class()?;
-            let Some(&tenant) = self.rings[class].front() else { continue };
+            let &tenant = self.rings[class].front()?;
             let turn = &mut self.tenants[tenant];
             let is_capped = turn.in_flight >= free;
             let lane = if is_capped { None } else { turn.lanes.pop_front() };
@@ -81,7 +84,6 @@ impl Turns {
             }
             return Some(Turn { tenant, lane });
         }
-        None
     }
 
     /// The tenant whose turn it was has sent a sub-batch of so many tasks.

@@ -10,8 +10,10 @@ pub(crate) struct Names {
     store: Arc<dyn SlotStore>,
     tenants: RwLock<HashMap<String, u16>>,
     targets: RwLock<HashMap<(u16, String), u16>>,
-    routes: RwLock<HashMap<Route, (Arc<str>, Arc<str>)>>,
+    routes: RwLock<HashMap<Route, TenantAndTarget>>,
 }
+
+type TenantAndTarget = (Arc<str>, Arc<str>);
 
 impl Names {
     pub fn new(store: Arc<dyn SlotStore>) -> Self {
@@ -38,12 +40,12 @@ impl Names {
     }
 
     /// The names of a tenant and its target; `None` where the store does not know them.
-    pub async fn route(&self, route: Route) -> Result<Option<(Arc<str>, Arc<str>)>, StoreError> {
+    pub async fn route(&self, route: Route) -> Result<Option<TenantAndTarget>, StoreError> {
         if let Some(known) = self.routes.read().get(&route) {
             return Ok(Some(known.clone()));
         }
         let Some((tenant, target)) = self.store.names(route).await? else { return Ok(None) };
-        let names: (Arc<str>, Arc<str>) = (tenant.into(), target.into());
+        let names: TenantAndTarget = (tenant.into(), target.into());
         self.routes.write().insert(route, names.clone());
         Ok(Some(names))
     }

@@ -110,7 +110,9 @@ impl Target for TestTarget {
             }
             answers.push(match () {
                 () if self.refuses.load(Ordering::SeqCst) => Fired::Refused("never".into()),
-                () if fails_one_of > 0 && draw % fails_one_of == 0 => Fired::Failed("a test wants it".into()),
+                () if fails_one_of > 0 && draw.is_multiple_of(fails_one_of) => {
+                    Fired::Failed("a test wants it".into())
+                }
                 () => Fired::Done,
             });
             let (id, due_ms, attempt) = (task.id, task.due_ms, task.attempt);

@@ -124,7 +124,7 @@ impl ModelStore {
             model.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let drawn = model.random >> 33;
         let loses = model.loses_one_of;
-        if loses > 0 && drawn % loses == 0 {
+        if loses > 0 && drawn.is_multiple_of(loses) {
             return away();
         }
         let now_ms = self.time_ms(model.skew_ms);
