@@ -8,7 +8,8 @@
 //!
 //! Those named `real_…` need real servers: `real_demo` and `real_bad_input` drive the binary, `real_churn` (processes
 //! that consume join, leave and are killed) and `real_failover` (the master broker is frozen) put the crates together
-//! themselves, to see each event; `real_race` has withdrawals race with the queue while processes are killed, and
+//! themselves, to see each event; `real_timers` has two schedulers on one Redis, which are killed, frozen and restarted;
+//! `real_race` has withdrawals race with the queue while processes are killed, and
 //! `real_openapi` holds the HTTP face against its own document.
 //!
 //! ```no_run
@@ -24,12 +25,14 @@
 mod binary;
 mod memory;
 pub mod raw;
+mod receiver;
 mod run;
 mod seed;
 mod service;
 
 pub use binary::{plain, sabotaged, servers_program, shipped};
 pub use memory::Memory;
+pub use receiver::{Deliveries, receiver};
 pub use run::{Ended, Run, Running};
 pub use seed::Seed;
 pub use service::{Answer, Caller, Service};

@@ -236,6 +236,22 @@ impl Running {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("SIGTERM");
     }
 
+    /// Freezes it: it lives, and does nothing.
+    ///
+    /// # Panics
+    /// If it cannot be frozen.
+    pub fn freeze(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("SIGSTOP");
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Panics
+    /// If it cannot be thawed.
+    pub fn thaw(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).expect("SIGCONT");
+    }
+
     /// Waits for its end.
     ///
     /// # Panics

@@ -143,6 +143,21 @@ impl Service {
         self.running.end()
     }
 
+    /// Waits until it ends by itself.
+    pub fn end(self) -> Ended {
+        self.running.end()
+    }
+
+    /// Freezes it: it lives, and does nothing.
+    pub fn freeze(&self) {
+        self.running.freeze();
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.running.thaw();
+    }
+
     /// Kills it.
     pub fn kill(self) -> Ended {
         self.running.kill()

@@ -61,7 +61,9 @@ impl Ground {
         let made = Run::new(plain()).args(["keys", "new", "--file"]).arg(&keys_file).end();
         assert_eq!(made.code, Some(0), "{made}");
         let (mut keys, mut access) = (BTreeMap::new(), String::new());
-        for (name, role) in [("activity", "send"), ("wallet-front", "verify"), ("grants", "grant")] {
+        for (name, role) in
+            [("activity", "send"), ("wallet-front", "verify"), ("grants", "grant"), ("timers", "schedule")]
+        {
             let key = Run::new(plain()).args(["access", "new-key", "--json"]).end().json();
             access.push_str(&format!(
                 "[[caller]]\nname = {name:?}\ntenant = \"windfall\"\nroles = [{role:?}]\nkey_sha256 = {}\n\
@@ -150,6 +152,91 @@ fn a_gateway_sends_without_redis_and_a_token_service_says_that_it_lacks_it() {
     for service in [gateway, tokens] {
         assert_eq!(service.stop().code, Some(0));
     }
+}
+
+/// The options of a scheduler whose timers lie in this Redis.
+fn scheduling(redis: &Private, shards: u16) -> String {
+    format!(
+        "[scheduler]\nshards = {shards}\nstore = {{ redis = {{ urls = [{:?}] }} }}\n\
+         [scheduler.tenants.windfall.targets.topic]\nto = {{ topic = {{ broker = \"a\", topic = \"fired\" }} }}\n",
+        redis.url()
+    )
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_scheduler_starts_without_redis_and_keeps_and_fires_timers_when_it_is_back() {
+    let redis = Private::start(RedisOptions::default()).unwrap();
+    let dir = scratch();
+    let ground = Ground::new(dir.path(), &scheduling(&redis, 64));
+    redis.kill().unwrap();
+    let service = ground.start("scheduler", false);
+    let unready = service.ready_until(PATIENCE, |answer| answer.status == 503);
+    let why = unready.body["failing"]["scheduler"].as_str().unwrap();
+    assert!(why.contains("Redis") && why.contains("cannot be reached"), "{unready:?}");
+    let add = |key: &str| {
+        let timer = json!({"timer": {"target": "topic", "due_ms": 1, "key": key}});
+        service.post("timers", None, "/v1/timers/add", &timer)
+    };
+    let refused = add("early");
+    assert_eq!((refused.status, &refused.body["code"]), (503, &json!("UNAVAILABLE")), "{refused:?}");
+    redis.start().unwrap();
+    service.ready_until(TAKEN_UP, is_whole);
+    assert_eq!(add("late").status, 200);
+    let is_over = |answer: &Answer| answer.status == 404;
+    service.post_until("timers", None, "/v1/timers/get", &json!({"key": "late"}), is_over);
+    // A Redis that goes later is missed and waited for, too.
+    redis.kill().unwrap();
+    let unready = service.ready_until(PATIENCE, |answer| answer.status == 503);
+    let why = unready.body["failing"]["scheduler"].as_str().unwrap();
+    assert!(why.contains("has not answered for") && why.contains("no connection"), "{unready:?}");
+    redis.start().unwrap();
+    service.ready_until(TAKEN_UP, is_whole);
+    let said = service.said();
+    let told = |what: &str| said.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(
+        (told("a part is not there yet"), told("a part is gone"), told("a part is back")),
+        (1, 1, 2),
+        "{said}"
+    );
+    let ended = service.stop();
+    assert_eq!(ended.code, Some(0), "{ended}");
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_scheduler_ends_when_it_first_reaches_a_redis_that_cannot_keep_its_timers() {
+    // A store of another number of shards: at once, and later where Redis is away at the start.
+    let redis = Private::start(RedisOptions::default()).unwrap();
+    let dir = scratch();
+    let first = Ground::new(dir.path(), &scheduling(&redis, 64));
+    assert_eq!(first.start("scheduler", true).stop().code, Some(0));
+    let other = scratch();
+    let ground = Ground::new(other.path(), &scheduling(&redis, 32));
+    let run = || {
+        let options = ["scheduler", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
+        let run = Run::new(plain()).args(options).arg(other.path().join("windfall.toml"));
+        run.arg("--data").arg(other.path().join("own")).end()
+    };
+    let ended = run();
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.stderr.contains("shards: 32") && ended.stderr.contains("was made with 64"), "{ended}");
+    redis.kill().unwrap();
+    let service = ground.start("scheduler", false);
+    redis.start().unwrap();
+    let ended = service.end();
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.stderr.contains("windfall: ") && ended.stderr.contains("was made with 64"), "{ended}");
+
+    let forgetful = Private::start(RedisOptions { appendonly: false, ..RedisOptions::default() }).unwrap();
+    let dir = scratch();
+    let ground = Ground::new(dir.path(), &scheduling(&forgetful, 64));
+    forgetful.kill().unwrap();
+    let service = ground.start("scheduler", false);
+    forgetful.start().unwrap();
+    let ended = service.end();
+    assert_eq!(ended.code, Some(2), "{ended}");
+    assert!(ended.stderr.contains("set appendonly yes on the server"), "{ended}");
 }
 
 #[test]

@@ -4,14 +4,11 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windfall_client::{ClientOptions, TimersClient};
 use windfall_contract::broker::{Broker, Fetch, InRecord};
@@ -20,51 +17,10 @@ use windfall_proto::v1::{
     cancel_timer_result,
 };
 use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
-use windfall_tests::{Answer, Run, Service, plain, scratch};
+use windfall_tests::{Answer, Deliveries, Run, Service, plain, receiver, scratch};
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
-}
-
-/// A delivery: when it came, and its body.
-type Deliveries = Arc<Mutex<Vec<(u64, Value)>>>;
-
-/// An HTTP server that takes every timer, and keeps it.
-fn receiver() -> (SocketAddr, Deliveries) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, deliveries) = (listener.local_addr().unwrap(), Deliveries::default());
-    let own = Arc::clone(&deliveries);
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (stream, own) = (stream.unwrap(), Arc::clone(&own));
-            std::thread::spawn(move || receive(stream, &own));
-        }
-    });
-    (address, deliveries)
-}
-
-fn receive(mut stream: TcpStream, deliveries: &Deliveries) {
-    let mut bytes = Vec::new();
-    loop {
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
-            if body.len() >= length.parse().unwrap() {
-                assert!(head.contains("windfall-signature: v1;key=test;"), "{head}");
-                deliveries.lock().push((now_ms(), serde_json::from_str(body).unwrap()));
-                bytes.clear();
-                if stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").is_err() {
-                    return;
-                }
-                continue;
-            }
-        }
-        let mut part = [0; 4_096];
-        match stream.read(&mut part) {
-            Ok(count) if count > 0 => bytes.extend_from_slice(&part[..count]),
-            _ => return,
-        }
-    }
 }
 
 fn start(data: &Path, options: &Path) -> Service {

@@ -15,7 +15,7 @@ use anyhow::{Result, bail};
 pub use brokers::BrokerAt;
 pub use ledger::{LedgerAt, PostgresAt};
 pub use rules::{RulesAt, RulesFollower};
-pub use slots::{DurabilityAt, SlotsAt};
+pub use slots::{Connect, DurabilityAt, Slots, SlotsAt};
 pub use tokens::TokensAt;
 
 /// Whether opening a driver may succeed later though nobody changes an option: its server is away.
@@ -153,6 +153,8 @@ mod tests {
         assert_eq!(tokens.driver(), Some(Driver::Redis));
         let ledger: LedgerAt = toml::from_str("postgres = { url = \"postgres://localhost\" }").unwrap();
         assert_eq!(ledger.driver(), Some(Driver::Postgres));
+        let slots: SlotsAt = toml::from_str("redis = { urls = [\"redis://localhost\"] }").unwrap();
+        assert_eq!(slots.driver(), Some(Driver::Redis));
         let rules: RulesAt = toml::from_str("etcd = { endpoints = [\"http://localhost:2379\"] }").unwrap();
         assert_eq!(rules.driver(), Some(Driver::Etcd));
     }

@@ -373,6 +373,7 @@ impl ServiceOptions {
         check("rules", self.rules.driver())?;
         check("tokens", self.tokens.driver())?;
         check("ledger", self.ledger.driver())?;
+        check("scheduler.store", self.scheduler.store.driver())?;
         check("trace.otlp", self.trace.otlp.as_ref().map(|_| Driver::Otlp))
     }
 }

@@ -11,6 +11,7 @@ use crate::place;
 use crate::wiring::{self, Wiring};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,12 @@ use windfall_wallet::WalletService;
 
 /// The pause between two attempts to read the live rules.
 const RULES_AGAIN: Duration = Duration::from_secs(1);
+
+/// Names this process among those that fire the timers of one store. No other one has the name, also where containers
+/// have one host name and one process number: two of one name would take each other's shards for their own.
+fn instance_name(role: Role) -> String {
+    format!("{}-{:016x}", process_name(role), RandomState::new().build_hasher().finish())
+}
 
 /// How long withdrawing a process's report may take.
 const REPORT_CLOSE: Duration = Duration::from_millis(500);
@@ -132,7 +139,7 @@ impl ServiceOptions {
         };
         let slots = if work.schedules {
             let SchedulerAt { store, shards, durability, .. } = &self.scheduler;
-            Some(store.open(&self.data, *shards, *durability, clock)?)
+            Some(store.open(&self.data, *shards, *durability, clock).await?)
         } else {
             None
         };
@@ -209,7 +216,7 @@ impl ServiceOptions {
     /// How the wiring uses the parts.
     fn wiring_options(&self, role: Role, work: wiring::Work, clock: &Clock) -> Result<wiring::Options> {
         let scheduling =
-            if work.schedules { Some(self.scheduling_options(process_name(role), clock)?) } else { None };
+            if work.schedules { Some(self.scheduling_options(instance_name(role), clock)?) } else { None };
         Ok(wiring::Options {
             sdk: SdkOptions { app_id: self.tenant.clone(), ..self.sdk.clone() },
             spool: place::spool(&self.data).join(&self.tenant),

@@ -8,7 +8,8 @@ use super::role::Role;
 use crate::drivers::RulesFollower;
 use crate::logging::LogArgs;
 use crate::outcome::Outcome;
-use anyhow::{Context, Result, bail};
+use crate::wiring::Hopeless;
+use anyhow::{Context, Result, anyhow, bail};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -109,11 +110,14 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     let outcome = tokio::select! {
         why = stops.first() => {
             tracing::info!(%role, why, "stops");
-            Outcome::Clean
+            Ok(Outcome::Clean)
         }
         why = parts.tasks.hopeless() => {
-            tracing::error!(%role, why, "the process cannot go on");
-            Outcome::Failed
+            tracing::error!(%role, %why, "the process cannot go on");
+            match why {
+                Hopeless::Failed(_) => Ok(Outcome::Failed),
+                Hopeless::Refused(why) => Err(anyhow!(why)),
+            }
         }
         never = tell_readiness(role, address, &health) => never,
     };
@@ -130,14 +134,14 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     };
     tokio::select! {
         closed = ending => match outcome {
-            // Whatever else fails at the end, the process is to be started again.
-            Outcome::Failed => {
+            Ok(Outcome::Clean) => closed.map(|()| Outcome::Clean),
+            // Whatever else fails at the end, this is what the next start depends on.
+            outcome => {
                 if let Err(error) = closed {
                     tracing::error!(error = format!("{error:#}"), "the process did not close in order");
                 }
-                Ok(Outcome::Failed)
+                outcome
             }
-            outcome => closed.map(|()| outcome),
         },
         _ = stops.first() => {
             eprintln!("windfall: stopped by the second signal; what was in flight is delivered again at the next start");

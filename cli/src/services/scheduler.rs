@@ -17,7 +17,7 @@ use windfall_scheduler_service::TopicOptions;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerAt {
-    /// Where timers lie until their time. Default `embedded`.
+    /// Where timers lie until their time: `embedded`, or `redis` with its options. Default `embedded`.
     pub store: SlotsAt,
     /// The parts that the store is divided into, 16 to 1,024; fixed when it is made. Default 64.
     pub shards: u16,
@@ -237,6 +237,10 @@ mod tests {
         let scheduler = load(block.split("```").next().unwrap()).unwrap().scheduler;
         assert_eq!(scheduler.tenants.len(), 2);
         assert!(matches!(scheduler.tenants["calls"].targets["hook"].to, TargetTo::Http(_)));
+        let block =
+            text.split("```toml\n").find(|block| block.starts_with("[scheduler.store.redis]")).unwrap();
+        let scheduler = load(block.split("```").next().unwrap()).unwrap().scheduler;
+        assert!(matches!(scheduler.store, SlotsAt::Redis(_)));
     }
 
     #[test]
@@ -280,6 +284,8 @@ mod tests {
         for (wrong, named) in [
             ("[scheduler]\nshards = 8\n".to_owned(), "scheduler.shards is 8"),
             ("[scheduler]\nstore = \"mysql\"\n".to_owned(), "line 2"),
+            ("[scheduler.store.redis]\nshards = 64\n".to_owned(), "shards"),
+            ("[scheduler.store.redis]\nneeds_disk_sync = true\n".to_owned(), "needs_disk_sync"),
             ("[scheduler.timers]\nlinger_ms = 101\n".to_owned(), "linger_ms is 101"),
             ("[scheduler.dispatch]\njitter_seed = 1\n".to_owned(), "jitter_seed"),
             ("[scheduler.dispatch]\nlease_ttl_ms = 1\n".to_owned(), "lease_ttl_ms is 1"),
@@ -294,6 +300,27 @@ mod tests {
             let refused = format!("{:#}", load(&wrong).err().unwrap());
             assert!(refused.contains(named), "{wrong}: {refused}");
         }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_store_in_redis_is_an_option_and_its_server_need_not_be_there() {
+        let text =
+            "[scheduler]\nstore = { redis = { urls = [\"127.0.0.1:1\"], connect_timeout_ms = 100 } }\n";
+        let options = load(text).unwrap();
+        let SchedulerAt { store, shards, durability, .. } = &options.scheduler;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let open = |store: SlotsAt| {
+            runtime
+                .block_on(async { store.open(&options.data, *shards, *durability, &Clock::system()).await })
+        };
+        let slots = open(store.clone()).unwrap();
+        assert_eq!((slots.store.shards(), slots.away.is_some()), (64, true));
+        let said = runtime.block_on(slots.store.tenant("shop")).unwrap_err().to_string();
+        assert!(said.contains("Redis at 127.0.0.1:1 cannot be reached"), "{said}");
+        let wrong = load("[scheduler.store.redis]\nprefix = \"a{b\"\n").unwrap().scheduler.store;
+        let refused = format!("{:#}", open(wrong).err().unwrap());
+        assert!(refused.contains("in Redis cannot be opened: prefix"), "{refused}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -23,11 +24,20 @@ const PANICS_MAX: u32 = 8;
 #[derive(Clone)]
 pub struct Tasks(Arc<Inner>);
 
+/// Why a process cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hopeless {
+    /// A part of it failed again and again: another start may go on.
+    Failed(String),
+    /// A server or an option cannot be used: another start fails like this one until that is corrected.
+    Refused(String),
+}
+
 struct Inner {
     health: Health,
     panics: Mutex<BTreeMap<&'static str, u64>>,
     /// Why the process cannot go on.
-    fatal: watch::Sender<Option<String>>,
+    fatal: watch::Sender<Option<Hopeless>>,
     #[cfg(test)]
     injected: Mutex<BTreeMap<&'static str, u32>>,
     /// Panics of each task that is not in `injected` yet.
@@ -82,22 +92,25 @@ impl Tasks {
     }
 
     /// Ends the process, for what another owner of tasks found hopeless.
-    pub fn fatal(&self, why: String) {
-        self.0.health.die(why.clone());
+    pub fn fatal(&self, why: Hopeless) {
+        self.0.health.die(why.to_string());
         self.0.fatal.send_if_modified(|fatal| fatal.is_none() && fatal.replace(why).is_none());
     }
 
     /// Why the process cannot go on, where it cannot.
-    pub fn is_hopeless(&self) -> Option<String> {
+    pub fn is_hopeless(&self) -> Option<Hopeless> {
         self.0.fatal.borrow().clone()
     }
 
     /// Waits until the process cannot go on, and says why.
-    pub async fn hopeless(&self) -> String {
+    pub async fn hopeless(&self) -> Hopeless {
         let mut fatal = self.0.fatal.subscribe();
         // The sender lives as long as we do.
         match fatal.wait_for(Option::is_some).await {
-            Ok(why) => why.clone().unwrap_or_default(),
+            Ok(why) => match why.clone() {
+                Some(why) => why,
+                None => std::future::pending().await,
+            },
             Err(_) => std::future::pending().await,
         }
     }
@@ -106,7 +119,8 @@ impl Tasks {
         *self.0.panics.lock().entry(name).or_default() += 1;
         tracing::error!(task = name, in_a_row, "a task has panicked and is started again");
         if in_a_row >= PANICS_MAX {
-            self.fatal(format!("the task for {name} has panicked {in_a_row} times in a row"));
+            let why = format!("the task for {name} has panicked {in_a_row} times in a row");
+            self.fatal(Hopeless::Failed(why));
         }
     }
 
@@ -143,6 +157,14 @@ impl Tasks {
     #[cfg(test)]
     pub fn inject(&self, name: &'static str, count: u32) {
         self.0.injected.lock().insert(name, count);
+    }
+}
+
+impl fmt::Display for Hopeless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(why) | Self::Refused(why) => f.write_str(why),
+        }
     }
 }
 
@@ -214,7 +236,7 @@ mod tests {
         let health = Health::new();
         let tasks = Tasks::new(health.clone());
         let (starts, _task) = counting(&tasks, u32::MAX);
-        let why = tasks.hopeless().await;
+        let why = tasks.hopeless().await.to_string();
         assert!(why.contains("trial") && why.contains("8 times in a row"), "{why}");
         assert_eq!(starts.load(Relaxed), PANICS_MAX);
         assert_eq!(health.failing()["live"], why);

@@ -21,7 +21,7 @@ mod topic_consumer;
 pub mod topic_life;
 mod work;
 
-pub use background::{Background, Tasks};
+pub use background::{Background, Hopeless, Tasks};
 pub use consuming::Consuming;
 pub use parts::{Brokers, Options, Parts};
 pub use queues::{lag, open as open_queues};

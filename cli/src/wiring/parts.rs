@@ -2,7 +2,7 @@
 
 use super::background::Tasks;
 use super::scheduling::SchedulingOptions;
-use crate::drivers::RulesFollower;
+use crate::drivers::{RulesFollower, Slots};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use windfall_config::LiveRules;
 use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::connector::Connector;
-use windfall_contract::due::SlotStore;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::Health;
 use windfall_ledger::Ledger;
@@ -40,7 +39,7 @@ pub struct Parts {
     /// Where orders and balances are kept; needed where the process grants.
     pub ledger: Option<Ledger>,
     /// Where timers wait; needed where the process keeps timers.
-    pub slots: Option<Arc<dyn SlotStore>>,
+    pub slots: Option<Slots>,
     /// The downstream systems that `Options::rewards` names.
     pub connectors: Vec<Arc<dyn Connector>>,
     /// The process's clock.

@@ -1,10 +1,12 @@
 //! Looks now and then at what lies outside of the process, and reports it to the process's health.
 
-use super::background::{Background, Tasks};
+use super::background::{Background, Hopeless, Tasks};
+use super::scheduling::Scheduling;
 use super::work::Work;
+use crate::drivers::{self, Connect};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use windfall_config::LiveRules;
 use windfall_contract::tokens::{TokenKey, TokenStore};
 use windfall_edge::{Health, Need, Part};
@@ -15,6 +17,12 @@ use windfall_sdk::Sdk;
 
 /// The pause between two looks at a part.
 const EVERY: Duration = Duration::from_secs(1);
+/// The pause between two looks at the scheduler.
+const STORE_EVERY: Duration = Duration::from_millis(200);
+/// The pause between two attempts to connect to its store.
+const CONNECT_AGAIN: Duration = Duration::from_millis(500);
+/// A slot store that is there answers within this time.
+const STORE_AT_ONCE: Duration = Duration::from_secs(1);
 /// A ledger that has not answered for so long is missing: more than a frozen server's time limit.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(12);
 /// The time without an answer after which a token store counts as missing.
@@ -29,7 +37,7 @@ pub fn ledger(tasks: &Tasks, health: &Health, rewards: &RewardHandle) -> Backgro
         async move {
             loop {
                 if rewards.stats().is_closed {
-                    owner.fatal("a thread of the ledger has ended by itself".into());
+                    owner.fatal(Hopeless::Failed("a thread of the ledger has ended by itself".into()));
                 }
                 let asked = rewards.read(|reader| reader.orders_of(&["-"]).map(drop));
                 match tokio::time::timeout(LEDGER_PATIENCE, asked).await {
@@ -67,6 +75,54 @@ pub fn tokens(tasks: &Tasks, health: &Health, work: Work, store: &Arc<dyn TokenS
     })
 }
 
+/// Connects to the slot store where its server was away at the start, and follows whether timers can be kept and fired.
+/// A store that cannot be used at all ends the process: it has stored and fired nothing yet. Later nothing does, for the
+/// process then knows what has fired and is not noted.
+pub fn scheduler(
+    tasks: &Tasks,
+    health: &Health,
+    scheduling: &Scheduling,
+    away: Option<Arc<dyn Connect>>,
+) -> Background {
+    let part = Arc::new(health.part("scheduler", Need::Strong));
+    let (check, timers, owner) = (Arc::new(scheduling.check()), scheduling.timers.clone(), tasks.clone());
+    tasks.spawn("looks at the scheduler", move || {
+        let (part, check, timers, owner) =
+            (Arc::clone(&part), Arc::clone(&check), timers.clone(), owner.clone());
+        let away = away.clone();
+        async move {
+            if let Some(away) = away {
+                connect(&part, &owner, &*away).await;
+            }
+            tracing::info!(durability = ?timers.durability(), "an Ok for a timer survives this");
+            let began = Instant::now();
+            loop {
+                let found = check();
+                // Before its first answer there is nothing to say.
+                if found.is_ok() || began.elapsed() > STORE_AT_ONCE {
+                    part.looked(found);
+                }
+                tokio::time::sleep(STORE_EVERY).await;
+            }
+        }
+    })
+}
+
+/// Tries until it succeeds, or can never.
+async fn connect(part: &Part, owner: &Tasks, away: &dyn Connect) {
+    loop {
+        match away.connect().await {
+            Ok(()) => return,
+            Err(error) if drivers::may_pass(&error) => part.is_missing(format!("{error:#}")),
+            Err(error) => {
+                owner.fatal(Hopeless::Refused(format!("{error:#}")));
+                return std::future::pending().await;
+            }
+        }
+        tokio::time::sleep(CONNECT_AGAIN).await;
+    }
+}
+
 /// Follows the source of the live rules: without it the process goes on with the rules that it has.
 pub fn rules(tasks: &Tasks, health: &Health, rules: &LiveRules) -> Background {
     let part = Arc::new(health.part("rules", Need::Weak));
@@ -95,7 +151,8 @@ pub fn outboxes(tasks: &Tasks, health: &Health, fanout: &Arc<Fanout>) -> Backgro
             let mut parts: BTreeMap<String, Part> = BTreeMap::new();
             loop {
                 if fanout.stats().is_failing {
-                    owner.fatal("the thread that sends records again panics again and again".into());
+                    let why = "the thread that sends records again panics again and again";
+                    owner.fatal(Hopeless::Failed(why.into()));
                 }
                 let topics = fanout.topics();
                 let name = |topic: &TopicStatus| format!("outbox of {} on {}", topic.topic, topic.broker);
@@ -133,7 +190,63 @@ pub fn sdk(tasks: &Tasks, sdk: &Sdk) -> Background {
             while sdk.stats().failing_threads == 0 {
                 tokio::time::sleep(EVERY).await;
             }
-            owner.fatal("a thread of the SDK panics again and again".into());
+            owner.fatal(Hopeless::Failed("a thread of the SDK panics again and again".into()));
         }
     })
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+    use async_trait::async_trait;
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    use windfall_slots::redis::OpenRedisError;
+
+    /// A server that is away for so many tries, and then is there or of the wrong kind.
+    struct Server {
+        tries_away: AtomicU32,
+        suits: bool,
+    }
+
+    #[async_trait]
+    impl Connect for Server {
+        async fn connect(&self) -> anyhow::Result<()> {
+            let place = || "here:6379".to_owned();
+            let left = self.tries_away.load(SeqCst);
+            if left > 0 {
+                self.tries_away.store(left - 1, SeqCst);
+                return Err(OpenRedisError::Unreachable { place: place(), what: "refused".into() }.into());
+            }
+            match self.suits {
+                true => Ok(()),
+                false => {
+                    Err(OpenRedisError::Unsuited { place: place(), what: "keeps no file".into() }.into())
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_is_away_is_waited_for_and_one_that_never_suits_ends_the_process() {
+        let health = Health::new();
+        let (tasks, part) = (Tasks::new(health.clone()), health.part("scheduler", Need::Strong));
+        let server = Server { tries_away: 8.into(), suits: true };
+        let began = tokio::time::Instant::now();
+        tokio::select! {
+            biased;
+            () = connect(&part, &tasks, &server) => panic!("it was away"),
+            () = tokio::time::sleep(Duration::from_secs(2)) => {}
+        }
+        assert!(health.failing()["scheduler"].contains("here:6379 cannot be reached: refused"));
+        connect(&part, &tasks, &server).await;
+        assert!(began.elapsed() < Duration::from_secs(5) && tasks.is_hopeless().is_none());
+
+        let server = Server { tries_away: 1.into(), suits: false };
+        tokio::select! {
+            () = connect(&part, &tasks, &server) => panic!("it never suits"),
+            why = tasks.hopeless() => {
+                assert!(matches!(&why, Hopeless::Refused(why) if why.contains("keeps no file")), "{why}");
+            }
+        }
+    }
 }

@@ -147,8 +147,8 @@ impl Wiring {
             let scheduling =
                 options.scheduling.context("a process that keeps timers must know whose they are")?;
             let sdk = own.sdks.values().next();
-            let scheduling = Scheduling::start(slots, scheduling, &own.brokers, sdk, &clock)?;
-            own.health.check("scheduler", scheduling.check());
+            let scheduling = Scheduling::start(slots.store, scheduling, &own.brokers, sdk, &clock)?;
+            own.background.push(readiness::scheduler(&own.tasks, &own.health, &scheduling, slots.away));
             own.scheduling = Some(scheduling);
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, work.consumes) {
@@ -362,7 +362,7 @@ mod tests {
             tokens_are_shared: false,
             keys: Some(KeyRing::load(&place::keys(data)).unwrap()),
             ledger: Some(LedgerAt::File.open(data, Unbudgeted::Allow).unwrap()),
-            slots: Some(SlotsAt::Embedded.open(data, 16, DurabilityAt::Process, &clock).unwrap()),
+            slots: Some(SlotsAt::Embedded.open(data, 16, DurabilityAt::Process, &clock).await.unwrap()),
             connectors: Vec::new(),
             clock,
             tasks: Tasks::new(health.clone()),

@@ -82,7 +82,6 @@ impl Scheduling {
             open.insert(name, target);
         }
         let timers = Timers::start(timers, Arc::clone(&tenants), Arc::clone(&store), clock.clone());
-        tracing::info!(durability = ?timers.durability(), instance, "an Ok for a timer survives this");
         let dispatcher = Dispatcher::start(dispatch, tenants, store, open, instance, clock.clone());
         Ok(Self { timers, fired: dispatcher.stats(), dispatcher, topics })
     }

@@ -1,7 +1,7 @@
 //! The consumer of one topic, as its process follows it: what it does is reported, and one that has failed for good
 //! ends the process.
 
-use super::background::{Background, Tasks};
+use super::background::{Background, Hopeless, Tasks};
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +122,7 @@ fn follow(parts: &TopicParts, key: &TopicKey, supervisor: &Supervisor) -> Backgr
             loop {
                 let state = states.borrow_and_update().clone();
                 if !state.is_alive() {
-                    tasks.fatal(format!("the {name} has {state}"));
+                    tasks.fatal(Hopeless::Failed(format!("the {name} has {state}")));
                 }
                 match state.is_ready() {
                     true => part.is_there(),

@@ -110,10 +110,13 @@ impl Fleet {
         shared.reach(FailPoint::Beat).await;
         let beat = shared.store.beat(&shared.instance, shared.options.lease_ttl_ms);
         // Without an answer the last one stands: leases decide, and not who seems to live.
-        if let Ok(living) = shared.asked(beat).await {
-            self.health.beaten(&shared.clock);
-            shared.stats.instances.set(u64::try_from(living.len()).unwrap_or(u64::MAX));
-            self.living = living;
+        match shared.asked(beat).await {
+            Ok(living) => {
+                self.health.beaten(&shared.clock);
+                shared.stats.instances.set(u64::try_from(living.len()).unwrap_or(u64::MAX));
+                self.living = living;
+            }
+            Err(error) => self.health.silent(&error),
         }
         shared.stats.memory_bytes.set(u64::try_from(shared.memory.used_bytes()).unwrap_or(u64::MAX));
     }

@@ -19,6 +19,7 @@ mod turns;
 use crate::options::DispatchOptions;
 use crate::stats::DispatchStats;
 use crate::tenants::Tenants;
+use parking_lot::Mutex;
 use shared::Targets;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use windfall_contract::Clock;
-use windfall_contract::due::{SlotStore, Target};
+use windfall_contract::due::{SlotStore, StoreError, Target};
 
 /// A dispatcher whose store has not answered for so long is not ready.
 const SILENCE_MAX_MS: u64 = 5_000;
@@ -66,27 +67,33 @@ struct Parts {
     health: Arc<Health>,
 }
 
-/// When the store answered last (monotonic ms from the start, plus 1; 0: never).
+/// When the store answered last (monotonic ms from the start, plus 1; 0: never), and why it has not since.
 #[derive(Debug, Default)]
 struct Health {
     beaten_ms: AtomicU64,
+    why_not: Mutex<Option<String>>,
 }
 
 impl Health {
+    fn silent(&self, error: &StoreError) {
+        *self.why_not.lock() = Some(error.to_string());
+    }
+
     fn beaten(&self, clock: &Clock) {
+        *self.why_not.lock() = None;
         self.beaten_ms.store((clock.monotonic_ns() / 1_000_000).saturating_add(1), Ordering::Relaxed);
     }
 
     fn check(&self, clock: &Clock) -> Result<(), String> {
         let beaten_ms = self.beaten_ms.load(Ordering::Relaxed);
         let silent_ms = (clock.monotonic_ns() / 1_000_000).saturating_add(1).saturating_sub(beaten_ms);
-        match beaten_ms {
-            0 => Err("the slot store has not answered yet".into()),
-            _ if silent_ms > SILENCE_MAX_MS => {
-                Err(format!("the slot store has not answered for {} s", silent_ms / 1_000))
-            }
-            _ => Ok(()),
-        }
+        let since = match beaten_ms {
+            0 => "yet".to_owned(),
+            _ if silent_ms > SILENCE_MAX_MS => format!("for {} s", silent_ms / 1_000),
+            _ => return Ok(()),
+        };
+        let why = self.why_not.lock().as_ref().map_or(String::new(), |why| format!(": {why}"));
+        Err(format!("the slot store has not answered {since}{why}"))
     }
 }
 

@@ -23,6 +23,11 @@
 //! an append-only file and one that evicts keys are refused, unless an option by name allows them. Redis replicates after
 //! it has answered: a fail-over to a replica may lose the last moments, also in a cluster.
 //!
+//! **A server that is away at the start.** [`RedisSlots::open_later`] needs no server; until [`RedisSlots::connect`] has
+//! succeeded once, nothing is sent there, and each call is [`StoreError::Unavailable`] with the reason. What is checked
+//! once, by the first connection: the number of shards and `appendfsync`. What is checked by each connection: version,
+//! append-only file, eviction; a server that comes back as one that does not suit is not used until it suits again.
+//!
 //! **Doubt.** A call whose connection was lost after it was sent is not sent again where that could do it twice; its
 //! caller gets [`StoreError::Unavailable`]. A script looks at every key before it changes one, so that a cluster's slot
 //! that is on its way to another node refuses the call as a whole; it is then asked again until its deadline.
@@ -34,6 +39,7 @@
 
 mod adding;
 mod answers;
+mod connected;
 mod options;
 mod scripts;
 
@@ -45,33 +51,32 @@ use adding::Adding;
 use answers::{array, bytes, id, number, record, text, unexpected};
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
-use options::{MOVING_PAUSE, OVERTAKEN_MAX};
-use redis::{Cmd, Value};
+use connected::{Connected, Way};
+use options::OVERTAKEN_MAX;
+use parking_lot::Mutex;
+use redis::{Cmd, ConnectionInfo, Value};
 use scripts::{Argument, Known, Scripts};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use std::sync::{Arc, OnceLock};
+use tokio::time::Instant;
 use windfall_contract::due::{
     Added, Advanced, Change, Changed, DeadTask, Durability, FinishBatch, Found, HeldBy, Lease, LeaseError,
     NewRecord, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId, Waiting,
     WaitingPage,
 };
-use windfall_redis_link::{Nodes, Request, check, slot_of};
+use windfall_redis_link::slot_of;
 
 /// The entries that the first part of a read takes, and how many times as many the next one may.
 const READ_FIRST: u32 = 16;
 
 /// The slot store on Redis. Dropped, it closes its connections and ends their tasks.
 pub struct RedisSlots {
-    nodes: Nodes,
-    prefix: String,
-    shards: u16,
-    is_cluster: bool,
-    durability: Durability,
-    call_timeout: Duration,
+    options: RedisSlotsOptions,
+    servers: Vec<ConnectionInfo>,
     scripts: Scripts,
+    connected: OnceLock<Connected>,
+    /// Why it is not connected, as far as it has been tried.
+    why_not: Mutex<Option<String>>,
 }
 
 /// The names of a shard's keys.
@@ -87,106 +92,82 @@ impl Keys {
     }
 }
 
-/// How a call may be sent.
-#[derive(Clone, Copy)]
-enum Way {
-    /// It changes nothing. Asked of a master alone.
-    Reads,
-    /// It may be carried out twice.
-    Repeats,
-    /// It must not be carried out twice.
-    Once,
-}
-
 impl RedisSlots {
     /// Connects, looks whether tasks can be kept there, and stays connected from then on.
     ///
     /// # Errors
     /// [`OpenRedisError`] names the place and the remedy.
     pub async fn open(options: RedisSlotsOptions) -> Result<Arc<Self>, OpenRedisError> {
+        let store = Self::open_later(options)?;
+        store.connect().await?;
+        Ok(store)
+    }
+
+    /// Connects to nothing yet, for a process that shall start though Redis is away. Until [`connect`](Self::connect)
+    /// has succeeded, every call is [`StoreError::Unavailable`] and says why.
+    ///
+    /// # Errors
+    /// [`OpenRedisError::Invalid`] alone.
+    pub fn open_later(options: RedisSlotsOptions) -> Result<Arc<Self>, OpenRedisError> {
         let servers = options.check()?;
-        let link = options.link();
-        let place = servers.first().map(|server| server.addr().to_string()).unwrap_or_default();
-        for (at, server) in servers.iter().enumerate() {
-            match check(server, &link).await {
-                Ok(_) => break,
-                // Of a cluster's nodes some may be away.
-                Err(error) if error.may_pass() && at + 1 < servers.len() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let nodes = Nodes::start(&Handle::current(), &link, servers);
-        nodes.learn().await?;
-        // A master that is away is looked at when its connection is made.
-        for master in nodes.masters() {
-            match check(&master, &link).await {
-                Err(error) if !error.may_pass() => return Err(error),
-                Ok(_) | Err(_) => {}
-            }
-        }
-        let mut store = Self {
-            nodes,
-            shards: options.shards,
-            is_cluster: options.is_cluster,
-            durability: Durability::EverySecond,
-            call_timeout: options.call_timeout(),
+        Ok(Arc::new(Self {
+            options,
+            servers,
             scripts: Scripts::new(),
-            prefix: options.prefix,
-        };
-        let not_now = |error: StoreError| OpenRedisError::NotNow { place, what: error.to_string() };
-        let found = store.fix_shards().await.map_err(not_now)?;
-        if found != options.shards {
-            return Err(OpenRedisError::Invalid(format!(
-                "shards: {}, but the store with the prefix {} was made with {found}, which cannot be changed",
-                options.shards, store.prefix
-            )));
+            connected: OnceLock::new(),
+            why_not: Mutex::default(),
+        }))
+    }
+
+    /// Connects, looks whether tasks can be kept there, and stays connected from then on; does nothing where it is
+    /// connected. Must be called on the runtime on which the connections shall live.
+    ///
+    /// # Errors
+    /// [`OpenRedisError`]. Where it [may pass](OpenRedisError::may_pass), call it again in a moment.
+    pub async fn connect(&self) -> Result<(), OpenRedisError> {
+        if self.connected.get().is_some() {
+            return Ok(());
         }
-        store.durability = store.appendfsync().await;
-        Ok(Arc::new(store))
+        match Connected::make(&self.options, &self.servers).await {
+            Ok(connected) => {
+                // Of two calls at a time one is as good as the other.
+                self.connected.set(connected).ok();
+                Ok(())
+            }
+            Err(error) => {
+                *self.why_not.lock() = Some(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    fn connected(&self) -> Result<&Connected, StoreError> {
+        self.connected.get().ok_or_else(|| {
+            let why = self.why_not.lock().clone();
+            StoreError::Unavailable(why.unwrap_or_else(|| "Redis was not reached yet".into()))
+        })
     }
 
     fn keys(&self, shard: Shard) -> Keys {
-        Keys(format!("{{{}:{:04x}}}:", self.prefix, shard.0))
+        Keys(self.options.of_shard(shard))
     }
 
     fn registry(&self, name: &str) -> Vec<u8> {
-        format!("{{{}:names}}:{name}", self.prefix).into_bytes()
-    }
-
-    /// The number of shards that the store was made with, which is now where it is new.
-    async fn fix_shards(&self) -> Result<u16, StoreError> {
-        let key = self.registry("s");
-        let mut set = redis::cmd("SET");
-        set.arg(&key).arg(self.shards).arg("NX");
-        self.command(&key, set, Way::Repeats).await?;
-        let mut get = redis::cmd("GET");
-        get.arg(&key);
-        number(&self.command(&key, get, Way::Reads).await?)
-    }
-
-    /// Where the server does not say, the default of Redis is assumed.
-    async fn appendfsync(&self) -> Durability {
-        let mut config = redis::cmd("CONFIG");
-        config.arg("GET").arg("appendfsync");
-        let answer = self.command(&self.registry("s"), config, Way::Reads).await;
-        let value = match &answer {
-            Ok(Value::Array(pair)) => pair.get(1).and_then(|value| text(value).ok()),
-            Ok(Value::Map(pairs)) => pairs.first().and_then(|(_, value)| text(value).ok()),
-            _ => None,
-        };
-        match value {
-            Some("always") => Durability::Machine,
-            Some("no") => Durability::Process,
-            Some(_) => Durability::EverySecond,
-            None => {
-                tracing::warn!(?answer, "Redis does not say its appendfsync; everysec is assumed");
-                Durability::EverySecond
-            }
-        }
+        self.options.registry(name)
     }
 
     async fn command(&self, key: &[u8], command: Cmd, way: Way) -> Result<Value, StoreError> {
-        self.send(slot_of(key), || command.clone(), way, Instant::now() + self.call_timeout).await
+        self.send(slot_of(key), || command.clone(), way, self.deadline()).await
+    }
+
+    async fn send(
+        &self,
+        slot: u16,
+        command: impl Fn() -> Cmd,
+        way: Way,
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
+        self.connected()?.send(slot, command, way, deadline).await
     }
 
     /// Calls a script on the keys, which are of one shard.
@@ -208,37 +189,8 @@ impl RedisSlots {
         }
     }
 
-    /// Sends a command, again while its keys are on their way to another node. An answer may be a refusal.
-    async fn send(
-        &self,
-        slot: u16,
-        command: impl Fn() -> Cmd,
-        way: Way,
-        deadline: Instant,
-    ) -> Result<Value, StoreError> {
-        loop {
-            let (guarded, may_be_repeated) = match way {
-                Way::Reads => (true, true),
-                Way::Repeats => (false, true),
-                Way::Once => (false, false),
-            };
-            let request = Request { may_be_refused: true, may_be_repeated, ..Request::new(slot, command()) };
-            let answers = self.nodes.run(vec![request], guarded, deadline).await;
-            let answer = answers.map_err(|error| StoreError::Unavailable(error.0))?.into_iter().next();
-            match answer {
-                Some(Value::ServerError(error))
-                    if is_moving(&error) && Instant::now() + MOVING_PAUSE < deadline =>
-                {
-                    sleep(MOVING_PAUSE).await;
-                }
-                Some(answer) => return Ok(answer),
-                None => return Err(StoreError::Unavailable("an answer is missing".into())),
-            }
-        }
-    }
-
     fn deadline(&self) -> Instant {
-        Instant::now() + self.call_timeout
+        Instant::now() + self.options.call_timeout()
     }
 
     /// Calls a script under a lease.
@@ -331,11 +283,6 @@ fn refused(answer: Value) -> Result<Value, StoreError> {
     }
 }
 
-/// The keys are on their way to another node: some are here, some there, and nothing was changed.
-fn is_moving(error: &redis::ServerError) -> bool {
-    error.code() == "TRYAGAIN" || error.details().is_some_and(|what| what.contains("non local key"))
-}
-
 /// A field of the `k` hash.
 fn key_field(tenant: u16, key: &[u8]) -> Vec<u8> {
     [&tenant.to_be_bytes(), key].concat()
@@ -370,11 +317,12 @@ fn state_at(id: TaskId, offset_ms: u16, watermark_ms: u64) -> Waiting {
 #[async_trait]
 impl SlotStore for RedisSlots {
     fn shards(&self) -> u16 {
-        self.shards
+        self.options.shards
     }
 
     fn durability(&self) -> Durability {
-        self.durability
+        // Nothing is stored before a server is known, so the least is no lie.
+        self.connected.get().map_or(Durability::Process, |connected| connected.durability)
     }
 
     async fn tenant(&self, name: &str) -> Result<u16, StoreError> {
@@ -404,7 +352,7 @@ impl SlotStore for RedisSlots {
     }
 
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {
-        checks::add(shard, self.shards, batch)?;
+        checks::add(shard, self.options.shards, batch)?;
         if batch.is_empty() {
             return Ok(Vec::new());
         }
@@ -424,11 +372,11 @@ impl SlotStore for RedisSlots {
     }
 
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {
-        checks::change(shard, self.shards, batch)?;
+        checks::change(shard, self.options.shards, batch)?;
         let keys = self.keys(shard);
         let keys = ["m", "n", "i", "k"].map(|name| keys.of(name));
         let mut arguments: Vec<Argument> = Vec::with_capacity(2 + 8 * batch.len());
-        arguments.push(u16::from(self.is_cluster).into());
+        arguments.push(u16::from(self.options.is_cluster).into());
         arguments.push(shard.0.to_be_bytes().to_vec().into());
         for Change { tenant, at, to } in batch {
             arguments.push(tenant.to_be_bytes().to_vec().into());
@@ -459,7 +407,7 @@ impl SlotStore for RedisSlots {
     }
 
     async fn get(&self, shard: Shard, tenant: u16, at: &[TaskAt]) -> Result<Vec<Option<Found>>, StoreError> {
-        checks::shard(shard, self.shards)?;
+        checks::shard(shard, self.options.shards)?;
         let keys = [self.keys(shard).of("m")];
         let mut arguments: Vec<Argument> = vec![tenant.to_be_bytes().to_vec().into()];
         for at in at {
@@ -497,7 +445,7 @@ impl SlotStore for RedisSlots {
         };
         let mut page = WaitingPage::default();
         let mut looks = checks::LISTED_MAX as u64;
-        for shard in (first..self.shards).map(Shard) {
+        for shard in (first..self.options.shards).map(Shard) {
             let arguments: [Argument; 5] = [
                 tenant.to_be_bytes().to_vec().into(),
                 slot.into(),
@@ -531,7 +479,7 @@ impl SlotStore for RedisSlots {
     }
 
     async fn counts(&self, shard: Shard) -> Result<BTreeMap<u16, u64>, StoreError> {
-        checks::shard(shard, self.shards)?;
+        checks::shard(shard, self.options.shards)?;
         let key = self.keys(shard).of("n");
         let mut command = redis::cmd("HGETALL");
         command.arg(&key);
@@ -557,7 +505,7 @@ impl SlotStore for RedisSlots {
         instance: &str,
         ttl_ms: u64,
     ) -> Result<Result<Lease, HeldBy>, StoreError> {
-        checks::shard(shard, self.shards)?;
+        checks::shard(shard, self.options.shards)?;
         checks::name(instance)?;
         let (keys, arguments) = ([self.keys(shard).of("m")], [instance.to_owned().into(), ttl_ms.into()]);
         match self.call(&self.scripts.acquire, &keys, &arguments, Way::Repeats, self.deadline()).await? {
@@ -661,7 +609,7 @@ impl SlotStore for RedisSlots {
     ) -> Result<Vec<DeadTask>, StoreError> {
         let deadline = self.deadline();
         let mut letters = Vec::new();
-        for shard in (after.map_or(0, |after| after.shard.0)..self.shards).map(Shard) {
+        for shard in (after.map_or(0, |after| after.shard.0)..self.options.shards).map(Shard) {
             let mut from = vec![b'['];
             match after.filter(|after| after.shard == shard) {
                 // The body's first byte is 0: behind the id, whatever its body.
@@ -705,7 +653,7 @@ impl SlotStore for RedisSlots {
         ids: &[TaskId],
         again: bool,
     ) -> Result<Vec<bool>, StoreError> {
-        checks::shard(shard, self.shards)?;
+        checks::shard(shard, self.options.shards)?;
         let names = self.keys(shard);
         let keys = ["m", "n", "i", "k", "d"].map(|name| names.of(name));
         let mut arguments: Vec<Argument> = vec![tenant.into(), u16::from(again).into()];

@@ -4,6 +4,7 @@ use crate::checks;
 use redis::ConnectionInfo;
 use serde::Deserialize;
 use std::time::Duration;
+use windfall_contract::due::Shard;
 use windfall_redis_link::{LinkOptions, OpenRedisError, Report, addresses};
 
 /// The pause between two tries while a slot of the cluster moves to another node.
@@ -30,7 +31,8 @@ pub struct RedisSlotsOptions {
     /// without blanks and braces; default `wf`.
     pub prefix: String,
     /// The number of shards, 16 to 1,024, default 64. It is fixed when the store is made: opening it with another
-    /// number is an error.
+    /// number is an error. An options file does not set it here.
+    #[serde(skip, default = "default_shards")]
     pub shards: u16,
     /// The number of connections to each node. All commands of one shard take the same connection. 1 to 64; default 2.
     pub connections: usize,
@@ -42,6 +44,14 @@ pub struct RedisSlotsOptions {
     pub allow_without_appendonly: bool,
     /// Whether to open a server that evicts keys when its memory is full, which loses tasks without a trace. Default `false`.
     pub allow_eviction: bool,
+    /// Whether to refuse servers that do not sync each change to the disk before they answer (`appendfsync always`).
+    /// An options file does not set it here. Default `false`.
+    #[serde(skip)]
+    pub needs_disk_sync: bool,
+}
+
+const fn default_shards() -> u16 {
+    64
 }
 
 impl Default for RedisSlotsOptions {
@@ -52,12 +62,13 @@ impl Default for RedisSlotsOptions {
             password: None,
             is_cluster: false,
             prefix: "wf".into(),
-            shards: 64,
+            shards: default_shards(),
             connections: 2,
             connect_timeout_ms: 1_000,
             call_timeout_ms: 2_000,
             allow_without_appendonly: false,
             allow_eviction: false,
+            needs_disk_sync: false,
         }
     }
 }
@@ -84,6 +95,16 @@ impl RedisSlotsOptions {
     /// Options for a cluster that has these nodes and perhaps more, with the other defaults.
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { urls: urls.into_iter().map(Into::into).collect(), is_cluster: true, ..Self::default() }
+    }
+
+    /// The beginning of the names of a shard's keys.
+    pub(super) fn of_shard(&self, shard: Shard) -> String {
+        format!("{{{}:{:04x}}}:", self.prefix, shard.0)
+    }
+
+    /// A key that does not belong to a shard.
+    pub(super) fn registry(&self, name: &str) -> Vec<u8> {
+        format!("{{{}:names}}:{name}", self.prefix).into_bytes()
     }
 
     pub(super) fn call_timeout(&self) -> Duration {
