@@ -130,6 +130,24 @@ impl Fleet {
         self.addresses.get(name).copied().unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 9)))
     }
 
+    /// Writes the metrics of each process that answers to `logs/NAME.SUFFIX.prom`, for whoever wants to know what it
+    /// waits for.
+    pub fn write_metrics(&self, suffix: &str) {
+        let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(2))).build();
+        let agent = ureq::Agent::from(config);
+        let key = self.ground.keys.get("operator").map_or("", String::as_str);
+        for (name, role) in MEMBERS.iter().filter(|(_, role)| *role != Role::Sdk) {
+            let url = format!("http://{}/metrics", self.address(name));
+            let asked = agent.get(url).header("authorization", format!("Bearer {key}")).call();
+            let text = asked.and_then(|mut answer| answer.body_mut().read_to_string());
+            let text = text.unwrap_or_else(|error| format!("# {role:?} does not say: {error}\n"));
+            let path = self.ground.dir.join("logs").join(format!("{name}.{suffix}.prom"));
+            if let Err(error) = std::fs::write(&path, text) {
+                eprintln!("soak: {} cannot be written: {error}", path.display());
+            }
+        }
+    }
+
     /// What was wrong with processes: ends of their own accord, and stops that were not in order.
     pub fn remarks(&self) -> Vec<String> {
         held(&self.remarks).clone()

@@ -47,6 +47,9 @@ const STILL: Duration = Duration::from_secs(45);
 /// Callers ask again for so long after the last fault.
 const SETTLE: Duration = Duration::from_secs(60);
 const EACH: Duration = Duration::from_secs(1);
+/// A drain that stands still for so long has its metrics written down, so many times at most.
+const STANDS: Duration = Duration::from_secs(4);
+const PICTURES_MAX: usize = 8;
 
 /// Runs it in this directory with this `windfall`. `None` if it was told to stop.
 pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>) -> Result<Option<Report>> {
@@ -96,7 +99,7 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         fleet.close();
         return Ok(None);
     }
-    let drained = drain(&ground, &mut watch, load, &done, options.slack, stop)?;
+    let drained = drain(&ground, &fleet, &mut watch, load, &done, options.slack, stop)?;
     fleet.close();
     if supervisor.join().is_err() {
         bail!("the supervisor has panicked");
@@ -192,6 +195,7 @@ struct Drained {
 /// Ends the load and waits until every reward that was asked for is decided.
 fn drain(
     ground: &Ground,
+    fleet: &Fleet,
     watch: &mut Watch,
     load: Load,
     done: &[Done],
@@ -204,6 +208,7 @@ fn drain(
     let allowed = longest + slack;
     load.close(SETTLE)?;
     let (mut least, mut moved) = (usize::MAX, Instant::now());
+    let mut pictures = 0;
     loop {
         // A caller that gave up leaves a reward that is not taken, and may never be.
         let left = undecided(ground, watch)?;
@@ -212,6 +217,10 @@ fn drain(
         }
         if left.len() < least {
             (least, moved) = (left.len(), Instant::now());
+        }
+        if pictures < PICTURES_MAX && moved.elapsed() > STANDS {
+            pictures += 1;
+            fleet.write_metrics(&format!("stands-{pictures}"));
         }
         if took() > allowed && moved.elapsed() > STILL || stop.load(SeqCst) {
             return Ok(Drained { backlog, took: None, allowed });
