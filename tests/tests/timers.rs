@@ -217,7 +217,7 @@ fn timers_fire_once_their_time_has_come_whatever_is_killed_and_cancelled_ones_ne
     let due_ms = now_ms() + 600_000;
     let timer = json!({"timer": {"target": "hook", "due_ms": due_ms, "key": "http-0"}});
     let added = ok(post(&service, "/v1/timers/add", &timer));
-    assert_eq!(added["existed"], Value::Null, "{added}");
+    assert_eq!(added["existed"], false, "{added}");
     let twice = ok(post(&service, "/v1/timers/add", &timer));
     assert_eq!((&twice["id"], &twice["existed"]), (&added["id"], &json!(true)));
     let ended = service.stop();
