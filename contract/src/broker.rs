@@ -71,6 +71,20 @@ pub trait Producer: Send + Sync {
     /// [`SendRefused`]: no delivery follows.
     fn send(&self, tag: Tag, record: OutRecord<'_>) -> Result<(), SendRefused>;
 
+    /// The same with headers, names and values, beside the record. A broker that has no headers stores the record
+    /// without them.
+    ///
+    /// # Errors
+    /// [`SendRefused`]: no delivery follows.
+    fn send_with_headers(
+        &self,
+        tag: Tag,
+        record: OutRecord<'_>,
+        _headers: &[(&str, &[u8])],
+    ) -> Result<(), SendRefused> {
+        self.send(tag, record)
+    }
+
     /// Takes no more records and waits until all taken ones have been reported, at most `timeout`. Those still
     /// open then are reported as `Unknown`. Returns how many were. A second call returns 0 at once. Blocks.
     fn close(&self, timeout: Duration) -> usize;
@@ -360,6 +374,15 @@ pub trait Broker: Send + Sync {
     /// # Errors
     /// [`OpenError`]; the topic must exist, else it is [`OpenError::Absent`].
     fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError>;
+
+    /// What may lose records of a topic that were reported stored: a sentence for each such setting, as far as the driver
+    /// can tell. The topic must exist. It may block, as `producer` may.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    fn hazards(&self, _topic: &str) -> Result<Vec<String>, OpenError> {
+        Ok(Vec::new())
+    }
 
     /// A consumer of a topic, a new member of `group`. Its first assignment comes by `poll`.
     ///

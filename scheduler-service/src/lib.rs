@@ -45,4 +45,4 @@ mod rpc;
 mod targets;
 
 pub use rpc::{BATCH_MAX, PAGE_DEFAULT, PAGE_MAX, TimersService};
-pub use targets::{BonusTarget, TopicOptions, TopicTarget};
+pub use targets::{BonusTarget, TopicChecks, TopicOptions, TopicTarget, refusal};

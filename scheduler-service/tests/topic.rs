@@ -1,17 +1,22 @@
 //! Timers to a topic, on a broker that refuses, hangs and loses answers.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use async_trait::async_trait;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use prost::Message;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use windfall_contract::Clock;
-use windfall_contract::broker::{Broker, Fetch};
+use windfall_contract::broker::{
+    Broker, Consumer, DeliverySink, Fetch, Lag, OpenError, OutRecord, Producer, SendRefused, Tag,
+};
 use windfall_contract::due::{Fired, Firing, Target, TaskKey};
 use windfall_proto::v1::FiredTimer;
 use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
 use windfall_queue_faulty::{Faults, Faulty};
-use windfall_scheduler_service::{TopicOptions, TopicTarget};
+use windfall_scheduler_service::{TopicChecks, TopicOptions, TopicTarget};
 
 const TOPIC: &str = "reminders";
 
@@ -25,7 +30,8 @@ fn desk(timeout_ms: u64) -> Desk {
     let dir = tempfile::tempdir().unwrap();
     let inner = EmbeddedBroker::open(dir.path(), &EmbeddedOptions::default()).unwrap();
     let broker = Faulty::new(inner, 7);
-    let options = TopicOptions { topic: TOPIC.into(), partitions: 2, timeout_ms };
+    let (checks, headers) = (TopicChecks::Warn, false);
+    let options = TopicOptions { topic: TOPIC.into(), partitions: 2, timeout_ms, checks, headers };
     let target = TopicTarget::new(Arc::clone(&broker) as Arc<dyn Broker>, options, Clock::system());
     Desk { broker, target, _dir: dir }
 }
@@ -81,6 +87,101 @@ async fn a_timer_is_done_when_its_record_is_stored_with_id_time_attempt_and_payl
     };
     assert_eq!(written[0].1, expected);
     desk.target.close(Duration::from_secs(5)).await;
+}
+
+/// A broker whose topics may lose what they have stored until they are mended, and which keeps the headers that it gets.
+struct Weak {
+    inner: Arc<EmbeddedBroker>,
+    is_mended: AtomicBool,
+    headers: Arc<Mutex<Vec<(String, String)>>>,
+}
+
+struct Heading(Arc<dyn Producer>, Arc<Mutex<Vec<(String, String)>>>);
+
+#[async_trait]
+impl Broker for Weak {
+    fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<(), OpenError> {
+        self.inner.ensure_topic(topic, partitions)
+    }
+
+    fn producer(&self, topic: &str, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
+        Ok(Arc::new(Heading(self.inner.producer(topic, sink)?, Arc::clone(&self.headers))))
+    }
+
+    fn hazards(&self, _: &str) -> Result<Vec<String>, OpenError> {
+        Ok(match self.is_mended.load(SeqCst) {
+            true => vec![],
+            false => vec!["a partition has 1 replicas, and 3 are wanted".into()],
+        })
+    }
+
+    async fn consumer(&self, topic: &str, group: &str) -> Result<Box<dyn Consumer>, OpenError> {
+        self.inner.consumer(topic, group).await
+    }
+
+    async fn lag(&self, topic: &str, group: &str) -> Result<Lag, OpenError> {
+        self.inner.lag(topic, group).await
+    }
+}
+
+impl Producer for Heading {
+    fn send(&self, tag: Tag, record: OutRecord<'_>) -> Result<(), SendRefused> {
+        self.0.send(tag, record)
+    }
+
+    fn send_with_headers(
+        &self,
+        tag: Tag,
+        record: OutRecord<'_>,
+        headers: &[(&str, &[u8])],
+    ) -> Result<(), SendRefused> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        self.1.lock().extend(headers.iter().map(|(name, value)| ((*name).to_owned(), text(value))));
+        self.0.send(tag, record)
+    }
+
+    fn close(&self, timeout: Duration) -> usize {
+        self.0.close(timeout)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_may_lose_records_is_refused_warned_of_or_not_looked_at_as_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = EmbeddedBroker::open(dir.path(), &EmbeddedOptions::default()).unwrap();
+    let broker = Arc::new(Weak { inner, is_mended: AtomicBool::new(false), headers: Arc::default() });
+    let target = |checks| {
+        let options =
+            TopicOptions { topic: TOPIC.into(), partitions: 2, timeout_ms: 10_000, checks, headers: true };
+        TopicTarget::new(Arc::clone(&broker) as Arc<dyn Broker>, options, Clock::system())
+    };
+    let (off, warn, refuse) =
+        (target(TopicChecks::Off), target(TopicChecks::Warn), target(TopicChecks::Refuse));
+    assert_eq!(off.hazards().await.unwrap().len(), 0);
+    assert_eq!(warn.hazards().await.unwrap().len(), 1);
+    assert_eq!(off.fire(vec![firing(0)]).await, [Fired::Done]);
+    assert_eq!(warn.fire(vec![firing(0)]).await, [Fired::Done]);
+    let refused = refuse.fire(vec![firing(0), firing(1)]).await;
+    let [Fired::Away(why), Fired::Away(_)] = &refused[..] else { panic!("{refused:?}") };
+    assert!(why.contains("1 replicas") && why.contains("checks"), "{why}");
+    // It is looked at again, and taken when it is mended; no attempt was spent.
+    broker.is_mended.store(true, SeqCst);
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while refuse.fire(vec![firing(1)]).await != [Fired::Done] {
+        assert!(std::time::Instant::now() < until);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let headers = broker.headers.lock().clone();
+    let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    assert_eq!(headers.len(), 9);
+    assert_eq!(
+        headers[..3],
+        [
+            own("windfall-timer-id", "0001-01c3a2f0-00000000"),
+            own("windfall-timer-due-ms", "1795345200000"),
+            own("windfall-timer-attempt", "1"),
+        ]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -87,8 +87,9 @@ impl Ground {
 
     fn start(&self, role: &str, is_ready: bool) -> Service {
         let (options, data) = (self.dir.join("windfall.toml"), self.dir.join(role));
-        let args = [OsStr::new(role), OsStr::new("--config"), options.as_os_str()];
-        let args = args.into_iter().chain(["--listen", "127.0.0.1:0", "--data"].map(OsStr::new));
+        let args =
+            [role, "--log", "info", "--config"].map(OsStr::new).into_iter().chain([options.as_os_str()]);
+        let args = args.chain(["--listen", "127.0.0.1:0", "--data"].map(OsStr::new));
         let service = match is_ready {
             true => Service::start(args, data.as_os_str()),
             false => Service::start_unready(args, data.as_os_str()),

@@ -1,7 +1,7 @@
 //! The options of the scheduler: where timers lie, whose they are, and where they go.
 
 use super::options::ServiceOptions;
-use crate::drivers::{DurabilityAt, SlotsAt};
+use crate::drivers::{Driver, DurabilityAt, SlotsAt};
 use crate::wiring::{SchedulingOptions, TargetPart};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use windfall_connectors::{HttpCallback, HttpOptions};
 use windfall_contract::Clock;
 use windfall_scheduler::{Class, DispatchOptions, Retry, TargetRules, TenantRules, Tenants, TimersOptions};
-use windfall_scheduler_service::TopicOptions;
+use windfall_scheduler_service::{TopicChecks, TopicOptions};
 
 /// Options of the scheduler.
 #[derive(Debug, Clone, Deserialize)]
@@ -88,6 +88,35 @@ pub struct TopicAt {
     /// A record without an answer after so long is tried again, 100 to 600,000 ms. Default 30,000.
     #[serde(default = "default_timeout_ms")]
     pub timeout_ms: u64,
+    /// What happens where its settings may lose what it has stored: `refuse`, `warn` or `off`. Default `warn`.
+    #[serde(default)]
+    pub checks: ChecksAt,
+    /// Whether id, due time and attempt are in headers, too. Kafka alone has them. Default `false`.
+    #[serde(default)]
+    pub headers: bool,
+}
+
+/// What happens where a topic may lose what it has stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChecksAt {
+    /// It is not written to.
+    Refuse,
+    /// It is said when the process starts.
+    #[default]
+    Warn,
+    /// Nobody looks.
+    Off,
+}
+
+impl From<ChecksAt> for TopicChecks {
+    fn from(at: ChecksAt) -> Self {
+        match at {
+            ChecksAt::Refuse => Self::Refuse,
+            ChecksAt::Warn => Self::Warn,
+            ChecksAt::Off => Self::Off,
+        }
+    }
 }
 
 const fn default_partitions() -> u32 {
@@ -129,9 +158,12 @@ impl SchedulerAt {
         for (tenant, target, at) in self.all_targets() {
             let key = format!("scheduler.tenants.{tenant}.targets.{target}.to.topic");
             let TargetTo::Topic(topic) = &at.to else { continue };
-            if !brokers.contains_key(&topic.broker) {
+            let Some(broker) = brokers.get(&topic.broker) else {
                 let known: Vec<&str> = brokers.keys().map(String::as_str).collect();
                 bail!("{key}.broker is {:?}, but [brokers] has only {}", topic.broker, known.join(", "));
+            };
+            if topic.headers && broker.driver() != Some(Driver::Kafka) {
+                bail!("{key}.headers is true, but only topics of Kafka have headers");
             }
             if topic.topic.is_empty() {
                 bail!("{key}.topic is empty, but it must name a topic");
@@ -186,12 +218,14 @@ impl ServiceOptions {
         for (tenant, target, at) in self.scheduler.all_targets() {
             let part = match &at.to {
                 TargetTo::SendBonus => TargetPart::SendBonus,
-                TargetTo::Topic(TopicAt { broker, topic, partitions, timeout_ms }) => TargetPart::Topic {
-                    broker: broker.clone(),
+                TargetTo::Topic(at) => TargetPart::Topic {
+                    broker: at.broker.clone(),
                     options: TopicOptions {
-                        topic: topic.clone(),
-                        partitions: *partitions,
-                        timeout_ms: *timeout_ms,
+                        topic: at.topic.clone(),
+                        partitions: at.partitions,
+                        timeout_ms: at.timeout_ms,
+                        checks: at.checks.into(),
+                        headers: at.headers,
                     },
                 },
                 TargetTo::Http(options) => {
@@ -293,6 +327,8 @@ mod tests {
             (topic("broker = \"a\", topic = \"\""), "to.topic.topic is empty"),
             (topic("broker = \"a\", topic = \"t\", partitions = 0"), "to.topic.partitions is 0"),
             (topic("broker = \"a\", topic = \"t\", timeout_ms = 1"), "to.topic.timeout_ms is 1"),
+            (topic("broker = \"a\", topic = \"t\", checks = \"maybe\""), "checks"),
+            (topic("broker = \"a\", topic = \"t\", headers = true"), "to.topic.headers is true"),
             (format!("{TARGET}to = \"send_bonus\"\nconcurrency = 0\n"), "concurrency is 0"),
             (format!("{TARGET}to = \"send_bonus\"\nretries = 0\n"), "retries"),
             ("[scheduler.tenants.\"a b\"]\n".to_owned(), "tenant `a b`"),

@@ -1,7 +1,7 @@
 //! Looks now and then at what lies outside of the process, and reports it to the process's health.
 
 use super::background::{Background, Hopeless, Tasks};
-use super::scheduling::Scheduling;
+use super::scheduling::{Scheduling, TimersTopic};
 use super::work::Work;
 use crate::drivers::{self, Connect};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,7 @@ use windfall_edge::{Health, Need, Part};
 use windfall_ledger::LedgerError;
 use windfall_queue_virtual::{Fanout, TopicState, TopicStatus};
 use windfall_reward_service::{CallError, RewardHandle};
+use windfall_scheduler_service::{TopicChecks, refusal};
 use windfall_sdk::Sdk;
 
 /// The pause between two looks at a part.
@@ -23,6 +24,8 @@ const STORE_EVERY: Duration = Duration::from_millis(200);
 const CONNECT_AGAIN: Duration = Duration::from_millis(500);
 /// A slot store that is there answers within this time.
 const STORE_AT_ONCE: Duration = Duration::from_secs(1);
+/// The pause between two looks at topics of timers that are refused, or were not seen yet.
+const TOPICS_EVERY: Duration = Duration::from_secs(5);
 /// A ledger that has not answered for so long is missing: more than a frozen server's time limit.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(12);
 /// The time without an answer after which a token store counts as missing.
@@ -121,6 +124,50 @@ async fn connect(part: &Part, owner: &Tasks, away: &dyn Connect) {
         }
         tokio::time::sleep(CONNECT_AGAIN).await;
     }
+}
+
+/// Looks once at each topic that timers are written to, and again and again at one that is refused, or whose broker is
+/// away. The other targets go on without it.
+pub fn timers_topics(tasks: &Tasks, health: &Health, topics: &[TimersTopic]) -> Background {
+    let (health, topics) = (health.clone(), topics.to_vec());
+    tasks.spawn("looks at the topics of timers", move || {
+        let (health, mut open) = (health.clone(), topics.clone());
+        async move {
+            let mut refused: BTreeMap<String, Part> = BTreeMap::new();
+            loop {
+                let mut left = Vec::new();
+                for topic in open {
+                    let options = topic.target.options();
+                    let name = format!("timers' topic {} on {}", options.topic, topic.broker);
+                    match topic.target.hazards().await {
+                        Ok(hazards) if hazards.is_empty() => {
+                            if let Some(part) = refused.get(&name) {
+                                part.is_there();
+                            }
+                        }
+                        Ok(hazards) if options.checks == TopicChecks::Refuse => {
+                            let part = refused.entry(name.clone());
+                            let part = part.or_insert_with(|| health.part(name, Need::Weak));
+                            part.is_missing(refusal(&options.topic, &hazards));
+                            left.push(topic);
+                        }
+                        Ok(hazards) => {
+                            let hazards = hazards.join("; ");
+                            tracing::warn!(name, hazards, "a topic of timers may lose what it has stored");
+                        }
+                        // Whoever fires says so; that nobody has looked matters to nobody before.
+                        Err(_) => left.push(topic),
+                    }
+                }
+                if left.is_empty() {
+                    // The parts stay known.
+                    std::future::pending::<()>().await;
+                }
+                open = left;
+                tokio::time::sleep(TOPICS_EVERY).await;
+            }
+        }
+    })
 }
 
 /// Follows the source of the live rules: without it the process goes on with the rules that it has.

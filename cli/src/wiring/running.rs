@@ -149,6 +149,7 @@ impl Wiring {
             let sdk = own.sdks.values().next();
             let scheduling = Scheduling::start(slots.store, scheduling, &own.brokers, sdk, &clock)?;
             own.background.push(readiness::scheduler(&own.tasks, &own.health, &scheduling, slots.away));
+            own.background.push(readiness::timers_topics(&own.tasks, &own.health, scheduling.topics()));
             own.scheduling = Some(scheduling);
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, work.consumes) {

@@ -49,11 +49,20 @@ pub struct Scheduling {
     /// What is counted of the firing.
     pub fired: Arc<DispatchStats>,
     dispatcher: Dispatcher,
-    topics: Vec<Arc<TopicTarget>>,
+    topics: Vec<TimersTopic>,
+}
+
+/// A topic that timers are written to.
+#[derive(Clone)]
+pub struct TimersTopic {
+    /// The name of its broker.
+    pub broker: String,
+    /// The target.
+    pub target: Arc<TopicTarget>,
 }
 
 impl Scheduling {
-    /// Starts it. Brokers and callbacks are connected to when the first timer goes there.
+    /// Starts it. Callbacks are connected to when the first timer goes there, and so are topics that nobody looks at.
     pub fn start(
         store: Arc<dyn SlotStore>,
         options: SchedulingOptions,
@@ -71,12 +80,12 @@ impl Scheduling {
                     Arc::new(BonusTarget::new(sdk.clone()))
                 }
                 TargetPart::Topic { broker, options } => {
-                    let broker = brokers
+                    let own = brokers
                         .get(&broker)
                         .with_context(|| format!("the broker {broker} of a timers' topic is not open"))?;
-                    let topic = Arc::new(TopicTarget::new(Arc::clone(broker), options, clock.clone()));
-                    topics.push(Arc::clone(&topic));
-                    topic
+                    let target = Arc::new(TopicTarget::new(Arc::clone(own), options, clock.clone()));
+                    topics.push(TimersTopic { broker, target: Arc::clone(&target) });
+                    target
                 }
             };
             open.insert(name, target);
@@ -84,6 +93,11 @@ impl Scheduling {
         let timers = Timers::start(timers, Arc::clone(&tenants), Arc::clone(&store), clock.clone());
         let dispatcher = Dispatcher::start(dispatch, tenants, store, open, instance, clock.clone());
         Ok(Self { timers, fired: dispatcher.stats(), dispatcher, topics })
+    }
+
+    /// The topics that timers are written to.
+    pub fn topics(&self) -> &[TimersTopic] {
+        &self.topics
     }
 
     /// Whether it can fire.
@@ -104,7 +118,7 @@ impl Scheduling {
             );
         }
         for topic in self.topics {
-            topic.close(left()).await;
+            topic.target.close(left()).await;
         }
     }
 }

@@ -123,6 +123,10 @@ impl Broker for Faulty {
         Ok(Arc::new(producer))
     }
 
+    fn hazards(&self, topic: &str) -> Result<Vec<String>, OpenError> {
+        self.inner.hazards(topic)
+    }
+
     async fn consumer(&self, topic: &str, group: &str) -> Result<Box<dyn Consumer>, OpenError> {
         let (entry, dice) = (self.topic(topic), self.dice());
         Ok(Box::new(FaultyConsumer::open(self.inner.clone(), topic, group, entry, dice).await?))

@@ -80,6 +80,16 @@ impl Observer {
         self.partitions(topic)?.ok_or_else(absent)
     }
 
+    /// On how many brokers the least replicated partition of a topic, which must exist, is to be.
+    pub(super) fn copies(&self, topic: &str) -> Result<usize, OpenError> {
+        self.existing(topic)?;
+        let metadata = self.client.client().fetch_metadata(Some(topic), self.options.request_timeout());
+        let metadata = metadata.map_err(|error| unreachable(&error))?;
+        let found = metadata.topics().iter().filter(|found| found.name() == topic);
+        let copies = found.flat_map(|found| found.partitions()).map(|one| one.replicas().len()).min();
+        copies.ok_or_else(|| OpenError::Unavailable(format!("kafka: topic `{topic}` has no partitions now")))
+    }
+
     /// The lag of `group`, which must be the client's, in the topic.
     pub(super) fn lag(&self, topic: &str, partitions: u32) -> Result<Lag, OpenError> {
         let timeout = self.options.request_timeout();

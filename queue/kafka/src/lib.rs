@@ -85,6 +85,11 @@ impl Broker for KafkaBroker {
         Ok(Arc::new(KafkaProducer::open(&self.options, &topic, settings.record_bytes_max, sink)?))
     }
 
+    fn hazards(&self, topic: &str) -> Result<Vec<String>, OpenError> {
+        let topic = self.options.topic(topic);
+        topic::hazards(&self.options, &topic, self.observer.copies(&topic)?)
+    }
+
     async fn consumer(&self, topic: &str, group: &str) -> Result<Box<dyn Consumer>, OpenError> {
         let (group, topic) = (self.options.group(topic, group), self.options.topic(topic));
         let member = Membership::next(&self.members, &group);

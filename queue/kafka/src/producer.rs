@@ -11,7 +11,7 @@ use rdkafka::ClientContext;
 use rdkafka::bindings::{rd_kafka_message_status, rd_kafka_msg_status_t};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::BorrowedMessage;
+use rdkafka::message::{BorrowedMessage, Header, OwnedHeaders};
 use rdkafka::producer::{
     BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig,
 };
@@ -147,8 +147,18 @@ impl KafkaProducer {
 
 impl Producer for KafkaProducer {
     fn send(&self, tag: Tag, record: OutRecord<'_>) -> Result<(), SendRefused> {
+        self.send_with_headers(tag, record, &[])
+    }
+
+    fn send_with_headers(
+        &self,
+        tag: Tag,
+        record: OutRecord<'_>,
+        headers: &[(&str, &[u8])],
+    ) -> Result<(), SendRefused> {
         let too_large = || SendRefused::TooLarge { bytes: record.payload.len(), max: self.record_bytes_max };
-        if record.payload.len() + record.key.len() > self.record_bytes_max {
+        let beside: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if record.payload.len() + record.key.len() + beside > self.record_bytes_max {
             return Err(too_large());
         }
         let word = usize::try_from(tag.0)
@@ -162,6 +172,14 @@ impl Producer for KafkaProducer {
             let mut out = BaseRecord::with_opaque_to(&self.topic, word).payload(record.payload);
             if !record.key.is_empty() {
                 out = out.key(record.key);
+            }
+            if !headers.is_empty() {
+                let none = OwnedHeaders::new_with_capacity(headers.len());
+                out = out.headers(
+                    headers
+                        .iter()
+                        .fold(none, |all, (key, value)| all.insert(Header { key, value: Some(*value) })),
+                );
             }
             core.client.read().send(out).map_err(|(error, _)| match error.rdkafka_error_code() {
                 Some(RDKafkaErrorCode::QueueFull) => SendRefused::Full,

@@ -1,11 +1,19 @@
 //! The topic settings that matter here: the largest record, and the retention.
 
-use super::cluster::{block_on, configured};
+use super::cluster::{block_on, configured, unreachable};
 use super::options::{KafkaOptions, OVERHEAD_BYTES};
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::util::Timeout;
 use windfall_contract::broker::OpenError;
+
+/// The replicas of a partition that survive the loss of a broker while another one is away for maintenance.
+const COPIES: usize = 3;
+/// How many of them have a record before it is acknowledged.
+const IN_SYNC_WANTED: usize = 2;
+const IN_SYNC: &str = "min.insync.replicas";
+const UNCLEAN: &str = "unclean.leader.election.enable";
 
 /// A topic's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,14 +29,10 @@ pub(super) struct TopicSettings {
 /// # Errors
 /// [`OpenError::Invalid`] for a topic that is compacted: of records with equal keys it keeps only the last.
 pub(super) fn settings(options: &KafkaOptions, topic: &str) -> Result<TopicSettings, OpenError> {
-    let admin: AdminClient<DefaultClientContext> = options.client().create().map_err(configured)?;
-    let waits = AdminOptions::new().request_timeout(Some(Timeout::After(options.connect_timeout())));
-    let described = block_on(admin.describe_configs([&ResourceSpecifier::Topic(topic)], &waits));
-    let described = described.map(|all| all.into_iter().flatten().next());
-    let found = match described {
-        Ok(Some(config)) => read(options, topic, |name| value(&config, name))?,
+    let found = match described(options, topic)? {
+        Ok(Some(Ok(config))) => read(options, topic, |name| value(&config, name))?,
         // Without the right to ask, the broker says to each record that is too large that it is.
-        Ok(None) | Err(_) => {
+        Ok(Some(Err(_)) | None) | Err(_) => {
             tracing::warn!(topic, "kafka: the topic's settings are not told: its retention is not checked");
             read(options, topic, |_| None)?
         }
@@ -37,6 +41,50 @@ pub(super) fn settings(options: &KafkaOptions, topic: &str) -> Result<TopicSetti
         tracing::warn!(topic, hazard, "kafka: records may be deleted before they are read");
     }
     Ok(found)
+}
+
+/// What may lose records that were acknowledged. `copies` is the replication of the least replicated partition.
+pub(super) fn hazards(options: &KafkaOptions, topic: &str, copies: usize) -> Result<Vec<String>, OpenError> {
+    match described(options, topic)?.map_err(|error| unreachable(&error))? {
+        Some(Ok(config)) => Ok(hazards_of(copies, |name| value(&config, name))),
+        Some(Err(
+            RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed,
+        )) => Ok(hazards_of(copies, |_| None)),
+        Some(Err(code)) => Err(OpenError::Unavailable(format!(
+            "kafka does not tell the settings of topic `{topic}`: {code}"
+        ))),
+        None => Err(OpenError::Unavailable(format!("kafka does not tell the settings of topic `{topic}`"))),
+    }
+}
+
+fn hazards_of(copies: usize, setting: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut hazards = Vec::new();
+    if copies < COPIES {
+        hazards.push(format!("a partition has {copies} replicas, and {COPIES} are wanted"));
+    }
+    match setting(IN_SYNC).map(|value| value.parse::<usize>()) {
+        Some(Ok(value)) if value >= IN_SYNC_WANTED => {}
+        Some(Ok(value)) => hazards.push(format!("{IN_SYNC} is {value}, and {IN_SYNC_WANTED} is wanted")),
+        Some(Err(_)) | None => hazards.push(format!("{IN_SYNC} is not told, so that nobody knows it")),
+    }
+    match setting(UNCLEAN).as_deref() {
+        Some("false") => {}
+        Some(value) => hazards.push(format!(
+            "{UNCLEAN} is {value}, so that a replica which lacks stored records may become the leader"
+        )),
+        None => hazards.push(format!("{UNCLEAN} is not told, so that nobody knows it")),
+    }
+    hazards
+}
+
+type Described = Result<Option<Result<ConfigResource, RDKafkaErrorCode>>, KafkaError>;
+
+/// The cluster's answer to the question for a topic's settings.
+fn described(options: &KafkaOptions, topic: &str) -> Result<Described, OpenError> {
+    let admin: AdminClient<DefaultClientContext> = options.client().create().map_err(configured)?;
+    let waits = AdminOptions::new().request_timeout(Some(Timeout::After(options.connect_timeout())));
+    let described = block_on(admin.describe_configs([&ResourceSpecifier::Topic(topic)], &waits));
+    Ok(described.map(|all| all.into_iter().next()))
 }
 
 fn value(config: &ConfigResource, name: &str) -> Option<String> {
@@ -95,6 +143,23 @@ mod tests {
         assert_eq!(hazards("604800000", "-1"), 1);
         assert_eq!(hazards("604800000", "1073741824"), 2);
         assert_eq!(read_of(&[]).unwrap().hazards.len(), 0, "nothing is known");
+    }
+
+    #[test]
+    fn what_may_lose_a_stored_record_is_named() {
+        let hazards = |copies, settings: &[(&str, &str)]| {
+            hazards_of(copies, |name| {
+                settings.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(hazards(3, &[(IN_SYNC, "2"), (UNCLEAN, "false")]), Vec::<String>::new());
+        let all = hazards(1, &[(IN_SYNC, "1"), (UNCLEAN, "true")]).join("; ");
+        for part in
+            ["1 replicas, and 3", "min.insync.replicas is 1", "unclean.leader.election.enable is true"]
+        {
+            assert!(all.contains(part), "{all}");
+        }
+        assert_eq!(hazards(3, &[]).len(), 2, "what is not told is not known to be safe");
     }
 
     #[test]

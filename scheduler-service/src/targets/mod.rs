@@ -5,4 +5,4 @@ mod deliveries;
 mod topic;
 
 pub use bonus::BonusTarget;
-pub use topic::{TopicOptions, TopicTarget};
+pub use topic::{TopicChecks, TopicOptions, TopicTarget, refusal};

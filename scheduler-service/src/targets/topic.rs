@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 use windfall_contract::Clock;
-use windfall_contract::broker::{Broker, Delivery, DeliverySink, OutRecord, Producer, SendRefused};
+use windfall_contract::broker::{
+    Broker, Delivery, DeliverySink, OpenError, OutRecord, Producer, SendRefused, Tag,
+};
 use windfall_contract::due::{Fired, Firing, Target};
 
 /// Between two attempts to open a topic.
@@ -23,6 +25,23 @@ pub struct TopicOptions {
     pub partitions: u32,
     /// A record without an answer after so long is tried again.
     pub timeout_ms: u64,
+    /// What happens where the topic may lose records that it has stored.
+    pub checks: TopicChecks,
+    /// Whether id, due time and attempt stand in headers beside the record, too.
+    pub headers: bool,
+}
+
+/// What happens where a topic's settings may lose records that were reported stored: too few replicas, a record that is
+/// acknowledged by one of them alone, an unclean election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TopicChecks {
+    /// Nobody looks.
+    Off,
+    /// It is said.
+    #[default]
+    Warn,
+    /// The topic is not written to, and its timers wait.
+    Refuse,
 }
 
 /// Writes timers to a topic: the record's value is a [`FiredTimer`](windfall_proto::v1::FiredTimer), its key the timer's
@@ -42,6 +61,28 @@ pub struct TopicTarget {
 }
 
 impl TopicTarget {
+    /// Its options.
+    pub const fn options(&self) -> &TopicOptions {
+        &self.options
+    }
+
+    /// Makes the topic where it is missing, and looks what may lose records that it has stored. Nothing, where the
+    /// options do not ask.
+    ///
+    /// # Errors
+    /// The topic cannot be looked at now, with the reason.
+    pub async fn hazards(&self) -> Result<Vec<String>, String> {
+        if self.options.checks == TopicChecks::Off {
+            return Ok(Vec::new());
+        }
+        let (broker, options) = (Arc::clone(&self.broker), self.options.clone());
+        self.blocking("looked at", move || {
+            broker.ensure_topic(&options.topic, options.partitions)?;
+            broker.hazards(&options.topic)
+        })
+        .await
+    }
+
     /// A target on a topic of this broker. Connects to nothing yet.
     pub fn new(broker: Arc<dyn Broker>, options: TopicOptions, clock: Clock) -> Self {
         Self {
@@ -85,17 +126,31 @@ impl TopicTarget {
     }
 
     async fn open(&self) -> Result<Arc<dyn Producer>, String> {
+        if self.options.checks == TopicChecks::Refuse {
+            let hazards = self.hazards().await?;
+            if !hazards.is_empty() {
+                return Err(refusal(&self.options.topic, &hazards));
+            }
+        }
         let (broker, options) = (Arc::clone(&self.broker), self.options.clone());
         let sink = Arc::clone(&self.deliveries) as Arc<dyn DeliverySink>;
-        let opening = tokio::task::spawn_blocking(move || {
+        self.blocking("opened", move || {
             broker.ensure_topic(&options.topic, options.partitions)?;
             broker.producer(&options.topic, sink)
-        });
+        })
+        .await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        what: &str,
+        work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
+    ) -> Result<T, String> {
         let topic = &self.options.topic;
-        match opening.await {
-            Ok(Ok(producer)) => Ok(producer),
-            Ok(Err(error)) => Err(format!("the topic {topic} cannot be opened: {error}")),
-            Err(error) => Err(format!("opening the topic {topic} has panicked: {error}")),
+        match tokio::task::spawn_blocking(work).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => Err(format!("the topic {topic} cannot be {what}: {error}")),
+            Err(error) => Err(format!("the topic {topic} was being {what}, and that has panicked: {error}")),
         }
     }
 }
@@ -118,7 +173,12 @@ impl Target for TopicTarget {
                     let value = firing.to_wire().encode_to_vec();
                     let id = firing.id.to_string();
                     let key = firing.key.as_ref().map_or(id.as_bytes(), |key| key.as_bytes());
-                    producer.send(in_flight.tag(nth), OutRecord { key, payload: &value }).map_err(fate)
+                    let (tag, record) = (in_flight.tag(nth), OutRecord { key, payload: &value });
+                    match self.options.headers {
+                        true => send_with_headers(&**producer, tag, record, firing, &id),
+                        false => producer.send(tag, record),
+                    }
+                    .map_err(fate)
                 }
             };
             if let Err(fate) = sent {
@@ -147,6 +207,30 @@ impl Target for TopicTarget {
             });
         fates.collect()
     }
+}
+
+fn send_with_headers(
+    producer: &dyn Producer,
+    tag: Tag,
+    record: OutRecord<'_>,
+    firing: &Firing,
+    id: &str,
+) -> Result<(), SendRefused> {
+    let (due_ms, attempt) = (firing.due_ms.to_string(), firing.attempt.to_string());
+    let headers = [
+        ("windfall-timer-id", id.as_bytes()),
+        ("windfall-timer-due-ms", due_ms.as_bytes()),
+        ("windfall-timer-attempt", attempt.as_bytes()),
+    ];
+    producer.send_with_headers(tag, record, &headers)
+}
+
+/// Why a topic is not written to.
+pub fn refusal(topic: &str, hazards: &[String]) -> String {
+    format!(
+        "the topic {topic} is refused, for it may lose what it has stored: {}; correct it, or set checks = \"warn\"",
+        hazards.join("; ")
+    )
 }
 
 /// What a refused record means for its timer.
