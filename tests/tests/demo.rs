@@ -108,15 +108,7 @@ fn docs_demo_md_names_each_field_of_the_json_object() {
     let mut fields = BTreeSet::new();
     paths(&report, "", &mut fields);
 
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/demo.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let (_, section) = page.split_once("## The JSON object").unwrap();
-    let (section, _) = section.split_once("\n## ").unwrap();
-    let documented: BTreeSet<String> = section
-        .lines()
-        .filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned()))
-        .collect();
-    assert_eq!(fields, documented);
+    assert_eq!(fields, documented("## The JSON object"));
 
     let names = |figures: &Value| figures.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     for figures in report["by_type"].as_object().unwrap().values() {
@@ -124,13 +116,23 @@ fn docs_demo_md_names_each_field_of_the_json_object() {
     }
 }
 
-/// Every path of an object, `[]` for the items of a list. What is named by bonus types is one path.
+/// The fields that docs/demo.md describes below a heading.
+fn documented(heading: &str) -> BTreeSet<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/demo.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once(&format!("{heading}\n")).unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let field = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
+    section.lines().filter_map(field).collect()
+}
+
+/// Every path of an object, `[]` for the items of a list. What is named by bonus types or answers is one path.
 fn paths(value: &Value, at: &str, found: &mut BTreeSet<String>) {
     if !at.is_empty() && !at.ends_with("[]") {
         found.insert(at.to_owned());
     }
     match value {
-        Value::Object(_) if at == "by_type" || at.ends_with(".balances") => {}
+        Value::Object(_) if at == "by_type" || at == "by_answer" || at.ends_with(".balances") => {}
         Value::Object(fields) => {
             for (name, field) in fields {
                 paths(field, &if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }, found);
@@ -225,4 +227,67 @@ fn without_data_it_keeps_its_files_in_one_place_and_makes_them_anew() {
         assert_eq!(figure(&ended.json(), "total.sent").to_string(), rewards);
     }
     assert!(dir.path().join(".windfall/demo/demo.toml").exists());
+}
+
+#[test]
+fn timers_come_once_at_their_time_over_a_kill_and_a_restart() {
+    let dir = scratch();
+    let demo = |data: &Path| {
+        Run::new(plain()).args(["demo", "--timers", "6000", "--timers-seconds", "12", "--data"]).arg(data)
+    };
+    let data = dir.path().join("timers");
+    let ended = demo(&data).arg("--json").end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let report = ended.json();
+    assert_eq!(report["ok"], true, "{report:#}");
+    assert_eq!(report["findings"], serde_json::json!([]), "{report:#}");
+    for error in ["total.lost", "total.early", "total.fired_after_cancel", "total.mismatched", "left"] {
+        assert_eq!(figure(&report, error), 0, "{error}: {report:#}");
+    }
+    assert_eq!(figure(&report, "repeated.unexplained"), 0, "{report:#}");
+    // Everything that the proof is about did happen.
+    for (answer, at_least) in [("added", 4_000), ("moved", 300), ("cancelled", 300), ("too_late", 20)] {
+        let timers = figure(&report, &format!("by_answer.{answer}.timers"));
+        assert!(timers >= at_least, "{answer}: {report:#}");
+        let fired = figure(&report, &format!("by_answer.{answer}.fired"));
+        assert_eq!(fired, if answer == "cancelled" { 0 } else { timers }, "{answer}: {report:#}");
+    }
+    assert_eq!(figure(&report, "total.timers"), 6_000, "{report:#}");
+    // The killed dispatcher's shards wait for its leases to run out.
+    assert!(report["lateness_ms"]["max"].as_f64().unwrap() > 1_000.0, "{report:#}");
+    assert_eq!(report["happenings"].as_array().unwrap().len(), 4, "{report:#}");
+    let mut fields = BTreeSet::new();
+    paths(&report, "", &mut fields);
+    assert_eq!(fields, documented("### The JSON object of the demo of timers"));
+    for words in ["is killed", "joins", "is closed", "is open again", "fired 5,"] {
+        assert!(ended.stderr.contains(words), "the lines of each second say {words}: {}", ended.stderr);
+    }
+
+    let again = demo(&data).end();
+    assert_eq!(again.code, Some(2), "{again}");
+    assert!(again.stderr.contains("holds timers of an earlier run"), "{again}");
+}
+
+#[test]
+fn a_demo_of_timers_prints_a_table_and_stops_in_order() {
+    let dir = scratch();
+    let demo =
+        |more: &[&str]| Run::new(plain()).args(["demo", "--timers", "1000"]).args(more).within(dir.path());
+    let ended = demo(&["--timers-seconds", "10"]).end();
+    assert_eq!(ended.code, Some(0), "{ended}");
+    for words in ["fired after cancel", "too late", "while nothing was broken", "OK: every timer"] {
+        assert!(ended.stdout.contains(words), "{words}: {ended}");
+    }
+    // Its own directory is made anew.
+    let mut stopped = demo(&[]).start();
+    assert!(stopped.wait_for("added 100"), "{}", stopped.said());
+    stopped.interrupt();
+    let ended = stopped.end();
+    assert_eq!(ended.code, Some(130), "{ended}");
+    assert!(ended.stderr.contains("nothing is proved") && ended.stdout.is_empty(), "{ended}");
+
+    for wrong in ["--calm", "--resume", "--redis"] {
+        let ended = demo(&[wrong]).end();
+        assert_eq!(ended.code, Some(2), "{wrong}: {ended}");
+    }
 }

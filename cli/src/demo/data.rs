@@ -97,7 +97,8 @@ impl DataDir {
         Ok((Self::lock(path)?, manifest))
     }
 
-    fn lock(path: &Path) -> Result<Self> {
+    /// Takes a directory that exists for this process alone, whatever is in it.
+    pub fn lock(path: &Path) -> Result<Self> {
         let file = path.join("LOCK");
         let lock = OpenOptions::new()
             .create(true)

@@ -11,6 +11,7 @@ mod reach;
 pub mod report;
 mod rules;
 mod servers;
+mod timers;
 mod troubles;
 mod view;
 
@@ -58,10 +59,10 @@ pub struct DemoArgs {
     /// 0]
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     seconds_of_rain: Option<u64>,
-    /// The seed of who gets what, and of the troubles
+    /// The seed of who gets what, and of the troubles; with --timers of which timers are changed
     #[arg(long, default_value_t = 2027)]
     seed: u64,
-    /// The directory of all files [default: .windfall/demo, made anew each time]
+    /// The directory of all files [default: .windfall/demo, with --timers .windfall/demo-timers; made anew each time]
     #[arg(long)]
     data: Option<PathBuf>,
     /// Finish what a killed demo left in --data, with the rewards, users and seed of that demo
@@ -74,6 +75,8 @@ pub struct DemoArgs {
     backends: BackendArgs,
     #[command(flatten)]
     servers: ServersArgs,
+    #[command(flatten)]
+    timers: timers::TimersArgs,
     /// Print one JSON object on standard output and nothing else there (docs/demo.md names its fields)
     #[arg(long)]
     json: bool,
@@ -92,6 +95,11 @@ pub struct ReconcileArgs {
 
 /// Runs a demo.
 pub fn demo(args: &DemoArgs) -> Result<Outcome> {
+    if let Some(timers) = args.timers.timers {
+        let seconds = args.timers.timers_seconds;
+        let data = args.data.as_deref();
+        return timers::run(&timers::Told { timers, seconds, seed: args.seed, data, json: args.json });
+    }
     let program = args.servers.program();
     let (data, manifest) = open_data(args, program.as_ref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -216,7 +224,8 @@ async fn make_it_rain(
     for left in &inherited.set_aside {
         view.say(&format!("set aside, to be looked at: {left}"));
     }
-    let interrupt = Interrupt::listen(Arc::clone(&progress));
+    let stopping = Arc::clone(&progress);
+    let interrupt = Interrupt::listen(move || stopping.stop.store(true, Relaxed));
     let watcher = watch(Arc::clone(&pipeline), Arc::clone(&progress), Arc::clone(&view));
 
     let started = Instant::now();
@@ -420,15 +429,15 @@ fn watch(pipeline: Arc<Pipeline>, progress: Arc<Progress>, view: Arc<View>) -> t
     })
 }
 
-/// Ctrl-C: the first stops the rain and closes in order, the second ends at once.
+/// Ctrl-C: the first stops what goes on and closes in order, the second ends at once.
 struct Interrupt;
 
 impl Interrupt {
-    fn listen(progress: Arc<Progress>) -> tokio::task::JoinHandle<()> {
+    fn listen(stop: impl Fn() + Send + 'static) -> tokio::task::JoinHandle<()> {
         static AGAIN: AtomicBool = AtomicBool::new(false);
         tokio::spawn(async move {
             while tokio::signal::ctrl_c().await.is_ok() {
-                progress.stop.store(true, Relaxed);
+                stop();
                 if AGAIN.swap(true, Relaxed) {
                     std::process::exit(130);
                 }

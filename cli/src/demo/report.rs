@@ -209,25 +209,25 @@ impl RainReport {
     }
 }
 
-fn table(head: &[&str]) -> Table {
+pub(super) fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY).set_header(head.iter().copied());
     table
 }
 
-fn align_right(table: &mut Table, from: usize) {
+pub(super) fn align_right(table: &mut Table, from: usize) {
     for column in table.column_iter_mut().skip(from) {
         column.set_cell_alignment(CellAlignment::Right);
     }
 }
 
 /// `1234567` as `1,234,567`.
-fn grouped(number: u64) -> String {
+pub(super) fn grouped(number: u64) -> String {
     indicatif::HumanCount(number).to_string()
 }
 
 /// The high-water mark of this process's memory, 0 where the system does not tell.
-fn peak_memory_bytes() -> u64 {
+pub(super) fn peak_memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());

@@ -27,7 +27,7 @@ pub use parts::{Brokers, Options, Parts};
 pub use queues::{lag, open as open_queues};
 pub use requeue::RequeueToQueues;
 pub use running::Wiring;
-pub use scheduling::{SchedulingOptions, TargetPart};
+pub use scheduling::{Scheduling, SchedulingOptions, TargetPart};
 pub use work::Work;
 
 /// The consumer group of the reward service.

@@ -14,6 +14,7 @@ mod mint;
 mod postgres_grant;
 mod redis_store;
 mod rocketmq;
+mod scheduler;
 mod send_call;
 mod served;
 mod token_verify;
@@ -27,7 +28,7 @@ use serde::Serialize;
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
-const ROWS: [(&str, Measure); 18] = [
+const ROWS: [(&str, Measure); 25] = [
     ("send.call", send_call::measure),
     ("mint.hmac", mint::hmac),
     ("mint.ed25519", mint::ed25519),
@@ -45,6 +46,13 @@ const ROWS: [(&str, Measure); 18] = [
     ("postgres.grant", postgres_grant::measure),
     ("token.verify", token_verify::measure),
     ("grpc.grant", grpc_grant::measure),
+    ("scheduler.add", scheduler::add::measure),
+    ("scheduler.bytes_per_task", scheduler::bytes_per_task::measure),
+    ("scheduler.fire", scheduler::fire::measure),
+    ("scheduler.lateness", scheduler::lateness::lateness),
+    ("scheduler.mixed", scheduler::lateness::mixed),
+    ("scheduler.cancel", scheduler::cancel::measure),
+    ("scheduler.embedded", scheduler::embedded::measure),
     ("demo.calm", demo_calm::measure),
 ];
 
@@ -99,12 +107,12 @@ fn main() -> Result<()> {
 }
 
 fn print_table(table: &Table) {
-    println!("{:<22} {:>12} {:<4} {:>12} {:>7}", "name", "value", "unit", "baseline", "ratio");
+    println!("{:<24} {:>12} {:<4} {:>12} {:>7}", "name", "value", "unit", "baseline", "ratio");
     let number = |value: Option<f64>, digits| value.map_or("-".into(), |value| format!("{value:.digits$}"));
     for row in &table.rows {
         let (name, value, unit, baseline, ratio) = row.columns();
         let (baseline, ratio) = (number(baseline, 1), number(ratio, 2));
-        println!("{name:<22} {value:>12.1} {:<4} {baseline:>12} {ratio:>7}", unit.name());
+        println!("{name:<24} {value:>12.1} {:<4} {baseline:>12} {ratio:>7}", unit.name());
         for (figure, value) in row.more() {
             println!("  {figure:<30} {value:.2}");
         }

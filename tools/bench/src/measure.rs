@@ -35,6 +35,12 @@ pub enum Unit {
     /// Events per second; more is better.
     #[serde(rename = "/s")]
     PerSecond,
+    /// Bytes; less is better.
+    #[serde(rename = "B")]
+    Bytes,
+    /// Milliseconds; less is better.
+    #[serde(rename = "ms")]
+    Ms,
 }
 
 impl Unit {
@@ -43,6 +49,8 @@ impl Unit {
         match self {
             Self::NsACall => "ns",
             Self::PerSecond => "/s",
+            Self::Bytes => "B",
+            Self::Ms => "ms",
         }
     }
 }
