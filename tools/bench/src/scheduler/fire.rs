@@ -17,7 +17,7 @@ use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::due::{Firing, Shard, SlotMinute, TaskId};
 use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
-use windfall_scheduler_service::{TopicOptions, TopicTarget};
+use windfall_scheduler_service::{TopicChecks, TopicOptions, TopicTarget};
 use windfall_servers::Servers;
 
 const ROUNDS: usize = 3;
@@ -89,7 +89,14 @@ async fn fire(
     fill(&timers, 0..tasks, move |number| begin_ms + number % 1_000).await?;
     start_time(&clock, begin_ms).await?;
     timers.close().await;
-    let options = TopicOptions { topic: "fired".into(), partitions: PARTITIONS, timeout_ms: 60_000 };
+    let options = TopicOptions {
+        topic: "fired".into(),
+        partitions: PARTITIONS,
+        timeout_ms: 60_000,
+        // The broker of a measurement stands alone.
+        checks: TopicChecks::Off,
+        headers: false,
+    };
     let broker = Arc::clone(broker) as Arc<dyn Broker>;
     let topic = Arc::new(TopicTarget::new(broker, options, clock.clone()));
     let (own_ns, redis_ns) = (process_cpu_ns(), control.cpu_ns().await?);

@@ -4,8 +4,8 @@
 
 use super::sink::Sink;
 use super::{
-    AHEAD_MS, Control, SPREAD_MS, TENANT, dispatcher, fill, on_redis, redis_slots, scattered, sized, task,
-    timers, wait_for,
+    AHEAD_MS, Control, SPREAD_MS, TENANT, dispatcher, fill, on_redis, redis_slots, scattered, sized,
+    start_time, task, timers, wait_for,
 };
 use crate::measure::{Row, Unit, per, process_cpu_ns};
 use anyhow::{Result, bail, ensure};
