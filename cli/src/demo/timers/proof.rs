@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 /// The findings that are put into words.
 const FINDINGS_MAX: usize = 20;
+/// What is later counts as so late.
+const LATE_MAX_MS: u64 = 3_600_000;
 
 /// What is judged.
 #[derive(Debug, Default)]
@@ -74,8 +76,11 @@ pub struct Repeats {
 impl Verdict {
     /// Judges.
     pub fn of(evidence: &Evidence) -> Self {
-        let mut verdict =
-            Self { calm_late_ms: Histogram::new(3).ok(), late_ms: Histogram::new(3).ok(), ..Self::default() };
+        let mut verdict = Self {
+            calm_late_ms: Histogram::new_with_bounds(1, LATE_MAX_MS, 3).ok(),
+            late_ms: Histogram::new_with_bounds(1, LATE_MAX_MS, 3).ok(),
+            ..Self::default()
+        };
         let mut by_number: BTreeMap<u64, Vec<&Delivery>> = BTreeMap::new();
         for delivery in &evidence.got {
             by_number.entry(delivery.number).or_default().push(delivery);

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use windfall_contract::Clock;
 use windfall_contract::due::{Fired, Firing, Target};
 
+/// What is later counts as so late.
+const LATE_MAX_MS: u64 = 3_600_000;
+
 /// The target.
 pub struct Sink {
     clock: Clock,
@@ -22,7 +25,7 @@ impl Sink {
     pub fn new(clock: Clock) -> anyhow::Result<Self> {
         Ok(Self {
             clock,
-            late_ms: Mutex::new(Histogram::new(3)?),
+            late_ms: Mutex::new(Histogram::new_with_bounds(1, LATE_MAX_MS, 3)?),
             fired: AtomicU64::new(0),
             even: AtomicU64::new(0),
             early: AtomicU64::new(0),
