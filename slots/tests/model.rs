@@ -83,10 +83,32 @@ impl Model {
         self.slots.get_mut(&id.slot.0)?.get_mut(usize::try_from(id.index).unwrap())
     }
 
-    fn add(&mut self, task: &NewRecord) -> Added {
+    fn add_all(&mut self, batch: &[NewRecord]) -> Vec<Added> {
+        let mut stored = BTreeSet::new();
+        let mut add = |task| {
+            let added = self.add(task, &stored);
+            if let Added::Stored(id) = added {
+                stored.insert(id);
+            }
+            added
+        };
+        batch.iter().map(&mut add).collect()
+    }
+
+    /// Whether a task that fires gives its key to another one.
+    fn gives_up_key(&mut self, id: TaskId, task: &NewRecord) -> bool {
+        let watermark_ms = self.watermark_ms;
+        let Some(Entry::Task(old)) = self.entry(id) else { return false };
+        let was = (old.asked_ms.unwrap_or(old.due_ms), &old.payload);
+        old.due_ms <= watermark_ms && was != (task.due_ms, &task.payload)
+    }
+
+    fn add(&mut self, task: &NewRecord, of_batch: &BTreeSet<TaskId>) -> Added {
         let key = task.key.clone().map(|key| (task.route.tenant, key));
-        if let Some(id) = key.as_ref().and_then(|key| self.keys.get(key)) {
-            return Added::Exists(*id);
+        if let Some(id) = key.as_ref().and_then(|key| self.keys.get(key)).copied()
+            && (of_batch.contains(&id) || !self.gives_up_key(id, task))
+        {
+            return Added::Exists(id);
         }
         let (due_ms, asked_ms) = self.place(task.due_ms);
         let slot = SlotMinute::of(due_ms).0;
@@ -273,7 +295,7 @@ impl Pair {
         };
         let batch: Vec<_> = (0..1 + dice.roll(6)).map(|_| task(dice)).collect();
         let added = self.store().add(SHARD, &batch).await.unwrap();
-        let expected: Vec<_> = batch.iter().map(|task| self.model.add(task)).collect();
+        let expected = self.model.add_all(&batch);
         self.trace.push(format!("add {added:?}"));
         assert_eq!(added, expected, "of {batch:?}");
     }
@@ -369,8 +391,10 @@ impl Pair {
                 let model = self.model.entry(id).unwrap();
                 let Entry::Task(task) = model.clone() else { panic!("{id} is no task: {model:?}") };
                 assert_eq!((task.due_ms, &task.payload), (due_ms, &record.payload));
-                if let Some(key) = &task.key {
-                    self.model.keys.remove(&(tenant, key.clone()));
+                if let Some(key) = task.key.clone().map(|key| (tenant, key))
+                    && self.model.keys.get(&key) == Some(&id)
+                {
+                    self.model.keys.remove(&key);
                 }
                 *self.model.entry(id).unwrap() = Entry::Done(task);
             }

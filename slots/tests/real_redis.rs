@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use async_trait::async_trait;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windfall_conformance::slots::{self, Fixture};
 use windfall_contract::due::{
-    Added, Change, Changed, Durability, LeaseError, Moved, NewRecord, Route, Shard, SlotStore, StoreError,
-    TaskAt, TaskId, Waiting,
+    Added, Change, Changed, DeadTask, Durability, FinishBatch, LeaseError, Moved, NewRecord, ReadFrom, Route,
+    Shard, SlotStore, StoreError, TaskAt, TaskId, Waiting,
 };
 use windfall_servers::{Private, RedisOptions as ServerOptions, Servers, Spec};
 use windfall_slots::redis::{OpenRedisError, RedisSlots, RedisSlotsOptions};
@@ -338,7 +338,7 @@ async fn open_says_what_is_wrong() {
     assert!(error.to_string().contains("set appendonly yes"), "{error}");
 }
 
-/// A full server refuses tasks and loses none; what is due can be cancelled, finished and dropped.
+/// A full server refuses tasks and moves, and loses none; what is there can be cancelled, fired, finished and dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn a_full_server_refuses_whole_calls() {
@@ -346,14 +346,48 @@ async fn a_full_server_refuses_whole_calls() {
     let store = RedisSlots::open(patient(RedisSlotsOptions::at(server.url()))).await.unwrap();
     let due_ms = now_ms() + 3_600_000;
     let batch: Vec<_> = (0..50).map(|minute| task(due_ms + minute * 60_000, "x")).collect();
-    store.add(Shard(3), &batch).await.unwrap();
+    let ids = stored(&store.add(Shard(3), &batch).await.unwrap());
+    let past = stored(&store.add(Shard(3), &[task(now_ms() - 300_000, "past")]).await.unwrap())[0];
     command(server.url(), &["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
     let error = store.add(Shard(3), &batch).await.unwrap_err();
     assert!(error.to_string().contains("OOM") || error.to_string().contains("maxmemory"), "{error}");
-    assert_eq!(store.counts(Shard(3)).await.unwrap()[&1], 50);
+    assert_eq!(store.counts(Shard(3)).await.unwrap()[&1], 51);
+    let change = |id, to| Change { tenant: 1, at: TaskAt::Id(id), to };
+    let later = Moved { due_ms: Some(due_ms + 7_200_000), payload: None };
+    let mixed = [change(ids[1], None), change(ids[0], Some(later))];
+    for moves in [&mixed[1..], &mixed[..]] {
+        let error = store.change(Shard(3), moves).await.unwrap_err();
+        assert!(error.to_string().contains("OOM") || error.to_string().contains("maxmemory"), "{error}");
+    }
+    assert_eq!(store.counts(Shard(3)).await.unwrap()[&1], 51);
+    store.tenant("new").await.unwrap_err();
+
+    assert_eq!(store.change(Shard(3), &mixed[..1]).await.unwrap(), [Changed::Done(ids[1])]);
+    assert_eq!(store.beat("one", 60_000).await.unwrap(), ["one"]);
+    let lease = store.acquire(Shard(3), "one", 60_000).await.unwrap().unwrap();
+    store.renew(&lease, 60_000).await.unwrap();
+    let from = [ReadFrom { slot: past.slot, next_index: 0 }];
+    let advanced = store.advance(&lease, 0, &from, 1_000).await.unwrap();
+    assert_eq!((advanced.slots, advanced.entries.len()), (vec![(past.slot, 1)], 1));
+    let record = store.get(Shard(3), 1, &[TaskAt::Id(past)]).await.unwrap().remove(0).unwrap().record;
+    let (due_ms, reason) = (past.slot.start_ms(), "full".to_owned());
+    let dead = DeadTask { id: past, due_ms, died_ms: due_ms + 1, attempts: 2, reason, record };
+    let batch_over = FinishBatch {
+        sequence: 1,
+        done: vec![(0, vec![0x80].into())],
+        over: BTreeMap::from([(1, 1)]),
+        attempts: BTreeMap::from([(0, 2)]),
+        dead: vec![dead],
+        ..FinishBatch::default()
+    };
+    store.finish(&lease, past.slot, &batch_over).await.unwrap();
+    assert_eq!(store.drop_slot(&lease, past.slot, 1).await, Ok(true));
+    assert_eq!(store.end_dead(Shard(3), 1, &[past], false).await, Ok(vec![true]));
+    store.release(&lease).await.unwrap();
+    assert_eq!(store.counts(Shard(3)).await.unwrap()[&1], 49);
     command(server.url(), &["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
     store.add(Shard(3), &batch).await.unwrap();
-    assert_eq!(store.counts(Shard(3)).await.unwrap()[&1], 100);
+    assert_eq!(store.counts(Shard(3)).await.unwrap()[&1], 99);
 }
 
 /// The bar of `scheduler.bytes_per_task`: 1,000,000 tasks of 64 bytes over two hours on 64 shards take 85 bytes each at

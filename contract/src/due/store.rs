@@ -23,7 +23,9 @@ pub struct NewRecord {
 pub enum Added {
     /// It is stored under this id.
     Stored(TaskId),
-    /// The tenant has a waiting task of this key. Nothing was stored.
+    /// The tenant has a waiting task of this key, or one that fires and is the same: due time asked, target and payload
+    /// are equal, so this is its add once more. Nothing was stored. A task of this key that fires and is another one
+    /// keeps nobody away: the new one is stored, and the key leads to it.
     Exists(TaskId),
 }
 

@@ -37,7 +37,9 @@ struct Inner {
     names: Arc<Names>,
     quotas: Arc<Quotas>,
     adds: GroupCommit<NewRecord, Added>,
-    changes: GroupCommit<Change, Changed>,
+    moves: GroupCommit<Change, Changed>,
+    /// Apart from moves, which a full store refuses.
+    cancels: GroupCommit<Change, Changed>,
     counters: Arc<TimersCounters>,
     counting: Mutex<Option<JoinHandle<()>>>,
 }
@@ -65,19 +67,22 @@ impl Timers {
                 Box::pin(async move { counters.flushed(store.add(shard, &batch).await) })
             }),
         );
-        let (change_store, change_counters) = (Arc::clone(&store), Arc::clone(&counters));
-        let changes = GroupCommit::start(
-            &options,
-            store.shards(),
-            Box::new(move |shard, batch| {
-                let (store, counters) = (Arc::clone(&change_store), Arc::clone(&change_counters));
-                Box::pin(async move { counters.flushed(store.change(shard, &batch).await) })
-            }),
-        );
+        let changes = || {
+            let (change_store, change_counters) = (Arc::clone(&store), Arc::clone(&counters));
+            GroupCommit::start(
+                &options,
+                store.shards(),
+                Box::new(move |shard, batch: Vec<Change>| {
+                    let (store, counters) = (Arc::clone(&change_store), Arc::clone(&change_counters));
+                    Box::pin(async move { counters.flushed(store.change(shard, &batch).await) })
+                }),
+            )
+        };
+        let (moves, cancels) = (changes(), changes());
         let every = Duration::from_millis(options.count_every_ms);
         let counting = count(Arc::clone(&quotas), Arc::clone(&names), Arc::clone(&store), every);
         let counting = Mutex::new(Some(tokio::spawn(counting)));
-        Self(Arc::new(Inner { tenants, store, names, quotas, adds, changes, counters, counting }))
+        Self(Arc::new(Inner { tenants, store, names, quotas, adds, moves, cancels, counters, counting }))
     }
 
     /// What an Ok of an add survives.
@@ -210,7 +215,8 @@ impl Timers {
             counting.abort();
         }
         self.0.adds.close().await;
-        self.0.changes.close().await;
+        self.0.moves.close().await;
+        self.0.cancels.close().await;
     }
 }
 
@@ -333,9 +339,10 @@ impl Inner {
                 changes.push(Change { tenant: number, at, to: to.clone() });
             }
         }
+        let commit = if to.is_some() { &self.moves } else { &self.cancels };
         let submit = |(shard, (places, changes)): (Shard, (Vec<usize>, Vec<Change>))| {
             let bytes = bytes * changes.len();
-            (places, self.changes.submit(Some(shard), changes, bytes))
+            (places, commit.submit(Some(shard), changes, bytes))
         };
         let flights: Vec<_> = by_shard.into_iter().map(submit).collect();
         for (places, flight) in flights {

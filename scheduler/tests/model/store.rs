@@ -173,6 +173,17 @@ impl ShardModel {
         TaskId { shard, slot: minute, index }
     }
 
+    /// Whether a task that fires gives its key to another one.
+    fn gives_up_key(&self, (slot, index): (SlotMinute, u32), new: &NewRecord) -> bool {
+        let Some(slot_model) = self.slots.get(&slot) else { return true };
+        let SlotEntry::Task(old) = SlotEntry::decode(&slot_model.entries[index as usize]).unwrap() else {
+            return true;
+        };
+        let due_ms = slot.start_ms() + u64::from(old.offset_ms);
+        let was = (old.asked_ms.unwrap_or(due_ms), old.route, &old.payload);
+        due_ms <= self.watermark_ms && was != (new.due_ms, new.route, &new.payload)
+    }
+
     fn find(&self, shard: Shard, tenant: u16, at: &TaskAt) -> Option<Found> {
         let mut id = match at {
             TaskAt::Id(id) => *id,
@@ -321,14 +332,20 @@ impl SlotStore for ModelStore {
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {
         self.call(|model, _| {
             let shard_model = model.shard(shard);
+            let mut of_batch = BTreeSet::new();
             let mut add = |new: &NewRecord| {
                 let tenant = new.route.tenant;
                 let known = new.key.as_ref().and_then(|key| shard_model.keys.get(&(tenant, key.clone())));
-                if let Some((slot, index)) = known {
-                    return Added::Exists(TaskId { shard, slot: *slot, index: *index });
+                if let Some(&(slot, index)) = known {
+                    let id = TaskId { shard, slot, index };
+                    if of_batch.contains(&id) || !shard_model.gives_up_key((slot, index), new) {
+                        return Added::Exists(id);
+                    }
                 }
                 *shard_model.counts.entry(tenant).or_default() += 1;
-                Added::Stored(shard_model.add(shard, new, None))
+                let id = shard_model.add(shard, new, None);
+                of_batch.insert(id);
+                Added::Stored(id)
             };
             batch.iter().map(&mut add).collect()
         })

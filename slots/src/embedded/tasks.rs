@@ -1,7 +1,7 @@
 //! What callers do with tasks: add, change, get, send dead letters again.
 
 use super::rows::{self, Key, PAGE_BYTES};
-use super::shard::{Located, ShardStep};
+use super::shard::{Located, ShardStep, decode};
 use crate::dead_letter;
 use bytes::Bytes;
 use windfall_contract::due::{
@@ -11,13 +11,12 @@ use windfall_contract::due::{
 
 pub(super) fn add(step: &mut ShardStep<'_>, batch: Vec<NewRecord>) -> Result<Vec<Added>, StoreError> {
     let mut answers = Vec::with_capacity(batch.len());
-    for NewRecord { due_ms, route, key, payload } in batch {
-        if let Some(key) = &key
-            && let Some((slot, index)) = step.by_key(route.tenant, key.as_bytes())?
-        {
-            answers.push(Added::Exists(id(step, slot, index)));
+    for new in batch {
+        if let Some(exists) = holder_of_key(step, &new)? {
+            answers.push(Added::Exists(exists));
             continue;
         }
+        let NewRecord { due_ms, route, key, payload } = new;
         let (slot, offset_ms, asked_ms) = step.place(due_ms);
         let record = DueRecord { offset_ms, route, key, asked_ms, first_id: None, payload };
         let index = step.append(slot, record.encode(), false)?;
@@ -29,6 +28,23 @@ pub(super) fn add(step: &mut ShardStep<'_>, batch: Vec<NewRecord>) -> Result<Vec
         answers.push(Added::Stored(id(step, slot, index)));
     }
     Ok(answers)
+}
+
+/// The task that holds the key of a new one. One that fires, or has fired, holds it against its own repeat alone.
+fn holder_of_key(step: &mut ShardStep<'_>, new: &NewRecord) -> Result<Option<TaskId>, StoreError> {
+    let Some(key) = &new.key else { return Ok(None) };
+    let Some((slot, index)) = step.by_key(new.route.tenant, key.as_bytes())? else { return Ok(None) };
+    let holder = id(step, slot, index);
+    // What this step has stored is not there yet: of equal keys in one batch the first one is stored.
+    let Some(bytes) = step.step.get(&rows::entry(b'r', step.number(), slot, index))? else {
+        return Ok(Some(holder));
+    };
+    let SlotEntry::Task(record) = decode(holder, &bytes)? else { return Ok(None) };
+    let due_ms = holder.slot.start_ms() + u64::from(record.offset_ms);
+    let is_repeat = record.asked_ms.unwrap_or(due_ms) == new.due_ms
+        && record.route == new.route
+        && record.payload == new.payload;
+    Ok((due_ms > step.meta().watermark_ms || is_repeat).then_some(holder))
 }
 
 pub(super) fn change(step: &mut ShardStep<'_>, batch: Vec<Change>) -> Result<Vec<Changed>, StoreError> {

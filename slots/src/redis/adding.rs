@@ -17,8 +17,6 @@ pub(super) struct Adding {
     groups: Vec<(u32, Vec<usize>)>,
     /// The places of tasks that go one by one.
     singles: Vec<usize>,
-    /// Tasks whose key an earlier one of the batch has: their places and that one's.
-    repeated: Vec<(usize, usize)>,
     tasks: usize,
 }
 
@@ -27,20 +25,11 @@ impl Adding {
     pub(super) fn new(keys_of: &Keys, batch: &[NewRecord], watermark_ms: u64) -> Self {
         let late = SlotMinute::of(watermark_ms).0;
         let mut slots: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        let (mut singles, mut repeated) = (Vec::new(), Vec::new());
-        let mut first_of = HashMap::new();
+        let mut singles = Vec::new();
         let mut earliest_ms = u64::MAX;
         let mut tenants: BTreeMap<u16, u64> = BTreeMap::new();
         for (at, task) in batch.iter().enumerate() {
-            if let Some(key) = &task.key {
-                match first_of.entry((task.route.tenant, key)) {
-                    hashbrown::hash_map::Entry::Occupied(first) => repeated.push((at, *first.get())),
-                    hashbrown::hash_map::Entry::Vacant(vacant) => {
-                        vacant.insert(at);
-                        singles.push(at);
-                    }
-                }
-            } else if watermark_ms > 0 && task.due_ms < watermark_ms + NEAR_MS {
+            if task.key.is_some() || watermark_ms > 0 && task.due_ms < watermark_ms + NEAR_MS {
                 singles.push(at);
             } else {
                 slots.entry(SlotMinute::of(task.due_ms).0).or_default().push(at);
@@ -88,7 +77,7 @@ impl Adding {
             arguments.push(record(task, true).encode().into());
         }
         let groups = slots.into_iter().collect();
-        Self { keys, arguments, groups, singles, repeated, tasks: batch.len() }
+        Self { keys, arguments, groups, singles, tasks: batch.len() }
     }
 
     /// The answers in the order of the batch.
@@ -112,11 +101,6 @@ impl Adding {
             added[*at] = Some(match number::<u8>(exists)? {
                 0 => Added::Stored(id),
                 _ => Added::Exists(id),
-            });
-        }
-        for (at, first) in &self.repeated {
-            added[*at] = added[*first].map(|first| match first {
-                Added::Stored(id) | Added::Exists(id) => Added::Exists(id),
             });
         }
         let added: Option<Vec<Added>> = added.into_iter().collect();

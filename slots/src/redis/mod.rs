@@ -32,6 +32,9 @@
 //! caller gets [`StoreError::Unavailable`]. A script looks at every key before it changes one, so that a cluster's slot
 //! that is on its way to another node refuses the call as a whole; it is then asked again until its deadline.
 //!
+//! **A full server.** At `maxmemory` a server refuses what needs lasting memory: adds, new names, and batches of changes
+//! that move a task. Whatever lets tasks fire and go is carried out, so that memory falls again.
+//!
 //! **Rights.** The user needs `EVAL`, `EVALSHA`, the commands of the scripts, `LRANGE`, `HGETALL`, `ZRANGEBYLEX`, `SET`,
 //! `GET`, `CONFIG|GET`, `ROLE`, `INFO` and `PING`, in a cluster `CLUSTER` and `ASKING` too.
 //!
@@ -392,7 +395,11 @@ impl SlotStore for RedisSlots {
                 None => arguments.push("".into()),
             }
         }
-        let answer = self.call(&self.scripts.change, &keys, &arguments, Way::Once, self.deadline()).await?;
+        let script = match batch.iter().any(|change| change.to.is_some()) {
+            true => &self.scripts.change,
+            false => &self.scripts.cancel,
+        };
+        let answer = self.call(script, &keys, &arguments, Way::Once, self.deadline()).await?;
         let read = |one: Value| {
             let one = array(one)?;
             Ok(match (one.first().map(text).transpose()?, &one[..]) {

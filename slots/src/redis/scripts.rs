@@ -9,8 +9,19 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// One that reads, or that a full server refuses.
     fn new(own: &str) -> Self {
-        let text = format!("{}{own}", include_str!("scripts/common.lua"));
+        Self::with_head("", own)
+    }
+
+    /// One that a full server carries out too: without it nothing would fire and nothing would be dropped, so that the
+    /// server would stay full.
+    fn at_the_limit(own: &str) -> Self {
+        Self::with_head("#!lua flags=allow-oom\n", own)
+    }
+
+    fn with_head(head: &str, own: &str) -> Self {
+        let text = format!("{head}{}{own}", include_str!("scripts/common.lua"));
         Self { script: Script::new(&text), text }
     }
 
@@ -79,6 +90,8 @@ of_numbers!(u16, u32, u64);
 pub(super) struct Scripts {
     pub(super) add: Known,
     pub(super) change: Known,
+    /// The same for batches that cancel and move nothing.
+    pub(super) cancel: Known,
     pub(super) get: Known,
     pub(super) list: Known,
     pub(super) name: Known,
@@ -98,18 +111,19 @@ impl Scripts {
         Self {
             add: Known::new(include_str!("scripts/add.lua")),
             change: Known::new(include_str!("scripts/change.lua")),
+            cancel: Known::at_the_limit(include_str!("scripts/change.lua")),
             get: Known::new(include_str!("scripts/get.lua")),
             list: Known::new(include_str!("scripts/list.lua")),
             name: Known::new(include_str!("scripts/name.lua")),
-            beat: Known::new(include_str!("scripts/beat.lua")),
-            acquire: Known::new(include_str!("scripts/acquire.lua")),
-            renew: Known::new(include_str!("scripts/renew.lua")),
-            release: Known::new(include_str!("scripts/release.lua")),
-            advance: Known::new(include_str!("scripts/advance.lua")),
+            beat: Known::at_the_limit(include_str!("scripts/beat.lua")),
+            acquire: Known::at_the_limit(include_str!("scripts/acquire.lua")),
+            renew: Known::at_the_limit(include_str!("scripts/renew.lua")),
+            release: Known::at_the_limit(include_str!("scripts/release.lua")),
+            advance: Known::at_the_limit(include_str!("scripts/advance.lua")),
             state: Known::new(include_str!("scripts/state.lua")),
-            finish: Known::new(include_str!("scripts/finish.lua")),
-            drop: Known::new(include_str!("scripts/drop.lua")),
-            end_dead: Known::new(include_str!("scripts/end_dead.lua")),
+            finish: Known::at_the_limit(include_str!("scripts/finish.lua")),
+            drop: Known::at_the_limit(include_str!("scripts/drop.lua")),
+            end_dead: Known::at_the_limit(include_str!("scripts/end_dead.lua")),
         }
     }
 }

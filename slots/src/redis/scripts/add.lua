@@ -13,12 +13,24 @@ at = at + 1
 for _ = 1, groups do at = at + 3 + tonumber(ARGV[at + 2]) end
 local first_single = at
 local late_slot, late_ms = slot_of(w)
-local found = {}
+
+-- Whether a key's task fires, or has fired, and is another one than that which is to be added: then it gives up its key.
+local function gives_up_key(slot, index, due, record)
+  local old = redis.call('LINDEX', P .. 'l:' .. slot, index)
+  if not old or string.byte(old) >= 128 then return true end
+  if due_of(slot, old) > w then return false end
+  local _, asked, _, payload = parts(old)
+  local was_due = asked == '' and due_of(slot, old) or struct.unpack('>I8', asked)
+  local _, _, _, own = parts(record)
+  return was_due ~= due or payload ~= own or string.sub(old, 6, 7) ~= string.sub(record, 6, 7)
+end
+
+local found, stored = {}, {}
 for one = first_single, #ARGV, 7 do
   if tonumber(ARGV[one]) < w and late_slot ~= ARGV[2] then return text(w) end
   if ARGV[one + 4] ~= '' then
     local s, i = by_key(ARGV[one + 4])
-    if s then found[one] = { 1, s, i } end
+    if s and not gives_up_key(s, i, tonumber(ARGV[one]), ARGV[one + 5]) then found[one] = { 1, s, i } end
   end
 end
 -- From here on nothing may fail: each key is one of KEYS, or was looked at.
@@ -39,16 +51,22 @@ for t = first_tenant, first_tenant + 2 * tenants - 1, 2 do
   redis.call('HINCRBY', KEYS[2], ARGV[t], ARGV[t + 1])
 end
 for one = first_single, #ARGV, 7 do
-  if found[one] then
-    answer[#answer + 1] = found[one]
+  local field = ARGV[one + 4]
+  -- Of equal keys in one call the first one is stored.
+  local exists = stored[field] or found[one]
+  if exists then
+    answer[#answer + 1] = exists
   else
-    local slot, field, record = ARGV[one + 2], ARGV[one + 4], ARGV[one + 5]
+    local slot, record = ARGV[one + 2], ARGV[one + 5]
     if tonumber(ARGV[one]) < w then
       local late = ARGV[one + 6]
       slot, record = late_slot, string.sub(late, 1, 1) .. struct.pack('>I2', late_ms) .. string.sub(late, 4)
     end
     local index = append(slot, record)
-    if field ~= '' then redis.call('HSET', KEYS[4], field, place(slot, index)) end
+    if field ~= '' then
+      redis.call('HSET', KEYS[4], field, place(slot, index))
+      stored[field] = { 1, slot, index }
+    end
     redis.call('HINCRBY', KEYS[2], ARGV[one + 3], 1)
     answer[#answer + 1] = { 0, slot, index }
   end

@@ -11,19 +11,6 @@ local function find(at)
   return locate(tenant, slot, index)
 end
 
--- The parts of a record: its key with the length, the time that was asked for, its first id, its payload.
-local function parts(record)
-  local flags, at = string.byte(record), 8
-  local key, asked, first = '', '', ''
-  if flags % 2 == 1 then
-    local length = 1 + string.byte(record, 8)
-    key, at = string.sub(record, 8, 7 + length), 8 + length
-  end
-  if flags % 4 >= 2 then asked, at = string.sub(record, at, at + 7), at + 8 end
-  if flags % 8 >= 4 then first, at = string.sub(record, at, at + 9), at + 10 end
-  return key, asked, first, string.sub(record, at)
-end
-
 local function first_of(slot, index, record)
   local _, _, first = parts(record)
   if first == '' then return nil, ARGV[2] .. place(slot, index) end

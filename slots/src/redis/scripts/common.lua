@@ -36,6 +36,19 @@ local function key_of(record)
   end
 end
 
+-- The parts of a record: its key with the length, the time that was asked for, its first id, its payload.
+local function parts(record)
+  local flags, at = string.byte(record), 8
+  local key, asked, first = '', '', ''
+  if flags % 2 == 1 then
+    local length = 1 + string.byte(record, 8)
+    key, at = string.sub(record, 8, 7 + length), 8 + length
+  end
+  if flags % 4 >= 2 then asked, at = string.sub(record, at, at + 7), at + 8 end
+  if flags % 8 >= 4 then first, at = string.sub(record, at, at + 9), at + 10 end
+  return key, asked, first, string.sub(record, at)
+end
+
 -- The tenant's task, wherever it was moved: its slot, its index, its record, whether it was cancelled.
 local function locate(tenant, slot, index)
   while true do

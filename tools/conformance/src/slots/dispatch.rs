@@ -5,7 +5,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windfall_contract::due::{
-    Change, Changed, DeadTask, DueRecord, FinishBatch, Lease, LeaseError, NewRecord, ReadFrom, Shard,
+    Added, Change, Changed, DeadTask, DueRecord, FinishBatch, Lease, LeaseError, NewRecord, ReadFrom, Shard,
     SlotEntry, SlotMinute, TaskAt, TaskId, Waiting,
 };
 
@@ -21,6 +21,7 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
         ("cancels_race_with_the_watermark", cancels_race_with_the_watermark(fixture).await),
         ("a_batch_is_finished_once", a_batch_is_finished_once(fixture).await),
         ("keys_are_freed_where_they_lead_here", keys_are_freed_where_they_lead_here(fixture).await),
+        ("a_key_is_armed_again", a_key_is_armed_again(fixture).await),
         ("a_dropped_slot_stays_away", a_dropped_slot_stays_away(fixture).await),
         ("dead_letters_wait_for_people", dead_letters_wait_for_people(fixture).await),
         ("a_clock_that_goes_back", a_clock_that_goes_back(fixture).await),
@@ -310,7 +311,7 @@ async fn keys_are_freed_where_they_lead_here(fixture: &dyn Fixture) -> Result<()
     case.advance(&lease).await?;
     // It fires, so it still has its key.
     let again = case.store.add(case.shard, &[keyed(&ours, past_ms)]).await.map_err(said)?;
-    same("while it fires", &again, &vec![windfall_contract::due::Added::Exists(ids[0])])?;
+    same("while it fires", &again, &vec![Added::Exists(ids[0])])?;
     let keys = vec![(tenant, ours.clone(), 0), (tenant, other.clone(), 1), (tenant, ours.clone(), 1)];
     let batch = FinishBatch {
         sequence: 1,
@@ -325,6 +326,60 @@ async fn keys_are_freed_where_they_lead_here(fixture: &dyn Fixture) -> Result<()
     same("the freed key", &found[0], &None)?;
     same("the moved one", &found[1].as_ref().map(|found| Changed::Done(found.id)), &moved.first().copied())?;
     case.add(&[keyed(&ours, past_ms)]).await.map(drop)
+}
+
+/// While a task fires its key takes another task, and nothing but that one's finish frees it; the repeat of an add whose
+/// answer got lost is no other task.
+async fn a_key_is_armed_again(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, 32, "armed").await?;
+    let (tenant, past_ms) = (case.route.tenant, fixture.now_ms() - 5 * 60_000);
+    let (key, late) = (case.key("armed")?, case.key("late")?);
+    let keyed =
+        |key: &_, due_ms, payload| NewRecord { key: Some(Clone::clone(key)), ..case.task(due_ms, payload) };
+    let add = async |batch: &[NewRecord]| case.store.add(case.shard, batch).await.map_err(said);
+    let first = keyed(&key, past_ms, "x");
+    let id = case.add(std::slice::from_ref(&first)).await?[0];
+    let other = keyed(&key, past_ms, "other");
+    same("before the watermark", &add(&[other]).await?, &vec![Added::Exists(id)])?;
+    let lease = case.acquire("one").await?;
+    case.advance(&lease).await?;
+    same("the answer got lost", &add(std::slice::from_ref(&first)).await?, &vec![Added::Exists(id)])?;
+    let again = keyed(&key, fixture.now_ms() + HOUR_MS, "x");
+    let answers = add(&[first.clone(), again.clone(), again.clone()]).await?;
+    let [Added::Exists(old), Added::Stored(next), Added::Exists(same_next)] = answers[..] else {
+        return Err(format!("armed again: {answers:?}"));
+    };
+    same("the ids", &(old, same_next), &(id, next))?;
+    same("once more", &add(&[again]).await?, &vec![Added::Exists(next)])?;
+    same("while the other waits", &add(&[first]).await?, &vec![Added::Exists(next)])?;
+    same("the count", &case.waiting().await?, &2)?;
+    let batch = FinishBatch {
+        sequence: 1,
+        done: vec![(0, Bytes::from_static(&[0x80]))],
+        keys: vec![(tenant, key.clone(), id.index)],
+        over: BTreeMap::from([(tenant, 1)]),
+        ..FinishBatch::default()
+    };
+    case.store.finish(&lease, id.slot, &batch).await.map_err(said)?;
+    let found = case.store.get(case.shard, tenant, &[TaskAt::Key(key)]).await.map_err(said)?;
+    same("the key leads to", &found[0].as_ref().map(|found| found.id), &Some(next))?;
+    same("the count", &case.waiting().await?, &1)?;
+
+    // Due time, target and payload each make it another task, also where it was too late for its time.
+    let one = keyed(&late, past_ms, "late");
+    let id = case.add(std::slice::from_ref(&one)).await?[0];
+    same("the answer got lost", &add(&[one]).await?, &vec![Added::Exists(id)])?;
+    let target = case.store.target(tenant, "another").await.map_err(said)?;
+    let elsewhere = windfall_contract::due::Route { tenant, target };
+    for other in [
+        keyed(&late, past_ms + 1, "late"),
+        keyed(&late, past_ms + 1, "lat"),
+        NewRecord { route: elsewhere, ..keyed(&late, past_ms + 1, "lat") },
+    ] {
+        let id = case.add(std::slice::from_ref(&other)).await?[0];
+        same("its repeat", &add(&[other]).await?, &vec![Added::Exists(id)])?;
+    }
+    same("the count", &case.waiting().await?, &5)
 }
 
 /// A slot goes when the watermark is past its minute and nothing came behind what the dispatcher knows; its ids are
