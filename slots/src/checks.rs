@@ -61,13 +61,10 @@ pub(crate) fn change(of: Shard, shards: u16, batch: &[Change]) -> Result<(), Sto
     Ok(())
 }
 
-/// `entries` is what the slot has.
-pub(crate) fn finish(batch: &FinishBatch, entries: u32) -> Result<(), StoreError> {
+/// Whether a batch finishes entries that its slot does not have; `entries` is what it has.
+pub(crate) fn is_beyond(batch: &FinishBatch, entries: u32) -> bool {
     let bitmap_bytes = u64::from(entries).div_ceil(8);
     let is_beyond =
         |(first, bytes): &(u32, bytes::Bytes)| u64::from(*first) + bytes.len() as u64 > bitmap_bytes;
-    match batch.done.iter().any(is_beyond) || batch.attempts.keys().any(|index| *index >= entries) {
-        true => refuse(format!("the batch finishes entries beyond the {entries} of its slot")),
-        false => Ok(()),
-    }
+    batch.done.iter().any(is_beyond) || batch.attempts.keys().any(|index| *index >= entries)
 }

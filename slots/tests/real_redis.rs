@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windfall_conformance::slots::{self, Fixture};
 use windfall_contract::due::{
     Added, Change, Changed, DeadTask, Durability, FinishBatch, LeaseError, Moved, NewRecord, ReadFrom, Route,
-    Shard, SlotStore, StoreError, TaskAt, TaskId, Waiting,
+    Shard, SlotEntry, SlotStore, StoreError, TaskAt, TaskId, Waiting,
 };
 use windfall_servers::{Private, RedisOptions as ServerOptions, Servers, Spec};
 use windfall_slots::redis::{OpenRedisError, RedisSlots, RedisSlotsOptions};
@@ -388,6 +388,65 @@ async fn a_full_server_refuses_whole_calls() {
     command(server.url(), &["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
     store.add(Shard(3), &batch).await.unwrap();
     assert_eq!(store.counts(Shard(3)).await.unwrap()[&1], 99);
+}
+
+/// A machine or a fail-over may lose the last second: an owner that has read entries which are lost learns of it before
+/// others take their places, and no epoch is given twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn an_owner_learns_that_the_server_has_lost_what_it_read() {
+    let server = single();
+    let options = patient(RedisSlotsOptions::at(server.url()));
+    let prefix = format!("{{{}:0004}}", options.prefix);
+    let store = RedisSlots::open(options).await.unwrap();
+    let (shard, due_ms) = (Shard(4), (now_ms() / 60_000 + 5) * 60_000);
+    let ids = stored(&store.add(shard, &["a", "b", "c"].map(|payload| task(due_ms, payload))).await.unwrap());
+    let (slot, list, meta) = (ids[0].slot, format!("{prefix}:l:{}", ids[0].slot.0), format!("{prefix}:m"));
+    let old = store.acquire(shard, "one", 600_000).await.unwrap().unwrap();
+    let from = [ReadFrom { slot, next_index: 0 }];
+    for turn in ["1", "2"] {
+        let advanced = store.advance(&old, 600_000, &from, 1_000).await.unwrap();
+        assert_eq!((advanced.slots, advanced.entries[0].2.len()), (vec![(slot, 3)], 3));
+        assert_eq!(asked::<String>(server.url(), &["HGET", &meta, "t"]).await, turn);
+    }
+    asked::<Vec<String>>(server.url(), &["RPOP", &list, "2"]).await;
+    asked::<i64>(server.url(), &["HSET", &meta, "t", "1"]).await;
+    let again = stored(&store.add(shard, &["d", "e"].map(|payload| task(due_ms, payload))).await.unwrap());
+    assert_eq!(again, ids[1..]);
+    let batch = FinishBatch { sequence: 1, done: vec![(0, vec![0x60].into())], ..FinishBatch::default() };
+    assert_eq!(store.finish(&old, slot, &batch).await, Err(LeaseError::Lost));
+    assert_eq!(store.drop_slot(&old, slot, 3).await, Err(LeaseError::Lost));
+    assert_eq!(store.advance(&old, 600_000, &from, 1_000).await, Err(LeaseError::Lost));
+
+    // The lease itself may be lost as well.
+    command(server.url(), &["HDEL", &meta, "e", "o", "u"]).await.unwrap();
+    let new = store.acquire(shard, "two", 600_000).await.unwrap().unwrap();
+    assert!(new.epoch > old.epoch, "{} after {}", new.epoch, old.epoch);
+    let advanced = store.advance(&new, 600_000, &from, 1_000).await.unwrap();
+    let payload = |entry: &bytes::Bytes| match SlotEntry::decode(entry).unwrap() {
+        SlotEntry::Task(record) => record.payload,
+        SlotEntry::End(index) => panic!("{index} has ended"),
+    };
+    let read: Vec<_> = advanced.entries[0].2.iter().map(payload).collect();
+    assert_eq!(read, ["a", "d", "e"]);
+    store.finish(&new, slot, &batch).await.unwrap();
+}
+
+/// The watermark may have gone back by a second: what is due by the server's clock may have fired.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn what_is_due_by_the_servers_clock_cannot_be_cancelled() {
+    let server = single();
+    let store = RedisSlots::open(patient(RedisSlotsOptions::at(server.url()))).await.unwrap();
+    let ids = stored(
+        &store
+            .add(Shard(6), &[task(now_ms() - 1_000, "due"), task(now_ms() + 600_000, "later")])
+            .await
+            .unwrap(),
+    );
+    let cancel = |id: &TaskId| Change { tenant: 1, at: TaskAt::Id(*id), to: None };
+    let changed = store.change(Shard(6), &ids.iter().map(cancel).collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(changed, [Changed::Firing, Changed::Done(ids[1])]);
 }
 
 /// The bar of `scheduler.bytes_per_task`: 1,000,000 tasks of 64 bytes over two hours on 64 shards take 85 bytes each at

@@ -65,7 +65,7 @@ pub enum Changed {
     Done(TaskId),
     /// It had been cancelled before.
     Cancelled,
-    /// Its time has come: it fires, or has fired.
+    /// Its time has come, by the watermark or by the store's clock: it fires, or has fired.
     Firing,
     /// The tenant has no such task: it never had, or it is over and gone.
     Unknown,
@@ -210,7 +210,8 @@ pub enum StoreError {
 /// A call under a lease failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// Another instance has the shard, or may have it. Nothing was changed. Stop firing.
+    /// Another instance has the shard, or may have it, or the store has lost what its owner was told. Nothing was
+    /// changed. Stop firing, acquire the shard anew, and read everything again.
     #[error("the lease of the shard is lost")]
     Lost,
     /// The store has no answer; the call may be repeated.
@@ -332,7 +333,8 @@ pub trait SlotStore: Send + Sync {
     /// Notes what is finished in a slot, in one step.
     ///
     /// # Errors
-    /// [`LeaseError`]; the batch may be sent again.
+    /// [`LeaseError`]; the batch may be sent again. One that reaches beyond the entries of its slot is
+    /// [`LeaseError::Lost`].
     async fn finish(&self, lease: &Lease, slot: SlotMinute, batch: &FinishBatch) -> Result<(), LeaseError>;
 
     /// Deletes a slot of which every entry is over. One at or above the watermark's minute stays, and so does one that

@@ -127,7 +127,7 @@ pub(super) fn finish(
     lease: &Lease,
     slot: SlotMinute,
     batch: FinishBatch,
-) -> Result<(), StoreError> {
+) -> Result<(), LeaseError> {
     let (epoch, sequence) = step.meta().finished;
     if epoch == lease.epoch && batch.sequence <= sequence {
         return Ok(());
@@ -135,7 +135,9 @@ pub(super) fn finish(
     // A slot that is gone keeps no bits; whatever else the batch says still holds.
     let entries = step.entries(slot.0)?;
     if let Some(entries) = entries {
-        checks::finish(&batch, entries)?;
+        if checks::is_beyond(&batch, entries) {
+            return Err(LeaseError::Lost);
+        }
         for (first, bytes) in &batch.done {
             note_done(step, slot.0, *first, bytes)?;
         }

@@ -207,7 +207,7 @@ impl EmbeddedSlots {
     async fn leased<T: Send + 'static>(
         &self,
         lease: &Lease,
-        work: impl FnOnce(&mut ShardStep<'_>, u64) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&mut ShardStep<'_>, u64) -> Result<T, LeaseError> + Send + 'static,
     ) -> Result<T, LeaseError> {
         let lease = lease.clone();
         self.call(move |inner| {

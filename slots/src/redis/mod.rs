@@ -12,7 +12,7 @@
 //! | `{wf:0012}:k` | hash | tenant's number and key → slot and index |
 //! | `{wf:0012}:n` | hash | tenant's number → how many tasks wait |
 //! | `{wf:0012}:i` | sorted set | the slots that are there |
-//! | `{wf:0012}:m` | hash | watermark `w`, epoch `e`, owner `o`, end of the lease `u`, last finished batch `fe`, `fs` |
+//! | `{wf:0012}:m` | hash | watermark `w`, advances `t`, epoch `e`, owner `o`, end of the lease `u`, last finished batch `fe`, `fs` |
 //! | `{wf:0012}:d` | sorted set | dead letters: tenant, slot, index, and what they were |
 //! | `{wf:names}:t`, `:b`, `:s` | hash, hash, string | names and their numbers, instances, the number of shards |
 //!
@@ -21,7 +21,9 @@
 //!
 //! **Durability.** [`RedisSlots::durability`](SlotStore::durability) says what `appendfsync` is set to. A server without
 //! an append-only file and one that evicts keys are refused, unless an option by name allows them. Redis replicates after
-//! it has answered: a fail-over to a replica may lose the last moments, also in a cluster.
+//! it has answered: a fail-over to a replica may lose the last moments, also in a cluster. An owner may have read entries
+//! that are lost then, and others may take their places: each advance is counted, the count is lost with the entries, and
+//! an owner that knows of a later advance than the server has lost its lease, and reads everything anew.
 //!
 //! **A server that is away at the start.** [`RedisSlots::open_later`] needs no server; until [`RedisSlots::connect`] has
 //! succeeded once, nothing is sent there, and each call is [`StoreError::Unavailable`] with the reason. What is checked
@@ -78,6 +80,8 @@ pub struct RedisSlots {
     servers: Vec<ConnectionInfo>,
     scripts: Scripts,
     connected: OnceLock<Connected>,
+    /// By shard: the epoch of the latest lease, and its last advance that was answered.
+    turns: Mutex<BTreeMap<Shard, (u64, u64)>>,
     /// Why it is not connected, as far as it has been tried.
     why_not: Mutex<Option<String>>,
 }
@@ -118,6 +122,7 @@ impl RedisSlots {
             servers,
             scripts: Scripts::new(),
             connected: OnceLock::new(),
+            turns: Mutex::default(),
             why_not: Mutex::default(),
         }))
     }
@@ -196,6 +201,18 @@ impl RedisSlots {
         Instant::now() + self.options.call_timeout()
     }
 
+    /// The last advance under a lease that was answered; 0 where there is none.
+    fn turn(&self, lease: &Lease) -> u64 {
+        let known = self.turns.lock().get(&lease.shard).copied();
+        known.filter(|(epoch, _)| *epoch == lease.epoch).map_or(0, |(_, turn)| turn)
+    }
+
+    fn saw_turn(&self, lease: &Lease, turn: u64) {
+        let mut turns = self.turns.lock();
+        let known = turns.entry(lease.shard).or_default();
+        *known = (*known).max((lease.epoch, turn));
+    }
+
     /// Calls a script under a lease.
     async fn leased(
         &self,
@@ -227,11 +244,12 @@ impl RedisSlots {
         }
     }
 
-    /// Entries of slots as far as `max_bytes` goes, and one at least.
+    /// Entries of slots as far as `max_bytes` goes, and one at least. `reads` says how many entries of each slot there
+    /// are: those that came since are read when they are counted.
     async fn read(
         &self,
         shard: Shard,
-        reads: &[ReadFrom],
+        reads: impl Iterator<Item = (ReadFrom, u32)>,
         max_bytes: usize,
         deadline: Instant,
     ) -> Result<Vec<(SlotMinute, u32, Vec<Bytes>)>, StoreError> {
@@ -239,17 +257,21 @@ impl RedisSlots {
         let mut parts = Vec::new();
         let (mut bytes_read, mut entries_read) = (0, 0);
         let mut at_once = READ_FIRST;
-        for ReadFrom { slot, next_index } in reads {
+        for (ReadFrom { slot, next_index }, counted) in reads {
             let key = keys.slot("l", slot.0);
             let mut entries: Vec<Bytes> = Vec::new();
             let mut is_full = false;
             loop {
                 let from = next_index.saturating_add(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+                let asked = at_once.min(counted.saturating_sub(from));
+                if asked == 0 {
+                    break;
+                }
                 let mut command = redis::cmd("LRANGE");
-                command.arg(&key).arg(from).arg(from.saturating_add(at_once - 1));
+                command.arg(&key).arg(from).arg(from + (asked - 1));
                 let answer = self.send(slot_of(&key), || command.clone(), Way::Reads, deadline).await?;
                 let part = array(refused(answer)?)?;
-                let is_last = part.len() < usize::try_from(at_once).unwrap_or(usize::MAX);
+                let is_last = part.len() < usize::try_from(asked).unwrap_or(usize::MAX);
                 for entry in part {
                     let entry = bytes(entry)?;
                     is_full = bytes_read + entry.len() > max_bytes && entries_read > 0;
@@ -268,7 +290,7 @@ impl RedisSlots {
                 at_once = u32::try_from(fits).unwrap_or(u32::MAX).clamp(1, at_once.saturating_mul(16));
             }
             if !entries.is_empty() {
-                parts.push((*slot, *next_index, entries));
+                parts.push((slot, next_index, entries));
             }
             if is_full {
                 break;
@@ -544,13 +566,20 @@ impl SlotStore for RedisSlots {
         max_bytes: usize,
     ) -> Result<Advanced, LeaseError> {
         let deadline = self.deadline();
-        let (keys, arguments) = ([self.keys(lease.shard).of("m")], [lease.epoch.into(), ahead_ms.into()]);
-        let mut answer = array(self.leased(&self.scripts.advance, &keys, &arguments).await?)?;
-        let watermark_ms = number(answer.first().unwrap_or(&Value::Nil))?;
-        let slots = answer.split_off(1);
+        let keys = [self.keys(lease.shard).of("m")];
+        let mut arguments: Vec<Argument> = vec![lease.epoch.into(), ahead_ms.into(), self.turn(lease).into()];
+        arguments.extend(reads.iter().map(|read| Argument::from(read.slot.0)));
+        let answer = array(self.leased(&self.scripts.advance, &keys, &arguments).await?)?;
+        let [watermark_ms, turn, Value::Array(slots), Value::Array(counted)] = &answer[..] else {
+            return Err(unexpected(&Value::Array(answer)).into());
+        };
+        let watermark_ms = number(watermark_ms)?;
         let slot = |pair: &[Value]| Ok::<_, StoreError>((SlotMinute(number(&pair[0])?), number(&pair[1])?));
         let slots = slots.chunks_exact(2).map(slot).collect::<Result<_, _>>()?;
+        let counted = counted.iter().map(number).collect::<Result<Vec<u32>, _>>()?;
+        self.saw_turn(lease, number(turn)?);
         // Entries never change, so they may be read while others go on.
+        let reads = reads.iter().copied().zip(counted);
         let entries = self.read(lease.shard, reads, max_bytes, deadline).await?;
         Ok(Advanced { watermark_ms, slots, entries })
     }
@@ -568,7 +597,8 @@ impl SlotStore for RedisSlots {
         let names = self.keys(lease.shard);
         let mut keys: Vec<_> = ["m", "n", "k", "d"].iter().map(|name| names.of(name)).collect();
         keys.extend(["l", "f", "a"].iter().map(|name| names.slot(name, slot.0)));
-        let mut arguments: Vec<Argument> = vec![lease.epoch.into(), batch.sequence.into(), slot.0.into()];
+        let mut arguments: Vec<Argument> =
+            vec![lease.epoch.into(), batch.sequence.into(), slot.0.into(), self.turn(lease).into()];
         arguments.push((batch.done.len() as u64).into());
         for (first, bytes) in &batch.done {
             arguments.extend([(*first).into(), bytes.clone().into()]);
@@ -593,9 +623,7 @@ impl SlotStore for RedisSlots {
         let answer = self.leased(&self.scripts.finish, &keys, &arguments).await?;
         match text(&answer)? {
             "done" => Ok(()),
-            _ => {
-                Err(StoreError::Unusable("the batch finishes entries beyond those of its slot".into()).into())
-            }
+            _ => Err(unexpected(&answer).into()),
         }
     }
 
@@ -603,7 +631,7 @@ impl SlotStore for RedisSlots {
         let names = self.keys(lease.shard);
         let mut keys = vec![names.of("m"), names.of("i")];
         keys.extend(["l", "c", "f", "v", "a"].iter().map(|name| names.slot(name, slot.0)));
-        let arguments = [lease.epoch.into(), slot.0.into(), entries.into()];
+        let arguments = [lease.epoch.into(), slot.0.into(), entries.into(), self.turn(lease).into()];
         let answer = self.leased(&self.scripts.drop, &keys, &arguments).await?;
         Ok(text(&answer)? == "gone")
     }

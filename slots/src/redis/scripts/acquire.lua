@@ -10,5 +10,8 @@ if m[1] and m[1] ~= ARGV[1] then
   end
   if held > now then return { m[1], held - now } end
 end
-redis.call('HSET', KEYS[1], 'o', ARGV[1], 'u', text(stop))
-return redis.call('HINCRBY', KEYS[1], 'e', 1)
+-- At least the time, in microseconds: an epoch that was given and lost is not given again.
+local t = redis.call('TIME')
+local epoch = math.max(tonumber(redis.call('HGET', KEYS[1], 'e') or '0') + 1, t[1] * 1000000 + t[2])
+redis.call('HSET', KEYS[1], 'o', ARGV[1], 'u', text(stop), 'e', text(epoch))
+return text(epoch)

@@ -1,6 +1,8 @@
 -- KEYS: m, n, i, k. ARGV: 1 in a cluster; the shard's two bytes; for each change the tenant's two bytes, its number, the
 -- key or nothing, slot, index, what to do (c: cancel, m: move), the due time or nothing, p and the payload or nothing.
 local w = tonumber(redis.call('HGET', KEYS[1], 'w') or '0')
+-- What is due may have fired under a watermark that the server has lost with the last second.
+local fires = math.max(w, now_ms())
 
 local function find(at)
   local tenant, field, slot, index = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
@@ -79,7 +81,7 @@ for at = 3, #ARGV, 8 do
   local said
   if not slot then said = { 'u' }
   elseif is_over then said = { 'c' }
-  elseif due_of(slot, record) <= w then said = { 'f' }
+  elseif due_of(slot, record) <= fires then said = { 'f' }
   elseif ARGV[at + 5] == 'c' then
     over(slot, index)
     local field = key_of(record)

@@ -11,9 +11,11 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
-local function is_lost(epoch)
-  local m = redis.call('HMGET', KEYS[1], 'e', 'o')
-  return m[1] ~= epoch or not m[2]
+-- Whether the lease is over, or the server has lost what its owner was told: `turn` is the last advance that it knows of,
+-- if it says one.
+local function is_lost(epoch, turn)
+  local m = redis.call('HMGET', KEYS[1], 'e', 'o', 't')
+  return m[1] ~= epoch or not m[2] or tonumber(m[3] or '0') < tonumber(turn or '0')
 end
 
 -- The slot of a time, and the milliseconds since it began.

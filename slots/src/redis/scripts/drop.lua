@@ -1,5 +1,6 @@
--- KEYS: m, i, and l, c, f, v, a of the slot. ARGV: the epoch, the slot, the entries.
-if is_lost(ARGV[1]) then return 'lost' end
+-- KEYS: m, i, and l, c, f, v, a of the slot. ARGV: the epoch, the slot, the entries, the last turn that the owner
+-- knows of.
+if is_lost(ARGV[1], ARGV[4]) then return 'lost' end
 local entries = redis.call('LLEN', KEYS[3])
 if entries == 0 then return 'gone' end
 local w = tonumber(redis.call('HGET', KEYS[1], 'w') or '0')

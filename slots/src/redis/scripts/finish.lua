@@ -1,10 +1,10 @@
--- KEYS: m, n, k, d, and l, f, a of the slot. ARGV: the epoch, the sequence, the slot; then five parts, each behind its
--- number: bytes of the done bitmap with their place, keys with their index, tenants with how many are over, indices with
--- their attempts, dead letters' ids and bodies.
-if is_lost(ARGV[1]) then return 'lost' end
+-- KEYS: m, n, k, d, and l, f, a of the slot. ARGV: the epoch, the sequence, the slot, the last turn that the owner knows
+-- of; then five parts, each behind its number: bytes of the done bitmap with their place, keys with their index, tenants
+-- with how many are over, indices with their attempts, dead letters' ids and bodies.
+if is_lost(ARGV[1], ARGV[4]) then return 'lost' end
 local m = redis.call('HMGET', KEYS[1], 'fe', 'fs')
 if m[1] == ARGV[1] and tonumber(m[2]) >= tonumber(ARGV[2]) then return 'done' end
-local parts, at = {}, 4
+local parts, at = {}, 5
 for part = 1, 5 do
   local n = tonumber(ARGV[at])
   parts[part] = { at + 1, at + 2 * n }
@@ -19,7 +19,8 @@ if entries > 0 then
   local beyond = false
   each(1, function(first, bytes) beyond = beyond or tonumber(first) + #bytes > math.ceil(entries / 8) end)
   each(4, function(index) beyond = beyond or tonumber(index) >= entries end)
-  if beyond then return 'beyond' end
+  -- The owner has read entries that the server has lost.
+  if beyond then return 'lost' end
   each(1, function(first, bytes) redis.call('SETRANGE', KEYS[6], first, bytes) end)
   each(4, function(index, attempts) redis.call('HSET', KEYS[7], index, attempts) end)
 end
