@@ -315,6 +315,53 @@ fn a_target_that_is_away_for_hours_spends_no_attempt() {
 }
 
 #[test]
+fn a_target_that_hangs_keeps_no_shard_from_moving_and_delays_no_other_target() {
+    simulate(async {
+        let wide = TargetRules { concurrency: 1_024, ..target_rules(10) };
+        let tenants = ["hung", "well"].map(|name| (name, rules(Class::Normal, wide)));
+        let world = World::new(ModelStore::new(64, 1, None), tenants.into());
+        let (hung, well) = (&world.targets["hung"], &world.targets["well"]);
+        hung.takes_ms.store(600_000, Ordering::SeqCst);
+        let first = world.dispatcher("a");
+        sleep_ms(2_000).await;
+        world.add("hung", 0..2_000, |_| 500).await;
+        wait_for("it hangs", 5_000, || hung.distinct() == 2_000).await;
+        let _second = world.dispatcher("b");
+        world.add("well", 0..4_000, |number| 100 + number as i64 * 5).await;
+        sleep_ms(30_000).await;
+        assert_eq!((well.distinct(), well.numbers().len()), (4_000, 4_000));
+        let latest = well.got.lock().iter().map(|got| got.at_ms - got.due_ms).max().unwrap();
+        assert!(latest < 5_000, "one of them was {latest} ms late");
+        let owners = world.store.owners();
+        let of_b = owners.iter().flatten().filter(|owner| *owner == "b").count();
+        assert!(owners.iter().all(Option::is_some) && (16..=48).contains(&of_b), "{owners:?}");
+        let repeated = hung.numbers().len() as u64 - 2_000;
+        let unnoted = first.stats().unnoted.get();
+        assert!(repeated > 0 && unnoted == repeated, "{repeated} were repeated, {unnoted} were counted");
+        sleep_ms(2 * 600_000).await;
+        assert_eq!(hung.numbers().len() as u64, 2_000 + unnoted, "and none twice");
+        assert_eq!(world.store.waiting_count(), 0);
+    });
+}
+
+#[test]
+fn a_call_that_does_not_end_counts_as_a_failed_attempt() {
+    simulate(async {
+        let world =
+            World::new(ModelStore::new(16, 1, None), vec![("shop", rules(Class::Normal, target_rules(2)))]);
+        world.target().takes_ms.store(600_000, Ordering::SeqCst);
+        let options = DispatchOptions { fire_timeout_ms: 10_000, ..DispatchOptions::default() };
+        let dispatcher = world.dispatcher_with("a", options);
+        world.add("shop", 0..10, |_| 500).await;
+        wait_for("all are given up", 120_000, || dispatcher.stats().dead.get() == 10).await;
+        let stats = dispatcher.stats();
+        assert_eq!((stats.unknown.get(), stats.panics.get()), (20, 0));
+        let dead = world.timers.dead("shop", None, 1).await.unwrap();
+        assert_eq!(dead[0].reason, "its target has not answered within `fire_timeout_ms`, 10000 ms");
+    });
+}
+
+#[test]
 fn one_tenants_many_do_not_delay_anothers_few_and_one_slow_target_holds_up_nobody() {
     simulate(async {
         let wide = TargetRules { concurrency: 1_024, ..target_rules(10) };

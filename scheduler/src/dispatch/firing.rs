@@ -36,17 +36,26 @@ pub(super) struct FiringLoop {
     dropped: Vec<HeldTask>,
 }
 
-/// A sub-batch whose target has answered, or whose call has panicked.
+/// A sub-batch whose call has ended.
 struct Landed {
     lane: usize,
     parts: Vec<BatchPart>,
-    answers: Result<Vec<Fired>, String>,
+    answers: Result<Vec<Fired>, NoAnswer>,
+}
+
+/// Why a call has no answers. Any of its tasks may have been handed over.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error("its target panicked: {0}")]
+    Panicked(String),
+    #[error("its target has not answered within `fire_timeout_ms`, {0} ms")]
+    TooLate(u64),
 }
 
 /// What one part of a sub-batch has come to.
 #[derive(Default)]
 struct Sorted {
-    /// Whether its target panicked.
+    /// Whether its call ended without an answer.
     is_unknown: bool,
     /// Whether its target took a task of the same sub-batch.
     has_taken: bool,
@@ -154,6 +163,7 @@ impl FiringLoop {
 
     fn send(&mut self) {
         let options = &self.shared.options;
+        let limit_ms = options.fire_timeout_ms;
         let now_ns = self.shared.clock.monotonic_ns();
         let owned = self.shared.owned_shards.load(Ordering::Relaxed);
         let shards = u32::from(self.shared.store.shards());
@@ -173,7 +183,12 @@ impl FiringLoop {
                     let tenant = Arc::clone(&found.info.tenant);
                     self.in_flight.spawn(async move {
                         let batch = firings(&parts, &tenant);
-                        let answers = caught(target.fire(batch)).await;
+                        let call = caught(target.fire(batch));
+                        let answers = match tokio::time::timeout(Duration::from_millis(limit_ms), call).await
+                        {
+                            Ok(answers) => answers.map_err(NoAnswer::Panicked),
+                            Err(_) => Err(NoAnswer::TooLate(limit_ms)),
+                        };
                         Landed { lane, parts, answers }
                     });
                     if found.has_work() {
@@ -203,12 +218,12 @@ impl FiringLoop {
         let mut is_unknown = false;
         let mut answers = match answers {
             Ok(answers) => answers.into_iter(),
-            Err(panic) => {
+            Err(why) => {
                 let tasks = parts.iter().map(|part| part.tasks.len()).sum();
-                tracing::error!(tenant = %found.info.tenant, panic, "a target panicked");
-                stats.panics.add(1);
+                tracing::error!(tenant = %found.info.tenant, %why, tasks, "nobody knows what became of timers");
+                stats.panics.add(u64::from(matches!(why, NoAnswer::Panicked(_))));
                 is_unknown = true;
-                vec![Fired::Failed(format!("its target panicked: {panic}")); tasks].into_iter()
+                vec![Fired::Failed(why.to_string()); tasks].into_iter()
             }
         };
         let has_taken = answers.as_slice().contains(&Fired::Done);
