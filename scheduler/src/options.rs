@@ -49,6 +49,9 @@ pub struct DispatchOptions {
     pub lease_renew_ms: u64,
     /// How often a target that takes nothing is asked again: 10 to 60,000. Default 1,000.
     pub probe_every_ms: u64,
+    /// How long one call of a target may take: 1,000 to 86,400,000. Default 900,000, which is far above the time-outs of
+    /// the targets themselves. What has no answer by then counts as a failed attempt; it may have been handed over.
+    pub fire_timeout_ms: u64,
     /// The seed of the jitter of retries. Default 0; give each instance its own. It is no option of a file.
     #[serde(skip)]
     pub jitter_seed: u64,
@@ -103,6 +106,7 @@ impl DispatchOptions {
             ("lease_ttl_ms", self.lease_ttl_ms, 500, 60_000),
             ("lease_renew_ms", self.lease_renew_ms, 50, self.lease_ttl_ms / 3),
             ("probe_every_ms", self.probe_every_ms, 10, 60_000),
+            ("fire_timeout_ms", self.fire_timeout_ms, 1_000, 86_400_000),
         ])
     }
 }
@@ -134,6 +138,7 @@ impl Default for DispatchOptions {
             lease_ttl_ms: 3_000,
             lease_renew_ms: 1_000,
             probe_every_ms: 1_000,
+            fire_timeout_ms: 900_000,
             jitter_seed: 0,
         }
     }

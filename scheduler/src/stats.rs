@@ -82,7 +82,7 @@ declare_metrics! {
     #[derive(Debug, Default)]
     pub struct DispatchStats {
         counter "windfall_scheduler_attempts_total" ["outcome"]
-        "Attempts to hand a due task to its target, by what the target said; `unknown`: the call panicked" {
+        "Attempts to hand a due task to its target, by what the target said; `unknown`: the call panicked, or did not end in time" {
             /// Tasks that their target has.
             pub done: Count as "done",
             /// Attempts that failed.
@@ -115,7 +115,7 @@ declare_metrics! {
             pub late: Count,
         }
         counter "windfall_scheduler_unnoted_tasks_total"
-        "Tasks that had been handed over, and not yet noted as over, when their shard was lost; their next owner hands them over again with the same id" {
+        "Tasks that had been handed over, and not yet noted as over, when their shard was lost, or moved to another instance before their target had answered; their next owner hands them over again with the same id" {
             /// Tasks that may be repeated, because their shard was lost before they were noted.
             pub unnoted: Count,
         }

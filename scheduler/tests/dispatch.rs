@@ -270,6 +270,98 @@ fn after_an_outage_a_target_catches_up_at_its_rate_and_no_attempt_is_counted() {
 }
 
 #[test]
+fn one_task_for_which_its_target_is_always_away_holds_up_nobody_and_is_given_up() {
+    for sub_batch in [1, 300] {
+        simulate(async {
+            let world = World::new(
+                ModelStore::new(16, 1, None),
+                vec![("shop", rules(Class::Normal, target_rules(4)))],
+            );
+            *world.target().is_away_for.lock() = Some(7);
+            let options = DispatchOptions { batch_tasks_max: sub_batch, ..DispatchOptions::default() };
+            let dispatcher = world.dispatcher_with("a", options);
+            let ids = world.add("shop", 0..200, |number| 1_000 + (number as i64) * 100).await;
+            sleep_ms(40_000).await;
+            assert_eq!(world.target().distinct(), 199, "all others fire");
+            let got = world.target().got.lock().clone();
+            assert!(got.iter().all(|got| got.attempt == 1), "and no attempt of theirs is spent");
+            let latest = got.iter().map(|got| got.at_ms - got.due_ms).max().unwrap();
+            assert!(latest < 3_000, "one of them was {latest} ms late");
+            let dead = world.timers.dead("shop", None, 100).await.unwrap();
+            assert_eq!(dead.iter().map(|dead| (dead.id, dead.attempts)).collect::<Vec<_>>(), [(ids[7], 4)]);
+            assert_eq!(dispatcher.stats().targets()[0].away.get(), 0);
+        });
+    }
+}
+
+#[test]
+fn a_target_that_is_away_for_hours_spends_no_attempt() {
+    simulate(async {
+        let world =
+            World::new(ModelStore::new(16, 1, None), vec![("shop", rules(Class::Normal, target_rules(2)))]);
+        let dispatcher = world.dispatcher("a");
+        world.add("shop", 0..100, |_| 1_000).await;
+        wait_for("it takes some", 5_000, || world.target().distinct() == 100).await;
+        world.target().is_away.store(true, Ordering::SeqCst);
+        world.add("shop", 100..1_000, |number| 1_000 + (number as i64) * 10).await;
+        sleep_ms(3 * 60 * MINUTE_MS).await;
+        let stats = dispatcher.stats();
+        assert_eq!((stats.failed.get(), stats.retried.get(), stats.dead.get()), (0, 0, 0));
+        assert!(stats.away.get() > 900, "each probe takes another one");
+        world.target().is_away.store(false, Ordering::SeqCst);
+        wait_for("all fire", 5_000, || world.target().distinct() == 1_000).await;
+        assert!(world.target().got.lock().iter().all(|got| got.attempt == 1));
+    });
+}
+
+#[test]
+fn a_target_that_hangs_keeps_no_shard_from_moving_and_delays_no_other_target() {
+    simulate(async {
+        let wide = TargetRules { concurrency: 1_024, ..target_rules(10) };
+        let tenants = ["hung", "well"].map(|name| (name, rules(Class::Normal, wide)));
+        let world = World::new(ModelStore::new(64, 1, None), tenants.into());
+        let (hung, well) = (&world.targets["hung"], &world.targets["well"]);
+        hung.takes_ms.store(600_000, Ordering::SeqCst);
+        let first = world.dispatcher("a");
+        sleep_ms(2_000).await;
+        world.add("hung", 0..2_000, |_| 500).await;
+        wait_for("it hangs", 5_000, || hung.distinct() == 2_000).await;
+        let _second = world.dispatcher("b");
+        world.add("well", 0..4_000, |number| 100 + number as i64 * 5).await;
+        sleep_ms(30_000).await;
+        assert_eq!((well.distinct(), well.numbers().len()), (4_000, 4_000));
+        let latest = well.got.lock().iter().map(|got| got.at_ms - got.due_ms).max().unwrap();
+        assert!(latest < 5_000, "one of them was {latest} ms late");
+        let owners = world.store.owners();
+        let of_b = owners.iter().flatten().filter(|owner| *owner == "b").count();
+        assert!(owners.iter().all(Option::is_some) && (16..=48).contains(&of_b), "{owners:?}");
+        let repeated = hung.numbers().len() as u64 - 2_000;
+        let unnoted = first.stats().unnoted.get();
+        assert!(repeated > 0 && unnoted == repeated, "{repeated} were repeated, {unnoted} were counted");
+        sleep_ms(2 * 600_000).await;
+        assert_eq!(hung.numbers().len() as u64, 2_000 + unnoted, "and none twice");
+        assert_eq!(world.store.waiting_count(), 0);
+    });
+}
+
+#[test]
+fn a_call_that_does_not_end_counts_as_a_failed_attempt() {
+    simulate(async {
+        let world =
+            World::new(ModelStore::new(16, 1, None), vec![("shop", rules(Class::Normal, target_rules(2)))]);
+        world.target().takes_ms.store(600_000, Ordering::SeqCst);
+        let options = DispatchOptions { fire_timeout_ms: 10_000, ..DispatchOptions::default() };
+        let dispatcher = world.dispatcher_with("a", options);
+        world.add("shop", 0..10, |_| 500).await;
+        wait_for("all are given up", 120_000, || dispatcher.stats().dead.get() == 10).await;
+        let stats = dispatcher.stats();
+        assert_eq!((stats.unknown.get(), stats.panics.get()), (20, 0));
+        let dead = world.timers.dead("shop", None, 1).await.unwrap();
+        assert_eq!(dead[0].reason, "its target has not answered within `fire_timeout_ms`, 10000 ms");
+    });
+}
+
+#[test]
 fn one_tenants_many_do_not_delay_anothers_few_and_one_slow_target_holds_up_nobody() {
     simulate(async {
         let wide = TargetRules { concurrency: 1_024, ..target_rules(10) };

@@ -47,7 +47,8 @@ pub enum Fired {
     Failed(String),
     /// The target will never take it: it is given up at once.
     Refused(String),
-    /// The target takes nothing just now. It is tried again, and the attempt does not count.
+    /// The target takes nothing just now. It is tried again, and the attempt does not count, unless the target took
+    /// other tasks in the same call, or since this task's last attempt.
     Away(String),
 }
 

@@ -2,7 +2,7 @@
 
 use super::jitter::Jitter;
 use super::shared::Shared;
-use super::target_lane::{BatchPart, DueChunk, TargetLane, ToSend};
+use super::target_lane::{BatchPart, DueChunk, Said, TargetLane, ToSend};
 use super::term::{HeldTask, Outcome, Term, What};
 use super::turns::{Turn, Turns};
 use crate::caught::caught;
@@ -36,18 +36,31 @@ pub(super) struct FiringLoop {
     dropped: Vec<HeldTask>,
 }
 
-/// A sub-batch whose target has answered, or whose call has panicked.
+/// A sub-batch whose call has ended.
 struct Landed {
     lane: usize,
     parts: Vec<BatchPart>,
-    answers: Result<Vec<Fired>, String>,
+    answers: Result<Vec<Fired>, NoAnswer>,
+}
+
+/// Why a call has no answers. Any of its tasks may have been handed over.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error("its target panicked: {0}")]
+    Panicked(String),
+    #[error("its target has not answered within `fire_timeout_ms`, {0} ms")]
+    TooLate(u64),
 }
 
 /// What one part of a sub-batch has come to.
 #[derive(Default)]
 struct Sorted {
-    /// Whether its target panicked.
+    /// Whether its call ended without an answer.
     is_unknown: bool,
+    /// Whether its target took a task of the same sub-batch.
+    has_taken: bool,
+    /// Whether its target was away for a task, and took others meanwhile.
+    has_passed_over: bool,
     outcomes: Vec<Outcome>,
     away: VecDeque<HeldTask>,
     retries: Vec<HeldTask>,
@@ -150,6 +163,7 @@ impl FiringLoop {
 
     fn send(&mut self) {
         let options = &self.shared.options;
+        let limit_ms = options.fire_timeout_ms;
         let now_ns = self.shared.clock.monotonic_ns();
         let owned = self.shared.owned_shards.load(Ordering::Relaxed);
         let shards = u32::from(self.shared.store.shards());
@@ -169,7 +183,12 @@ impl FiringLoop {
                     let tenant = Arc::clone(&found.info.tenant);
                     self.in_flight.spawn(async move {
                         let batch = firings(&parts, &tenant);
-                        let answers = caught(target.fire(batch)).await;
+                        let call = caught(target.fire(batch));
+                        let answers = match tokio::time::timeout(Duration::from_millis(limit_ms), call).await
+                        {
+                            Ok(answers) => answers.map_err(NoAnswer::Panicked),
+                            Err(_) => Err(NoAnswer::TooLate(limit_ms)),
+                        };
                         Landed { lane, parts, answers }
                     });
                     if found.has_work() {
@@ -199,19 +218,21 @@ impl FiringLoop {
         let mut is_unknown = false;
         let mut answers = match answers {
             Ok(answers) => answers.into_iter(),
-            Err(panic) => {
+            Err(why) => {
                 let tasks = parts.iter().map(|part| part.tasks.len()).sum();
-                tracing::error!(tenant = %found.info.tenant, panic, "a target panicked");
-                stats.panics.add(1);
+                tracing::error!(tenant = %found.info.tenant, %why, tasks, "nobody knows what became of timers");
+                stats.panics.add(u64::from(matches!(why, NoAnswer::Panicked(_))));
                 is_unknown = true;
-                vec![Fired::Failed(format!("its target panicked: {panic}")); tasks].into_iter()
+                vec![Fired::Failed(why.to_string()); tasks].into_iter()
             }
         };
-        let mut is_away = false;
+        let has_taken = answers.as_slice().contains(&Fired::Done);
+        found.takings = found.takings.wrapping_add(u32::from(has_taken));
+        let (mut is_away, mut has_passed_over) = (false, false);
         let mut next_retry_ns = None;
         for BatchPart { term, tasks } in parts {
             let count = u64::try_from(tasks.len()).unwrap_or(u64::MAX);
-            let mut sorted = Sorted { is_unknown, ..Sorted::default() };
+            let mut sorted = Sorted { is_unknown, has_taken, ..Sorted::default() };
             for task in tasks {
                 let answer =
                     answers.next().unwrap_or_else(|| Fired::Failed("its target gave no answer".into()));
@@ -224,13 +245,20 @@ impl FiringLoop {
                 next_retry_ns = Some(next_retry_ns.map_or(at_ns, |next: u64| next.min(at_ns)));
                 found.retry_at(at_ns, Arc::clone(&term), task);
             }
+            has_passed_over |= sorted.has_passed_over;
             if !sorted.away.is_empty() {
                 is_away = true;
-                found.push_front(Arc::clone(&term), sorted.away);
+                // Behind all others, so that each probe takes another task.
+                found.push(Arc::clone(&term), sorted.away);
             }
             hand_in(&term, sorted.outcomes, count, self.shared.options.finish_tasks_max);
         }
-        found.answered(is_away, now_ns);
+        let said = match () {
+            () if is_away => Said::Away,
+            () if has_passed_over && !has_taken => Said::NotThese,
+            () => Said::Here,
+        };
+        found.answered(said, now_ns);
         wake_at(&mut self.wakes, found, next_retry_ns);
         self.offer(lane);
     }
@@ -262,6 +290,9 @@ fn hand_in(term: &Term, mut outcomes: Vec<Outcome>, tasks: u64, wake_at: usize) 
 /// Says what becomes of a task.
 fn sort(shared: &Shared, lane: &TargetLane, mut task: HeldTask, answer: Fired, sorted: &mut Sorted) {
     let stats = &shared.stats;
+    let takes_others = sorted.has_taken || lane.takes_others(task.tried_at);
+    task.tried_at = Some(lane.takings);
+    sorted.has_passed_over |= takes_others && matches!(answer, Fired::Away(_));
     let (reason, is_final) = match answer {
         Fired::Done => {
             stats.done.add(1);
@@ -271,12 +302,13 @@ fn sort(shared: &Shared, lane: &TargetLane, mut task: HeldTask, answer: Fired, s
             sorted.outcomes.push(Outcome { slot: task.slot, index: task.index, what });
             return;
         }
-        Fired::Away(_) => {
+        Fired::Away(_) if !takes_others => {
             stats.away.add(1);
             sorted.away.push_back(task);
             return;
         }
-        Fired::Failed(reason) => {
+        // Away for this task alone: without a limit it would be asked for ever.
+        Fired::Away(reason) | Fired::Failed(reason) => {
             let counter = if sorted.is_unknown { &stats.unknown } else { &stats.failed };
             counter.add(1);
             (reason, task.attempts.saturating_add(1) >= lane.info.rules.retry.attempts_max())

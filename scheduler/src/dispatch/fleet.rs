@@ -1,7 +1,7 @@
 //! Which shards this instance owns: those that rendezvous hashing gives it among the instances that live.
 
 use super::firing::FiringLoop;
-use super::owner::{Left, own};
+use super::owner::{Leave, Left, own};
 use super::rendezvous::is_mine;
 use super::shared::Shared;
 use super::{Drained, Health, Parts};
@@ -62,7 +62,7 @@ struct Fleet {
 }
 
 struct Running {
-    leave: watch::Sender<bool>,
+    leave: watch::Sender<Leave>,
     started: Instant,
 }
 
@@ -130,10 +130,16 @@ impl Fleet {
             match self.running.get(&shard) {
                 // One that leaves goes on leaving, and is begun anew when it has left.
                 Some(running) => {
-                    running.leave.send_if_modified(|leave| !is_mine && !std::mem::replace(leave, true));
+                    running.leave.send_if_modified(|leave| {
+                        let goes = !is_mine && *leave == Leave::No;
+                        if goes {
+                            *leave = Leave::Soon;
+                        }
+                        goes
+                    });
                 }
                 None if is_mine && !is_paused => {
-                    let (leave, asked) = watch::channel(false);
+                    let (leave, asked) = watch::channel(Leave::No);
                     let owner = own(Arc::clone(&self.shared), shard, asked);
                     self.owners.spawn(async move { (shard, caught(owner).await) });
                     self.running.insert(shard, Running { leave, started: now });
@@ -158,7 +164,7 @@ impl Fleet {
     async fn drain(mut self, deadline: Duration) -> Drained {
         let until = Instant::now() + deadline;
         for running in self.running.values() {
-            running.leave.send_replace(true);
+            running.leave.send_replace(Leave::Settled);
         }
         let shared = Arc::clone(&self.shared);
         let farewell = shared.asked(shared.store.beat(&shared.instance, LEAVING_TTL_MS));

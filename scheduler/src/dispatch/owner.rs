@@ -32,6 +32,18 @@ const STORE_PAUSE_MAX: Duration = Duration::from_secs(1);
 const ACQUIRE_PAUSE_MAX_MS: u64 = 250;
 const ACQUIRE_PAUSE_MIN_MS: u64 = 20;
 
+/// Whether an owner is told to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// It goes on.
+    No,
+    /// Another instance is to have the shard. A target that hangs must not keep the others' tasks from firing: what has
+    /// no answer when a lease's time is over is left to the next owner, who hands it over again.
+    Soon,
+    /// The process ends: it waits for all answers, and whoever asked sets the limit.
+    Settled,
+}
+
 /// How owning a shard ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Left {
@@ -42,10 +54,10 @@ pub(super) struct Left {
 }
 
 /// Takes the shard's lease as soon as nobody else has it, and owns the shard until it is told to leave or loses it.
-pub(super) async fn own(shared: Arc<Shared>, shard: Shard, mut leave: watch::Receiver<bool>) -> Left {
+pub(super) async fn own(shared: Arc<Shared>, shard: Shard, mut leave: watch::Receiver<Leave>) -> Left {
     let mut pause = STORE_PAUSE_MIN;
     let (lease, began) = loop {
-        if *leave.borrow() {
+        if *leave.borrow() != Leave::No {
             return Left { unnoted_tasks: 0, is_released: true };
         }
         let began = Moment::now(&shared.clock);
@@ -129,21 +141,28 @@ impl Owner {
         }
     }
 
-    async fn run(mut self, mut leave: watch::Receiver<bool>) -> Left {
+    async fn run(mut self, mut leave: watch::Receiver<Leave>) -> Left {
         let every = Duration::from_millis(self.shared.options.advance_every_ms);
+        let patience = Duration::from_millis(self.shared.options.lease_ttl_ms);
+        let mut told_at = None;
         loop {
-            let is_leaving = *leave.borrow();
+            let told = *leave.borrow();
+            let is_leaving = told != Leave::No;
             if is_leaving {
                 self.term.close();
             }
+            let waited = is_leaving.then(|| told_at.get_or_insert_with(Instant::now).elapsed());
+            let is_overdue = told == Leave::Soon && waited.is_some_and(|waited| waited >= patience);
             let started = Instant::now();
             let wait = match self.turn(is_leaving).await {
                 Ok(Turned::More) => Duration::ZERO,
-                Ok(Turned::Done) if is_leaving && self.is_settled() => match self.release().await {
-                    Ok(()) => return Left { unnoted_tasks: 0, is_released: true },
-                    Err(LeaseError::Lost) => return self.lost(),
-                    Err(LeaseError::Store(_)) => self.pause,
-                },
+                Ok(Turned::Done) if is_leaving && self.may_release(is_overdue) => {
+                    match self.release().await {
+                        Ok(left) => return left,
+                        Err(LeaseError::Lost) => return self.lost(),
+                        Err(LeaseError::Store(_)) => self.pause,
+                    }
+                }
                 Ok(Turned::Done) => {
                     self.pause = STORE_PAUSE_MIN;
                     every.saturating_sub(started.elapsed())
@@ -412,19 +431,29 @@ impl Owner {
         Ok(())
     }
 
-    /// Whether nothing is in flight, and everything that is over is noted.
-    fn is_settled(&self) -> bool {
-        self.term.in_flight() == 0
+    /// Whether everything that is over is noted, and nothing is in flight or it has had its time.
+    fn may_release(&self, is_overdue: bool) -> bool {
+        (is_overdue || self.term.in_flight() == 0)
             && self.term.outcome_count() == 0
             && self.outcomes.is_empty()
             && self.unsent.is_empty()
             && !self.slots.values().any(Slot::has_news)
     }
 
-    async fn release(&mut self) -> Result<(), LeaseError> {
+    /// Gives the lease back. What is in flight now is not noted any more.
+    async fn release(&mut self) -> Result<Left, LeaseError> {
         let shared = Arc::clone(&self.shared);
+        let unnoted_tasks = self.term.in_flight();
+        let outcomes = self.term.outcome_count();
         shared.reach(FailPoint::BeforeRelease).await;
-        shared.asked_under_lease(shared.store.release(&self.lease)).await
+        shared.asked_under_lease(shared.store.release(&self.lease)).await?;
+        let unnoted_tasks = unnoted_tasks + u64::try_from(outcomes).unwrap_or(u64::MAX);
+        if unnoted_tasks > 0 {
+            shared.stats.unnoted.add(unnoted_tasks);
+            let shard = self.lease.shard.0;
+            tracing::warn!(shard, unnoted_tasks, "a shard has moved before targets had answered");
+        }
+        Ok(Left { unnoted_tasks, is_released: true })
     }
 
     /// Another instance has the shard, or may have it.

@@ -332,7 +332,7 @@ impl Slot {
         let second = self.seconds.entry(record.offset_ms / 1_000).or_default();
         second.is_sorted = false;
         let attempts = self.attempts.get(&index).copied().unwrap_or(0);
-        let task = HeldTask { slot: self.minute, index, attempts, cost_bytes, record };
+        let task = HeldTask { slot: self.minute, index, attempts, tried_at: None, cost_bytes, record };
         second.tasks.push(Waiting { task, info });
         Entry::Held
     }

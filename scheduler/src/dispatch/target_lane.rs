@@ -47,6 +47,17 @@ pub(super) struct BatchPart {
     pub tasks: Vec<HeldTask>,
 }
 
+/// What the answers to a sub-batch say of its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Said {
+    /// It takes nothing just now.
+    Away,
+    /// It does not take these tasks, and took others meanwhile.
+    NotThese,
+    /// It answers.
+    Here,
+}
+
 /// What a lane has to send.
 pub(super) enum ToSend {
     Batch(Vec<BatchPart>),
@@ -63,6 +74,8 @@ pub(super) struct TargetLane {
     pub is_offered: bool,
     /// When it is looked at again (monotonic ns), if it waits for a time.
     pub wake_ns: Option<u64>,
+    /// How many sub-batches had a task that the target took.
+    pub takings: u32,
     queue: VecDeque<(Arc<Term>, VecDeque<HeldTask>)>,
     queued: usize,
     retries: BinaryHeap<Retrying>,
@@ -118,6 +131,7 @@ impl TargetLane {
         Self {
             is_offered: false,
             wake_ns: None,
+            takings: 0,
             queue: VecDeque::new(),
             queued: 0,
             retries: BinaryHeap::new(),
@@ -143,13 +157,6 @@ impl TargetLane {
         self.show();
     }
 
-    /// Puts tasks that their target did not take back, before all others.
-    pub fn push_front(&mut self, term: Arc<Term>, tasks: VecDeque<HeldTask>) {
-        self.queued += tasks.len();
-        self.queue.push_front((term, tasks));
-        self.show();
-    }
-
     pub fn retry_at(&mut self, at_ns: u64, term: Arc<Term>, task: HeldTask) {
         self.retries_made += 1;
         self.retries.push(Retrying { at_ns, number: self.retries_made, term, task });
@@ -170,13 +177,21 @@ impl TargetLane {
         self.in_flight_batches = self.in_flight_batches.saturating_sub(1);
     }
 
-    /// The target has answered, or takes nothing just now.
-    pub fn answered(&mut self, is_away: bool, now_ns: u64) {
-        match is_away {
-            true => self.breaker.trip(now_ns),
-            false => self.breaker.succeeded(),
+    /// Whether the target took other tasks since a task's last try: then it is not the target that is away.
+    pub fn takes_others(&self, tried_at: Option<u32>) -> bool {
+        tried_at.is_some_and(|takings| takings != self.takings)
+    }
+
+    /// The target has answered a sub-batch.
+    pub fn answered(&mut self, said: Said, now_ns: u64) {
+        match said {
+            Said::Away => self.breaker.trip(now_ns),
+            // A probe that says nothing of the others leaves the breaker as it is.
+            Said::NotThese if self.breaker.is_open() => self.breaker.trip(now_ns),
+            Said::NotThese => {}
+            Said::Here => self.breaker.succeeded(),
         }
-        self.info.stats.away.set(u64::from(is_away));
+        self.info.stats.away.set(u64::from(self.breaker.is_open()));
     }
 
     /// The instance fires so many of all shards: the target's rate is the fleet's.

@@ -15,6 +15,8 @@ pub(super) struct HeldTask {
     pub index: u32,
     /// How often it was tried in vain.
     pub attempts: u32,
+    /// The target's [`takings`](super::target_lane::TargetLane::takings) at its last try; `None` before the first one.
+    pub tried_at: Option<u32>,
     /// What it takes of the memory.
     pub cost_bytes: usize,
     pub record: DueRecord,

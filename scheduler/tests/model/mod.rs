@@ -61,6 +61,8 @@ pub struct TestTarget {
     /// How long each call takes.
     pub takes_ms: AtomicU64,
     pub is_away: AtomicBool,
+    /// It is away for the task of this number alone.
+    pub is_away_for: Mutex<Option<u64>>,
     pub panics: AtomicBool,
     pub refuses: AtomicBool,
     /// One attempt of so many fails, by its task and its number; 0: none.
@@ -75,6 +77,7 @@ impl TestTarget {
             got: Mutex::default(),
             takes_ms: AtomicU64::new(0),
             is_away: AtomicBool::new(false),
+            is_away_for: Mutex::default(),
             panics: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             fails_one_of: AtomicU64::new(0),
@@ -104,7 +107,7 @@ impl Target for TestTarget {
             let number = number_of(&task.payload);
             let fails_one_of = self.fails_one_of.load(Ordering::SeqCst);
             let draw = Rng(number ^ (u64::from(task.attempt) << 40)).draw();
-            if is_away {
+            if is_away || *self.is_away_for.lock() == Some(number) {
                 answers.push(Fired::Away("a test wants it".into()));
                 continue;
             }
