@@ -30,7 +30,7 @@ pub struct DispatchOptions {
     /// How long before their time slots are read: 0 to 600,000. Default 10,000.
     pub ahead_ms: u64,
     /// Bytes of tasks in memory at most, their overhead included: 8 MiB to 64 GiB. Default 512 MiB. What has no room
-    /// is read again later, and may fire late.
+    /// is read again later, and may fire late. Each target may hold one largest task beyond it.
     pub memory_bytes_max: usize,
     /// Bytes that one call reads at most: 128 KiB to 16 MiB. Default 256 KiB.
     pub read_bytes_max: usize,

@@ -1,6 +1,6 @@
 //! What the parts of a dispatcher share.
 
-use super::memory::{Memory, TargetMemory};
+use super::memory::{Memory, RESERVE_BYTES, TargetMemory};
 use super::target_lane::{DueChunk, TargetInfo};
 use crate::fail_points::{FailPoint, reach};
 use crate::options::DispatchOptions;
@@ -54,7 +54,7 @@ impl Shared {
     pub fn new(parts: super::Parts) -> Self {
         let super::Parts { options, tenants, store, targets, instance, clock, stats, .. } = parts;
         Self {
-            memory: Arc::new(Memory::new(options.memory_bytes_max)),
+            memory: Arc::new(Memory::new(options.memory_bytes_max, RESERVE_BYTES)),
             names: Names::new(Arc::clone(&store)),
             options,
             tenants,

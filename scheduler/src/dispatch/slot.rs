@@ -53,7 +53,16 @@ struct Second {
 struct Deferred {
     info: Arc<TargetInfo>,
     first_index: u32,
+    /// When the earliest one is due, and what it needs.
     earliest_ms: u64,
+    earliest_bytes: usize,
+}
+
+impl Deferred {
+    /// Whether there is room for the earliest one.
+    fn has_room(&self, memory: &Memory, need: Need) -> bool {
+        memory.is_roomy(&self.info.memory, self.earliest_bytes, need)
+    }
 }
 
 /// See the module.
@@ -128,8 +137,7 @@ impl Slot {
     /// Whether nothing of it is in memory but what is known of its entries, and there is no room for more: it can be
     /// closed, and opened again later.
     pub fn is_idle(&self) -> bool {
-        let is_roomy = |deferred: &Deferred| self.memory.is_roomy(&deferred.info.memory, Need::Now);
-        let has_room = self.deferred.values().any(is_roomy);
+        let has_room = self.deferred.values().any(|deferred| deferred.has_room(&self.memory, Need::Now));
         let is_read = !self.is_behind() && self.again.is_none();
         is_read && self.queued == 0 && self.seconds.is_empty() && !self.has_news() && !has_room
     }
@@ -143,7 +151,7 @@ impl Slot {
     pub fn read_again_from(&mut self, watermark_ms: u64) -> Option<u32> {
         if self.again.is_none() {
             let is_worth_it = |deferred: &Deferred| {
-                let is_roomy = |need| self.memory.is_roomy(&deferred.info.memory, need);
+                let is_roomy = |need| deferred.has_room(&self.memory, need);
                 let left_ms = deferred.earliest_ms.saturating_sub(watermark_ms);
                 left_ms <= NEED_MS && is_roomy(Need::Now)
                     || left_ms <= self.ahead_ms / 2 && is_roomy(Need::Ahead)
@@ -323,10 +331,17 @@ impl Slot {
         let cost_bytes = cost_bytes(&record);
         if !self.memory.take(&info.memory, cost_bytes, need) {
             let deferred = self.again.as_mut().map_or(&mut self.deferred, |(_, deferred)| deferred);
-            let new = || Deferred { info: Arc::clone(&info), first_index: index, earliest_ms: due_ms };
+            let new = || Deferred {
+                info: Arc::clone(&info),
+                first_index: index,
+                earliest_ms: due_ms,
+                earliest_bytes: cost_bytes,
+            };
             let deferred = deferred.entry(info.lane).or_insert_with(new);
             deferred.first_index = deferred.first_index.min(index);
-            deferred.earliest_ms = deferred.earliest_ms.min(due_ms);
+            if due_ms < deferred.earliest_ms {
+                (deferred.earliest_ms, deferred.earliest_bytes) = (due_ms, cost_bytes);
+            }
             return Entry::Deferred;
         }
         let second = self.seconds.entry(record.offset_ms / 1_000).or_default();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::dispatch::memory::TargetMemory;
+use crate::dispatch::memory::{RESERVE_BYTES, TargetMemory};
 use crate::stats::TargetStats;
 use crate::tenants::{Class, TargetRules};
 use windfall_contract::due::Route;
@@ -21,14 +21,17 @@ fn info(lane: usize) -> Arc<TargetInfo> {
 }
 
 fn task(offset_ms: u16, info: &Arc<TargetInfo>) -> ReadEntry {
+    sized(offset_ms, Bytes::new(), info)
+}
+
+fn sized(offset_ms: u16, payload: Bytes, info: &Arc<TargetInfo>) -> ReadEntry {
     let route = Route { tenant: 1, target: 1 };
-    let payload = Bytes::new();
     let record = DueRecord { offset_ms, route, key: None, asked_ms: None, first_id: None, payload };
     ReadEntry::Task(record, Arc::clone(info))
 }
 
 fn slot(max_bytes: usize, done: &'static [u8]) -> (Slot, Arc<Memory>) {
-    let memory = Arc::new(Memory::new(max_bytes));
+    let memory = Arc::new(Memory::new(max_bytes, 0));
     let state = SlotState { done: done.into(), attempts: [(1, 4)].into() };
     (Slot::new(MINUTE, state, 10_000, Arc::clone(&memory)), memory)
 }
@@ -166,4 +169,27 @@ fn a_slot_that_does_not_fit_is_read_again_as_its_time_comes_and_the_near_tasks_h
     let late = |(index, at_ms): &(u32, u64)| at_ms - (START_MS + u64::from(39 - index) * 1_000);
     assert!(fired.len() == 40 && fired.iter().all(|task| late(task) == 0), "{fired:?}");
     assert!(passes < 40, "{passes}");
+}
+
+#[test]
+fn a_large_task_that_has_no_room_is_read_again_when_it_has_and_not_before() {
+    for (reserve_bytes, has_reserve) in [(0, false), (RESERVE_BYTES, true)] {
+        let memory = Arc::new(Memory::new(1 << 20, reserve_bytes));
+        let away: Vec<_> = (0..8).map(|_| TargetMemory::default()).collect();
+        for target in &away {
+            while memory.take(target, 1_000, Need::Now) {}
+        }
+        let mut slot = Slot::new(MINUTE, SlotState::default(), 10_000, Arc::clone(&memory));
+        let info = info(0);
+        let large = || vec![sized(9_000, vec![7; 64 << 10].into(), &info)];
+        assert_eq!(slot.take_in(0, large(), START_MS), 1, "it has no room ahead of its time");
+        for now_ms in (START_MS..START_MS + 7_000).step_by(50) {
+            assert_eq!(slot.read_again_from(now_ms), None, "and is not read again in vain");
+        }
+        let now_ms = START_MS + 9_000;
+        assert_eq!(slot.read_again_from(now_ms), has_reserve.then_some(0));
+        slot.take_in(0, large(), now_ms);
+        slot.saw(now_ms, 1);
+        assert_eq!(due(&mut slot).len(), usize::from(has_reserve));
+    }
 }
