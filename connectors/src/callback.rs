@@ -82,7 +82,7 @@ impl HttpCallback {
     /// Waits for its turn no longer than a call may take, so that a batch answers within two such times.
     async fn post(&self, firing: &Firing) -> Fired {
         let Ok(Ok(_turn)) = tokio::time::timeout(self.timeout, self.calls.acquire()).await else {
-            return Fired::Away(format!("no call ended within {} ms", self.timeout.as_millis()));
+            return Fired::Busy(format!("no call ended within {} ms", self.timeout.as_millis()));
         };
         match tokio::time::timeout(self.timeout, self.ask(firing)).await {
             Ok(fired) => fired,
@@ -141,7 +141,8 @@ fn judge(status: StatusCode, body: &[u8]) -> Fired {
     };
     match status.as_u16() {
         200..=299 => Fired::Done,
-        429 | 503 => Fired::Away(what()),
+        429 => Fired::Busy(what()),
+        503 => Fired::Away(what()),
         408 | 500..=599 => Fired::Failed(what()),
         400..=499 => Fired::Refused(what()),
         300..=399 => Fired::Failed(format!("{}; a redirect is not followed", what())),
@@ -166,9 +167,7 @@ mod tests {
         for status in [200, 201, 202, 204, 299] {
             assert_eq!(judged(status), Fired::Done, "{status}");
         }
-        for status in [429, 503] {
-            assert!(matches!(judged(status), Fired::Away(_)), "{status}");
-        }
+        assert!(matches!(judged(429), Fired::Busy(_)) && matches!(judged(503), Fired::Away(_)));
         for status in [101, 301, 302, 307, 408, 500, 501, 502, 504, 599, 600] {
             assert!(matches!(judged(status), Fired::Failed(_)), "{status}");
         }

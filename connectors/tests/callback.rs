@@ -88,7 +88,7 @@ async fn each_answer_decides_about_its_own_timer() {
     let fates = target.fire((0..5).map(firing).collect()).await;
     let expected = [
         Fired::Done,
-        Fired::Away("HTTP 429: no".into()),
+        Fired::Busy("HTTP 429: no".into()),
         Fired::Failed("HTTP 500: no".into()),
         Fired::Refused("HTTP 404: no".into()),
         Fired::Failed("HTTP 302: no; a redirect is not followed".into()),
@@ -131,8 +131,8 @@ async fn a_large_batch_behind_a_silent_host_ends_in_twice_its_time() {
     let firing_all = target.fire((0..100).map(firing).collect());
     let fates = tokio::time::timeout(Duration::from_secs(30), firing_all).await.unwrap();
     let failed = fates.iter().filter(|fate| matches!(fate, Fired::Failed(_))).count();
-    let away = fates.iter().filter(|fate| matches!(fate, Fired::Away(_))).count();
-    assert!(failed >= 4 && failed + away == 100 && away > 0, "{failed} {away}");
+    let busy = fates.iter().filter(|fate| matches!(fate, Fired::Busy(_))).count();
+    assert!(failed >= 4 && failed + busy == 100 && busy > 0, "{failed} {busy}");
 }
 
 #[tokio::test]

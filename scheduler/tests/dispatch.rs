@@ -295,6 +295,22 @@ fn one_task_for_which_its_target_is_always_away_holds_up_nobody_and_is_given_up(
 }
 
 #[test]
+fn a_target_with_little_room_gets_all_in_the_end_and_no_attempt_is_spent() {
+    simulate(async {
+        let world =
+            World::new(ModelStore::new(16, 1, None), vec![("shop", rules(Class::Normal, target_rules(2)))]);
+        world.target().room.store(5, Ordering::SeqCst);
+        let dispatcher = world.dispatcher("a");
+        world.add("shop", 0..500, |_| 1_000).await;
+        wait_for("all fire", 200_000, || world.target().distinct() == 500).await;
+        assert!(world.target().got.lock().iter().all(|got| got.attempt == 1));
+        let stats = dispatcher.stats();
+        assert_eq!((stats.failed.get(), stats.dead.get()), (0, 0));
+        assert!(stats.away.get() > 0);
+    });
+}
+
+#[test]
 fn a_target_that_is_away_for_hours_spends_no_attempt() {
     simulate(async {
         let world =

@@ -50,6 +50,8 @@ pub enum Fired {
     /// The target takes nothing just now. It is tried again, and the attempt does not count, unless the target took
     /// other tasks in the same call, or since this task's last attempt.
     Away(String),
+    /// There is no room for it just now, whatever it is: it was not handed over, and the attempt never counts.
+    Busy(String),
 }
 
 /// Takes due tasks. Any number of calls may run side by side.

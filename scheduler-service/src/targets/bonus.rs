@@ -72,11 +72,10 @@ fn fate(error: &SendError) -> Fired {
         // Of this one reward: others have a route. Nobody knows whether an unanswered one was taken; its order number
         // makes the next attempt harmless.
         SendError::NoRoute { .. } | SendError::Unanswered(_) => Fired::Failed(what),
-        SendError::SpoolFull
-        | SendError::QueueFull { .. }
-        | SendError::Busy(_)
-        | SendError::Mint(_)
-        | SendError::Closed => Fired::Away(what),
+        SendError::QueueFull { .. } => Fired::Away(what),
+        SendError::SpoolFull | SendError::Busy(_) | SendError::Mint(_) | SendError::Closed => {
+            Fired::Busy(what)
+        }
     }
 }
 
@@ -155,9 +154,9 @@ mod tests {
         let sdk = Sdk::default();
         let target = BonusTarget::new(&sdk);
         for (error, is_expected) in [
-            (SendError::SpoolFull, (|fate| matches!(fate, Fired::Away(_))) as fn(&Fired) -> bool),
+            (SendError::SpoolFull, (|fate| matches!(fate, Fired::Busy(_))) as fn(&Fired) -> bool),
             (SendError::QueueFull { queue: "q".into() }, |fate| matches!(fate, Fired::Away(_))),
-            (SendError::Closed, |fate| matches!(fate, Fired::Away(_))),
+            (SendError::Closed, |fate| matches!(fate, Fired::Busy(_))),
             (SendError::Unanswered("lost".into()), |fate| matches!(fate, Fired::Failed(_))),
             (SendError::Refused("no".into()), |fate| matches!(fate, Fired::Refused(_))),
         ] {

@@ -182,7 +182,7 @@ impl Target for TopicTarget {
                 }
             };
             if let Err(fate) = sent {
-                if matches!(fate, Fired::Away(_)) {
+                if matches!(fate, Fired::Busy(_)) {
                     // The next one would be told the same.
                     is_full.get_or_insert_with(|| fate.clone());
                 }
@@ -238,6 +238,6 @@ fn fate(refused: SendRefused) -> Fired {
     let what = refused.to_string();
     match refused {
         SendRefused::TooLarge { .. } => Fired::Refused(what),
-        SendRefused::Full | SendRefused::Unavailable(_) | SendRefused::Closed => Fired::Away(what),
+        SendRefused::Full | SendRefused::Unavailable(_) | SendRefused::Closed => Fired::Busy(what),
     }
 }

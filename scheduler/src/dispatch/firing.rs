@@ -292,7 +292,8 @@ fn sort(shared: &Shared, lane: &TargetLane, mut task: HeldTask, answer: Fired, s
     let stats = &shared.stats;
     let takes_others = sorted.has_taken || lane.takes_others(task.tried_at);
     task.tried_at = Some(lane.takings);
-    sorted.has_passed_over |= takes_others && matches!(answer, Fired::Away(_));
+    let is_passing = matches!(answer, Fired::Busy(_)) || !takes_others;
+    sorted.has_passed_over |= !is_passing && matches!(answer, Fired::Away(_));
     let (reason, is_final) = match answer {
         Fired::Done => {
             stats.done.add(1);
@@ -302,13 +303,13 @@ fn sort(shared: &Shared, lane: &TargetLane, mut task: HeldTask, answer: Fired, s
             sorted.outcomes.push(Outcome { slot: task.slot, index: task.index, what });
             return;
         }
-        Fired::Away(_) if !takes_others => {
+        Fired::Away(_) | Fired::Busy(_) if is_passing => {
             stats.away.add(1);
             sorted.away.push_back(task);
             return;
         }
         // Away for this task alone: without a limit it would be asked for ever.
-        Fired::Away(reason) | Fired::Failed(reason) => {
+        Fired::Away(reason) | Fired::Busy(reason) | Fired::Failed(reason) => {
             let counter = if sorted.is_unknown { &stats.unknown } else { &stats.failed };
             counter.add(1);
             (reason, task.attempts.saturating_add(1) >= lane.info.rules.retry.attempts_max())

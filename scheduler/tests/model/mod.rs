@@ -63,6 +63,8 @@ pub struct TestTarget {
     pub is_away: AtomicBool,
     /// It is away for the task of this number alone.
     pub is_away_for: Mutex<Option<u64>>,
+    /// Tasks that it has room for in one call; 0: all.
+    pub room: AtomicU64,
     pub panics: AtomicBool,
     pub refuses: AtomicBool,
     /// One attempt of so many fails, by its task and its number; 0: none.
@@ -78,6 +80,7 @@ impl TestTarget {
             takes_ms: AtomicU64::new(0),
             is_away: AtomicBool::new(false),
             is_away_for: Mutex::default(),
+            room: AtomicU64::new(0),
             panics: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             fails_one_of: AtomicU64::new(0),
@@ -102,8 +105,13 @@ impl Target for TestTarget {
         let is_away = self.is_away.load(Ordering::SeqCst);
         assert!(!self.panics.load(Ordering::SeqCst), "a test wants it");
         let at_ms = self.store.now_ms();
+        let room = self.room.load(Ordering::SeqCst) as usize;
         let mut answers = Vec::new();
         for task in batch {
+            if room > 0 && answers.len() >= room {
+                answers.push(Fired::Busy("a test wants it".into()));
+                continue;
+            }
             let number = number_of(&task.payload);
             let fails_one_of = self.fails_one_of.load(Ordering::SeqCst);
             let draw = Rng(number ^ (u64::from(task.attempt) << 40)).draw();
