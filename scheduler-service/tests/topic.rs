@@ -206,7 +206,10 @@ async fn while_a_broker_stores_nothing_no_attempt_is_spent() {
     ] {
         desk.broker.set(TOPIC, faults.clone());
         let fates = desk.fire(3).await;
-        assert!(fates.iter().all(|fate| matches!(fate, Fired::Away(_) | Fired::Busy(_))), "{faults:?}: {fates:?}");
+        assert!(
+            fates.iter().all(|fate| matches!(fate, Fired::Away(_) | Fired::Busy(_))),
+            "{faults:?}: {fates:?}"
+        );
     }
     desk.broker.clear(TOPIC);
     assert_eq!(desk.fire(3).await, vec![Fired::Done; 3]);

@@ -52,9 +52,9 @@ fn lines(dir: &Path, name: &str) -> Vec<u64> {
 }
 
 /// Adds, cancels, fires and drops everything, unless it dies meanwhile.
-async fn live(dir: &Path, is_first: bool) {
+async fn live(dir: &Path, dies_at: Option<FailPoint>) {
     let (system, ahead_ms) =
-        (Clock::system(), Arc::new(AtomicU64::new(if is_first { 0 } else { MINUTE_MS })));
+        (Clock::system(), Arc::new(AtomicU64::new(if dies_at.is_some() { 0 } else { MINUTE_MS })));
     let (wall, ahead) = (system.clone(), Arc::clone(&ahead_ms));
     let store_clock = Clock::from_sources(
         move || system.monotonic_ns(),
@@ -73,7 +73,7 @@ async fn live(dir: &Path, is_first: bool) {
     let tenants = Arc::new(Tenants([("shop".to_owned(), rules)].into()));
     let timers =
         Timers::start(TimersOptions::default(), Arc::clone(&tenants), Arc::clone(&store), Clock::system());
-    if is_first {
+    if dies_at.is_some() {
         add_and_cancel(dir, &timers, store_clock.unix_ms()).await;
     }
     let target = Arc::new(Journal(append(dir, "fired"))) as Arc<dyn Target>;
@@ -90,6 +90,10 @@ async fn live(dir: &Path, is_first: bool) {
     while dispatcher.stats().slots.get() > 0 {
         assert!(Instant::now() < until, "not all slots are dropped");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    if dies_at.is_some_and(|point| matches!(point, FailPoint::Beat | FailPoint::EntriesRead)) {
+        // These are passed again and again: death comes, however slow the machine is.
+        tokio::time::sleep(PATIENCE).await;
     }
     dispatcher.drain(Duration::from_secs(10)).await;
     timers.close().await;
@@ -136,14 +140,14 @@ fn child() {
     if let Some(point) = point {
         let nth = match point {
             // It is passed in each turn: some tasks have fired by then.
-            FailPoint::EntriesRead => 200,
+            FailPoint::EntriesRead => 400,
             FailPoint::Acquired | FailPoint::StateRead | FailPoint::Beat => 2,
             _ => 3,
         };
         abort_at("one", point, nth);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(live(Path::new(&dir), point.is_some()));
+    runtime.block_on(live(Path::new(&dir), point));
 }
 
 fn run(dir: &Path, point: Option<usize>) -> bool {
