@@ -64,10 +64,10 @@ enum Ask {
     },
     /// Cancel waiting timers: once this says so, they do not fire
     Cancel {
-        /// Their ids
+        /// The ids of the timers to cancel
         #[arg(required_unless_present = "key")]
         ids: Vec<String>,
-        /// Their keys
+        /// The key of a timer to cancel; may be given several times
         #[arg(long)]
         key: Vec<String>,
     },
@@ -87,10 +87,10 @@ enum Ask {
     },
     /// List timers that were given up, send them again, or delete them
     Dead {
-        /// Send these again, at once
+        /// Send the timers of these ids again, at once
         #[arg(long, value_name = "ID", num_args = 1.., conflicts_with_all = ["delete", "after"])]
         again: Vec<String>,
-        /// Delete these
+        /// Delete the timers of these ids
         #[arg(long, value_name = "ID", num_args = 1.., conflicts_with = "after")]
         delete: Vec<String>,
         /// Only timers after this id, which is the last one of the page before
@@ -154,7 +154,7 @@ impl Payload {
     }
 }
 
-/// Runs it.
+/// Runs the command and prints its outcome.
 pub fn run(args: &ScheduleArgs) -> Result<Outcome> {
     let options = args.server.options()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -14,7 +14,7 @@ const PAYLOAD_BYTES: usize = 64;
 /// How long the target takes to acknowledge what it has got.
 const ACKNOWLEDGE: Duration = Duration::from_millis(2);
 
-/// Both records.
+/// What callers were told, and what the target got.
 #[derive(Debug, Default)]
 pub struct Journal {
     called: Mutex<Vec<Called>>,
@@ -70,7 +70,7 @@ pub enum State {
 #[derive(Debug, Default)]
 struct Got {
     deliveries: Vec<Delivery>,
-    /// By number.
+    /// Whether the timer of this number has come.
     seen: Vec<bool>,
     distinct: u64,
 }
