@@ -28,6 +28,7 @@ pub enum FailPoint {
     Beat,
 }
 
+#[cfg(feature = "sabotage")]
 impl FailPoint {
     /// Every point, in the order in which a task passes them.
     pub const ALL: [Self; 11] = [
