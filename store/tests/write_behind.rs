@@ -93,7 +93,7 @@ async fn until(what: &str, done: impl AsyncFn() -> bool) {
 
 struct Table {
     dir: tempfile::TempDir,
-    delay_ms: u64,
+    options: WriteBehindOptions,
     last: parking_lot::Mutex<Option<Arc<WriteBehind>>>,
 }
 
@@ -111,7 +111,7 @@ impl Fixture for Table {
         }
         let options = EmbeddedStoreOptions { memtable_bytes: 1 << 20, ..EmbeddedStoreOptions::default() };
         let store = EmbeddedStore::open(self.dir.path(), &options).map_err(|error| error.to_string())?;
-        let table = WriteBehind::start(store, &delay(self.delay_ms));
+        let table = WriteBehind::start(store, &self.options);
         *self.last.lock() = Some(Arc::clone(&table));
         Ok(table)
     }
@@ -119,9 +119,15 @@ impl Fixture for Table {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_behind_a_table_conforms_whatever_the_delay() {
-    for delay_ms in [0, 3, LONG_MS] {
+    let spills = tempfile::tempdir().unwrap();
+    let on_disk = WriteBehindOptions {
+        waiting_max_bytes: 100_000,
+        spill_dir: Some(spills.path().into()),
+        ..delay(LONG_MS)
+    };
+    for options in [delay(0), delay(3), delay(LONG_MS), on_disk] {
         let dir = tempfile::tempdir().unwrap();
-        let failed = conformance::run(&Table { dir, delay_ms, last: parking_lot::Mutex::default() }).await;
+        let failed = conformance::run(&Table { dir, options, last: parking_lot::Mutex::default() }).await;
         assert!(failed.is_empty(), "{failed:#?}");
     }
 }
@@ -225,7 +231,7 @@ async fn a_credit_takes_an_earlier_token_of_the_same_order_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_table_takes_no_more_until_there_is_room() {
     let store = Slow::new(0);
-    let options = WriteBehindOptions { waiting_max_bytes: 16_000, batch: 10, ..delay(0) };
+    let options = WriteBehindOptions { waiting_max_bytes: 11_000, batch: 10, ..delay(0) };
     let table = WriteBehind::start(Arc::clone(&store) as _, &options);
     let puts: Vec<_> = (0..1_000).map(|number| put(number, "a")).collect();
     let putting = tokio::spawn({
@@ -246,6 +252,64 @@ async fn a_full_table_takes_no_more_until_there_is_room() {
     table.close().await;
     let counts = table.counts();
     assert_eq!((counts.cancelled, counts.written, counts.dropped), (20, 980, 0));
+}
+
+fn long_token(number: i64) -> Box<str> {
+    format!("{number:0300}").into()
+}
+
+/// More tokens than memory has room for wait on disk, are read, cancelled and written from there, and the disk is given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_that_memory_has_no_room_for_wait_on_disk() {
+    const USERS: i64 = 6_000;
+    let spills = tempfile::tempdir().unwrap();
+    let store = Slow::new(0);
+    let options = WriteBehindOptions {
+        waiting_max_bytes: 1_000_000,
+        spill_dir: Some(spills.path().into()),
+        batch: 500,
+        ..delay(LONG_MS)
+    };
+    let table = WriteBehind::start(Arc::clone(&store) as _, &options);
+    let puts: Vec<_> =
+        (0..USERS).map(|user_id| TokenPut { token: long_token(user_id), ..put(user_id, "a") }).collect();
+    table.put(&puts).await.unwrap();
+    let counts = table.counts();
+    assert!(counts.waiting >= 5_000 && counts.spilled_chunks > 10, "{counts:?}");
+    for user_id in 0..USERS {
+        assert_eq!(table.get(&[key(user_id, "a")]).await.unwrap(), [Some(long_token(user_id))]);
+        assert_eq!(table.list(user_id, None, 10).await.unwrap()[0].token, long_token(user_id));
+    }
+    let credited: Vec<_> =
+        (0..USERS).filter(|user_id| user_id % 3 == 0).map(|user_id| (user_id, "a")).collect();
+    table.credited(&credited);
+    store.writes.add_permits(1_000);
+    table.close().await;
+    let counts = table.counts();
+    assert_eq!((counts.dropped, counts.given_up, counts.failures), (0, 0, 0));
+    for user_id in 0..USERS {
+        let there = store.files.get(&[key(user_id, "a")]).await.unwrap().remove(0);
+        assert_eq!(there, (user_id % 3 != 0).then(|| long_token(user_id)), "{user_id}");
+    }
+}
+
+/// A disk that takes nothing costs room, and no token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_that_cannot_go_to_disk_stay_in_memory() {
+    let store = Slow::new(1_000);
+    let options = WriteBehindOptions {
+        waiting_max_bytes: 200_000,
+        spill_dir: Some("/dev/null/nowhere".into()),
+        ..delay(LONG_MS)
+    };
+    let table = WriteBehind::start(Arc::clone(&store) as _, &options);
+    let puts: Vec<_> =
+        (0..3_000).map(|user_id| TokenPut { token: long_token(user_id), ..put(user_id, "a") }).collect();
+    table.put(&puts).await.unwrap();
+    table.close().await;
+    let counts = table.counts();
+    assert_eq!((counts.written, counts.dropped, counts.spilled_chunks), (3_000, 0, 0));
+    assert!(store.has(0, "a").await && store.has(2_999, "a").await);
 }
 
 /// I9: removals that a store does not take are given up beyond their bound, and counted.

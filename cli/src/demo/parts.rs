@@ -144,6 +144,7 @@ pub fn wiring_options(place: &Place<'_>, topics: Vec<String>, seed: u64) -> wiri
             tokens_waiting_max: TOKENS_WAITING_MAX,
             ..SdkOptions::default()
         },
+        data: place.data.to_owned(),
         spool: place::spool(place.data),
         rewards: reward_options(),
         token_service: TokenOptions::default(),

@@ -219,6 +219,7 @@ impl ServiceOptions {
             if work.schedules { Some(self.scheduling_options(instance_name(role), clock)?) } else { None };
         Ok(wiring::Options {
             sdk: SdkOptions { app_id: self.tenant.clone(), ..self.sdk.clone() },
+            data: self.data.clone(),
             spool: place::spool(&self.data).join(&self.tenant),
             rewards: self.reward_options()?,
             token_service: self.token_service.clone(),

@@ -55,6 +55,8 @@ pub struct Parts {
 pub struct Options {
     /// Of the SDK: the app it sends for, and how it gathers packs.
     pub sdk: SdkOptions,
+    /// The data directory, which is there: files without a name that hold more than memory should.
+    pub data: PathBuf,
     /// The directory of the SDK's spool.
     pub spool: PathBuf,
     /// The payers.

@@ -112,7 +112,7 @@ impl Wiring {
             own.background.push(readiness::outboxes(&own.tasks, &own.health, fanout));
         }
         if let (Some(ledger), true) = (ledger, work.grants()) {
-            let token_drop = TokenDrop::start(tokens, parts.tokens_are_shared);
+            let token_drop = TokenDrop::start(tokens, parts.tokens_are_shared, options.data.clone());
             // Whoever reads or writes tokens in this process does so through the table, or a credit would miss them.
             tokens = token_drop.store();
             own.start_rewards(options.rewards, ledger, connectors, token_drop, &clock).await?;
@@ -374,6 +374,7 @@ mod tests {
     fn options(data: &Path) -> Options {
         Options {
             sdk: SdkOptions { app_id: "windfall".into(), ..SdkOptions::default() },
+            data: data.to_owned(),
             spool: place::spool(data),
             rewards: RewardOptions::default(),
             token_service: TokenOptions::default(),

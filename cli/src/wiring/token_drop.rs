@@ -1,6 +1,7 @@
 //! Tells the token store of credited rewards, so that their tokens go. Weak (I8): what cannot be removed is counted,
 //! and a wallet leaves it out anyway because its order is credited.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use windfall_contract::tokens::TokenStore;
 use windfall_reward_service::GrantObserver;
@@ -16,10 +17,11 @@ pub struct TokenDrop {
 }
 
 impl TokenDrop {
-    /// Puts the table in front of `store`. `is_shared` says whether other processes remove tokens there, too.
-    pub fn start(store: Arc<dyn TokenStore>, is_shared: bool) -> Self {
+    /// Puts the table in front of `store`. `is_shared` says whether other processes remove tokens there, too; `data` is the
+    /// directory for tokens that memory has no room for.
+    pub fn start(store: Arc<dyn TokenStore>, is_shared: bool, data: PathBuf) -> Self {
         let delay_ms = if is_shared { 0 } else { OWN_STORE_DELAY_MS };
-        let options = WriteBehindOptions { delay_ms, ..WriteBehindOptions::default() };
+        let options = WriteBehindOptions { delay_ms, spill_dir: Some(data), ..WriteBehindOptions::default() };
         Self { tokens: WriteBehind::start(store, &options) }
     }
 

@@ -1,7 +1,8 @@
 //! Many calls, one push: what is asked for within a moment goes to the store together, one call per shard.
 //!
 //! What belongs to no shard in particular goes to one shard per flush, in turn: one push of many records into one list
-//! costs the store far less than the same records in many lists.
+//! costs the store far less than the same records in many lists. For the same reason it gathers while such a flush is on
+//! its way, for [`HOLD`] at most: the busier the store is, the more goes with each push.
 
 use crate::options::TimersOptions;
 use parking_lot::Mutex;
@@ -22,6 +23,9 @@ type MakeCall<I, A> = Box<dyn Fn(Shard, Vec<I>) -> StoreCall<A> + Send>;
 
 /// Pieces that wait for the collector at most; the quotas of items and bytes are met long before.
 const PIECES_MAX: usize = 16_384;
+
+/// How long pieces for any shard wait at most for the answer to the flush before them.
+const HOLD: Duration = Duration::from_millis(5);
 
 /// What one flush made of a piece.
 pub(super) type Answers<A> = Result<Vec<A>, StoreError>;
@@ -101,6 +105,7 @@ impl<I: Send + 'static, A: Send + 'static> GroupCommit<I, A> {
             groups: HashMap::new(),
             order: VecDeque::new(),
             flights: JoinSet::new(),
+            flights_for_any: 0,
         };
         let collector = Mutex::new(Some(tokio::spawn(collector.run(taken))));
         Self { pieces: Mutex::new(Some(pieces)), load: Arc::new(load), collector }
@@ -167,7 +172,9 @@ struct Collector<I, A> {
     groups: HashMap<Option<Shard>, Group<I, A>>,
     /// The groups, the one that waits longest first.
     order: VecDeque<Option<Shard>>,
-    flights: JoinSet<()>,
+    /// Each says whether it was for any shard.
+    flights: JoinSet<bool>,
+    flights_for_any: usize,
 }
 
 impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
@@ -176,19 +183,13 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
         let mut arrived = Vec::new();
         while is_open || !self.order.is_empty() || !self.flights.is_empty() {
             let has_room = self.flights.len() < self.flushes_max;
-            let linger = if is_open { self.linger } else { Duration::ZERO };
-            let deadline =
-                self.order.front().and_then(|group| self.groups.get(group)).map(|group| group.since + linger);
+            let next = self.next_flush(is_open);
             // What is overdue goes first, or many new pieces would starve it.
             tokio::select! {
                 biased;
-                () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)),
-                    if has_room && deadline.is_some() => self.flush_oldest(),
-                Some(ended) = self.flights.join_next(), if !self.flights.is_empty() => {
-                    if let Err(error) = ended {
-                        tracing::error!(%error, "a call to the slot store panicked");
-                    }
-                }
+                () = tokio::time::sleep_until(next.map_or_else(Instant::now, |(at, _)| at)),
+                    if has_room && next.is_some() => if let Some((_, which)) = next { self.flush(which) },
+                Some(ended) = self.flights.join_next(), if !self.flights.is_empty() => self.landed(ended),
                 count = taken.recv_many(&mut arrived, 256), if is_open => {
                     is_open = count > 0;
                     arrived.drain(..).for_each(|piece| self.gather(piece));
@@ -210,9 +211,31 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
         }
     }
 
-    fn flush_oldest(&mut self) {
-        if let Some(&oldest) = self.order.front() {
-            self.flush(oldest);
+    /// When which group goes next.
+    fn next_flush(&self, is_open: bool) -> Option<(Instant, Option<Shard>)> {
+        let due = |which: &Option<Shard>| {
+            let wait = match which {
+                _ if !is_open => Duration::ZERO,
+                None if self.flights_for_any > 0 => HOLD.max(self.linger),
+                _ => self.linger,
+            };
+            self.groups.get(which).map(|group| (group.since + wait, *which))
+        };
+        // All but the group for any shard wait equally long, so the first of these is due before the others.
+        let first_of_shards = self.order.iter().find(|which| which.is_some()).and_then(due);
+        due(&None).into_iter().chain(first_of_shards).min_by_key(|(at, _)| *at)
+    }
+
+    fn landed(&mut self, ended: Result<bool, tokio::task::JoinError>) {
+        match ended {
+            Ok(was_for_any) => {
+                self.flights_for_any = self.flights_for_any.saturating_sub(usize::from(was_for_any));
+            }
+            Err(error) => {
+                // Nobody knows which one it was: gathering less is the safe side.
+                self.flights_for_any = 0;
+                tracing::error!(%error, "a call to the slot store panicked");
+            }
         }
     }
 
@@ -242,6 +265,7 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
             items.extend(more);
         }
         let call = (self.call)(shard, items);
+        self.flights_for_any += usize::from(which.is_none());
         self.flights.spawn(async move {
             let answers = match call.await {
                 Ok(answers) if answers.len() != count => {
@@ -258,6 +282,7 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
                 // A caller that has gone does not want its answer.
                 reply.send(part).ok();
             }
+            which.is_none()
         });
     }
 }
@@ -297,6 +322,33 @@ mod tests {
         assert_eq!(answered(next).await, Ok(vec![10]));
         let calls = calls.lock().clone();
         assert_eq!(calls, [(Shard(1), vec![1, 2, 3]), (Shard(3), vec![4]), (Shard(2), vec![5])]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_while_a_flush_is_on_its_way_goes_together_behind_it() {
+        let (commit, calls) = doubling(&TimersOptions::default(), Duration::from_millis(4));
+        let first = commit.submit(None, vec![1], 1).unwrap();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let second = commit.submit(None, vec![2], 1).unwrap();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let third = commit.submit(None, vec![3], 1).unwrap();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let keyed = commit.submit(Some(Shard(3)), vec![4], 1).unwrap();
+        for (answer, is) in [(first, 2), (second, 4), (third, 6), (keyed, 8)] {
+            assert_eq!(answered(answer).await, Ok(vec![is]));
+        }
+        let calls = calls.lock().clone();
+        assert_eq!(calls, [(Shard(1), vec![1]), (Shard(2), vec![2, 3]), (Shard(3), vec![4])]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_without_an_answer_holds_the_next_one_for_a_moment_alone() {
+        let (commit, calls) = doubling(&TimersOptions::default(), Duration::from_secs(60));
+        let _first = commit.submit(None, vec![1], 1).unwrap();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let _second = commit.submit(None, vec![2], 1).unwrap();
+        tokio::time::sleep(HOLD + Duration::from_millis(1)).await;
+        assert_eq!(calls.lock().clone(), [(Shard(1), vec![1]), (Shard(2), vec![2])]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,17 +12,28 @@
 //! **Bounds.** A put waits while the table is full (I9); removals beyond
 //! [`WriteBehindOptions::removals_max`] are given up and counted, as the store is a weak dependency (I8).
 //!
+//! **Disk.** With [`WriteBehindOptions::spill_dir`] the tokens themselves go to a file without a name when a quarter of the
+//! memory is in use, the youngest first; what finds them stays in memory. So the same memory holds about three times as
+//! many, and only what no credit has cancelled is read back. A disk that is full or broken costs that room alone.
+//!
 //! **What may be lost.** A put returns when its token is in the table. What waits there is lost with the process: those
 //! users see a reward later, and no reward is lost.
 //!
 //! Another process that removes tokens from the same store cannot cancel what waits here. Where there is one, the
 //! delay should be 0.
 
+mod chunks;
+mod spill;
+mod spilling;
 mod table;
 mod waiting;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use spill::SpillFile;
+use spilling::{blocking, read_texts};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -48,8 +59,12 @@ pub struct WriteBehindOptions {
     /// How long a token waits at least for the credit of its reward before it is written, and at most about twice as
     /// long. Default 0: it is written at once, and waits only while the store is behind.
     pub delay_ms: u64,
-    /// The memory in bytes for waiting tokens, beside one batch. Default 72 MiB: about 220,000 tokens of a rain.
+    /// The memory in bytes for waiting tokens, beside one batch. Default 72 MiB: about 240,000 tokens of a rain, or
+    /// 750,000 with a `spill_dir`.
     pub waiting_max_bytes: usize,
+    /// The directory, which must be there, of the file for tokens beyond a quarter of this memory. Default `None`: all
+    /// stay in memory.
+    pub spill_dir: Option<PathBuf>,
     /// The number of removals that wait for the store at most. Default 131,072, about 10 MiB.
     pub removals_max: usize,
     /// The number of credits that are remembered for puts that come after them. Default 131,072, about 5 MiB: twice as
@@ -64,6 +79,7 @@ impl Default for WriteBehindOptions {
         Self {
             delay_ms: 0,
             waiting_max_bytes: 72 << 20,
+            spill_dir: None,
             removals_max: 131_072,
             remembered_max: 131_072,
             batch: 2_000,
@@ -84,8 +100,10 @@ pub struct WriteBehindCounts {
     pub removed: u64,
     /// Removals given up because too many waited, or because the store was down at the end.
     pub given_up: u64,
-    /// Tokens that were not written because the store was down at the end.
+    /// Tokens that were not written because the store was down at the end, or could not be read back from disk.
     pub dropped: u64,
+    /// Times that tokens of a chunk, some 250, went to disk.
+    pub spilled_chunks: u64,
     /// Calls that the store refused.
     pub failures: u64,
 }
@@ -94,13 +112,14 @@ pub struct WriteBehindCounts {
 pub struct WriteBehind {
     shared: Arc<Shared>,
     closing: watch::Sender<bool>,
-    task: Mutex<Option<JoinHandle<()>>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct Shared {
     store: Arc<dyn TokenStore>,
     delay: Duration,
     batch: usize,
+    spill: Option<Arc<SpillFile>>,
     table: Mutex<Table>,
     /// A lock that is held during a call of the store: a removal must not be overtaken by the write that it undoes.
     in_turn: tokio::sync::Mutex<()>,
@@ -108,16 +127,19 @@ struct Shared {
     work: Notify,
     /// Signals that there may be room again.
     room: Notify,
+    /// Signals that there are tokens for the disk.
+    full: Notify,
     written: AtomicU64,
     cancelled: AtomicU64,
     removed: AtomicU64,
     given_up: AtomicU64,
     dropped: AtomicU64,
     failures: AtomicU64,
+    spilled_chunks: AtomicU64,
 }
 
 impl WriteBehind {
-    /// Starts the task, on this runtime.
+    /// Starts its tasks, on this runtime.
     pub fn start(store: Arc<dyn TokenStore>, options: &WriteBehindOptions) -> Arc<Self> {
         let bounds = Bounds {
             waiting_bytes: options.waiting_max_bytes,
@@ -128,20 +150,26 @@ impl WriteBehind {
             store,
             delay: Duration::from_millis(options.delay_ms),
             batch: options.batch.max(1),
+            spill: options.spill_dir.clone().map(|dir| Arc::new(SpillFile::new(dir))),
             table: Mutex::new(Table::new(bounds)),
             in_turn: tokio::sync::Mutex::default(),
             work: Notify::new(),
             room: Notify::new(),
+            full: Notify::new(),
             written: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             removed: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            spilled_chunks: AtomicU64::new(0),
         });
         let (closing, closed) = watch::channel(false);
-        let task = tokio::spawn(Arc::clone(&shared).run(closed));
-        Arc::new(Self { shared, closing, task: Mutex::new(Some(task)) })
+        let mut tasks = vec![tokio::spawn(Arc::clone(&shared).run(closed.clone()))];
+        if let Some(file) = shared.spill.clone() {
+            tasks.push(tokio::spawn(Arc::clone(&shared).spill(file, closed)));
+        }
+        Arc::new(Self { shared, closing, tasks: Mutex::new(tasks) })
     }
 
     /// Notes that rewards were credited: cancels their tokens, or has them removed. It never waits for the store.
@@ -174,17 +202,18 @@ impl WriteBehind {
             given_up: shared.given_up.load(Relaxed),
             dropped: shared.dropped.load(Relaxed),
             failures: shared.failures.load(Relaxed),
+            spilled_chunks: shared.spilled_chunks.load(Relaxed),
         }
     }
 
-    /// Writes and removes what waits, if the store takes it, and ends the task. Puts fail from then on.
+    /// Writes and removes what waits, if the store takes it, and ends the tasks. Puts fail from then on.
     pub async fn close(&self) {
         self.closing.send_replace(true);
-        let task = self.task.lock().take();
-        if let Some(task) = task
-            && task.await.is_err()
-        {
-            tracing::error!("the task that writes tokens had panicked");
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
+            if task.await.is_err() {
+                tracing::error!("a task that writes tokens had panicked");
+            }
         }
     }
 }
@@ -225,10 +254,11 @@ impl TokenStore for WriteBehind {
     }
 
     async fn get(&self, keys: &[TokenKey]) -> Result<Vec<Option<Box<str>>>, Unavailable> {
-        let mut found: Vec<_> = {
+        let waiting: Vec<_> = {
             let table = self.shared.table.lock();
             keys.iter().map(|key| table.get(key)).collect()
         };
+        let mut found = read_texts(waiting).await?;
         // What left the table before the look at it is in the store.
         let missing: Vec<usize> = (0..keys.len()).filter(|at| found[*at].is_none()).collect();
         if !missing.is_empty() {
@@ -254,6 +284,10 @@ impl TokenStore for WriteBehind {
     ) -> Result<Vec<StoredToken>, Unavailable> {
         let waiting = self.shared.table.lock().list(user_id, after, limit);
         let stored = self.shared.store.list(user_id, after, limit).await?;
+        let (orders, texts): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+        let texts = read_texts(texts.into_iter().map(Some).collect()).await?;
+        let waiting: BTreeMap<_, _> =
+            orders.into_iter().zip(texts).filter_map(|(order, text)| Some((order, text?))).collect();
         Ok(table::merge(stored, waiting, limit))
     }
 }
@@ -274,9 +308,13 @@ impl Shared {
                 }
             }
         }
+        let is_to_spill = self.spill.is_some() && table.is_to_spill();
         drop(table);
         self.cancelled.fetch_add(cancelled, Relaxed);
         self.work.notify_one();
+        if is_to_spill {
+            self.full.notify_one();
+        }
         &puts[taken..]
     }
 
@@ -293,7 +331,13 @@ impl Shared {
             let pause = match done {
                 Ok(true) => continue,
                 Ok(false) if closing => return,
-                Ok(false) => (!self.table.lock().is_idle()).then_some(TICK),
+                Ok(false) => {
+                    let is_idle = self.table.lock().is_idle();
+                    if is_idle {
+                        self.shrink().await;
+                    }
+                    (!is_idle).then_some(TICK)
+                }
                 Err(error) => {
                     self.failures.fetch_add(1, Relaxed);
                     if *closed.borrow() {
@@ -333,7 +377,7 @@ impl Shared {
             removed += removals.len();
             self.removed.fetch_add(count(removals.len()), Relaxed);
         }
-        let batch = self.take_due(turned, closing);
+        let batch = self.take_due(turned, closing).await?;
         if !batch.is_empty() {
             self.room.notify_waiters();
             if let Err(error) = self.store.put(&batch).await {
@@ -347,13 +391,35 @@ impl Shared {
     }
 
     /// Tokens that are old enough, or that have to make room.
-    fn take_due(&self, turned: &mut Instant, closing: bool) -> Arc<Vec<TokenPut>> {
-        let mut table = self.table.lock();
-        if table.turn() {
-            *turned = Instant::now();
+    async fn take_due(&self, turned: &mut Instant, closing: bool) -> Result<Arc<Vec<TokenPut>>, Unavailable> {
+        let spilled = {
+            let mut table = self.table.lock();
+            if table.turn() {
+                *turned = Instant::now();
+            }
+            if !closing && !table.is_pressed() && turned.elapsed() < self.delay {
+                return Ok(Arc::default());
+            }
+            table.to_recall(self.batch)
+        };
+        let mut read = Vec::new();
+        if !spilled.is_empty() {
+            let read_all = move || spilled.into_iter().map(|chunk| (chunk.slot.read(), chunk)).collect();
+            read = blocking(read_all).await?;
         }
-        let is_due = closing || table.is_pressed() || turned.elapsed() >= self.delay;
-        table.take_old(if is_due { self.batch } else { 0 })
+        let mut lost = 0;
+        // In one go: what is in memory again may be on its way to disk a moment later.
+        let mut table = self.table.lock();
+        for (tokens, chunk) in read {
+            if let Err(error) = &tokens {
+                tracing::error!(%error, "waiting tokens cannot be read back from disk and are dropped");
+            }
+            lost += table.recalled(&chunk, tokens.ok());
+        }
+        let batch = table.take_old(self.batch);
+        drop(table);
+        self.dropped.fetch_add(count(lost), Relaxed);
+        Ok(batch)
     }
 
     fn give_up(&self) {

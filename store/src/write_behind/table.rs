@@ -1,7 +1,10 @@
 //! The tokens between their senders and their store: which of them wait, which are being written, and which are not
 //! wanted any more.
 
+use super::chunks::{Full, Spilled, Text};
+use super::spill::Slot;
 use super::waiting::Waiting;
+use bytes::Bytes;
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::BuildHasher;
@@ -106,7 +109,41 @@ impl Table {
         turns
     }
 
-    /// Takes old tokens to be written. [`Self::written_all`] or [`Self::put_back`] must follow.
+    /// Whether tokens have to go to disk: when a quarter of the memory is in use.
+    pub(super) fn is_to_spill(&self) -> bool {
+        self.bytes() >= self.bounds.waiting_bytes / 4
+    }
+
+    /// Up to `max` chunks of tokens that may go to disk. [`Self::spilled`] follows where one has got there.
+    pub(super) fn full(&self, max: usize) -> Vec<Full> {
+        self.young.full(max).chain(self.old.full(max)).take(max).collect()
+    }
+
+    /// Notes where the tokens of a chunk are on disk.
+    pub(super) fn spilled(&mut self, full: &Full, slot: &Arc<Slot>) {
+        // It may have turned old meanwhile.
+        self.young.spilled(full, slot);
+        self.old.spilled(full, slot);
+    }
+
+    /// What must be read from disk before as many old tokens can be taken.
+    pub(super) fn to_recall(&self, max: usize) -> Vec<Spilled> {
+        self.old.to_recall(max)
+    }
+
+    /// Takes back a chunk from disk, or takes out its tokens where it could not be read. Returns how many tokens are lost.
+    pub(super) fn recalled(&mut self, spilled: &Spilled, tokens: Option<Bytes>) -> usize {
+        match tokens {
+            Some(tokens) => {
+                self.old.recalled(spilled, tokens);
+                0
+            }
+            None => self.old.lose(spilled),
+        }
+    }
+
+    /// Takes old tokens to be written, as far as they are in memory. [`Self::written_all`] or [`Self::put_back`] must
+    /// follow.
     pub(super) fn take_old(&mut self, max: usize) -> Arc<Vec<TokenPut>> {
         let mut batch = Vec::with_capacity(max.min(self.old.len()));
         while batch.len() < max
@@ -134,19 +171,14 @@ impl Table {
         }
     }
 
-    pub(super) fn get(&self, key: &TokenKey) -> Option<Box<str>> {
+    pub(super) fn get(&self, key: &TokenKey) -> Option<Text> {
         let TokenKey { user_id, trade_no } = key;
         let waiting = self.young.get(*user_id, trade_no).or_else(|| self.old.get(*user_id, trade_no));
-        waiting.or_else(|| self.written(key).map(|put| put.token.clone()))
+        waiting.or_else(|| self.written(key).map(|put| Text::Here(put.token.clone())))
     }
 
     /// The tokens of a user's page that are not in the store yet, by order number; at most `limit` from the beginning.
-    pub(super) fn list(
-        &self,
-        user_id: i64,
-        after: Option<&str>,
-        limit: usize,
-    ) -> BTreeMap<Box<str>, Box<str>> {
+    pub(super) fn list(&self, user_id: i64, after: Option<&str>, limit: usize) -> BTreeMap<Box<str>, Text> {
         let first = TokenKey { user_id, trade_no: after.unwrap_or_default().into() };
         let is_before = |put: &TokenPut| match (put.user_id, &*put.trade_no).cmp(&(user_id, &first.trade_no))
         {
@@ -155,7 +187,8 @@ impl Table {
         };
         let start = self.writing.partition_point(is_before);
         let written = self.writing[start..].iter().take_while(|put| put.user_id == user_id).take(limit);
-        let mut page: BTreeMap<_, _> = written.map(|put| (put.trade_no.clone(), put.token.clone())).collect();
+        let written = written.map(|put| (put.trade_no.clone(), Text::Here(put.token.clone())));
+        let mut page: BTreeMap<_, _> = written.collect();
         for waiting in [&self.old, &self.young] {
             let own = waiting.of_user(user_id).filter(|(order, _)| after.is_none_or(|after| *order > after));
             for (trade_no, place) in own {
@@ -163,7 +196,7 @@ impl Table {
                     || page.contains_key(trade_no)
                     || page.last_key_value().is_some_and(|(last, _)| trade_no < &**last);
                 if is_in_page {
-                    page.insert(trade_no.into(), waiting.token(place));
+                    page.insert(trade_no.into(), waiting.text(place));
                 }
                 if page.len() > limit {
                     page.pop_last();

@@ -1,21 +1,13 @@
-//! Tokens that wait, in the order in which they came.
-//!
-//! Their texts lie in chunks, one after the other, so that a token costs no allocation of its own; one index finds a
-//! token by its key, another the tokens of a user. A chunk is freed when the last of its tokens has left: tokens
-//! leave about in the order in which they came, so that few chunks are kept for few tokens.
+//! Tokens that wait, in the order in which they came: their [chunks](super::chunks), one index that finds a token by its
+//! key, and another that finds the tokens of a user.
 
-use crate::packing::{packed, unpacked};
+use super::chunks::{Chunks, Full, Place, Spilled, Text};
+use super::spill::Slot;
+use bytes::Bytes;
 use hashbrown::HashTable;
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use windfall_contract::tokens::TokenPut;
-
-/// Tokens in one chunk.
-const CHUNK_TOKENS: usize = 256;
-/// The number at which the chunks' numbers begin at 0 again.
-const CHUNK_NUMBERS: usize = 1 << 24;
-/// The bytes of memory that a token takes beside its two texts: its head, and its part of the two indexes.
-const TOKEN_BYTES: usize = size_of::<Head>() + 24;
 
 /// Tokens by key, the oldest first. A token that is put again takes the place of the earlier one and is young again.
 pub(super) struct Waiting {
@@ -27,43 +19,10 @@ pub(super) struct Waiting {
     bytes: usize,
 }
 
-/// Where a token lies: the number of its chunk times [`CHUNK_TOKENS`], and its index there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place(u32);
-
-struct Chunks {
-    /// The chunks, the oldest first. A freed one stays as an empty chunk until it is the oldest.
-    list: VecDeque<Chunk>,
-    /// The number of the oldest chunk.
-    first: usize,
-}
-
-#[derive(Default)]
-struct Chunk {
-    heads: Vec<Head>,
-    /// The order number and the packed token of each entry, one after the other.
-    texts: Vec<u8>,
-    live: usize,
-    /// Tokens before this index have left.
-    oldest: usize,
-}
-
-struct Head {
-    user_id: i64,
-    expires_at_ms: u64,
-    text_at: usize,
-    trade_no_bytes: usize,
-    token_bytes: usize,
-    /// The next older and younger tokens of the same user.
-    older: Option<Place>,
-    younger: Option<Place>,
-    is_live: bool,
-}
-
 impl Waiting {
     pub(super) fn new() -> Self {
         Self {
-            chunks: Chunks { list: VecDeque::new(), first: 0 },
+            chunks: Chunks::new(),
             by_key: HashTable::new(),
             by_user: HashTable::new(),
             hashing: RandomState::new(),
@@ -83,11 +42,10 @@ impl Waiting {
 
     pub(super) fn insert(&mut self, put: &TokenPut) {
         self.remove(put.user_id, &put.trade_no);
-        let token = packed(&put.token);
-        self.bytes += TOKEN_BYTES + put.trade_no.len() + token.len();
-        let place = self.chunks.append(put, &token);
+        let (place, bytes) = self.chunks.append(put);
+        self.bytes += bytes;
         let Self { chunks, by_key, by_user, hashing, .. } = self;
-        let key_hash = |place: &Place| chunks.key_hash(*place, hashing);
+        let key_hash = |place: &Place| key_hash(chunks, *place, hashing);
         by_key.insert_unique(key_hash(&place), place, key_hash);
 
         let user_hash = |place: &Place| hashing.hash_one(chunks.head(*place).user_id);
@@ -99,9 +57,9 @@ impl Waiting {
                 None
             }
         };
-        self.chunks.head_mut(place).older = older;
+        self.chunks.head_mut(place).set_older(older);
         if let Some(older) = older {
-            self.chunks.head_mut(older).younger = Some(place);
+            self.chunks.head_mut(older).set_younger(Some(place));
         }
     }
 
@@ -114,8 +72,8 @@ impl Waiting {
         found.is_some()
     }
 
-    pub(super) fn get(&self, user_id: i64, trade_no: &str) -> Option<Box<str>> {
-        self.find(user_id, trade_no).map(|place| self.chunks.token(place))
+    pub(super) fn get(&self, user_id: i64, trade_no: &str) -> Option<Text> {
+        self.find(user_id, trade_no).map(|place| self.chunks.text(place))
     }
 
     /// Order numbers and tokens of a user, the youngest first.
@@ -123,27 +81,49 @@ impl Waiting {
         let hash = self.hashing.hash_one(user_id);
         let is_of_user = |place: &Place| self.chunks.head(*place).user_id == user_id;
         let newest = self.by_user.find(hash, is_of_user).copied();
-        let older = |place: &Place| self.chunks.head(*place).older;
+        let older = |place: &Place| self.chunks.head(*place).older();
         std::iter::successors(newest, older).map(|place| (self.chunks.trade_no(place), place))
     }
 
     /// The token at a place that [`of_user`](Self::of_user) gave.
-    pub(super) fn token(&self, place: Place) -> Box<str> {
-        self.chunks.token(place)
+    pub(super) fn text(&self, place: Place) -> Text {
+        self.chunks.text(place)
     }
 
-    /// Takes out the oldest token.
+    /// Takes out the oldest token. `None` where there is none, or where it is on disk: see
+    /// [`to_recall`](Self::to_recall).
     pub(super) fn pop_oldest(&mut self) -> Option<TokenPut> {
         let place = self.chunks.oldest()?;
-        let head = self.chunks.head(place);
-        let put = TokenPut {
-            user_id: head.user_id,
-            trade_no: self.chunks.trade_no(place).into(),
-            token: self.chunks.token(place),
-            expires_at_ms: head.expires_at_ms,
-        };
+        let put = self.chunks.put(place)?;
         self.take_out(place);
         Some(put)
+    }
+
+    /// Up to `max` full chunks whose tokens are in memory and may go to disk.
+    pub(super) fn full(&self, max: usize) -> impl Iterator<Item = Full> {
+        self.chunks.full(max)
+    }
+
+    /// Notes that the tokens of a chunk of these are on disk.
+    pub(super) fn spilled(&mut self, full: &Full, slot: &Arc<Slot>) {
+        self.bytes -= self.chunks.spilled(full, slot);
+    }
+
+    /// What must be read from disk before the oldest `tokens` tokens can be taken out.
+    pub(super) fn to_recall(&self, tokens: usize) -> Vec<Spilled> {
+        self.chunks.to_recall(tokens)
+    }
+
+    /// Takes back what was read, if it is still wanted.
+    pub(super) fn recalled(&mut self, spilled: &Spilled, tokens: Bytes) {
+        self.bytes += self.chunks.recalled(spilled, tokens);
+    }
+
+    /// Takes out the tokens of a chunk that cannot be read, and returns their number.
+    pub(super) fn lose(&mut self, spilled: &Spilled) -> usize {
+        let lost = self.chunks.places(spilled);
+        lost.iter().for_each(|place| self.take_out(*place));
+        lost.len()
     }
 
     fn find(&self, user_id: i64, trade_no: &str) -> Option<Place> {
@@ -156,15 +136,16 @@ impl Waiting {
 
     fn take_out(&mut self, place: Place) {
         let Self { chunks, by_key, by_user, hashing, .. } = self;
-        if let Ok(entry) = by_key.find_entry(chunks.key_hash(place, hashing), |found| *found == place) {
+        if let Ok(entry) = by_key.find_entry(key_hash(chunks, place, hashing), |found| *found == place) {
             entry.remove();
         }
-        let &Head { user_id, older, younger, .. } = chunks.head(place);
+        let head = chunks.head(place);
+        let (user_id, older, younger) = (head.user_id, head.older(), head.younger());
         if let Some(older) = older {
-            chunks.head_mut(older).younger = younger;
+            chunks.head_mut(older).set_younger(younger);
         }
         match (younger, older) {
-            (Some(younger), _) => chunks.head_mut(younger).older = older,
+            (Some(younger), _) => chunks.head_mut(younger).set_older(older),
             (None, _) => {
                 if let Ok(mut newest) = by_user.find_entry(hashing.hash_one(user_id), |found| *found == place)
                 {
@@ -179,110 +160,14 @@ impl Waiting {
     }
 }
 
-impl Chunks {
-    fn append(&mut self, put: &TokenPut, token: &[u8]) -> Place {
-        if self.list.back().is_none_or(|chunk| chunk.heads.len() == CHUNK_TOKENS) {
-            if let Some(full) = self.list.back_mut() {
-                full.texts.shrink_to_fit();
-            }
-            self.list.push_back(Chunk::default());
-        }
-        let at = self.list.len() - 1;
-        let chunk = &mut self.list[at];
-        let place = Place::new(self.first.wrapping_add(at), chunk.heads.len());
-        chunk.heads.push(Head {
-            user_id: put.user_id,
-            expires_at_ms: put.expires_at_ms,
-            text_at: chunk.texts.len(),
-            trade_no_bytes: put.trade_no.len(),
-            token_bytes: token.len(),
-            older: None,
-            younger: None,
-            is_live: true,
-        });
-        chunk.texts.extend_from_slice(put.trade_no.as_bytes());
-        chunk.texts.extend_from_slice(token);
-        chunk.live += 1;
-        place
-    }
-
-    /// Notes that a token has left. Returns the bytes of memory that are free now: those of its chunk, if it was the
-    /// last one there.
-    fn leave(&mut self, place: Place) -> usize {
-        let (at, index) = self.at(place);
-        let chunk = &mut self.list[at];
-        chunk.heads[index].is_live = false;
-        chunk.live -= 1;
-        if chunk.live > 0 {
-            return 0;
-        }
-        let freed = chunk.heads.len() * TOKEN_BYTES + chunk.texts.len();
-        *chunk = Chunk::default();
-        while self.list.front().is_some_and(|oldest| oldest.live == 0) {
-            self.list.pop_front();
-            self.first = self.first.wrapping_add(1);
-        }
-        freed
-    }
-
-    fn oldest(&mut self) -> Option<Place> {
-        // The oldest chunk has a token, or it would be gone.
-        let chunk = self.list.front_mut()?;
-        while chunk.heads.get(chunk.oldest).is_some_and(|head| !head.is_live) {
-            chunk.oldest += 1;
-        }
-        Some(Place::new(self.first, chunk.oldest))
-    }
-
-    /// Where a place is now: the chunk's place in the list, and the index in it.
-    fn at(&self, place: Place) -> (usize, usize) {
-        let place = place.0 as usize;
-        ((place / CHUNK_TOKENS).wrapping_sub(self.first) % CHUNK_NUMBERS, place % CHUNK_TOKENS)
-    }
-
-    fn head(&self, place: Place) -> &Head {
-        let (at, index) = self.at(place);
-        &self.list[at].heads[index]
-    }
-
-    fn head_mut(&mut self, place: Place) -> &mut Head {
-        let (at, index) = self.at(place);
-        &mut self.list[at].heads[index]
-    }
-
-    fn trade_no(&self, place: Place) -> &str {
-        let (at, index) = self.at(place);
-        let Chunk { heads, texts, .. } = &self.list[at];
-        let Head { text_at, trade_no_bytes, .. } = heads[index];
-        // What was text when it was appended is text again.
-        str::from_utf8(&texts[text_at..text_at + trade_no_bytes]).unwrap_or_default()
-    }
-
-    fn token(&self, place: Place) -> Box<str> {
-        let (at, index) = self.at(place);
-        let Chunk { heads, texts, .. } = &self.list[at];
-        let Head { text_at, trade_no_bytes, token_bytes, .. } = heads[index];
-        let packed = &texts[text_at + trade_no_bytes..][..token_bytes];
-        // What was text when it was packed is text again.
-        unpacked(packed).unwrap_or_default()
-    }
-
-    fn key_hash(&self, place: Place, hashing: &RandomState) -> u64 {
-        hashing.hash_one((self.head(place).user_id, self.trade_no(place)))
-    }
-}
-
-impl Place {
-    fn new(chunk_number: usize, index: usize) -> Self {
-        let place = chunk_number % CHUNK_NUMBERS * CHUNK_TOKENS + index;
-        // Both factors together are 2^32.
-        Self(u32::try_from(place).unwrap_or(u32::MAX))
-    }
+fn key_hash(chunks: &Chunks, place: Place, hashing: &RandomState) -> u64 {
+    hashing.hash_one((chunks.head(place).user_id, chunks.trade_no(place)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::write_behind::spill::SpillFile;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -298,6 +183,22 @@ mod tests {
         Put(i64, u8, u16),
         Remove(i64, u8),
         Pop(usize),
+        Spill(usize),
+    }
+
+    fn here(text: Text) -> Box<str> {
+        match text {
+            Text::Here(token) => token,
+            Text::OnDisk(slot, range) => slot.read_text(range).unwrap(),
+        }
+    }
+
+    /// Reads what is on disk, as the table does before it takes tokens to the store.
+    fn recall(waiting: &mut Waiting, tokens: usize) {
+        for spilled in waiting.to_recall(tokens) {
+            let tokens = spilled.slot.read().unwrap();
+            waiting.recalled(&spilled, tokens);
+        }
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -306,8 +207,28 @@ mod tests {
             6 => (user(), any::<u8>(), any::<u16>()).prop_map(|(user, order, token)| Step::Put(user, order, token)),
             3 => (user(), any::<u8>()).prop_map(|(user, order)| Step::Remove(user, order)),
             1 => (0..40usize).prop_map(Step::Pop),
+            1 => (0..3usize).prop_map(Step::Spill),
         ];
         prop::collection::vec(step, 0..3_000)
+    }
+
+    #[test]
+    fn a_chunk_that_cannot_be_read_takes_its_own_tokens_along() {
+        let mut waiting = Waiting::new();
+        for number in 0..600_u16 {
+            let trade_no = format!("order-{number}").into();
+            waiting.insert(&TokenPut { trade_no, ..put(1, 0, number) });
+        }
+        let file = SpillFile::new(std::env::temp_dir());
+        for full in waiting.full(1).collect::<Vec<_>>() {
+            let slot = file.write(&full.tokens).unwrap();
+            waiting.spilled(&full, &slot);
+        }
+        waiting.remove(1, "order-300");
+        let [spilled] = &waiting.to_recall(usize::MAX)[..] else { panic!("one chunk is on disk") };
+        assert_eq!(waiting.lose(spilled), 254);
+        assert_eq!((waiting.len(), file.slots_in_use()), (345, 1), "this test has the slot still");
+        assert_eq!(waiting.of_user(1).count(), 345);
     }
 
     proptest! {
@@ -317,7 +238,8 @@ mod tests {
         #[test]
         fn it_holds_what_a_list_would_hold(steps in steps(), first in any::<usize>()) {
             let mut waiting = Waiting::new();
-            waiting.chunks.first = first;
+            waiting.chunks = Chunks::beginning_at(first);
+            let file = SpillFile::new(std::env::temp_dir());
             let mut model: Vec<TokenPut> = Vec::new();
             let is = |put: &TokenPut, user: i64, order: &str| put.user_id == user && &*put.trade_no == order;
             for step in steps {
@@ -334,7 +256,16 @@ mod tests {
                         prop_assert_eq!(waiting.remove(user, &order), there);
                         model.retain(|one| !is(one, user, &order));
                     }
+                    Step::Spill(chunks) => {
+                        for full in waiting.full(chunks).collect::<Vec<_>>() {
+                            let slot = file.write(&full.tokens).unwrap();
+                            let before = waiting.bytes();
+                            waiting.spilled(&full, &slot);
+                            prop_assert_eq!(waiting.bytes(), before - full.tokens.len());
+                        }
+                    }
                     Step::Pop(tokens) => {
+                        recall(&mut waiting, tokens);
                         for _ in 0..tokens {
                             let oldest = (!model.is_empty()).then(|| model.remove(0));
                             prop_assert_eq!(waiting.pop_oldest(), oldest);
@@ -344,18 +275,20 @@ mod tests {
                 prop_assert_eq!(waiting.len(), model.len());
             }
             for put in &model {
-                prop_assert_eq!(waiting.get(put.user_id, &put.trade_no), Some(put.token.clone()));
+                prop_assert_eq!(waiting.get(put.user_id, &put.trade_no).map(here), Some(put.token.clone()));
             }
             for user in -1..3 {
                 let own: BTreeMap<_, _> =
-                    waiting.of_user(user).map(|(order, place)| (order.to_owned(), waiting.token(place))).collect();
+                    waiting.of_user(user).map(|(order, place)| (order.to_owned(), here(waiting.text(place)))).collect();
                 let expected = model.iter().filter(|put| put.user_id == user);
                 let expected: BTreeMap<_, _> =
                     expected.map(|put| (String::from(&*put.trade_no), put.token.clone())).collect();
                 prop_assert_eq!(own, expected);
             }
+            recall(&mut waiting, usize::MAX);
             while waiting.pop_oldest().is_some() {}
-            prop_assert_eq!((waiting.bytes(), waiting.len(), waiting.chunks.list.len()), (0, 0, 0));
+            prop_assert_eq!((waiting.bytes(), waiting.len(), waiting.chunks.len()), (0, 0, 0));
+            prop_assert_eq!(file.slots_in_use(), 0);
         }
     }
 }
