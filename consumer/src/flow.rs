@@ -3,7 +3,7 @@
 
 use crate::archive::{Archive, ArchiveAnswer, ArchiveEnd, ArchiveItem};
 use crate::delay_queue::DelayQueue;
-use crate::grant_calls::{CallEnd, GrantCalls, Tally};
+use crate::grant_calls::{CallEnd, GrantCall, GrantCalls, Tally};
 use crate::health::CallAnswer;
 use crate::in_flight::{InFlightRecord, InFlightTable, Key, Place};
 use crate::lanes::{Entry, Lanes};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use windfall_contract::broker::{Epoch, InRecord, Position};
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason};
 use windfall_contract::rules::Rules;
-use windfall_limiter::Limiter;
+use windfall_limiter::{Limiter, Now};
 
 /// The number of records in flight, in whatever state, at which nothing more is fetched.
 const RECORDS_IN_FLIGHT_MAX: usize = 1 << 18;
@@ -283,13 +283,15 @@ impl Flow {
         let cut = lane.cut(&mut self.table, granted);
         if !cut.0.is_empty() {
             self.stats.grant_calls.add(1);
-            self.grants.begin(at, lane, cut, now_ns);
+            let repeats = lane.repeats_among(granted);
+            let held = (repeats > 0).then(|| self.limiter.hold(lane.id, repeats, Now(now_ns)));
+            self.grants.begin(at, lane, cut, held, now_ns);
         }
     }
 
     /// Takes in the answer to a call.
     pub fn granted(&mut self, ended: CallEnd, now_ns: u64) {
-        let Some((call, replies)) = self.grants.take(ended) else { return };
+        let Some((mut call, replies)) = self.grants.take(ended) else { return };
         let answer = CallAnswer::of(&replies, call.events.len());
         let health = &self.lanes[call.lane].health;
         let fault = match answer == CallAnswer::Decided || health.has_decided_since(call.began_ns) {
@@ -299,6 +301,7 @@ impl Flow {
         };
         self.lanes[call.lane].call_ended(call.events.len() as u64, call.is_probe, now_ns);
         self.lanes.answered(call.lane, answer, call.began_ns, now_ns);
+        self.give_back_for_repeats(&mut call, &replies, now_ns);
         let is_timeout_own = are_most_decided(&replies, call.events.len());
         let mut all = Tally::default();
         for (segment, range) in call.segments() {
@@ -324,6 +327,21 @@ impl Flow {
         self.stats.credited.add(all.credited);
         self.stats.already_credited.add(all.already);
         self.stats.rejected.add(all.rejected);
+    }
+
+    /// An event that was credited before took nothing from the downstream, so the token of its type comes back. Copies of
+    /// what is credited would else hold up what is not, and the longer that waits, the more often it is copied.
+    fn give_back_for_repeats(&mut self, call: &mut GrantCall, replies: &[GrantReply], now_ns: u64) {
+        let replies = &replies[..replies.len().min(call.events.len())];
+        let repeats = replies.iter().filter(|reply| matches!(reply, GrantReply::AlreadyCredited)).count();
+        let lane = &mut self.lanes[call.lane];
+        if !replies.is_empty() {
+            lane.saw_repeats(repeats, replies.len());
+        }
+        if let Some(held) = call.held.take().filter(|_| repeats > 0) {
+            held.give_back(u32::try_from(repeats).unwrap_or(u32::MAX), Now(now_ns));
+            lane.ask_soon(now_ns);
+        }
     }
 
     fn settle(

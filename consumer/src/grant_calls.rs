@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use windfall_contract::rewards::{GrantReply, Rewards};
+use windfall_limiter::Held;
 
 /// How a call's task ended.
 pub(crate) type CallEnd = Result<(Id, (u64, Vec<GrantReply>)), JoinError>;
@@ -31,6 +32,8 @@ pub(crate) struct GrantCall {
     pub began_ns: u64,
     /// Whether it is the only call of a type whose last call has decided nothing.
     pub is_probe: bool,
+    /// Tokens of the limiter that come back for events which were credited before.
+    pub held: Option<Held>,
     task: AbortHandle,
 }
 
@@ -75,7 +78,14 @@ impl GrantCalls {
     }
 
     /// Asks for the events of this lane to be granted.
-    pub fn begin(&mut self, at: usize, lane: &mut Lane, cut: (Vec<Bytes>, Vec<Segment>), now_ns: u64) {
+    pub fn begin(
+        &mut self,
+        at: usize,
+        lane: &mut Lane,
+        cut: (Vec<Bytes>, Vec<Segment>),
+        held: Option<Held>,
+        now_ns: u64,
+    ) {
         let (events, segments) = cut;
         let is_probe = lane.call_begins(events.len() as u64, now_ns);
         let (events, serial) = (Arc::new(events), self.next_serial);
@@ -85,7 +95,7 @@ impl GrantCalls {
             let replies = rewards.grant_batch(&name, &asked).await;
             (serial, replies)
         });
-        let call = GrantCall { lane: at, events, segments, began_ns: now_ns, is_probe, task };
+        let call = GrantCall { lane: at, events, segments, began_ns: now_ns, is_probe, held, task };
         self.in_flight.insert(serial, call);
     }
 

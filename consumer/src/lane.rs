@@ -20,6 +20,8 @@ const ASK_EVERY_NS: u64 = 2 * NS_PER_MS;
 const ASK_SHUT_AGAIN_NS: u64 = 50 * NS_PER_MS;
 /// How long fewer events than a batch wait at most, behind a call of the same lane, for more to come.
 const GATHER_NS: u64 = 2 * NS_PER_MS;
+/// The weight of the last call in the share of events that were credited before.
+const REPEATS_WEIGHT: f64 = 0.125;
 /// The number of events in one call of a type whose last call has decided nothing.
 const PROBE_EVENTS: u32 = 16;
 
@@ -60,6 +62,8 @@ pub(crate) struct Lane {
     pub passed_ns: u64,
     /// Whether the limiter let fewer events pass than there were, when it was last asked.
     pub is_limited: bool,
+    /// The part of the events in the last calls that had been credited before: 0 to 1.
+    repeat_share: f64,
 }
 
 /// A part of a record in a grant call.
@@ -96,6 +100,7 @@ impl Lane {
             ask_every_ns: 0,
             passed_ns: 0,
             is_limited: false,
+            repeat_share: 0.0,
         }
     }
 
@@ -289,6 +294,24 @@ impl Lane {
         let wait_ns = self.health.answered(answer, began_ns, now_ns);
         if wait_ns > 0 {
             self.ask_at_ns = self.ask_at_ns.max(now_ns + wait_ns);
+        }
+    }
+
+    /// Notes that so many of the events of a call had been credited before.
+    pub fn saw_repeats(&mut self, repeats: usize, events: usize) {
+        let share = whole_f64(repeats as u64) / whole_f64(events.max(1) as u64);
+        self.repeat_share += (share - self.repeat_share) * REPEATS_WEIGHT;
+    }
+
+    /// How many of so many events have been credited before, by what the last calls let expect.
+    pub fn repeats_among(&self, events: u32) -> u32 {
+        u32::try_from(whole(f64::from(events) * self.repeat_share + 0.5)).unwrap_or(events).min(events)
+    }
+
+    /// The limiter got tokens back, and may be asked at once. One that waits for its downstream waits on.
+    pub fn ask_soon(&mut self, now_ns: u64) {
+        if self.is_limited && !self.health.is_suspect() {
+            self.ask_at_ns = self.ask_at_ns.min(now_ns);
         }
     }
 

@@ -131,6 +131,22 @@ async fn a_slow_type_does_not_block_another_even_where_it_is_most_of_the_topic()
     scene.world.settle(60 * SECOND).await;
 }
 
+/// Kills leave copies of what is credited in a queue. They wait for no token that what is not credited needs: else the
+/// backlog would grow, and with it the number of copies that the next kill makes.
+#[tokio::test(start_paused = true)]
+async fn copies_of_what_is_credited_do_not_take_the_limit_of_what_is_not() {
+    let scene = scene(1, rules(&["cash"]));
+    scene.limit("cash", 100, 20);
+    *scene.world.grant_takes.lock() = Duration::from_millis(5);
+    for _ in 0..100 {
+        scene.world.append(0, record_of("cash", "a", 50));
+    }
+    scene.world.append(0, record_of("cash", "new", 100));
+    // 5,100 events would take 51 s.
+    scene.world.settle(10 * SECOND).await;
+    assert_eq!(scene.world.state.lock().credited.len(), 150);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_limit_is_kept_and_what_fits_hold_max_is_held_not_requeued() {
     let scene = scene(1, rules(&["cash"]));

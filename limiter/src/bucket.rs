@@ -37,8 +37,11 @@ pub(crate) struct Bucket {
     gain: u64,
     /// The most grains that the bucket holds.
     ceiling: u128,
-    /// The grains that the bucket holds now; at most `ceiling`.
+    /// The grains that the bucket holds now; with `held`, at most `ceiling`.
     level: u128,
+    /// The grains for which there is room because they may come back. They count as if they were there (I5): a bucket
+    /// that filled up meanwhile would pass them on top of a whole burst.
+    held: u128,
     /// The time that `level` belongs to. Never steps back.
     filled_ns: u64,
 }
@@ -46,7 +49,7 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// A bucket that passes nothing until a limit is set.
     pub(crate) fn shut() -> Self {
-        Self { rate_per_s: 0, burst: 1, gain: 0, ceiling: 0, level: 0, filled_ns: 0 }
+        Self { rate_per_s: 0, burst: 1, gain: 0, ceiling: 0, level: 0, held: 0, filled_ns: 0 }
     }
 
     pub(crate) fn rate_per_s(&self) -> u32 {
@@ -59,7 +62,7 @@ impl Bucket {
         // I5: time that was paid for once is not paid for again.
         if now.0 > self.filled_ns {
             let earned = u128::from(self.gain) * u128::from(now.0 - self.filled_ns);
-            self.level = (self.level + earned).min(self.ceiling);
+            self.level = (self.level + earned).min(self.ceiling - self.held);
             self.filled_ns = now.0;
         }
     }
@@ -85,6 +88,7 @@ impl Bucket {
     pub(crate) fn set_scale(&mut self, old: &Scale, new: &Scale, now: Now) {
         self.fill(now);
         self.level = self.level * u128::from(new.of) / u128::from(old.of);
+        self.held = self.held * u128::from(new.of) / u128::from(old.of);
         self.rescale(new);
     }
 
@@ -93,7 +97,8 @@ impl Bucket {
         let burst = u128::from(self.burst) * u128::from(scale.owned) * u128::from(NANOS_PER_S);
         // A bucket that never holds one event never passes one: the crate's page says what this costs.
         self.ceiling = if scale.owned == 0 { 0 } else { burst.max(u128::from(scale.event)) };
-        self.level = self.level.min(self.ceiling);
+        self.held = self.held.min(self.ceiling);
+        self.level = self.level.min(self.ceiling - self.held);
     }
 
     /// Whether time earns anything at all. Where not, nothing passes, whatever the level (I5: rate 0).
@@ -121,6 +126,21 @@ impl Bucket {
     #[inline]
     pub(crate) fn take(&mut self, events: u32, scale: &Scale) {
         self.level -= u128::from(events) * u128::from(scale.event);
+    }
+
+    /// Keeps room for `events` of those that were just taken.
+    pub(crate) fn hold(&mut self, events: u32, scale: &Scale) {
+        let grains = u128::from(events) * u128::from(scale.event);
+        self.held = (self.held + grains).min(self.ceiling - self.level);
+    }
+
+    /// Takes `unused` of `held` events back, and gives up the room for all of them.
+    pub(crate) fn give_back(&mut self, held: u32, unused: u32, scale: &Scale) {
+        let grains = |events: u32| u128::from(events) * u128::from(scale.event);
+        // A lower ceiling may have left less room: what has no place any more does not come back.
+        let room = self.held.min(grains(held));
+        self.held -= room;
+        self.level += grains(unused).min(room);
     }
 
     /// Nanoseconds from the last fill until there is a whole event, if nobody takes any. It must not be called on a

@@ -12,6 +12,8 @@
 //! # What it promises (I5)
 //! - In any window of Δ seconds in which no limit changed, a type passes at most `rate · Δ + burst` events, and
 //!   so do all types together under the global limit. A change holds from the next call on, for ever after.
+//! - An event that turns out to have been credited before passes nothing: the token of its type may come back
+//!   ([`Limiter::hold`]), and has had its place in the bucket meanwhile, so that the bound holds for all others.
 //! - Tokens come into being in one way only: time passes at a positive rate. A bucket starts **empty**; a higher
 //!   burst or a larger share raises the ceiling, not the level; a lower one cuts the level. So no sequence of
 //!   changes, no type taken out of the rules and put back, and no restarted process grants a fresh burst.
@@ -81,6 +83,6 @@ mod limiter;
 mod precedence;
 mod rule;
 
-pub use limiter::{Admission, Limiter, TypeId, Wait};
+pub use limiter::{Admission, Held, Limiter, TypeId, Wait};
 pub use rule::{Now, Share};
 pub use windfall_contract::rules::{Fuse, Limit, TypeLimit};

@@ -1,6 +1,7 @@
 //! Buckets and fuses behind one lock.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -43,6 +44,31 @@ pub enum Wait {
     /// Nothing passes before a rule or the share changes: the rate is 0, a fuse is not closed, or there is no partition
     /// or no rule.
     Never,
+}
+
+/// Tokens that were granted and may come back. Dropped, they are spent.
+#[derive(Debug)]
+#[must_use = "dropped at once, it keeps no room"]
+pub struct Held {
+    limiter: Arc<Limiter>,
+    id: TypeId,
+    events: u32,
+}
+
+impl Held {
+    /// Gives back as many of them as were not needed.
+    pub fn give_back(mut self, unused: u32, now: Now) {
+        self.limiter.give_back(&self, unused, now);
+        self.events = 0;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.events > 0 {
+            self.limiter.give_back(self, 0, Now(0));
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -145,7 +171,7 @@ impl Limiter {
     /// While the global bucket is short, it is taken from by priority, whoever asks first: types of a higher rank that
     /// wait leave to the others what they do not need, and a twentieth of what passes before them.
     ///
-    /// What was granted is spent: there is no way to give it back.
+    /// What was granted is spent, but for what [`hold`](Self::hold) keeps room for.
     #[inline]
     pub fn admit(&self, id: TypeId, wanted: u32, now: Now) -> Admission {
         const NOTHING: Admission = Admission { granted: 0, wait: Wait::Never };
@@ -177,6 +203,29 @@ impl Limiter {
         let filling_ns = if is_kept { KEPT_WAIT_NS } else { filling_ns };
         let wait_ns = if filling_ns == 0 { 0 } else { filling_ns.saturating_add(at.0 - now.0) };
         Admission { granted, wait: Wait::For(Duration::from_nanos(wait_ns)) }
+    }
+
+    /// Keeps room for tokens of the type that [`admit`](Self::admit) has just granted, and that may turn out not to be
+    /// needed: an event that was credited before takes nothing from what the limit protects. Meanwhile the type's bucket
+    /// fills up to its burst less this room, so hold no more than is likely to come back. The global bucket gets nothing
+    /// back: asking costs as much for an event that was credited before.
+    pub fn hold(self: &Arc<Self>, id: TypeId, events: u32, now: Now) -> Held {
+        let state = &mut *self.state.lock();
+        let at = state.at(now);
+        if let Some(slot) = state.slots.get_mut(usize::from(id.0)) {
+            slot.bucket.fill(at);
+            slot.bucket.hold(events, &state.scale);
+        }
+        Held { limiter: Arc::clone(self), id, events }
+    }
+
+    fn give_back(&self, held: &Held, unused: u32, now: Now) {
+        let state = &mut *self.state.lock();
+        let at = state.at(now);
+        if let Some(slot) = state.slots.get_mut(usize::from(held.id.0)) {
+            slot.bucket.fill(at);
+            slot.bucket.give_back(held.events, unused, &state.scale);
+        }
     }
 
     /// The events per second that the type may pass here in the long run, for pacing: the smaller of its own rate and
