@@ -3,7 +3,7 @@
 use crate::fleet::Fleet;
 use crate::ground::Ground;
 use crate::journal::now_ms;
-use crate::plan::{Action, Fault, How, LANE_COUNT, PROCESSES};
+use crate::plan::{Action, Fault, How, PROCESSES};
 use crate::shop::{Mood, Shop};
 use anyhow::Result;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -22,6 +22,8 @@ const LEAST_PAUSE: Duration = Duration::from_secs(1);
 pub struct Done {
     /// The fault.
     pub fault: Fault,
+    /// When it began, Unix milliseconds.
+    pub from_ms: u64,
     /// When everything was repaired.
     pub to_ms: u64,
 }
@@ -65,7 +67,8 @@ impl Chaos {
             done: Mutex::default(),
             failures: Mutex::default(),
         });
-        let lanes = (0..LANE_COUNT).map(|lane| {
+        let lane_count = plan.iter().map(|fault| fault.lane + 1).max().unwrap_or(0);
+        let lanes = (0..lane_count).map(|lane| {
             let faults: Vec<Fault> = plan.iter().filter(|fault| fault.lane == lane).cloned().collect();
             let shared = Arc::clone(&shared);
             std::thread::spawn(move || faults.iter().for_each(|fault| shared.run(fault)))
@@ -109,11 +112,12 @@ impl Shared {
             fault.action,
             Duration::from_millis(fault.for_ms).as_secs_f64()
         ));
+        let from_ms = now_ms();
         if let Err(error) = self.act(fault) {
             self.fail(format!("{}: {error:#}", fault.action));
         }
         self.say(&format!("    mended: {}", fault.action));
-        let done = Done { fault: fault.clone(), to_ms: now_ms() };
+        let done = Done { fault: fault.clone(), from_ms, to_ms: now_ms() };
         self.done.lock().unwrap_or_else(PoisonError::into_inner).push(done);
     }
 

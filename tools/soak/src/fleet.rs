@@ -25,10 +25,12 @@ pub enum Role {
 }
 
 /// The fleet by the names of its processes, see [`crate::plan::PROCESSES`].
-const MEMBERS: [(&str, Role); 8] = [
+const MEMBERS: [(&str, Role); 10] = [
     ("gateway-0", Role::Windfall("sdk-gateway")),
     ("gateway-1", Role::Windfall("sdk-gateway")),
     ("sdk", Role::Sdk),
+    ("scheduler-0", Role::Windfall(SCHEDULER)),
+    ("scheduler-1", Role::Windfall(SCHEDULER)),
     ("consumer-0", Role::Windfall("consumer")),
     ("consumer-1", Role::Windfall("consumer")),
     ("consumer-2", Role::Windfall("consumer")),
@@ -36,10 +38,14 @@ const MEMBERS: [(&str, Role); 8] = [
     ("wallet", Role::Windfall("wallet")),
 ];
 
+/// The role that keeps timers.
+const SCHEDULER: &str = "scheduler";
 /// Longer than `drain_ms` of the options.
 const STOP_TIMEOUT: Duration = Duration::from_secs(25);
 const RESPAWN_AFTER: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
+/// The folder with what was synced of each salvage file.
+const SYNCED: &str = "synced";
 
 /// How the fleet is run.
 #[derive(Debug, Clone, Default)]
@@ -65,11 +71,15 @@ struct Process {
 pub struct Fleet {
     ground: Arc<Ground>,
     options: FleetOptions,
+    /// Whether the earlier version knows timers.
+    earlier_has_timers: bool,
     processes: BTreeMap<&'static str, Mutex<Process>>,
     addresses: BTreeMap<&'static str, SocketAddr>,
     /// The [`VOLUMES`] that are mounted.
     volumes: Mutex<Vec<PathBuf>>,
     skew: Option<PathBuf>,
+    /// The library that remembers what was synced.
+    forget: Option<PathBuf>,
     servers_away: AtomicU32,
     remarks: Mutex<Vec<String>>,
     ends: AtomicBool,
@@ -97,14 +107,21 @@ impl Fleet {
             processes.insert(*name, Mutex::new(process));
             addresses.insert(*name, SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         }
-        let skew = build_skew(&ground.dir);
+        let skew = build_library(&ground.dir, "skew", include_str!("skew.c"));
+        let forget = build_library(&ground.dir, "forget", include_str!("forget.c"));
+        std::fs::create_dir_all(ground.dir.join(SYNCED))?;
+        let earlier_has_timers = options.earlier.as_ref().is_some_and(|earlier| {
+            run(&earlier.display().to_string(), &[SCHEDULER.as_ref(), "--help".as_ref()])
+        });
         let own = Self {
             ground,
             options,
+            earlier_has_timers,
             processes,
             addresses,
             volumes: Mutex::new(volumes),
             skew,
+            forget,
             servers_away: AtomicU32::new(0),
             remarks: Mutex::default(),
             ends: AtomicBool::new(false),
@@ -334,9 +351,12 @@ impl Fleet {
         let log = OpenOptions::new().create(true).append(true).open(self.log(name))?;
         let mut command = match role {
             Role::Windfall(word) => {
-                let earlier = self.options.earlier.as_ref().filter(|_| is_earlier);
+                let is_known = word != SCHEDULER || self.earlier_has_timers;
+                let earlier = self.options.earlier.as_ref().filter(|_| is_earlier && is_known);
                 let mut command = Command::new(earlier.unwrap_or(&self.ground.program));
-                command.arg(word).arg("--config").arg(self.ground.options());
+                let options =
+                    if word == SCHEDULER { self.ground.timer_options() } else { self.ground.options() };
+                command.arg(word).arg("--config").arg(options);
                 command.arg("--listen").arg(listen.to_string()).arg("--data").arg(data);
                 command
             }
@@ -349,9 +369,11 @@ impl Fleet {
         // A group of its own, so that Ctrl-C reaches the soak alone, which then ends its processes.
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
         command.env("WINDFALL_SABOTAGE", self.options.sabotage.unwrap_or("")).env("WINDFALL_LOG", "warn");
-        if let (Some(skew), true) = (&self.skew, ahead_ms != 0) {
-            command.env("LD_PRELOAD", skew).env("SOAK_CLOCK_MS", ahead_ms.to_string());
-        }
+        let skew = self.skew.as_ref().filter(|_| ahead_ms != 0);
+        let libraries: Vec<String> =
+            skew.into_iter().chain(&self.forget).map(|library| library.display().to_string()).collect();
+        command.env("LD_PRELOAD", libraries.join(":")).env("SOAK_CLOCK_MS", ahead_ms.to_string());
+        command.env("SOAK_SYNCED", self.ground.dir.join(SYNCED));
         command.spawn().with_context(|| format!("{name} cannot be started"))
     }
 
@@ -360,8 +382,23 @@ impl Fleet {
             // One that has ended cannot be killed, which is as well.
             child.kill().ok();
             child.wait().ok();
+            if let Err(error) = self.forget_unsynced(&process.data) {
+                self.remark(format!("what was not synced cannot be forgotten: {error:#}"));
+            }
         }
         process.ended = None;
+    }
+
+    /// Puts the salvage files below this directory back to what was synced last: see `forget.c`.
+    fn forget_unsynced(&self, data: &Path) -> Result<()> {
+        for entry in std::fs::read_dir(self.ground.dir.join(SYNCED))? {
+            let entry = entry?;
+            let file = PathBuf::from(entry.file_name().to_string_lossy().replace('%', "/"));
+            if file.starts_with(data) && file.ends_with("salvage.log") && file.exists() {
+                std::fs::copy(entry.path(), file)?;
+            }
+        }
+        Ok(())
     }
 
     fn stop(&self, name: &str, process: &mut Process) {
@@ -429,10 +466,10 @@ fn mount(folder: &Path) -> bool {
     )
 }
 
-/// Compiles the library that moves a process's clock; `None` without a C compiler.
-fn build_skew(dir: &Path) -> Option<PathBuf> {
-    let (source, library) = (dir.join("skew.c"), dir.join("skew.so"));
-    std::fs::write(&source, include_str!("skew.c")).ok()?;
+/// Compiles a library that is preloaded into processes; `None` without a C compiler.
+fn build_library(dir: &Path, name: &str, text: &str) -> Option<PathBuf> {
+    let (source, library) = (dir.join(format!("{name}.c")), dir.join(format!("{name}.so")));
+    std::fs::write(&source, text).ok()?;
     let args = [
         "-shared".as_ref(),
         "-fPIC".as_ref(),

@@ -28,8 +28,13 @@ pub struct Ground {
 }
 
 /// The callers of the soak and their roles.
-const CALLERS: [(&str, &str); 4] =
-    [("activity", "send"), ("wallet", "verify"), ("grants", "grant"), ("operator", "operate")];
+const CALLERS: [(&str, &str); 5] = [
+    ("activity", "send"),
+    ("wallet", "verify"),
+    ("grants", "grant"),
+    ("timers", "schedule"),
+    ("operator", "operate"),
+];
 
 impl Ground {
     /// Starts the servers and writes the files.
@@ -47,7 +52,9 @@ impl Ground {
         own.servers.up_as("postgres", PostgresOptions { settings })?;
         own.servers.up(&["kafka", "kafka2", "rocketmq", "redis", "etcd"])?;
         own.write_keys()?;
-        std::fs::write(own.options(), own.options_text(shop)?)?;
+        let options = own.options_text(shop)?;
+        std::fs::write(own.timer_options(), format!("{options}{}", own.timer_options_text(shop)?))?;
+        std::fs::write(own.options(), options)?;
         own.place(rate_per_s)?.write(dir)?;
         own.set_rules(|_| {}, "first version")?;
         Ok(own)
@@ -63,9 +70,14 @@ impl Ground {
         Ok(self.server("postgres")?.url().to_owned())
     }
 
-    /// The options file of all roles.
+    /// The options file of all roles but the scheduler.
     pub fn options(&self) -> PathBuf {
         self.dir.join("windfall.toml")
+    }
+
+    /// The options file of the scheduler: an earlier version of the other roles may not know its options.
+    pub fn timer_options(&self) -> PathBuf {
+        self.dir.join("scheduler.toml")
     }
 
     /// The key ring.
@@ -231,6 +243,36 @@ timeout_ms = 600
             broker = rocketmq.address("broker")?,
             redis = url("redis")?,
             postgres = url("postgres")?,
+        ))
+    }
+}
+
+impl Ground {
+    /// What the scheduler's options have besides those of the other roles.
+    fn timer_options_text(&self, shop: SocketAddr) -> Result<String> {
+        let retry = "retry = { exponential = { attempts_max = 100, first_ms = 200, max_ms = 2000 } }";
+        Ok(format!(
+            r#"
+[scheduler]
+shards = 16
+store = {{ redis = {{ urls = [{redis:?}], prefix = "{PREFIX}-timers" }} }}
+
+[scheduler.tenants.windfall.targets.rewards]
+to = "send_bonus"
+{retry}
+
+[scheduler.tenants.windfall.targets.hook]
+{retry}
+
+[scheduler.tenants.windfall.targets.hook.to.http]
+url = "http://{shop}/fired"
+allow = ["127.0.0.1"]
+key_id = "soak"
+secret_file = {secret:?}
+wire = {{ plaintext = true, timeout_ms = 2000 }}
+"#,
+            redis = self.server("redis")?.url(),
+            secret = self.dir.join("shop.secret").display().to_string(),
         ))
     }
 }

@@ -269,7 +269,8 @@ fn post(
     Some((status, serde_json::from_str(&text).unwrap_or(Value::Null)))
 }
 
-fn reward(order: &Order) -> Value {
+/// The request that sends it, as JSON.
+pub fn reward(order: &Order) -> Value {
     json!({
         "trade_no": order.trade_no,
         "user": {"user_id": order.user_id, "app_id": "windfall"},

@@ -2,8 +2,8 @@
 //! oracle that looks for damage. `./dev soak` runs it; docs/soak.md explains it.
 //!
 //! The way of a run: [`plan`] draws the faults, [`ground`] starts the servers, [`fleet`] the processes, [`load`] the
-//! callers with their [`journal`]s, [`chaos`] does the faults, and [`oracle`] compares journals, SQL rows ([`sql`]) and
-//! the book of the downstream system ([`shop`]).
+//! callers with their [`journal`]s, [`timers`] those of timers, [`chaos`] does the faults, and [`oracle`] and
+//! [`timer_oracle`] compare journals, SQL rows ([`sql`]) and the book of the downstream system ([`shop`]).
 
 mod chaos;
 mod control;
@@ -20,6 +20,9 @@ mod run;
 mod sdk_process;
 mod shop;
 mod sql;
+mod timer_journal;
+mod timer_oracle;
+mod timers;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};

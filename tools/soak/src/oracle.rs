@@ -5,6 +5,7 @@ use crate::journal::{Asked, Book};
 use crate::rules::{ACTIVITY, GIFT, History, IN_FLIGHT_MAX, SCARCE, TYPES};
 use crate::shop::{Payment, is_refused};
 use crate::sql::{BudgetRow, OrderRow, TransferRow, WithdrawalRow};
+use crate::timer_oracle::TimerTally;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Display;
 
@@ -59,10 +60,13 @@ pub struct Verdict {
     pub damage: BTreeMap<&'static str, Damage>,
     /// From the answer to the caller until the commit of the credit: half, 99 %, all, in ms.
     pub latency_ms: [u64; 3],
+    /// Timers in numbers.
+    pub timers: TimerTally,
 }
 
 /// The kinds of damage.
-pub const KINDS: [&str; 5] = ["lost", "double", "mismatched", "unexplained", "over_limit"];
+pub const KINDS: [&str; 7] =
+    ["lost", "double", "mismatched", "unexplained", "over_limit", "early", "after_cancel"];
 
 impl Verdict {
     /// Adds an instance of damage.
@@ -369,9 +373,10 @@ mod tests {
         }
     }
 
+    /// The first five kinds; the others are those of timers.
     fn counts(evidence: &Evidence) -> [u64; 5] {
         let verdict = judge(evidence);
-        KINDS.map(|kind| verdict.count(kind))
+        std::array::from_fn(|at| verdict.count(KINDS[at]))
     }
 
     #[test]

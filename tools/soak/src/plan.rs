@@ -44,8 +44,18 @@ const LANES: [&[Kind]; 3] = [
 /// The servers of the fleet.
 pub const SERVERS: [&str; 6] = ["kafka", "kafka2", "rocketmq", "redis", "postgres", "etcd"];
 /// The processes of the fleet that faults are about.
-pub const PROCESSES: [&str; 8] =
-    ["gateway-0", "gateway-1", "sdk", "consumer-0", "consumer-1", "consumer-2", "rewards", "wallet"];
+pub const PROCESSES: [&str; 10] = [
+    "gateway-0",
+    "gateway-1",
+    "sdk",
+    "scheduler-0",
+    "scheduler-1",
+    "consumer-0",
+    "consumer-1",
+    "consumer-2",
+    "rewards",
+    "wallet",
+];
 /// The processes with a volume of their own, which a fault fills.
 pub const VOLUMES: [&str; 2] = ["gateway-0", "consumer-0"];
 
@@ -96,8 +106,6 @@ pub struct Fault {
     pub action: Action,
 }
 
-/// The number of lanes.
-pub const LANE_COUNT: usize = LANES.len();
 /// The load runs alone for so long at first.
 const CALM_MS: u64 = 4_000;
 
@@ -227,7 +235,7 @@ mod tests {
     #[test]
     fn ten_minutes_see_every_kind_and_a_lane_does_one_thing_at_a_time() {
         let faults = drawn(1);
-        for lane in 0..LANE_COUNT {
+        for lane in 0..LANES.len() {
             let own: Vec<_> = faults.iter().filter(|fault| fault.lane == lane).collect();
             assert!(own.len() > 20, "{}", own.len());
             assert!(own.windows(2).all(|two| two[0].at_ms + two[0].for_ms < two[1].at_ms));

@@ -2,6 +2,7 @@
 
 use crate::oracle::{KINDS, Verdict};
 use crate::plan::Fault;
+use crate::timer_oracle::TimerTally;
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -59,6 +60,7 @@ impl Report {
                 "p99": self.verdict.latency_ms[1],
                 "max": self.verdict.latency_ms[2],
             },
+            "timers": self.verdict.timers,
             "backlog_after_last_fault": self.backlog,
             "drained_s": self.drained_s.0,
             "drained_allowed_s": self.drained_s.1,
@@ -80,6 +82,13 @@ impl fmt::Display for Report {
                 writeln!(f, "    {example}")?;
             }
         }
+        let TimerTally { asked, added, moved, cancelled, fired, repeated, late_ms } = self.verdict.timers;
+        let [p50, p99, max] = late_ms;
+        writeln!(
+            f,
+            "timers: {asked} asked for, {added} added for good, {moved} moved, {cancelled} cancelled, {fired} fired, \
+             {repeated} repeated for a reason; half within {p50} ms, 99 % within {p99} ms, all within {max} ms"
+        )?;
         let [p50, p99, max] = self.verdict.latency_ms;
         writeln!(
             f,

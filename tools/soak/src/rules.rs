@@ -37,8 +37,10 @@ pub const PURSE: Type = Type { name: "purse", limit_percent: 50, is_limited: fal
 pub const DIRECT: Type = Type { name: "direct", limit_percent: 50, is_limited: false };
 /// Granted by asynchronous calls of the reward service.
 pub const LATER: Type = Type { name: "later", limit_percent: 50, is_limited: true };
+/// Sent by timers.
+pub const TIMED: Type = Type { name: "timed", limit_percent: 50, is_limited: true };
 /// All of them.
-pub const TYPES: [Type; 7] = [CASH, COIN, GIFT, SCARCE, PURSE, DIRECT, LATER];
+pub const TYPES: [Type; 8] = [CASH, COIN, GIFT, SCARCE, PURSE, DIRECT, LATER, TIMED];
 
 /// A change of the rules, which is taken back when its time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

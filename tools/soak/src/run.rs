@@ -7,12 +7,15 @@ use crate::ground::Ground;
 use crate::journal::{Book, now_ms};
 use crate::load::{self, Load};
 use crate::oracle::{self, Evidence, Verdict};
-use crate::plan::{self, Kind};
+use crate::plan::{self, Action, How, Kind};
 use crate::report::Report;
 use crate::rules::{Change, LONGEST_DELAY_MS, Rules};
 use crate::sdk_process::{JOURNAL, PAUSE};
+use crate::shop::Mood;
 use crate::shop::Shop;
 use crate::sql::Sql;
+use crate::timer_oracle::{self, Crash, TimerEvidence};
+use crate::timers::{self, TimerLoad};
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -90,6 +93,7 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         options.replay
     );
     let load = Load::start(&ground, &fleet, options.rate_per_s)?;
+    let timer_load = TimerLoad::start(&ground, &fleet)?;
     let chaos = Chaos::start(&plan, options.length, &ground, &fleet, &shop, stop);
     let mut watch = Watch::new(&ground)?;
     watch.until(options.length, &load, &chaos, stop);
@@ -99,7 +103,8 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         fleet.close();
         return Ok(None);
     }
-    let drained = drain(&ground, &fleet, &mut watch, load, &done, options.slack, stop)?;
+    let books = Books { ground: &ground, shop: &shop };
+    let drained = drain(&books, &fleet, &mut watch, (load, timer_load), &done, options.slack, stop)?;
     fleet.close();
     if supervisor.join().is_err() {
         bail!("the supervisor has panicked");
@@ -107,7 +112,7 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
     if options.control == Some(Control::Archive) {
         watch.sql.drop_archive_entry()?;
     }
-    let mut verdict = judge(&ground, &mut watch.sql, &shop)?;
+    let mut verdict = judge(&books, &mut watch.sql, &done)?;
     for found in watch.findings {
         verdict.damage("over_limit", found);
     }
@@ -192,26 +197,33 @@ struct Drained {
     allowed: Duration,
 }
 
-/// Ends the load and waits until every reward that was asked for is decided.
+/// The places where it is written what was asked for and what came of it.
+struct Books<'b> {
+    ground: &'b Ground,
+    shop: &'b Shop,
+}
+
+/// Ends the load and waits until every reward that was asked for is decided, and every timer has fired.
 fn drain(
-    ground: &Ground,
+    books: &Books<'_>,
     fleet: &Fleet,
     watch: &mut Watch,
-    load: Load,
+    (load, timer_load): (Load, TimerLoad),
     done: &[Done],
     slack: Duration,
     stop: &AtomicBool,
 ) -> Result<Drained> {
     let last_fault_ms = done.iter().map(|fault| fault.to_ms).max().unwrap_or_else(now_ms);
     let took = || Duration::from_millis(now_ms().saturating_sub(last_fault_ms));
-    let (backlog, longest) = backlog(&undecided(ground, watch)?, ground);
+    let (backlog, longest) = backlog(&undecided(books, watch)?, books.ground);
     let allowed = longest + slack;
+    timer_load.close(SETTLE)?;
     load.close(SETTLE)?;
     let (mut least, mut moved) = (usize::MAX, Instant::now());
     let mut pictures = 0;
     loop {
         // A caller that gave up leaves a reward that is not taken, and may never be.
-        let left = undecided(ground, watch)?;
+        let left = undecided(books, watch)?;
         if left.is_empty() {
             return Ok(Drained { backlog, took: Some(took()), allowed });
         }
@@ -231,24 +243,29 @@ fn drain(
     }
 }
 
-/// The bonus types of the rewards that were asked for and are neither credited nor rejected.
-fn undecided(ground: &Ground, watch: &mut Watch) -> Result<Vec<String>> {
+/// The bonus types of the rewards that were asked for and are neither credited nor rejected, and `timer` for each timer
+/// that must fire and has not.
+fn undecided(books: &Books<'_>, watch: &mut Watch) -> Result<Vec<String>> {
     // The journals first: what they do not have yet is no backlog.
-    let book = read_journals(&ground.dir)?;
+    let book = read_journals(&books.ground.dir)?;
+    let timers = timers::read_journals(&books.ground.dir)?;
     let orders = watch.sql.orders()?.into_iter().filter(|order| order.status != 0);
     let decided: HashSet<String> = orders.map(|order| order.trade_no).collect();
     let left = book
         .0
         .into_values()
         .filter(|asked| asked.refused.is_none() && !decided.contains(&asked.order.trade_no));
-    Ok(left.map(|asked| asked.order.bonus_type).collect())
+    let timers = timer_oracle::waiting(&timers, &books.shop.firings()).into_iter();
+    let timers = timers.filter(|entry| !decided.contains(&entry.timer.tag)).map(|_| "timer".to_owned());
+    Ok(left.map(|asked| asked.order.bonus_type).chain(timers).collect())
 }
 
 /// How many are left, and how long the slowest type takes for its own.
 fn backlog(left: &[String], ground: &Ground) -> (u64, Duration) {
     let limits = ground.rules().limits();
     let long = |(of, count): (&&str, &u64)| {
-        let rate_per_s = limits.get(*of).map_or(1, |limit| limit.rate_per_s.max(1));
+        // Timers are as many as come.
+        let rate_per_s = limits.get(*of).map_or(u64::MAX, |limit| limit.rate_per_s.max(1));
         Duration::from_millis(count * 1_000 / rate_per_s)
     };
     (left.len() as u64, by_type(left).iter().map(long).max().unwrap_or_default())
@@ -277,9 +294,14 @@ fn read_journals(dir: &Path) -> Result<Book> {
     Ok(book)
 }
 
-fn judge(ground: &Ground, sql: &mut Sql, shop: &Shop) -> Result<Verdict> {
+fn judge(books: &Books<'_>, sql: &mut Sql, done: &[Done]) -> Result<Verdict> {
+    let Books { ground, shop } = books;
+    let timers = timers::read_journals(&ground.dir)?;
+    let mut book = read_journals(&ground.dir)?;
+    let rewards = timers.0.iter().filter_map(|(tag, entry)| Some((tag.clone(), entry.asked()?)));
+    book.0.extend(rewards);
     let evidence = Evidence {
-        book: read_journals(&ground.dir)?,
+        book,
         orders: sql.orders().context("the orders cannot be read")?,
         transfers: sql.transfers()?,
         budgets: sql.budgets(Duration::from_secs(60))?,
@@ -289,5 +311,28 @@ fn judge(ground: &Ground, sql: &mut Sql, shop: &Shop) -> Result<Verdict> {
         payments: shop.payments(),
         history: ground.history(),
     };
-    Ok(oracle::judge(&evidence))
+    let mut verdict = oracle::judge(&evidence);
+    let crashes: Vec<Crash> = done.iter().filter_map(crash).collect();
+    let timers = TimerEvidence {
+        book: &timers,
+        firings: &shop.firings(),
+        transfers: &evidence.transfers,
+        crashes: &crashes,
+    };
+    verdict.timers = timer_oracle::judge(&timers, &mut verdict);
+    Ok(verdict)
+}
+
+/// The time in which timers that have fired may fire again, if this fault is one that explains it. An orderly restart
+/// does not.
+fn crash(done: &Done) -> Option<Crash> {
+    let is_scheduler = |name: &str| name.starts_with("scheduler");
+    let explains = match &done.fault.action {
+        Action::Server(name, _) => *name == "redis",
+        Action::Process(name, how) => is_scheduler(name) && *how != How::Stop,
+        Action::StartWithout { process, server } => is_scheduler(process) || *server == "redis",
+        Action::Downstream(mood) => matches!(mood, Mood::Late | Mood::Silent | Mood::Absent),
+        _ => false,
+    };
+    explains.then_some(Crash { from_ms: done.from_ms, to_ms: done.to_ms })
 }

@@ -1,7 +1,10 @@
-//! The downstream system that pays gifts: a small HTTP server of the soak's own, with a book of what it has paid and
-//! moods in which it answers late, badly or not at all.
+//! The downstream system that pays gifts and takes callbacks of timers: a small HTTP server of the soak's own, with a
+//! book of what it has paid and received, and moods in which it answers late, badly or not at all.
 
+use crate::journal::now_ms;
 use anyhow::{Context, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt;
@@ -64,6 +67,22 @@ pub struct Payment {
     pub amount: i64,
 }
 
+/// A callback of a timer in its book. Repeats are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firing {
+    /// The timer's payload.
+    pub tag: String,
+    /// The timer's id.
+    pub id: String,
+    /// When it came, Unix milliseconds.
+    pub at_ms: u64,
+    /// Whether it was answered as done, and soon.
+    pub is_answered: bool,
+}
+
+/// The path of callbacks.
+const FIRED: &str = "/fired";
+
 /// Users whose gifts it refuses, which ends such an order.
 pub const fn is_refused(user_id: i64) -> bool {
     user_id % 50 == 7
@@ -72,6 +91,7 @@ pub const fn is_refused(user_id: i64) -> bool {
 struct Inner {
     mood: Mutex<Mood>,
     book: Mutex<(HashSet<String>, Vec<Payment>)>,
+    firings: Mutex<Vec<Firing>>,
     /// Forgets whom it has paid, and loses some answers: the control of a payer that pays twice.
     is_forgetful: bool,
     ends: AtomicBool,
@@ -85,6 +105,8 @@ pub struct Shop {
 }
 
 const LATE: Duration = Duration::from_millis(900);
+/// The same for callbacks, which are given up after two seconds.
+const LATE_CALLBACK: Duration = Duration::from_millis(2_500);
 /// How long a call that is never answered hangs at most.
 const SILENCE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
@@ -98,6 +120,7 @@ impl Shop {
         let inner = Arc::new(Inner {
             mood: Mutex::new(Mood::Good),
             book: Mutex::default(),
+            firings: Mutex::default(),
             is_forgetful,
             ends: AtomicBool::new(false),
         });
@@ -122,6 +145,11 @@ impl Shop {
     /// Every payment that it has made.
     pub fn payments(&self) -> Vec<Payment> {
         self.inner.book.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// Every callback that it has received.
+    pub fn firings(&self) -> Vec<Firing> {
+        self.inner.firings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -164,14 +192,16 @@ fn serve(stream: TcpStream, inner: &Inner) -> Result<()> {
     stream.set_read_timeout(Some(POLL))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
-    while let Some(body) = request(&mut reader, inner)? {
+    while let Some((path, body)) = request(&mut reader, inner)? {
+        let (at_ms, is_callback) = (now_ms(), path == FIRED);
         match inner.mood() {
             Mood::Absent => return Ok(()),
-            Mood::Late => inner.wait(LATE),
+            Mood::Late if !is_callback => inner.wait(LATE),
             _ => {}
         }
-        let order: Value = serde_json::from_slice(&body)?;
-        let Some((status, answer)) = inner.pay(&order)? else {
+        let message: Value = serde_json::from_slice(&body)?;
+        let answer = if is_callback { inner.fired(&message, at_ms)? } else { inner.pay(&message)? };
+        let Some((status, answer)) = answer else {
             inner.wait(SILENCE);
             return Ok(());
         };
@@ -184,14 +214,17 @@ fn serve(stream: TcpStream, inner: &Inner) -> Result<()> {
     Ok(())
 }
 
-/// The body of the next request, `None` at the end of the connection.
-fn request(reader: &mut BufReader<TcpStream>, inner: &Inner) -> Result<Option<Vec<u8>>> {
-    let (mut line, mut length) = (String::new(), 0);
+/// Path and body of the next request, `None` at the end of the connection.
+fn request(reader: &mut BufReader<TcpStream>, inner: &Inner) -> Result<Option<(String, Vec<u8>)>> {
+    let (mut line, mut length, mut path) = (String::new(), 0, String::new());
     loop {
         match reader.read_line(&mut line) {
             Ok(0) => return Ok(None),
             Ok(_) if line == "\r\n" => break,
             Ok(_) => {
+                if path.is_empty() {
+                    path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+                }
                 let lower = line.to_ascii_lowercase();
                 if let Some(value) = lower.strip_prefix("content-length:") {
                     length = value.trim().parse()?;
@@ -213,7 +246,7 @@ fn request(reader: &mut BufReader<TcpStream>, inner: &Inner) -> Result<Option<Ve
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Some(body))
+    Ok(Some((path, body)))
 }
 
 fn is_time_out(error: &std::io::Error) -> bool {
@@ -230,6 +263,29 @@ impl Inner {
         while Instant::now() < until && !self.ends.load(Relaxed) {
             std::thread::sleep(POLL.min(until - Instant::now()));
         }
+    }
+
+    /// Notes a callback, unless it is busy; status and body of the answer, `None` for none.
+    fn fired(&self, message: &Value, at_ms: u64) -> Result<Option<(u16, String)>> {
+        let text = |key: &str| message[key].as_str().with_context(|| format!("{key} is missing"));
+        let mood = self.mood();
+        if mood == Mood::Busy {
+            return Ok(Some((429, String::new())));
+        }
+        let tag = String::from_utf8(STANDARD.decode(text("payload")?)?)?;
+        let is_answered = matches!(mood, Mood::Good | Mood::Babbling);
+        let firing = Firing { tag, id: text("id")?.to_owned(), at_ms, is_answered };
+        self.firings.lock().unwrap_or_else(PoisonError::into_inner).push(firing);
+        Ok(match mood {
+            Mood::Silent => None,
+            Mood::Lying => Some((500, String::new())),
+            Mood::Late => {
+                self.wait(LATE_CALLBACK);
+                Some((200, String::new()))
+            }
+            // Whatever it says, it has taken the callback.
+            _ => Some((200, "{\"outcome\": \"maybe\"}".into())),
+        })
     }
 
     /// Pays once per order number; status and body of the answer, `None` for none.
