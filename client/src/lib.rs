@@ -4,6 +4,7 @@
 //!   to the other is a change of the constructor.
 //! - [`TokensClient`], [`WalletClient`], [`RewardsClient`], [`ArchiveClient`] and [`TimersClient`] are the other services'
 //!   calls, each with an error that says what to do next.
+//! - [`TimerDelays`] keeps events that a consumer is to grant long after now, as timers that send them as rewards.
 //! - [`FiredIds`] is for the other end of a timer: it recognises a timer that is delivered again.
 //! - [`ClientOptions`]: the endpoints, the key or certificate, the time-outs and the number of attempts.
 //!
@@ -42,6 +43,7 @@ mod archive;
 mod error;
 mod gateway;
 mod link;
+mod long_delays;
 mod options;
 mod repeats;
 mod rewards;
@@ -53,6 +55,7 @@ mod wallet;
 pub use archive::ArchiveClient;
 pub use error::{CallError, WithdrawError};
 pub use gateway::GatewayClient;
+pub use long_delays::{TimerDelays, TimerDelaysOptions};
 pub use options::{ClientOptions, OpenError};
 pub use repeats::{FiredIds, Seen};
 pub use rewards::RewardsClient;

@@ -13,6 +13,7 @@ use crate::delay_queue::DelayQueue;
 use crate::drain::{Drain, DrainAsked, DrainReport};
 use crate::flow::Flow;
 use crate::grant_calls::GrantCalls;
+use crate::hand_over::HandOver;
 use crate::in_flight::InFlightTable;
 use crate::lanes::Lanes;
 use crate::liveness::{Liveness, SessionChange};
@@ -67,7 +68,8 @@ pub(crate) struct Dispatch {
 
 impl Dispatch {
     pub fn new(parts: Parts, options: Options, stats: Arc<ConsumerStats>) -> Self {
-        let Parts { topic, source, rewards, requeue_sink, spill_log, limiter, rules, clock } = parts;
+        let Parts { topic, source, rewards, requeue_sink, spill_log, long_delays, limiter, rules, clock } =
+            parts;
         let topic: Arc<str> = topic.into();
         let now_ns = clock.monotonic_ns();
         let of = source.partitions();
@@ -89,6 +91,12 @@ impl Dispatch {
             partitions: Partitions::new(broker.acks(), options.commit_every_ms, now_ns),
             lanes: Lanes::default(),
             delay_queue: DelayQueue::default(),
+            hand_over: HandOver::new(
+                Arc::clone(&topic),
+                long_delays,
+                options.hand_over_after_ms,
+                Arc::clone(&stats),
+            ),
             pace: Pace::new(&options),
             grants: GrantCalls::new(Arc::clone(&topic), Arc::clone(&rewards)),
             retries,
@@ -140,6 +148,7 @@ impl Dispatch {
                 answer = self.flow.retries.next() => self.flow.retried(answer, self.clock.monotonic_ns()),
                 Some(ended) = self.flow.grants.next() => self.flow.granted(ended, self.clock.monotonic_ns()),
                 Some(ended) = self.flow.archive.next() => self.flow.archived(ended, self.clock.monotonic_ns()),
+                Some(ended) = self.flow.hand_over.next() => self.flow.handed_over(ended, self.clock.monotonic_ns()),
                 answer = self.replay.next() => self.replay.take_in(answer, self.clock.monotonic_ns()),
                 () = tokio::time::sleep(wake) => {}
             }
@@ -178,6 +187,9 @@ impl Dispatch {
         }
         while let Some(ended) = self.flow.archive.try_next() {
             self.flow.archived(ended, self.clock.monotonic_ns());
+        }
+        while let Some(ended) = self.flow.hand_over.try_next() {
+            self.flow.handed_over(ended, self.clock.monotonic_ns());
         }
         while let Some(answer) = self.replay.try_next() {
             self.replay.take_in(answer, self.clock.monotonic_ns());

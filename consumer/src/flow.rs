@@ -4,6 +4,7 @@
 use crate::archive::{Archive, ArchiveAnswer, ArchiveEnd, ArchiveItem};
 use crate::delay_queue::DelayQueue;
 use crate::grant_calls::{CallEnd, GrantCall, GrantCalls, Tally};
+use crate::hand_over::{HandOver, HandOverEnd};
 use crate::health::CallAnswer;
 use crate::in_flight::{InFlightRecord, InFlightTable, Key, Place};
 use crate::lanes::{Entry, Lanes};
@@ -46,6 +47,7 @@ pub(crate) struct Flow {
     pub partitions: Partitions,
     pub lanes: Lanes,
     pub delay_queue: DelayQueue,
+    pub hand_over: HandOver,
     pub pace: Pace,
     pub grants: GrantCalls,
     pub retries: RetryState,
@@ -184,6 +186,9 @@ impl Flow {
             return self.is_due(key, now_ns);
         }
         let longest_ms = self.rules.pacing.not_before_ahead_max_ms();
+        if early_ms > longest_ms && self.hand_over.takes(record) {
+            return self.place_asked_for(key, early_ms, now_ns);
+        }
         let early_ms = early_ms.min(longest_ms);
         let latest_ms = wall_ms.saturating_add(i64::try_from(longest_ms).unwrap_or(i64::MAX));
         if record.not_before_ms > latest_ms {
@@ -198,6 +203,37 @@ impl Flow {
         }
         self.pace.churned(now_ns);
         self.send_back(key, Cause::NotDue);
+    }
+
+    /// Places a record whose sender wants it to be granted long after now: beside others that are not due, and to be
+    /// handed over where it is due later than records wait here. One for which there is no room goes round through its
+    /// queue however often, if a type could flow: while nobody takes it, it must not stop what is behind it.
+    fn place_asked_for(&mut self, key: Key, early_ms: u64, now_ns: u64) {
+        let Some(record) = self.table.get_mut(key) else { return };
+        let has_room = self.delay_queue.has_room_for(record, early_ms, &self.rules.pacing);
+        if !has_room && self.lanes.can_any_flow(now_ns) {
+            self.pace.churned(now_ns);
+            return self.send_back(key, Cause::NotDue);
+        }
+        self.delay_queue.enter(key, record, early_ms, now_ns);
+        if self.hand_over.is_long(early_ms) {
+            self.hand_over.push(key);
+        }
+    }
+
+    /// Takes in an answer about records that were handed over.
+    pub fn handed_over(&mut self, ended: HandOverEnd, now_ns: u64) {
+        for key in self.hand_over.take_in(ended, now_ns) {
+            // One that was due meanwhile, or was requeued, is finished by that: its order number credits once.
+            let Some(record) = self.table.get(key).filter(|record| record.place == Place::DelayQueue) else {
+                continue;
+            };
+            let events = record.uncut;
+            self.leave_place(key);
+            self.stats.handed_over.add(events.into());
+            // I3: each of its events is stored elsewhere.
+            self.table.settle(key, events);
+        }
     }
 
     /// Releases the records that are due.
@@ -583,6 +619,7 @@ impl Flow {
         let pacing = &self.rules.pacing;
         self.retries.turn(pacing, now_ns, wall_ms);
         self.archive.turn(&self.table, pacing.deadline_ms, now_ns);
+        self.hand_over.turn(&self.table, pacing.deadline_ms, now_ns);
     }
 
     /// The number of records to fetch.

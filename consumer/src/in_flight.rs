@@ -74,6 +74,20 @@ impl InFlightRecord {
     /// Cuts up to `most` events off the front, as slices of the payload.
     pub fn cut(&mut self, most: u32, out: &mut Vec<Bytes>) -> Result<u32, Malformed> {
         let take = most.min(self.uncut);
+        self.cut_at = self.read(take, out)?;
+        self.uncut -= take;
+        Ok(take)
+    }
+
+    /// The events that were not cut yet, as slices of the payload.
+    pub fn uncut_events(&self) -> Result<Vec<Bytes>, Malformed> {
+        let mut events = Vec::with_capacity(self.uncut as usize);
+        self.read(self.uncut, &mut events)?;
+        Ok(events)
+    }
+
+    /// Reads so many uncut events, and returns where the next one stands.
+    fn read(&self, take: u32, out: &mut Vec<Bytes>) -> Result<usize, Malformed> {
         let mut reader = Reader::new(&self.payload[self.cut_at..]);
         for _ in 0..take {
             let (_, Value::Len(event)) = reader.field()? else {
@@ -82,9 +96,7 @@ impl InFlightRecord {
             let end = self.cut_at + reader.position();
             out.push(self.payload.slice(end - event.len()..end));
         }
-        self.cut_at += reader.position();
-        self.uncut -= take;
-        Ok(take)
+        Ok(self.cut_at + reader.position())
     }
 
     /// The bonus type as the record itself names it; `None` where the record is malformed.

@@ -2,8 +2,9 @@
 //!
 //! This crate is for the role `consumer` of the binary, which calls [`spawn`] once per topic. It is not the place
 //! that knows what a grant does (that is the reward service), which queue an event goes back to (that is the
-//! [`RequeueSink`]), or when a delayed event fires (a record that is not due waits here for a while and otherwise goes
-//! round through its queue). It knows brokers and rewards by their contracts alone.
+//! [`RequeueSink`]), or what keeps an event for days (a record that is not due waits here for a while and otherwise goes
+//! round through its queue, or is handed over to [`LongDelays`](windfall_contract::long_delays::LongDelays)). It knows
+//! brokers and rewards by their contracts alone.
 //! # The path of a record
 //! 1. **Fetch.** A poll brings as many records as the lanes can take; see *Pace*.
 //! 2. **Window** ([`window`]). The record gets a ticket. The committed offset of a partition never passes a
@@ -28,6 +29,7 @@
 //! | whether the reward service and the downstream of each type answer, and so which types could flow | `health` |
 //! | which records go back at their deadline, and which wait on | `head_of_line` |
 //! | what waits for its due time | `delay_queue` |
+//! | what is due long after now, and is handed over to the service of long delays | `hand_over` |
 //! | which grant calls are open, and who waits for their answers | `grant_calls` |
 //! | what goes back to a queue, packed how, and when it is due again | `retry_state`, `outbox`, `requeue_delay` |
 //! | what waits on disk when no queue takes it, and its replay | [`spill_log`], `replay` |
@@ -65,6 +67,9 @@
 //! - **Due times.** A record that is not due is not written back for its age. It goes back once at most, where the
 //!   delay queue is full and a type could flow. A due time further ahead than any delay (`requeue_delay_max`, or ten
 //!   minutes where a downstream asks for more) was set by a wrong clock: it is brought back to that bound, and counted.
+//!   An event whose sender wants it to be granted later says so itself. Where [`Parts::long_delays`] names a service, it
+//!   is handed over as soon as it comes, in calls that are repeated until they are answered with yes, and is finished here
+//!   only then (I3). Meanwhile it waits as any other record, its due time unchanged.
 //! - **In flight.** At most `in_hand_max` events are in calls; half of that number is split among the types, so a type
 //!   whose downstream hangs leaves the others their part.
 //! - **Fleet** ([`SharedLimiter`]). The share of each limit is the partitions owned ÷ those of all topics that the
@@ -132,6 +137,7 @@ mod dispatch;
 mod drain;
 mod flow;
 mod grant_calls;
+mod hand_over;
 mod head_of_line;
 mod health;
 mod in_flight;

@@ -19,6 +19,10 @@ pub struct Options {
     /// Records that a full lane or a full delay queue may send back to the queues per second: 1 to 100,000. Default
     /// 1,000. Beyond it the fetch slows down: a late event is better than a broker that is busy with requeued copies.
     pub churn_per_s: u64,
+    /// An event whose sender wants it to be granted later than so long from now is handed over to the service of long
+    /// delays, where there is one; others wait here. 600,000 to 86,400,000; default 600,000, ten minutes. It counts as the
+    /// longest delay that the consumer sets itself where the rules have a longer one.
+    pub hand_over_after_ms: u64,
     /// Panics of the loop in a row, without progress between them, after which the supervisor gives up: 1 to 1,000.
     /// Default 10.
     pub panics_max: u32,
@@ -54,6 +58,7 @@ impl Options {
             ("fetch_records_max", wide(self.fetch_records_max), 1, 10_000),
             ("fetch_bytes_max", wide(self.fetch_bytes_max), 64 << 10, 64 << 20),
             ("churn_per_s", self.churn_per_s, 1, 100_000),
+            ("hand_over_after_ms", self.hand_over_after_ms, 600_000, 86_400_000),
             ("panics_max", self.panics_max.into(), 1, 1_000),
         ] {
             if !(low..=high).contains(&value) {
@@ -72,6 +77,7 @@ impl Default for Options {
             fetch_records_max: 512,
             fetch_bytes_max: 4 << 20,
             churn_per_s: 1_000,
+            hand_over_after_ms: 600_000,
             panics_max: 10,
             jitter_seed: 0,
         }
@@ -92,6 +98,7 @@ mod tests {
             Options { session_timeout_ms: 99, ..Options::default() },
             Options { fetch_records_max: 0, ..Options::default() },
             Options { fetch_bytes_max: 1, ..Options::default() },
+            Options { hand_over_after_ms: 1_000, ..Options::default() },
             Options { panics_max: 0, ..Options::default() },
         ] {
             assert!(wrong.check().is_err(), "{wrong:?}");

@@ -6,6 +6,7 @@ use crate::spill_log::SpillLog;
 use std::sync::Arc;
 use windfall_contract::Clock;
 use windfall_contract::broker;
+use windfall_contract::long_delays::LongDelays;
 use windfall_contract::rewards::Rewards;
 use windfall_contract::rules::Rules;
 
@@ -25,6 +26,9 @@ pub struct Parts {
     pub requeue_sink: Arc<dyn RequeueSink>,
     /// The log where they wait when no queue takes them; one per process.
     pub spill_log: Arc<SpillLog>,
+    /// Keeps events whose senders want them to be granted long after now. Without it their due time is brought back to
+    /// the longest delay that a consumer knows.
+    pub long_delays: Option<Arc<dyn LongDelays>>,
     /// The limiter with the fleet's share; one per process.
     pub limiter: Arc<SharedLimiter>,
     /// The live rules.

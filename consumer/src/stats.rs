@@ -125,9 +125,19 @@ declare_metrics! {
             pub undecided: Count,
         }
         counter "windfall_not_before_clamped_total"
-        "Records with a due time so far ahead that only a wrong clock can have set it" {
+        "Records whose due time was brought back to ten minutes: a wrong clock has set it, or nothing here keeps longer delays" {
             /// Records whose due time was brought back to the latest one that is allowed.
             pub not_before_clamped: Count,
+        }
+        counter "windfall_handed_over_events_total"
+        "Events due long after now that the service of long delays has taken" {
+            /// Events that the service of long delays has taken.
+            pub handed_over: Count,
+        }
+        counter "windfall_not_handed_over_events_total"
+        "Events due long after now that a call to the service of long delays did not hand over; they wait and are handed over again" {
+            /// Events that a call to the service of long delays did not hand over, once per call.
+            pub not_handed_over: Count,
         }
         counter "windfall_requeued_records_total" ["outcome"]
         "Records written back to a queue: stored by a broker, or refused by every candidate queue" {
@@ -230,6 +240,11 @@ declare_metrics! {
         "Records that wait in memory for their due time" {
             /// Records in the delay queue, now.
             pub delayed: Count,
+        }
+        gauge "windfall_waiting_for_hand_over_records"
+        "Records due long after now that wait in memory to be handed over" {
+            /// Records that wait to be handed over, now.
+            pub waiting_for_hand_over: Count,
         }
         gauge "windfall_window_records"
         "Records delivered and not finished, at the last commit" {

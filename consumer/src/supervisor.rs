@@ -21,6 +21,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use windfall_contract::Clock;
 use windfall_contract::broker::{Consumer, OpenError, Position};
+use windfall_contract::long_delays::LongDelays;
 use windfall_contract::rewards::Rewards;
 
 /// An attempt to open the broker's consumer.
@@ -51,6 +52,8 @@ pub struct SupervisedParts {
     pub requeue_sink: Arc<dyn RequeueSink>,
     /// The log where they wait when no queue takes them; one per process.
     pub spill_log: Arc<SpillLog>,
+    /// Keeps events whose senders want them to be granted long after now.
+    pub long_delays: Option<Arc<dyn LongDelays>>,
     /// The limiter with the fleet's share; one per process.
     pub limiter: Arc<SharedLimiter>,
     /// The live rules.
@@ -431,6 +434,7 @@ impl Supervised {
             rewards: Arc::clone(&own.rewards),
             requeue_sink: Arc::clone(&own.requeue_sink),
             spill_log: Arc::clone(&own.spill_log),
+            long_delays: own.long_delays.clone(),
             limiter: Arc::clone(&own.limiter),
             rules: Arc::clone(&own.rules),
             clock: own.clock.clone(),

@@ -12,6 +12,7 @@ pub(crate) fn look(flow: &mut Flow, now_ns: u64) {
     let overview = flow.partitions.look(&flow.table, patience_ms.saturating_mul(NS_PER_MS), now_ns);
     report(flow, &overview);
     flow.delay_queue.compact(&flow.table);
+    flow.hand_over.compact(&flow.table, flow.delay_queue.len());
     flow.lanes.compact(&flow.table);
     let stats = &flow.stats;
     stats.stuck_partitions.set(overview.stuck);
@@ -20,6 +21,7 @@ pub(crate) fn look(flow: &mut Flow, now_ns: u64) {
     stats.oldest_ms.set(oldest_ns / NS_PER_MS);
     stats.records_in_hand.set(flow.table.len() as u64);
     stats.delayed.set(flow.delay_queue.len() as u64);
+    stats.waiting_for_hand_over.set(flow.hand_over.len() as u64);
     stats.events_granting.set(flow.lanes.iter().map(|lane| lane.granting).sum());
     for lane in flow.lanes.iter() {
         lane.stats.lane_events.set(lane.waiting_events());

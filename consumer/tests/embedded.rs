@@ -133,6 +133,7 @@ async fn start(broker: &EmbeddedBroker, dir: &Path, ledger: &Arc<Ledger>) -> Con
             next: AtomicU64::new(0),
         }),
         spill_log: Arc::new(SpillLog::open(&dir.join("salvage"), 1 << 20).unwrap()),
+        long_delays: None,
         limiter: Arc::new(SharedLimiter::new(Arc::new(limiter), now)),
         rules: Arc::new(move || Arc::clone(&rules)),
         clock,

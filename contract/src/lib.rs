@@ -14,6 +14,7 @@
 //! | [`accounts`] | balances, flow, orders, withdrawals | reward service, its gRPC client | wallet, token service |
 //! | [`connector`] | a downstream system that pays | `connectors` | reward service |
 //! | [`due`] | the slot store and the targets of due tasks | `slots`, `scheduler` | `scheduler` |
+//! | [`long_delays`] | events that are due long after now | the scheduler's client | consumer |
 //! | [`rules`] | the live rules after validation | `config` parses and follows them | everybody |
 //!
 //! [`Clock`] is the one clock that callers inject, [`breaker::Breaker`] the one circuit breaker; [`metrics`] is where a
@@ -41,6 +42,7 @@ mod clock;
 pub mod connector;
 pub mod due;
 pub mod finished;
+pub mod long_delays;
 pub mod metrics;
 mod revocations;
 pub mod rewards;

@@ -9,6 +9,8 @@ use bytes::BufMut;
 /// Bytes of one event at most, as the SDK and the services take it.
 pub const EVENT_BYTES_MAX: u32 = 11 << 10;
 
+const NOT_BEFORE_MS: u32 = 10;
+
 /// One event, borrowed from its bytes. Strings are empty and numbers 0 where the event has no such field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventRef<'a> {
@@ -143,6 +145,30 @@ pub fn trade_no(bytes: &[u8]) -> Result<&str, Malformed> {
     Ok("")
 }
 
+/// Appends the time before which an event is not to be granted, in Unix milliseconds; nothing for 0. It follows what
+/// [`EventRef::encode`] writes.
+pub fn put_not_before(out: &mut impl BufMut, not_before_ms: i64) {
+    wire::put_i64(out, NOT_BEFORE_MS, not_before_ms);
+}
+
+/// The time before which the sender of an event does not want it to be granted, in Unix milliseconds; 0 where it has
+/// none.
+///
+/// # Errors
+/// The bytes are no protobuf message, or the field has another wire type.
+pub fn not_before_ms(bytes: &[u8]) -> Result<i64, Malformed> {
+    let mut found = 0;
+    let mut reader = Reader::new(bytes);
+    while !reader.is_empty() {
+        let at = reader.position();
+        let (field, value) = reader.field()?;
+        if field == u64::from(NOT_BEFORE_MS) {
+            found = wire::int64(value, at)?;
+        }
+    }
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,7 +181,7 @@ mod tests {
         fn reads_and_writes_as_prost_does(
             (trade_no, device_id, app_id, activity) in (".{0,40}", ".{0,20}", ".{0,8}", ".{0,20}"),
             (scene, bonus_type, description) in (".{0,20}", ".{0,20}", ".{0,200}"),
-            (user_id, amount, award_time_ms, first_sent_ms) in any::<(i64, i64, i64, i64)>(),
+            (user_id, amount, award_time_ms, first_sent_ms, not_before_ms) in any::<(i64, i64, i64, i64, i64)>(),
             trace_id in prop_oneof![Just(vec![]), proptest::collection::vec(any::<u8>(), 16)],
             extension in proptest::collection::hash_map(".{0,9}", ".{0,9}", 0..2),
         ) {
@@ -169,6 +195,7 @@ mod tests {
                 first_sent_ms,
                 trace_id: trace_id.clone(),
                 extension: extension.clone(),
+                not_before_ms,
             };
             let bytes = owned.encode_to_vec();
             let view = EventRef::parse(&bytes).unwrap();
@@ -179,8 +206,10 @@ mod tests {
             };
             prop_assert_eq!(view, expected);
             prop_assert_eq!(super::trade_no(&bytes).unwrap(), trade_no.as_str());
+            prop_assert_eq!(super::not_before_ms(&bytes).unwrap(), not_before_ms);
             let mut again = Vec::new();
             view.encode(extension.iter().map(|(k, v)| (k.as_str(), v.as_str())), &mut again);
+            put_not_before(&mut again, not_before_ms);
             prop_assert_eq!(again, bytes);
         }
 

@@ -70,7 +70,17 @@ struct Gathering {
     place: Place,
     /// The first event's order number: the record's partition key.
     trade_no: Box<str>,
+    /// The time before which none of it is to be granted, in Unix milliseconds; 0 for at once.
+    not_before_ms: i64,
     opened_ns: u64,
+}
+
+/// An event to store.
+pub(crate) struct NewEvent<'a> {
+    pub(crate) framed: &'a [u8],
+    pub(crate) trade_no: &'a str,
+    /// Where it is not 0, the event has a pack of its own, whose head says so.
+    pub(crate) not_before_ms: i64,
 }
 
 /// A pack that gathers no more.
@@ -140,12 +150,11 @@ impl Lane {
     pub(crate) fn append(
         self: &Arc<Self>,
         context: &AppendContext<'_>,
-        framed: &[u8],
-        trade_no: &str,
+        event: &NewEvent<'_>,
         now_ns: impl Fn() -> u64,
     ) -> Result<(), SendError> {
         let own = &self.shards[context.shard % self.shards.len()];
-        let stored = self.store(&mut own.lock(), context, framed, trade_no, now_ns)?;
+        let stored = self.store(&mut own.lock(), context, event, now_ns)?;
         stored.wait().map_err(|_| {
             own.lock().events -= 1;
             SendError::SpoolFull
@@ -156,20 +165,25 @@ impl Lane {
         self: &Arc<Self>,
         shard: &mut Shard,
         context: &AppendContext<'_>,
-        framed: &[u8],
-        trade_no: &str,
+        event: &NewEvent<'_>,
         now_ns: impl Fn() -> u64,
     ) -> Result<Stored, SendError> {
         // Under the lock: once `close` has passed this shard, nothing comes in behind it.
         if context.closed.load(Relaxed) {
             return Err(SendError::Closed);
         }
-        let stored = shard.open.as_mut().and_then(|open| open.pack.store(framed).ok());
+        if event.not_before_ms > 0 {
+            let (gathering, stored) = self.open(context, event, now_ns)?;
+            shard.events += 1;
+            self.close(shard, gathering, context.ready);
+            return Ok(stored);
+        }
+        let stored = shard.open.as_mut().and_then(|open| open.pack.store(event.framed).ok());
         let stored = match stored {
             Some(stored) => stored,
             None => {
                 self.seal(shard, context.ready);
-                let (gathering, stored) = self.open(context, framed, trade_no, now_ns)?;
+                let (gathering, stored) = self.open(context, event, now_ns)?;
                 shard.open = Some(gathering);
                 stored
             }
@@ -184,8 +198,7 @@ impl Lane {
     fn open(
         &self,
         context: &AppendContext<'_>,
-        framed: &[u8],
-        trade_no: &str,
+        event: &NewEvent<'_>,
         now_ns: impl Fn() -> u64,
     ) -> Result<(Gathering, Stored), SendError> {
         let AppendContext { spool, shares, .. } = context;
@@ -195,8 +208,9 @@ impl Lane {
         })?;
         let mut pack = spool.claim(&self.label).map_err(|_| SendError::SpoolFull)?;
         // Every checked event fits an empty pack, so only a disk that cannot be synced is left.
-        let stored = pack.store(framed).map_err(|_| SendError::SpoolFull)?;
-        Ok((Gathering { pack, place, trade_no: trade_no.into(), opened_ns: now_ns() }, stored))
+        let stored = pack.store(event.framed).map_err(|_| SendError::SpoolFull)?;
+        let (trade_no, not_before_ms) = (event.trade_no.into(), event.not_before_ms);
+        Ok((Gathering { pack, place, trade_no, not_before_ms, opened_ns: now_ns() }, stored))
     }
 
     /// Seals the open pack of each shard that is `linger_ns` old, and packs that waited for the disk. It does not wait
@@ -239,7 +253,12 @@ impl Lane {
     }
 
     fn seal(self: &Arc<Self>, shard: &mut Shard, ready: &Ready) {
-        let Some(mut open) = shard.open.take() else { return };
+        if let Some(open) = shard.open.take() {
+            self.close(shard, open, ready);
+        }
+    }
+
+    fn close(self: &Arc<Self>, shard: &mut Shard, mut open: Gathering, ready: &Ready) {
         if open.pack.settle() {
             self.hand_over(open, ready);
         } else {
@@ -251,17 +270,17 @@ impl Lane {
 
     /// Hands a pack over to the pump, if the disk has taken any event of it.
     fn hand_over(self: &Arc<Self>, settled: Gathering, ready: &Ready) {
-        let Gathering { pack, place, trade_no, .. } = settled;
+        let Gathering { pack, place, trade_no, not_before_ms, .. } = settled;
         if !pack.is_empty() {
-            let head = encode_head(&self.key.bonus_type, pack.count());
+            let head = encode_head(&self.key.bonus_type, pack.count(), not_before_ms);
             ready.push(self.adopt(pack.seal(&head), trade_no, Some(place)));
         }
     }
 }
 
 /// The head of a record that has just been packed.
-pub(crate) fn encode_head(bonus_type: &str, count: u32) -> Vec<u8> {
-    let head = Head { bonus_type, attempt: 0, failures: 0, not_before_ms: 0, count };
+pub(crate) fn encode_head(bonus_type: &str, count: u32, not_before_ms: i64) -> Vec<u8> {
+    let head = Head { bonus_type, attempt: 0, failures: 0, not_before_ms, count };
     let mut bytes = Vec::with_capacity(head.encoded_len());
     head.encode(&mut bytes);
     bytes

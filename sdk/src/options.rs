@@ -52,6 +52,11 @@ pub struct SdkOptions {
     /// process, or `machine`, that of the machine as well, at the cost of a disk sync, which calls at the same time
     /// share. Default `process`.
     pub spool_durability: SpoolDurability,
+    /// How far ahead the time may lie before which a reward is not to be granted (`not_before_ms`). 0 to 31,536,000,000, a
+    /// year; default 300,000, five minutes. Consumers keep a delay of up to ten minutes themselves; set more only if they
+    /// hand longer ones over to a scheduler, or such a reward is granted early. Each such reward travels in a record of its
+    /// own, and takes the room of a pack in the spool until a broker has it.
+    pub not_before_ahead_max_ms: u64,
     /// Tokens of at most 1 KiB that wait for the token store, beside the batches being written; the newest are
     /// dropped and counted beyond. 1 to 10,000,000; default 65,536.
     pub tokens_waiting_max: usize,
@@ -75,6 +80,7 @@ impl Default for SdkOptions {
             shards: 2,
             spool_bytes: 64 << 20,
             spool_durability: SpoolDurability::Process,
+            not_before_ahead_max_ms: 300_000,
             tokens_waiting_max: 65_536,
             tokens_batch: 1_000,
             tokens_timeout_ms: 500,
@@ -103,6 +109,7 @@ impl SdkOptions {
             .or_else(|| wrong("pack_events_max", self.pack_events_max.into(), 1, 256))
             .or_else(|| wrong("shards", number(self.shards), 1, 64))
             .or_else(|| wrong("spool_bytes", self.spool_bytes, 256 << 10, 64 << 30))
+            .or_else(|| wrong("not_before_ahead_max_ms", self.not_before_ahead_max_ms, 0, 31_536_000_000))
             .or_else(|| wrong("tokens_waiting_max", number(self.tokens_waiting_max), 1, 10_000_000))
             .or_else(|| wrong("tokens_batch", number(self.tokens_batch), 1, 10_000))
             .or_else(|| wrong("tokens_timeout_ms", self.tokens_timeout_ms, 1, 60_000))

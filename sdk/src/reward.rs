@@ -31,6 +31,8 @@ impl User<'_> {
 pub(crate) struct Checked<'a> {
     pub(crate) event: EventRef<'a>,
     pub(crate) extension: Option<&'a HashMap<String, String>>,
+    /// Unix milliseconds; 0 for at once.
+    pub(crate) not_before_ms: i64,
 }
 
 /// Checks a request of the general call.
@@ -50,6 +52,10 @@ pub(crate) fn check<'a>(request: &'a SendBonusRequest, app_id: &'a str) -> Resul
         ));
     }
     check_extension(&request.extension)?;
+    if request.not_before_ms < 0 {
+        let why = Invalid::Range { value: request.not_before_ms, max: i64::MAX };
+        return Err(SendError::invalid("not_before_ms", why));
+    }
     let event = EventRef {
         trade_no: &request.trade_no,
         user_id: user.user_id,
@@ -64,7 +70,8 @@ pub(crate) fn check<'a>(request: &'a SendBonusRequest, app_id: &'a str) -> Resul
         first_sent_ms: 0,
         trace_id: &request.trace_id,
     };
-    check_event(event, Some(&request.extension))
+    let checked = check_event(event, Some(&request.extension))?;
+    Ok(Checked { not_before_ms: request.not_before_ms, ..checked })
 }
 
 /// Checks what differs from call to call; activity, scene and type have been checked before.
@@ -86,7 +93,7 @@ pub(crate) fn check_event<'a>(
         let why = Invalid::Range { value: event.award_time_ms, max: i64::MAX };
         return Err(SendError::invalid("award_time_ms", why));
     }
-    Ok(Checked { event, extension })
+    Ok(Checked { event, extension, not_before_ms: 0 })
 }
 
 fn check_extension(extension: &HashMap<String, String>) -> Result<(), SendError> {

@@ -1,7 +1,7 @@
 //! The SDK's handle: `send_bonus`, init and close.
 
 use crate::error::InitError;
-use crate::lane::{AppendContext, Ready};
+use crate::lane::{AppendContext, NewEvent, Ready};
 use crate::options::{EVENT_MAX_BYTES, PACK_MAX_BYTES, SdkOptions, SpoolMode};
 use crate::plan::{LaneTable, Plan};
 use crate::pump::Returned;
@@ -23,9 +23,10 @@ use windfall_contract::Clock;
 use windfall_contract::broker::OpenError;
 use windfall_contract::rules::Rules;
 use windfall_contract::tokens::TokenStore;
+use windfall_proto::order::Invalid;
 use windfall_proto::send::{SendBonus, SendError};
 use windfall_proto::v1::{SendBonusReply, SendBonusRequest};
-use windfall_proto::{order, record};
+use windfall_proto::{event, order, record};
 use windfall_queue_virtual::{Fanout, Shares, ThreadHealth, TopicStatus};
 use windfall_spool::{Durability, Spool, SpoolOptions};
 use windfall_token::{KeyRing, Minter, TokenFields};
@@ -287,7 +288,7 @@ struct Scratch {
 
 impl Shared {
     fn send(&self, checked: Checked<'_>) -> Result<SendBonusReply, SendError> {
-        let Checked { mut event, extension } = checked;
+        let Checked { mut event, extension, not_before_ms } = checked;
         let plan = self.plan.load();
         let lane =
             plan.lane(event.activity, event.scene, event.bonus_type, event.user_id).ok_or_else(|| {
@@ -298,6 +299,11 @@ impl Shared {
                 }
             })?;
         let now_ms = self.clock.unix_ms();
+        let early_ms = not_before_ms.cast_unsigned().saturating_sub(now_ms);
+        if early_ms > self.options.not_before_ahead_max_ms {
+            let max = now_ms.saturating_add(self.options.not_before_ahead_max_ms).cast_signed();
+            return Err(SendError::invalid("not_before_ms", Invalid::Range { value: not_before_ms, max }));
+        }
         event.first_sent_ms = now_ms.cast_signed();
         if event.award_time_ms == 0 {
             event.award_time_ms = event.first_sent_ms;
@@ -322,6 +328,7 @@ impl Shared {
                 let extension = extension.into_iter().flatten();
                 event
                     .encode(extension.map(|(key, value)| (key.as_str(), value.as_str())), &mut scratch.event);
+                event::put_not_before(&mut scratch.event, not_before_ms);
                 scratch.framed.clear();
                 record::push_event(&mut scratch.framed, &scratch.event);
                 let context = AppendContext {
@@ -331,7 +338,12 @@ impl Shared {
                     closed: &self.closed,
                     shard,
                 };
-                lane.append(&context, &scratch.framed, event.trade_no, || self.clock.monotonic_ns())
+                let new = NewEvent {
+                    framed: &scratch.framed,
+                    trade_no: event.trade_no,
+                    not_before_ms: if early_ms > 0 { not_before_ms } else { 0 },
+                };
+                lane.append(&context, &new, || self.clock.monotonic_ns())
             })
             .inspect_err(|error| {
                 if matches!(error, SendError::SpoolFull | SendError::QueueFull { .. }) {
@@ -339,7 +351,9 @@ impl Shared {
                 }
             })?;
         if let Some(tokens) = &self.tokens {
-            let expires_at_ms = self.options.token_expires_at_ms(event.activity, now_ms);
+            // A token outlives the wait of its reward.
+            let arrives_ms = now_ms.saturating_add(early_ms);
+            let expires_at_ms = self.options.token_expires_at_ms(event.activity, arrives_ms);
             tokens.push(shard, event.user_id, event.trade_no, &token, expires_at_ms);
         }
         Ok(SendBonusReply { token })

@@ -5,7 +5,7 @@
 use crate::lane::{ClosedPack, Label, Lane, LaneKey, encode_head};
 use crate::sdk::{Inherited, Shared};
 use std::sync::Arc;
-use windfall_proto::event::EventRef;
+use windfall_proto::event::{self, EventRef};
 use windfall_proto::{record, wire};
 use windfall_queue_virtual::{Place, Undelivered};
 use windfall_spool::{RecoveredPack, SealedPack};
@@ -21,9 +21,13 @@ impl Shared {
     /// Sends a pack of an earlier process again.
     pub(crate) fn inherit(&self, recovered: RecoveredPack, inherited: &mut Inherited) {
         let first = first_event(recovered.events());
-        let Some((trade_no, head)) =
-            first.map(|event| (Box::from(event.trade_no), encode_head(event.bonus_type, recovered.count())))
-        else {
+        let Some((trade_no, head)) = first.map(|event| {
+            // Such an event is alone in its pack, and says itself when it is due.
+            let not_before_ms =
+                first_bytes(recovered.events()).and_then(|bytes| event::not_before_ms(bytes).ok());
+            let head = encode_head(event.bonus_type, recovered.count(), not_before_ms.unwrap_or(0));
+            (Box::from(event.trade_no), head)
+        }) else {
             // It checked, so it is what was written: by another release. Its slot stays as it is.
             inherited.set_aside.push(format!("{recovered:?}: holds no event that this release reads"));
             return;
@@ -110,6 +114,10 @@ impl Shared {
 }
 
 fn first_event(framed: &[u8]) -> Option<EventRef<'_>> {
+    EventRef::parse(first_bytes(framed)?).ok()
+}
+
+fn first_bytes(framed: &[u8]) -> Option<&[u8]> {
     let (_, first) = wire::Reader::new(framed).field().ok()?;
-    EventRef::parse(wire::blob(first, 0).ok()?).ok()
+    wire::blob(first, 0).ok()
 }

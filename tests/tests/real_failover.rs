@@ -350,6 +350,7 @@ async fn consumers(
             rewards: Arc::new(rewards.clone()),
             requeue_sink: Arc::new(NoQueue),
             spill_log: Arc::clone(&salvage),
+            long_delays: None,
             limiter: Arc::clone(&limiter),
             rules: Arc::new(move || live.current()),
             clock: clock.clone(),

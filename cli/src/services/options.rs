@@ -1,5 +1,6 @@
 //! The options file of a role: its backends, its callers and its services.
 
+use super::long_delays::LongDelaysAt;
 use super::role::Role;
 use super::scheduler::SchedulerAt;
 use crate::drivers::{BrokerAt, Driver, LedgerAt, RulesAt, TokensAt};
@@ -49,6 +50,8 @@ pub struct ServiceOptions {
     pub topics: Vec<String>,
     /// The options of each consumer.
     pub consumer: windfall_consumer::Options,
+    /// The scheduler that keeps events which are due long after now; none: gateways take no such rewards.
+    pub long_delays: Option<LongDelaysAt>,
     /// The payers.
     pub rewards: RewardsAt,
     /// Grants that are done later.
@@ -302,6 +305,7 @@ impl Default for ServiceOptions {
             sdk: SdkOptions::default(),
             topics: Vec::new(),
             consumer: windfall_consumer::Options::default(),
+            long_delays: None,
             rewards: RewardsAt::default(),
             grant_async: GrantAsyncAt::default(),
             connectors: BTreeMap::new(),
@@ -336,6 +340,7 @@ impl ServiceOptions {
         options.rewards.check()?;
         options.consumer.check().context("the options [consumer] cannot be used")?;
         options.scheduler.check(&options.brokers)?;
+        options.check_long_delays()?;
         if options.drain_ms > 600_000 {
             bail!("drain_ms is {}, but only 0 to 600000 is allowed", options.drain_ms);
         }

@@ -143,6 +143,7 @@ impl ServiceOptions {
         } else {
             None
         };
+        let long_delays = if work.consumes { self.open_long_delays()? } else { None };
         let connectors = connectors.iter().map(|wired| Arc::clone(&wired.connector)).collect();
         let clock = clock.clone();
         let tokens_are_shared = self.tokens.is_shared();
@@ -154,6 +155,7 @@ impl ServiceOptions {
             tokens_are_shared,
             keys,
             ledger,
+            long_delays,
             slots,
             connectors,
             clock,

@@ -20,6 +20,7 @@ use windfall_config::LiveRules;
 use windfall_consumer::{ConsumerStats, Options, SharedLimiter, SpillLog};
 use windfall_contract::Clock;
 use windfall_contract::broker::Lag;
+use windfall_contract::long_delays::LongDelays;
 use windfall_contract::rules::Rules;
 use windfall_edge::Health;
 use windfall_limiter::{Limit, Limiter, Now};
@@ -45,6 +46,8 @@ pub struct Shared<'a> {
     pub fanout: &'a Arc<Fanout>,
     /// The service that grants.
     pub rewards: &'a RewardHandle,
+    /// Where events that are due long after now are handed over.
+    pub long_delays: Option<Arc<dyn LongDelays>>,
     /// The gate before whose opening no topic is read.
     pub budgets: &'a BudgetsGate,
     /// The process's clock.
@@ -97,6 +100,7 @@ impl Consuming {
             rewards: Arc::new(shared.rewards.clone()),
             requeue_sink: Arc::new(RequeueToQueues::new(Arc::clone(shared.fanout), shared.rules.clone())),
             spill_log: Arc::clone(&salvage),
+            long_delays: shared.long_delays.clone(),
             limiter: Arc::new(SharedLimiter::new(limiter, now)),
             rules: shared.rules.clone(),
             clock: shared.clock.clone(),

@@ -10,6 +10,7 @@ use windfall_config::LiveRules;
 use windfall_contract::Clock;
 use windfall_contract::broker::Broker;
 use windfall_contract::connector::Connector;
+use windfall_contract::long_delays::LongDelays;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::Health;
 use windfall_ledger::Ledger;
@@ -38,6 +39,8 @@ pub struct Parts {
     pub keys: Option<KeyRing>,
     /// Where orders and balances are kept; needed where the process grants.
     pub ledger: Option<Ledger>,
+    /// Where consumers hand over events that are due long after now.
+    pub long_delays: Option<Arc<dyn LongDelays>>,
     /// Where timers wait; needed where the process keeps timers.
     pub slots: Option<Slots>,
     /// The downstream systems that `Options::rewards` names.

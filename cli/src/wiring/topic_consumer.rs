@@ -12,6 +12,7 @@ use windfall_consumer::{
 };
 use windfall_contract::Clock;
 use windfall_contract::broker::{Broker, OpenError};
+use windfall_contract::long_delays::LongDelays;
 use windfall_contract::rewards::Rewards;
 use windfall_edge::{Health, Need};
 
@@ -25,6 +26,8 @@ pub struct TopicParts {
     pub requeue_sink: Arc<dyn RequeueSink>,
     /// The spill log, where records wait when no queue takes them.
     pub spill_log: Arc<SpillLog>,
+    /// Where events that are due long after now are handed over.
+    pub long_delays: Option<Arc<dyn LongDelays>>,
     /// The limiter with the process's share.
     pub limiter: Arc<SharedLimiter>,
     /// The live rules.
@@ -78,6 +81,7 @@ impl TopicConsumer {
             rewards: Arc::clone(&parts.rewards),
             requeue_sink: Arc::clone(&parts.requeue_sink),
             spill_log: Arc::clone(&parts.spill_log),
+            long_delays: parts.long_delays.clone(),
             limiter: Arc::clone(&parts.limiter),
             rules: Arc::new(move || live.current()),
             clock: parts.clock.clone(),

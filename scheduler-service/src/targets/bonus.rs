@@ -8,6 +8,8 @@ use windfall_proto::v1::SendBonusRequest;
 
 /// Rewards that are sent without letting others run: some 0.1 ms.
 const SENT_AT_A_TIME: usize = 64;
+/// The first byte of a request that begins with its order number.
+const TRADE_NO_TAG: u8 = 0x0a;
 
 /// Sends the reward that a timer's payload asks for: a `SendBonusRequest`, as JSON (it begins with `{`) or protobuf.
 ///
@@ -54,13 +56,21 @@ impl<S: SendBonus> Target for BonusTarget<S> {
     }
 }
 
-/// No field of the message has the tag that `{` would be, so the two forms cannot be taken for each other.
+/// No field of the message has the tag that `{` would be. But the first byte of a message with an order number is the line
+/// feed that JSON may begin with, and the length behind it may be a `{`: so what is no JSON is read as a message as well.
 fn read(payload: &[u8]) -> Result<SendBonusRequest, String> {
-    if payload.trim_ascii_start().first() == Some(&b'{') {
-        return serde_json::from_slice(payload)
-            .map_err(|error| format!("the payload is no SendBonusRequest in JSON: {error}"));
+    let message = || {
+        SendBonusRequest::decode(payload)
+            .map_err(|error| format!("the payload is no SendBonusRequest: {error}"))
+    };
+    if payload.trim_ascii_start().first() != Some(&b'{') {
+        return message();
     }
-    SendBonusRequest::decode(payload).map_err(|error| format!("the payload is no SendBonusRequest: {error}"))
+    match serde_json::from_slice(payload) {
+        Ok(request) => Ok(request),
+        Err(_) if payload.first() == Some(&TRADE_NO_TAG) && message().is_ok() => message(),
+        Err(error) => Err(format!("the payload is no SendBonusRequest in JSON: {error}")),
+    }
 }
 
 fn fate(error: &SendError) -> Fired {
@@ -136,6 +146,23 @@ mod tests {
         assert_eq!(BonusTarget::new(&sdk).fire(batch).await, [Fired::Done, Fired::Done, Fired::Done]);
         let expected = SendBonusRequest { award_time_ms: 1_234, ..request() };
         assert_eq!(*sdk.taken.lock(), [expected.clone(), expected, own_time]);
+    }
+
+    /// An order number of 123 bytes, or one that begins with a brace and whose length is white space, looked like JSON, and
+    /// the reward was given up.
+    #[tokio::test]
+    async fn a_message_that_looks_like_json_at_its_beginning_is_read_as_what_it_is() {
+        let sdk = Sdk::default();
+        let numbers = ["n".repeat(123), "{23456789".into(), format!("{{{}", "n".repeat(31)), "{".into()];
+        for trade_no in &numbers {
+            let sent = SendBonusRequest { trade_no: trade_no.clone(), award_time_ms: 1, ..request() };
+            let fates = BonusTarget::new(&sdk).fire(vec![firing(sent.encode_to_vec())]).await;
+            assert_eq!(fates, [Fired::Done], "{trade_no}");
+            assert_eq!(sdk.taken.lock().pop(), Some(sent));
+        }
+        let json = "\n{\"trade_no\": \"o-1\"}";
+        assert_eq!(BonusTarget::new(&sdk).fire(vec![firing(json)]).await, [Fired::Done]);
+        assert_eq!(sdk.taken.lock().pop().unwrap().trade_no, "o-1");
     }
 
     #[tokio::test]

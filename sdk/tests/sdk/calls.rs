@@ -32,6 +32,7 @@ fn the_event_is_the_request_and_when_it_was_first_sent() {
         first_sent_ms: event.first_sent_ms,
         trace_id: sent.trace_id.clone(),
         extension: sent.extension.clone(),
+        not_before_ms: 0,
     };
     assert_eq!(event, expected);
     let (_, bytes) = stage.a.records.lock()[0].clone();

@@ -3,6 +3,7 @@
 
 mod building;
 mod calls;
+mod delayed;
 mod orders;
 mod packing;
 mod panics;

@@ -103,6 +103,10 @@ fn options_out_of_range_are_named() {
         (SdkOptions { pack_events_max: 257, ..SdkOptions::default() }, "pack_events_max"),
         (SdkOptions { shards: 0, ..SdkOptions::default() }, "shards"),
         (SdkOptions { spool_bytes: 1, ..SdkOptions::default() }, "spool_bytes"),
+        (
+            SdkOptions { not_before_ahead_max_ms: 31_536_000_001, ..SdkOptions::default() },
+            "not_before_ahead_max_ms",
+        ),
         (SdkOptions { tokens_waiting_max: 0, ..SdkOptions::default() }, "tokens_waiting_max"),
         (SdkOptions { tokens_batch: 0, ..SdkOptions::default() }, "tokens_batch"),
         (SdkOptions { tokens_timeout_ms: 0, ..SdkOptions::default() }, "tokens_timeout_ms"),
