@@ -1,7 +1,7 @@
 //! What a caller may ask of a store, whichever driver it is. A call that is refused here has changed nothing.
 
 use windfall_contract::due::{
-    Change, DUE_MAX_MS, FinishBatch, NewRecord, PAYLOAD_MAX_BYTES, Shard, StoreError,
+    Change, DUE_MAX_MS, FinishBatch, LoadBatch, NewRecord, PAYLOAD_MAX_BYTES, Shard, StoreError,
 };
 
 /// The numbers of shards that a store may have.
@@ -51,6 +51,28 @@ pub(crate) fn add(into: Shard, shards: u16, batch: &[NewRecord]) -> Result<(), S
         }
     }
     Ok(())
+}
+
+pub(crate) fn load(into: Shard, shards: u16, batch: &LoadBatch) -> Result<(), StoreError> {
+    shard(into, shards)?;
+    if batch.sequence >= 1 << 53 {
+        return refuse(format!("the number of a batch is below 2^53, this one is {}", batch.sequence));
+    }
+    for record in &batch.records {
+        task(record.due_ms, record.payload.len())?;
+        if record.id.shard != into || !record.id.is_far() {
+            return refuse(format!("{} is no id that the far tier gave in shard {}", record.id, into.0));
+        }
+    }
+    Ok(())
+}
+
+/// What a log went back to is not what the shard has of it.
+pub(crate) fn went_back(of: Shard, log: u64, last: u64, sequence: u64) -> StoreError {
+    StoreError::Unusable(format!(
+        "shard {} has batch {last} of the far log {log:016x}, which now sends batch {sequence}: the log went back in time",
+        of.0
+    ))
 }
 
 pub(crate) fn change(of: Shard, shards: u16, batch: &[Change]) -> Result<(), StoreError> {

@@ -24,6 +24,9 @@ impl SlotMinute {
     }
 }
 
+/// The first index of tasks that were taken by the far tier. A slot of a store has fewer entries.
+pub const FAR_INDEX: u32 = 1 << 31;
+
 /// Says where a task lies: its shard, its slot, its place in the slot. As text: `0012-01c3a2f0-0000002a`, hexadecimal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId {
@@ -44,6 +47,14 @@ pub enum InvalidTask {
     /// A key that is empty or too long.
     #[error("a key has 1 to {KEY_MAX_BYTES} bytes, this one has {0}")]
     Key(usize),
+}
+
+impl TaskId {
+    /// Whether the far tier gave it: its index is no place in a slot's list, but a store that the task was loaded into
+    /// finds it by this id all the same.
+    pub fn is_far(&self) -> bool {
+        self.index >= FAR_INDEX
+    }
 }
 
 impl fmt::Display for TaskId {

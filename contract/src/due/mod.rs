@@ -12,11 +12,12 @@ mod record;
 mod store;
 mod target;
 
-pub use ids::{InvalidTask, Route, Shard, SlotMinute, TaskId, TaskKey};
+pub use ids::{FAR_INDEX, InvalidTask, Route, Shard, SlotMinute, TaskId, TaskKey};
 pub use record::{DueRecord, RecordError, SlotEntry};
 pub use store::{
-    Added, Advanced, Change, Changed, DeadTask, Durability, FinishBatch, Found, HeldBy, Lease, LeaseError,
-    Moved, NewRecord, ReadFrom, SlotState, SlotStore, StoreError, TaskAt, Waiting, WaitingPage,
+    Added, Advanced, Change, Changed, DeadTask, Durability, FarRecord, FinishBatch, Found, HeldBy, Lease,
+    LeaseError, LoadBatch, Loaded, Moved, NewRecord, ReadFrom, SlotState, SlotStore, StoreError, TaskAt,
+    Waiting, WaitingPage,
 };
 pub use target::{Fired, Firing, Target};
 

@@ -18,6 +18,39 @@ pub struct NewRecord {
     pub payload: Bytes,
 }
 
+/// A task that the far tier hands over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FarRecord {
+    /// The id under which its caller knows it ([`TaskId::is_far`]).
+    pub id: TaskId,
+    /// Unix milliseconds, as in [`NewRecord::due_ms`].
+    pub due_ms: u64,
+    /// Whose it is, and where it goes.
+    pub route: Route,
+    /// What the target gets, at most [`PAYLOAD_MAX_BYTES`](super::PAYLOAD_MAX_BYTES).
+    pub payload: Bytes,
+}
+
+/// Tasks of one shard that the far tier hands over in one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadBatch {
+    /// Names the log of the far tier. A shard remembers the last batch of each log.
+    pub log: u64,
+    /// Grows with each batch of the log, and is below 2^53.
+    pub sequence: u64,
+    /// The tasks.
+    pub records: Vec<FarRecord>,
+}
+
+/// What became of a batch that the far tier handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loaded {
+    /// It is stored.
+    Stored,
+    /// It was stored before, and is passed over now.
+    Before,
+}
+
 /// What became of a task that was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
@@ -253,6 +286,15 @@ pub trait SlotStore: Send + Sync {
     /// # Errors
     /// [`StoreError`]: all or none of them are stored. Only tasks with keys may be added again without a doubt.
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError>;
+
+    /// Stores tasks that the far tier hands over, all in one step. From then on the id of each leads to it as if it had
+    /// been moved from there, unless the minute of that id was over already. The shard's last batch of the same log is
+    /// passed over when it is sent again, however long ago it was, and whatever became of its tasks.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the batch may be sent again as it is. [`StoreError::Unusable`] where the shard has a later batch
+    /// of this log: the log went back in time.
+    async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError>;
 
     /// Cancels or moves waiting tasks of one shard, all in one step: one answer for each, in order. A task that is moved
     /// stays in its shard, keeps its key, and takes its first id along.

@@ -23,6 +23,8 @@ struct ShardModel {
     owner: Option<(String, u64)>,
     epoch: u64,
     finished: (u64, u64),
+    /// By far log: its last batch.
+    loaded: BTreeMap<u64, u64>,
 }
 
 #[derive(Default)]
@@ -348,6 +350,25 @@ impl SlotStore for ModelStore {
                 Added::Stored(id)
             };
             batch.iter().map(&mut add).collect()
+        })
+        .await
+    }
+
+    async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError> {
+        self.call(|model, _| {
+            let shard_model = model.shard(shard);
+            let last = shard_model.loaded.insert(batch.log, batch.sequence).unwrap_or(0);
+            assert!(last <= batch.sequence, "the far log went back in time");
+            if last == batch.sequence {
+                return Loaded::Before;
+            }
+            for record in &batch.records {
+                *shard_model.counts.entry(record.route.tenant).or_default() += 1;
+                let FarRecord { id, due_ms, route, payload } = record.clone();
+                let at = shard_model.add(shard, &NewRecord { due_ms, route, key: None, payload }, Some(id));
+                shard_model.moved.insert(id, at);
+            }
+            Loaded::Stored
         })
         .await
     }

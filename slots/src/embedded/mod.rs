@@ -38,8 +38,8 @@ use tokio::sync::Semaphore;
 use windfall_contract::Clock;
 use windfall_contract::due::{
     Added, Advanced, Change, Changed, DeadTask, Durability, FinishBatch, Found, HeldBy, Lease, LeaseError,
-    NewRecord, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId,
-    WaitingPage,
+    LoadBatch, Loaded, NewRecord, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError,
+    TaskAt, TaskId, WaitingPage,
 };
 
 /// How an embedded slot store uses memory and disk.
@@ -305,6 +305,12 @@ impl SlotStore for EmbeddedSlots {
         checks::add(shard, self.shards(), batch)?;
         let batch = batch.to_vec();
         self.step(shard, move |step, _| tasks::add(step, batch)).await
+    }
+
+    async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError> {
+        checks::load(shard, self.shards(), batch)?;
+        let batch = batch.clone();
+        self.step(shard, move |step, _| tasks::load(step, batch)).await
     }
 
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {

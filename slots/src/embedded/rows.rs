@@ -7,10 +7,11 @@
 //! | `n` shard, tenant | how many tasks wait |
 //! | `s` shard, slot | nothing: the slot is there |
 //! | `r` shard, slot, index | an entry |
-//! | `e` shard, slot, index | where the task was moved; nothing where it was cancelled |
+//! | `e` shard, slot, index | where the task was moved, or loaded under this id; nothing where it was cancelled |
 //! | `d` shard, slot, page | a page of the done bitmap |
 //! | `a` shard, slot, index | how often the task was tried in vain |
 //! | `k` shard, tenant, key | slot and index of the task of that key |
+//! | `l` shard, log | the last batch that a log of the far tier has loaded |
 //! | `x` tenant, shard, slot, index | a dead letter |
 //! | `t` name; `T` number | a tenant's number; its name |
 //! | `g` tenant, name; `G` tenant, number | a target's number; its name |

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use windfall_contract::due::{
-    DUE_MAX_MS, DueRecord, Shard, SlotEntry, SlotMinute, StoreError, TaskAt, TaskId,
+    DUE_MAX_MS, DueRecord, FAR_INDEX, Shard, SlotEntry, SlotMinute, StoreError, TaskAt, TaskId,
 };
 
 /// The number of a slot's entries has not been looked up yet.
 const UNKNOWN: u32 = u32::MAX;
 /// The entries of a slot at most.
-const ENTRIES_MAX: u32 = u32::MAX - 1;
+const ENTRIES_MAX: u32 = FAR_INDEX;
 
 /// What of a shard is in memory: a few bytes for each slot, none for a task.
 pub(super) struct ShardState {
@@ -177,17 +177,7 @@ impl<'s> ShardStep<'s> {
 
     /// Appends an entry to a slot, and returns its index. With `is_read_again` this step may look at it again.
     pub(super) fn append(&mut self, slot: u32, entry: Bytes, is_read_again: bool) -> Result<u32, StoreError> {
-        let index = match self.entries(slot)? {
-            Some(entries) => entries,
-            None => {
-                let count = self.bound.count.load(SeqCst) + self.slots.len();
-                if count >= self.bound.max {
-                    let what = format!("it has all of its {} slots; raise slots_max", self.bound.max);
-                    return Err(StoreError::Unavailable(what));
-                }
-                0
-            }
-        };
+        let index = self.keep_slot(slot)?;
         if index >= ENTRIES_MAX {
             return Err(StoreError::Unavailable("the slot is full".into()));
         }
@@ -198,6 +188,23 @@ impl<'s> ShardStep<'s> {
             false => self.step.append(key, entry),
         }
         Ok(index)
+    }
+
+    /// The entries of a slot, which is there from now on.
+    pub(super) fn keep_slot(&mut self, slot: u32) -> Result<u32, StoreError> {
+        let entries = match self.entries(slot)? {
+            Some(entries) => entries,
+            None => {
+                let count = self.bound.count.load(SeqCst) + self.slots.len();
+                if count >= self.bound.max {
+                    let what = format!("it has all of its {} slots; raise slots_max", self.bound.max);
+                    return Err(StoreError::Unavailable(what));
+                }
+                0
+            }
+        };
+        self.slots.insert(slot, entries);
+        Ok(entries)
     }
 
     /// Where a task that is due then is stored: slot, place in it, and what was asked where that is another time.

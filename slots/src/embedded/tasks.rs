@@ -1,12 +1,13 @@
 //! What callers do with tasks: add, change, get, send dead letters again.
 
-use super::rows::{self, Key, PAGE_BYTES};
+use super::rows::{self, Key, PAGE_BYTES, Reading};
 use super::shard::{Located, ShardStep, decode};
-use crate::dead_letter;
+use crate::{checks, dead_letter};
 use bytes::Bytes;
+use std::cmp::Ordering;
 use windfall_contract::due::{
-    Added, Change, Changed, DueRecord, Found, Moved, NewRecord, Shard, SlotEntry, SlotMinute, StoreError,
-    TaskAt, TaskId, Waiting,
+    Added, Change, Changed, DueRecord, Found, LoadBatch, Loaded, Moved, NewRecord, Shard, SlotEntry,
+    SlotMinute, StoreError, TaskAt, TaskId, Waiting,
 };
 
 pub(super) fn add(step: &mut ShardStep<'_>, batch: Vec<NewRecord>) -> Result<Vec<Added>, StoreError> {
@@ -45,6 +46,36 @@ fn holder_of_key(step: &mut ShardStep<'_>, new: &NewRecord) -> Result<Option<Tas
         && record.route == new.route
         && record.payload == new.payload;
     Ok((due_ms > step.meta().watermark_ms || is_repeat).then_some(holder))
+}
+
+pub(super) fn load(step: &mut ShardStep<'_>, batch: LoadBatch) -> Result<Loaded, StoreError> {
+    let shard = step.number();
+    let fence = Key::of(b'l').u16(shard).bytes(&batch.log.to_be_bytes()).end();
+    if let Some(last) = step.step.get(&fence)?.map(|last| Reading(&last).u64()).transpose()? {
+        match last.cmp(&batch.sequence) {
+            Ordering::Less => {}
+            Ordering::Equal => return Ok(Loaded::Before),
+            Ordering::Greater => {
+                return Err(checks::went_back(Shard(shard), batch.log, last, batch.sequence));
+            }
+        }
+    }
+    let this_minute = SlotMinute::of(step.meta().watermark_ms);
+    for record in batch.records {
+        let (slot, offset_ms, asked_ms) = step.place(record.due_ms);
+        let (route, first_id) = (record.route, Some(record.id));
+        let due = DueRecord { offset_ms, route, key: None, asked_ms, first_id, payload: record.payload };
+        let index = step.append(slot, due.encode(), false)?;
+        // What an earlier minute had may be dropped already, and nobody would ever drop it again.
+        if record.id.slot >= this_minute {
+            step.keep_slot(record.id.slot.0)?;
+            let row = rows::entry(b'e', shard, record.id.slot.0, record.id.index);
+            step.step.append(row, rows::place(slot, index).into());
+        }
+        step.count(route.tenant, 1, 0);
+    }
+    step.step.put(fence, batch.sequence.to_be_bytes().to_vec());
+    Ok(Loaded::Stored)
 }
 
 pub(super) fn change(step: &mut ShardStep<'_>, batch: Vec<Change>) -> Result<Vec<Changed>, StoreError> {

@@ -6,13 +6,13 @@
 //! |---|---|---|
 //! | `{wf:0012}:l:<slot>` | list | the slot's entries |
 //! | `{wf:0012}:c:<slot>` | bitmap | entries that were cancelled or moved |
-//! | `{wf:0012}:v:<slot>` | hash | index → slot and index to which it was moved |
+//! | `{wf:0012}:v:<slot>` | hash | index → slot and index to which it was moved, or loaded from the far tier |
 //! | `{wf:0012}:f:<slot>` | bitmap | entries that are done |
 //! | `{wf:0012}:a:<slot>` | hash | index → how often it was tried in vain |
 //! | `{wf:0012}:k` | hash | tenant's number and key → slot and index |
 //! | `{wf:0012}:n` | hash | tenant's number → how many tasks wait |
 //! | `{wf:0012}:i` | sorted set | the slots that are there |
-//! | `{wf:0012}:m` | hash | watermark `w`, advances `t`, epoch `e`, owner `o`, end of the lease `u`, last finished batch `fe`, `fs` |
+//! | `{wf:0012}:m` | hash | watermark `w`, advances `t`, epoch `e`, owner `o`, end of the lease `u`, last finished batch `fe`, `fs`, and by far log `l<log>` the last batch that it loaded |
 //! | `{wf:0012}:d` | sorted set | dead letters: tenant, slot, index, and what they were |
 //! | `{wf:names}:t`, `:b`, `:s` | hash, hash, string | names and their numbers, instances, the number of shards |
 //!
@@ -45,6 +45,7 @@
 mod adding;
 mod answers;
 mod connected;
+mod loading;
 mod options;
 mod scripts;
 
@@ -66,8 +67,8 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 use windfall_contract::due::{
     Added, Advanced, Change, Changed, DeadTask, Durability, FinishBatch, Found, HeldBy, Lease, LeaseError,
-    NewRecord, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId, Waiting,
-    WaitingPage,
+    LoadBatch, Loaded, NewRecord, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError,
+    TaskAt, TaskId, Waiting, WaitingPage,
 };
 use windfall_redis_link::slot_of;
 
@@ -394,6 +395,19 @@ impl SlotStore for RedisSlots {
             }
         }
         Err(StoreError::Unavailable("the watermark has overtaken the tasks again and again".into()))
+    }
+
+    async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError> {
+        checks::load(shard, self.options.shards, batch)?;
+        let keys = self.keys(shard);
+        let keys = ["m", "n", "i"].map(|name| keys.of(name));
+        let arguments = loading::arguments(self.options.is_cluster, batch);
+        let answer = self.call(&self.scripts.load, &keys, &arguments, Way::Repeats, self.deadline()).await?;
+        match text(&answer)? {
+            "stored" => Ok(Loaded::Stored),
+            "before" => Ok(Loaded::Before),
+            _ => Err(checks::went_back(shard, batch.log, number(&answer)?, batch.sequence)),
+        }
     }
 
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {

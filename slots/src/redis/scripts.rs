@@ -89,6 +89,7 @@ of_numbers!(u16, u32, u64);
 /// All scripts.
 pub(super) struct Scripts {
     pub(super) add: Known,
+    pub(super) load: Known,
     pub(super) change: Known,
     /// The same for batches that cancel and move nothing.
     pub(super) cancel: Known,
@@ -110,6 +111,7 @@ impl Scripts {
     pub(super) fn new() -> Self {
         Self {
             add: Known::new(include_str!("scripts/add.lua")),
+            load: Known::new(include_str!("scripts/load.lua")),
             change: Known::new(include_str!("scripts/change.lua")),
             cancel: Known::at_the_limit(include_str!("scripts/change.lua")),
             get: Known::new(include_str!("scripts/get.lua")),

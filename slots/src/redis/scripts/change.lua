@@ -42,7 +42,7 @@ local function move(at, slot, index, record)
   local now_at = append(into, entry)
   local to = place(into, now_at)
   over(slot, index, to)
-  if known and (known[1] ~= slot or known[2] ~= index) and redis.call('EXISTS', P .. 'l:' .. known[1]) == 1 then
+  if known and (known[1] ~= slot or known[2] ~= index) and redis.call('ZSCORE', KEYS[3], known[1]) then
     redis.call('HSET', P .. 'v:' .. known[1], known[2], to)
   end
   local field = key_of(record)

@@ -1,6 +1,8 @@
 -- What all scripts share. KEYS[1] is the shard's meta hash, whose name without its last letter begins all others.
 local P = string.sub(KEYS[1], 1, -2)
 local DUE_MAX = 4294967295 * 60000 + 59999
+-- The first index of tasks of the far tier, which are no entries of a list.
+local FAR = 2147483648
 
 local function now_ms()
   local t = redis.call('TIME')
@@ -54,8 +56,9 @@ end
 -- The tenant's task, wherever it was moved: its slot, its index, its record, whether it was cancelled.
 local function locate(tenant, slot, index)
   while true do
-    local is_over = redis.call('GETBIT', P .. 'c:' .. slot, index) == 1
-    local to = is_over and redis.call('HGET', P .. 'v:' .. slot, index)
+    local is_far = tonumber(index) >= FAR
+    local is_over = not is_far and redis.call('GETBIT', P .. 'c:' .. slot, index) == 1
+    local to = (is_far or is_over) and redis.call('HGET', P .. 'v:' .. slot, index)
     if to then
       local s, i = struct.unpack('>I4I4', to)
       slot, index = text(s), text(i)

@@ -1,6 +1,7 @@
 //! What every slot store has to show: each sentence of [`contract`](windfall_contract::due), as a check.
 
 mod dispatch;
+mod far;
 mod tasks;
 
 use async_trait::async_trait;
@@ -49,6 +50,7 @@ pub trait Fixture: Send + Sync {
 pub async fn run(fixture: &dyn Fixture) -> Vec<(&'static str, String)> {
     let mut results = tasks::run(fixture).await;
     results.extend(dispatch::run(fixture).await);
+    results.extend(far::run(fixture).await);
     let failed = results.into_iter().filter_map(|(name, result)| Some((name, result.err()?)));
     failed.map(|(name, what)| (name, format!("{}: {what}", fixture.name()))).collect()
 }

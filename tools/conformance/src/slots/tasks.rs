@@ -29,24 +29,24 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
     ]
 }
 
-fn cancel(case: &Case, at: TaskAt) -> Change {
+pub(super) fn cancel(case: &Case, at: TaskAt) -> Change {
     Change { tenant: case.route.tenant, at, to: None }
 }
 
-fn shift(case: &Case, at: TaskAt, due_ms: Option<u64>, payload: Option<&'static str>) -> Change {
+pub(super) fn shift(case: &Case, at: TaskAt, due_ms: Option<u64>, payload: Option<&'static str>) -> Change {
     let payload = payload.map(|payload| Bytes::from_static(payload.as_bytes()));
     Change { tenant: case.route.tenant, at, to: Some(Moved { due_ms, payload }) }
 }
 
-async fn change(case: &Case, batch: &[Change]) -> Result<Vec<Changed>, String> {
+pub(super) async fn change(case: &Case, batch: &[Change]) -> Result<Vec<Changed>, String> {
     case.store.change(case.shard, batch).await.map_err(said)
 }
 
-async fn change_one(case: &Case, one: Change) -> Result<Changed, String> {
+pub(super) async fn change_one(case: &Case, one: Change) -> Result<Changed, String> {
     change(case, &[one]).await?.pop().ok_or_else(|| "no answer".into())
 }
 
-async fn find(
+pub(super) async fn find(
     case: &Case,
     at: TaskAt,
 ) -> Result<Option<(TaskId, Waiting, u64, Bytes, Option<TaskId>)>, String> {
