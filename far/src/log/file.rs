@@ -1,0 +1,344 @@
+//! A log in local files: `<position>.log`, each one part. A file begins with a magic word and the log's id; a frame is
+//! its length, its CRC-32C and its bytes.
+//!
+//! The tail that a crash has torn off is cut off when the log is opened. Where a whole frame stands behind a damaged
+//! one, it was no crash: acknowledged tasks would be lost, and the log is refused.
+
+use super::{FRAME_MAX_BYTES, FarLog, LogError};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+const MAGIC: &[u8; 8] = b"WFFARLG1";
+const HEAD_BYTES: usize = 16;
+const FRAME_HEAD_BYTES: usize = 8;
+
+/// The log in a directory of its own.
+pub struct FileLog {
+    dir: PathBuf,
+    id: u64,
+    /// Bytes that a crash had torn off.
+    torn_bytes: u64,
+    writing: Mutex<Writing>,
+    /// Up to where it is synced. Callers who wait at the same time share one sync.
+    synced: Mutex<u64>,
+    has_failed: AtomicBool,
+    /// Released last.
+    _lock: File,
+}
+
+struct Writing {
+    file: File,
+    end: u64,
+    /// Where each part begins, the last one being written.
+    parts: BTreeMap<u64, PathBuf>,
+}
+
+impl FileLog {
+    /// Opens the log in `dir`, creating it if there is none. Blocks.
+    ///
+    /// # Errors
+    /// [`LogError`].
+    pub fn open(dir: &Path) -> Result<Self, LogError> {
+        let io = |error: std::io::Error| io_error(dir, &error);
+        std::fs::create_dir_all(dir).map_err(io)?;
+        let lock = File::create(dir.join("LOCK")).map_err(io)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(LogError::InUse(dir.display().to_string())),
+            Err(TryLockError::Error(error)) => return Err(io(error)),
+        }
+        let mut parts = BTreeMap::new();
+        for entry in std::fs::read_dir(dir).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                // What a crash left half made.
+                Some("new") => std::fs::remove_file(&path).map_err(io)?,
+                Some("log") => {
+                    let stem = path.file_stem().and_then(|stem| stem.to_str());
+                    let position = stem.and_then(|stem| stem.parse().ok());
+                    parts.insert(position.ok_or_else(|| damaged(&path, "its name is no position"))?, path);
+                }
+                _ => {}
+            }
+        }
+        let Some((&start, last)) = parts.last_key_value() else {
+            let id = getrandom::u64().map_err(|error| LogError::Io {
+                place: dir.display().to_string(),
+                what: error.to_string(),
+            })?;
+            let (path, file) = new_part(dir, id, 0)?;
+            let writing = Writing { file, end: 0, parts: [(0, path)].into() };
+            return Ok(Self::of(dir, id, 0, writing, lock));
+        };
+        let bytes = std::fs::read(last).map_err(io)?;
+        let id = head(last, &bytes)?;
+        let whole = whole_frames(&bytes[HEAD_BYTES..]).map_err(|()| {
+            damaged(last, "whole frames stand behind one that is damaged, so it was not torn by a crash")
+        })?;
+        let len = HEAD_BYTES + whole;
+        let torn_bytes = wide(bytes.len() - len);
+        let file = OpenOptions::new().append(true).open(last).map_err(io)?;
+        if torn_bytes > 0 {
+            tracing::warn!(file = %last.display(), torn_bytes, "a crash has torn the end of the far log off; what was acknowledged stands before it");
+            file.set_len(wide(len)).and_then(|()| file.sync_all()).map_err(io)?;
+        }
+        let writing = Writing { file, end: start + wide(whole), parts };
+        Ok(Self::of(dir, id, torn_bytes, writing, lock))
+    }
+
+    /// The bytes that a crash had torn off, and that were cut off when the log was opened.
+    pub fn torn_bytes(&self) -> u64 {
+        self.torn_bytes
+    }
+
+    fn of(dir: &Path, id: u64, torn_bytes: u64, writing: Writing, lock: File) -> Self {
+        let synced = Mutex::new(writing.parts.last_key_value().map_or(0, |(start, _)| *start));
+        let (dir, has_failed) = (dir.to_owned(), AtomicBool::new(false));
+        Self { dir, id, torn_bytes, writing: Mutex::new(writing), synced, has_failed, _lock: lock }
+    }
+
+    /// Nothing is built on a write of which nobody knows whether it is there.
+    fn guarded<T>(&self, work: impl FnOnce() -> Result<T, LogError>) -> Result<T, LogError> {
+        if self.has_failed.load(SeqCst) {
+            let what = "an earlier write has failed; the log must be opened again".into();
+            return Err(LogError::Io { place: self.dir.display().to_string(), what });
+        }
+        work().inspect_err(|_| self.has_failed.store(true, SeqCst))
+    }
+}
+
+impl FarLog for FileLog {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn append(&self, frame: &[u8]) -> Result<u64, LogError> {
+        let mut bytes = BytesMut::with_capacity(FRAME_HEAD_BYTES + frame.len());
+        bytes.put_u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
+        bytes.put_u32(checksum(frame));
+        bytes.put_slice(frame);
+        let mut writing = self.writing.lock();
+        self.guarded(|| {
+            if frame.len() > FRAME_MAX_BYTES {
+                return Err(damaged(&self.dir, "a frame to be written is too long"));
+            }
+            writing.file.write_all(&bytes).map_err(|error| io_error(&self.dir, &error))?;
+            writing.end += wide(bytes.len());
+            Ok(writing.end)
+        })
+    }
+
+    fn sync(&self, position: u64) -> Result<(), LogError> {
+        let mut synced = self.synced.lock();
+        if *synced >= position {
+            return Ok(());
+        }
+        let (file, end) = {
+            let writing = self.writing.lock();
+            (writing.file.try_clone(), writing.end)
+        };
+        self.guarded(|| {
+            file.and_then(|file| file.sync_data()).map_err(|error| io_error(&self.dir, &error))?;
+            *synced = end;
+            Ok(())
+        })
+    }
+
+    fn begin_part(&self) -> Result<u64, LogError> {
+        // The earlier part is whole before a later one is there.
+        let end = self.writing.lock().end;
+        self.sync(end)?;
+        let mut writing = self.writing.lock();
+        self.guarded(|| {
+            writing.file.sync_data().map_err(|error| io_error(&self.dir, &error))?;
+            let (path, file) = new_part(&self.dir, self.id, writing.end)?;
+            let start = writing.end;
+            writing.parts.insert(start, path);
+            writing.file = file;
+            Ok(start)
+        })
+    }
+
+    fn forget(&self, position: u64) -> Result<(), LogError> {
+        let mut writing = self.writing.lock();
+        let old: Vec<u64> = writing.parts.range(..position).map(|(start, _)| *start).collect();
+        for start in old {
+            let Some(path) = writing.parts.get(&start) else { continue };
+            std::fs::remove_file(path).map_err(|error| io_error(&self.dir, &error))?;
+            writing.parts.remove(&start);
+        }
+        Ok(())
+    }
+
+    fn replay(
+        &self,
+        position: u64,
+        each: &mut dyn FnMut(Bytes) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
+        let parts = self.writing.lock().parts.clone();
+        if !parts.contains_key(&position) {
+            return Err(damaged(&self.dir, &format!("the part from {position} on is missing")));
+        }
+        let mut expected = position;
+        for (start, path) in parts.range(position..) {
+            if *start != expected {
+                return Err(damaged(path, &format!("what is between {expected} and {start} is missing")));
+            }
+            let bytes = Bytes::from(std::fs::read(path).map_err(|error| io_error(path, &error))?);
+            if head(path, &bytes)? != self.id {
+                return Err(damaged(path, "it belongs to another log"));
+            }
+            let mut rest = bytes.slice(HEAD_BYTES..);
+            expected += wide(rest.len());
+            while !rest.is_empty() {
+                let frame =
+                    frame_at(&rest).ok_or_else(|| damaged(path, "a frame does not have its checksum"))?;
+                rest.advance(FRAME_HEAD_BYTES);
+                each(rest.split_to(frame))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Made aside and moved when it is whole, so that no file without its head is ever found.
+fn new_part(dir: &Path, id: u64, start: u64) -> Result<(PathBuf, File), LogError> {
+    let io = |error: std::io::Error| io_error(dir, &error);
+    let (aside, path) = (dir.join(format!("{start:020}.new")), dir.join(format!("{start:020}.log")));
+    let mut file = File::create(&aside).map_err(io)?;
+    let head = [&MAGIC[..], &id.to_be_bytes()].concat();
+    file.write_all(&head).and_then(|()| file.sync_all()).map_err(io)?;
+    std::fs::rename(&aside, &path).map_err(io)?;
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io)?;
+    let file = OpenOptions::new().append(true).open(&path).map_err(io)?;
+    Ok((path, file))
+}
+
+/// The id in a file's head.
+fn head(path: &Path, bytes: &[u8]) -> Result<u64, LogError> {
+    let id = bytes.strip_prefix(MAGIC).and_then(|rest| rest.first_chunk());
+    id.map(|id| u64::from_be_bytes(*id)).ok_or_else(|| damaged(path, "it does not begin as a log does"))
+}
+
+/// The length of the whole frame with which `bytes` begin.
+fn frame_at(bytes: &[u8]) -> Option<usize> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    let (sum, rest) = rest.split_first_chunk()?;
+    let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
+    let frame = rest.get(..len).filter(|_| (1..=FRAME_MAX_BYTES).contains(&len))?;
+    (checksum(frame) == u32::from_be_bytes(*sum)).then_some(len)
+}
+
+/// The bytes of the whole frames with which `bytes` begin. An error where whole ones follow behind a damaged one.
+fn whole_frames(bytes: &[u8]) -> Result<usize, ()> {
+    let mut whole = 0;
+    while let Some(len) = frame_at(&bytes[whole..]) {
+        whole += FRAME_HEAD_BYTES + len;
+    }
+    match (whole + 1..bytes.len()).any(|at| frame_at(&bytes[at..]).is_some()) {
+        true => Err(()),
+        false => Ok(whole),
+    }
+}
+
+/// Not 0 for nothing but zeros.
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(1, bytes)
+}
+
+fn wide(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+fn io_error(place: &Path, error: &std::io::Error) -> LogError {
+    LogError::Io { place: place.display().to_string(), what: error.to_string() }
+}
+
+fn damaged(place: &Path, what: &str) -> LogError {
+    LogError::Damaged { place: place.display().to_string(), what: what.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(log: &FileLog, position: u64) -> Vec<Bytes> {
+        let mut all = Vec::new();
+        log.replay(position, &mut |frame| {
+            all.push(frame);
+            Ok(())
+        })
+        .unwrap();
+        all
+    }
+
+    #[test]
+    fn what_was_appended_is_there_from_each_part_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = FileLog::open(dir.path()).unwrap();
+        log.append(b"one").unwrap();
+        let part = log.begin_part().unwrap();
+        let end = log.append(b"two").unwrap();
+        log.sync(end).unwrap();
+        assert_eq!(frames(&log, 0), ["one", "two"]);
+        assert!(matches!(FileLog::open(dir.path()), Err(LogError::InUse(_))));
+        let id = log.id();
+        drop(log);
+        let log = FileLog::open(dir.path()).unwrap();
+        assert_eq!((log.id(), log.torn_bytes()), (id, 0));
+        assert_eq!(frames(&log, part), ["two"]);
+        log.append(b"three").unwrap();
+        log.forget(part).unwrap();
+        assert_eq!(frames(&log, part), ["two", "three"]);
+        let missing = log.replay(0, &mut |_| Ok(()));
+        assert!(matches!(missing, Err(LogError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_torn_tail_is_cut_off_at_each_byte_and_nothing_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = FileLog::open(dir.path()).unwrap();
+        log.append(b"first").unwrap();
+        log.append(b"second").unwrap();
+        drop(log);
+        let path = dir.path().join(format!("{:020}.log", 0));
+        let whole = std::fs::read(&path).unwrap();
+        let second = HEAD_BYTES + FRAME_HEAD_BYTES + 5;
+        for len in second..whole.len() {
+            for tail in [&[][..], &[0; 30]] {
+                std::fs::write(&path, [&whole[..len], tail].concat()).unwrap();
+                let log = FileLog::open(dir.path()).unwrap();
+                assert_eq!(log.torn_bytes(), wide(len + tail.len() - second), "{len}");
+                assert_eq!(frames(&log, 0), ["first"], "{len}");
+                log.append(b"next").unwrap();
+                assert_eq!(frames(&log, 0), ["first", "next"]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_before_whole_frames_is_no_torn_tail() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = FileLog::open(dir.path()).unwrap();
+        log.append(b"first").unwrap();
+        log.append(b"second").unwrap();
+        drop(log);
+        let path = dir.path().join(format!("{:020}.log", 0));
+        let whole = std::fs::read(&path).unwrap();
+        for at in HEAD_BYTES..HEAD_BYTES + FRAME_HEAD_BYTES + 5 {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 0x10;
+            std::fs::write(&path, &flipped).unwrap();
+            assert!(matches!(FileLog::open(dir.path()), Err(LogError::Damaged { .. })), "byte {at}");
+        }
+        let mut flipped = whole;
+        flipped[3] ^= 1;
+        std::fs::write(&path, &flipped).unwrap();
+        assert!(matches!(FileLog::open(dir.path()), Err(LogError::Damaged { .. })));
+    }
+}

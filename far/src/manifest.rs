@@ -1,0 +1,145 @@
+//! The manifest: which segments count, and from where on the log does. It is an object, written anew as a whole, and
+//! twice in itself, so that one flipped bit does not cost everything.
+
+use crate::OpenFarError;
+use crate::segment::SegmentMeta;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::TryStreamExt;
+use object_store::path::Path;
+use object_store::{Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use serde::{Deserialize, Serialize};
+
+const FORMAT: u32 = 1;
+const FOLDER: &str = "manifest";
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    format: u32,
+    /// The log that the segments were written from.
+    pub log: u64,
+    /// Grows with each manifest.
+    pub number: u64,
+    /// All before this position of the log is in segments, or is over.
+    pub flushed: u64,
+    /// The oldest first.
+    pub segments: Vec<SegmentMeta>,
+    /// Objects that count no more, but have a damaged block, and are kept for people.
+    pub kept: Vec<String>,
+}
+
+/// A manifest cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PutError {
+    /// Try again later: it may be written or not.
+    #[error(transparent)]
+    Store(#[from] ObjectError),
+    /// Another log writes to the same place.
+    #[error("another far log writes to the same object store: {0}")]
+    Foreign(String),
+}
+
+impl Manifest {
+    pub fn new(log: u64) -> Self {
+        Self { format: FORMAT, log, number: 0, flushed: 0, segments: Vec::new(), kept: Vec::new() }
+    }
+
+    /// The last one that was written.
+    pub async fn read_last(store: &dyn ObjectStore) -> Result<Option<Self>, OpenFarError> {
+        let Some(last) = list(store, FOLDER).await?.pop() else { return Ok(None) };
+        let bytes = store.get(&last).await?.bytes().await?;
+        let damaged = |what: &str| OpenFarError::Damaged { place: last.to_string(), what: what.into() };
+        let manifest = decode(&bytes).ok_or_else(|| damaged("neither of its copies has its checksum"))?;
+        match manifest.format {
+            FORMAT => Ok(Some(manifest)),
+            other => Err(damaged(&format!("it has the format {other}, and this build reads {FORMAT}"))),
+        }
+    }
+
+    /// Writes it as the next one, and returns its number.
+    pub async fn put(&self, store: &dyn ObjectStore) -> Result<u64, PutError> {
+        let mut next = Self { number: self.number + 1, ..self.clone() };
+        loop {
+            let path = path(next.number);
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            match store.put_opts(&path, PutPayload::from(next.encode()), options).await {
+                Ok(_) => return Ok(next.number),
+                // An earlier attempt whose answer got lost. What it says is no longer so.
+                Err(ObjectError::AlreadyExists { .. }) => {
+                    let there = store.get(&path).await?.bytes().await?;
+                    if decode(&there).is_none_or(|there| there.log != self.log) {
+                        return Err(PutError::Foreign(path.to_string()));
+                    }
+                    next.number += 1;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Deletes the manifests before the one before this number.
+    pub async fn forget_before(store: &dyn ObjectStore, number: u64) -> Result<(), ObjectError> {
+        let keep_from = path(number.saturating_sub(1));
+        for old in list(store, FOLDER).await?.into_iter().filter(|old| *old < keep_from) {
+            store.delete(&old).await?;
+        }
+        Ok(())
+    }
+
+    fn encode(&self) -> Bytes {
+        let mut half = BytesMut::from(&serde_json::to_vec(self).unwrap_or_default()[..]);
+        let checksum = crc32c::crc32c(&half);
+        half.put_u32(checksum);
+        let mut bytes = half.clone();
+        bytes.put_slice(&half);
+        bytes.freeze()
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Manifest> {
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    [first, second].into_iter().find_map(|half| {
+        let (json, checksum) = half.split_last_chunk::<4>()?;
+        let is_whole = crc32c::crc32c(json) == u32::from_be_bytes(*checksum);
+        is_whole.then(|| serde_json::from_slice(json).ok()).flatten()
+    })
+}
+
+fn path(number: u64) -> Path {
+    Path::from(format!("{FOLDER}/{number:020}.json"))
+}
+
+/// The objects of a folder, in order.
+pub(crate) async fn list(store: &dyn ObjectStore, folder: &str) -> Result<Vec<Path>, ObjectError> {
+    let folder = Path::from(folder);
+    let metas: Vec<_> = store.list(Some(&folder)).try_collect().await?;
+    let mut all: Vec<_> = metas.into_iter().map(|meta| meta.location).collect();
+    all.sort_unstable();
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object_store::memory::InMemory;
+
+    #[tokio::test]
+    async fn a_manifest_survives_a_flipped_bit_and_a_lost_answer() {
+        let store = InMemory::new();
+        let manifest = Manifest { flushed: 7, kept: vec!["x".into()], ..Manifest::new(5) };
+        assert_eq!(manifest.put(&store).await.unwrap(), 1);
+        // The first attempt was written, and its answer got lost.
+        assert_eq!(manifest.put(&store).await.unwrap(), 2);
+        let foreign = Manifest::new(6).put(&store).await;
+        assert!(matches!(foreign, Err(PutError::Foreign(_))));
+        let expected = Manifest { number: 2, ..manifest };
+        let bytes = expected.encode();
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.to_vec();
+            flipped[at] ^= 4;
+            assert_eq!(decode(&flipped).as_ref(), Some(&expected), "byte {at}");
+        }
+        assert_eq!(Manifest::read_last(&store).await.unwrap(), Some(expected));
+        Manifest::forget_before(&store, 3).await.unwrap();
+        assert_eq!(list(&store, FOLDER).await.unwrap(), [path(2)]);
+    }
+}

@@ -1,0 +1,247 @@
+//! Both tiers as one slot store.
+
+use crate::tier::{FarChanged, FarFound, FarTier};
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use windfall_contract::due::{
+    Added, Advanced, Change, Changed, DUE_MAX_MS, DeadTask, Durability, FinishBatch, Found, HeldBy, Lease,
+    LeaseError, LoadBatch, Loaded, NewRecord, PAYLOAD_MAX_BYTES, ReadFrom, Route, Shard, SlotMinute,
+    SlotState, SlotStore, StoreError, TaskAt, TaskId, WaitingPage,
+};
+
+const PANIC_PAUSE: Duration = Duration::from_secs(1);
+
+/// A slot store in front of which the far tier takes what is due later than the horizon and has no key. A call that
+/// has tasks of both tiers is one step in each of them: after an error any of its tasks may be stored or changed.
+/// [`list`](SlotStore::list) leaves tasks of the far tier out, and [`counts`](SlotStore::counts) counts all of them in
+/// the first shard. Dispatchers use the near store itself, or this one, which is the same to them.
+pub struct FarSlots {
+    near: Arc<dyn SlotStore>,
+    far: FarTier,
+    running: JoinHandle<()>,
+}
+
+impl FarSlots {
+    /// Both tiers, and a task of the current tokio runtime that loads from one into the other until this is dropped.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(near: Arc<dyn SlotStore>, far: FarTier) -> Self {
+        let running = tokio::spawn(run_again(far.clone(), Arc::clone(&near)));
+        Self { near, far, running }
+    }
+}
+
+impl Drop for FarSlots {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+/// Runs the far tier, again after a panic: it goes on where its log says.
+async fn run_again(far: FarTier, near: Arc<dyn SlotStore>) {
+    while AssertUnwindSafe(far.run(Arc::clone(&near))).catch_unwind().await.is_err() {
+        tracing::error!("a part of the far tier panicked; it is started again");
+        tokio::time::sleep(PANIC_PAUSE).await;
+    }
+}
+
+/// Puts answers where they belong.
+fn place<T>(into: &mut [Option<T>], places: Vec<usize>, answers: Vec<T>) {
+    places.into_iter().zip(answers).for_each(|(at, answer)| into[at] = Some(answer));
+}
+
+fn all<T>(answers: Vec<Option<T>>) -> Result<Vec<T>, StoreError> {
+    let all: Option<Vec<T>> = answers.into_iter().collect();
+    all.ok_or_else(|| StoreError::Unavailable("a tier has not answered for each task".into()))
+}
+
+fn far_id(at: &TaskAt, shard: Shard) -> Option<TaskId> {
+    match at {
+        TaskAt::Id(id) if id.is_far() && id.shard == shard => Some(*id),
+        TaskAt::Id(_) | TaskAt::Key(_) => None,
+    }
+}
+
+#[async_trait]
+impl SlotStore for FarSlots {
+    fn shards(&self) -> u16 {
+        self.near.shards()
+    }
+
+    /// The weaker one of both.
+    fn durability(&self) -> Durability {
+        match (self.near.durability(), self.far.durability()) {
+            (Durability::Machine, far) => far,
+            (Durability::EverySecond, Durability::Machine) => Durability::EverySecond,
+            (Durability::EverySecond | Durability::Process, _) => Durability::Process,
+        }
+    }
+
+    async fn tenant(&self, name: &str) -> Result<u16, StoreError> {
+        self.near.tenant(name).await
+    }
+
+    async fn target(&self, tenant: u16, name: &str) -> Result<u16, StoreError> {
+        self.near.target(tenant, name).await
+    }
+
+    async fn names(&self, route: Route) -> Result<Option<(String, String)>, StoreError> {
+        self.near.names(route).await
+    }
+
+    async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {
+        let is_far = |task: &NewRecord| task.key.is_none() && self.far.takes(task.due_ms);
+        let far: Vec<usize> = (0..batch.len()).filter(|at| is_far(&batch[*at])).collect();
+        let is_whole =
+            |task: &NewRecord| task.payload.len() <= PAYLOAD_MAX_BYTES && task.due_ms <= DUE_MAX_MS;
+        // The near store refuses what nobody takes, before anything is stored.
+        if far.is_empty() || !batch.iter().all(is_whole) {
+            return self.near.add(shard, batch).await;
+        }
+        if shard.0 >= self.near.shards() {
+            return Err(StoreError::Unusable(format!("there is no shard {}", shard.0)));
+        }
+        let mut answers: Vec<Option<Added>> = vec![None; batch.len()];
+        let taken = self.far.add(shard, far.iter().map(|at| batch[*at].clone()).collect()).await?;
+        for (at, id) in far.into_iter().zip(taken) {
+            answers[at] = id.map(Added::Stored);
+        }
+        let near: Vec<usize> = (0..batch.len()).filter(|at| answers[*at].is_none()).collect();
+        if !near.is_empty() {
+            let tasks: Vec<_> = near.iter().map(|at| batch[*at].clone()).collect();
+            let added = self.near.add(shard, &tasks).await?;
+            place(&mut answers, near, added);
+        }
+        all(answers)
+    }
+
+    async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError> {
+        self.near.load(shard, batch).await
+    }
+
+    async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {
+        if batch.iter().all(|change| far_id(&change.at, shard).is_none()) {
+            return self.near.change(shard, batch).await;
+        }
+        // Two changes of one task in one batch are done in order, as long as both are done in the same tier; the first
+        // one that moves a task near is answered when the task is there.
+        let mut answers: Vec<Option<Changed>> = vec![None; batch.len()];
+        for (at, change) in batch.iter().enumerate() {
+            let Some(id) = far_id(&change.at, shard) else { continue };
+            if let FarChanged::Here(changed) = self.far.change(change.tenant, id, change.to.clone()).await? {
+                answers[at] = Some(changed);
+            }
+        }
+        let near: Vec<usize> = (0..batch.len()).filter(|at| answers[*at].is_none()).collect();
+        if !near.is_empty() {
+            let changes: Vec<_> = near.iter().map(|at| batch[*at].clone()).collect();
+            let changed = self.near.change(shard, &changes).await?;
+            place(&mut answers, near, changed);
+        }
+        all(answers)
+    }
+
+    async fn get(&self, shard: Shard, tenant: u16, at: &[TaskAt]) -> Result<Vec<Option<Found>>, StoreError> {
+        let mut answers: Vec<Option<Option<Found>>> = vec![None; at.len()];
+        for (place, at) in at.iter().enumerate() {
+            let Some(id) = far_id(at, shard) else { continue };
+            if let FarFound::Here(found) = self.far.get(tenant, id).await? {
+                answers[place] = Some(Some(found));
+            }
+        }
+        let near: Vec<usize> = (0..at.len()).filter(|place| answers[*place].is_none()).collect();
+        if !near.is_empty() {
+            let at: Vec<_> = near.iter().map(|place| at[*place].clone()).collect();
+            let found = self.near.get(shard, tenant, &at).await?;
+            place(&mut answers, near, found);
+        }
+        all(answers)
+    }
+
+    async fn list(
+        &self,
+        tenant: u16,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<WaitingPage, StoreError> {
+        self.near.list(tenant, after, limit).await
+    }
+
+    async fn counts(&self, shard: Shard) -> Result<BTreeMap<u16, u64>, StoreError> {
+        let mut counts = self.near.counts(shard).await?;
+        if shard == Shard(0) {
+            for (tenant, waiting) in self.far.counts() {
+                *counts.entry(tenant).or_default() += waiting;
+            }
+        }
+        Ok(counts)
+    }
+
+    async fn beat(&self, instance: &str, ttl_ms: u64) -> Result<Vec<String>, StoreError> {
+        self.near.beat(instance, ttl_ms).await
+    }
+
+    async fn acquire(
+        &self,
+        shard: Shard,
+        instance: &str,
+        ttl_ms: u64,
+    ) -> Result<Result<Lease, HeldBy>, StoreError> {
+        self.near.acquire(shard, instance, ttl_ms).await
+    }
+
+    async fn renew(&self, lease: &Lease, ttl_ms: u64) -> Result<(), LeaseError> {
+        self.near.renew(lease, ttl_ms).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), LeaseError> {
+        self.near.release(lease).await
+    }
+
+    async fn advance(
+        &self,
+        lease: &Lease,
+        ahead_ms: u64,
+        reads: &[ReadFrom],
+        max_bytes: usize,
+    ) -> Result<Advanced, LeaseError> {
+        self.near.advance(lease, ahead_ms, reads, max_bytes).await
+    }
+
+    async fn state(&self, lease: &Lease, slot: SlotMinute) -> Result<SlotState, LeaseError> {
+        self.near.state(lease, slot).await
+    }
+
+    async fn finish(&self, lease: &Lease, slot: SlotMinute, batch: &FinishBatch) -> Result<(), LeaseError> {
+        self.near.finish(lease, slot, batch).await
+    }
+
+    async fn drop_slot(&self, lease: &Lease, slot: SlotMinute, entries: u32) -> Result<bool, LeaseError> {
+        self.near.drop_slot(lease, slot, entries).await
+    }
+
+    async fn dead(
+        &self,
+        tenant: u16,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<Vec<DeadTask>, StoreError> {
+        self.near.dead(tenant, after, limit).await
+    }
+
+    async fn end_dead(
+        &self,
+        shard: Shard,
+        tenant: u16,
+        ids: &[TaskId],
+        again: bool,
+    ) -> Result<Vec<bool>, StoreError> {
+        self.near.end_dead(shard, tenant, ids, again).await
+    }
+}

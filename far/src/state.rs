@@ -1,0 +1,162 @@
+//! What of the far tier is in memory: rows that are in no segment yet, and a few figures for each hour.
+
+use crate::entry::{BatchOf, Checkpoint, Entry};
+use crate::row::{Row, RowKey};
+use crate::segment::Segment;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use windfall_contract::due::FAR_INDEX;
+
+/// About what a row takes in memory beside its payload.
+const ROW_BYTES: usize = 112;
+
+/// Rows that are in no segment yet.
+#[derive(Default)]
+pub(crate) struct Memtable {
+    rows: BTreeMap<RowKey, Row>,
+    bytes: usize,
+}
+
+/// Rows that are on their way into a segment.
+#[derive(Clone)]
+pub(crate) struct Sealed {
+    pub rows: Arc<Memtable>,
+    /// The position of the log behind them, at which a part begins.
+    pub end: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub figures: Checkpoint,
+    pub active: Memtable,
+    pub sealed: Option<Sealed>,
+    /// The oldest first.
+    pub segments: Arc<Vec<Arc<Segment>>>,
+}
+
+impl Memtable {
+    pub fn get(&self, key: RowKey) -> Option<&Row> {
+        self.rows.get(&key)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub fn rows(&self) -> impl Iterator<Item = (&RowKey, &Row)> {
+        self.rows.iter()
+    }
+
+    /// Copies of the rows of these keys. Their payloads are shared.
+    pub fn range(&self, keys: std::ops::Range<RowKey>) -> Vec<(RowKey, Row)> {
+        self.rows.range(keys).map(|(key, row)| (*key, row.clone())).collect()
+    }
+
+    fn insert(&mut self, key: RowKey, row: Row) {
+        self.bytes += ROW_BYTES + row.payload_bytes();
+        if let Some(before) = self.rows.insert(key, row) {
+            self.bytes -= ROW_BYTES + before.payload_bytes();
+        }
+    }
+
+    fn drop_upto(&mut self, hour: u32) {
+        let kept = self.rows.split_off(&RowKey::first_of(hour.saturating_add(1)));
+        let dropped = std::mem::replace(&mut self.rows, kept);
+        self.bytes -= dropped.values().map(|row| ROW_BYTES + row.payload_bytes()).sum::<usize>();
+    }
+}
+
+impl State {
+    pub fn memory_bytes(&self) -> usize {
+        self.active.bytes + self.sealed.as_ref().map_or(0, |sealed| sealed.rows.bytes)
+    }
+
+    /// The row as it is in memory, where it is.
+    pub fn in_memory(&self, key: RowKey) -> Option<&Row> {
+        let sealed = || self.sealed.as_ref().and_then(|sealed| sealed.rows.get(key));
+        self.active.get(key).or_else(sealed)
+    }
+
+    /// Whether the slot store has the task, if there is one: asking it is all that can be done.
+    pub fn is_near(&self, key: RowKey) -> bool {
+        let figures = &self.figures;
+        let is_loaded = || {
+            figures.loaded_upto.is_some_and(|loaded| key <= loaded) || !figures.hours.contains_key(&key.hour)
+        };
+        key.hour <= figures.over_upto || self.is_closed(key.hour) && is_loaded()
+    }
+
+    /// Whether tasks of this hour change no more.
+    pub fn is_closed(&self, hour: u32) -> bool {
+        hour <= self.figures.closed_upto
+    }
+
+    pub fn is_on_its_way(&self, key: RowKey) -> bool {
+        self.figures.pushes.iter().any(|(of, _)| *of == key)
+    }
+
+    /// The hour whose tasks are to be loaded next.
+    pub fn hour_to_load(&self) -> Option<u32> {
+        let first = self.figures.hours.keys().next().copied();
+        first.filter(|hour| self.is_closed(*hour))
+    }
+
+    /// The number of the next task of an hour; `None` where all are taken.
+    pub fn next_number(&self, hour: u32) -> Option<u32> {
+        let next = self.figures.hours.get(&hour).map_or(0, |hour| hour.next);
+        (next < FAR_INDEX).then_some(next)
+    }
+
+    /// Takes in what the log has.
+    pub fn apply(&mut self, entry: Entry) {
+        match entry {
+            Entry::Add(key, row) => {
+                let hour = self.figures.hours.entry(key.hour).or_default();
+                hour.next = hour.next.max(key.number + 1);
+                *hour.waiting.entry(row.tenant()).or_default() += 1;
+                self.active.insert(key, row);
+            }
+            Entry::Change(key, row) => {
+                if !matches!(row, Row::Task(_)) {
+                    self.count_out(key, row.tenant());
+                }
+                self.active.insert(key, row);
+            }
+            Entry::Push(key, push) => {
+                self.count_out(key, push.tenant);
+                self.active.insert(key, Row::Moved(push.tenant));
+                self.figures.pushes.push((key, push));
+            }
+            Entry::Close(hour) => self.figures.closed_upto = self.figures.closed_upto.max(hour),
+            Entry::Begin(batch) => {
+                self.figures.sequence = batch.sequence;
+                self.figures.batch = Some(batch);
+            }
+            Entry::End(sequence) => {
+                if let Some(batch) = self.figures.batch.take_if(|batch| batch.sequence == sequence) {
+                    match batch.what {
+                        BatchOf::Hour { to, .. } => self.figures.loaded_upto = Some(to),
+                        BatchOf::Push(key) => self.figures.pushes.retain(|(of, _)| *of != key),
+                    }
+                }
+            }
+            Entry::HourOver(hour) => {
+                self.figures.over_upto = self.figures.over_upto.max(hour);
+                self.figures.hours.retain(|other, _| *other > hour);
+                self.active.drop_upto(hour);
+            }
+            Entry::Checkpoint(figures) => self.figures = figures,
+        }
+    }
+
+    fn count_out(&mut self, key: RowKey, tenant: u16) {
+        let hour = self.figures.hours.get_mut(&key.hour);
+        if let Some(waiting) = hour.and_then(|hour| hour.waiting.get_mut(&tenant)) {
+            *waiting = waiting.saturating_sub(1);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What breaks, and what must hold all the same.
+
+use super::*;
+use crate::OpenFarError;
+use std::collections::BTreeMap;
+use windfall_contract::due::FAR_INDEX;
+
+/// Adds tasks to every shard and many minutes of some hours. Returns what has to fire.
+async fn fill(world: &World, count: u64) -> BTreeMap<TaskId, (u64, String)> {
+    let mut all = BTreeMap::new();
+    for at in 0..count {
+        let due_ms = START_MS + (4 + at % 5) * HOUR_MS + (at * 7) % 60 * MINUTE_MS + at % 1_000;
+        let payload = format!("task {at} {}", "x".repeat(100));
+        let id = world.add(u16::try_from(at % 16).unwrap(), due_ms, &payload).await.unwrap();
+        assert!(id.index >= FAR_INDEX);
+        all.insert(id, (due_ms, payload));
+    }
+    all
+}
+
+async fn assert_near(world: &World, expected: &BTreeMap<TaskId, (u64, String)>) {
+    let near = world.near_tasks().await;
+    assert_eq!(near.len(), expected.len());
+    for (id, due_ms, payload) in near {
+        assert_eq!(expected.get(&id), Some(&(due_ms, payload)), "{id}");
+    }
+}
+
+/// The process dies at each step; after a restart everything is loaded once, as it was acknowledged.
+#[tokio::test]
+async fn a_death_at_each_step_loses_and_repeats_nothing() {
+    for point in FailPoint::ALL {
+        for nth in 1..=2 {
+            let mut world = World::new().await;
+            let mut expected = BTreeMap::new();
+            for round in 0..4 {
+                expected.extend(fill(&world, 150).await);
+                let cancelled = *expected.keys().nth(round).unwrap();
+                assert_eq!(world.change(cancelled, None).await, Ok(Changed::Done(cancelled)));
+                expected.remove(&cancelled);
+                world.far.flush(0).await.unwrap();
+            }
+            let (moved, moved_ms) = (*expected.keys().nth(77).unwrap(), START_MS + 50 * HOUR_MS);
+            world.die_at(point, nth);
+            let unknown = world.add(1, START_MS + 5 * HOUR_MS, "unknown").await;
+            let steps = async |world: &mut World| {
+                let to = Moved { due_ms: Some(moved_ms), payload: None };
+                world.change(moved, Some(to)).await?;
+                world.far.flush(0).await?;
+                world.far.merge().await?;
+                world.wait_ms(10 * HOUR_MS);
+                world.load().await?;
+                world.far.compact().await
+            };
+            let ended = steps(&mut world).await;
+            let has_died = world.far.0.fail_points.is_dead();
+            assert_eq!(ended.is_err() || unknown.is_err(), has_died, "{point:?} {nth}: {ended:?}");
+            assert!(has_died || nth > 1, "{point:?} is never reached");
+            let mut world = world.restart().await;
+            world.wait_ms(10 * HOUR_MS);
+            world.load().await.unwrap();
+            world.far.compact().await.unwrap();
+            let mut near = BTreeMap::new();
+            for (id, due_ms, payload) in world.near_tasks().await {
+                assert_eq!(near.insert(id, (due_ms, payload)), None, "{point:?} {nth}: {id} is there twice");
+            }
+            // Nobody was told what became of the add; of the move only where it was answered.
+            near.retain(|_, (_, payload)| payload != "unknown" || unknown.is_ok() && ended.is_ok());
+            let is_moved = near.get(&moved).is_some_and(|(due_ms, _)| *due_ms == moved_ms);
+            if is_moved {
+                expected.entry(moved).and_modify(|(due_ms, _)| *due_ms = moved_ms);
+            }
+            assert!(is_moved || ended.is_err(), "{point:?} {nth}: the move is lost");
+            if let (Ok(unknown), Ok(())) = (unknown, ended) {
+                expected.insert(unknown, (START_MS + 5 * HOUR_MS, "unknown".into()));
+            }
+            assert!(near == expected, "{point:?} {nth}: {} of {}", near.len(), expected.len());
+            assert_eq!(world.waiting(), 0);
+            assert_eq!(world.objects.names("segments"), Vec::<String>::new(), "{point:?} {nth}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn while_the_object_store_is_away_tasks_are_taken_as_far_as_there_is_room() {
+    let mut world = World::new().await;
+    let mut expected = fill(&world, 500).await;
+    world.far.flush(0).await.unwrap();
+    world.objects.set_away(true);
+    expected.extend(fill(&world, 500).await);
+    assert!(world.far.flush(0).await.is_err());
+    // A look that needs a segment cannot be answered, and says so.
+    let flushed = *expected.keys().next().unwrap();
+    assert!(world.get(flushed).await.is_err() || world.change(flushed, None).await.is_ok());
+    let big = "x".repeat(60_000);
+    let mut refused = None;
+    for at in 0..40 {
+        match world.add(1, START_MS + 20 * HOUR_MS, &big).await {
+            Ok(id) => {
+                expected.insert(id, (START_MS + 20 * HOUR_MS, big.clone()));
+            }
+            Err(error) => refused = refused.or(Some((at, error))),
+        }
+    }
+    let (at, error) = refused.expect("memory is bounded");
+    assert!(at > 10 && error.to_string().contains("no room"), "{at}: {error}");
+    world.objects.set_away(false);
+    world.far.compact().await.unwrap();
+    let changed = world.change(flushed, None).await;
+    assert!(matches!(changed, Ok(Changed::Done(_) | Changed::Cancelled)));
+    expected.remove(&flushed);
+    assert!(world.add(1, START_MS + 20 * HOUR_MS, "room").await.is_ok());
+    let mut world = world.restart().await;
+    world.wait_ms(10 * HOUR_MS);
+    world.load().await.unwrap();
+    expected.retain(|_, (due_ms, _)| *due_ms < START_MS + 10 * HOUR_MS);
+    assert_near(&world, &expected).await;
+}
+
+#[tokio::test]
+async fn a_flipped_bit_costs_its_block_and_is_said() {
+    let world = World::new().await;
+    let mut expected = BTreeMap::new();
+    for _ in 0..10 {
+        expected.extend(fill(&world, 400).await);
+    }
+    world.far.flush(0).await.unwrap();
+    let name = format!("segments/{}", world.objects.names("segments")[0]);
+    world.objects.flip(&name, 100);
+    let mut world = world.restart().await;
+    world.wait_ms(10 * HOUR_MS);
+    world.load().await.unwrap();
+    let near = world.near_tasks().await;
+    assert!(near.len() < expected.len() && near.len() > expected.len() / 2, "{}", near.len());
+    for (id, due_ms, payload) in near {
+        assert_eq!(expected.get(&id), Some(&(due_ms, payload)), "{id}");
+    }
+    assert!(world.far.stats().damaged_blocks > 0);
+    world.far.compact().await.unwrap();
+    assert_eq!(world.far.gauges().segments, 0);
+    let world = world.restart().await;
+    assert_eq!(world.objects.names("segments").len(), 1, "it is kept for people");
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_an_index_costs_nothing_and_a_merge_keeps_what_it_cannot_read() {
+    let world = World::new().await;
+    let mut expected = fill(&world, 300).await;
+    world.far.flush(0).await.unwrap();
+    let index_at = world.far.0.state.lock().segments[0].meta.index_at;
+    let first = format!("segments/{}", world.objects.names("segments")[0]);
+    world.objects.flip(&first, usize::try_from(index_at).unwrap() + 3);
+    let mut world = world.restart().await;
+    assert_eq!(world.far.stats().lost_segments, 0);
+    for _ in 0..2 {
+        expected.extend(fill(&world, 300).await);
+        world.far.flush(0).await.unwrap();
+    }
+    world.objects.flip(&first, 50);
+    world.far.merge().await.unwrap();
+    assert_eq!(world.far.stats().merges, 1);
+    assert!(world.objects.names("segments").contains(&first["segments/".len()..].to_owned()));
+    world.wait_ms(10 * HOUR_MS);
+    world.load().await.unwrap();
+    world.far.compact().await.unwrap();
+    let near = world.near_tasks().await;
+    assert!(near.len() >= 600 && near.len() < 900, "{}", near.len());
+    let world = world.restart().await;
+    assert_eq!(world.objects.names("segments").len(), 1, "it is kept for people");
+}
+
+#[tokio::test]
+async fn another_log_than_the_one_of_the_segments_is_refused() {
+    let world = World::new().await;
+    fill(&world, 10).await;
+    world.far.flush(0).await.unwrap();
+    let log = FileLog::open(&world.dir.path().join("other")).unwrap();
+    let objects = Arc::clone(&world.objects) as _;
+    let opened = FarTier::open(options(), Box::new(log), objects, clock(&world.now_ms)).await;
+    assert!(matches!(opened, Err(OpenFarError::OtherLog { .. })));
+}
+
+#[tokio::test]
+async fn segments_become_few_and_large() {
+    let mut world = World::new().await;
+    let mut expected = BTreeMap::new();
+    for _ in 0..12 {
+        expected.extend(fill(&world, 100).await);
+        world.far.flush(0).await.unwrap();
+        world.far.compact().await.unwrap();
+    }
+    // Five hours: at most four segments each, and two that wait to be merged.
+    assert!(world.far.gauges().segments <= 5 * 4 + 2, "{:?}", world.far.gauges());
+    assert_eq!(u64::try_from(world.objects.names("segments").len()).unwrap(), world.far.gauges().segments);
+    assert_eq!(world.objects.names("manifest").len(), 2);
+    assert_eq!(world.waiting(), 1_200);
+    world.wait_ms(10 * HOUR_MS);
+    world.load().await.unwrap();
+    assert_near(&world, &expected).await;
+}

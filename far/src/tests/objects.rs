@@ -1,0 +1,109 @@
+//! A folder of objects that can be away.
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, stream};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+#[derive(Debug)]
+pub(super) struct FaultyObjects {
+    folder: PathBuf,
+    inner: LocalFileSystem,
+    is_away: AtomicBool,
+}
+
+impl FaultyObjects {
+    pub fn new(folder: &std::path::Path) -> Self {
+        std::fs::create_dir_all(folder).unwrap();
+        let inner = LocalFileSystem::new_with_prefix(folder).unwrap();
+        Self { folder: folder.to_owned(), inner, is_away: AtomicBool::new(false) }
+    }
+
+    pub fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, SeqCst);
+    }
+
+    /// The files of a folder.
+    pub fn names(&self, folder: &str) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.folder.join(folder)) else { return Vec::new() };
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Flips a bit of an object.
+    pub fn flip(&self, name: &str, at: usize) {
+        let path = self.folder.join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    fn ask(&self) -> Result<()> {
+        match self.is_away.load(SeqCst) {
+            true => Err(Error::Generic { store: "test", source: "it is away".into() }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for FaultyObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a folder that can be away")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for FaultyObjects {
+    async fn put_opts(&self, at: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.ask()?;
+        self.inner.put_opts(at, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.ask()?;
+        self.inner.put_multipart_opts(at, options).await
+    }
+
+    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
+        self.ask()?;
+        self.inner.get_opts(at, options).await
+    }
+
+    fn delete_stream(&self, all: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        match self.ask() {
+            Ok(()) => self.inner.delete_stream(all),
+            Err(error) => stream::once(async { Err(error) }).boxed(),
+        }
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        match self.ask() {
+            Ok(()) => self.inner.list(prefix),
+            Err(error) => stream::once(async { Err(error) }).boxed(),
+        }
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.ask()?;
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.ask()?;
+        self.inner.copy_opts(from, to, options).await
+    }
+}

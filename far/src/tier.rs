@@ -1,0 +1,524 @@
+//! The far tier as its callers see it: tasks are added, found and changed.
+
+use crate::OpenFarError;
+use crate::entry::{Entry, Push};
+use crate::fail_points::{FailPoint, FailPoints};
+use crate::log::{FarLog, LogError};
+use crate::manifest::{Manifest, list};
+use crate::options::FarOptions;
+use crate::row::{FarTask, Row, RowKey, hour_of};
+use crate::segment::{ReadError, Segment};
+use crate::state::State;
+use crate::stats::{FarCounters, FarGauges, FarStats};
+use bytes::{Bytes, BytesMut};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use windfall_contract::Clock;
+use windfall_contract::due::{
+    Changed, DueRecord, Durability, Found, Moved, NewRecord, PAYLOAD_MAX_BYTES, Shard, SlotMinute,
+    StoreError, TaskId, Waiting,
+};
+
+/// The bytes of a frame of the log from which on another one is begun.
+const FRAME_BYTES: usize = 1 << 20;
+/// Hours ahead of now that tasks are taken for; what is due later stays near. Bounds the figures in memory.
+const HOURS_AHEAD_MAX: u32 = 400 * 24;
+/// Tasks that were moved and are not near yet, at most, and the bytes of their payloads: each checkpoint has them.
+const PUSHES_MAX: usize = 10_000;
+const PUSHES_BYTES_MAX: usize = 4 << 20;
+/// How often a look is repeated whose segments were merged meanwhile.
+const LOOKS_MAX: usize = 10;
+/// How long a move waits until the task is near.
+const PUSH_WAIT: Duration = Duration::from_secs(5);
+/// The folder of the segments.
+pub(crate) const SEGMENTS: &str = "segments";
+
+/// What the far tier says of a task by its id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FarFound {
+    /// Ask the slot store: if the tenant has such a task, it is near.
+    Near,
+    /// It waits here, or was cancelled here.
+    Here(Found),
+}
+
+/// What became of a change of a task by its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FarChanged {
+    /// Ask the slot store: if the tenant has such a task, it is near.
+    Near,
+    /// It was here.
+    Here(Changed),
+}
+
+/// The far tier. Clones share one.
+#[derive(Clone)]
+pub struct FarTier(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub options: FarOptions,
+    pub clock: Clock,
+    pub log: Box<dyn FarLog>,
+    pub objects: Arc<dyn ObjectStore>,
+    pub state: Mutex<State>,
+    /// The manifest that was written last. One flush or merge at a time.
+    pub manifest: tokio::sync::Mutex<Manifest>,
+    /// The number that the next segment's name gets.
+    pub next_segment: AtomicU64,
+    pub counters: Arc<FarCounters>,
+    /// Wakes the loader up.
+    pub wake: Notify,
+    /// Changes whenever a batch is near.
+    pub loaded: watch::Sender<u64>,
+    pub fail_points: FailPoints,
+}
+
+impl FarTier {
+    /// Opens the far tier: reads its manifest and indexes, and what is in the log alone.
+    ///
+    /// # Errors
+    /// [`OpenFarError`].
+    pub async fn open(
+        options: FarOptions,
+        log: Box<dyn FarLog>,
+        objects: Arc<dyn ObjectStore>,
+        clock: Clock,
+    ) -> Result<Self, OpenFarError> {
+        options.check()?;
+        let manifest = Manifest::read_last(&*objects).await?.unwrap_or_else(|| Manifest::new(log.id()));
+        if manifest.log != log.id() {
+            return Err(OpenFarError::OtherLog { ours: log.id(), theirs: manifest.log });
+        }
+        let counters = Arc::new(FarCounters::default());
+        let segments = open_segments(&*objects, &manifest, &counters).await?;
+        let next_segment = drop_orphans(&*objects, &manifest).await?;
+        let flushed = manifest.flushed;
+        let state = State { segments: Arc::new(segments), ..State::default() };
+        let inner = Arc::new(Inner {
+            options,
+            clock,
+            log,
+            objects,
+            state: Mutex::new(state),
+            manifest: tokio::sync::Mutex::new(manifest),
+            next_segment: AtomicU64::new(next_segment),
+            counters,
+            wake: Notify::new(),
+            loaded: watch::Sender::new(0),
+            fail_points: FailPoints::default(),
+        });
+        let tier = Self(inner);
+        tier.blocking(move |inner| inner.replay(flushed)).await??;
+        Ok(tier)
+    }
+
+    /// What an Ok survives.
+    pub fn durability(&self) -> Durability {
+        match self.0.options.is_synced {
+            true => Durability::Machine,
+            false => Durability::Process,
+        }
+    }
+
+    /// Whether a task that is due then is to be added here. It may be refused all the same when it is.
+    pub fn takes(&self, due_ms: u64) -> bool {
+        let hour = hour_of(SlotMinute::of(due_ms));
+        let now_ms = self.0.clock.unix_ms();
+        due_ms > now_ms.saturating_add(self.0.options.horizon_ms)
+            && hour <= self.0.last_hour()
+            && !self.0.state.lock().is_closed(hour)
+    }
+
+    /// Adds tasks: one answer for each, in order; `None` for one that is to be added near, or refused there: it has a
+    /// key, or its hour is on its way near already, or it is due in more than 400 days.
+    ///
+    /// # Errors
+    /// [`StoreError`]: any of them may be stored.
+    pub async fn add(&self, shard: Shard, tasks: Vec<NewRecord>) -> Result<Vec<Option<TaskId>>, StoreError> {
+        let is_synced = self.0.options.is_synced;
+        let (added, end) = self.blocking(move |inner| inner.add(shard, &tasks)).await??;
+        if let Some(end) = end.filter(|_| is_synced) {
+            self.blocking(move |inner| inner.log.sync(end)).await?.map_err(log_failed)?;
+        }
+        match self.0.fail_points.is_dead_at(FailPoint::Appended) {
+            true => Err(dead()),
+            false => Ok(added),
+        }
+    }
+
+    /// Finds a tenant's task.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn get(&self, tenant: u16, id: TaskId) -> Result<FarFound, StoreError> {
+        let Some(key) = RowKey::of(id) else { return Ok(FarFound::Near) };
+        let row = self.look(key).await?.1;
+        let state = self.0.state.lock();
+        Ok(match row.filter(|row| row.tenant() == tenant) {
+            Some(Row::Task(task)) if !state.is_near(key) => FarFound::Here(found(id, task)),
+            Some(Row::Cancelled(tenant)) => FarFound::Here(found_cancelled(id, tenant)),
+            _ => {
+                let pushed =
+                    state.figures.pushes.iter().find(|(of, push)| *of == key && push.tenant == tenant);
+                pushed.map_or(FarFound::Near, |(_, push)| FarFound::Here(found_push(id, push)))
+            }
+        })
+    }
+
+    /// Cancels or changes a tenant's task. One that gets another time goes near at once, and waits there. Its id stays
+    /// the one that its caller knows.
+    ///
+    /// # Errors
+    /// [`StoreError`]: it may be done or not, and may be repeated. So it is for a task that is on its way near, for a
+    /// moment.
+    pub async fn change(&self, tenant: u16, id: TaskId, to: Option<Moved>) -> Result<FarChanged, StoreError> {
+        let Some(key) = RowKey::of(id) else { return Ok(FarChanged::Near) };
+        for _ in 0..LOOKS_MAX {
+            let (segments, row) = self.look(key).await?;
+            let to = to.clone();
+            let decided =
+                self.blocking(move |inner| inner.change(tenant, key, row, to.as_ref(), &segments)).await??;
+            let Some((changed, end)) = decided else { continue };
+            if let Some(end) = end.filter(|_| self.0.options.is_synced) {
+                self.blocking(move |inner| inner.log.sync(end)).await?.map_err(log_failed)?;
+            }
+            if self.0.fail_points.is_dead_at(FailPoint::Appended) {
+                return Err(dead());
+            }
+            self.wait_until_near(key).await?;
+            return Ok(changed);
+        }
+        Err(StoreError::Unavailable("the far tier was rewritten again and again during a look".into()))
+    }
+
+    /// How many tasks wait here, by tenant. While an hour is loaded, its tasks count here and near.
+    pub fn counts(&self) -> BTreeMap<u16, u64> {
+        let mut counts = BTreeMap::new();
+        for hour in self.0.state.lock().figures.hours.values() {
+            for (tenant, waiting) in &hour.waiting {
+                *counts.entry(*tenant).or_default() += waiting;
+            }
+        }
+        counts
+    }
+
+    /// What was done.
+    pub fn stats(&self) -> FarStats {
+        self.0.counters.read()
+    }
+
+    /// What is held now.
+    pub fn gauges(&self) -> FarGauges {
+        let waiting = self.counts().values().sum();
+        let state = self.0.state.lock();
+        let wide = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        FarGauges {
+            waiting,
+            segments: wide(state.segments.len()),
+            segment_bytes: state.segments.iter().map(|segment| segment.meta.bytes).sum(),
+            memory_bytes: wide(state.memory_bytes()),
+        }
+    }
+
+    /// Runs `work` on a blocking thread. If the caller goes away, it still runs to its end.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let inner = Arc::clone(&self.0);
+        let done = tokio::task::spawn_blocking(move || work(&inner)).await;
+        done.map_err(|error| StoreError::Unavailable(error.to_string()))
+    }
+
+    /// The row of a key, and the segments in which it was looked for.
+    async fn look(&self, key: RowKey) -> Result<(Segments, Option<Row>), StoreError> {
+        for _ in 0..LOOKS_MAX {
+            let (segments, in_memory) = {
+                let state = self.0.state.lock();
+                (Arc::clone(&state.segments), state.in_memory(key).cloned())
+            };
+            if in_memory.is_some() {
+                return Ok((segments, in_memory));
+            }
+            match self.find(&segments, key).await {
+                Ok(row) => return Ok((segments, row)),
+                // Merged meanwhile, or lost: where the list is still the same one, it is lost.
+                Err(ReadError::Gone(name)) if Arc::ptr_eq(&segments, &self.0.state.lock().segments) => {
+                    return Err(StoreError::Unavailable(format!("the segment {name} is missing")));
+                }
+                Err(ReadError::Gone(_)) => {}
+                Err(error) => {
+                    self.0.counters.objects_failed();
+                    return Err(StoreError::Unavailable(error.to_string()));
+                }
+            }
+        }
+        Err(StoreError::Unavailable("the far tier was rewritten again and again during a look".into()))
+    }
+
+    async fn find(&self, segments: &Segments, key: RowKey) -> Result<Option<Row>, ReadError> {
+        for segment in segments.iter().rev() {
+            let found = segment.find(&*self.0.objects, key, &self.0.counters).await?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until a task that was moved is near.
+    async fn wait_until_near(&self, key: RowKey) -> Result<(), StoreError> {
+        let mut loaded = self.0.loaded.subscribe();
+        let until_near = async {
+            while self.0.state.lock().is_on_its_way(key) {
+                self.0.wake.notify_one();
+                if loaded.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let late =
+            |_| StoreError::Unavailable("the task is moved, and on its way into the slot store".into());
+        tokio::time::timeout(PUSH_WAIT, until_near).await.map_err(late)
+    }
+}
+
+type Segments = Arc<Vec<Arc<Segment>>>;
+/// What became of a change, and the position of the log behind it; `None` where the row was not the last word.
+type Decided = Option<(FarChanged, Option<u64>)>;
+
+impl Inner {
+    /// The last hour for which tasks are taken now.
+    fn last_hour(&self) -> u32 {
+        hour_of(SlotMinute::of(self.clock.unix_ms())).saturating_add(HOURS_AHEAD_MAX)
+    }
+
+    /// Appends entries, and takes them in. They are one frame.
+    pub fn append(&self, state: &mut State, entries: Vec<Entry>) -> Result<u64, StoreError> {
+        let mut frame = BytesMut::new();
+        entries.iter().for_each(|entry| entry.encode(&mut frame));
+        let end = self.log.append(&frame).map_err(log_failed)?;
+        entries.into_iter().for_each(|entry| state.apply(entry));
+        Ok(end)
+    }
+
+    fn replay(&self, flushed: u64) -> Result<(), OpenFarError> {
+        let mut state = self.state.lock();
+        let mut is_first = true;
+        self.log.replay(flushed, &mut |mut frame| {
+            while !frame.is_empty() {
+                let entry = Entry::decode(&mut frame);
+                let is_checkpoint = matches!(entry, Ok(Entry::Checkpoint(_)));
+                let is_wrong = is_first && flushed > 0 && !is_checkpoint;
+                match entry {
+                    Ok(entry) if !is_wrong => state.apply(entry),
+                    _ => {
+                        let what = format!("a frame behind {flushed} is none of the far tier");
+                        return Err(LogError::Damaged { place: "the far tier".into(), what });
+                    }
+                }
+                is_first = false;
+            }
+            Ok(())
+        })?;
+        match is_first && flushed > 0 {
+            true => {
+                let what = format!("what is behind {flushed} is missing");
+                Err(LogError::Damaged { place: "the far tier".into(), what }.into())
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn add(
+        &self,
+        shard: Shard,
+        tasks: &[NewRecord],
+    ) -> Result<(Vec<Option<TaskId>>, Option<u64>), StoreError> {
+        let mut state = self.state.lock();
+        if state.memory_bytes() > self.options.memory_bytes_max {
+            let what = "the far tier has no room in memory until the object store takes what is there";
+            return Err(StoreError::Unavailable(what.into()));
+        }
+        let mut next: HashMap<u32, u32> = HashMap::new();
+        let (mut ids, mut entries, mut bytes, mut end) =
+            (Vec::with_capacity(tasks.len()), Vec::new(), 0, None);
+        for task in tasks {
+            let slot = SlotMinute::of(task.due_ms);
+            let hour = hour_of(slot);
+            let is_whole = task.payload.len() <= PAYLOAD_MAX_BYTES;
+            if task.key.is_some() || !is_whole || state.is_closed(hour) || hour > self.last_hour() {
+                ids.push(None);
+                continue;
+            }
+            let number = next.get(&hour).copied().or_else(|| state.next_number(hour));
+            let number = number.filter(|number| *number < u32::MAX >> 1);
+            let number = number.ok_or_else(|| StoreError::Unavailable("the hour is full".into()))?;
+            next.insert(hour, number + 1);
+            let minute = u8::try_from(slot.0 % 60).unwrap_or(0);
+            let key = RowKey { hour, shard: shard.0, minute, number };
+            let offset_ms = u16::try_from(task.due_ms - slot.start_ms()).unwrap_or(0);
+            // A payload may be a part of a larger buffer, which it would keep.
+            let payload = Bytes::copy_from_slice(&task.payload);
+            bytes += payload.len() + 32;
+            entries.push(Entry::Add(key, Row::Task(FarTask { offset_ms, route: task.route, payload })));
+            ids.push(Some(key.id()));
+            if bytes >= FRAME_BYTES {
+                self.counters.added(entries.len());
+                end = Some(self.append(&mut state, std::mem::take(&mut entries))?);
+                bytes = 0;
+            }
+        }
+        if !entries.is_empty() {
+            self.counters.added(entries.len());
+            end = Some(self.append(&mut state, entries)?);
+        }
+        Ok((ids, end))
+    }
+
+    /// `row` is what the segments have, as long as they are these.
+    fn change(
+        &self,
+        tenant: u16,
+        key: RowKey,
+        row: Option<Row>,
+        to: Option<&Moved>,
+        segments: &Segments,
+    ) -> Result<Decided, StoreError> {
+        let mut state = self.state.lock();
+        if state.is_near(key) {
+            return Ok(Some((FarChanged::Near, None)));
+        }
+        let row = match state.in_memory(key) {
+            Some(row) => Some(row.clone()),
+            None if Arc::ptr_eq(segments, &state.segments) => row,
+            None => return Ok(None),
+        };
+        let here = |changed| Ok(Some((FarChanged::Here(changed), None)));
+        let id = key.id();
+        let task = match row.filter(|row| row.tenant() == tenant) {
+            Some(Row::Task(task)) => task,
+            Some(Row::Cancelled(_)) => return here(Changed::Cancelled),
+            Some(Row::Moved(_)) if state.is_on_its_way(key) => return Err(on_its_way()),
+            Some(Row::Moved(_)) | None => return Ok(Some((FarChanged::Near, None))),
+        };
+        let due_ms = due_ms(key.slot(), &task);
+        let entry = match to {
+            _ if state.is_closed(key.hour) => return Err(on_its_way()),
+            None => Entry::Change(key, Row::Cancelled(tenant)),
+            Some(to) => {
+                let payload = to.payload.clone().unwrap_or_else(|| task.payload.clone());
+                match to.due_ms.filter(|to_ms| *to_ms != due_ms) {
+                    None if payload == task.payload => return here(Changed::Done(id)),
+                    None => {
+                        let payload = Bytes::copy_from_slice(&payload);
+                        Entry::Change(key, Row::Task(FarTask { payload, ..task }))
+                    }
+                    Some(_) if is_full(&state.figures.pushes) => {
+                        return Err(StoreError::Unavailable("too many tasks are on their way near".into()));
+                    }
+                    Some(due_ms) => {
+                        let (target, payload) = (task.route.target, payload.to_vec());
+                        Entry::Push(key, Push { due_ms, tenant, target, payload })
+                    }
+                }
+            }
+        };
+        let end = self.append(&mut state, vec![entry])?;
+        Ok(Some((FarChanged::Here(Changed::Done(id)), Some(end))))
+    }
+}
+
+async fn open_segments(
+    objects: &dyn ObjectStore,
+    manifest: &Manifest,
+    counters: &FarCounters,
+) -> Result<Vec<Arc<Segment>>, OpenFarError> {
+    let mut segments = Vec::with_capacity(manifest.segments.len());
+    for meta in &manifest.segments {
+        match Segment::open(objects, meta.clone()).await {
+            Ok(segment) => segments.push(Arc::new(segment)),
+            Err(ReadError::Store(error)) => return Err(error.into()),
+            // The rest of the far tier must not stand still for it.
+            Err(error) => {
+                counters.segment_lost();
+                tracing::error!(segment = %meta.name, tasks = meta.rows, %error, "a segment of the far tier is lost; its tasks will not fire");
+            }
+        }
+    }
+    Ok(segments)
+}
+
+/// Deletes what a crash left behind: segments that no manifest names. Returns the number of the next one.
+async fn drop_orphans(objects: &dyn ObjectStore, manifest: &Manifest) -> Result<u64, OpenFarError> {
+    let named: BTreeSet<&str> = manifest
+        .segments
+        .iter()
+        .map(|meta| &*meta.name)
+        .chain(manifest.kept.iter().map(|name| &**name))
+        .collect();
+    let mut next = 1;
+    for path in list(objects, SEGMENTS).await? {
+        let number = path.filename().and_then(|name| name.strip_suffix(".far")).map(str::parse::<u64>);
+        let Some(Ok(number)) = number else { continue };
+        next = next.max(number + 1);
+        if !named.contains(path.as_ref()) {
+            objects.delete(&path).await?;
+        }
+    }
+    Ok(next)
+}
+
+fn is_full(pushes: &[(RowKey, Push)]) -> bool {
+    let bytes: usize = pushes.iter().map(|(_, push)| push.payload.len()).sum();
+    pushes.len() >= PUSHES_MAX || bytes >= PUSHES_BYTES_MAX
+}
+
+pub(crate) fn segment_name(number: u64) -> String {
+    Path::from(format!("{SEGMENTS}/{number:016}.far")).to_string()
+}
+
+pub(crate) fn due_ms(slot: SlotMinute, task: &FarTask) -> u64 {
+    slot.start_ms() + u64::from(task.offset_ms)
+}
+
+fn found(id: TaskId, task: FarTask) -> Found {
+    let FarTask { offset_ms, route, payload } = task;
+    let record = DueRecord { offset_ms, route, key: None, asked_ms: None, first_id: None, payload };
+    Found { id, state: Waiting::Waiting, record }
+}
+
+/// What it was is gone already.
+fn found_cancelled(id: TaskId, tenant: u16) -> Found {
+    let route = windfall_contract::due::Route { tenant, target: 0 };
+    let task = FarTask { offset_ms: 0, route, payload: Bytes::new() };
+    Found { state: Waiting::Cancelled, ..found(id, task) }
+}
+
+/// A task that was moved, under the slot of its new time.
+fn found_push(id: TaskId, push: &Push) -> Found {
+    let slot = SlotMinute::of(push.due_ms);
+    let offset_ms = u16::try_from(push.due_ms - slot.start_ms()).unwrap_or(0);
+    let payload = Bytes::copy_from_slice(&push.payload);
+    let mut found = found(TaskId { slot, ..id }, FarTask { offset_ms, route: push.route(), payload });
+    found.record.first_id = Some(id);
+    found
+}
+
+fn on_its_way() -> StoreError {
+    StoreError::Unavailable("the task is on its way into the slot store; try again in a moment".into())
+}
+
+pub(crate) fn log_failed(error: LogError) -> StoreError {
+    StoreError::Unavailable(error.to_string())
+}
+
+pub(crate) fn dead() -> StoreError {
+    StoreError::Unavailable("a test has ended the far tier".into())
+}
