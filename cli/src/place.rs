@@ -33,6 +33,16 @@ pub fn slots(data: &Path) -> PathBuf {
     data.join("slots")
 }
 
+/// The log of far timers.
+pub fn far_log(data: &Path) -> PathBuf {
+    data.join("far-log")
+}
+
+/// The segments of far timers.
+pub fn far(data: &Path) -> PathBuf {
+    data.join("far")
+}
+
 /// The ledger.
 pub fn ledger(data: &Path) -> PathBuf {
     data.join("ledger.db")

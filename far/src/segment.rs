@@ -95,7 +95,11 @@ impl Segment {
 
     /// The blocks that may have rows of these keys.
     fn blocks_of(&self, keys: &Range<RowKey>) -> Range<usize> {
-        let first = self.blocks.partition_point(|block| block.first <= keys.start).saturating_sub(1);
+        let mut first = self.blocks.partition_point(|block| block.first <= keys.start).saturating_sub(1);
+        // A block has rows of one hour.
+        if self.blocks.get(first).is_some_and(|block| block.first.hour < keys.start.hour) {
+            first += 1;
+        }
         let end = self.blocks.partition_point(|block| block.first < keys.end);
         first..end.max(first)
     }
@@ -300,17 +304,24 @@ impl SegmentWriter {
 
 async fn read(store: &dyn ObjectStore, path: &Path, range: Range<u64>) -> Result<Bytes, ReadError> {
     let wanted = range.end - range.start;
+    let end = range.end;
     match store.get_range(path, range).await {
         Ok(bytes) if wide(bytes.len()) == wanted => Ok(bytes),
-        // Cut short: the checksum of whatever is read does not match.
-        Ok(bytes) => {
-            let mut padded = BytesMut::from(bytes);
-            padded.resize(usize::try_from(wanted).unwrap_or(0), 0);
-            Ok(padded.freeze())
-        }
+        Ok(bytes) => Ok(padded(bytes, wanted)),
         Err(ObjectError::NotFound { path, .. }) => Err(ReadError::Gone(path)),
-        Err(error) => Err(ReadError::Store(error)),
+        // The object may have been cut short: that is damage, and no reason to ask again for ever.
+        Err(error) => match store.head(path).await {
+            Ok(meta) if meta.size < end => Ok(padded(Bytes::new(), wanted)),
+            _ => Err(ReadError::Store(error)),
+        },
     }
+}
+
+/// What is missing is zeros, whose checksum matches nothing.
+fn padded(bytes: Bytes, wanted: u64) -> Bytes {
+    let mut padded = BytesMut::from(bytes);
+    padded.resize(usize::try_from(wanted).unwrap_or(0), 0);
+    padded.freeze()
 }
 
 fn encode_index(blocks: &[Block]) -> Bytes {

@@ -6,6 +6,7 @@
 //! [`Driver::check`].
 
 mod brokers;
+mod far;
 mod ledger;
 mod rules;
 mod slots;
@@ -13,6 +14,7 @@ mod tokens;
 
 use anyhow::{Result, bail};
 pub use brokers::BrokerAt;
+pub use far::FarAt;
 pub use ledger::{LedgerAt, PostgresAt};
 pub use rules::{RulesAt, RulesFollower};
 pub use slots::{Connect, DurabilityAt, Slots, SlotsAt};

@@ -137,12 +137,17 @@ impl ServiceOptions {
         } else {
             None
         };
-        let slots = if work.schedules {
-            let SchedulerAt { store, shards, durability, .. } = &self.scheduler;
-            Some(store.open(&self.data, *shards, *durability, clock).await?)
-        } else {
-            None
-        };
+        let (mut slots, mut far) = (None, None);
+        if work.schedules {
+            let SchedulerAt { store, shards, durability, far: far_at, .. } = &self.scheduler;
+            let mut opened = store.open(&self.data, *shards, *durability, clock).await?;
+            if let Some(far_at) = far_at {
+                let near = Arc::clone(&opened.store);
+                let (both, tier) = far_at.open(&self.data, near, *durability, clock).await?;
+                (opened.store, far) = (both, Some(tier));
+            }
+            slots = Some(opened);
+        }
         let long_delays = if work.consumes { self.open_long_delays()? } else { None };
         let connectors = connectors.iter().map(|wired| Arc::clone(&wired.connector)).collect();
         let clock = clock.clone();
@@ -157,6 +162,7 @@ impl ServiceOptions {
             ledger,
             long_delays,
             slots,
+            far,
             connectors,
             clock,
             tasks: wiring::Tasks::new(health.clone()),

@@ -1,7 +1,7 @@
 //! The options of the scheduler: where timers lie, whose they are, and where they go.
 
 use super::options::ServiceOptions;
-use crate::drivers::{Driver, DurabilityAt, SlotsAt};
+use crate::drivers::{Driver, DurabilityAt, FarAt, SlotsAt};
 use crate::wiring::{SchedulingOptions, TargetPart};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -23,6 +23,9 @@ pub struct SchedulerAt {
     pub shards: u16,
     /// What the Ok of a call survives: `process` or `machine`. Default `process`.
     pub durability: DurabilityAt,
+    /// Where timers wait that are due later than a horizon, with an embedded `store`. Default: nowhere, so that all wait
+    /// in `store`.
+    pub far: Option<FarAt>,
     /// How calls are gathered.
     pub timers: TimersOptions,
     /// How timers are fired.
@@ -133,6 +136,7 @@ impl Default for SchedulerAt {
             store: SlotsAt::default(),
             shards: 64,
             durability: DurabilityAt::default(),
+            far: None,
             timers: TimersOptions::default(),
             dispatch: DispatchOptions::default(),
             tenants: BTreeMap::new(),
@@ -151,6 +155,14 @@ impl SchedulerAt {
     pub fn check(&self, brokers: &BTreeMap<String, crate::drivers::BrokerAt>) -> Result<()> {
         if !(16..=1_024).contains(&self.shards) {
             bail!("scheduler.shards is {}, but only 16 to 1024 is allowed", self.shards);
+        }
+        if let Some(far) = &self.far {
+            if !matches!(self.store, SlotsAt::Embedded) {
+                bail!(
+                    "scheduler.far needs store = \"embedded\": far timers belong to one process, and any number share a Redis"
+                );
+            }
+            far.check()?;
         }
         self.timers.check().context("the options [scheduler.timers] cannot be used")?;
         self.dispatch.check().context("the options [scheduler.dispatch] cannot be used")?;

@@ -13,6 +13,7 @@ use windfall_contract::connector::Connector;
 use windfall_contract::long_delays::LongDelays;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::Health;
+use windfall_far::FarTier;
 use windfall_ledger::Ledger;
 use windfall_reward_service::{Again, AsyncGrantOptions, RewardOptions};
 use windfall_sdk::SdkOptions;
@@ -43,6 +44,8 @@ pub struct Parts {
     pub long_delays: Option<Arc<dyn LongDelays>>,
     /// Where timers wait; needed where the process keeps timers.
     pub slots: Option<Slots>,
+    /// The far tier in front of them, where there is one.
+    pub far: Option<FarTier>,
     /// The downstream systems that `Options::rewards` names.
     pub connectors: Vec<Arc<dyn Connector>>,
     /// The process's clock.

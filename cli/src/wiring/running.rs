@@ -21,6 +21,7 @@ use windfall_contract::connector::Connector;
 use windfall_contract::rules::Fuse;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::Health;
+use windfall_far::FarTier;
 use windfall_ledger::Ledger;
 use windfall_queue_virtual::Fanout;
 use windfall_reward_service::{
@@ -55,6 +56,8 @@ pub struct Wiring {
     pub consuming: Option<Consuming>,
     /// The scheduler.
     pub scheduling: Option<Scheduling>,
+    /// The far tier of its store.
+    pub far: Option<FarTier>,
     /// The owner of the process's tasks.
     pub tasks: Tasks,
     health: Health,
@@ -99,6 +102,7 @@ impl Wiring {
             async_grants: None,
             consuming: None,
             scheduling: None,
+            far: parts.far,
             tasks,
             health,
             budgets: BudgetsGate::new(),
@@ -366,6 +370,7 @@ mod tests {
             ledger: Some(LedgerAt::File.open(data, Unbudgeted::Allow).unwrap()),
             long_delays: None,
             slots: Some(SlotsAt::Embedded.open(data, 16, DurabilityAt::Process, &clock).await.unwrap()),
+            far: None,
             connectors: Vec::new(),
             clock,
             tasks: Tasks::new(health.clone()),

@@ -169,6 +169,29 @@ async fn a_flipped_bit_in_an_index_costs_nothing_and_a_merge_keeps_what_it_canno
     assert_eq!(world.objects.names("segments").len(), 1, "it is kept for people");
 }
 
+/// What is cut off is lost, and the other segments are loaded all the same.
+#[tokio::test]
+async fn an_object_that_was_cut_short_costs_what_is_missing() {
+    for (is_restarted, by) in [(false, 2_000), (true, 2_000), (true, 10)] {
+        let world = World::new().await;
+        let mut expected = fill(&world, 200).await;
+        world.far.flush(0).await.unwrap();
+        let first = format!("segments/{}", world.objects.names("segments")[0]);
+        expected.extend(fill(&world, 200).await);
+        world.far.flush(0).await.unwrap();
+        world.objects.cut(&first, by);
+        let mut world = if is_restarted { world.restart().await } else { world };
+        world.wait_ms(10 * HOUR_MS);
+        world.load().await.unwrap();
+        let near = world.near_tasks().await;
+        let is_whole = by < 100;
+        assert!((200..=400).contains(&near.len()), "{is_restarted} {by}: {}", near.len());
+        assert_eq!(near.len() == 400, is_whole, "{is_restarted} {by}: only the second index is cut");
+        let stats = world.far.stats();
+        assert_eq!(stats.lost_segments + stats.damaged_blocks > 0, !is_whole, "{stats:?}");
+    }
+}
+
 #[tokio::test]
 async fn another_log_than_the_one_of_the_segments_is_refused() {
     let world = World::new().await;

@@ -48,6 +48,12 @@ impl FaultyObjects {
         std::fs::write(path, bytes).unwrap();
     }
 
+    /// Cuts the end of an object off.
+    pub fn cut(&self, name: &str, by: u64) {
+        let file = std::fs::OpenOptions::new().write(true).open(self.folder.join(name)).unwrap();
+        file.set_len(file.metadata().unwrap().len() - by).unwrap();
+    }
+
     fn ask(&self) -> Result<()> {
         match self.is_away.load(SeqCst) {
             true => Err(Error::Generic { store: "test", source: "it is away".into() }),

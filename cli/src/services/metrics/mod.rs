@@ -19,6 +19,7 @@ use windfall_config::LiveRules;
 use windfall_consumer::spill_log::SpillStats;
 use windfall_consumer::{ConsumerStats, SpillLog};
 use windfall_edge::{Health, Metrics};
+use windfall_far::{FarGauges, FarStats, FarTier};
 use windfall_queue_virtual::{Fanout, FanoutStats, TopicStats};
 use windfall_reward_service::{RewardHandle, RewardStats};
 use windfall_scheduler::{DispatchStats, TargetStats, TenantStats, Timers, TimersStats};
@@ -47,6 +48,7 @@ pub struct Sources {
     verifier: Option<KeyRingVerifier>,
     wallet: Option<Wallet>,
     timers: Option<Timers>,
+    far: Option<FarTier>,
     fired: Option<Arc<DispatchStats>>,
     polled: Option<Arc<Mutex<Found>>>,
     connectors: Vec<(String, ReadSnapshot)>,
@@ -68,6 +70,7 @@ impl Sources {
             rewards: parts.rewards.clone(),
             verifier: parts.verifier.clone(),
             wallet: parts.wallet.clone(),
+            far: parts.far.clone(),
             timers: parts.scheduling.as_ref().map(|scheduling| scheduling.timers.clone()),
             fired: parts.scheduling.as_ref().map(|scheduling| Arc::clone(&scheduling.fired)),
             polled: parts.polled_metrics().map(|polled| polled.found()),
@@ -116,6 +119,14 @@ fn export_scheduler(metrics: &Metrics, sources: &Sources) {
     metrics.export(TenantStats::METRICS, &["tenant"], move |each| {
         let tenants = timers.iter().flat_map(Timers::tenants);
         tenants.for_each(|tenant| each(&[&tenant.tenant], &tenant));
+    });
+    let far = sources.far.clone();
+    metrics.export(FarStats::METRICS, &[], move |each| {
+        far.iter().for_each(|far| each(&[], &far.stats()));
+    });
+    let far = sources.far.clone();
+    metrics.export(FarGauges::METRICS, &[], move |each| {
+        far.iter().for_each(|far| each(&[], &far.gauges()));
     });
     let fired = sources.fired.clone();
     metrics.export(DispatchStats::METRICS, &[], move |each| {
