@@ -1,13 +1,12 @@
 //! From the log into segments, and from small segments into large ones.
 
-use crate::entry::Entry;
 use crate::fail_points::FailPoint;
-use crate::manifest::{Manifest, PutError};
+use crate::manifest::{Manifest, PutError, list};
 use crate::merge::{MergedRows, Rows};
 use crate::row::RowKey;
 use crate::segment::{ReadError, Segment, SegmentRows, SegmentWriter};
 use crate::state::Sealed;
-use crate::tier::{FarTier, Inner, dead, log_failed, segment_name};
+use crate::tier::{FarTier, Inner, LOG_BYTES_FACTOR, SEGMENTS, dead, log_failed, segment_name};
 use object_store::path::Path;
 use object_store::{Error as ObjectError, ObjectStoreExt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +16,7 @@ use std::time::Duration;
 use windfall_contract::due::StoreError;
 
 /// Segments of an hour from which on a merge takes them along.
-const HOUR_SEGMENTS_MAX: usize = 4;
+const HOUR_SEGMENTS: usize = 4;
 /// The bytes of a merged segment, from which on another one is begun.
 const SEGMENT_BYTES: u64 = 256 << 20;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -44,6 +43,7 @@ impl FarTier {
             Ok(()) => LOOK_EVERY,
             Err(error) => {
                 self.0.counters.objects_failed();
+                self.0.has_orphans.store(true, Ordering::Relaxed);
                 tracing::warn!(%error, "the far tier cannot write its segments; it tries again");
                 ERROR_PAUSE
             }
@@ -54,7 +54,8 @@ impl FarTier {
     /// What is many is merged, what is over is deleted. One caller at a time.
     async fn tidy(&self) -> Result<(), StoreError> {
         self.merge().await?;
-        self.drop_over_hours().await
+        self.drop_over_hours().await?;
+        self.drop_orphans().await
     }
 
     /// One round of all.
@@ -153,7 +154,10 @@ impl FarTier {
         let mut next = manifest.clone();
         next.segments.retain(|meta| !is_over(meta.last_hour));
         let segments = Arc::clone(&self.0.state.lock().segments);
-        let damaged = damaged(&segments, |segment| is_over(segment.meta.last_hour));
+        let mut damaged = damaged(&segments, |segment| is_over(segment.meta.last_hour));
+        // What could not be opened may have tasks all the same.
+        let is_open = |name: &String| segments.iter().any(|segment| segment.meta.name == *name);
+        damaged.extend(over.iter().filter(|name| !is_open(name)).cloned());
         next.kept.extend(damaged.iter().cloned());
         self.put(&mut next).await?;
         {
@@ -165,45 +169,67 @@ impl FarTier {
         self.delete(over.into_iter().filter(|name| !damaged.contains(name))).await
     }
 
-    /// What a merge removes, and what it reads for each hour, the oldest first. What it writes counts as newer than
-    /// all that stays: so an hour's segments that stay are older than all that are merged.
-    fn plan(&self, segments: &[Arc<Segment>], waiting_hours: &BTreeSet<u32>) -> Plan {
-        let mixed = segments.iter().filter(|segment| !segment.meta.is_of_one_hour());
-        let is_full_merge = mixed.count() >= self.0.options.merge_segments;
-        let first_mixed = segments.iter().position(|segment| !segment.meta.is_of_one_hour());
-        let mut own: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (at, segment) in segments.iter().enumerate().filter(|(_, segment)| segment.meta.is_of_one_hour())
-        {
-            own.entry(segment.meta.first_hour).or_default().push(at);
+    /// Deletes segments that no manifest names: those of a crash, and of attempts that failed. Not beside a merge.
+    pub(crate) async fn drop_orphans(&self) -> Result<(), StoreError> {
+        // Under this lock nothing is flushed.
+        let manifest = self.0.manifest.lock().await;
+        // A manifest that may be there may name more than the one that is known to be there.
+        let may_be_named = self.0.is_in_doubt.load(Ordering::Relaxed);
+        if may_be_named || !self.0.has_orphans.load(Ordering::Relaxed) {
+            return Ok(());
         }
+        let metas = manifest.segments.iter().map(|meta| &*meta.name);
+        let named: BTreeSet<&str> = metas.chain(manifest.kept.iter().map(|name| &**name)).collect();
+        let all = list(&*self.0.objects, SEGMENTS).await.map_err(objects_failed)?;
+        for path in all.iter().filter(|path| path.as_ref().ends_with(".far")) {
+            if !named.contains(path.as_ref()) {
+                self.0.objects.delete(path).await.map_err(objects_failed)?;
+            }
+        }
+        self.0.has_orphans.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What a merge removes, and what it reads for each hour, the oldest first. What it writes counts as newer than
+    /// all that stays: so nothing that it reads is older than a segment of the same hour that stays.
+    fn plan(&self, segments: &[Arc<Segment>], waiting_hours: &BTreeSet<u32>) -> Plan {
+        let is_mixed = |at: &usize| !segments[*at].meta.is_of_one_hour();
+        let mixed: Vec<usize> = (0..segments.len()).filter(is_mixed).collect();
+        let is_full_merge = mixed.len() >= self.0.options.merge_segments;
+        let mut own: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for at in (0..segments.len()).filter(|at| !is_mixed(at)) {
+            own.entry(segments[at].meta.first_hour).or_default().push(at);
+        }
+        let sizes = |own: &[usize]| own.iter().map(|at| segments[*at].meta.bytes).collect::<Vec<_>>();
         let mut plan = Plan::default();
         for &hour in waiting_hours {
             let own = own.remove(&hour).unwrap_or_default();
-            let is_behind_mixed = |at: &usize| first_mixed.is_some_and(|mixed| *at > mixed);
-            let takes_own = match is_full_merge {
-                true => own.len() >= HOUR_SEGMENTS_MAX || own.iter().any(is_behind_mixed),
-                false => own.len() >= 2 * HOUR_SEGMENTS_MAX,
+            let mut sources = match (is_full_merge, mixed.first(), mixed.last()) {
+                (true, Some(first), _) => {
+                    let behind_mixed = own.partition_point(|at| at < first);
+                    own[small_from(&sizes(&own), HOUR_SEGMENTS).min(behind_mixed)..].to_vec()
+                }
+                // Tasks of many hours are left alone, so only what is newer than all of them may be taken.
+                (_, _, last) => {
+                    let own = &own[last.map_or(0, |last| own.partition_point(|at| at < last))..];
+                    own[small_from(&sizes(own), 2 * HOUR_SEGMENTS)..].to_vec()
+                }
             };
-            if !is_full_merge && !takes_own {
-                continue;
-            }
-            let covers = |at: &usize| {
-                let meta = &segments[*at].meta;
-                let is_mixed = !meta.is_of_one_hour() && (meta.first_hour..=meta.last_hour).contains(&hour);
-                is_mixed || takes_own && own.contains(at)
-            };
-            let sources: Vec<_> =
-                (0..segments.len()).filter(covers).map(|at| Arc::clone(&segments[at])).collect();
-            if takes_own {
-                plan.0.extend(own.iter().map(|at| segments[*at].meta.name.clone()));
+            plan.0.extend(sources.iter().map(|at| segments[*at].meta.name.clone()));
+            if is_full_merge {
+                let covers = |at: &&usize| {
+                    let meta = &segments[**at].meta;
+                    (meta.first_hour..=meta.last_hour).contains(&hour)
+                };
+                sources.extend(mixed.iter().filter(covers));
+                sources.sort_unstable();
             }
             if !sources.is_empty() {
-                plan.1.insert(hour, sources);
+                plan.1.insert(hour, sources.into_iter().map(|at| Arc::clone(&segments[at])).collect());
             }
         }
         if is_full_merge {
-            let mixed = segments.iter().filter(|segment| !segment.meta.is_of_one_hour());
-            plan.0.extend(mixed.map(|segment| segment.meta.name.clone()));
+            plan.0.extend(mixed.iter().map(|at| segments[*at].meta.name.clone()));
         }
         plan
     }
@@ -211,7 +237,15 @@ impl FarTier {
     async fn write_merged(&self, mut merged: MergedRows) -> Result<Vec<Segment>, StoreError> {
         let mut written = Vec::new();
         let mut writer = self.writer();
-        while let Some((key, row)) = merged.next().await.map_err(read_failed)? {
+        loop {
+            let next = match merged.next().await {
+                Ok(next) => next,
+                Err(error) => {
+                    writer.abort().await;
+                    return Err(read_failed(error));
+                }
+            };
+            let Some((key, row)) = next else { break };
             if writer.bytes() >= SEGMENT_BYTES {
                 let full = std::mem::replace(&mut writer, self.writer());
                 written.extend(full.finish().await.map_err(objects_failed)?);
@@ -224,15 +258,17 @@ impl FarTier {
 
     fn writer(&self) -> SegmentWriter {
         let number = self.0.next_segment.fetch_add(1, Ordering::Relaxed);
-        SegmentWriter::new(Arc::clone(&self.0.objects), segment_name(number))
+        SegmentWriter::new(Arc::clone(&self.0.objects), segment_name(self.0.run, number))
     }
 
     async fn put(&self, manifest: &mut Manifest) -> Result<(), StoreError> {
+        self.0.is_in_doubt.store(true, Ordering::Relaxed);
         let put = manifest.put(&*self.0.objects).await;
         manifest.number = put.map_err(|error| match error {
             PutError::Store(error) => objects_failed(error),
             foreign @ PutError::Foreign(_) => StoreError::Unusable(foreign.to_string()),
         })?;
+        self.0.is_in_doubt.store(false, Ordering::Relaxed);
         self.die_at(FailPoint::ManifestWritten)?;
         Manifest::forget_before(&*self.0.objects, manifest.number).await.map_err(objects_failed)
     }
@@ -259,20 +295,40 @@ impl FarTier {
 type Plan = (BTreeSet<String>, BTreeMap<u32, Vec<Arc<Segment>>>);
 
 impl Inner {
-    /// Puts the rows in memory aside, where there are as many bytes of them, and none are aside yet.
+    /// Puts the rows in memory aside, where there are as many bytes of them, or the log is long, and none are aside yet.
     fn seal(&self, from_bytes: usize) -> Result<Option<Sealed>, StoreError> {
         let mut state = self.state.lock();
-        if state.sealed.is_none() && !state.active.is_empty() && state.active.bytes() >= from_bytes {
+        let is_full = !state.active.is_empty() && state.active.bytes() >= from_bytes;
+        let flush_bytes = u64::try_from(self.options.flush_bytes).unwrap_or(u64::MAX);
+        let is_long = self.log.part_bytes() >= flush_bytes.saturating_mul(LOG_BYTES_FACTOR);
+        if state.sealed.is_none() && (is_full || is_long) {
             let end = self.log.begin_part().map_err(log_failed)?;
             // The manifest will say that all before the part is elsewhere: so the part begins with the rest.
-            let checkpoint = Entry::Checkpoint(state.figures.clone());
-            let written = self.append(&mut state, vec![checkpoint])?;
-            self.log.sync(written).map_err(log_failed)?;
+            for entry in state.checkpoint() {
+                let written = self.append(&mut state, vec![entry])?;
+                self.log.sync(written).map_err(log_failed)?;
+            }
             let rows = Arc::new(std::mem::take(&mut state.active));
             state.sealed = Some(Sealed { rows, end });
         }
         Ok(state.sealed.clone())
     }
+}
+
+/// From where on the segments of an hour are merged into one: the last ones, from so many on, as far as none is larger
+/// than all behind it. So a row is written again as often as its hour doubles, and what is large stays.
+fn small_from(sizes: &[u64], count: usize) -> usize {
+    let (mut from, mut behind) = (sizes.len(), 0);
+    for (place, bytes) in sizes.iter().enumerate().rev() {
+        if *bytes >= SEGMENT_BYTES / 2 {
+            break;
+        }
+        if sizes.len() - place >= count && *bytes <= behind {
+            from = place;
+        }
+        behind += bytes;
+    }
+    from
 }
 
 /// The names of those that go and are kept for people.
@@ -287,4 +343,32 @@ pub(crate) fn read_failed(error: ReadError) -> StoreError {
 
 fn objects_failed(error: ObjectError) -> StoreError {
     StoreError::Unavailable(format!("the object store of the far tier: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An hour of any size has few segments that are not full, and none of its bytes is written again and again.
+    #[test]
+    fn an_hour_that_grows_is_written_again_as_often_as_it_doubles() {
+        for (piece, merges) in [(75_000_u64, 10_000_u64), (16 << 20, 1_000)] {
+            let (mut sizes, mut written) = (Vec::new(), 0);
+            for merge in 1..=merges {
+                let from = small_from(&sizes, HOUR_SEGMENTS);
+                let mut bytes: u64 = piece + sizes.drain(from..).sum::<u64>();
+                written += bytes;
+                while bytes > SEGMENT_BYTES {
+                    sizes.push(SEGMENT_BYTES);
+                    bytes -= SEGMENT_BYTES;
+                }
+                sizes.push(bytes);
+                let small = sizes.iter().filter(|bytes| **bytes < SEGMENT_BYTES / 2).count();
+                assert!(small <= 7 + usize::try_from(merge.ilog2()).unwrap(), "{merge}: {sizes:?}");
+            }
+            assert!(written <= 10 * piece * merges, "{} times", written / (piece * merges));
+            let full = sizes.iter().filter(|bytes| **bytes >= SEGMENT_BYTES / 2).count();
+            assert!(full as u64 <= 1 + 2 * piece * merges / SEGMENT_BYTES, "{full} are full");
+        }
+    }
 }

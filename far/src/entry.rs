@@ -14,6 +14,11 @@ const BEGIN: u8 = 5;
 const END: u8 = 6;
 const HOUR_OVER: u8 = 7;
 const CHECKPOINT: u8 = 8;
+const HOURS: u8 = 9;
+const NAMES: u8 = 10;
+
+/// The figures of hours from which on another entry has the next ones; each takes some 20 bytes.
+const FIGURES_MAX: usize = 20_000;
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +37,20 @@ pub(crate) enum Entry {
     End(u64),
     /// All tasks of this hour are near.
     HourOver(u32),
-    /// All that is neither in rows nor in segments: the first entry of each part of the log.
+    /// What the numbers of tenants and targets stand for.
+    Names(Vec<Named>),
+    /// Figures of hours that belong to the checkpoint behind them.
+    Hours(BTreeMap<u32, Hour>),
+    /// All that is neither in rows nor in segments. Each part of the log begins with one, and with its hours before it.
     Checkpoint(Checkpoint),
+}
+
+/// The names of a tenant and of its target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Named {
+    pub tenant: u16,
+    pub target: u16,
+    pub names: (String, String),
 }
 
 /// A task on its way near by itself.
@@ -63,6 +80,7 @@ pub(crate) enum BatchOf {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Checkpoint {
+    /// Empty where they are written before it: they may be more than a frame has room for.
     pub hours: BTreeMap<u32, Hour>,
     pub closed_upto: u32,
     pub over_upto: u32,
@@ -81,6 +99,24 @@ pub(crate) struct Hour {
     pub next: u32,
     /// Tasks that wait, by tenant.
     pub waiting: BTreeMap<u16, u64>,
+}
+
+impl Checkpoint {
+    /// It as entries, each of which has room in a frame.
+    pub fn entries(&self) -> Vec<Entry> {
+        let (mut entries, mut part, mut figures) = (Vec::new(), BTreeMap::new(), 0);
+        for (hour, of) in &self.hours {
+            figures += 1 + of.waiting.len();
+            part.insert(*hour, of.clone());
+            if figures >= FIGURES_MAX {
+                entries.push(Entry::Hours(std::mem::take(&mut part)));
+                figures = 0;
+            }
+        }
+        entries.push(Entry::Hours(part));
+        entries.push(Entry::Checkpoint(Self { hours: BTreeMap::new(), ..self.clone() }));
+        entries
+    }
 }
 
 impl Push {
@@ -114,6 +150,8 @@ impl Entry {
                 into.put_u8(HOUR_OVER);
                 into.put_u32(*hour);
             }
+            Self::Names(names) => put_json(into, NAMES, names),
+            Self::Hours(hours) => put_json(into, HOURS, hours),
             Self::Checkpoint(checkpoint) => put_json(into, CHECKPOINT, checkpoint),
         }
     }
@@ -127,6 +165,8 @@ impl Entry {
             BEGIN => Self::Begin(get_json(from)?),
             END => Self::End(from.try_get_u64().map_err(|_| DamagedRow)?),
             HOUR_OVER => Self::HourOver(from.try_get_u32().map_err(|_| DamagedRow)?),
+            NAMES => Self::Names(get_json(from)?),
+            HOURS => Self::Hours(get_json(from)?),
             CHECKPOINT => Self::Checkpoint(get_json(from)?),
             _ => return Err(DamagedRow),
         })
@@ -163,7 +203,9 @@ fn get_json<T: for<'de> Deserialize<'de>>(from: &mut Bytes) -> Result<T, Damaged
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::FRAME_MAX_BYTES;
     use crate::row::FarTask;
+    use crate::state::State;
 
     #[test]
     fn entries_are_read_as_they_are_written() {
@@ -181,8 +223,10 @@ mod tests {
             Entry::Begin(batch),
             Entry::End(1 << 40),
             Entry::HourOver(500_000),
+            Entry::Names(vec![Named { tenant: 1, target: 2, names: ("shop".into(), "hook".into()) }]),
+            Entry::Hours(hours),
             Entry::Checkpoint(Checkpoint {
-                hours,
+                hours: BTreeMap::new(),
                 closed_upto: 1,
                 over_upto: 2,
                 sequence: 3,
@@ -198,6 +242,23 @@ mod tests {
             assert_eq!(Entry::decode(&mut frame), Ok(entry));
         }
         assert!(frame.is_empty());
-        assert_eq!(Entry::decode(&mut Bytes::from_static(&[9])), Err(DamagedRow));
+        assert_eq!(Entry::decode(&mut Bytes::from_static(&[77])), Err(DamagedRow));
+    }
+
+    /// A month of hours in which each of 2,000 tenants has tasks is more than one frame has room for.
+    #[test]
+    fn a_checkpoint_of_many_tenants_is_many_entries() {
+        let waiting: BTreeMap<u16, u64> = (0..2_000).map(|tenant| (tenant, u64::MAX)).collect();
+        let hours: BTreeMap<u32, Hour> =
+            (0..720).map(|hour| (hour, Hour { next: 7, waiting: waiting.clone() })).collect();
+        let checkpoint = Checkpoint { hours, sequence: 5, ..Checkpoint::default() };
+        let mut state = State::default();
+        for entry in checkpoint.entries() {
+            let mut frame = BytesMut::new();
+            entry.encode(&mut frame);
+            assert!(frame.len() < FRAME_MAX_BYTES / 16, "{}", frame.len());
+            state.apply(Entry::decode(&mut frame.freeze()).unwrap());
+        }
+        assert_eq!(state.figures, checkpoint);
     }
 }

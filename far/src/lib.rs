@@ -30,7 +30,7 @@
 //! | within an append | a torn end of the log, which was not acknowledged | it is cut off when the log is opened |
 //! | behind an append | the task, unacknowledged | its caller does not know, as after any lost answer |
 //! | with a new part begun | the log before and behind it; the manifest counts both | it is read from the old place on |
-//! | behind a segment, before its manifest | an object that nobody names | it is deleted at the next start |
+//! | behind a segment, before its manifest | an object that nobody names | it is deleted later, or at the next start |
 //! | behind the manifest | the segment counts, and so does the log behind it | earlier parts and objects go later |
 //! | behind a batch was noted | perhaps the batch, near | it is sent again with its number, and passed over if it is there |
 //! | behind an hour was over | segments that are not needed | they are deleted at the next round |
@@ -137,6 +137,13 @@ pub enum OpenFarError {
         place: String,
         /// What is wrong.
         what: String,
+    },
+    /// There were segments, and nothing says any more which of them count. Restore the folder `manifest`; nothing was
+    /// deleted.
+    #[error("{place} has no manifest, but it, or the log, has tasks")]
+    NoManifest {
+        /// The object store.
+        place: String,
     },
     /// A thread of the runtime could not be used.
     #[error(transparent)]

@@ -7,10 +7,11 @@ use crate::merge::{MergedRows, Rows};
 use crate::row::{FarTask, Row, RowKey, hour_of};
 use crate::segment::SegmentRows;
 use crate::tier::{FarTier, due_ms, log_failed};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use windfall_contract::due::{FarRecord, LoadBatch, SlotMinute, SlotStore, StoreError};
+use windfall_contract::due::{FarRecord, LoadBatch, Route, SlotMinute, SlotStore, StoreError};
 
 /// The tasks of a batch at most, and the bytes of their payloads from which on it is full.
 const BATCH_TASKS_MAX: usize = 1_000;
@@ -25,6 +26,9 @@ pub(crate) struct Reading {
     /// A row that was read and belongs to the next batch.
     ahead: Option<(RowKey, Row)>,
 }
+
+/// What a batch is, its shard, and its tasks.
+type NextBatch = (BatchOf, u16, Vec<FarRecord>);
 
 impl FarTier {
     /// Loads tasks ahead of their time, and writes and merges segments, for ever. One caller at a time; dropped at any
@@ -76,14 +80,17 @@ impl FarTier {
         self.close_hours().await?;
         let hour = self.0.state.lock().hour_to_load();
         let Some(hour) = hour else { return Ok(0) };
-        match self.next_batch(hour, reading).await? {
+        // Where this is dropped or fails, nothing is taken for read.
+        let (next, read_on) = self.next_batch(hour, reading.take()).await?;
+        match next {
             Some((what, shard, records)) => {
                 let batch = self.begin(shard, what).await?;
-                self.send(near, batch, records).await
+                let sent = self.send(near, batch, records).await?;
+                *reading = Some(read_on);
+                Ok(sent)
             }
             None => {
-                *reading = None;
-                self.note(Entry::HourOver(hour)).await?;
+                self.end_hour(hour).await?;
                 self.die_at(FailPoint::HourOver)?;
                 Ok(1)
             }
@@ -107,6 +114,10 @@ impl FarTier {
         let begun = self.blocking(move |inner| {
             let (batch, end) = {
                 let mut state = inner.state.lock();
+                // A turn that was dropped may still run to here, behind the next turn.
+                if state.figures.batch.is_some() || !state.is_next(what) {
+                    return Err(StoreError::Unavailable("another batch has been begun meanwhile".into()));
+                }
                 let batch = Batch { sequence: state.figures.sequence + 1, shard, what };
                 let end = inner.append(&mut state, vec![Entry::Begin(batch)])?;
                 (batch, end)
@@ -119,6 +130,21 @@ impl FarTier {
         Ok(batch)
     }
 
+    /// Notes that an hour is over: synced before its segments may be deleted. A machine that dies, and has it not, would
+    /// find some of them, and perhaps a task without its cancel.
+    async fn end_hour(&self, hour: u32) -> Result<(), StoreError> {
+        let ended = self.blocking(move |inner| {
+            let mut state = inner.state.lock();
+            let mut frame = BytesMut::new();
+            Entry::HourOver(hour).encode(&mut frame);
+            let end = inner.log.append(&frame).map_err(log_failed)?;
+            inner.log.sync(end).map_err(log_failed)?;
+            state.apply(Entry::HourOver(hour));
+            Ok(())
+        });
+        ended.await?
+    }
+
     async fn send(
         &self,
         near: &dyn SlotStore,
@@ -127,6 +153,7 @@ impl FarTier {
     ) -> Result<usize, StoreError> {
         let count = records.len();
         if count > 0 {
+            self.check_names(near, &records).await?;
             let load = LoadBatch { log: self.0.log.id(), sequence: batch.sequence, records };
             if let Err(error) = near.load(batch.shard(), &load).await {
                 self.0.counters.load_failed();
@@ -139,6 +166,30 @@ impl FarTier {
         self.0.counters.loaded(count);
         self.0.loaded.send_modify(|times| *times += 1);
         Ok(count.max(1))
+    }
+
+    /// Whether the slot store means the same tenants and targets by their numbers. One that was replaced may mean others,
+    /// and what one tenant is owed must not go to another.
+    async fn check_names(&self, near: &dyn SlotStore, records: &[FarRecord]) -> Result<(), StoreError> {
+        let routes: BTreeSet<_> =
+            records.iter().map(|record| (record.route.tenant, record.route.target)).collect();
+        for (tenant, target) in routes {
+            let known = self.0.state.lock().names.get(&(tenant, target)).cloned();
+            let Some(known) = known else { continue };
+            let there = near.names(Route { tenant, target }).await?;
+            if there.as_ref() != Some(&known) {
+                self.0.counters.load_failed();
+                let what = format!(
+                    "the far tier has tasks of {}/{}, and the slot store has {} under their numbers: it is not the one \
+                     that these tasks were added beside; bring that one back",
+                    known.0,
+                    known.1,
+                    there.map_or_else(|| "nobody".into(), |(tenant, target)| format!("{tenant}/{target}")),
+                );
+                return Err(StoreError::Unusable(what));
+            }
+        }
+        Ok(())
     }
 
     async fn note(&self, entry: Entry) -> Result<(), StoreError> {
@@ -173,10 +224,10 @@ impl FarTier {
     async fn next_batch(
         &self,
         hour: u32,
-        reading: &mut Option<Reading>,
-    ) -> Result<Option<(BatchOf, u16, Vec<FarRecord>)>, StoreError> {
+        reading: Option<Reading>,
+    ) -> Result<(Option<NextBatch>, Reading), StoreError> {
         let after = self.0.state.lock().figures.loaded_upto.filter(|loaded| loaded.hour == hour);
-        let mut from = match reading.take().filter(|reading| reading.hour == hour) {
+        let mut from = match reading.filter(|reading| reading.hour == hour) {
             Some(reading) => reading,
             None => Reading { hour, rows: self.rows(hour, after), ahead: None },
         };
@@ -197,8 +248,7 @@ impl FarTier {
             last = Some(key);
             records.push(record(key, task));
         }
-        *reading = Some(from);
-        Ok(last.map(|to| (BatchOf::Hour { after, to }, to.shard, records)))
+        Ok((last.map(|to| (BatchOf::Hour { after, to }, to.shard, records)), from))
     }
 
     /// The rows of a closed hour behind `after`.

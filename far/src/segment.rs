@@ -264,8 +264,16 @@ impl SegmentWriter {
                 self.store.put(&path, PutPayload::from(self.buffer.split().freeze())).await?;
             }
             Some(mut upload) => {
-                upload.put_part(PutPayload::from(self.buffer.split().freeze())).await?;
-                upload.complete().await?;
+                let part = PutPayload::from(self.buffer.split().freeze());
+                let ended = match upload.put_part(part).await {
+                    Ok(()) => upload.complete().await.map(drop),
+                    failed => failed,
+                };
+                if ended.is_err() {
+                    self.upload = Some(upload);
+                    self.abort().await;
+                }
+                ended?;
             }
         }
         let (rows, index_bytes) = (self.rows, wide(index.len()));
@@ -296,9 +304,22 @@ impl SegmentWriter {
         if let Some(upload) = &mut self.upload {
             let part = self.buffer.split().freeze();
             self.uploaded += wide(part.len());
-            upload.put_part(PutPayload::from(part)).await?;
+            let put = upload.put_part(PutPayload::from(part)).await;
+            if put.is_err() {
+                self.abort().await;
+            }
+            return put;
         }
         Ok(())
+    }
+
+    /// Gives up what was uploaded of an object that will not be whole; some stores keep its parts for ever.
+    pub async fn abort(&mut self) {
+        if let Some(mut upload) = self.upload.take()
+            && let Err(error) = upload.abort().await
+        {
+            tracing::warn!(segment = %self.name, %error, "the parts of a segment that was given up may still be there");
+        }
     }
 }
 

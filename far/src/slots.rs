@@ -1,9 +1,9 @@
 //! Both tiers as one slot store.
 
-use crate::tier::{FarChanged, FarFound, FarTier};
+use crate::tier::{FarChanged, FarFound, FarTier, may_be_stored};
 use async_trait::async_trait;
-use futures_util::FutureExt;
-use std::collections::BTreeMap;
+use futures_util::{FutureExt, StreamExt, stream};
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,8 @@ use windfall_contract::due::{
 };
 
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
+/// Tasks of a batch that are looked for in segments at a time.
+const LOOKS_AT_ONCE: usize = 16;
 
 /// A slot store in front of which the far tier takes what is due later than the horizon and has no key. A call that
 /// has tasks of both tiers is one step in each of them: after an error any of its tasks may be stored or changed.
@@ -59,6 +61,29 @@ fn place<T>(into: &mut [Option<T>], places: Vec<usize>, answers: Vec<T>) {
 fn all<T>(answers: Vec<Option<T>>) -> Result<Vec<T>, StoreError> {
     let all: Option<Vec<T>> = answers.into_iter().collect();
     all.ok_or_else(|| StoreError::Unavailable("a tier has not answered for each task".into()))
+}
+
+/// What became of the change at this place of a batch; `None` where the near store has to say it.
+async fn changed_far(
+    far: FarTier,
+    near: Arc<dyn SlotStore>,
+    at: usize,
+    id: TaskId,
+    change: Change,
+) -> Result<(usize, Option<Changed>), StoreError> {
+    Ok((
+        at,
+        match far.change(change.tenant, id, change.to.clone()).await? {
+            FarChanged::Here(changed) => Some(changed),
+            FarChanged::Near => None,
+            // The same change once more changes nothing, and says where the task lies. It may have fired meanwhile.
+            FarChanged::MovedNear => {
+                let changed = near.change(id.shard, &[change]).await?;
+                let done = changed.into_iter().find(|changed| matches!(changed, Changed::Done(_)));
+                Some(done.unwrap_or(Changed::Done(id)))
+            }
+        },
+    ))
 }
 
 fn far_id(at: &TaskAt, shard: Shard) -> Option<TaskId> {
@@ -107,6 +132,14 @@ impl SlotStore for FarSlots {
         if shard.0 >= self.near.shards() {
             return Err(StoreError::Unusable(format!("there is no shard {}", shard.0)));
         }
+        let routes: BTreeMap<_, _> = far
+            .iter()
+            .map(|at| batch[*at].route)
+            .map(|route| ((route.tenant, route.target), route))
+            .collect();
+        for route in routes.into_values() {
+            self.far.name(&*self.near, route).await?;
+        }
         let mut answers: Vec<Option<Added>> = vec![None; batch.len()];
         let taken = self.far.add(shard, far.iter().map(|at| batch[*at].clone()).collect()).await?;
         for (at, id) in far.into_iter().zip(taken) {
@@ -129,14 +162,25 @@ impl SlotStore for FarSlots {
         if batch.iter().all(|change| far_id(&change.at, shard).is_none()) {
             return self.near.change(shard, batch).await;
         }
+        // The near store refuses what nobody takes, before anything is changed.
+        if !batch.iter().filter_map(|change| change.to.as_ref()).all(may_be_stored) {
+            return self.near.change(shard, batch).await;
+        }
         // Two changes of one task in one batch are done in order, as long as both are done in the same tier; the first
         // one that moves a task near is answered when the task is there.
         let mut answers: Vec<Option<Changed>> = vec![None; batch.len()];
+        let mut ids = BTreeSet::new();
+        let mut calls = Vec::new();
         for (at, change) in batch.iter().enumerate() {
             let Some(id) = far_id(&change.at, shard) else { continue };
-            if let FarChanged::Here(changed) = self.far.change(change.tenant, id, change.to.clone()).await? {
-                answers[at] = Some(changed);
-            }
+            ids.insert(id);
+            calls.push(changed_far(self.far.clone(), Arc::clone(&self.near), at, id, change.clone()));
+        }
+        let width = if ids.len() == calls.len() { LOOKS_AT_ONCE } else { 1 };
+        let mut calls = stream::iter(calls).buffered(width);
+        while let Some(answered) = calls.next().await {
+            let (at, changed) = answered?;
+            answers[at] = changed;
         }
         let near: Vec<usize> = (0..batch.len()).filter(|at| answers[*at].is_none()).collect();
         if !near.is_empty() {
@@ -149,9 +193,15 @@ impl SlotStore for FarSlots {
 
     async fn get(&self, shard: Shard, tenant: u16, at: &[TaskAt]) -> Result<Vec<Option<Found>>, StoreError> {
         let mut answers: Vec<Option<Option<Found>>> = vec![None; at.len()];
+        let mut calls = Vec::new();
         for (place, at) in at.iter().enumerate() {
             let Some(id) = far_id(at, shard) else { continue };
-            if let FarFound::Here(found) = self.far.get(tenant, id).await? {
+            let far = self.far.clone();
+            calls.push(async move { far.get(tenant, id).await.map(|found| (place, found)) });
+        }
+        let mut calls = stream::iter(calls).buffered(LOOKS_AT_ONCE);
+        while let Some(answered) = calls.next().await {
+            if let (place, FarFound::Here(found)) = answered? {
                 answers[place] = Some(Some(found));
             }
         }

@@ -1,6 +1,6 @@
 //! What of the far tier is in memory: rows that are in no segment yet, and a few figures for each hour.
 
-use crate::entry::{BatchOf, Checkpoint, Entry};
+use crate::entry::{BatchOf, Checkpoint, Entry, Hour, Named};
 use crate::row::{Row, RowKey};
 use crate::segment::Segment;
 use std::collections::BTreeMap;
@@ -9,6 +9,9 @@ use windfall_contract::due::FAR_INDEX;
 
 /// About what a row takes in memory beside its payload.
 const ROW_BYTES: usize = 112;
+
+/// The names in one entry; each has two of 64 bytes at most.
+const NAMES_MAX: usize = 5_000;
 
 /// Rows that are in no segment yet.
 #[derive(Default)]
@@ -28,6 +31,11 @@ pub(crate) struct Sealed {
 #[derive(Default)]
 pub(crate) struct State {
     pub figures: Checkpoint,
+    /// What the numbers of routes in the log and in segments stand for: a slot store that was replaced may give them to
+    /// others.
+    pub names: BTreeMap<(u16, u16), (String, String)>,
+    /// Hours of a checkpoint that is read at the moment.
+    pub hours: BTreeMap<u32, Hour>,
     pub active: Memtable,
     pub sealed: Option<Sealed>,
     /// The oldest first.
@@ -99,6 +107,17 @@ impl State {
         self.figures.pushes.iter().any(|(of, _)| *of == key)
     }
 
+    /// Whether what such a batch has is not near yet, and nothing before it is left out.
+    pub fn is_next(&self, what: BatchOf) -> bool {
+        match what {
+            BatchOf::Hour { after, to } => {
+                let loaded = self.figures.loaded_upto.filter(|loaded| loaded.hour == to.hour);
+                loaded == after && to.hour > self.figures.over_upto
+            }
+            BatchOf::Push(key) => self.is_on_its_way(key),
+        }
+    }
+
     /// The hour whose tasks are to be loaded next.
     pub fn hour_to_load(&self) -> Option<u32> {
         let first = self.figures.hours.keys().next().copied();
@@ -111,8 +130,23 @@ impl State {
         (next < FAR_INDEX).then_some(next)
     }
 
+    /// All that is neither in rows nor in segments, as entries each of which has room in a frame.
+    pub fn checkpoint(&self) -> Vec<Entry> {
+        let names: Vec<Named> = self
+            .names
+            .iter()
+            .map(|((tenant, target), names)| Named { tenant: *tenant, target: *target, names: names.clone() })
+            .collect();
+        let names = names.chunks(NAMES_MAX).map(|part| Entry::Names(part.to_vec()));
+        names.chain(self.figures.entries()).collect()
+    }
+
     /// Takes in what the log has.
     pub fn apply(&mut self, entry: Entry) {
+        // A crash may have torn a checkpoint off behind some of its hours.
+        if !matches!(entry, Entry::Hours(_) | Entry::Checkpoint(_)) {
+            self.hours.clear();
+        }
         match entry {
             Entry::Add(key, row) => {
                 let hour = self.figures.hours.entry(key.hour).or_default();
@@ -149,7 +183,13 @@ impl State {
                 self.figures.hours.retain(|other, _| *other > hour);
                 self.active.drop_upto(hour);
             }
-            Entry::Checkpoint(figures) => self.figures = figures,
+            Entry::Names(names) => {
+                self.names.extend(names.into_iter().map(|named| ((named.tenant, named.target), named.names)));
+            }
+            Entry::Hours(hours) => self.hours.extend(hours),
+            Entry::Checkpoint(figures) => {
+                self.figures = Checkpoint { hours: std::mem::take(&mut self.hours), ..figures };
+            }
         }
     }
 

@@ -1,28 +1,28 @@
 //! The far tier as its callers see it: tasks are added, found and changed.
 
 use crate::OpenFarError;
-use crate::entry::{Entry, Push};
+use crate::entry::{Entry, Named, Push};
 use crate::fail_points::{FailPoint, FailPoints};
 use crate::log::{FarLog, LogError};
-use crate::manifest::{Manifest, list};
+use crate::manifest::Manifest;
 use crate::options::FarOptions;
 use crate::row::{FarTask, Row, RowKey, hour_of};
 use crate::segment::{ReadError, Segment};
 use crate::state::State;
 use crate::stats::{FarCounters, FarGauges, FarStats};
 use bytes::{Bytes, BytesMut};
+use object_store::ObjectStore;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use windfall_contract::Clock;
 use windfall_contract::due::{
-    Changed, DueRecord, Durability, Found, Moved, NewRecord, PAYLOAD_MAX_BYTES, Shard, SlotMinute,
-    StoreError, TaskId, Waiting,
+    Changed, DUE_MAX_MS, DueRecord, Durability, Found, Moved, NewRecord, PAYLOAD_MAX_BYTES, Route, Shard,
+    SlotMinute, SlotStore, StoreError, TaskId, Waiting,
 };
 
 /// The bytes of a frame of the log from which on another one is begun.
@@ -32,6 +32,11 @@ const HOURS_AHEAD_MAX: u32 = 400 * 24;
 /// Tasks that were moved and are not near yet, at most, and the bytes of their payloads: each checkpoint has them.
 const PUSHES_MAX: usize = 10_000;
 const PUSHES_BYTES_MAX: usize = 4 << 20;
+/// Bytes in memory beyond `memory_bytes_max` that changes may take.
+const CHANGES_BYTES: usize = 8 << 20;
+/// The bytes of a part of the log, for each byte of `flush_bytes`, at which a segment is written, and for each byte of
+/// `memory_bytes_max`, at which no more is taken. A part is read as a whole when the log is opened.
+pub(crate) const LOG_BYTES_FACTOR: u64 = 4;
 /// How often a look is repeated whose segments were merged meanwhile.
 const LOOKS_MAX: usize = 10;
 /// How long a move waits until the task is near.
@@ -55,6 +60,8 @@ pub enum FarChanged {
     Near,
     /// It was here.
     Here(Changed),
+    /// It was here, has the other time, and is near by now. The slot store says where it lies.
+    MovedNear,
 }
 
 /// The far tier. Clones share one.
@@ -69,8 +76,15 @@ pub(crate) struct Inner {
     pub state: Mutex<State>,
     /// The manifest that was written last. One flush or merge at a time.
     pub manifest: tokio::sync::Mutex<Manifest>,
+    /// Drawn at random by each process: no segment has the name of an earlier one, so that nothing that a dead process
+    /// had sent, and that arrives late, writes or deletes another's.
+    pub run: u64,
     /// The number that the next segment's name gets.
     pub next_segment: AtomicU64,
+    /// Whether there may be segments that no manifest names.
+    pub has_orphans: AtomicBool,
+    /// Whether a manifest was sent last of which nobody knows whether it is there.
+    pub is_in_doubt: AtomicBool,
     pub counters: Arc<FarCounters>,
     /// Wakes the loader up.
     pub wake: Notify,
@@ -91,13 +105,10 @@ impl FarTier {
         clock: Clock,
     ) -> Result<Self, OpenFarError> {
         options.check()?;
-        let manifest = Manifest::read_last(&*objects).await?.unwrap_or_else(|| Manifest::new(log.id()));
-        if manifest.log != log.id() {
-            return Err(OpenFarError::OtherLog { ours: log.id(), theirs: manifest.log });
-        }
+        let run = getrandom::u64().map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let manifest = Manifest::take_over(&*objects, log.id(), log.is_new(), run).await?;
         let counters = Arc::new(FarCounters::default());
         let segments = open_segments(&*objects, &manifest, &counters).await?;
-        let next_segment = drop_orphans(&*objects, &manifest).await?;
         let flushed = manifest.flushed;
         let state = State { segments: Arc::new(segments), ..State::default() };
         let inner = Arc::new(Inner {
@@ -107,7 +118,10 @@ impl FarTier {
             objects,
             state: Mutex::new(state),
             manifest: tokio::sync::Mutex::new(manifest),
-            next_segment: AtomicU64::new(next_segment),
+            run,
+            next_segment: AtomicU64::new(1),
+            has_orphans: AtomicBool::new(true),
+            is_in_doubt: AtomicBool::new(false),
             counters,
             wake: Notify::new(),
             loaded: watch::Sender::new(0),
@@ -115,6 +129,9 @@ impl FarTier {
         });
         let tier = Self(inner);
         tier.blocking(move |inner| inner.replay(flushed)).await??;
+        if let Err(error) = tier.drop_orphans().await {
+            tracing::warn!(%error, "segments that nobody names are deleted later");
+        }
         Ok(tier)
     }
 
@@ -133,6 +150,20 @@ impl FarTier {
         due_ms > now_ms.saturating_add(self.0.options.horizon_ms)
             && hour <= self.0.last_hour()
             && !self.0.state.lock().is_closed(hour)
+    }
+
+    /// Notes what the numbers of a route stand for, where it is not noted yet. Its tasks are loaded only into a slot store
+    /// in which they stand for the same.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn name(&self, near: &dyn SlotStore, route: Route) -> Result<(), StoreError> {
+        if self.0.state.lock().names.contains_key(&(route.tenant, route.target)) {
+            return Ok(());
+        }
+        let Some(names) = near.names(route).await? else { return Ok(()) };
+        let named = Entry::Names(vec![Named { tenant: route.tenant, target: route.target, names }]);
+        self.blocking(move |inner| inner.append(&mut inner.state.lock(), vec![named])).await?.map(drop)
     }
 
     /// Adds tasks: one answer for each, in order; `None` for one that is to be added near, or refused there: it has a
@@ -171,14 +202,16 @@ impl FarTier {
         })
     }
 
-    /// Cancels or changes a tenant's task. One that gets another time goes near at once, and waits there. Its id stays
-    /// the one that its caller knows.
+    /// Cancels or changes a tenant's task. One that gets another time goes near at once, and waits there.
     ///
     /// # Errors
     /// [`StoreError`]: it may be done or not, and may be repeated. So it is for a task that is on its way near, for a
-    /// moment.
+    /// moment. [`StoreError::Unusable`] for a time or a payload that no slot store takes.
     pub async fn change(&self, tenant: u16, id: TaskId, to: Option<Moved>) -> Result<FarChanged, StoreError> {
         let Some(key) = RowKey::of(id) else { return Ok(FarChanged::Near) };
+        if to.as_ref().is_some_and(|to| !may_be_stored(to)) {
+            return Err(StoreError::Unusable("no slot store takes such a time or such a payload".into()));
+        }
         for _ in 0..LOOKS_MAX {
             let (segments, row) = self.look(key).await?;
             let to = to.clone();
@@ -191,7 +224,9 @@ impl FarTier {
             if self.0.fail_points.is_dead_at(FailPoint::Appended) {
                 return Err(dead());
             }
-            self.wait_until_near(key).await?;
+            if changed == FarChanged::MovedNear {
+                self.wait_until_near(key).await?;
+            }
             return Ok(changed);
         }
         Err(StoreError::Unavailable("the far tier was rewritten again and again during a look".into()))
@@ -314,7 +349,8 @@ impl Inner {
         self.log.replay(flushed, &mut |mut frame| {
             while !frame.is_empty() {
                 let entry = Entry::decode(&mut frame);
-                let is_checkpoint = matches!(entry, Ok(Entry::Checkpoint(_)));
+                let is_checkpoint =
+                    matches!(entry, Ok(Entry::Names(_) | Entry::Hours(_) | Entry::Checkpoint(_)));
                 let is_wrong = is_first && flushed > 0 && !is_checkpoint;
                 match entry {
                     Ok(entry) if !is_wrong => state.apply(entry),
@@ -342,9 +378,8 @@ impl Inner {
         tasks: &[NewRecord],
     ) -> Result<(Vec<Option<TaskId>>, Option<u64>), StoreError> {
         let mut state = self.state.lock();
-        if state.memory_bytes() > self.options.memory_bytes_max {
-            let what = "the far tier has no room in memory until the object store takes what is there";
-            return Err(StoreError::Unavailable(what.into()));
+        if !self.has_room(&state, 0) {
+            return Err(no_room());
         }
         let mut next: HashMap<u32, u32> = HashMap::new();
         let (mut ids, mut entries, mut bytes, mut end) =
@@ -382,6 +417,14 @@ impl Inner {
         Ok((ids, end))
     }
 
+    /// Whether more may be taken before what is there is in a segment. A task that is changed again and again takes no
+    /// more memory, but more of the log.
+    fn has_room(&self, state: &State, more: usize) -> bool {
+        let max = self.options.memory_bytes_max.saturating_add(more);
+        let log_max = u64::try_from(max).unwrap_or(u64::MAX).saturating_mul(LOG_BYTES_FACTOR);
+        state.memory_bytes() <= max && self.log.part_bytes() <= log_max
+    }
+
     /// `row` is what the segments have, as long as they are these.
     fn change(
         &self,
@@ -392,6 +435,10 @@ impl Inner {
         segments: &Segments,
     ) -> Result<Decided, StoreError> {
         let mut state = self.state.lock();
+        let is_pushed = |(of, push): &(RowKey, Push)| *of == key && push.tenant == tenant;
+        if state.figures.pushes.iter().any(is_pushed) {
+            return Err(on_its_way());
+        }
         if state.is_near(key) {
             return Ok(Some((FarChanged::Near, None)));
         }
@@ -405,12 +452,13 @@ impl Inner {
         let task = match row.filter(|row| row.tenant() == tenant) {
             Some(Row::Task(task)) => task,
             Some(Row::Cancelled(_)) => return here(Changed::Cancelled),
-            Some(Row::Moved(_)) if state.is_on_its_way(key) => return Err(on_its_way()),
             Some(Row::Moved(_)) | None => return Ok(Some((FarChanged::Near, None))),
         };
         let due_ms = due_ms(key.slot(), &task);
         let entry = match to {
             _ if state.is_closed(key.hour) => return Err(on_its_way()),
+            // Changes may go on a little longer than adds, so that cancels are the last that is refused.
+            _ if !self.has_room(&state, CHANGES_BYTES) => return Err(no_room()),
             None => Entry::Change(key, Row::Cancelled(tenant)),
             Some(to) => {
                 let payload = to.payload.clone().unwrap_or_else(|| task.payload.clone());
@@ -430,8 +478,12 @@ impl Inner {
                 }
             }
         };
+        let changed = match entry {
+            Entry::Push(..) => FarChanged::MovedNear,
+            _ => FarChanged::Here(Changed::Done(id)),
+        };
         let end = self.append(&mut state, vec![entry])?;
-        Ok(Some((FarChanged::Here(Changed::Done(id)), Some(end))))
+        Ok(Some((changed, Some(end))))
     }
 }
 
@@ -455,24 +507,15 @@ async fn open_segments(
     Ok(segments)
 }
 
-/// Deletes what a crash left behind: segments that no manifest names. Returns the number of the next one.
-async fn drop_orphans(objects: &dyn ObjectStore, manifest: &Manifest) -> Result<u64, OpenFarError> {
-    let named: BTreeSet<&str> = manifest
-        .segments
-        .iter()
-        .map(|meta| &*meta.name)
-        .chain(manifest.kept.iter().map(|name| &**name))
-        .collect();
-    let mut next = 1;
-    for path in list(objects, SEGMENTS).await? {
-        let number = path.filename().and_then(|name| name.strip_suffix(".far")).map(str::parse::<u64>);
-        let Some(Ok(number)) = number else { continue };
-        next = next.max(number + 1);
-        if !named.contains(path.as_ref()) {
-            objects.delete(&path).await?;
-        }
-    }
-    Ok(next)
+fn no_room() -> StoreError {
+    let what = "the far tier has no room in memory until the object store takes what is there";
+    StoreError::Unavailable(what.into())
+}
+
+/// Whether a slot store takes it: else the log could not be read again, or the task never be loaded.
+pub(crate) fn may_be_stored(to: &Moved) -> bool {
+    to.payload.as_ref().is_none_or(|payload| payload.len() <= PAYLOAD_MAX_BYTES)
+        && to.due_ms.is_none_or(|due_ms| due_ms <= DUE_MAX_MS)
 }
 
 fn is_full(pushes: &[(RowKey, Push)]) -> bool {
@@ -480,8 +523,8 @@ fn is_full(pushes: &[(RowKey, Push)]) -> bool {
     pushes.len() >= PUSHES_MAX || bytes >= PUSHES_BYTES_MAX
 }
 
-pub(crate) fn segment_name(number: u64) -> String {
-    Path::from(format!("{SEGMENTS}/{number:016}.far")).to_string()
+pub(crate) fn segment_name(run: u64, number: u64) -> String {
+    Path::from(format!("{SEGMENTS}/{run:016x}-{number:08}.far")).to_string()
 }
 
 pub(crate) fn due_ms(slot: SlotMinute, task: &FarTask) -> u64 {

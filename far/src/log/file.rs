@@ -1,5 +1,9 @@
 //! A log in local files: `<position>.log`, each one part. A file begins with a magic word and the log's id; a frame is
-//! its length, its CRC-32C and its bytes.
+//! its length, the CRC-32C of the log's id and of its bytes, and its bytes. So a payload that looks like a frame is none:
+//! nobody outside knows the id.
+//!
+//! **A full disk.** A frame that the disk does not take is cut off again, and the log goes on as soon as there is room.
+//! Where that fails, too, or a sync, nobody knows what is there, and the log must be opened again.
 //!
 //! The tail that a crash has torn off is cut off when the log is opened. Where a whole frame stands behind a damaged
 //! one, it was no crash: acknowledged tasks would be lost, and the log is refused.
@@ -71,13 +75,14 @@ impl FileLog {
                 place: dir.display().to_string(),
                 what: error.to_string(),
             })?;
-            let (path, file) = new_part(dir, id, 0)?;
+            let (path, file) = move_part(dir, 0, &aside_part(dir, id, 0)?)?;
             let writing = Writing { file, end: 0, parts: [(0, path)].into() };
             return Ok(Self::of(dir, id, 0, writing, lock));
         };
         let bytes = std::fs::read(last).map_err(io)?;
         let id = head(last, &bytes)?;
-        let whole = whole_frames(&bytes[HEAD_BYTES..]).map_err(|()| {
+        let seed = seed_of(id);
+        let whole = whole_frames(seed, &bytes[HEAD_BYTES..]).map_err(|()| {
             damaged(last, "whole frames stand behind one that is damaged, so it was not torn by a crash")
         })?;
         let len = HEAD_BYTES + whole;
@@ -104,11 +109,25 @@ impl FileLog {
 
     /// Nothing is built on a write of which nobody knows whether it is there.
     fn guarded<T>(&self, work: impl FnOnce() -> Result<T, LogError>) -> Result<T, LogError> {
-        if self.has_failed.load(SeqCst) {
-            let what = "an earlier write has failed; the log must be opened again".into();
-            return Err(LogError::Io { place: self.dir.display().to_string(), what });
-        }
+        self.usable()?;
         work().inspect_err(|_| self.has_failed.store(true, SeqCst))
+    }
+
+    /// Cuts off what was written of a frame that the disk did not take as a whole.
+    fn cut_off(&self, writing: &mut Writing) -> Result<(), LogError> {
+        let start = writing.parts.last_key_value().map_or(0, |(start, _)| *start);
+        let whole = wide(HEAD_BYTES) + (writing.end - start);
+        self.guarded(|| writing.file.set_len(whole).map_err(|error| io_error(&self.dir, &error)))
+    }
+
+    fn usable(&self) -> Result<(), LogError> {
+        match self.has_failed.load(SeqCst) {
+            false => Ok(()),
+            true => {
+                let what = "an earlier write has failed; the log must be opened again".into();
+                Err(LogError::Io { place: self.dir.display().to_string(), what })
+            }
+        }
     }
 }
 
@@ -117,20 +136,32 @@ impl FarLog for FileLog {
         self.id
     }
 
+    fn is_new(&self) -> bool {
+        self.writing.lock().parts.keys().eq([&0])
+    }
+
+    fn part_bytes(&self) -> u64 {
+        let writing = self.writing.lock();
+        writing.end - writing.parts.last_key_value().map_or(0, |(start, _)| *start)
+    }
+
     fn append(&self, frame: &[u8]) -> Result<u64, LogError> {
+        if frame.is_empty() || frame.len() > FRAME_MAX_BYTES {
+            let what = format!("a frame of {} bytes is none", frame.len());
+            return Err(LogError::Io { place: self.dir.display().to_string(), what });
+        }
         let mut bytes = BytesMut::with_capacity(FRAME_HEAD_BYTES + frame.len());
         bytes.put_u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
-        bytes.put_u32(checksum(frame));
+        bytes.put_u32(checksum(seed_of(self.id), frame));
         bytes.put_slice(frame);
         let mut writing = self.writing.lock();
-        self.guarded(|| {
-            if frame.len() > FRAME_MAX_BYTES {
-                return Err(damaged(&self.dir, "a frame to be written is too long"));
-            }
-            writing.file.write_all(&bytes).map_err(|error| io_error(&self.dir, &error))?;
-            writing.end += wide(bytes.len());
-            Ok(writing.end)
-        })
+        self.usable()?;
+        if let Err(error) = writing.file.write_all(&bytes) {
+            self.cut_off(&mut writing)?;
+            return Err(io_error(&self.dir, &error));
+        }
+        writing.end += wide(bytes.len());
+        Ok(writing.end)
     }
 
     fn sync(&self, position: u64) -> Result<(), LogError> {
@@ -154,10 +185,12 @@ impl FarLog for FileLog {
         let end = self.writing.lock().end;
         self.sync(end)?;
         let mut writing = self.writing.lock();
+        self.guarded(|| writing.file.sync_data().map_err(|error| io_error(&self.dir, &error)))?;
+        let start = writing.end;
+        // A disk without room leaves the earlier part as it is.
+        let aside = aside_part(&self.dir, self.id, start)?;
         self.guarded(|| {
-            writing.file.sync_data().map_err(|error| io_error(&self.dir, &error))?;
-            let (path, file) = new_part(&self.dir, self.id, writing.end)?;
-            let start = writing.end;
+            let (path, file) = move_part(&self.dir, start, &aside)?;
             writing.parts.insert(start, path);
             writing.file = file;
             Ok(start)
@@ -196,8 +229,8 @@ impl FarLog for FileLog {
             let mut rest = bytes.slice(HEAD_BYTES..);
             expected += wide(rest.len());
             while !rest.is_empty() {
-                let frame =
-                    frame_at(&rest).ok_or_else(|| damaged(path, "a frame does not have its checksum"))?;
+                let frame = frame_at(seed_of(self.id), &rest)
+                    .ok_or_else(|| damaged(path, "a frame does not have its checksum"))?;
                 rest.advance(FRAME_HEAD_BYTES);
                 each(rest.split_to(frame))?;
             }
@@ -206,14 +239,20 @@ impl FarLog for FileLog {
     }
 }
 
-/// Made aside and moved when it is whole, so that no file without its head is ever found.
-fn new_part(dir: &Path, id: u64, start: u64) -> Result<(PathBuf, File), LogError> {
+/// A part is made aside and moved when it is whole, so that no file without its head is ever found.
+fn aside_part(dir: &Path, id: u64, start: u64) -> Result<PathBuf, LogError> {
     let io = |error: std::io::Error| io_error(dir, &error);
-    let (aside, path) = (dir.join(format!("{start:020}.new")), dir.join(format!("{start:020}.log")));
+    let aside = dir.join(format!("{start:020}.new"));
     let mut file = File::create(&aside).map_err(io)?;
     let head = [&MAGIC[..], &id.to_be_bytes()].concat();
     file.write_all(&head).and_then(|()| file.sync_all()).map_err(io)?;
-    std::fs::rename(&aside, &path).map_err(io)?;
+    Ok(aside)
+}
+
+fn move_part(dir: &Path, start: u64, aside: &Path) -> Result<(PathBuf, File), LogError> {
+    let io = |error: std::io::Error| io_error(dir, &error);
+    let path = dir.join(format!("{start:020}.log"));
+    std::fs::rename(aside, &path).map_err(io)?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(io)?;
     let file = OpenOptions::new().append(true).open(&path).map_err(io)?;
     Ok((path, file))
@@ -226,29 +265,32 @@ fn head(path: &Path, bytes: &[u8]) -> Result<u64, LogError> {
 }
 
 /// The length of the whole frame with which `bytes` begin.
-fn frame_at(bytes: &[u8]) -> Option<usize> {
+fn frame_at(seed: u32, bytes: &[u8]) -> Option<usize> {
     let (len, rest) = bytes.split_first_chunk()?;
     let (sum, rest) = rest.split_first_chunk()?;
     let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
     let frame = rest.get(..len).filter(|_| (1..=FRAME_MAX_BYTES).contains(&len))?;
-    (checksum(frame) == u32::from_be_bytes(*sum)).then_some(len)
+    (checksum(seed, frame) == u32::from_be_bytes(*sum)).then_some(len)
 }
 
 /// The bytes of the whole frames with which `bytes` begin. An error where whole ones follow behind a damaged one.
-fn whole_frames(bytes: &[u8]) -> Result<usize, ()> {
+fn whole_frames(seed: u32, bytes: &[u8]) -> Result<usize, ()> {
     let mut whole = 0;
-    while let Some(len) = frame_at(&bytes[whole..]) {
+    while let Some(len) = frame_at(seed, &bytes[whole..]) {
         whole += FRAME_HEAD_BYTES + len;
     }
-    match (whole + 1..bytes.len()).any(|at| frame_at(&bytes[at..]).is_some()) {
+    match (whole + 1..bytes.len()).any(|at| frame_at(seed, &bytes[at..]).is_some()) {
         true => Err(()),
         false => Ok(whole),
     }
 }
 
-/// Not 0 for nothing but zeros.
-fn checksum(bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(1, bytes)
+fn seed_of(id: u64) -> u32 {
+    crc32c::crc32c(&id.to_be_bytes())
+}
+
+fn checksum(seed: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(seed, bytes)
 }
 
 fn wide(len: usize) -> u64 {
@@ -319,6 +361,51 @@ mod tests {
                 assert_eq!(frames(&log, 0), ["first", "next"]);
             }
         }
+    }
+
+    /// A payload may look like a whole frame; a crash that tears its own frame must still be told from damage.
+    #[test]
+    fn a_payload_that_looks_like_a_frame_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = FileLog::open(dir.path()).unwrap();
+        log.append(b"first").unwrap();
+        let forged = [&[0, 0, 0, 1][..], &checksum(1, b"x").to_be_bytes(), b"x"].concat();
+        let other = [&[0, 0, 0, 1][..], &crc32c::crc32c(b"x").to_be_bytes(), b"x"].concat();
+        log.append(&[b"payload ", &forged[..], &other, b" and more"].concat()).unwrap();
+        drop(log);
+        let path = dir.path().join(format!("{:020}.log", 0));
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+        let log = FileLog::open(dir.path()).unwrap();
+        assert_eq!(frames(&log, 0), ["first"]);
+    }
+
+    /// A file that grows no further stands for a full disk: what was written of a frame is cut off, and the log goes on.
+    #[test]
+    fn a_full_disk_leaves_whole_frames_and_the_log_goes_on_when_there_is_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = FileLog::open(dir.path()).unwrap();
+        log.append(b"first").unwrap();
+        let path = dir.path().join(format!("{:020}.log", 0));
+        let len = std::fs::metadata(&path).unwrap().len();
+        // A device that is always full takes the place of the file for one write.
+        let writable = {
+            let mut writing = log.writing.lock();
+            let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
+            std::mem::replace(&mut writing.file, full)
+        };
+        assert!(matches!(log.append(b"no room"), Err(LogError::Io { .. })));
+        // That device cannot be cut, so the log is closed to writes; a file can.
+        assert!(log.has_failed.swap(false, SeqCst));
+        log.writing.lock().file = writable;
+        std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"half a fr").unwrap();
+        log.cut_off(&mut log.writing.lock()).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
+        log.append(b"second").unwrap();
+        assert_eq!(frames(&log, 0), ["first", "second"]);
+        drop(log);
+        let log = FileLog::open(dir.path()).unwrap();
+        assert_eq!((frames(&log, 0), log.torn_bytes()), (vec!["first".into(), "second".into()], 0));
     }
 
     #[test]

@@ -39,6 +39,12 @@ pub trait FarLog: Send + Sync {
     /// Names it for ever: drawn at random when it was made, so that no two logs are taken for one another.
     fn id(&self) -> u64;
 
+    /// Whether no part of it was ever begun or forgotten: nothing of it can be in a segment.
+    fn is_new(&self) -> bool;
+
+    /// The bytes of the part that is being written.
+    fn part_bytes(&self) -> u64;
+
     /// Appends a frame, and returns the position behind it. It survives the end of the process.
     ///
     /// # Errors

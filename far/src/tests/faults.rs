@@ -1,7 +1,6 @@
 //! What breaks, and what must hold all the same.
 
 use super::*;
-use crate::OpenFarError;
 use std::collections::BTreeMap;
 use windfall_contract::due::FAR_INDEX;
 

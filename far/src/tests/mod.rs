@@ -2,13 +2,15 @@
 
 mod concurrent;
 mod faults;
+mod late;
 mod model;
 mod objects;
 
 use crate::fail_points::FailPoint;
 use crate::loader::Reading;
-use crate::{FarChanged, FarFound, FarOptions, FarTier, FileLog};
-use objects::FaultyObjects;
+use crate::{FarChanged, FarFound, FarLog, FarOptions, FarTier, FileLog, LogError, OpenFarError};
+use bytes::Bytes;
+use objects::{FaultyObjects, Puts};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -28,6 +30,8 @@ const ROUTE: Route = Route { tenant: TENANT, target: 2 };
 /// A far tier, and what survives its death.
 struct World {
     dir: TempDir,
+    /// Up to where the log survives the death of the machine.
+    synced: Arc<AtomicU64>,
     now_ms: Arc<AtomicU64>,
     objects: Arc<FaultyObjects>,
     near: Arc<EmbeddedSlots>,
@@ -51,8 +55,9 @@ impl World {
         let objects = Arc::new(FaultyObjects::new(&dir.path().join("objects")));
         let slots = EmbeddedSlotsOptions { shards: 16, ..EmbeddedSlotsOptions::default() };
         let near = EmbeddedSlots::open(&dir.path().join("near"), &slots, clock(&now_ms)).unwrap();
-        let far = open(dir.path(), &objects, &now_ms).await;
-        Self { dir, now_ms, objects, near, far, reading: None }
+        let synced = Arc::new(AtomicU64::new(0));
+        let far = open(dir.path(), &synced, &objects, &now_ms).await.unwrap();
+        Self { dir, synced, now_ms, objects, near, far, reading: None }
     }
 
     fn now_ms(&self) -> u64 {
@@ -65,10 +70,28 @@ impl World {
 
     /// The process of the far tier is killed, and another one begins.
     async fn restart(self) -> Self {
-        let Self { dir, now_ms, objects, near, far, .. } = self;
+        self.try_restart().await.unwrap()
+    }
+
+    async fn try_restart(self) -> Result<Self, OpenFarError> {
+        let Self { dir, synced, now_ms, objects, near, far, .. } = self;
         drop(far);
-        let far = open(dir.path(), &objects, &now_ms).await;
-        Self { dir, now_ms, objects, near, far, reading: None }
+        let far = open(dir.path(), &synced, &objects, &now_ms).await?;
+        Ok(Self { dir, synced, now_ms, objects, near, far, reading: None })
+    }
+
+    /// The machine dies: what of the log was not synced is gone.
+    async fn restart_machine(self) -> Self {
+        let Self { dir, synced, now_ms, objects, near, far, .. } = self;
+        drop(far);
+        drop(open_log(dir.path()).await);
+        let parts = std::fs::read_dir(dir.path().join("log")).unwrap().map(|entry| entry.unwrap().path());
+        let start_of = |path: &Path| path.file_stem()?.to_str()?.parse::<u64>().ok();
+        let last = parts.filter_map(|path| Some((start_of(&path)?, path))).max().unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(last.1).unwrap();
+        file.set_len(16 + synced.load(SeqCst).saturating_sub(last.0)).unwrap();
+        let far = open(dir.path(), &synced, &objects, &now_ms).await.unwrap();
+        Self { dir, synced, now_ms, objects, near, far, reading: None }
     }
 
     async fn add(&self, shard: u16, due_ms: u64, payload: &str) -> Result<TaskId, StoreError> {
@@ -100,7 +123,7 @@ impl World {
         };
         match changed {
             FarChanged::Here(changed) => Ok(changed),
-            FarChanged::Near => {
+            FarChanged::Near | FarChanged::MovedNear => {
                 let change = Change { tenant: TENANT, at: TaskAt::Id(id), to };
                 Ok(self.near.change(id.shard, &[change]).await?[0])
             }
@@ -161,16 +184,73 @@ fn clock(now_ms: &Arc<AtomicU64>) -> Clock {
     Clock::from_unix_ms(move || now_ms.load(SeqCst))
 }
 
-async fn open(dir: &Path, objects: &Arc<FaultyObjects>, now_ms: &Arc<AtomicU64>) -> FarTier {
-    let log = loop {
+async fn open_log(dir: &Path) -> FileLog {
+    loop {
         // A blocking thread of the dead one may still have it for a moment.
         match FileLog::open(&dir.join("log")) {
-            Ok(log) => break log,
-            Err(crate::LogError::InUse(_)) => tokio::task::yield_now().await,
+            Ok(log) => return log,
+            Err(LogError::InUse(_)) => tokio::task::yield_now().await,
             Err(error) => panic!("{error}"),
         }
-    };
-    FarTier::open(options(), Box::new(log), Arc::clone(objects) as _, clock(now_ms)).await.unwrap()
+    }
+}
+
+async fn open(
+    dir: &Path,
+    synced: &Arc<AtomicU64>,
+    objects: &Arc<FaultyObjects>,
+    now_ms: &Arc<AtomicU64>,
+) -> Result<FarTier, OpenFarError> {
+    let log = SyncedLog { inner: open_log(dir).await, synced: Arc::clone(synced) };
+    FarTier::open(options(), Box::new(log), Arc::clone(objects) as _, clock(now_ms)).await
+}
+
+/// Says up to where the log was synced.
+struct SyncedLog {
+    inner: FileLog,
+    synced: Arc<AtomicU64>,
+}
+
+impl FarLog for SyncedLog {
+    fn id(&self) -> u64 {
+        self.inner.id()
+    }
+
+    fn is_new(&self) -> bool {
+        self.inner.is_new()
+    }
+
+    fn part_bytes(&self) -> u64 {
+        self.inner.part_bytes()
+    }
+
+    fn append(&self, frame: &[u8]) -> Result<u64, LogError> {
+        self.inner.append(frame)
+    }
+
+    fn sync(&self, position: u64) -> Result<(), LogError> {
+        self.inner.sync(position)?;
+        self.synced.fetch_max(position, SeqCst);
+        Ok(())
+    }
+
+    fn begin_part(&self) -> Result<u64, LogError> {
+        let start = self.inner.begin_part()?;
+        self.synced.fetch_max(start, SeqCst);
+        Ok(start)
+    }
+
+    fn forget(&self, position: u64) -> Result<(), LogError> {
+        self.inner.forget(position)
+    }
+
+    fn replay(
+        &self,
+        position: u64,
+        each: &mut dyn FnMut(Bytes) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
+        self.inner.replay(position, each)
+    }
 }
 
 #[tokio::test]

@@ -133,7 +133,7 @@ async fn run(seed: u64, steps: u32) -> Vec<String> {
 
 #[tokio::test]
 async fn random_steps_lose_repeat_and_revive_nothing() {
-    let seeds = std::env::var("WINDFALL_FAR_SEEDS").map_or(8, |seeds| seeds.parse().unwrap());
+    let seeds = std::env::var("WINDFALL_FAR_SEEDS").map_or(16, |seeds| seeds.parse().unwrap());
     for seed in 1..=seeds {
         let first = run(seed * 0x9e37_79b9, 400).await;
         if seed == 1 {

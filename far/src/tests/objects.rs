@@ -9,6 +9,7 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+use parking_lot::Mutex;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -18,17 +19,54 @@ pub(super) struct FaultyObjects {
     folder: PathBuf,
     inner: LocalFileSystem,
     is_away: AtomicBool,
+    puts: Mutex<Puts>,
+    late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
+}
+
+/// What becomes of objects that are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Puts {
+    #[default]
+    Done,
+    /// They are refused.
+    Refused,
+    /// Those in this folder are written, and their answers get lost.
+    Unanswered(&'static str),
+    /// Those in this folder have no answer, and are written when [`FaultyObjects::arrive`] is called.
+    Late(&'static str),
 }
 
 impl FaultyObjects {
     pub fn new(folder: &std::path::Path) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         let inner = LocalFileSystem::new_with_prefix(folder).unwrap();
-        Self { folder: folder.to_owned(), inner, is_away: AtomicBool::new(false) }
+        Self {
+            folder: folder.to_owned(),
+            inner,
+            is_away: AtomicBool::new(false),
+            puts: Mutex::default(),
+            late: Mutex::default(),
+        }
     }
 
     pub fn set_away(&self, is_away: bool) {
         self.is_away.store(is_away, SeqCst);
+    }
+
+    pub fn set_puts(&self, puts: Puts) {
+        *self.puts.lock() = puts;
+    }
+
+    /// What was on its way is written now, as far as its conditions hold.
+    pub async fn arrive(&self) {
+        self.set_puts(Puts::Done);
+        let late = std::mem::take(&mut *self.late.lock());
+        for (at, payload, options) in late {
+            match self.inner.put_opts(&at, payload, options).await {
+                Ok(_) | Err(Error::AlreadyExists { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 
     /// The files of a folder.
@@ -72,7 +110,20 @@ impl fmt::Display for FaultyObjects {
 impl ObjectStore for FaultyObjects {
     async fn put_opts(&self, at: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.ask()?;
-        self.inner.put_opts(at, payload, options).await
+        let lost = || Error::Generic { store: "test", source: "no answer".into() };
+        let puts = *self.puts.lock();
+        match puts {
+            Puts::Done => self.inner.put_opts(at, payload, options).await,
+            Puts::Refused => Err(lost()),
+            Puts::Late(folder) | Puts::Unanswered(folder) if !at.as_ref().starts_with(folder) => {
+                self.inner.put_opts(at, payload, options).await
+            }
+            Puts::Unanswered(_) => self.inner.put_opts(at, payload, options).await.and_then(|_| Err(lost())),
+            Puts::Late(_) => {
+                self.late.lock().push((at.clone(), payload, options));
+                Err(lost())
+            }
+        }
     }
 
     async fn put_multipart_opts(
