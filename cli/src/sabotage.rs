@@ -14,9 +14,13 @@ pub fn from_environment() -> Result<()> {
             "dedupe" => windfall_ledger::sabotage::skip_dedupe(true),
             "budget" => windfall_ledger::sabotage::skip_budget_check(true),
             "window" => windfall_consumer::sabotage::early_mark(true),
+            "copy" => windfall_consumer::sabotage::early_copy(true),
+            "salvage" => windfall_consumer::sabotage::skip_salvage_sync(true),
             "spool" => windfall_spool::sabotage::skip_spool(true),
             "token" => windfall_token::sabotage::skip_token_comparison(true),
-            other => bail!("{VARIABLE} names `{other}`; known: dedupe, budget, window, spool, token"),
+            other => bail!(
+                "{VARIABLE} names `{other}`; known: dedupe, budget, window, copy, salvage, spool, token"
+            ),
         }
     }
     Ok(())

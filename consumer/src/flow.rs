@@ -535,6 +535,10 @@ impl Flow {
     /// Takes in an answer about requeued events.
     pub fn retried(&mut self, answer: RetryAnswer, now_ns: u64) {
         self.retries.take_in(answer, now_ns);
+        self.settle_stored();
+    }
+
+    fn settle_stored(&mut self) {
         for (key, events) in self.retries.take_stored() {
             self.table.settle(key, events);
         }
@@ -620,6 +624,8 @@ impl Flow {
         self.retries.turn(pacing, now_ns, wall_ms);
         self.archive.turn(&self.table, pacing.deadline_ms, now_ns);
         self.hand_over.turn(&self.table, pacing.deadline_ms, now_ns);
+        #[cfg(feature = "sabotage")]
+        self.settle_stored();
     }
 
     /// The number of records to fetch.

@@ -120,6 +120,7 @@ impl RetryState {
         while !self.requeues.is_full() {
             let Some((route, pending)) = self.next_waiting() else { break };
             let record = pending.build();
+            let pending = self.keep_parts(pending);
             *self.with_sink.entry(route).or_default() += 1;
             self.requeues.begin((route, pending), record);
         }
@@ -129,6 +130,22 @@ impl RetryState {
             let log = Arc::clone(&self.log);
             self.appends.spawn_blocking(move || log.append(&records));
         }
+    }
+
+    /// Keeps the records that a copy is of until it is stored.
+    #[cfg(not(feature = "sabotage"))]
+    #[inline]
+    fn keep_parts(&mut self, pending: PendingRequeue) -> PendingRequeue {
+        pending
+    }
+
+    /// Keeps the records that a copy is of until it is stored, unless the promise is to be broken.
+    #[cfg(feature = "sabotage")]
+    fn keep_parts(&mut self, mut pending: PendingRequeue) -> PendingRequeue {
+        if crate::sabotage::is_early_copy() {
+            self.stored.append(&mut pending.parts);
+        }
+        pending
     }
 
     fn waits(&mut self, pending: PendingRequeue) {

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static PANICS: RwLock<Vec<(Stage, Vec<u8>)>> = RwLock::new(Vec::new());
 static EARLY_MARK: AtomicBool = AtomicBool::new(false);
+static EARLY_COPY: AtomicBool = AtomicBool::new(false);
+static UNSYNCED_SALVAGE: AtomicBool = AtomicBool::new(false);
 
 /// Finishes every ticket at delivery, before the grant: breaks I3 for all consumers of the process.
 pub fn early_mark(on: bool) {
@@ -14,6 +16,26 @@ pub fn early_mark(on: bool) {
 
 pub(crate) fn is_early_mark() -> bool {
     EARLY_MARK.load(Ordering::SeqCst)
+}
+
+/// Finishes a record when its copy is on its way to a queue, before the copy is acknowledged: breaks I3 for all
+/// consumers of the process.
+pub fn early_copy(on: bool) {
+    EARLY_COPY.store(on, Ordering::SeqCst);
+}
+
+pub(crate) fn is_early_copy() -> bool {
+    EARLY_COPY.load(Ordering::SeqCst)
+}
+
+/// Leaves out the sync behind each write to the salvage file, so that the end of the machine loses what was reported
+/// as stored: breaks I2 for all consumers of the process.
+pub fn skip_salvage_sync(on: bool) {
+    UNSYNCED_SALVAGE.store(on, Ordering::SeqCst);
+}
+
+pub(crate) fn skips_salvage_sync() -> bool {
+    UNSYNCED_SALVAGE.load(Ordering::SeqCst)
 }
 
 /// Where in a consumer's loop the bytes of a record or of an event are handled.

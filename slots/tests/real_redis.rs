@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
 use windfall_conformance::slots::{self, Fixture};
 use windfall_contract::due::{
     Added, Change, Changed, DeadTask, Durability, FinishBatch, LeaseError, Moved, NewRecord, ReadFrom, Route,
@@ -85,21 +86,6 @@ fn single() -> Private {
     Private::start(ServerOptions::default()).unwrap()
 }
 
-/// What an operator would type.
-async fn command(url: &str, words: &[&str]) -> redis::RedisResult<redis::Value> {
-    let client = redis::Client::open(url)?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
-    let mut command = redis::cmd(words[0]);
-    for word in &words[1..] {
-        command.arg(word);
-    }
-    command.query_async(&mut connection).await
-}
-
-async fn asked<T: redis::FromRedisValue>(url: &str, words: &[&str]) -> T {
-    redis::from_redis_value(command(url, words).await.unwrap()).unwrap()
-}
-
 fn task(due_ms: u64, payload: &str) -> NewRecord {
     let payload = bytes::Bytes::copy_from_slice(payload.as_bytes());
     NewRecord { due_ms, route: Route { tenant: 1, target: 1 }, key: None, payload }
@@ -155,12 +141,8 @@ async fn all_counts(store: &RedisSlots) -> Result<Vec<u64>, StoreError> {
     Ok(counts)
 }
 
-async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
-    let started = Instant::now();
-    while !reached().await {
-        assert!(started.elapsed() < PATIENCE, "waited for {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+async fn until(what: &str, reached: impl AsyncFnMut() -> bool) {
+    redis_nodes::until(what, PATIENCE, reached).await;
 }
 
 /// Moves the shards of the first node one by one while tasks are added, moved and cancelled: no call fails, and each is
@@ -192,32 +174,10 @@ async fn slots_move_under_load(store: &Arc<RedisSlots>, urls: &[String], prefix:
         (rounds, waiting)
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let node_id = async |url: &str| asked::<String>(url, &["CLUSTER", "MYID"]).await;
-    let (from, to) = (&urls[0], &urls[2]);
-    let (from_id, to_id) = (node_id(from).await, node_id(to).await);
-    let to_port = to.rsplit_once(':').unwrap().1;
-    let mut moved = 0;
+    let (moves, mut moved) = (SlotMoves::between(urls).await, 0);
     for shard in 0..64 {
-        let slot: u16 = asked(from, &["CLUSTER", "KEYSLOT", &format!("{{{prefix}:{shard:04x}}}:m")]).await;
-        // Those of the first node.
-        if slot >= 5_000 {
-            continue;
-        }
-        let slot = slot.to_string();
-        command(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap();
-        command(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap();
-        loop {
-            let keys: Vec<String> = asked(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).await;
-            if keys.is_empty() {
-                break;
-            }
-            moved += keys.len();
-            for key in keys {
-                command(from, &["MIGRATE", "127.0.0.1", to_port, &key, "0", "5000"]).await.unwrap();
-            }
-        }
-        for url in [to, from, &urls[1]] {
-            command(url, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap();
+        if let Some(slot) = moves.slot_of(&format!("{{{prefix}:{shard:04x}}}:m")).await {
+            moved += moves.run(slot).await;
         }
     }
     is_over.store(true, SeqCst);
@@ -450,7 +410,7 @@ async fn what_is_due_by_the_servers_clock_cannot_be_cancelled() {
 }
 
 /// The bar of `scheduler.bytes_per_task`: 1,000,000 tasks of 64 bytes over two hours on 64 shards take 85 bytes each at
-/// most; and the server's CPU time for them, beside SET and ZADD of the same.
+/// most; and the server's CPU time for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn what_a_million_tasks_cost() {
@@ -488,24 +448,5 @@ async fn what_a_million_tasks_cost() {
     let (took, cpu) = (began.elapsed(), cpu_s().await - cpu_before);
     let bytes = (info("memory", "used_memory").await - bytes_before) / 1e6;
     println!("slots: {bytes:.1} B and {cpu:.2} µs of Redis's CPU a task, in {took:?} for {TASKS} by {BATCH}");
-
-    command(url, &["FLUSHALL"]).await.unwrap();
-    let (cpu_before, began) = (cpu_s().await, Instant::now());
-    let client = redis::Client::open(url).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    for batch in 0..TASKS / 100 {
-        let mut pipeline = redis::pipe();
-        for at in batch * 100..batch * 100 + 100 {
-            let id = format!("task:{at}");
-            pipeline.cmd("SET").arg(&id).arg(&payload).ignore();
-            pipeline.cmd("ZADD").arg("due").arg(due_ms(at)).arg(&id).ignore();
-        }
-        pipeline.query_async::<()>(&mut connection).await.unwrap();
-    }
-    let (plain_took, plain_cpu) = (began.elapsed(), cpu_s().await - cpu_before);
-    println!(
-        "SET + ZADD: {plain_cpu:.2} µs of Redis's CPU a task, in {plain_took:?}; ratio {:.2}",
-        cpu / plain_cpu
-    );
     assert!(bytes <= 85.0, "{bytes} B a task");
 }

@@ -8,6 +8,7 @@ use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
 use windfall_conformance::tokens::{self, Fixture};
 use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_servers::{Private, RedisOptions as ServerOptions, Servers, Spec};
@@ -55,28 +56,13 @@ fn single() -> Private {
     Private::start(ServerOptions::default()).unwrap()
 }
 
-/// What an operator would type.
-async fn command(url: &str, words: &[&str]) -> redis::RedisResult<redis::Value> {
-    let client = redis::Client::open(url)?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
-    let mut command = redis::cmd(words[0]);
-    for word in &words[1..] {
-        command.arg(word);
-    }
-    command.query_async(&mut connection).await
-}
-
-async fn until<F: Future<Output = bool>>(what: &str, mut reached: impl FnMut() -> F) {
-    let started = Instant::now();
-    while !reached().await {
-        assert!(started.elapsed() < PATIENCE, "waited for {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+async fn until(what: &str, reached: impl AsyncFnMut() -> bool) {
+    redis_nodes::until(what, PATIENCE, reached).await;
 }
 
 /// Puts until it is taken, as the SDK does.
 async fn put_at_last(store: &RedisStore, batch: &[TokenPut]) {
-    until("a put", || async { store.put(batch).await.is_ok() }).await;
+    until("a put", async || store.put(batch).await.is_ok()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,9 +97,9 @@ async fn a_cluster_conforms_and_is_followed_when_slots_move_and_nodes_die() {
     // A node that dies takes its users with it, and comes back with them.
     let users: Vec<TokenKey> = (0..300).map(|user| key(user, "moved")).collect();
     cluster.part("node2").unwrap().kill().unwrap();
-    until("a refusal", || async { store.get(&users).await.is_err() }).await;
+    until("a refusal", async || store.get(&users).await.is_err()).await;
     cluster.part("node2").unwrap().start().unwrap();
-    until("all of it again", || async {
+    until("all of it again", async || {
         store.get(&users).await.is_ok_and(|found| found.iter().all(Option::is_some))
     })
     .await;
@@ -140,32 +126,14 @@ async fn slots_move_under_load(store: &Arc<RedisStore>, urls: &[String], prefix:
         }
         Ok::<_, Unavailable>(rounds)
     });
-    let node_id = async |url: &str| match command(url, &["CLUSTER", "MYID"]).await.unwrap() {
-        redis::Value::BulkString(id) => String::from_utf8(id).unwrap(),
-        other => panic!("{other:?}"),
-    };
-    let (from, to) = (&urls[0], &urls[2]);
-    let (from_id, to_id) = (node_id(from).await, node_id(to).await);
-    let to_port = to.rsplit_once(':').unwrap().1;
+    let moves = SlotMoves::between(urls).await;
     let (mut moved, mut moved_slots) = (0, BTreeSet::new());
     for user in 0..300 {
-        let slot = command(from, &["CLUSTER", "KEYSLOT", &format!("{prefix}{user}")]).await.unwrap();
-        let slot: u16 = redis::from_redis_value(slot).unwrap();
-        // Those of the first node. Two users may lie in one slot, which moves once.
-        if slot >= 5_000 || !moved_slots.insert(slot) {
-            continue;
-        }
-        let slot = slot.to_string();
-        command(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap();
-        command(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap();
-        let keys = command(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "1000"]).await.unwrap();
-        let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
-        moved += keys.len();
-        for key in keys {
-            command(from, &["MIGRATE", "127.0.0.1", to_port, &key, "0", "5000"]).await.unwrap();
-        }
-        for url in [to, from, &urls[1]] {
-            command(url, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap();
+        // Two users may lie in one slot, which moves once.
+        if let Some(slot) = moves.slot_of(&format!("{prefix}{user}")).await
+            && moved_slots.insert(slot)
+        {
+            moved += moves.run(slot).await;
         }
     }
     is_over.store(true, SeqCst);
@@ -197,7 +165,7 @@ async fn killed_and_restarted_in_mid_stream() {
         }
         failures
     });
-    let more_than = async |count: i64| until("puts", || async { reached.load(SeqCst) > count }).await;
+    let more_than = async |count: i64| until("puts", async || reached.load(SeqCst) > count).await;
     for _ in 0..3 {
         more_than(reached.load(SeqCst) + 500).await;
         server.kill().unwrap();
@@ -243,7 +211,7 @@ async fn a_frozen_server_costs_one_time_out_and_says_unavailable() {
     // The rest is for a machine that stands still meanwhile.
     assert!(longest < Duration::from_millis(300 + 700), "{longest:?}");
     server.thaw().unwrap();
-    until("an answer", || async { store.get(&[key(1, "a")]).await.is_ok() }).await;
+    until("an answer", async || store.get(&[key(1, "a")]).await.is_ok()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -252,7 +220,7 @@ async fn a_store_opened_in_the_background_begins_when_its_server_does() {
     let server = single();
     server.kill().unwrap();
     let store = RedisStore::open_in_background(patient(RedisOptions::at(server.url()))).unwrap();
-    until("a refusal", || async {
+    until("a refusal", async || {
         store.get(&[key(1, "a")]).await.is_err_and(|error| error.0.contains("no connection"))
     })
     .await;
@@ -344,9 +312,9 @@ async fn hashes_go_when_their_last_token_expires_or_is_removed() {
     // The later one holds, whichever comes last.
     store.put(&[soon(2, "b", end_ms)]).await.unwrap();
     let keys = [key(1, "a"), key(2, "a"), key(3, "a")];
-    until("the first to go", || async { store.get(&keys[..1]).await.unwrap() == [None] }).await;
+    until("the first to go", async || store.get(&keys[..1]).await.unwrap() == [None]).await;
     assert!(now_ms() + 100 >= end_ms, "not before its time");
-    until("the second to go", || async { store.get(&keys[1..2]).await.unwrap() == [None] }).await;
+    until("the second to go", async || store.get(&keys[1..2]).await.unwrap() == [None]).await;
     assert!(now_ms() + 100 >= end_ms + 2_000, "not before its time");
     store.remove(&keys).await.unwrap();
     let left: i64 = redis::from_redis_value(command(server.url(), &["DBSIZE"]).await.unwrap()).unwrap();
@@ -403,11 +371,7 @@ async fn a_dropped_store_leaves_nothing_behind() {
         let store = RedisStore::open(options).await.unwrap();
         store.put(&[put(1, "a")]).await.unwrap();
     }
-    until("the tasks to end", || async { tasks() == before }).await;
-}
-
-async fn asked<T: redis::FromRedisValue>(url: &str, words: &[&str]) -> T {
-    redis::from_redis_value(command(url, words).await.unwrap()).unwrap()
+    until("the tasks to end", async || tasks() == before).await;
 }
 
 /// A new hash comes as one command with its end; one that is there, whoever made it, gets more, and a later end.

@@ -23,6 +23,7 @@
 //! ```
 
 mod binary;
+mod ground;
 mod memory;
 pub mod raw;
 mod receiver;
@@ -31,6 +32,7 @@ mod seed;
 mod service;
 
 pub use binary::{plain, sabotaged, servers_program, shipped};
+pub use ground::Ground;
 pub use memory::Memory;
 pub use receiver::{Deliveries, receiver};
 pub use run::{Ended, Run, Running};
@@ -39,7 +41,17 @@ pub use service::{Answer, Caller, Service};
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
+
+/// Unix milliseconds.
+///
+/// # Panics
+/// If the clock is before 1970.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970");
+    since.as_millis().try_into().expect("a time")
+}
 
 /// An empty directory that goes with the test.
 ///

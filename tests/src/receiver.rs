@@ -1,11 +1,11 @@
 //! An HTTP server that timers are posted to.
 
+use crate::now_ms;
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Deliveries, in order: when each came (Unix ms), and its body.
 pub type Deliveries = Arc<Mutex<Vec<(u64, Value)>>>;
@@ -35,10 +35,7 @@ fn receive(mut stream: TcpStream, deliveries: &Deliveries) {
             let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
             if body.len() >= length.and_then(|length| length.parse().ok()).expect("a length") {
                 assert!(head.contains("windfall-signature: v1;key=test;"), "{head}");
-                let now =
-                    SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_millis();
-                let now_ms = u64::try_from(now).expect("a time");
-                deliveries.lock().push((now_ms, serde_json::from_str(body).expect("JSON")));
+                deliveries.lock().push((now_ms(), serde_json::from_str(body).expect("JSON")));
                 bytes.clear();
                 if stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").is_err() {
                     return;

@@ -3,99 +3,22 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use windfall_servers::{KafkaOptions, PostgresOptions, Private, RedisOptions, Spec};
-use windfall_tests::{Answer, Run, Service, plain, scratch};
+use windfall_tests::{Answer, Ground, Run, Service, plain, scratch};
 
 /// What a process may take to notice that a server is back, and a slow machine.
 const TAKEN_UP: Duration = Duration::from_secs(5 + 3);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const RULES: &str = r#"version = 1
-types = ["cash"]
+const CALLERS: [(&str, &str); 4] =
+    [("activity", "send"), ("wallet-front", "verify"), ("grants", "grant"), ("timers", "schedule")];
 
-[topics]
-cash-a = { broker = "a", partitions = 2 }
-cash-b = { broker = "b", partitions = 2 }
-
-[queues.cash]
-master = "cash-a"
-backup = "cash-b"
-ratio = 80
-
-[[routes]]
-type = "*"
-queue = "cash"
-
-[limits.global]
-rate_per_s = 100000
-burst = 1000
-
-[limits.default]
-rate_per_s = 100000
-burst = 1000
-
-[[budgets]]
-activity = "outage"
-scene = "rain"
-type = "cash"
-total = 1000
-
-[end]
-"#;
-
-/// Options, keys and rules of processes that work with these servers.
-struct Ground {
-    dir: PathBuf,
-    keys: BTreeMap<String, String>,
-}
-
-impl Ground {
-    /// `servers` are lines of the options file.
-    fn new(dir: &Path, servers: &str) -> Self {
-        let keys_file = dir.join("keys.toml");
-        let made = Run::new(plain()).args(["keys", "new", "--file"]).arg(&keys_file).end();
-        assert_eq!(made.code, Some(0), "{made}");
-        let (mut keys, mut access) = (BTreeMap::new(), String::new());
-        for (name, role) in
-            [("activity", "send"), ("wallet-front", "verify"), ("grants", "grant"), ("timers", "schedule")]
-        {
-            let key = Run::new(plain()).args(["access", "new-key", "--json"]).end().json();
-            access.push_str(&format!(
-                "[[caller]]\nname = {name:?}\ntenant = \"windfall\"\nroles = [{role:?}]\nkey_sha256 = {}\n\
-                 may_name_users = {}\n\n",
-                key["key_sha256"],
-                role == "verify"
-            ));
-            keys.insert(name.to_owned(), key["key"].as_str().unwrap().to_owned());
-        }
-        let (access_file, rules) = (dir.join("access.toml"), dir.join("rules.toml"));
-        fs::write(&access_file, access).unwrap();
-        fs::write(&rules, RULES).unwrap();
-        let rules = match servers.contains("rules.etcd") {
-            true => String::new(),
-            false => format!("rules = {{ file = {rules:?} }}\n"),
-        };
-        let text = format!("keys = {keys_file:?}\naccess = {access_file:?}\n{rules}{servers}");
-        fs::write(dir.join("windfall.toml"), text).unwrap();
-        Self { dir: dir.to_owned(), keys }
-    }
-
-    fn start(&self, role: &str, is_ready: bool) -> Service {
-        let (options, data) = (self.dir.join("windfall.toml"), self.dir.join(role));
-        let args =
-            [role, "--log", "info", "--config"].map(OsStr::new).into_iter().chain([options.as_os_str()]);
-        let args = args.chain(["--listen", "127.0.0.1:0", "--data"].map(OsStr::new));
-        let service = match is_ready {
-            true => Service::start(args, data.as_os_str()),
-            false => Service::start_unready(args, data.as_os_str()),
-        };
-        service.with_keys(self.keys.clone())
-    }
+/// `servers` are lines of the options file.
+fn ground_at(dir: &Path, servers: &str) -> Ground {
+    Ground::new(dir, &CALLERS, servers)
 }
 
 fn order(nth: u32) -> Value {
@@ -114,9 +37,9 @@ fn is_whole(answer: &Answer) -> bool {
 fn a_reward_service_starts_without_postgres_and_grants_when_it_is_back() {
     let postgres = Private::start(PostgresOptions::default()).unwrap();
     let dir = scratch();
-    let ground = Ground::new(dir.path(), &format!("[ledger.postgres]\nurl = {:?}\n", postgres.url()));
+    let ground = ground_at(dir.path(), &format!("[ledger.postgres]\nurl = {:?}\n", postgres.url()));
     postgres.kill().unwrap();
-    let service = ground.start("reward-service", false);
+    let service = ground.start_unready("reward-service");
     let unready = service.ready_until(PATIENCE, |answer| answer.status == 503);
     let why = unready.body["failing"]["ledger"].as_str().unwrap();
     assert!(why.contains("PostgreSQL") && unready.body["failing"]["budgets"].is_string(), "{unready:?}");
@@ -130,7 +53,7 @@ fn a_reward_service_starts_without_postgres_and_grants_when_it_is_back() {
     let ended = service.stop();
     assert_eq!(ended.code, Some(0), "{ended}");
     // It was opened by the process that waited for it.
-    let service = ground.start("wallet", true);
+    let service = ground.start("wallet");
     assert_eq!(service.stop().code, Some(0));
 }
 
@@ -139,10 +62,10 @@ fn a_reward_service_starts_without_postgres_and_grants_when_it_is_back() {
 fn a_gateway_sends_without_redis_and_a_token_service_says_that_it_lacks_it() {
     let redis = Private::start(RedisOptions::default()).unwrap();
     let dir = scratch();
-    let ground = Ground::new(dir.path(), &format!("[tokens.redis]\nurls = [{:?}]\n", redis.url()));
+    let ground = ground_at(dir.path(), &format!("[tokens.redis]\nurls = [{:?}]\n", redis.url()));
     redis.kill().unwrap();
-    let tokens = ground.start("token-service", false);
-    let gateway = ground.start("sdk-gateway", true);
+    let tokens = ground.start_unready("token-service");
+    let gateway = ground.start("sdk-gateway");
     let weak = gateway.ready_until(PATIENCE, |answer| answer.body["missing"]["tokens"].is_string());
     assert_eq!(weak.status, 200, "{weak:?}");
     let sent = gateway.post("activity", None, "/v1/bonuses/send", &order(1));
@@ -169,9 +92,9 @@ fn scheduling(redis: &Private, shards: u16) -> String {
 fn a_scheduler_starts_without_redis_and_keeps_and_fires_timers_when_it_is_back() {
     let redis = Private::start(RedisOptions::default()).unwrap();
     let dir = scratch();
-    let ground = Ground::new(dir.path(), &scheduling(&redis, 64));
+    let ground = ground_at(dir.path(), &scheduling(&redis, 64));
     redis.kill().unwrap();
-    let service = ground.start("scheduler", false);
+    let service = ground.start_unready("scheduler");
     let unready = service.ready_until(PATIENCE, |answer| answer.status == 503);
     let why = unready.body["failing"]["scheduler"].as_str().unwrap();
     assert!(why.contains("Redis") && why.contains("cannot be reached"), "{unready:?}");
@@ -210,10 +133,10 @@ fn a_scheduler_ends_when_it_first_reaches_a_redis_that_cannot_keep_its_timers() 
     // A store of another number of shards: at once, and later where Redis is away at the start.
     let redis = Private::start(RedisOptions::default()).unwrap();
     let dir = scratch();
-    let first = Ground::new(dir.path(), &scheduling(&redis, 64));
-    assert_eq!(first.start("scheduler", true).stop().code, Some(0));
+    let first = ground_at(dir.path(), &scheduling(&redis, 64));
+    assert_eq!(first.start("scheduler").stop().code, Some(0));
     let other = scratch();
-    let ground = Ground::new(other.path(), &scheduling(&redis, 32));
+    let ground = ground_at(other.path(), &scheduling(&redis, 32));
     let run = || {
         let options = ["scheduler", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
         let run = Run::new(plain()).args(options).arg(other.path().join("windfall.toml"));
@@ -223,7 +146,7 @@ fn a_scheduler_ends_when_it_first_reaches_a_redis_that_cannot_keep_its_timers() 
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.stderr.contains("shards: 32") && ended.stderr.contains("was made with 64"), "{ended}");
     redis.kill().unwrap();
-    let service = ground.start("scheduler", false);
+    let service = ground.start_unready("scheduler");
     redis.start().unwrap();
     let ended = service.end();
     assert_eq!(ended.code, Some(2), "{ended}");
@@ -231,9 +154,9 @@ fn a_scheduler_ends_when_it_first_reaches_a_redis_that_cannot_keep_its_timers() 
 
     let forgetful = Private::start(RedisOptions { appendonly: false, ..RedisOptions::default() }).unwrap();
     let dir = scratch();
-    let ground = Ground::new(dir.path(), &scheduling(&forgetful, 64));
+    let ground = ground_at(dir.path(), &scheduling(&forgetful, 64));
     forgetful.kill().unwrap();
-    let service = ground.start("scheduler", false);
+    let service = ground.start_unready("scheduler");
     forgetful.start().unwrap();
     let ended = service.end();
     assert_eq!(ended.code, Some(2), "{ended}");
@@ -245,9 +168,9 @@ fn a_scheduler_ends_when_it_first_reaches_a_redis_that_cannot_keep_its_timers() 
 fn without_etcd_a_process_waits_for_its_first_rules_and_starts_with_a_copy_afterwards() {
     let etcd = Private::start(Spec::Etcd).unwrap();
     let dir = scratch();
-    let ground = Ground::new(dir.path(), &format!("[rules.etcd]\nendpoints = [{:?}]\n", etcd.url()));
+    let ground = ground_at(dir.path(), &format!("[rules.etcd]\nendpoints = [{:?}]\n", etcd.url()));
     etcd.kill().unwrap();
-    let service = ground.start("sdk-gateway", false);
+    let service = ground.start_unready("sdk-gateway");
     let waiting = service.ready_until(PATIENCE, |answer| answer.body["failing"]["rules"].is_string());
     assert_eq!(waiting.status, 503, "{waiting:?}");
     service.kill();
@@ -257,14 +180,14 @@ fn without_etcd_a_process_waits_for_its_first_rules_and_starts_with_a_copy_after
     let set = Run::new(plain()).args(["rules", "set"]).arg(dir.path().join("rules.toml"));
     let set = set.args(["--who", "ann", "--why", "first"]).args(etcd_at()).end();
     assert_eq!(set.code, Some(0), "{set}");
-    let service = ground.start("sdk-gateway", true);
+    let service = ground.start("sdk-gateway");
     service.ready_until(PATIENCE, is_whole);
     let status = || Run::new(plain()).args(["rules", "status", "--json"]).args(etcd_at()).end();
     let seen = status();
     assert_eq!(seen.json()["processes"][0]["state"], "runs", "{seen}");
     service.kill();
     etcd.kill().unwrap();
-    let service = ground.start("sdk-gateway", true);
+    let service = ground.start("sdk-gateway");
     let weak = service.ready_until(PATIENCE, |answer| answer.body["missing"]["rules"].is_string());
     let why = weak.body["missing"]["rules"].as_str().unwrap();
     assert!(why.contains("version 1 runs from the copy on disk") && why.contains(" s ago"), "{why}");
@@ -281,14 +204,14 @@ fn gateway_and_consumer_start_without_a_broker_and_without_both() {
     let dir = scratch();
     let [a, b] =
         kafkas.each_ref().map(|kafka| format!("kafka = {{ bootstrap_servers = {:?} }}\n", kafka.url()));
-    let ground = Ground::new(dir.path(), &format!("[brokers.a]\n{a}[brokers.b]\n{b}"));
+    let ground = ground_at(dir.path(), &format!("[brokers.a]\n{a}[brokers.b]\n{b}"));
     let is_without = |answer: &Answer, name: &str| answer.body["missing"][name].is_string();
     let send = |gateway: &Service, nth: u32| {
         let sent = gateway.post("activity", None, "/v1/bonuses/send", &order(nth));
         assert_eq!(sent.status, 200, "{sent:?}");
     };
     kafkas[1].kill().unwrap();
-    let (gateway, consumer) = (ground.start("sdk-gateway", true), ground.start("consumer", true));
+    let (gateway, consumer) = (ground.start("sdk-gateway"), ground.start("consumer"));
     let weak = gateway.ready_until(PATIENCE, |answer| is_without(answer, "outbox of cash-b on b"));
     assert_eq!(weak.status, 200, "{weak:?}");
     consumer.ready_until(PATIENCE, |answer| {
@@ -303,7 +226,7 @@ fn gateway_and_consumer_start_without_a_broker_and_without_both() {
     }
 
     kafkas.iter().for_each(|kafka| kafka.kill().unwrap());
-    let (gateway, consumer) = (ground.start("sdk-gateway", true), ground.start("consumer", false));
+    let (gateway, consumer) = (ground.start("sdk-gateway"), ground.start_unready("consumer"));
     let unready = consumer.ready_until(PATIENCE, |answer| answer.status == 503);
     assert!(unready.body["failing"]["consumers"].is_string(), "{unready:?}");
     send(&gateway, 2);

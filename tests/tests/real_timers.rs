@@ -9,20 +9,19 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use windfall_client::{CallError, ClientOptions, TimersClient};
 use windfall_proto::v1::{
     AddTimersRequest, CancelTimersRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer, TimerChange,
     TimerName, add_timer_result, cancel_timer_result,
 };
 use windfall_servers::{Private, RedisOptions, Servers};
-use windfall_tests::{Deliveries, Run, Service, plain, receiver, scratch};
+use windfall_tests::{Deliveries, Ground, Service, now_ms, receiver, scratch};
 
 /// A dead process's shards are taken over within five seconds, on a machine that has nothing else to do.
 const TAKEN_OVER_MS: u64 = 5_000 + 3_000;
@@ -31,74 +30,37 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const UNNOTED_MS: u64 = 1_500;
 const BATCH: u64 = 30;
 
-const RULES: &str = r#"version = 1
-types = ["cash"]
-[topics]
-cash-a = { broker = "a", partitions = 2 }
-cash-b = { broker = "b", partitions = 2 }
-[queues.cash]
-master = "cash-a"
-backup = "cash-b"
-ratio = 80
-[[routes]]
-type = "*"
-queue = "cash"
-[limits.global]
-rate_per_s = 100000
-burst = 1000
-[limits.default]
-rate_per_s = 100000
-burst = 1000
-[end]
-"#;
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
-}
-
-/// Options, rules and the key of schedulers whose timers lie in one Redis.
-struct Ground {
-    options: PathBuf,
-    dir: PathBuf,
-    key: String,
+/// Schedulers whose timers lie in one Redis.
+struct Schedulers {
+    ground: Ground,
     ports: [u16; 2],
 }
 
-impl Ground {
+impl Schedulers {
     /// `scheduler` are lines of the options file. A callback may be signed with the file `secret` of the directory.
     fn new(dir: &Path, scheduler: &str) -> Self {
-        let key = Run::new(plain()).args(["access", "new-key", "--json"]).end().json();
-        let access = format!(
-            "[[caller]]\nname = \"timers\"\ntenant = \"windfall\"\nroles = [\"schedule\"]\nkey_sha256 = {}\n",
-            key["key_sha256"]
-        );
-        let (access_file, rules, secret) =
-            (dir.join("access.toml"), dir.join("rules.toml"), dir.join("secret"));
-        fs::write(&access_file, access).unwrap();
-        fs::write(&rules, RULES).unwrap();
-        fs::write(&secret, "0123456789abcdef0123456789abcdef").unwrap();
-        let text = format!("access = {access_file:?}\nrules = {{ file = {rules:?} }}\n{scheduler}");
-        let options = dir.join("windfall.toml");
-        fs::write(&options, text).unwrap();
+        fs::write(dir.join("secret"), "0123456789abcdef0123456789abcdef").unwrap();
         // Callers know the processes by address, also after a restart.
         let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let ports = free.each_ref().map(|listener| listener.local_addr().unwrap().port());
-        Self { options, dir: dir.to_owned(), key: key["key"].as_str().unwrap().to_owned(), ports }
+        Self { ground: Ground::new(dir, &[("timers", "schedule")], scheduler), ports }
     }
 
     fn start(&self, nth: usize) -> Service {
         let listen = format!("127.0.0.1:{}", self.ports[nth]);
-        let args = ["scheduler", "--log", "warn", "--listen", &listen, "--config"].map(OsStr::new);
-        let args = args.into_iter().chain([self.options.as_os_str(), OsStr::new("--data")]);
-        let service = Service::start(args, self.dir.join(format!("data-{nth}")).as_os_str());
-        service.with_keys([("timers".to_owned(), self.key.clone())].into())
+        self.ground.start_with(
+            "scheduler",
+            &["--log", "warn", "--listen", &listen],
+            &format!("data-{nth}"),
+            true,
+        )
     }
 
     /// A client of one process that asks once, so that its caller knows of each call that had no answer.
     fn client(&self, nth: usize) -> TimersClient {
         let options = ClientOptions {
             endpoints: vec![format!("http://127.0.0.1:{}", self.ports[nth])],
-            bearer_key: Some(self.key.clone()),
+            bearer_key: Some(self.ground.keys["timers"].clone()),
             attempt_timeout_ms: 3_000,
             attempts: 1,
             ..ClientOptions::default()
@@ -302,15 +264,15 @@ fn two_schedulers_on_one_redis_lose_nothing_whatever_is_killed_frozen_and_restar
          allow = [\"127.0.0.1\"]\nkey_id = \"test\"\nsecret_file = {secret:?}\nwire = {{ plaintext = true }}\n",
         redis.url()
     );
-    let ground = Ground::new(dir.path(), &scheduler);
-    let (one, two) = (ground.start(0), ground.start(1));
+    let schedulers = Schedulers::new(dir.path(), &scheduler);
+    let (one, two) = (schedulers.start(0), schedulers.start(1));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let journal = Arc::<Mutex<Journal>>::default();
     let (is_over, next) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicU64>::default());
     let _in_runtime = runtime.enter();
     let callers = [0, 1].map(|now_at| {
         let (journal, is_over, next) = (Arc::clone(&journal), Arc::clone(&is_over), Arc::clone(&next));
-        let clients = [0, 1].map(|nth| ground.client(nth));
+        let clients = [0, 1].map(|nth| schedulers.client(nth));
         runtime.spawn(Caller { clients, now_at, journal, is_over, next }.run())
     });
     wait_for("the first timers", || by_key(&deliveries).len() > 200);
@@ -320,7 +282,7 @@ fn two_schedulers_on_one_redis_lose_nothing_whatever_is_killed_frozen_and_restar
     one.kill();
     rest(5_500);
     let mut crashes = vec![Crash { what: "kill", from_ms: killed_ms - UNNOTED_MS, to_ms: killed_ms + 500 }];
-    let one = ground.start(0);
+    let one = schedulers.start(0);
     rest(1_500);
 
     // Frozen, past the end of its leases, and thawed: what it had handed over and not noted is repeated, at both ends.
@@ -344,7 +306,7 @@ fn two_schedulers_on_one_redis_lose_nothing_whatever_is_killed_frozen_and_restar
     let restarted = |nth: usize, service: Service| {
         let ended = service.stop();
         assert_eq!(ended.code, Some(0), "{ended}");
-        let service = ground.start(nth);
+        let service = schedulers.start(nth);
         rest(1_500);
         service
     };
@@ -380,7 +342,7 @@ fn two_schedulers_on_one_redis_lose_nothing_whatever_is_killed_frozen_and_restar
     println!("{cancelled} cancelled; at most {late_ms} ms late after the kill");
     assert!(late_ms <= TAKEN_OVER_MS, "{late_ms} ms late after the kill");
 
-    let client = ground.client(0);
+    let client = schedulers.client(0);
     let left = runtime.block_on(client.list(ListTimersRequest::default())).unwrap().timers;
     let dead = runtime.block_on(client.list_dead(ListDeadTimersRequest::default())).unwrap().timers;
     assert!(left.is_empty() && dead.is_empty(), "{left:?}, {dead:?}");
@@ -411,8 +373,8 @@ fn a_topic_of_a_tenants_own_cluster_gets_timers_with_headers_or_is_refused_as_se
         target("loose", "headers = true"),
         target("strict", "checks = \"refuse\"")
     );
-    let ground = Ground::new(dir.path(), &scheduler);
-    let service = ground.start(0);
+    let schedulers = Schedulers::new(dir.path(), &scheduler);
+    let service = schedulers.start(0);
     let part = "timers' topic strict on own";
     let weak = service.ready_until(PATIENCE, |answer| answer.body["missing"][part].is_string());
     let why = weak.body["missing"][part].as_str().unwrap();

@@ -94,7 +94,7 @@ fn with_no_switch_thrown_the_same_binary_is_sound() {
 #[test]
 #[ignore = "builds the binary once more, without the switches: ./dev test --long runs it"]
 fn the_shipped_binary_has_no_switches() {
-    let ended = killed_and_resumed(shipped(), "dedupe,budget,window,spool,token", true);
+    let ended = killed_and_resumed(shipped(), "dedupe,budget,window,copy,salvage,spool,token", true);
     assert_eq!(ended.code, Some(0), "{ended}");
     let report = ended.json();
     assert_clean(&report, "the shipped binary");

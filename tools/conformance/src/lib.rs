@@ -12,6 +12,8 @@
 //! | `rules` | homes of the live rules: changed by operators, followed by processes | `rules` |
 //! | `ledger` | the databases below the ledger | `ledger` |
 //!
+//! `redis_nodes` (feature `redis`) is no suite: the drivers' tests on real servers share it.
+//!
 //! No crate of the product depends on this one, except in its tests. The suites of rules and of the ledger speak the
 //! vocabulary of `windfall-config` and `windfall-ledger`; they are features, so that a driver's tests build neither.
 //!
@@ -45,6 +47,8 @@
 pub mod broker;
 #[cfg(feature = "ledger")]
 pub mod ledger;
+#[cfg(feature = "redis")]
+pub mod redis_nodes;
 #[cfg(feature = "rules")]
 pub mod rules;
 pub mod slots;

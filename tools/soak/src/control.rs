@@ -9,10 +9,16 @@ use crate::shop::Mood;
 pub enum Control {
     /// Consumers mark a record as finished when it comes (a switch of the binary), and are killed
     Window,
+    /// Consumers finish a record before the queue has acknowledged its copy (a switch of the binary), and are killed
+    Copy,
+    /// Consumers do not sync the salvage file (a switch of the binary), and are killed as if their machine had ended
+    Salvage,
     /// Senders answer before an event is in the spool (a switch of the binary), and are killed
     Spool,
     /// An entry of the archive is dropped
     Archive,
+    /// Callbacks of timers are dropped
+    Callback,
     /// The downstream system forgets whom it has paid
     Twice,
     /// The rules have no limits, though the oracle believes that coins have a low one
@@ -24,15 +30,24 @@ impl Control {
     pub const fn switch(self) -> Option<&'static str> {
         match self {
             Self::Window => Some("window"),
+            Self::Copy => Some("copy"),
+            Self::Salvage => Some("salvage"),
             Self::Spool => Some("spool"),
-            Self::Archive | Self::Twice | Self::Limits => None,
+            Self::Archive | Self::Callback | Self::Twice | Self::Limits => None,
         }
+    }
+
+    /// Whether it needs the library that forgets what was not synced.
+    pub const fn forgets(self) -> bool {
+        matches!(self, Self::Salvage)
     }
 
     /// The damage that it must show as.
     pub const fn shows_as(self) -> &'static str {
         match self {
-            Self::Window | Self::Spool | Self::Archive => "lost",
+            Self::Window | Self::Copy | Self::Salvage | Self::Spool | Self::Archive | Self::Callback => {
+                "lost"
+            }
             Self::Twice => "double",
             Self::Limits => "over_limit",
         }
@@ -56,13 +71,34 @@ impl Control {
                 kill(14, "consumer-1"),
                 kill(18, "consumer-2"),
             ],
+            // The copies of coins wait for brokers that are away,
+            Self::Copy => copies_without_brokers(12_500),
+            // and are in the salvage file some seconds later.
+            Self::Salvage => copies_without_brokers(19_000),
             // Cash waits in the gateways that are killed.
             Self::Spool => {
                 vec![freeze(0, "kafka"), freeze(2, "kafka2"), kill(10, "gateway-0"), kill(13, "gateway-1")]
             }
             // Coins come faster than the limit that the oracle believes in.
-            Self::Archive | Self::Limits => Vec::new(),
+            Self::Archive | Self::Callback | Self::Limits => Vec::new(),
             Self::Twice => vec![fault(2, 5, 8, Action::Downstream(Mood::Silent))],
         }
     }
+}
+
+/// Coins that wait in the consumers must all be copied, to queues whose brokers are away, while the broker that they came
+/// from hears that they are finished. The consumers are killed at this time.
+fn copies_without_brokers(killed_ms: u64) -> Vec<Fault> {
+    let fault = |lane, at_ms, for_ms, action| Fault { lane, at_ms, for_ms, action };
+    let kill = |lane, name| fault(lane, killed_ms, 1_000, Action::Process(name, How::Kill));
+    vec![
+        fault(0, 9_500, 15_000, Action::Server("kafka", How::Kill)),
+        fault(1, 9_500, 15_000, Action::Server("kafka2", How::Kill)),
+        fault(2, 4_000, 6_000, Action::Rules(Change::Pause)),
+        fault(3, 8_000, 22_000, Action::Rules(Change::Route)),
+        fault(4, 8_500, 22_000, Action::Rules(Change::Divert)),
+        kill(5, "consumer-0"),
+        kill(6, "consumer-1"),
+        kill(7, "consumer-2"),
+    ]
 }

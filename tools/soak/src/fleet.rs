@@ -175,6 +175,11 @@ impl Fleet {
         (held(&self.volumes).len() == VOLUMES.len(), self.skew.is_some())
     }
 
+    /// Whether a killed process loses what it had not synced.
+    pub const fn forgets(&self) -> bool {
+        self.forget.is_some()
+    }
+
     /// A server is away, or back: processes may have to wait for it.
     pub fn server_is_away(&self, is_away: bool) {
         if is_away {

@@ -79,6 +79,9 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         let fleet = Arc::clone(&fleet);
         std::thread::spawn(move || fleet.supervise())
     };
+    if options.control.is_some_and(Control::forgets) && !fleet.forgets() {
+        bail!("this control needs a C compiler, for the library that forgets what was not synced");
+    }
     let kinds = possible(&options.kinds, &fleet);
     let length_ms = u64::try_from(options.length.as_millis())?;
     let plan = match options.control {
@@ -111,6 +114,9 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
     }
     if options.control == Some(Control::Archive) {
         watch.sql.drop_archive_entry()?;
+    }
+    if options.control == Some(Control::Callback) {
+        shop.drop_firings();
     }
     let mut verdict = judge(&books, &mut watch.sql, &done)?;
     for found in watch.findings {

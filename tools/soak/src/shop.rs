@@ -147,6 +147,13 @@ impl Shop {
         self.inner.book.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
+    /// Removes some callbacks: the control of timers that never fire.
+    pub fn drop_firings(&self) {
+        let mut firings = self.inner.firings.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = firings.len().saturating_sub(10);
+        firings.truncate(kept);
+    }
+
     /// Every callback that it has received.
     pub fn firings(&self) -> Vec<Firing> {
         self.inner.firings.lock().unwrap_or_else(PoisonError::into_inner).clone()
