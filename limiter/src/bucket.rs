@@ -42,6 +42,8 @@ pub(crate) struct Bucket {
     /// The grains for which there is room because they may come back. They count as if they were there (I5): a bucket
     /// that filled up meanwhile would pass them on top of a whole burst.
     held: u128,
+    /// How often a lower ceiling has taken this room away: what was held before that does not come back.
+    era: u64,
     /// The time that `level` belongs to. Never steps back.
     filled_ns: u64,
 }
@@ -49,7 +51,7 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// A bucket that passes nothing until a limit is set.
     pub(crate) fn shut() -> Self {
-        Self { rate_per_s: 0, burst: 1, gain: 0, ceiling: 0, level: 0, held: 0, filled_ns: 0 }
+        Self { rate_per_s: 0, burst: 1, gain: 0, ceiling: 0, level: 0, held: 0, era: 0, filled_ns: 0 }
     }
 
     pub(crate) fn rate_per_s(&self) -> u32 {
@@ -97,7 +99,10 @@ impl Bucket {
         let burst = u128::from(self.burst) * u128::from(scale.owned) * u128::from(NANOS_PER_S);
         // A bucket that never holds one event never passes one: the crate's page says what this costs.
         self.ceiling = if scale.owned == 0 { 0 } else { burst.max(u128::from(scale.event)) };
-        self.held = self.held.min(self.ceiling);
+        if self.held > self.ceiling {
+            self.held = 0;
+            self.era += 1;
+        }
         self.level = self.level.min(self.ceiling - self.held);
     }
 
@@ -128,16 +133,23 @@ impl Bucket {
         self.level -= u128::from(events) * u128::from(scale.event);
     }
 
-    /// Keeps room for `events` of those that were just taken.
-    pub(crate) fn hold(&mut self, events: u32, scale: &Scale) {
-        let grains = u128::from(events) * u128::from(scale.event);
-        self.held = (self.held + grains).min(self.ceiling - self.level);
+    /// Keeps room for up to `events` of those that were just taken, within half of the bucket, so that the other half fills
+    /// on while they are away. Returns for how many, and the era in which they are held.
+    pub(crate) fn hold(&mut self, events: u32, scale: &Scale) -> (u32, u64) {
+        let event = u128::from(scale.event);
+        let room = (self.ceiling / 2).saturating_sub(self.held).min(self.ceiling - self.level - self.held);
+        let kept = u32::try_from(room / event).unwrap_or(events).min(events);
+        self.held += u128::from(kept) * event;
+        (kept, self.era)
     }
 
-    /// Takes `unused` of `held` events back, and gives up the room for all of them.
-    pub(crate) fn give_back(&mut self, held: u32, unused: u32, scale: &Scale) {
+    /// Takes `unused` of `held` events back, and gives up the room for all of them, if they still have it.
+    pub(crate) fn give_back(&mut self, held: u32, era: u64, unused: u32, scale: &Scale) {
+        if era != self.era {
+            return;
+        }
         let grains = |events: u32| u128::from(events) * u128::from(scale.event);
-        // A lower ceiling may have left less room: what has no place any more does not come back.
+        // Another share may have rounded it down.
         let room = self.held.min(grains(held));
         self.held -= room;
         self.level += grains(unused).min(room);

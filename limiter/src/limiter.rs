@@ -53,6 +53,7 @@ pub struct Held {
     limiter: Arc<Limiter>,
     id: TypeId,
     events: u32,
+    era: u64,
 }
 
 impl Held {
@@ -207,16 +208,17 @@ impl Limiter {
 
     /// Keeps room for tokens of the type that [`admit`](Self::admit) has just granted, and that may turn out not to be
     /// needed: an event that was credited before takes nothing from what the limit protects. Meanwhile the type's bucket
-    /// fills up to its burst less this room, so hold no more than is likely to come back. The global bucket gets nothing
-    /// back: asking costs as much for an event that was credited before.
+    /// fills up to its burst less this room, which is half of the burst at most; so hold no more than is likely to come
+    /// back. The global bucket gets nothing back: asking costs as much for an event that was credited before.
     pub fn hold(self: &Arc<Self>, id: TypeId, events: u32, now: Now) -> Held {
         let state = &mut *self.state.lock();
         let at = state.at(now);
+        let (mut kept, mut era) = (0, 0);
         if let Some(slot) = state.slots.get_mut(usize::from(id.0)) {
             slot.bucket.fill(at);
-            slot.bucket.hold(events, &state.scale);
+            (kept, era) = slot.bucket.hold(events, &state.scale);
         }
-        Held { limiter: Arc::clone(self), id, events }
+        Held { limiter: Arc::clone(self), id, events: kept, era }
     }
 
     fn give_back(&self, held: &Held, unused: u32, now: Now) {
@@ -224,7 +226,7 @@ impl Limiter {
         let at = state.at(now);
         if let Some(slot) = state.slots.get_mut(usize::from(held.id.0)) {
             slot.bucket.fill(at);
-            slot.bucket.give_back(held.events, unused, &state.scale);
+            slot.bucket.give_back(held.events, held.era, unused, &state.scale);
         }
     }
 

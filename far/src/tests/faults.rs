@@ -191,6 +191,24 @@ async fn an_object_that_was_cut_short_costs_what_is_missing() {
     }
 }
 
+/// Taken for a failed flush, the segment that the durable manifest names was deleted, and its tasks were gone.
+#[tokio::test]
+async fn a_manifest_counts_though_those_before_it_cannot_be_deleted() {
+    let world = World::new().await;
+    let mut expected = fill(&world, 20).await;
+    world.far.flush(0).await.unwrap();
+    expected.extend(fill(&world, 20).await);
+    world.objects.set_keeps_all(true);
+    world.far.flush(0).await.unwrap();
+    world.far.drop_orphans().await.unwrap();
+    world.objects.set_keeps_all(false);
+    let mut world = world.restart().await;
+    assert_eq!(world.waiting(), 40);
+    world.wait_ms(10 * HOUR_MS);
+    world.load().await.unwrap();
+    assert_near(&world, &expected).await;
+}
+
 #[tokio::test]
 async fn another_log_than_the_one_of_the_segments_is_refused() {
     let world = World::new().await;

@@ -19,6 +19,7 @@ pub(super) struct FaultyObjects {
     folder: PathBuf,
     inner: LocalFileSystem,
     is_away: AtomicBool,
+    keeps_all: AtomicBool,
     puts: Mutex<Puts>,
     late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
 }
@@ -44,6 +45,7 @@ impl FaultyObjects {
             folder: folder.to_owned(),
             inner,
             is_away: AtomicBool::new(false),
+            keeps_all: AtomicBool::new(false),
             puts: Mutex::default(),
             late: Mutex::default(),
         }
@@ -51,6 +53,11 @@ impl FaultyObjects {
 
     pub fn set_away(&self, is_away: bool) {
         self.is_away.store(is_away, SeqCst);
+    }
+
+    /// Whether nothing can be deleted.
+    pub fn set_keeps_all(&self, keeps_all: bool) {
+        self.keeps_all.store(keeps_all, SeqCst);
     }
 
     pub fn set_puts(&self, puts: Puts) {
@@ -141,7 +148,9 @@ impl ObjectStore for FaultyObjects {
     }
 
     fn delete_stream(&self, all: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        match self.ask() {
+        let refused = || Error::Generic { store: "test", source: "nothing can be deleted".into() };
+        let is_kept = self.keeps_all.load(SeqCst);
+        match self.ask().and_then(|()| if is_kept { Err(refused()) } else { Ok(()) }) {
             Ok(()) => self.inner.delete_stream(all),
             Err(error) => stream::once(async { Err(error) }).boxed(),
         }

@@ -250,9 +250,14 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
             pieces.push(piece);
         }
         group.items -= count;
-        if group.pieces.is_empty() {
+        let is_empty = group.pieces.is_empty();
+        group.since = Instant::now();
+        self.order.retain(|other| *other != which);
+        if is_empty {
             self.groups.remove(&which);
-            self.order.retain(|other| *other != which);
+        } else {
+            // Behind the others, or a group that is never empty would keep them waiting.
+            self.order.push_back(which);
         }
         let shard = which.unwrap_or_else(|| {
             self.next_shard = (self.next_shard + 1) % self.shards;
