@@ -16,7 +16,7 @@ use windfall_proto::event::{self, EventRef};
 use windfall_proto::record::{self, Head};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A day.
+/// Later than any delay that a consumer keeps by itself: a day.
 const LONG_MS: i64 = 86_400_000;
 
 /// What the service does with a call.

@@ -20,7 +20,7 @@ const NAMES: u8 = 10;
 /// The figures of hours from which on another entry has the next ones; each takes some 20 bytes.
 const FIGURES_MAX: usize = 20_000;
 
-/// What happened.
+/// A change of the far tier, as a frame of the log says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// A task was added.

@@ -27,13 +27,13 @@ pub struct FarOptions {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is {value}, but only {low} to {high} is allowed")]
 pub struct OutOfRange {
-    /// The option.
+    /// The name of the option.
     pub name: &'static str,
-    /// Its value.
+    /// The value that was asked for.
     pub value: u64,
-    /// The least that is allowed.
+    /// The least value that is allowed.
     pub low: u64,
-    /// The most.
+    /// The greatest value that is allowed.
     pub high: u64,
 }
 

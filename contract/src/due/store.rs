@@ -38,7 +38,7 @@ pub struct LoadBatch {
     pub log: u64,
     /// Grows with each batch of the log, and is below 2^53.
     pub sequence: u64,
-    /// The tasks.
+    /// The tasks that are handed over together.
     pub records: Vec<FarRecord>,
 }
 

@@ -31,7 +31,7 @@ pub struct FileLog {
     /// Up to where it is synced. Callers who wait at the same time share one sync.
     synced: Mutex<u64>,
     has_failed: AtomicBool,
-    /// Released last.
+    /// The lock on the folder, which is released last.
     _lock: File,
 }
 

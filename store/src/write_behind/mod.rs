@@ -59,8 +59,8 @@ pub struct WriteBehindOptions {
     /// How long a token waits at least for the credit of its reward before it is written, and at most about twice as
     /// long. Default 0: it is written at once, and waits only while the store is behind.
     pub delay_ms: u64,
-    /// The memory in bytes for waiting tokens, beside one batch. Default 72 MiB: about 240,000 tokens of a rain, or
-    /// 750,000 with a `spill_dir`.
+    /// The memory in bytes for waiting tokens, beside one batch. Default 72 MiB: by
+    /// calculation some 240,000 tokens of a rain, or 750,000 with a `spill_dir`.
     pub waiting_max_bytes: usize,
     /// The directory, which must be there, of the file for tokens beyond a quarter of this memory. Default `None`: all
     /// stay in memory.
