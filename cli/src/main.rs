@@ -34,11 +34,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make it rain rewards on this machine, break things meanwhile, and prove that nothing was lost or paid twice
+    /// Send rewards through all parts on this machine, break parts meanwhile, and prove that no reward was lost or paid twice
     Demo(demo::DemoArgs),
     /// Consume for a running demo as a second process until Ctrl-C, so that partitions move here and back
     Join(demo::guest::JoinArgs),
-    /// Check the files of an earlier demo: compare the rain's own record with ledger, archive and downstream
+    /// Check the files of an earlier demo: compare the senders' own log with the ledger, the archive and the downstream system
     Reconcile(demo::ReconcileArgs),
     /// Run every service in one process: sending, consuming, granting, tokens, wallets and timers, by gRPC and HTTP on one
     /// port
@@ -66,12 +66,13 @@ enum Command {
     /// Check, show, change and roll back the live rules: queues, routes, limits, fuses, budgets, pacing
     #[command(subcommand)]
     Rules(admin::rules::RulesCommand),
-    /// Say of every topic that the live rules name whether it is written to or drains, and what is left in it
+    /// List every topic that the live rules name: active or draining, and the number of records left in it
     Topics(admin::topics::TopicsArgs),
     /// Look into tokens
     #[command(subcommand)]
     Token(admin::token::TokenCommand),
-    /// Ask running services about the archive, budgets, reserved orders and held withdrawals, and replay or release them
+    /// Ask running services about the archive, budgets, reserved orders and held withdrawals; replay archive entries and
+    /// release reserved orders
     Operate(admin::operate::OperateArgs),
     /// Ask a running scheduler: add, move, cancel, show and list timers, and see to those that were given up
     Schedule(admin::schedule::ScheduleArgs),

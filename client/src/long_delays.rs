@@ -11,7 +11,7 @@ use windfall_contract::long_delays::{DelayedEvent, LongDelays, NotHandedOver};
 use windfall_proto::event::EventRef;
 use windfall_proto::order;
 use windfall_proto::v1::add_timer_result::Result as Outcome;
-use windfall_proto::v1::{AddTimersRequest, NewTimer, SendBonusRequest};
+use windfall_proto::v1::{AddTimersRequest, NewTimer, SendBonusRequest, TimerNeeds};
 
 /// Timers in one call at most, as the scheduler takes them.
 const CALL_TIMERS_MAX: usize = 1_000;
@@ -27,6 +27,8 @@ pub struct TimerDelaysOptions {
     pub tenant: String,
     /// The tenant's target that sends rewards (`send_bonus`).
     pub target: String,
+    /// Whether an event is handed over only to a scheduler whose OK survives the end of its machine.
+    pub needs_machine_durability: bool,
 }
 
 /// Keeps delayed events as timers whose target sends rewards.
@@ -68,7 +70,8 @@ impl TimerDelays {
 
     async fn add(&self, timers: Vec<NewTimer>) -> Vec<Result<(), NotHandedOver>> {
         let count = timers.len();
-        let request = AddTimersRequest { tenant: self.options.tenant.clone(), timers };
+        let needs = TimerNeeds { machine_durability: self.options.needs_machine_durability, rewards: true };
+        let request = AddTimersRequest { tenant: self.options.tenant.clone(), timers, needs: Some(needs) };
         match self.timers.add_batch(request).await {
             Ok(results) if results.len() == count => {
                 results.into_iter().map(|result| read(result.result)).collect()
@@ -200,8 +203,12 @@ mod tests {
     }
 
     fn delays() -> TimerDelays {
-        let options =
-            TimerDelaysOptions { app_id: "windfall".into(), tenant: String::new(), target: "rewards".into() };
+        let options = TimerDelaysOptions {
+            app_id: "windfall".into(),
+            tenant: String::new(),
+            target: "rewards".into(),
+            needs_machine_durability: true,
+        };
         TimerDelays::open(ClientOptions::default(), options).unwrap()
     }
 

@@ -7,14 +7,14 @@ use async_trait::async_trait;
 use messages::{added, changed, dead_timer, moved, new_task, page_size, task_at, task_id, timer};
 use status::{add_failure, add_status, timers_failure, timers_status};
 use tonic::{Request, Response, Status};
-use windfall_contract::due::TaskAt;
+use windfall_contract::due::{Durability, TaskAt};
 use windfall_edge::Call;
 use windfall_proto::v1::{
     AddTimerReply, AddTimerRequest, AddTimerResult, AddTimersReply, AddTimersRequest, CancelTimerRequest,
     CancelTimerResult, CancelTimersReply, CancelTimersRequest, ChangeTimerReply, DeadTimerEnd,
     EndDeadTimersReply, EndDeadTimersRequest, GetTimerReply, GetTimerRequest, ListDeadTimersReply,
-    ListDeadTimersRequest, ListTimersReply, ListTimersRequest, TimerFailure, UpdateTimerRequest,
-    add_timer_result, cancel_timer_result, timers_server,
+    ListDeadTimersRequest, ListTimersReply, ListTimersRequest, NewTimer, TimerFailure, TimerNeeds,
+    UpdateTimerRequest, add_timer_result, cancel_timer_result, timers_server,
 };
 use windfall_scheduler::Timers;
 
@@ -38,6 +38,24 @@ impl TimersService {
     pub const fn new(timers: Timers) -> Self {
         Self { timers }
     }
+
+    /// A target that the tenant does not have is refused when its timer is added.
+    fn check_needs(&self, tenant: &str, timers: &[NewTimer], needs: TimerNeeds) -> Result<(), Status> {
+        if needs.machine_durability && self.timers.durability() != Durability::Machine {
+            return Err(Status::failed_precondition(
+                "needs.machine_durability: what the timers' store has taken may be lost with its machine; set \
+                 scheduler.durability to `machine` (Redis: appendfsync always), or leave this out",
+            ));
+        }
+        let other = |timer: &&NewTimer| self.timers.sends_rewards(tenant, &timer.target) == Some(false);
+        match timers.iter().find(other).filter(|_| needs.rewards) {
+            Some(timer) => Err(Status::failed_precondition(format!(
+                "needs.rewards: the target `{}` of the tenant `{tenant}` does not send rewards: its `to` is not send_bonus",
+                timer.target
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 #[async_trait]
@@ -58,9 +76,10 @@ impl timers_server::Timers for TimersService {
         request: Request<AddTimersRequest>,
     ) -> Result<Response<AddTimersReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let AddTimersRequest { tenant, timers } = request.into_inner();
+        let AddTimersRequest { tenant, timers, needs } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
         check_count("timers", timers.len())?;
+        self.check_needs(tenant, &timers, needs.unwrap_or_default())?;
         // What is malformed is answered here, and does not keep the others from being stored.
         let (mut tasks, mut results) = (Vec::with_capacity(timers.len()), Vec::with_capacity(timers.len()));
         for timer in timers {

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use tonic::{Code, Request};
 use windfall_contract::Clock;
+use windfall_contract::due::Durability;
 use windfall_edge::{Call, Caller, RETRY_AFTER_MS, Role};
 use windfall_proto::v1::timers_server::Timers as _;
 use windfall_proto::v1::{
     AddTimerRequest, AddTimersRequest, CancelTimerRequest, CancelTimersRequest, DeadTimerEnd,
     EndDeadTimersRequest, GetTimerRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer, TimerChange,
-    TimerName, TimerState, UpdateTimerRequest, add_timer_result, cancel_timer_result,
+    TimerName, TimerNeeds, TimerState, UpdateTimerRequest, add_timer_result, cancel_timer_result,
 };
 use windfall_scheduler::{Class, TargetRules, TenantRules, Tenants, Timers, TimersOptions};
 use windfall_scheduler_service::TimersService;
@@ -26,14 +27,22 @@ struct Desk {
 
 /// The tenants `shop` and `small`, which may have two waiting timers; and callers of the app `shop`.
 fn desk() -> Desk {
+    desk_of(Durability::Process)
+}
+
+fn desk_of(durability: Durability) -> Desk {
     let dir = tempfile::tempdir().unwrap();
-    let options = EmbeddedSlotsOptions { shards: 16, ..EmbeddedSlotsOptions::default() };
+    let options = EmbeddedSlotsOptions { shards: 16, durability, ..EmbeddedSlotsOptions::default() };
     let store = EmbeddedSlots::open(dir.path(), &options, Clock::system()).unwrap();
     let tenant = |waiting_max| TenantRules {
         waiting_max,
         adds_per_s: 10_000,
         class: Class::Normal,
-        targets: [("hook".to_owned(), TargetRules::default())].into(),
+        targets: [
+            ("hook".to_owned(), TargetRules::default()),
+            ("rewards".to_owned(), TargetRules { sends_rewards: true, ..TargetRules::default() }),
+        ]
+        .into(),
     };
     let tenants = [("shop".to_owned(), tenant(1_000)), ("small".to_owned(), tenant(2))];
     let tenants = Arc::new(Tenants(tenants.into()));
@@ -101,6 +110,43 @@ async fn a_timer_is_added_shown_moved_and_cancelled_by_its_id_and_by_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_caller_needs_holds_or_nothing_is_stored() {
+    let on = |target: &str| NewTimer { target: target.into(), ..timer("", LATER_MS) };
+    let asked = |timers: Vec<NewTimer>, machine_durability: bool, rewards: bool| {
+        let needs = Some(TimerNeeds { machine_durability, rewards });
+        asking(AddTimersRequest { timers, needs, ..Default::default() })
+    };
+    let (weak, firm) = (desk_of(Durability::Process), desk_of(Durability::Machine));
+    for (desk, request, said) in [
+        (&weak, asked(vec![on("rewards")], true, false), "needs.machine_durability"),
+        (&weak, asked(vec![on("rewards")], true, true), "needs.machine_durability"),
+        (&firm, asked(vec![on("rewards"), on("hook")], true, true), "needs.rewards: the target `hook`"),
+        (&weak, asked(vec![on("hook")], false, true), "needs.rewards"),
+    ] {
+        let refused = desk.service.add_batch(request).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains(said), "{refused:?}");
+    }
+    for desk in [&weak, &firm] {
+        let listed = desk.service.list(asking(ListTimersRequest::default())).await.unwrap().into_inner();
+        assert!(listed.timers.is_empty(), "{listed:?}");
+    }
+    for (desk, request) in [
+        (&firm, asked(vec![on("rewards"), on("rewards")], true, true)),
+        (&firm, asked(vec![on("hook")], true, false)),
+        (&weak, asked(vec![on("rewards")], false, true)),
+        // Nobody's target is refused by itself, as in any other call.
+        (&weak, asked(vec![on("nowhere")], false, true)),
+    ] {
+        let results = desk.service.add_batch(request).await.unwrap().into_inner().results;
+        assert!(!results.is_empty());
+    }
+    for desk in [weak, firm] {
+        desk.timers.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_in_a_batch_does_not_keep_the_others_from_being_stored() {
     let desk = desk();
     let wrong = NewTimer { target: "nowhere".into(), ..timer("", LATER_MS) };
@@ -112,7 +158,7 @@ async fn what_is_wrong_in_a_batch_does_not_keep_the_others_from_being_stored() {
         timer("", u64::MAX),
         timer("b", LATER_MS + 1),
     ];
-    let batch = asking(AddTimersRequest { tenant: String::new(), timers });
+    let batch = asking(AddTimersRequest { timers, ..Default::default() });
     let results = desk.service.add_batch(batch).await.unwrap().into_inner().results;
     let said: Vec<_> = results
         .into_iter()
@@ -208,7 +254,7 @@ async fn each_error_names_what_is_wrong() {
     let page = asking(ListTimersRequest { after: "page 2".into(), ..Default::default() });
     let refused = service.list(page).await.unwrap_err();
     assert!(refused.message().starts_with("after: "), "{refused:?}");
-    let many = asking(AddTimersRequest { tenant: String::new(), timers: vec![timer("", LATER_MS); 1_001] });
+    let many = asking(AddTimersRequest { timers: vec![timer("", LATER_MS); 1_001], ..Default::default() });
     let refused = service.add_batch(many).await.unwrap_err();
     assert!(refused.message().contains("at most 1000"), "{refused:?}");
     let id = "0001-01c3a2f0-00000000".to_owned();

@@ -50,6 +50,8 @@ pub struct TargetRules {
     /// How many tasks the target gets per second from all instances together, 1 to 100,000,000; no limit if it is
     /// missing.
     pub rate_per_s: Option<u64>,
+    /// Whether its tasks become rewards.
+    pub sends_rewards: bool,
 }
 
 /// When a task that failed is tried again, and when it is given up.
@@ -165,7 +167,7 @@ impl Retry {
 impl Default for TargetRules {
     fn default() -> Self {
         let retry = Retry::Exponential { attempts_max: 10, first_ms: 1_000, max_ms: 300_000 };
-        Self { retry, concurrency: 8, rate_per_s: None }
+        Self { retry, concurrency: 8, rate_per_s: None, sends_rewards: false }
     }
 }
 

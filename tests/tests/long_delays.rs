@@ -18,9 +18,9 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
 }
 
-fn write_options(dir: &Path, scheduler: SocketAddr, key: &str) -> PathBuf {
+fn write_options(dir: &Path, scheduler: SocketAddr, key: &str, durability: &str) -> PathBuf {
     let text = format!(
-        "[rewards]\nunbudgeted = \"allow\"\n[sdk]\nnot_before_ahead_max_ms = 86400000\n\
+        "[scheduler]\ndurability = \"{durability}\"\n[rewards]\nunbudgeted = \"allow\"\n[sdk]\nnot_before_ahead_max_ms = 86400000\n\
          [scheduler.tenants.windfall.targets.rewards]\nto = \"send_bonus\"\n\
          [long_delays]\ntarget = \"rewards\"\n\
          scheduler = {{ endpoints = [\"http://{scheduler}\"], bearer_key = \"{key}\" }}\n"
@@ -76,7 +76,7 @@ fn a_reward_for_later_is_granted_once_by_the_scheduler_whatever_was_away_or_kill
     let data = dir.path().join("data");
     // Nobody listens at the scheduler's address.
     let nowhere = "127.0.0.1:1".parse().unwrap();
-    let options = write_options(dir.path(), nowhere, "none");
+    let options = write_options(dir.path(), nowhere, "none", "process");
     let args = ["serve", "--dev", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
     let args = args.into_iter().chain([options.as_os_str(), OsStr::new("--data")]);
     let service = Service::start(args, data.as_os_str());
@@ -95,8 +95,15 @@ fn a_reward_for_later_is_granted_once_by_the_scheduler_whatever_was_away_or_kill
     assert_eq!((credited(&service), timers(&service).len()), (5, 0));
     service.kill();
 
-    // It is back: both are handed over, once, also when the process is killed at that moment.
-    let options = write_options(dir.path(), address, &keys["scheduler"]);
+    // It is back, and would lose what it has taken with its machine: nothing is handed over.
+    let options = write_options(dir.path(), address, &keys["scheduler"], "process");
+    let service = restart(&data, &options, address, &keys);
+    wait_for("a hand-over that was refused", || service.said().contains("needs.machine_durability"));
+    assert_eq!(timers(&service).len(), 0);
+    service.kill();
+
+    // Now it is firm: both are handed over, once, also when the process is killed at that moment.
+    let options = write_options(dir.path(), address, &keys["scheduler"], "machine");
     let service = restart(&data, &options, address, &keys);
     wait_for("the first timer", || !timers(&service).is_empty());
     service.kill();

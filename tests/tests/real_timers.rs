@@ -129,7 +129,7 @@ impl Caller {
     async fn add(&mut self, mut timers: Vec<NewTimer>) -> Journal {
         let (mut added, mut is_doubtful) = (Journal::new(), false);
         while !timers.is_empty() {
-            let request = AddTimersRequest { tenant: String::new(), timers: timers.clone() };
+            let request = AddTimersRequest { timers: timers.clone(), ..Default::default() };
             match self.clients[self.now_at].add_batch(request).await {
                 Ok(results) => {
                     assert_eq!(results.len(), timers.len());

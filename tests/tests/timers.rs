@@ -101,7 +101,7 @@ async fn add_by_grpc(client: &TimersClient, count: u64, due_ms: u64, journal: &m
         payload: format!("grpc {nth}").into_bytes(),
     };
     let timers: Vec<_> = (0..count).map(timer).collect();
-    let results = client.add_batch(AddTimersRequest { tenant: String::new(), timers: timers.clone() }).await;
+    let results = client.add_batch(AddTimersRequest { timers: timers.clone(), ..Default::default() }).await;
     let ids = timers.iter().zip(results.unwrap()).map(|(timer, result)| match result.result {
         Some(add_timer_result::Result::Added(added)) => {
             journal.due_ms.insert(added.id.clone(), timer.due_ms);

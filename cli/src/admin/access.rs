@@ -6,7 +6,8 @@ use windfall_edge::mint_key;
 /// `windfall access …`
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum AccessCommand {
-    /// Make a bearer key: show the key to its owner once, and put its hash into the access file
+    /// Make a bearer key, and print the key and its hash; give the key to its owner, and write the hash into the access file
+    /// yourself
     NewKey {
         /// Print JSON
         #[arg(long)]

@@ -41,9 +41,9 @@ pub struct BackendArgs {
 /// The program that knows the servers which `./dev up` runs.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ServersArgs {
-    /// The program windfall-servers: it tells the addresses of the servers that `./dev up` runs, and the demo's
-    /// troubles freeze, kill and start these servers through it; `./dev demo` builds it and names it here. Without it
-    /// no server is stopped
+    /// The program windfall-servers: it tells the addresses of the servers that `./dev up` runs, and the demo freezes,
+    /// kills and starts these servers through it; `./dev demo` builds it and names it here. Without it no server is
+    /// stopped
     #[arg(long, value_name = "FILE", env = "WINDFALL_SERVERS_PROGRAM", help_heading = "Real parts")]
     servers_program: Option<OsString>,
 }

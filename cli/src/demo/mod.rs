@@ -59,7 +59,8 @@ pub struct DemoArgs {
     /// 0]
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     seconds_of_rain: Option<u64>,
-    /// The seed of who gets what, and of the troubles; with --timers of which timers are changed
+    /// The seed of the random choices: who receives which reward, the sampled users and the faults; with --timers, which
+    /// timers are changed
     #[arg(long, default_value_t = 2027)]
     seed: u64,
     /// The directory of all files [default: .windfall/demo, with --timers .windfall/demo-timers; made anew each time]

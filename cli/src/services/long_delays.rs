@@ -22,6 +22,20 @@ pub struct LongDelaysAt {
     pub tenant: String,
     /// The tenant's target that sends rewards: its `to` is `send_bonus`.
     pub target: String,
+    /// What an event that was handed over must survive. Default: the end of the scheduler's machine.
+    #[serde(default)]
+    pub durability: HandedOverDurability,
+}
+
+/// What an event that was handed over survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HandedOverDurability {
+    /// The end of the scheduler's process, and no more: it is lost with the machine.
+    Process,
+    /// The end of the machine: a scheduler whose store promises less is not handed anything.
+    #[default]
+    Machine,
 }
 
 impl ServiceOptions {
@@ -42,11 +56,14 @@ impl ServiceOptions {
 
     /// The client by which a consumer hands events over. On a runtime; connects to nothing yet.
     pub(super) fn open_long_delays(&self) -> Result<Option<Arc<dyn LongDelays>>> {
-        let Some(LongDelaysAt { scheduler, tenant, target }) = &self.long_delays else { return Ok(None) };
+        let Some(LongDelaysAt { scheduler, tenant, target, durability }) = &self.long_delays else {
+            return Ok(None);
+        };
         let options = TimerDelaysOptions {
             app_id: self.tenant.clone(),
             tenant: tenant.clone(),
             target: target.clone(),
+            needs_machine_durability: *durability == HandedOverDurability::Machine,
         };
         let delays = TimerDelays::open(scheduler.clone(), options)
             .context("the options [long_delays.scheduler] cannot be used")?;

@@ -219,6 +219,7 @@ impl TargetAt {
             retry: self.retry.unwrap_or(default.retry),
             concurrency: self.concurrency.unwrap_or(default.concurrency),
             rate_per_s: self.rate_per_s,
+            sends_rewards: matches!(self.to, TargetTo::SendBonus),
         }
     }
 }

@@ -90,6 +90,11 @@ impl Timers {
         self.0.store.durability()
     }
 
+    /// Whether a target's tasks become rewards; `None` where the tenant has no such target.
+    pub fn sends_rewards(&self, tenant: &str, target: &str) -> Option<bool> {
+        self.0.tenants.target(tenant, target).map(|rules| rules.sends_rewards)
+    }
+
     /// Adds tasks: one answer for each, in order. Two tasks of one call with the same key: the first one is stored.
     pub async fn add(&self, tenant: &str, tasks: Vec<NewTask>) -> Vec<Result<Added, AddError>> {
         let answers = self.0.add(tenant, tasks).await;

@@ -116,7 +116,7 @@ async fn add(client: &TimersClient, tasks: Vec<(u64, u64)>) -> Result<()> {
         payload: payload(number).to_vec(),
     };
     let timers = tasks.into_iter().map(timer).collect();
-    let results = client.add_batch(AddTimersRequest { tenant: String::new(), timers }).await?;
+    let results = client.add_batch(AddTimersRequest { timers, ..Default::default() }).await?;
     let is_added = |result: &Option<_>| matches!(result, Some(add_timer_result::Result::Added(_)));
     ensure!(results.iter().all(|result| is_added(&result.result)), "{:?}", results.first());
     Ok(())

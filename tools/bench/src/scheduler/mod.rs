@@ -113,7 +113,7 @@ async fn redis_slots(url: &str) -> Result<Arc<dyn SlotStore>> {
 
 fn tenants() -> Arc<Tenants> {
     let retry = Retry::Fixed { attempts_max: 1_000, wait_ms: 1_000 };
-    let target = TargetRules { retry, concurrency: CONCURRENCY, rate_per_s: None };
+    let target = TargetRules { retry, concurrency: CONCURRENCY, ..TargetRules::default() };
     let rules = TenantRules {
         waiting_max: 1_000_000_000,
         adds_per_s: 100_000_000,
