@@ -97,8 +97,12 @@ impl Chaos {
 
 impl Shared {
     fn run(&self, fault: &Fault) {
-        // A lane that is behind, because a server took long to come back, leaves some time all the same.
-        self.sleep(Duration::from_millis(fault.at_ms).saturating_sub(self.began.elapsed()).max(LEAST_PAUSE));
+        if self.began.elapsed() <= self.length {
+            // A lane that is behind, because a server took long to come back, leaves some time all the same.
+            self.sleep(
+                Duration::from_millis(fault.at_ms).saturating_sub(self.began.elapsed()).max(LEAST_PAUSE),
+            );
+        }
         if self.stop.load(SeqCst) {
             return;
         }
