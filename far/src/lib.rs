@@ -43,9 +43,8 @@
 //! manifest are there twice. A damaged block is said and counted, its tasks are passed over, and its object is kept. A
 //! log with a damaged frame before whole ones is refused.
 //!
-//! **One process.** A log belongs to one process, which a lock on its folder ensures, and an object store's folder
-//! belongs to one log. Of a fleet, one process can keep
-//! the far tier, as one process keeps an embedded slot store.
+//! **One process.** A log belongs to one process, which a lock on its folder ensures, and a folder
+//! or bucket belongs to one log. Of a fleet, one process can keep the far tier, as one process keeps an embedded slot store.
 //!
 //! **Memory and disk.** A task with 64 bytes of payload takes some 75 bytes in a segment and 90 in the log until it is in
 //! one. In memory there are the tasks that are in no segment yet (`memory_bytes_max`), 32 bytes for each block of 64 KiB,
@@ -95,7 +94,9 @@ mod log;
 mod manifest;
 mod merge;
 mod options;
+mod probe;
 mod row;
+mod s3;
 mod segment;
 mod slots;
 mod state;
@@ -106,6 +107,7 @@ mod tier;
 
 pub use log::{FRAME_MAX_BYTES, FarLog, FileLog, LogError};
 pub use options::{FarOptions, OutOfRange};
+pub use s3::{S3Options, S3OptionsError};
 pub use slots::FarSlots;
 pub use stats::{FarGauges, FarStats};
 pub use tier::{FarChanged, FarFound, FarTier};
@@ -144,6 +146,15 @@ pub enum OpenFarError {
     NoManifest {
         /// The object store.
         place: String,
+    },
+    /// The object store replaces an object that is there, though it was asked not to: manifests of two processes would
+    /// overwrite each other. Use another one.
+    #[error("{place} cannot keep far timers: {what}")]
+    Overwrites {
+        /// The object store.
+        place: String,
+        /// What it did.
+        what: String,
     },
     /// A thread of the runtime could not be used.
     #[error(transparent)]

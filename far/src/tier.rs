@@ -6,6 +6,7 @@ use crate::fail_points::{FailPoint, FailPoints};
 use crate::log::{FarLog, LogError};
 use crate::manifest::Manifest;
 use crate::options::FarOptions;
+use crate::probe::keeps_what_is_there;
 use crate::row::{FarTask, Row, RowKey, hour_of};
 use crate::segment::{ReadError, Segment};
 use crate::state::State;
@@ -106,6 +107,7 @@ impl FarTier {
     ) -> Result<Self, OpenFarError> {
         options.check()?;
         let run = getrandom::u64().map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        keeps_what_is_there(&*objects, run).await?;
         let manifest = Manifest::take_over(&*objects, log.id(), log.is_new(), run).await?;
         let counters = Arc::new(FarCounters::default());
         let segments = open_segments(&*objects, &manifest, &counters).await?;

@@ -53,6 +53,8 @@ pub enum Driver {
     Postgres,
     /// etcd.
     Etcd,
+    /// S3.
+    S3,
     /// OpenTelemetry's protocol, by which traces are exported.
     Otlp,
 }
@@ -66,6 +68,7 @@ impl Driver {
             Self::Redis => ("Redis", "redis"),
             Self::Postgres => ("PostgreSQL", "postgres"),
             Self::Etcd => ("etcd", "etcd"),
+            Self::S3 => ("S3", "s3"),
             Self::Otlp => ("OTLP", "otlp"),
         }
     }
@@ -78,6 +81,7 @@ impl Driver {
             Self::Redis => cfg!(feature = "redis"),
             Self::Postgres => cfg!(feature = "postgres"),
             Self::Etcd => cfg!(feature = "etcd"),
+            Self::S3 => cfg!(feature = "s3"),
             Self::Otlp => cfg!(feature = "otlp"),
         }
     }
@@ -100,7 +104,8 @@ impl Driver {
             feature = "rocketmq",
             feature = "redis",
             feature = "postgres",
-            feature = "etcd"
+            feature = "etcd",
+            feature = "s3"
         ),
         expect(dead_code, reason = "every driver is there")
     )]
@@ -128,8 +133,8 @@ mod tests {
 
     #[test]
     fn a_driver_that_was_not_built_is_refused_by_name() {
-        use Driver::{Etcd, Kafka, Otlp, Postgres, Redis, RocketMq};
-        for driver in [Kafka, RocketMq, Redis, Postgres, Etcd, Otlp] {
+        use Driver::{Etcd, Kafka, Otlp, Postgres, Redis, RocketMq, S3};
+        for driver in [Kafka, RocketMq, Redis, Postgres, Etcd, S3, Otlp] {
             let refused = driver.check().map_err(|error| error.to_string());
             let (name, feature) = driver.names();
             match refused {

@@ -238,3 +238,24 @@ async fn segments_become_few_and_large() {
     world.load().await.unwrap();
     assert_near(&world, &expected).await;
 }
+
+/// Two processes that took an object store for theirs would overwrite each other's manifests there.
+#[tokio::test]
+async fn an_object_store_that_overwrites_what_is_there_is_refused_and_nothing_of_it_changes() {
+    let mut world = World::new().await;
+    let expected = fill(&world, 100).await;
+    world.far.flush(0).await.unwrap();
+    let names = world.objects.names("manifest");
+    world.objects.set_puts(Puts::Unconditional);
+    let World { dir, synced, now_ms, objects, near, far, .. } = world;
+    drop(far);
+    let refused = open(dir.path(), &synced, &objects, &now_ms).await.err().unwrap();
+    assert!(matches!(refused, OpenFarError::Overwrites { .. }), "{refused}");
+    assert_eq!((objects.names("manifest"), objects.names("probe")), (names, Vec::new()));
+    objects.set_puts(Puts::Done);
+    let far = open(dir.path(), &synced, &objects, &now_ms).await.unwrap();
+    world = World { dir, synced, now_ms, objects, near, far, reading: None };
+    world.wait_ms(10 * HOUR_MS);
+    world.load().await.unwrap();
+    assert_near(&world, &expected).await;
+}

@@ -35,6 +35,8 @@ pub(super) enum Puts {
     Unanswered(&'static str),
     /// Those in this folder have no answer, and are written when [`FaultyObjects::arrive`] is called.
     Late(&'static str),
+    /// They are written, whatever is there, and whatever was asked for.
+    Unconditional,
 }
 
 impl FaultyObjects {
@@ -122,6 +124,7 @@ impl ObjectStore for FaultyObjects {
         match puts {
             Puts::Done => self.inner.put_opts(at, payload, options).await,
             Puts::Refused => Err(lost()),
+            Puts::Unconditional => self.inner.put_opts(at, payload, PutOptions::default()).await,
             Puts::Late(folder) | Puts::Unanswered(folder) if !at.as_ref().starts_with(folder) => {
                 self.inner.put_opts(at, payload, options).await
             }

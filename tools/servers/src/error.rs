@@ -36,6 +36,12 @@ pub enum Error {
         /// The Debian package that has it.
         package: &'static str,
     },
+    /// A program of this repository is not there.
+    #[error("{program} is missing. Run `./dev up s3`, which builds it, or: cargo build -p {program}")]
+    NotBuilt {
+        /// The program looked for.
+        program: &'static str,
+    },
     /// The machine's user for PostgreSQL is absent while we run as root.
     #[error(
         "PostgreSQL does not run as root, and there is no user 'postgres' to run it as: sudo apt-get install -y postgresql, or run this as another user"

@@ -1,8 +1,9 @@
-//! Real servers on loopback, for tests, measurements and the demo: Kafka, RocketMQ, Redis, PostgreSQL and
-//! etcd, without Docker.
+//! Real servers on loopback, for tests, measurements and the demo: Kafka, RocketMQ, Redis, PostgreSQL,
+//! etcd and S3, without Docker.
 //!
 //! Redis, PostgreSQL and etcd are the machine's own packages (`./dev up` installs them); Kafka and
-//! RocketMQ are fetched once from Maven Central. Heaps are small, ports free ones, data throw-away.
+//! RocketMQ are fetched once from Maven Central; the S3 server is a program of this repository, which cargo builds. Heaps are
+//! small, ports free ones, data throw-away.
 //!
 //! [`Servers`] is a set of named servers in a state folder, shared by every process that reads its state file, and
 //! alive until [`Servers::down`]. [`Private`] is one server that ends with its value: for tests that kill

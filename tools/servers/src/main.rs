@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use serde_json::{Map, Value, json};
 use windfall_servers::{Activity, Error, Private, STATE_VARIABLE, Server, Servers, Spec};
 
-/// Real Kafka, RocketMQ, Redis, PostgreSQL and etcd servers on loopback.
+/// Real Kafka, RocketMQ, Redis, PostgreSQL, etcd and S3 servers on loopback.
 #[derive(Debug, Parser)]
 #[command(name = "windfall-servers", version)]
 struct Arguments {

@@ -31,6 +31,8 @@ pub(crate) enum Ready {
     Postgres { address: SocketAddr, user: String },
     /// `GET /health` of etcd.
     Etcd(SocketAddr),
+    /// Any answer by HTTP.
+    Http(SocketAddr),
     /// Any answer of RocketMQ's name server.
     Namesrv(SocketAddr),
     /// The name server knows who has this topic, and that broker answers.
@@ -48,6 +50,7 @@ impl Ready {
             Self::Redis { address, password } => redis(*address, password.as_deref()),
             Self::Postgres { address, user } => postgres(*address, user),
             Self::Etcd(address) => etcd(*address),
+            Self::Http(address) => ask(*address, b"GET / HTTP/1.0\r\n\r\n", &mut [0; 12]),
             Self::Namesrv(address) => rocketmq_admin::ping(*address).map_err(|error| error.to_string()),
             Self::Route { namesrv, topic } => {
                 let broker = rocketmq_admin::broker_of(*namesrv, topic).map_err(|error| error.to_string())?;

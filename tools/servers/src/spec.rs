@@ -20,6 +20,9 @@ pub enum Spec {
     Postgres(PostgresOptions),
     /// The etcd of this machine.
     Etcd,
+    /// An S3 server that keeps its one bucket in a folder; settings `bucket`, `region`, `access_key_id` and
+    /// `secret_access_key`. Cargo builds it: package `windfall-s3-server`.
+    S3,
 }
 
 /// How a Kafka broker is started.
@@ -70,7 +73,7 @@ pub struct PostgresOptions {
 
 impl Spec {
     /// The names that [`Spec::named`] knows.
-    pub const NAMES: [&str; 6] = ["kafka", "rocketmq", "redis", "redis-cluster", "postgres", "etcd"];
+    pub const NAMES: [&str; 7] = ["kafka", "rocketmq", "redis", "redis-cluster", "postgres", "etcd", "s3"];
 
     /// The servers that `./dev up` starts when no name is given.
     pub const ALL: [&str; 6] = ["kafka", "kafka2", "rocketmq", "redis", "postgres", "etcd"];
@@ -80,6 +83,9 @@ impl Spec {
     /// # Errors
     /// [`Error::UnknownName`].
     pub fn named(name: &str) -> Result<Self, Error> {
+        if name.strip_prefix("s3").is_some_and(|more| more.bytes().all(|byte| byte.is_ascii_digit())) {
+            return Ok(Self::S3);
+        }
         Ok(match name.trim_end_matches(|letter: char| letter.is_ascii_digit()) {
             "kafka" => Self::Kafka(KafkaOptions::default()),
             "rocketmq" => Self::RocketMq(RocketMqOptions::default()),
@@ -101,6 +107,7 @@ impl Spec {
             Self::RedisCluster => "redis-cluster",
             Self::Postgres(_) => "postgres",
             Self::Etcd => "etcd",
+            Self::S3 => "s3",
         }
     }
 }

@@ -89,11 +89,11 @@ fn a_cluster_is_whole_again_after_one_of_its_nodes_was_killed() {
 
 #[test]
 #[ignore = "needs real servers: ./dev test runs it"]
-fn postgres_and_etcd_come_back() {
+fn postgres_etcd_and_s3_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let servers = Servers::at(dir.path());
-    servers.up(&["postgres", "etcd"]).unwrap();
-    for name in ["postgres", "etcd"] {
+    servers.up(&["postgres", "etcd", "s3"]).unwrap();
+    for name in ["postgres", "etcd", "s3"] {
         let server = servers.server(name).unwrap();
         server.freeze().unwrap();
         server.thaw().unwrap();
@@ -108,7 +108,7 @@ fn postgres_and_etcd_come_back() {
     }
     servers.down(&["etcd"]).unwrap();
     assert!(matches!(servers.server("etcd"), Err(Error::NotUp { .. })));
-    assert_eq!(servers.list().unwrap().len(), 1);
+    assert_eq!(servers.list().unwrap().len(), 2);
     servers.down(&[]).unwrap();
     assert!(servers.list().unwrap().is_empty());
 }

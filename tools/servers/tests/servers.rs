@@ -15,6 +15,8 @@ fn a_name_with_a_number_is_one_more_of_its_kind() {
     for name in Spec::NAMES {
         assert_eq!(Spec::named(name).unwrap().name(), name);
     }
+    assert_eq!(Spec::named("s32").unwrap(), Spec::S3);
+    assert!(Spec::named("s").is_err() && Spec::named("s3x").is_err());
     let error = Spec::named("rabbit").unwrap_err().to_string();
     assert!(error.contains("'rabbit'") && error.contains("kafka, rocketmq, redis"), "{error}");
 }

@@ -5,6 +5,7 @@ mod kafka;
 mod postgres;
 mod redis;
 mod rocketmq;
+mod s3;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -128,6 +129,7 @@ pub(crate) fn plan(spec: &Spec, place: &Place<'_>) -> Result<Entry, Error> {
         Spec::RedisCluster => redis::plan_cluster(place),
         Spec::Postgres(options) => postgres::plan(options, place),
         Spec::Etcd => etcd::plan(place),
+        Spec::S3 => s3::plan(place),
     }
 }
 

@@ -1,0 +1,187 @@
+//! A bucket of an S3 server, as the place of the segments.
+
+use serde::Deserialize;
+
+/// Where a bucket is, and who may use it.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct S3Options {
+    /// The server's address, for instance `https://s3.eu-central-1.amazonaws.com`. The bucket comes behind it in the path.
+    pub endpoint: String,
+    /// The bucket. It must be there.
+    pub bucket: String,
+    /// The server's region. Default `us-east-1`, which most servers that have none expect.
+    #[serde(default = "default_region")]
+    pub region: String,
+    /// The folder in the bucket; it belongs to one far tier alone. Default: the bucket as a whole.
+    #[serde(default)]
+    pub prefix: String,
+    /// The name of the access key.
+    pub access_key_id: String,
+    /// The access key.
+    pub secret_access_key: String,
+    /// Whether an address that begins with `http:` is taken: what timers carry is then readable on the way. Default
+    /// `false`.
+    #[serde(default)]
+    pub allow_http: bool,
+}
+
+/// The options of a bucket are wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum S3OptionsError {
+    /// An option that has no default is empty.
+    #[error("s3.{0} is empty")]
+    Empty(&'static str),
+    /// The address is of no use.
+    #[error("s3.endpoint is {0}, but it must begin with https:// (or http://, with allow_http = true)")]
+    Endpoint(String),
+    /// The folder cannot be one.
+    #[error("s3.prefix is {0:?}, but its parts must be names with single slashes between them")]
+    Prefix(String),
+    /// The client refuses them.
+    #[error("the options of s3 cannot be used: {0}")]
+    Client(String),
+}
+
+fn default_region() -> String {
+    "us-east-1".into()
+}
+
+impl std::fmt::Debug for S3Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("S3Options")
+            .field("endpoint", &self.endpoint)
+            .field("bucket", &self.bucket)
+            .field("region", &self.region)
+            .field("prefix", &self.prefix)
+            .field("allow_http", &self.allow_http)
+            .finish_non_exhaustive()
+    }
+}
+
+impl S3Options {
+    /// Checks them without asking the server.
+    ///
+    /// # Errors
+    /// [`S3OptionsError`] names the first option that is wrong.
+    pub fn check(&self) -> Result<(), S3OptionsError> {
+        let needed = [
+            ("endpoint", &self.endpoint),
+            ("bucket", &self.bucket),
+            ("region", &self.region),
+            ("access_key_id", &self.access_key_id),
+            ("secret_access_key", &self.secret_access_key),
+        ];
+        if let Some((name, _)) = needed.into_iter().find(|(_, value)| value.is_empty()) {
+            return Err(S3OptionsError::Empty(name));
+        }
+        let schemes: &[&str] = if self.allow_http { &["https://", "http://"] } else { &["https://"] };
+        let host = schemes.iter().find_map(|scheme| self.endpoint.strip_prefix(scheme));
+        // A user and a password in it would be printed with it.
+        if host.is_none_or(|host| host.is_empty() || host.contains('@')) {
+            let hidden = if self.endpoint.contains('@') { "an address with a user" } else { &self.endpoint };
+            return Err(S3OptionsError::Endpoint(hidden.to_owned()));
+        }
+        if !self.prefix.is_empty() && object_store::path::Path::parse(&self.prefix).is_err() {
+            return Err(S3OptionsError::Prefix(self.prefix.clone()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "s3")]
+mod client {
+    use super::{S3Options, S3OptionsError};
+    use object_store::aws::AmazonS3Builder;
+    use object_store::prefix::PrefixStore;
+    use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// One request: the largest is a part of 8 MiB.
+    const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+    const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+    /// A call is repeated for so long, and then it has failed: whoever made it repeats it later.
+    const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+    const RETRIES_MAX: usize = 3;
+
+    impl S3Options {
+        /// A client of the bucket. It connects with the first call.
+        ///
+        /// # Errors
+        /// [`S3OptionsError`].
+        pub fn objects(&self) -> Result<Arc<dyn ObjectStore>, S3OptionsError> {
+            self.check()?;
+            // The client takes the TLS of the process. Somebody else may have set it, which is as good.
+            let _set_before = rustls::crypto::ring::default_provider().install_default().is_err();
+            let backoff = BackoffConfig {
+                init_backoff: Duration::from_millis(100),
+                max_backoff: Duration::from_secs(2),
+                base: 2.0,
+            };
+            let client = ClientOptions::new()
+                .with_timeout(REQUEST_TIMEOUT)
+                .with_connect_timeout(CONNECT_TIMEOUT)
+                .with_allow_http(self.allow_http);
+            let objects = AmazonS3Builder::new()
+                .with_endpoint(self.endpoint.trim_end_matches('/'))
+                .with_bucket_name(&self.bucket)
+                .with_region(&self.region)
+                .with_access_key_id(&self.access_key_id)
+                .with_secret_access_key(&self.secret_access_key)
+                .with_allow_http(self.allow_http)
+                // Some servers do not know it, and objects go one by one.
+                .with_disable_bulk_delete(true)
+                .with_client_options(client)
+                .with_retry(RetryConfig { backoff, max_retries: RETRIES_MAX, retry_timeout: RETRY_TIMEOUT })
+                .build()
+                .map_err(|error| S3OptionsError::Client(error.to_string()))?;
+            Ok(match &*self.prefix {
+                "" => Arc::new(objects),
+                prefix => Arc::new(PrefixStore::new(objects, prefix)),
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> S3Options {
+        S3Options {
+            endpoint: "https://s3.example.com".into(),
+            bucket: "timers".into(),
+            region: default_region(),
+            prefix: "far/one".into(),
+            access_key_id: "id".into(),
+            secret_access_key: "hush".into(),
+            allow_http: false,
+        }
+    }
+
+    #[test]
+    fn a_wrong_option_is_refused_by_its_name_and_the_secret_is_never_printed() {
+        assert_eq!(options().check(), Ok(()));
+        assert_eq!(S3Options { prefix: String::new(), ..options() }.check(), Ok(()));
+        let said = |options: S3Options| options.check().unwrap_err().to_string();
+        assert!(said(S3Options { bucket: String::new(), ..options() }).contains("s3.bucket is empty"));
+        assert!(
+            said(S3Options { secret_access_key: String::new(), ..options() }).contains("secret_access_key")
+        );
+        let plain = S3Options { endpoint: "http://127.0.0.1:1".into(), ..options() };
+        assert!(said(plain.clone()).contains("allow_http"));
+        assert_eq!(S3Options { allow_http: true, ..plain }.check(), Ok(()));
+        let with_user = said(S3Options { endpoint: "https://u:hush@s3.example.com".into(), ..options() });
+        assert!(with_user.contains("s3.endpoint") && !with_user.contains("hush"), "{with_user}");
+        assert!(said(S3Options { prefix: "a//b".into(), ..options() }).contains("s3.prefix"));
+        assert!(!format!("{:?}", options()).contains("hush"));
+    }
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn a_client_is_made_without_a_connection_and_does_not_print_the_secret() {
+        let objects = options().objects().unwrap();
+        assert!(!format!("{objects:?} {objects}").contains("hush"));
+    }
+}
