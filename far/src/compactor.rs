@@ -67,12 +67,14 @@ impl FarTier {
 
     /// Writes a segment where as many bytes are in memory.
     pub(crate) async fn flush(&self, from_bytes: usize) -> Result<(), StoreError> {
+        // No part is begun for which no segment can be written.
+        self.objects()?;
         let mut manifest = self.0.manifest.lock().await;
         let sealed = self.blocking(move |inner| inner.seal(from_bytes)).await??;
         let Some(Sealed { rows, end }) = sealed else { return Ok(()) };
         self.die_at(FailPoint::Sealed)?;
         let over_upto = self.0.state.lock().figures.over_upto;
-        let mut writer = self.writer();
+        let mut writer = self.writer()?;
         for (key, row) in rows.rows().filter(|(key, _)| key.hour > over_upto) {
             writer.push(*key, row).await.map_err(objects_failed)?;
         }
@@ -115,7 +117,7 @@ impl FarTier {
                 Rows::Segment(SegmentRows::new(segment, keys))
             };
             let sources = sources.into_iter().map(rows).collect();
-            let merged = MergedRows::new(Arc::clone(&self.0.objects), Arc::clone(&self.0.counters), sources);
+            let merged = MergedRows::new(Arc::clone(self.objects()?), Arc::clone(&self.0.counters), sources);
             written.extend(self.write_merged(merged).await?);
         }
         self.die_at(FailPoint::Merged)?;
@@ -180,10 +182,11 @@ impl FarTier {
         }
         let metas = manifest.segments.iter().map(|meta| &*meta.name);
         let named: BTreeSet<&str> = metas.chain(manifest.kept.iter().map(|name| &**name)).collect();
-        let all = list(&*self.0.objects, SEGMENTS).await.map_err(objects_failed)?;
+        let objects = self.objects()?;
+        let all = list(&**objects, SEGMENTS).await.map_err(objects_failed)?;
         for path in all.iter().filter(|path| path.as_ref().ends_with(".far")) {
             if !named.contains(path.as_ref()) {
-                self.0.objects.delete(path).await.map_err(objects_failed)?;
+                objects.delete(path).await.map_err(objects_failed)?;
             }
         }
         self.0.has_orphans.store(false, Ordering::Relaxed);
@@ -236,7 +239,7 @@ impl FarTier {
 
     async fn write_merged(&self, mut merged: MergedRows) -> Result<Vec<Segment>, StoreError> {
         let mut written = Vec::new();
-        let mut writer = self.writer();
+        let mut writer = self.writer()?;
         loop {
             let next = match merged.next().await {
                 Ok(next) => next,
@@ -247,7 +250,7 @@ impl FarTier {
             };
             let Some((key, row)) = next else { break };
             if writer.bytes() >= SEGMENT_BYTES {
-                let full = std::mem::replace(&mut writer, self.writer());
+                let full = std::mem::replace(&mut writer, self.writer()?);
                 written.extend(full.finish().await.map_err(objects_failed)?);
             }
             writer.push(key, &row).await.map_err(objects_failed)?;
@@ -256,14 +259,15 @@ impl FarTier {
         Ok(written)
     }
 
-    fn writer(&self) -> SegmentWriter {
+    fn writer(&self) -> Result<SegmentWriter, StoreError> {
         let number = self.0.next_segment.fetch_add(1, Ordering::Relaxed);
-        SegmentWriter::new(Arc::clone(&self.0.objects), segment_name(self.0.run, number))
+        Ok(SegmentWriter::new(Arc::clone(self.objects()?), segment_name(self.0.run, number)))
     }
 
     async fn put(&self, manifest: &mut Manifest) -> Result<(), StoreError> {
+        let objects = self.objects()?;
         self.0.is_in_doubt.store(true, Ordering::Relaxed);
-        let put = manifest.put(&*self.0.objects).await;
+        let put = manifest.put(&**objects).await;
         manifest.number = put.map_err(|error| match error {
             PutError::Store(error) => objects_failed(error),
             foreign @ PutError::Foreign(_) => StoreError::Unusable(foreign.to_string()),
@@ -272,7 +276,7 @@ impl FarTier {
         self.die_at(FailPoint::ManifestWritten)?;
         // The manifest counts whatever becomes of those before it: a caller that took this for a failure would go on with
         // an older one, and delete what the durable one names.
-        if let Err(error) = Manifest::forget_before(&*self.0.objects, manifest.number).await {
+        if let Err(error) = Manifest::forget_before(&**objects, manifest.number).await {
             tracing::warn!(%error, "earlier manifests of the far tier could not be deleted; the next one deletes them");
         }
         Ok(())
@@ -280,8 +284,9 @@ impl FarTier {
 
     /// Deletes objects that no manifest names any more. What stays is deleted at the next start.
     async fn delete(&self, names: impl IntoIterator<Item = String>) -> Result<(), StoreError> {
+        let objects = self.objects()?;
         for name in names {
-            match self.0.objects.delete(&Path::from(name.as_str())).await {
+            match objects.delete(&Path::from(name.as_str())).await {
                 Ok(()) | Err(ObjectError::NotFound { .. }) => {}
                 Err(error) => {
                     tracing::warn!(%name, %error, "a segment that is over could not be deleted; the next start deletes it")

@@ -39,6 +39,9 @@
 //! tasks have fired or were cancelled and their slot is gone, and a log that was restored from a backup, and goes back in
 //! time, is refused instead of firing what was cancelled since.
 //!
+//! **Segments that do not answer.** The log alone says which numbers are taken and which tasks are near. So a process may
+//! begin with it ([`FarTier::start`]), take tasks, and open the segments later ([`FarTier::attach`]).
+//!
 //! **Damage.** Each frame of the log, each block of a segment, each index and the manifest has a CRC-32C; index and
 //! manifest are there twice. A damaged block is said and counted, its tasks are passed over, and its object is kept. A
 //! log with a damaged frame before whole ones is refused.

@@ -31,9 +31,10 @@ pub(crate) struct Reading {
 type NextBatch = (BatchOf, u16, Vec<FarRecord>);
 
 impl FarTier {
-    /// Loads tasks ahead of their time, and writes and merges segments, for ever. One caller at a time; dropped at any
+    /// Loads tasks ahead of their time, and writes and merges segments, for ever, from the moment on that these are open. One caller at a time; dropped at any
     /// moment, it goes on where it stood when it is called again.
     pub async fn run(&self, near: Arc<dyn SlotStore>) {
+        self.until_open().await;
         tokio::join!(self.compact_always(), self.load_always(&*near));
     }
 
@@ -207,7 +208,7 @@ impl FarTier {
                 return Ok(pushed.map(|(key, push)| push_record(*key, push.clone())).into_iter().collect());
             }
         };
-        let mut rows = self.rows(to.hour, after);
+        let mut rows = self.rows(to.hour, after)?;
         let mut records = Vec::new();
         while let Some((key, row)) = rows.next().await.map_err(read_failed)? {
             if key > to {
@@ -229,7 +230,7 @@ impl FarTier {
         let after = self.0.state.lock().figures.loaded_upto.filter(|loaded| loaded.hour == hour);
         let mut from = match reading.filter(|reading| reading.hour == hour) {
             Some(reading) => reading,
-            None => Reading { hour, rows: self.rows(hour, after), ahead: None },
+            None => Reading { hour, rows: self.rows(hour, after)?, ahead: None },
         };
         let (mut records, mut bytes, mut last) = (Vec::new(), 0, None);
         loop {
@@ -252,7 +253,8 @@ impl FarTier {
     }
 
     /// The rows of a closed hour behind `after`.
-    fn rows(&self, hour: u32, after: Option<RowKey>) -> MergedRows {
+    fn rows(&self, hour: u32, after: Option<RowKey>) -> Result<MergedRows, StoreError> {
+        let objects = Arc::clone(self.objects()?);
         let start = match after {
             Some(after) => RowKey { number: after.number.saturating_add(1), ..after },
             None => RowKey::first_of(hour),
@@ -268,7 +270,7 @@ impl FarTier {
         let sealed = state.sealed.iter().map(|sealed| &*sealed.rows);
         let in_memory = sealed.chain([&state.active]).map(|rows| rows.range(keys.clone()).into_iter());
         sources.extend(in_memory.map(Rows::Memory));
-        MergedRows::new(Arc::clone(&self.0.objects), Arc::clone(&self.0.counters), sources)
+        Ok(MergedRows::new(objects, Arc::clone(&self.0.counters), sources))
     }
 }
 

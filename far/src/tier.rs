@@ -16,8 +16,8 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use windfall_contract::Clock;
@@ -73,7 +73,10 @@ pub(crate) struct Inner {
     pub options: FarOptions,
     pub clock: Clock,
     pub log: Box<dyn FarLog>,
-    pub objects: Arc<dyn ObjectStore>,
+    /// Where the segments are, once they have answered.
+    objects: OnceLock<Arc<dyn ObjectStore>>,
+    /// Whether they have.
+    pub opened: watch::Sender<bool>,
     pub state: Mutex<State>,
     /// The manifest that was written last. One flush or merge at a time.
     pub manifest: tokio::sync::Mutex<Manifest>,
@@ -95,7 +98,7 @@ pub(crate) struct Inner {
 }
 
 impl FarTier {
-    /// Opens the far tier: reads its manifest and indexes, and what is in the log alone.
+    /// Opens the far tier: reads what is in the log alone, its manifest and its indexes.
     ///
     /// # Errors
     /// [`OpenFarError`].
@@ -105,36 +108,89 @@ impl FarTier {
         objects: Arc<dyn ObjectStore>,
         clock: Clock,
     ) -> Result<Self, OpenFarError> {
+        let tier = Self::start(options, log, clock).await?;
+        tier.attach(objects).await?;
+        Ok(tier)
+    }
+
+    /// Reads the log alone. Tasks are taken from now on, as far as there is room in memory. What needs the segments is
+    /// unavailable until [`attach`](Self::attach) has succeeded.
+    ///
+    /// # Errors
+    /// [`OpenFarError`]; it says nothing of the segments.
+    pub async fn start(
+        options: FarOptions,
+        log: Box<dyn FarLog>,
+        clock: Clock,
+    ) -> Result<Self, OpenFarError> {
         options.check()?;
         let run = getrandom::u64().map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        keeps_what_is_there(&*objects, run).await?;
-        let manifest = Manifest::take_over(&*objects, log.id(), log.is_new(), run).await?;
-        let counters = Arc::new(FarCounters::default());
-        let segments = open_segments(&*objects, &manifest, &counters).await?;
-        let flushed = manifest.flushed;
-        let state = State { segments: Arc::new(segments), ..State::default() };
+        let (manifest, first) = (Manifest::new(log.id()), log.first());
         let inner = Arc::new(Inner {
             options,
             clock,
             log,
-            objects,
-            state: Mutex::new(state),
+            objects: OnceLock::new(),
+            opened: watch::Sender::new(false),
+            state: Mutex::default(),
             manifest: tokio::sync::Mutex::new(manifest),
             run,
             next_segment: AtomicU64::new(1),
             has_orphans: AtomicBool::new(true),
             is_in_doubt: AtomicBool::new(false),
-            counters,
+            counters: Arc::new(FarCounters::default()),
             wake: Notify::new(),
             loaded: watch::Sender::new(0),
             fail_points: FailPoints::default(),
         });
         let tier = Self(inner);
-        tier.blocking(move |inner| inner.replay(flushed)).await??;
-        if let Err(error) = tier.drop_orphans().await {
+        // It may go further back than the manifest says: what is in segments as well is in memory once more.
+        tier.blocking(move |inner| inner.replay(&mut inner.state.lock(), first)).await??;
+        Ok(tier)
+    }
+
+    /// Opens the segments: reads the manifest and the indexes. Does nothing where that was done. May be repeated after an
+    /// error, and dropped at any moment.
+    ///
+    /// # Errors
+    /// [`OpenFarError`].
+    pub async fn attach(&self, objects: Arc<dyn ObjectStore>) -> Result<(), OpenFarError> {
+        let mut manifest = self.0.manifest.lock().await;
+        if self.is_open() {
+            return Ok(());
+        }
+        let log = &self.0.log;
+        keeps_what_is_there(&*objects, self.0.run).await?;
+        let last = Manifest::take_over(&*objects, log.id(), log.is_new(), self.0.run).await?;
+        let segments = open_segments(&*objects, &last, &self.0.counters).await?;
+        let flushed = last.flushed;
+        self.blocking(move |inner| inner.check_reaches(flushed)).await??;
+        *manifest = last;
+        self.0.state.lock().segments = Arc::new(segments);
+        self.0.objects.get_or_init(|| objects);
+        drop(manifest);
+        if let Err(error) = self.drop_orphans().await {
             tracing::warn!(%error, "segments that nobody names are deleted later");
         }
-        Ok(tier)
+        self.0.opened.send_replace(true);
+        Ok(())
+    }
+
+    /// Whether the segments are open.
+    pub fn is_open(&self) -> bool {
+        *self.0.opened.borrow()
+    }
+
+    /// Waits until the segments are open.
+    pub(crate) async fn until_open(&self) {
+        let mut opened = self.0.opened.subscribe();
+        // The other end is in `self`.
+        opened.wait_for(|is_open| *is_open).await.ok();
+    }
+
+    /// Where the segments are.
+    pub(crate) fn objects(&self) -> Result<&Arc<dyn ObjectStore>, StoreError> {
+        self.0.objects.get().ok_or_else(not_open)
     }
 
     /// What an Ok survives.
@@ -191,6 +247,9 @@ impl FarTier {
     /// [`StoreError`].
     pub async fn get(&self, tenant: u16, id: TaskId) -> Result<FarFound, StoreError> {
         let Some(key) = RowKey::of(id) else { return Ok(FarFound::Near) };
+        if self.is_known_to_be_near(key)? {
+            return Ok(FarFound::Near);
+        }
         let row = self.look(key).await?.1;
         let state = self.0.state.lock();
         Ok(match row.filter(|row| row.tenant() == tenant) {
@@ -213,6 +272,9 @@ impl FarTier {
         let Some(key) = RowKey::of(id) else { return Ok(FarChanged::Near) };
         if to.as_ref().is_some_and(|to| !may_be_stored(to)) {
             return Err(StoreError::Unusable("no slot store takes such a time or such a payload".into()));
+        }
+        if self.is_known_to_be_near(key)? {
+            return Ok(FarChanged::Near);
         }
         for _ in 0..LOOKS_MAX {
             let (segments, row) = self.look(key).await?;
@@ -273,6 +335,18 @@ impl FarTier {
         done.map_err(|error| StoreError::Unavailable(error.to_string()))
     }
 
+    /// Whether the log alone says that a task is near. An error where only the segments could say so, and are not open.
+    fn is_known_to_be_near(&self, key: RowKey) -> Result<bool, StoreError> {
+        if self.is_open() {
+            return Ok(false);
+        }
+        let state = self.0.state.lock();
+        match state.is_near(key) && !state.is_on_its_way(key) {
+            true => Ok(true),
+            false => Err(not_open()),
+        }
+    }
+
     /// The row of a key, and the segments in which it was looked for.
     async fn look(&self, key: RowKey) -> Result<(Segments, Option<Row>), StoreError> {
         for _ in 0..LOOKS_MAX {
@@ -300,8 +374,10 @@ impl FarTier {
     }
 
     async fn find(&self, segments: &Segments, key: RowKey) -> Result<Option<Row>, ReadError> {
+        // Without them there are no segments either.
+        let Some(objects) = self.0.objects.get() else { return Ok(None) };
         for segment in segments.iter().rev() {
-            let found = segment.find(&*self.0.objects, key, &self.0.counters).await?;
+            let found = segment.find(&**objects, key, &self.0.counters).await?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -345,19 +421,30 @@ impl Inner {
         Ok(end)
     }
 
-    fn replay(&self, flushed: u64) -> Result<(), OpenFarError> {
-        let mut state = self.state.lock();
+    /// Checks that the log has all that the segments do not have, from this position on.
+    fn check_reaches(&self, flushed: u64) -> Result<(), OpenFarError> {
+        // Nothing is appended meanwhile.
+        let _held = self.state.lock();
+        match flushed == self.log.first() {
+            // It was read from there on.
+            true => Ok(()),
+            false => self.replay(&mut State::default(), flushed),
+        }
+    }
+
+    /// Reads the log from a part on.
+    fn replay(&self, state: &mut State, from: u64) -> Result<(), OpenFarError> {
         let mut is_first = true;
-        self.log.replay(flushed, &mut |mut frame| {
+        self.log.replay(from, &mut |mut frame| {
             while !frame.is_empty() {
                 let entry = Entry::decode(&mut frame);
                 let is_checkpoint =
                     matches!(entry, Ok(Entry::Names(_) | Entry::Hours(_) | Entry::Checkpoint(_)));
-                let is_wrong = is_first && flushed > 0 && !is_checkpoint;
+                let is_wrong = is_first && from > 0 && !is_checkpoint;
                 match entry {
                     Ok(entry) if !is_wrong => state.apply(entry),
                     _ => {
-                        let what = format!("a frame behind {flushed} is none of the far tier");
+                        let what = format!("a frame behind {from} is none of the far tier");
                         return Err(LogError::Damaged { place: "the far tier".into(), what });
                     }
                 }
@@ -365,9 +452,9 @@ impl Inner {
             }
             Ok(())
         })?;
-        match is_first && flushed > 0 {
+        match is_first && from > 0 {
             true => {
-                let what = format!("what is behind {flushed} is missing");
+                let what = format!("what is behind {from} is missing");
                 Err(LogError::Damaged { place: "the far tier".into(), what }.into())
             }
             false => Ok(()),
@@ -507,6 +594,10 @@ async fn open_segments(
         }
     }
     Ok(segments)
+}
+
+fn not_open() -> StoreError {
+    StoreError::Unavailable("the segments of the far tier have not answered yet; try again later".into())
 }
 
 fn no_room() -> StoreError {

@@ -1,8 +1,9 @@
 //! The far tier of the scheduler: a log in the data directory, and segments in a folder or in S3.
 
-use super::{Driver, DurabilityAt};
+use super::{Connect, Driver, DurabilityAt};
 use crate::place;
 use anyhow::{Context, Result, bail};
+use async_trait::async_trait;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use serde::Deserialize;
@@ -10,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::block_in_place;
-use tracing::warn;
+use tokio::time::timeout;
 use windfall_contract::Clock;
 use windfall_contract::due::SlotStore;
-use windfall_far::{FarOptions, FarSlots, FarTier, FileLog, OpenFarError, S3Options};
+use windfall_far::{FarOptions, FarSlots, FarTier, FileLog, OpenFarError, S3Options, S3OptionsError};
 
-const AGAIN: Duration = Duration::from_secs(5);
+/// Segments that are there answer within this time. Others are waited for in the background.
+const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// Where timers wait that are due later than a horizon.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -73,28 +75,63 @@ impl FarAt {
         FarOptions { horizon_ms, load_per_s, is_synced, ..FarOptions::default() }
     }
 
-    /// Opens it in front of a slot store. Waits while its segments have no answer.
+    /// Opens it in front of a slot store, also where its segments have no answer.
     pub async fn open(
         &self,
         data: &Path,
         near: Arc<dyn SlotStore>,
         durability: DurabilityAt,
         clock: &Clock,
-    ) -> Result<(Arc<dyn SlotStore>, FarTier)> {
-        loop {
-            let objects = self.objects(data)?;
-            let log = block_in_place(|| FileLog::open(&place::far_log(data)));
-            let log = Box::new(log.context("the log of far timers cannot be opened")?);
-            match FarTier::open(self.options(durability), log, objects, clock.clone()).await {
-                Ok(far) => return Ok((Arc::new(FarSlots::start(near, far.clone())), far)),
-                Err(OpenFarError::Objects(error)) => {
-                    warn!(%error, "the segments of far timers cannot be read; trying again");
-                    tokio::time::sleep(AGAIN).await;
-                }
-                Err(error) => return Err(error).context("the far timers cannot be opened"),
-            }
-        }
+    ) -> Result<(Arc<dyn SlotStore>, Far)> {
+        let log = block_in_place(|| FileLog::open(&place::far_log(data)));
+        let log = Box::new(log.context("the log of far timers cannot be opened")?);
+        let tier = FarTier::start(self.options(durability), log, clock.clone()).await;
+        let tier = tier.context("the far timers cannot be opened")?;
+        let segments = Segments { at: self.clone(), data: data.to_owned(), tier: tier.clone() };
+        let away: Option<Arc<dyn Connect>> = match timeout(AT_ONCE, segments.connect()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) if is_wrong(&error) => return Err(error),
+            Ok(Err(_)) | Err(_) => Some(Arc::new(segments)),
+        };
+        Ok((Arc::new(FarSlots::start(near, tier.clone())), Far { tier, away }))
     }
+}
+
+/// The far tier of a process.
+#[derive(Clone)]
+pub struct Far {
+    /// It.
+    pub tier: FarTier,
+    /// What opens its segments, where they had no answer. Until then it takes timers, and does nothing else.
+    pub away: Option<Arc<dyn Connect>>,
+}
+
+/// Opens the segments.
+struct Segments {
+    at: FarAt,
+    data: PathBuf,
+    tier: FarTier,
+}
+
+#[async_trait]
+impl Connect for Segments {
+    async fn connect(&self) -> Result<()> {
+        let objects = self.at.objects(&self.data)?;
+        self.tier.attach(objects).await.context("the segments of far timers cannot be opened")
+    }
+}
+
+/// Whether waiting does not mend it. A folder without a manifest may be one whose disk is not there yet.
+fn is_wrong(error: &anyhow::Error) -> bool {
+    let is_option = error.chain().any(|cause| cause.is::<S3OptionsError>());
+    let opening = error.chain().find_map(|cause| cause.downcast_ref::<OpenFarError>());
+    is_option
+        || opening.is_some_and(|error| {
+            !matches!(
+                error,
+                OpenFarError::Objects(_) | OpenFarError::Store(_) | OpenFarError::NoManifest { .. }
+            )
+        })
 }
 
 #[cfg(feature = "s3")]
@@ -131,12 +168,75 @@ mod tests {
         let added = both.add(Shard(3), &[task(1), task(100)]).await.unwrap();
         let [Added::Stored(soon), Added::Stored(later)] = added[..] else { panic!("{added:?}") };
         assert!(!soon.is_far() && later.is_far());
-        assert_eq!(far.counts(), [(tenant, 1)].into());
+        assert!(far.away.is_none());
+        assert_eq!(far.tier.counts(), [(tenant, 1)].into());
         let found = both.get(Shard(3), tenant, &[TaskAt::Id(soon), TaskAt::Id(later)]).await.unwrap();
         let ids: Vec<_> = found.into_iter().flatten().map(|found| found.id).collect();
         assert_eq!(ids, [soon, later]);
         let wrong = FarAt { horizon_ms: 1, ..FarAt::default() };
         assert!(wrong.check().unwrap_err().to_string().contains("[scheduler.far]"));
+    }
+
+    /// A file in the place of the folder, and a port on which nobody listens.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_process_starts_without_its_segments_and_takes_them_up_when_they_are_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, clock) = (dir.path(), Clock::system());
+        std::fs::write(place::far(data), "no folder").unwrap();
+        let durability = DurabilityAt::Process;
+        let near = SlotsAt::Embedded.open(data, 16, durability, &clock).await.unwrap().store;
+        let (both, far) = FarAt::default().open(data, near, durability, &clock).await.unwrap();
+        let tenant = both.tenant("shop").await.unwrap();
+        let route = Route { tenant, target: both.target(tenant, "hook").await.unwrap() };
+        let task = |hours: u64| NewRecord {
+            due_ms: clock.unix_ms() + hours * 3_600_000,
+            route,
+            key: None,
+            payload: "x".into(),
+        };
+        let added = both.add(Shard(3), &[task(1), task(100)]).await.unwrap();
+        let [Added::Stored(soon), Added::Stored(later)] = added[..] else { panic!("{added:?}") };
+        assert!(both.get(Shard(3), tenant, &[TaskAt::Id(soon)]).await.unwrap()[0].is_some());
+        assert!(both.get(Shard(3), tenant, &[TaskAt::Id(later)]).await.is_err());
+        let away = far.away.expect("it is waited for");
+        let said = format!("{:#}", away.connect().await.unwrap_err());
+        assert!(said.contains("far timers cannot be opened"), "{said}");
+        std::fs::remove_file(place::far(data)).unwrap();
+        away.connect().await.unwrap();
+        let found = both.get(Shard(3), tenant, &[TaskAt::Id(soon), TaskAt::Id(later)]).await.unwrap();
+        assert_eq!(found.into_iter().flatten().count(), 2);
+    }
+
+    #[cfg(feature = "s3")]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_bucket_that_is_away_keeps_no_process_from_starting() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, clock, durability) = (dir.path(), Clock::system(), DurabilityAt::Process);
+        let s3 = "s3 = { endpoint = \"http://127.0.0.1:1\", bucket = \"timers\", access_key_id = \"id\", \
+                  secret_access_key = \"hush\", allow_http = true }";
+        let near = SlotsAt::Embedded.open(data, 16, durability, &clock).await.unwrap().store;
+        let at: FarAt = toml::from_str(s3).unwrap();
+        let (_both, far) = at.open(data, near, durability, &clock).await.unwrap();
+        let said = format!("{:#}", far.away.expect("it is waited for").connect().await.unwrap_err());
+        assert!(said.contains("127.0.0.1:1") && !said.contains("hush"), "{said}");
+    }
+
+    /// Segments of another log are there, and will be there tomorrow.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_folder_of_another_log_is_refused_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let (clock, durability) = (Clock::system(), DurabilityAt::Process);
+        let at = FarAt { folder: Some(dir.path().join("shared")), ..FarAt::default() };
+        for (name, is_refused) in [("first", false), ("second", true)] {
+            let data = dir.path().join(name);
+            std::fs::create_dir(&data).unwrap();
+            let near = SlotsAt::Embedded.open(&data, 16, durability, &clock).await.unwrap().store;
+            let opened = at.open(&data, near, durability, &clock).await;
+            assert_eq!(
+                opened.as_ref().is_err_and(|error| format!("{error:#}").contains("far log")),
+                is_refused
+            );
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod tokens;
 
 use anyhow::{Result, bail};
 pub use brokers::BrokerAt;
-pub use far::FarAt;
+pub use far::{Far, FarAt};
 pub use ledger::{LedgerAt, PostgresAt};
 pub use rules::{RulesAt, RulesFollower};
 pub use slots::{Connect, DurabilityAt, Slots, SlotsAt};

@@ -143,8 +143,8 @@ impl ServiceOptions {
             let mut opened = store.open(&self.data, *shards, *durability, clock).await?;
             if let Some(far_at) = far_at {
                 let near = Arc::clone(&opened.store);
-                let (both, tier) = far_at.open(&self.data, near, *durability, clock).await?;
-                (opened.store, far) = (both, Some(tier));
+                let (both, opened_far) = far_at.open(&self.data, near, *durability, clock).await?;
+                (opened.store, far) = (both, Some(opened_far));
             }
             slots = Some(opened);
         }

@@ -2,7 +2,7 @@
 
 use super::background::Tasks;
 use super::scheduling::SchedulingOptions;
-use crate::drivers::{RulesFollower, Slots};
+use crate::drivers::{Far, RulesFollower, Slots};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use windfall_contract::connector::Connector;
 use windfall_contract::long_delays::LongDelays;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::Health;
-use windfall_far::FarTier;
 use windfall_ledger::Ledger;
 use windfall_reward_service::{Again, AsyncGrantOptions, RewardOptions};
 use windfall_sdk::SdkOptions;
@@ -45,7 +44,7 @@ pub struct Parts {
     /// Where timers wait; needed where the process keeps timers.
     pub slots: Option<Slots>,
     /// The far tier in front of them, where there is one.
-    pub far: Option<FarTier>,
+    pub far: Option<Far>,
     /// The downstream systems that `Options::rewards` names.
     pub connectors: Vec<Arc<dyn Connector>>,
     /// The process's clock.

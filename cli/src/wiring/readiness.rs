@@ -3,7 +3,7 @@
 use super::background::{Background, Hopeless, Tasks};
 use super::scheduling::{Scheduling, TimersTopic};
 use super::work::Work;
-use crate::drivers::{self, Connect};
+use crate::drivers::{self, Connect, Far};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const STORE_EVERY: Duration = Duration::from_millis(200);
 /// The pause between two attempts to connect to its store.
 const CONNECT_AGAIN: Duration = Duration::from_millis(500);
+/// The pause between two attempts to open the segments of far timers.
+const SEGMENTS_AGAIN: Duration = Duration::from_secs(1);
 /// A slot store that is there answers within this time.
 const STORE_AT_ONCE: Duration = Duration::from_secs(1);
 /// The pause between two looks at topics of timers that are refused, or were not seen yet.
@@ -124,6 +126,26 @@ async fn connect(part: &Part, owner: &Tasks, away: &dyn Connect) {
         }
         tokio::time::sleep(CONNECT_AGAIN).await;
     }
+}
+
+/// Opens the segments of far timers where they had no answer at the start. Near timers are added and fire meanwhile, so
+/// nothing that is found ends the process.
+pub fn far(tasks: &Tasks, health: &Health, far: Far) -> Background {
+    let part = Arc::new(health.part("far timers", Need::Weak));
+    tasks.spawn("opens the far timers", move || {
+        let (part, away) = (Arc::clone(&part), far.away.clone());
+        async move {
+            if let Some(away) = away {
+                while let Err(error) = away.connect().await {
+                    part.is_missing(format!("{error:#}"));
+                    tokio::time::sleep(SEGMENTS_AGAIN).await;
+                }
+            }
+            part.is_there();
+            // The part stays known.
+            std::future::pending::<()>().await;
+        }
+    })
 }
 
 /// Looks once at each topic that timers are written to, and again and again at one that is refused, or whose broker is

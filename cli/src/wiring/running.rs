@@ -102,7 +102,7 @@ impl Wiring {
             async_grants: None,
             consuming: None,
             scheduling: None,
-            far: parts.far,
+            far: parts.far.as_ref().map(|far| far.tier.clone()),
             tasks,
             health,
             budgets: BudgetsGate::new(),
@@ -153,6 +153,9 @@ impl Wiring {
             let sdk = own.sdks.values().next();
             let scheduling = Scheduling::start(slots.store, scheduling, &own.brokers, sdk, &clock)?;
             own.background.push(readiness::scheduler(&own.tasks, &own.health, &scheduling, slots.away));
+            if let Some(far) = parts.far {
+                own.background.push(readiness::far(&own.tasks, &own.health, far));
+            }
             own.background.push(readiness::timers_topics(&own.tasks, &own.health, scheduling.topics()));
             own.scheduling = Some(scheduling);
         }

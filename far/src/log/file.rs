@@ -140,6 +140,10 @@ impl FarLog for FileLog {
         self.writing.lock().parts.keys().eq([&0])
     }
 
+    fn first(&self) -> u64 {
+        self.writing.lock().parts.first_key_value().map_or(0, |(start, _)| *start)
+    }
+
     fn part_bytes(&self) -> u64 {
         let writing = self.writing.lock();
         writing.end - writing.parts.last_key_value().map_or(0, |(start, _)| *start)

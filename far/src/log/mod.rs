@@ -42,6 +42,9 @@ pub trait FarLog: Send + Sync {
     /// Whether no part of it was ever begun or forgotten: nothing of it can be in a segment.
     fn is_new(&self) -> bool;
 
+    /// The position at which its oldest part begins.
+    fn first(&self) -> u64;
+
     /// The bytes of the part that is being written.
     fn part_bytes(&self) -> u64;
 

@@ -1,6 +1,7 @@
 //! The far tier beside an embedded slot store, on a clock and an object store that a test sets.
 
 mod concurrent;
+mod early;
 mod faults;
 mod late;
 mod model;
@@ -218,6 +219,10 @@ impl FarLog for SyncedLog {
 
     fn is_new(&self) -> bool {
         self.inner.is_new()
+    }
+
+    fn first(&self) -> u64 {
+        self.inner.first()
     }
 
     fn part_bytes(&self) -> u64 {
