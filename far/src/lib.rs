@@ -46,8 +46,9 @@
 //! manifest are there twice. A damaged block is said and counted, its tasks are passed over, and its object is kept. A
 //! log with a damaged frame before whole ones is refused.
 //!
-//! **One process.** A log belongs to one process, which a lock on its folder ensures, and a folder
-//! or bucket belongs to one log. Of a fleet, one process can keep the far tier, as one process keeps an embedded slot store.
+//! **One process.** A log belongs to one process, which a lock on its folder ensures; a folder or bucket belongs to one log;
+//! and so do the far timers of a slot store that several processes share, which the store itself says
+//! ([`FarSlots::start_shared`]). Of a fleet one process keeps the far tier, and the others ask it ([`FarElsewhere`]).
 //!
 //! **Memory and disk.** A task with 64 bytes of payload takes some 75 bytes in a segment and 90 in the log until it is in
 //! one. In memory there are the tasks that are in no segment yet (`memory_bytes_max`), 32 bytes for each block of 64 KiB,
@@ -101,6 +102,7 @@ mod probe;
 mod row;
 mod s3;
 mod segment;
+mod shared;
 mod slots;
 mod state;
 mod stats;
@@ -111,6 +113,7 @@ mod tier;
 pub use log::{FRAME_MAX_BYTES, FarLog, FileLog, LogError};
 pub use options::{FarOptions, OutOfRange};
 pub use s3::{S3Options, S3OptionsError};
+pub use shared::{FarElsewhere, FarKeeper};
 pub use slots::FarSlots;
 pub use stats::{FarGauges, FarStats};
 pub use tier::{FarChanged, FarFound, FarTier};

@@ -1,11 +1,13 @@
 //! Both tiers as one slot store.
 
+use crate::shared::claim;
 use crate::tier::{FarChanged, FarFound, FarTier, may_be_stored};
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use windfall_contract::due::{
@@ -15,6 +17,8 @@ use windfall_contract::due::{
 };
 
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
+/// The pause between two attempts to learn whose far timers a shared store has.
+const CLAIM_AGAIN: Duration = Duration::from_secs(1);
 /// Tasks of a batch that are looked for in segments at a time.
 const LOOKS_AT_ONCE: usize = 16;
 
@@ -23,9 +27,28 @@ const LOOKS_AT_ONCE: usize = 16;
 /// [`list`](SlotStore::list) leaves tasks of the far tier out, and [`counts`](SlotStore::counts) counts all of them in
 /// the first shard. Dispatchers use the near store itself, or this one, which is the same to them.
 pub struct FarSlots {
+    owned: Owned,
+    running: JoinHandle<()>,
+}
+
+/// A slot store, and the far tier of its tasks.
+#[derive(Clone)]
+struct Owned {
     near: Arc<dyn SlotStore>,
     far: FarTier,
-    running: JoinHandle<()>,
+    /// Whether the store is known to have no other far timers than these.
+    is_claimed: Arc<AtomicBool>,
+}
+
+impl Owned {
+    /// Fails where the store has the far timers of another log, or does not say.
+    async fn claim(&self) -> Result<(), StoreError> {
+        if !self.is_claimed.load(Relaxed) {
+            claim(&*self.near, self.far.log_id()).await?;
+            self.is_claimed.store(true, Relaxed);
+        }
+        Ok(())
+    }
 }
 
 impl FarSlots {
@@ -34,8 +57,29 @@ impl FarSlots {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(near: Arc<dyn SlotStore>, far: FarTier) -> Self {
-        let running = tokio::spawn(run_again(far.clone(), Arc::clone(&near)));
-        Self { near, far, running }
+        Self::run(Owned { near, far, is_claimed: Arc::new(AtomicBool::new(true)) })
+    }
+
+    /// The same for a store that other processes use as well. The store remembers for ever whose far timers it has: those
+    /// of the first log. Nothing is taken, changed or loaded before the store has said that they are these.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start_shared(near: Arc<dyn SlotStore>, far: FarTier) -> Self {
+        Self::run(Owned { near, far, is_claimed: Arc::default() })
+    }
+
+    /// Asks the store whether it has no other far timers than these.
+    ///
+    /// # Errors
+    /// [`StoreError::Unusable`] where it has those of another log.
+    pub async fn claim(&self) -> Result<(), StoreError> {
+        self.owned.claim().await
+    }
+
+    fn run(owned: Owned) -> Self {
+        let running = tokio::spawn(run_again(owned.clone()));
+        Self { owned, running }
     }
 }
 
@@ -46,7 +90,12 @@ impl Drop for FarSlots {
 }
 
 /// Runs the far tier, again after a panic: it goes on where its log says.
-async fn run_again(far: FarTier, near: Arc<dyn SlotStore>) {
+async fn run_again(owned: Owned) {
+    // Whoever opens the far tier says why it waits.
+    while owned.claim().await.is_err() {
+        tokio::time::sleep(CLAIM_AGAIN).await;
+    }
+    let Owned { near, far, .. } = owned;
     while AssertUnwindSafe(far.run(Arc::clone(&near))).catch_unwind().await.is_err() {
         tracing::error!("a part of the far tier panicked; it is started again");
         tokio::time::sleep(PANIC_PAUSE).await;
@@ -54,11 +103,11 @@ async fn run_again(far: FarTier, near: Arc<dyn SlotStore>) {
 }
 
 /// Puts answers where they belong.
-fn place<T>(into: &mut [Option<T>], places: Vec<usize>, answers: Vec<T>) {
+pub(crate) fn place<T>(into: &mut [Option<T>], places: Vec<usize>, answers: Vec<T>) {
     places.into_iter().zip(answers).for_each(|(at, answer)| into[at] = Some(answer));
 }
 
-fn all<T>(answers: Vec<Option<T>>) -> Result<Vec<T>, StoreError> {
+pub(crate) fn all<T>(answers: Vec<Option<T>>) -> Result<Vec<T>, StoreError> {
     let all: Option<Vec<T>> = answers.into_iter().collect();
     all.ok_or_else(|| StoreError::Unavailable("a tier has not answered for each task".into()))
 }
@@ -86,7 +135,8 @@ async fn changed_far(
     ))
 }
 
-fn far_id(at: &TaskAt, shard: Shard) -> Option<TaskId> {
+/// The id of a task of the far tier, where it is named by one and belongs to the shard.
+pub(crate) fn far_id(at: &TaskAt, shard: Shard) -> Option<TaskId> {
     match at {
         TaskAt::Id(id) if id.is_far() && id.shard == shard => Some(*id),
         TaskAt::Id(_) | TaskAt::Key(_) => None,
@@ -96,12 +146,12 @@ fn far_id(at: &TaskAt, shard: Shard) -> Option<TaskId> {
 #[async_trait]
 impl SlotStore for FarSlots {
     fn shards(&self) -> u16 {
-        self.near.shards()
+        self.owned.near.shards()
     }
 
     /// The weaker one of both.
     fn durability(&self) -> Durability {
-        match (self.near.durability(), self.far.durability()) {
+        match (self.owned.near.durability(), self.owned.far.durability()) {
             (Durability::Machine, far) => far,
             (Durability::EverySecond, Durability::Machine) => Durability::EverySecond,
             (Durability::EverySecond | Durability::Process, _) => Durability::Process,
@@ -109,63 +159,65 @@ impl SlotStore for FarSlots {
     }
 
     async fn tenant(&self, name: &str) -> Result<u16, StoreError> {
-        self.near.tenant(name).await
+        self.owned.near.tenant(name).await
     }
 
     async fn target(&self, tenant: u16, name: &str) -> Result<u16, StoreError> {
-        self.near.target(tenant, name).await
+        self.owned.near.target(tenant, name).await
     }
 
     async fn names(&self, route: Route) -> Result<Option<(String, String)>, StoreError> {
-        self.near.names(route).await
+        self.owned.near.names(route).await
     }
 
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {
-        let is_far = |task: &NewRecord| task.key.is_none() && self.far.takes(task.due_ms);
+        let is_far = |task: &NewRecord| task.key.is_none() && self.owned.far.takes(task.due_ms);
         let far: Vec<usize> = (0..batch.len()).filter(|at| is_far(&batch[*at])).collect();
         let is_whole =
             |task: &NewRecord| task.payload.len() <= PAYLOAD_MAX_BYTES && task.due_ms <= DUE_MAX_MS;
         // The near store refuses what nobody takes, before anything is stored.
         if far.is_empty() || !batch.iter().all(is_whole) {
-            return self.near.add(shard, batch).await;
+            return self.owned.near.add(shard, batch).await;
         }
-        if shard.0 >= self.near.shards() {
+        if shard.0 >= self.owned.near.shards() {
             return Err(StoreError::Unusable(format!("there is no shard {}", shard.0)));
         }
+        self.claim().await?;
         let routes: BTreeMap<_, _> = far
             .iter()
             .map(|at| batch[*at].route)
             .map(|route| ((route.tenant, route.target), route))
             .collect();
         for route in routes.into_values() {
-            self.far.name(&*self.near, route).await?;
+            self.owned.far.name(&*self.owned.near, route).await?;
         }
         let mut answers: Vec<Option<Added>> = vec![None; batch.len()];
-        let taken = self.far.add(shard, far.iter().map(|at| batch[*at].clone()).collect()).await?;
+        let taken = self.owned.far.add(shard, far.iter().map(|at| batch[*at].clone()).collect()).await?;
         for (at, id) in far.into_iter().zip(taken) {
             answers[at] = id.map(Added::Stored);
         }
         let near: Vec<usize> = (0..batch.len()).filter(|at| answers[*at].is_none()).collect();
         if !near.is_empty() {
             let tasks: Vec<_> = near.iter().map(|at| batch[*at].clone()).collect();
-            let added = self.near.add(shard, &tasks).await?;
+            let added = self.owned.near.add(shard, &tasks).await?;
             place(&mut answers, near, added);
         }
         all(answers)
     }
 
     async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError> {
-        self.near.load(shard, batch).await
+        self.owned.near.load(shard, batch).await
     }
 
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {
         if batch.iter().all(|change| far_id(&change.at, shard).is_none()) {
-            return self.near.change(shard, batch).await;
+            return self.owned.near.change(shard, batch).await;
         }
         // The near store refuses what nobody takes, before anything is changed.
         if !batch.iter().filter_map(|change| change.to.as_ref()).all(may_be_stored) {
-            return self.near.change(shard, batch).await;
+            return self.owned.near.change(shard, batch).await;
         }
+        self.claim().await?;
         // Two changes of one task in one batch are done in order, as long as both are done in the same tier; the first
         // one that moves a task near is answered when the task is there.
         let mut answers: Vec<Option<Changed>> = vec![None; batch.len()];
@@ -174,7 +226,13 @@ impl SlotStore for FarSlots {
         for (at, change) in batch.iter().enumerate() {
             let Some(id) = far_id(&change.at, shard) else { continue };
             ids.insert(id);
-            calls.push(changed_far(self.far.clone(), Arc::clone(&self.near), at, id, change.clone()));
+            calls.push(changed_far(
+                self.owned.far.clone(),
+                Arc::clone(&self.owned.near),
+                at,
+                id,
+                change.clone(),
+            ));
         }
         let width = if ids.len() == calls.len() { LOOKS_AT_ONCE } else { 1 };
         let mut calls = stream::iter(calls).buffered(width);
@@ -185,7 +243,7 @@ impl SlotStore for FarSlots {
         let near: Vec<usize> = (0..batch.len()).filter(|at| answers[*at].is_none()).collect();
         if !near.is_empty() {
             let changes: Vec<_> = near.iter().map(|at| batch[*at].clone()).collect();
-            let changed = self.near.change(shard, &changes).await?;
+            let changed = self.owned.near.change(shard, &changes).await?;
             place(&mut answers, near, changed);
         }
         all(answers)
@@ -196,8 +254,11 @@ impl SlotStore for FarSlots {
         let mut calls = Vec::new();
         for (place, at) in at.iter().enumerate() {
             let Some(id) = far_id(at, shard) else { continue };
-            let far = self.far.clone();
+            let far = self.owned.far.clone();
             calls.push(async move { far.get(tenant, id).await.map(|found| (place, found)) });
+        }
+        if !calls.is_empty() {
+            self.claim().await?;
         }
         let mut calls = stream::iter(calls).buffered(LOOKS_AT_ONCE);
         while let Some(answered) = calls.next().await {
@@ -208,7 +269,7 @@ impl SlotStore for FarSlots {
         let near: Vec<usize> = (0..at.len()).filter(|place| answers[*place].is_none()).collect();
         if !near.is_empty() {
             let at: Vec<_> = near.iter().map(|place| at[*place].clone()).collect();
-            let found = self.near.get(shard, tenant, &at).await?;
+            let found = self.owned.near.get(shard, tenant, &at).await?;
             place(&mut answers, near, found);
         }
         all(answers)
@@ -220,13 +281,13 @@ impl SlotStore for FarSlots {
         after: Option<TaskId>,
         limit: usize,
     ) -> Result<WaitingPage, StoreError> {
-        self.near.list(tenant, after, limit).await
+        self.owned.near.list(tenant, after, limit).await
     }
 
     async fn counts(&self, shard: Shard) -> Result<BTreeMap<u16, u64>, StoreError> {
-        let mut counts = self.near.counts(shard).await?;
+        let mut counts = self.owned.near.counts(shard).await?;
         if shard == Shard(0) {
-            for (tenant, waiting) in self.far.counts() {
+            for (tenant, waiting) in self.owned.far.counts() {
                 *counts.entry(tenant).or_default() += waiting;
             }
         }
@@ -234,7 +295,7 @@ impl SlotStore for FarSlots {
     }
 
     async fn beat(&self, instance: &str, ttl_ms: u64) -> Result<Vec<String>, StoreError> {
-        self.near.beat(instance, ttl_ms).await
+        self.owned.near.beat(instance, ttl_ms).await
     }
 
     async fn acquire(
@@ -243,15 +304,15 @@ impl SlotStore for FarSlots {
         instance: &str,
         ttl_ms: u64,
     ) -> Result<Result<Lease, HeldBy>, StoreError> {
-        self.near.acquire(shard, instance, ttl_ms).await
+        self.owned.near.acquire(shard, instance, ttl_ms).await
     }
 
     async fn renew(&self, lease: &Lease, ttl_ms: u64) -> Result<(), LeaseError> {
-        self.near.renew(lease, ttl_ms).await
+        self.owned.near.renew(lease, ttl_ms).await
     }
 
     async fn release(&self, lease: &Lease) -> Result<(), LeaseError> {
-        self.near.release(lease).await
+        self.owned.near.release(lease).await
     }
 
     async fn advance(
@@ -261,19 +322,19 @@ impl SlotStore for FarSlots {
         reads: &[ReadFrom],
         max_bytes: usize,
     ) -> Result<Advanced, LeaseError> {
-        self.near.advance(lease, ahead_ms, reads, max_bytes).await
+        self.owned.near.advance(lease, ahead_ms, reads, max_bytes).await
     }
 
     async fn state(&self, lease: &Lease, slot: SlotMinute) -> Result<SlotState, LeaseError> {
-        self.near.state(lease, slot).await
+        self.owned.near.state(lease, slot).await
     }
 
     async fn finish(&self, lease: &Lease, slot: SlotMinute, batch: &FinishBatch) -> Result<(), LeaseError> {
-        self.near.finish(lease, slot, batch).await
+        self.owned.near.finish(lease, slot, batch).await
     }
 
     async fn drop_slot(&self, lease: &Lease, slot: SlotMinute, entries: u32) -> Result<bool, LeaseError> {
-        self.near.drop_slot(lease, slot, entries).await
+        self.owned.near.drop_slot(lease, slot, entries).await
     }
 
     async fn dead(
@@ -282,7 +343,7 @@ impl SlotStore for FarSlots {
         after: Option<TaskId>,
         limit: usize,
     ) -> Result<Vec<DeadTask>, StoreError> {
-        self.near.dead(tenant, after, limit).await
+        self.owned.near.dead(tenant, after, limit).await
     }
 
     async fn end_dead(
@@ -292,6 +353,6 @@ impl SlotStore for FarSlots {
         ids: &[TaskId],
         again: bool,
     ) -> Result<Vec<bool>, StoreError> {
-        self.near.end_dead(shard, tenant, ids, again).await
+        self.owned.near.end_dead(shard, tenant, ids, again).await
     }
 }

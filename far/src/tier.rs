@@ -193,6 +193,11 @@ impl FarTier {
         self.0.objects.get().ok_or_else(not_open)
     }
 
+    /// Names its log.
+    pub(crate) fn log_id(&self) -> u64 {
+        self.0.log.id()
+    }
+
     /// What an Ok survives.
     pub fn durability(&self) -> Durability {
         match self.0.options.is_synced {

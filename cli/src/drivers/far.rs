@@ -1,5 +1,7 @@
-//! The far tier of the scheduler: a log in the data directory, and segments in a folder or in S3.
+//! The far tier of the scheduler: a log in the data directory, and segments in a folder or in S3; or another process that
+//! keeps it.
 
+use super::far_keeper::ServiceKeeper;
 use super::{Connect, Driver, DurabilityAt};
 use crate::place;
 use anyhow::{Context, Result, bail};
@@ -12,9 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
+use windfall_client::ClientOptions;
 use windfall_contract::Clock;
-use windfall_contract::due::SlotStore;
-use windfall_far::{FarOptions, FarSlots, FarTier, FileLog, OpenFarError, S3Options, S3OptionsError};
+use windfall_contract::due::{SlotStore, StoreError};
+use windfall_far::{
+    FarElsewhere, FarOptions, FarSlots, FarTier, FileLog, OpenFarError, S3Options, S3OptionsError,
+};
 
 /// Segments that are there answer within this time. Others are waited for in the background.
 const AT_ONCE: Duration = Duration::from_secs(3);
@@ -27,6 +32,9 @@ pub struct FarAt {
     pub folder: Option<PathBuf>,
     /// The bucket of their segments, or the folder in it; it belongs to this process alone. Either this or `folder`.
     pub s3: Option<S3Options>,
+    /// The process that keeps the far timers of a store in Redis, where it is not this one: its addresses, and the key of a
+    /// caller with the role `schedule` for every tenant. With it, neither `folder` nor `s3`.
+    pub forward_to: Option<ClientOptions>,
     /// Timers that are due later than this from now wait there: 7,200,000 to 604,800,000. Default 7,200,000.
     pub horizon_ms: u64,
     /// Timers that are loaded from there per second at most: 100 to 10,000,000. Default 50,000.
@@ -36,7 +44,7 @@ pub struct FarAt {
 impl Default for FarAt {
     fn default() -> Self {
         let FarOptions { horizon_ms, load_per_s, .. } = FarOptions::default();
-        Self { folder: None, s3: None, horizon_ms, load_per_s }
+        Self { folder: None, s3: None, forward_to: None, horizon_ms, load_per_s }
     }
 }
 
@@ -44,6 +52,11 @@ impl FarAt {
     /// Refuses what cannot be, and names the option.
     pub fn check(&self) -> Result<()> {
         let wrong = "the options [scheduler.far] cannot be used";
+        if self.forward_to.is_some() && (self.folder.is_some() || self.s3.is_some()) {
+            bail!(
+                "{wrong}: with forward_to another process has the segments, so neither folder nor s3 may be there"
+            );
+        }
         if let Some(s3) = &self.s3 {
             if self.folder.is_some() {
                 bail!("{wrong}: folder and s3 are both there, and segments lie in one of them");
@@ -62,6 +75,7 @@ impl FarAt {
         let folder = self.folder.clone().unwrap_or_else(|| place::far(data));
         let open = || {
             std::fs::create_dir_all(&folder)?;
+            delete_staged(&folder.join("segments"))?;
             anyhow::Ok(LocalFileSystem::new_with_prefix(&folder)?.with_fsync(true))
         };
         let objects = block_in_place(open)
@@ -75,26 +89,61 @@ impl FarAt {
         FarOptions { horizon_ms, load_per_s, is_synced, ..FarOptions::default() }
     }
 
-    /// Opens it in front of a slot store, also where its segments have no answer.
+    /// Opens it in front of a slot store, also where its segments have no answer. `is_shared`: other processes may use the
+    /// store as well.
     pub async fn open(
         &self,
         data: &Path,
         near: Arc<dyn SlotStore>,
+        is_shared: bool,
         durability: DurabilityAt,
         clock: &Clock,
-    ) -> Result<(Arc<dyn SlotStore>, Far)> {
+    ) -> Result<(Arc<dyn SlotStore>, Option<Far>)> {
+        if let Some(keeper) = &self.forward_to {
+            let keeper = Arc::new(ServiceKeeper::open(keeper.clone())?);
+            let store = FarElsewhere::new(near, Some(keeper), self.horizon_ms, clock.clone());
+            return Ok((Arc::new(store), None));
+        }
         let log = block_in_place(|| FileLog::open(&place::far_log(data)));
         let log = Box::new(log.context("the log of far timers cannot be opened")?);
         let tier = FarTier::start(self.options(durability), log, clock.clone()).await;
         let tier = tier.context("the far timers cannot be opened")?;
-        let segments = Segments { at: self.clone(), data: data.to_owned(), tier: tier.clone() };
+        let slots = Arc::new(match is_shared {
+            true => FarSlots::start_shared(near, tier.clone()),
+            false => FarSlots::start(near, tier.clone()),
+        });
+        let segments = Segments {
+            at: self.clone(),
+            data: data.to_owned(),
+            slots: Arc::clone(&slots),
+            tier: tier.clone(),
+        };
         let away: Option<Arc<dyn Connect>> = match timeout(AT_ONCE, segments.connect()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) if is_wrong(&error) => return Err(error),
             Ok(Err(_)) | Err(_) => Some(Arc::new(segments)),
         };
-        Ok((Arc::new(FarSlots::start(near, tier.clone())), Far { tier, away }))
+        Ok((slots, Some(Far { tier, away })))
     }
+}
+
+/// Deletes what a process that was killed had written of segments that were never whole: `NAME.far#NUMBER`. Nothing is
+/// written there before the segments are open.
+fn delete_staged(segments: &Path) -> std::io::Result<()> {
+    let entries = match std::fs::read_dir(segments) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.split_once(".far#")).map(|(_, number)| number);
+        if number.is_some_and(|number| number.parse::<u64>().is_ok()) {
+            std::fs::remove_file(&path)?;
+            tracing::info!(file = %path.display(), "an unfinished segment of a process that has died is deleted");
+        }
+    }
+    Ok(())
 }
 
 /// The far tier of a process.
@@ -106,16 +155,23 @@ pub struct Far {
     pub away: Option<Arc<dyn Connect>>,
 }
 
+/// A store that others use as well, of a process without options of far timers.
+pub fn far_elsewhere(near: Arc<dyn SlotStore>, clock: &Clock) -> Arc<dyn SlotStore> {
+    Arc::new(FarElsewhere::new(near, None, FarOptions::default().horizon_ms, clock.clone()))
+}
+
 /// Opens the segments.
 struct Segments {
     at: FarAt,
     data: PathBuf,
+    slots: Arc<FarSlots>,
     tier: FarTier,
 }
 
 #[async_trait]
 impl Connect for Segments {
     async fn connect(&self) -> Result<()> {
+        self.slots.claim().await.context("the far timers cannot be kept here")?;
         let objects = self.at.objects(&self.data)?;
         self.tier.attach(objects).await.context("the segments of far timers cannot be opened")
     }
@@ -125,7 +181,9 @@ impl Connect for Segments {
 fn is_wrong(error: &anyhow::Error) -> bool {
     let is_option = error.chain().any(|cause| cause.is::<S3OptionsError>());
     let opening = error.chain().find_map(|cause| cause.downcast_ref::<OpenFarError>());
+    let claim = error.chain().find_map(|cause| cause.downcast_ref::<StoreError>());
     is_option
+        || matches!(claim, Some(StoreError::Unusable(_)))
         || opening.is_some_and(|error| {
             !matches!(
                 error,
@@ -156,7 +214,12 @@ mod tests {
         let (data, clock) = (dir.path(), Clock::system());
         let durability = DurabilityAt::Machine;
         let near = SlotsAt::Embedded.open(data, 16, durability, &clock).await.unwrap().store;
-        let (both, far) = FarAt::default().open(data, near, durability, &clock).await.unwrap();
+        let segments = place::far(data).join("segments");
+        std::fs::create_dir_all(&segments).unwrap();
+        let staged = segments.join("0123-1.far#7");
+        std::fs::write(&staged, "half").unwrap();
+        let (both, far) = FarAt::default().open(data, near, false, durability, &clock).await.unwrap();
+        let far = far.unwrap();
         let tenant = both.tenant("shop").await.unwrap();
         let route = Route { tenant, target: both.target(tenant, "hook").await.unwrap() };
         let task = |hours: u64| NewRecord {
@@ -168,7 +231,7 @@ mod tests {
         let added = both.add(Shard(3), &[task(1), task(100)]).await.unwrap();
         let [Added::Stored(soon), Added::Stored(later)] = added[..] else { panic!("{added:?}") };
         assert!(!soon.is_far() && later.is_far());
-        assert!(far.away.is_none());
+        assert!(far.away.is_none() && !staged.exists());
         assert_eq!(far.tier.counts(), [(tenant, 1)].into());
         let found = both.get(Shard(3), tenant, &[TaskAt::Id(soon), TaskAt::Id(later)]).await.unwrap();
         let ids: Vec<_> = found.into_iter().flatten().map(|found| found.id).collect();
@@ -185,7 +248,8 @@ mod tests {
         std::fs::write(place::far(data), "no folder").unwrap();
         let durability = DurabilityAt::Process;
         let near = SlotsAt::Embedded.open(data, 16, durability, &clock).await.unwrap().store;
-        let (both, far) = FarAt::default().open(data, near, durability, &clock).await.unwrap();
+        let (both, far) = FarAt::default().open(data, near, false, durability, &clock).await.unwrap();
+        let far = far.unwrap();
         let tenant = both.tenant("shop").await.unwrap();
         let route = Route { tenant, target: both.target(tenant, "hook").await.unwrap() };
         let task = |hours: u64| NewRecord {
@@ -216,8 +280,8 @@ mod tests {
                   secret_access_key = \"hush\", allow_http = true }";
         let near = SlotsAt::Embedded.open(data, 16, durability, &clock).await.unwrap().store;
         let at: FarAt = toml::from_str(s3).unwrap();
-        let (_both, far) = at.open(data, near, durability, &clock).await.unwrap();
-        let said = format!("{:#}", far.away.expect("it is waited for").connect().await.unwrap_err());
+        let (_both, far) = at.open(data, near, false, durability, &clock).await.unwrap();
+        let said = format!("{:#}", far.unwrap().away.expect("it is waited for").connect().await.unwrap_err());
         assert!(said.contains("127.0.0.1:1") && !said.contains("hush"), "{said}");
     }
 
@@ -231,12 +295,36 @@ mod tests {
             let data = dir.path().join(name);
             std::fs::create_dir(&data).unwrap();
             let near = SlotsAt::Embedded.open(&data, 16, durability, &clock).await.unwrap().store;
-            let opened = at.open(&data, near, durability, &clock).await;
+            let opened = at.open(&data, near, false, durability, &clock).await;
             assert_eq!(
                 opened.as_ref().is_err_and(|error| format!("{error:#}").contains("far log")),
                 is_refused
             );
         }
+    }
+
+    /// Two processes on one store, each with a log of its own.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_second_keeper_of_one_store_is_refused_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let (clock, durability) = (Clock::system(), DurabilityAt::Process);
+        let near = SlotsAt::Embedded.open(dir.path(), 16, durability, &clock).await.unwrap().store;
+        for (name, is_refused) in [("first", false), ("second", true), ("first", false)] {
+            let data = dir.path().join(name);
+            let opened = FarAt::default().open(&data, Arc::clone(&near), true, durability, &clock).await;
+            let said = opened.as_ref().err().map(|error| format!("{error:#}"));
+            assert_eq!(said.is_some_and(|said| said.contains("one process keeps")), is_refused);
+            drop(opened);
+            // A blocking thread may still have the log for a moment.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let forward = "forward_to = { endpoints = [\"http://127.0.0.1:1\"], bearer_key = \"hush\" }";
+        let at: FarAt = toml::from_str(forward).unwrap();
+        assert!(at.check().is_ok() && !format!("{at:?}").contains("hush"));
+        let (_, far) = at.open(dir.path(), near, true, durability, &clock).await.unwrap();
+        assert!(far.is_none());
+        let both: FarAt = toml::from_str(&format!("folder = \"/far\"\n{forward}")).unwrap();
+        assert!(format!("{:#}", both.check().unwrap_err()).contains("forward_to"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod brokers;
 mod far;
+mod far_keeper;
 mod ledger;
 mod rules;
 mod slots;
@@ -14,7 +15,7 @@ mod tokens;
 
 use anyhow::{Result, bail};
 pub use brokers::BrokerAt;
-pub use far::{Far, FarAt};
+pub use far::{Far, FarAt, far_elsewhere};
 pub use ledger::{LedgerAt, PostgresAt};
 pub use rules::{RulesAt, RulesFollower};
 pub use slots::{Connect, DurabilityAt, Slots, SlotsAt};

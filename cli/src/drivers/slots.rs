@@ -68,6 +68,11 @@ impl SlotsAt {
         }
     }
 
+    /// Whether other processes may use it at the same time.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+
     /// Opens it with this number of shards, also where its server is away.
     pub async fn open(
         &self,

@@ -141,10 +141,14 @@ impl ServiceOptions {
         if work.schedules {
             let SchedulerAt { store, shards, durability, far: far_at, .. } = &self.scheduler;
             let mut opened = store.open(&self.data, *shards, *durability, clock).await?;
-            if let Some(far_at) = far_at {
-                let near = Arc::clone(&opened.store);
-                let (both, opened_far) = far_at.open(&self.data, near, *durability, clock).await?;
-                (opened.store, far) = (both, Some(opened_far));
+            let near = Arc::clone(&opened.store);
+            match far_at {
+                Some(at) => {
+                    let both = at.open(&self.data, near, store.is_shared(), *durability, clock).await?;
+                    (opened.store, far) = both;
+                }
+                None if store.is_shared() => opened.store = drivers::far_elsewhere(near, clock),
+                None => {}
             }
             slots = Some(opened);
         }

@@ -23,8 +23,8 @@ pub struct SchedulerAt {
     pub shards: u16,
     /// What the Ok of a call survives: `process` or `machine`. Default `process`.
     pub durability: DurabilityAt,
-    /// Where timers wait that are due later than a horizon, with an embedded `store`. Default: nowhere, so that all wait
-    /// in `store`.
+    /// Where timers wait that are due later than a horizon. Default: nowhere, so that all that this process adds wait in
+    /// `store`.
     pub far: Option<FarAt>,
     /// How calls are gathered.
     pub timers: TimersOptions,
@@ -157,9 +157,9 @@ impl SchedulerAt {
             bail!("scheduler.shards is {}, but only 16 to 1024 is allowed", self.shards);
         }
         if let Some(far) = &self.far {
-            if !matches!(self.store, SlotsAt::Embedded) {
+            if far.forward_to.is_some() && !self.store.is_shared() {
                 bail!(
-                    "scheduler.far needs store = \"embedded\": far timers belong to one process, and any number share a Redis"
+                    "scheduler.far.forward_to needs a store in Redis: one of its processes keeps the far timers"
                 );
             }
             far.check()?;
@@ -288,6 +288,14 @@ mod tests {
             text.split("```toml\n").find(|block| block.starts_with("[scheduler.store.redis]")).unwrap();
         let scheduler = load(block.split("```").next().unwrap()).unwrap().scheduler;
         assert!(matches!(scheduler.store, SlotsAt::Redis(_)));
+        let far = |begin: &str, before: &str| {
+            let block = text.split("```toml\n").find(|block| block.starts_with(begin)).unwrap();
+            load(&format!("{before}{}", block.split("```").next().unwrap())).unwrap().scheduler.far.unwrap()
+        };
+        assert!(!Driver::S3.is_built() || far("[scheduler.far.s3]", "").s3.is_some());
+        if Driver::Redis.is_built() {
+            assert!(far("[scheduler.far.forward_to]", "[scheduler.store.redis]\n").forward_to.is_some());
+        }
     }
 
     #[test]
@@ -332,6 +340,8 @@ mod tests {
             ("[scheduler]\nshards = 8\n".to_owned(), "scheduler.shards is 8"),
             ("[scheduler]\nstore = \"mysql\"\n".to_owned(), "line 2"),
             ("[scheduler.store.redis]\nshards = 64\n".to_owned(), "shards"),
+            ("[scheduler.far.forward_to]\nattempts = 1\n".to_owned(), "forward_to needs a store in Redis"),
+            ("[scheduler.far]\nhorizon_ms = 1\n".to_owned(), "horizon_ms is 1"),
             ("[scheduler.store.redis]\nneeds_disk_sync = true\n".to_owned(), "needs_disk_sync"),
             ("[scheduler.timers]\nlinger_ms = 101\n".to_owned(), "linger_ms is 101"),
             ("[scheduler.dispatch]\njitter_seed = 1\n".to_owned(), "jitter_seed"),
