@@ -8,6 +8,7 @@ mod by_hand;
 pub mod bytes_per_task;
 pub mod cancel;
 pub mod embedded;
+pub mod far;
 pub mod fire;
 pub mod lateness;
 mod sink;
