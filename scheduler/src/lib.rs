@@ -72,7 +72,7 @@ pub use dispatch::{Dispatcher, Drained};
 pub use options::{DispatchOptions, OutOfRange, TimersOptions};
 pub use stats::{Count, DispatchStats, Lateness, TargetStats, TenantStats};
 pub use task::{AddError, DeadView, NewTask, TaskView, TimersError};
-pub use tenants::{Class, InvalidTenant, Retry, TargetRules, TenantRules, Tenants};
+pub use tenants::{CatchUp, Class, InvalidTenant, Retry, TargetRules, TenantRules, Tenants};
 pub use timers::{Timers, TimersStats};
 
 /// Points at which tests let a dispatcher stand still, panic or die.

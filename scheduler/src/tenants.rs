@@ -50,8 +50,22 @@ pub struct TargetRules {
     /// How many tasks the target gets per second from all instances together, 1 to 100,000,000; no limit if it is
     /// missing.
     pub rate_per_s: Option<u64>,
+    /// In which order overdue tasks go out, for instance after the target was away for long. Default: the oldest first.
+    pub catch_up: CatchUp,
     /// Whether its tasks become rewards.
     pub sends_rewards: bool,
+}
+
+/// In which order the overdue tasks of a target go out. Tasks that failed keep the times of their retries either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CatchUp {
+    /// What has waited for longest goes first, so what is due now waits until the backlog is gone.
+    #[default]
+    OldestFirst,
+    /// What is due now goes first, and then the backlog, from its newest minute to its oldest one, by what the target's
+    /// rate leaves.
+    NewestFirst,
 }
 
 /// When a task that failed is tried again, and when it is given up.
@@ -108,6 +122,12 @@ impl Tenants {
             }
         }
         Ok(())
+    }
+
+    /// Whether a target catches up with the newest tasks first.
+    pub(crate) fn has_newest_first(&self) -> bool {
+        let mut targets = self.0.values().flat_map(|rules| rules.targets.values());
+        targets.any(|rules| rules.catch_up == CatchUp::NewestFirst)
     }
 
     /// The rules of a target.
@@ -167,7 +187,7 @@ impl Retry {
 impl Default for TargetRules {
     fn default() -> Self {
         let retry = Retry::Exponential { attempts_max: 10, first_ms: 1_000, max_ms: 300_000 };
-        Self { retry, concurrency: 8, rate_per_s: None, sends_rewards: false }
+        Self { retry, concurrency: 8, rate_per_s: None, catch_up: CatchUp::default(), sends_rewards: false }
     }
 }
 

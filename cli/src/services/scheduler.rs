@@ -10,7 +10,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use windfall_connectors::{HttpCallback, HttpOptions};
 use windfall_contract::Clock;
-use windfall_scheduler::{Class, DispatchOptions, Retry, TargetRules, TenantRules, Tenants, TimersOptions};
+use windfall_scheduler::{
+    CatchUp, Class, DispatchOptions, Retry, TargetRules, TenantRules, Tenants, TimersOptions,
+};
 use windfall_scheduler_service::{TopicChecks, TopicOptions};
 
 /// Options of the scheduler.
@@ -63,6 +65,9 @@ pub struct TargetAt {
     /// Timers per second that it gets at most from all instances, 1 to 100,000,000. Default: as many as are due.
     #[serde(default)]
     pub rate_per_s: Option<u64>,
+    /// In which order overdue timers go out: `oldest_first` (default), or `newest_first`, what is due now before them.
+    #[serde(default)]
+    pub catch_up: Option<CatchUp>,
 }
 
 /// What a target is.
@@ -219,6 +224,7 @@ impl TargetAt {
             retry: self.retry.unwrap_or(default.retry),
             concurrency: self.concurrency.unwrap_or(default.concurrency),
             rate_per_s: self.rate_per_s,
+            catch_up: self.catch_up.unwrap_or_default(),
             sends_rewards: matches!(self.to, TargetTo::SendBonus),
         }
     }

@@ -3,7 +3,7 @@
 use super::jitter::Jitter;
 use super::shared::Shared;
 use super::target_lane::{BatchPart, DueChunk, Said, TargetLane, ToSend};
-use super::term::{HeldTask, Outcome, Term, What};
+use super::term::{HeldTask, Outcome, PutBack, Term, What};
 use super::turns::{Turn, Turns};
 use crate::caught::caught;
 use crate::fail_points::FailPoint;
@@ -87,6 +87,7 @@ impl FiringLoop {
             self.take_in();
             self.wake_lanes();
             self.sweep();
+            self.shed();
             self.send();
             let shared = Arc::clone(&self.shared);
             let pause = self.pause();
@@ -157,6 +158,22 @@ impl FiringLoop {
         for lane in self.lanes.iter_mut().flatten() {
             lane.drop_closed(&mut self.dropped);
             let freed_bytes = self.dropped.drain(..).map(|task| task.cost_bytes).sum();
+            self.shared.memory.give_back(&lane.info.memory, freed_bytes);
+        }
+    }
+
+    /// Hands tasks of older minutes back to their owners, where newer ones of a target that takes the newest first have no
+    /// room.
+    fn shed(&mut self) {
+        if !self.shared.has_newest_first {
+            return;
+        }
+        for lane in self.lanes.iter_mut().flatten() {
+            let mut freed_bytes = 0;
+            for BatchPart { term, tasks } in lane.shed() {
+                freed_bytes += tasks.iter().map(|task| task.cost_bytes).sum::<usize>();
+                term.put_back(tasks.iter().map(put_back));
+            }
             self.shared.memory.give_back(&lane.info.memory, freed_bytes);
         }
     }
@@ -249,7 +266,7 @@ impl FiringLoop {
             if !sorted.away.is_empty() {
                 is_away = true;
                 // Behind all others, so that each probe takes another task.
-                found.push(Arc::clone(&term), sorted.away);
+                found.set_aside(&term, sorted.away);
             }
             hand_in(&term, sorted.outcomes, count, self.shared.options.finish_tasks_max);
         }
@@ -333,6 +350,11 @@ fn sort(shared: &Shared, lane: &TargetLane, mut task: HeldTask, answer: Fired, s
         tried
     };
     sorted.outcomes.push(Outcome { slot, index, what });
+}
+
+fn put_back(task: &HeldTask) -> PutBack {
+    let &HeldTask { slot, index, attempts, cost_bytes, ref record, .. } = task;
+    PutBack { slot, index, offset_ms: record.offset_ms, route: record.route, attempts, cost_bytes }
 }
 
 fn cut(mut reason: String) -> String {

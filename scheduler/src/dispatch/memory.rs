@@ -22,6 +22,12 @@ pub(super) struct Memory {
 #[derive(Debug, Default)]
 pub(super) struct TargetMemory(AtomicUsize);
 
+impl TargetMemory {
+    pub fn held_bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// How soon a task is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
@@ -44,9 +50,7 @@ impl Memory {
 
     /// Takes room for a task; `false` where there is none. Calls side by side may pass the bound by a task each.
     pub fn take(&self, target: &TargetMemory, bytes: usize, need: Need) -> bool {
-        let (free, bound) = self.bound(need);
-        let wanted = target.0.load(Ordering::Relaxed).saturating_add(bytes);
-        let has_room = bytes <= free && wanted <= bound || wanted <= self.reserve(need);
+        let has_room = self.fits(target, bytes, need);
         if has_room {
             self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
             target.0.fetch_add(bytes, Ordering::Relaxed);
@@ -54,11 +58,18 @@ impl Memory {
         has_room
     }
 
+    /// Whether a task has room.
+    pub fn fits(&self, target: &TargetMemory, bytes: usize, need: Need) -> bool {
+        let (free, bound) = self.bound(need);
+        let wanted = target.held_bytes().saturating_add(bytes);
+        bytes <= free && wanted <= bound || wanted <= self.reserve(need)
+    }
+
     /// Whether it is worth reading again what had no room: a task of so many bytes would have some, and the target
     /// holds less than a half of what it may.
     pub fn is_roomy(&self, target: &TargetMemory, bytes: usize, need: Need) -> bool {
         let (free, bound) = self.bound(need);
-        let held = target.0.load(Ordering::Relaxed);
+        let held = target.held_bytes();
         let fits = |limit: usize| held <= limit / 2 && held.saturating_add(bytes) <= limit;
         bytes <= free && fits(bound) || fits(self.reserve(need))
     }

@@ -2,8 +2,11 @@
 //!
 //! The `fleet` says which shards this instance owns and runs an `owner` for each. An owner holds a lease (`term`), reads
 //! its `slot`s ahead of their time within the `memory`, and queues what is due with the `firing` loop. That has a
-//! `target_lane` per target and gives each its turn (`turns`). What became of a task goes back to its owner, who notes it.
+//! `target_lane` per target, with the order of its tasks (`due_queue`), and gives each its turn (`turns`). What became of
+//! a task goes back to its owner, who notes it. A target that takes the newest tasks first makes room for them
+//! (`shedding`).
 
+mod due_queue;
 mod firing;
 mod fleet;
 mod jitter;
@@ -11,6 +14,7 @@ mod memory;
 mod owner;
 mod rendezvous;
 mod shared;
+mod shedding;
 mod slot;
 mod target_lane;
 mod term;

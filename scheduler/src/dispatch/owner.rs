@@ -19,6 +19,8 @@ use windfall_contract::due::{
 /// Slots that a shard has open, but for those of this minute and after it, and those of which something is in flight.
 /// Others are closed again, and looked at in turn.
 const OPEN_SLOTS_MAX: usize = 256;
+/// The newest past slots that are open beside them, where a target takes the newest tasks first.
+const NEWEST_OPEN_SLOTS: usize = 128;
 /// How often one of the slots that are not open is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Slots that one turn opens at most: each costs a call.
@@ -200,6 +202,7 @@ impl Owner {
         }
         let mut turned = Turned::Done;
         if !is_leaving {
+            self.take_put_back();
             turned = self.advance().await?;
             self.queue_due().await;
         }
@@ -212,6 +215,16 @@ impl Owner {
             }
         }
         Ok(turned)
+    }
+
+    /// Takes back what gave its room in memory to newer tasks.
+    fn take_put_back(&mut self) {
+        for back in self.term.take_put_back() {
+            match (self.slots.get_mut(&back.slot), self.targets.get(&back.route)) {
+                (Some(slot), Some(info)) => slot.put_back(back, info),
+                _ => tracing::error!(slot = ?back.slot, "a task was put back whose slot is not open"),
+            }
+        }
     }
 
     async fn renew(&mut self) -> Result<(), LeaseError> {
@@ -252,7 +265,7 @@ impl Owner {
                 slot.saw(self.watermark_ms, *counted);
             }
         }
-        self.close_idle_slots();
+        self.close_idle_slots(self.newest_from(&slots));
         let has_more = |slot: &Slot| slot.is_behind() || slot.is_reading_again();
         // Where nothing came, asking at once would bring nothing either.
         let is_more = opened || has_read && self.slots.values().any(has_more);
@@ -266,11 +279,31 @@ impl Owner {
             |(minute, slot): (&SlotMinute, &Slot)| ReadFrom { slot: *minute, next_index: slot.read_count() };
         let is_growing = |(minute, slot): &(&SlotMinute, &Slot)| **minute >= this_minute || slot.is_behind();
         let mut reads: Vec<_> = self.slots.iter().filter(is_growing).map(from).collect();
+        if self.shared.has_newest_first {
+            // What is due now does not wait for a backlog to be read.
+            let past = reads.partition_point(|read| read.slot < this_minute);
+            reads.rotate_left(past);
+        }
+        let mut newest_first = Vec::new();
         for (minute, slot) in &mut self.slots {
-            let again = slot.read_again_from(self.watermark_ms);
-            reads.extend(again.map(|next_index| ReadFrom { slot: *minute, next_index }));
+            let is_newest_first = self.shared.has_newest_first && slot.has_newest_first();
+            let Some(next_index) = slot.read_again_from(self.watermark_ms) else { continue };
+            let into = if is_newest_first { &mut newest_first } else { &mut reads };
+            into.push(ReadFrom { slot: *minute, next_index });
+        }
+        reads.extend(newest_first.into_iter().rev());
+        if self.shared.has_newest_first && self.targets.values().any(|info| info.shedding.is_wanted()) {
+            self.shared.intake.wake.notify_one();
         }
         reads
+    }
+
+    /// The first of the slots that are open whatever else is: this minute's, or that of the newest part of a backlog.
+    fn newest_from(&self, listed: &[(SlotMinute, u32)]) -> SlotMinute {
+        let this_minute = SlotMinute::of(self.watermark_ms);
+        let past = listed.iter().rev().map(|(minute, _)| *minute).filter(|minute| *minute < this_minute);
+        let count = if self.shared.has_newest_first { NEWEST_OPEN_SLOTS } else { 0 };
+        past.take(count).last().unwrap_or(this_minute)
     }
 
     async fn resolve(&mut self, entry: Option<SlotEntry>) -> Result<ReadEntry, StoreError> {
@@ -296,12 +329,19 @@ impl Owner {
     /// Opens slots that are new, with what earlier owners noted of them.
     async fn open_slots(&mut self, listed: &[(SlotMinute, u32)]) -> Result<bool, LeaseError> {
         let shared = Arc::clone(&self.shared);
-        let this_minute = SlotMinute::of(self.watermark_ms);
+        let newest_from = self.newest_from(listed);
         let looked_at = self.look_at(listed);
         let mut opened = 0;
-        for (minute, _) in listed {
+        let (past, newest) = listed.split_at(listed.partition_point(|(minute, _)| *minute < newest_from));
+        // What is due now does not wait for a backlog to be opened.
+        let newest = newest.iter().rev();
+        let in_order: Vec<_> = match self.shared.has_newest_first {
+            true => newest.chain(past).collect(),
+            false => listed.iter().collect(),
+        };
+        for (minute, _) in in_order {
             let is_welcome =
-                self.slots.len() < OPEN_SLOTS_MAX || *minute >= this_minute || looked_at == Some(*minute);
+                self.slots.len() < OPEN_SLOTS_MAX || *minute >= newest_from || looked_at == Some(*minute);
             if self.slots.contains_key(minute) || !is_welcome {
                 continue;
             }
@@ -335,11 +375,13 @@ impl Owner {
     }
 
     /// Closes slots of which nothing can go on now, where too many are open, the latest ones first.
-    fn close_idle_slots(&mut self) {
-        let this_minute = SlotMinute::of(self.watermark_ms);
+    fn close_idle_slots(&mut self, newest_from: SlotMinute) {
         let too_many = self.slots.len().saturating_sub(OPEN_SLOTS_MAX);
-        let idle = |(minute, slot): (&SlotMinute, &Slot)| slot.is_idle().then_some(*minute);
-        let idle: Vec<_> = self.slots.range(..this_minute).rev().filter_map(idle).take(too_many).collect();
+        // One whose notes have no answer yet would be opened again as it was before them.
+        let is_noted = |minute: &SlotMinute| !self.unsent.iter().any(|(unsent, _)| unsent == minute);
+        let idle =
+            |(minute, slot): (&SlotMinute, &Slot)| (slot.is_idle() && is_noted(minute)).then_some(*minute);
+        let idle: Vec<_> = self.slots.range(..newest_from).rev().filter_map(idle).take(too_many).collect();
         for minute in idle {
             self.slots.remove(&minute);
             self.shared.stats.slots.sub(1);

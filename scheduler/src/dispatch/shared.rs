@@ -1,6 +1,7 @@
 //! What the parts of a dispatcher share.
 
 use super::memory::{Memory, RESERVE_BYTES, TargetMemory};
+use super::shedding::Shedding;
 use super::target_lane::{DueChunk, TargetInfo};
 use crate::fail_points::{FailPoint, reach};
 use crate::options::DispatchOptions;
@@ -31,6 +32,8 @@ pub(super) struct Shared {
     pub stats: Arc<DispatchStats>,
     pub memory: Arc<Memory>,
     pub intake: Intake,
+    /// Whether a target catches up with the newest tasks first.
+    pub has_newest_first: bool,
     /// Shards that this instance fires now.
     pub owned_shards: AtomicU32,
     names: Names,
@@ -56,6 +59,7 @@ impl Shared {
         Self {
             memory: Arc::new(Memory::new(options.memory_bytes_max, RESERVE_BYTES)),
             names: Names::new(Arc::clone(&store)),
+            has_newest_first: tenants.has_newest_first(),
             options,
             tenants,
             store,
@@ -98,6 +102,7 @@ impl Shared {
             rules: self.tenants.target(&tenant, &target).copied().unwrap_or_else(TargetRules::default),
             target: found,
             memory: TargetMemory::default(),
+            shedding: Shedding::default(),
             stats: self.stats.of_target(&tenant, &target),
             tenant,
         });

@@ -2,7 +2,7 @@
 
 use super::memory::{Memory, Need, cost_bytes};
 use super::target_lane::TargetInfo;
-use super::term::{HeldTask, Outcome, What};
+use super::term::{HeldTask, Outcome, PutBack, What};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -59,9 +59,23 @@ struct Deferred {
 }
 
 impl Deferred {
-    /// Whether there is room for the earliest one.
-    fn has_room(&self, memory: &Memory, need: Need) -> bool {
-        memory.is_roomy(&self.info.memory, self.earliest_bytes, need)
+    fn new(info: Arc<TargetInfo>, index: u32, due_ms: u64, bytes: usize) -> Self {
+        Self { info, first_index: index, earliest_ms: due_ms, earliest_bytes: bytes }
+    }
+
+    /// Counts one more task in.
+    fn add(&mut self, index: u32, due_ms: u64, bytes: usize) {
+        self.first_index = self.first_index.min(index);
+        if due_ms < self.earliest_ms {
+            (self.earliest_ms, self.earliest_bytes) = (due_ms, bytes);
+        }
+    }
+
+    /// Whether there is room for the earliest one. Where older minutes were made to leave for this one, any room will do.
+    fn has_room(&self, memory: &Memory, minute: SlotMinute, need: Need) -> bool {
+        let (target, bytes) = (&self.info.memory, self.earliest_bytes);
+        let is_first = || self.info.is_newest_first() && self.info.shedding.is_above(minute);
+        memory.is_roomy(target, bytes, need) || is_first() && memory.fits(target, bytes, need)
     }
 }
 
@@ -137,7 +151,8 @@ impl Slot {
     /// Whether nothing of it is in memory but what is known of its entries, and there is no room for more: it can be
     /// closed, and opened again later.
     pub fn is_idle(&self) -> bool {
-        let has_room = self.deferred.values().any(|deferred| deferred.has_room(&self.memory, Need::Now));
+        let has_room =
+            self.deferred.values().any(|deferred| deferred.has_room(&self.memory, self.minute, Need::Now));
         let is_read = !self.is_behind() && self.again.is_none();
         is_read && self.queued == 0 && self.seconds.is_empty() && !self.has_news() && !has_room
     }
@@ -147,14 +162,24 @@ impl Slot {
         self.again.is_some()
     }
 
+    /// Whether a target that takes the newest tasks first has some here that had no room.
+    pub fn has_newest_first(&self) -> bool {
+        self.deferred.values().any(|deferred| deferred.info.is_newest_first())
+    }
+
     /// Where to read again what had no room, if there is room now.
     pub fn read_again_from(&mut self, watermark_ms: u64) -> Option<u32> {
         if self.again.is_none() {
             let is_worth_it = |deferred: &Deferred| {
-                let is_roomy = |need| deferred.has_room(&self.memory, need);
+                let is_roomy = |need| deferred.has_room(&self.memory, self.minute, need);
                 let left_ms = deferred.earliest_ms.saturating_sub(watermark_ms);
-                left_ms <= NEED_MS && is_roomy(Need::Now)
-                    || left_ms <= self.ahead_ms / 2 && is_roomy(Need::Ahead)
+                let is_needed = left_ms <= NEED_MS;
+                let is_worth_it =
+                    is_needed && is_roomy(Need::Now) || left_ms <= self.ahead_ms / 2 && is_roomy(Need::Ahead);
+                if is_needed && !is_worth_it && deferred.info.is_newest_first() {
+                    deferred.info.shedding.want(self.minute);
+                }
+                is_worth_it
             };
             if !self.deferred.values().any(is_worth_it) {
                 return None;
@@ -290,6 +315,17 @@ impl Slot {
         self.mark(index);
     }
 
+    /// A task was not handed over, and is in memory no more: it is read again later.
+    pub fn put_back(&mut self, back: PutBack, info: &Arc<TargetInfo>) {
+        let PutBack { index, offset_ms, attempts, cost_bytes, .. } = back;
+        if attempts > 0 {
+            self.attempts.insert(index, attempts);
+        }
+        self.entries[wide(index)] = Entry::Deferred;
+        self.queued -= 1;
+        self.defer(index, self.due_ms(offset_ms), cost_bytes, info);
+    }
+
     /// Whether something is to be noted.
     pub fn has_news(&self) -> bool {
         !self.dirty.is_empty() || self.finish != FinishBatch::default()
@@ -322,26 +358,18 @@ impl Slot {
 
     /// Keeps a task in memory, if it has room.
     fn hold(&mut self, index: u32, record: DueRecord, info: Arc<TargetInfo>, watermark_ms: u64) -> Entry {
-        let due_ms = self.minute.start_ms().saturating_add(u64::from(record.offset_ms));
+        let due_ms = self.due_ms(record.offset_ms);
         let need = match due_ms.saturating_sub(watermark_ms) {
             left_ms if left_ms <= NEED_MS => Need::Now,
             left_ms if left_ms <= self.ahead_ms.saturating_mul(2) => Need::Ahead,
             _ => Need::Later,
         };
         let cost_bytes = cost_bytes(&record);
-        if !self.memory.take(&info.memory, cost_bytes, need) {
-            let deferred = self.again.as_mut().map_or(&mut self.deferred, |(_, deferred)| deferred);
-            let new = || Deferred {
-                info: Arc::clone(&info),
-                first_index: index,
-                earliest_ms: due_ms,
-                earliest_bytes: cost_bytes,
-            };
-            let deferred = deferred.entry(info.lane).or_insert_with(new);
-            deferred.first_index = deferred.first_index.min(index);
-            if due_ms < deferred.earliest_ms {
-                (deferred.earliest_ms, deferred.earliest_bytes) = (due_ms, cost_bytes);
-            }
+        // A minute that had to leave takes no room from those that it left for.
+        let is_behind = info.is_newest_first() && !info.shedding.is_above(self.minute);
+        let is_welcome = !is_behind || self.memory.is_roomy(&info.memory, cost_bytes, need);
+        if !is_welcome || !self.memory.take(&info.memory, cost_bytes, need) {
+            self.defer(index, due_ms, cost_bytes, &info);
             return Entry::Deferred;
         }
         let second = self.seconds.entry(record.offset_ms / 1_000).or_default();
@@ -350,6 +378,16 @@ impl Slot {
         let task = HeldTask { slot: self.minute, index, attempts, tried_at: None, cost_bytes, record };
         second.tasks.push(Waiting { task, info });
         Entry::Held
+    }
+
+    fn defer(&mut self, index: u32, due_ms: u64, cost_bytes: usize, info: &Arc<TargetInfo>) {
+        let deferred = self.again.as_mut().map_or(&mut self.deferred, |(_, deferred)| deferred);
+        let new = || Deferred::new(Arc::clone(info), index, due_ms, cost_bytes);
+        deferred.entry(info.lane).or_insert_with(new).add(index, due_ms, cost_bytes);
+    }
+
+    fn due_ms(&self, offset_ms: u16) -> u64 {
+        self.minute.start_ms().saturating_add(u64::from(offset_ms))
     }
 
     /// A task was cancelled or moved. One that was handed over lay below the watermark, and cannot have been.

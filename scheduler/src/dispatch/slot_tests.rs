@@ -1,5 +1,6 @@
 use super::*;
 use crate::dispatch::memory::{RESERVE_BYTES, TargetMemory};
+use crate::dispatch::shedding::Shedding;
 use crate::stats::TargetStats;
 use crate::tenants::{Class, TargetRules};
 use windfall_contract::due::Route;
@@ -16,6 +17,7 @@ fn info(lane: usize) -> Arc<TargetInfo> {
         rules: TargetRules::default(),
         target: None,
         memory: TargetMemory::default(),
+        shedding: Shedding::default(),
         stats: Arc::new(TargetStats::default()),
     })
 }
@@ -192,4 +194,55 @@ fn a_large_task_that_has_no_room_is_read_again_when_it_has_and_not_before() {
         slot.saw(now_ms, 1);
         assert_eq!(due(&mut slot).len(), usize::from(has_reserve));
     }
+}
+
+fn newest_first(lane: usize) -> Arc<TargetInfo> {
+    let rules = TargetRules { catch_up: crate::tenants::CatchUp::NewestFirst, ..TargetRules::default() };
+    let Ok(info) = Arc::try_unwrap(info(lane)) else { unreachable!("nobody else has it") };
+    Arc::new(TargetInfo { rules, ..info })
+}
+
+#[test]
+fn a_task_that_gave_its_room_to_a_newer_one_is_read_again_with_its_attempts() {
+    let (mut slot, memory) = slot(1 << 20, &[]);
+    let info = newest_first(0);
+    let entries = || vec![task(5, &info), task(6, &info)];
+    slot.take_in(0, entries(), START_MS);
+    slot.saw(START_MS + 60_000, 2);
+    let mut held = Vec::new();
+    slot.take_due(|_, task| held.push(task));
+    let HeldTask { index, attempts, cost_bytes, .. } = held[1];
+    memory.give_back(&info.memory, cost_bytes);
+    let route = Route { tenant: 1, target: 1 };
+    let back = PutBack { slot: MINUTE, index, offset_ms: 6, route, attempts: attempts + 1, cost_bytes };
+    slot.put_back(back, &info);
+    assert!(!slot.is_over(START_MS + 60_000));
+    assert_eq!(slot.read_again_from(START_MS + 60_000), Some(1));
+    slot.take_in(1, entries().split_off(1), START_MS + 60_000);
+    assert_eq!(due(&mut slot), [(1, 5)]);
+    over(&mut slot, 0);
+    over(&mut slot, 1);
+    slot.take_news(1);
+    assert!(slot.is_over(START_MS + 60_000));
+}
+
+#[test]
+fn a_minute_that_had_to_leave_takes_no_room_from_newer_ones() {
+    let (mut slot, memory) = slot(4_000, &[]);
+    let info = newest_first(0);
+    assert!(memory.take(&info.memory, 2_990, Need::Now));
+    slot.take_in(0, vec![task(5, &info)], START_MS);
+    assert_eq!(slot.read_again_from(START_MS), None, "there is no room");
+    assert!(!info.shedding.is_wanted(), "nothing older is queued");
+    info.shedding.queued_from(Some(SlotMinute(9)));
+    assert_eq!(slot.read_again_from(START_MS), None);
+    assert_eq!(info.shedding.take_wanted(), Some(MINUTE));
+    memory.give_back(&info.memory, 200);
+    info.shedding.shed_upto(SlotMinute(9));
+    assert_eq!(slot.read_again_from(START_MS), Some(0), "older minutes have left for this one");
+    info.shedding.shed_upto(MINUTE);
+    slot.take_in(0, vec![task(5, &info)], START_MS);
+    assert_eq!(slot.read_again_from(START_MS), None, "it had to leave itself");
+    memory.give_back(&info.memory, 1_500);
+    assert_eq!(slot.read_again_from(START_MS), Some(0), "there is room for all");
 }

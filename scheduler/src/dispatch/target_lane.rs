@@ -1,9 +1,11 @@
 //! The due tasks of one target, and when how many of them may go.
 
+use super::due_queue::DueQueue;
 use super::memory::TargetMemory;
+use super::shedding::Shedding;
 use super::term::{HeldTask, Term};
 use crate::stats::TargetStats;
-use crate::tenants::{Class, TargetRules};
+use crate::tenants::{CatchUp, Class, TargetRules};
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
@@ -31,7 +33,14 @@ pub(super) struct TargetInfo {
     /// `None` where this instance has no such target.
     pub target: Option<Arc<dyn Target>>,
     pub memory: TargetMemory,
+    pub shedding: Shedding,
     pub stats: Arc<TargetStats>,
+}
+
+impl TargetInfo {
+    pub fn is_newest_first(&self) -> bool {
+        self.rules.catch_up == CatchUp::NewestFirst
+    }
 }
 
 /// Due tasks of one target that were read under one lease.
@@ -76,8 +85,7 @@ pub(super) struct TargetLane {
     pub wake_ns: Option<u64>,
     /// How many sub-batches had a task that the target took.
     pub takings: u32,
-    queue: VecDeque<(Arc<Term>, VecDeque<HeldTask>)>,
-    queued: usize,
+    queue: DueQueue,
     retries: BinaryHeap<Retrying>,
     retries_made: u64,
     in_flight_batches: usize,
@@ -132,8 +140,7 @@ impl TargetLane {
             is_offered: false,
             wake_ns: None,
             takings: 0,
-            queue: VecDeque::new(),
-            queued: 0,
+            queue: DueQueue::new(info.rules.catch_up),
             retries: BinaryHeap::new(),
             retries_made: 0,
             in_flight_batches: 0,
@@ -145,15 +152,17 @@ impl TargetLane {
     }
 
     pub fn has_work(&self) -> bool {
-        self.queued > 0 && self.info.target.is_some()
+        self.queue.len() > 0 && self.info.target.is_some()
     }
 
     pub fn push(&mut self, term: Arc<Term>, tasks: VecDeque<HeldTask>) {
-        self.queued += tasks.len();
-        match self.queue.back_mut() {
-            Some((last, waiting)) if Arc::ptr_eq(last, &term) => waiting.extend(tasks),
-            _ => self.queue.push_back((term, tasks)),
-        }
+        self.queue.push(&term, tasks);
+        self.show();
+    }
+
+    /// Puts tasks behind all others, which the target does not take just now.
+    pub fn set_aside(&mut self, term: &Arc<Term>, tasks: VecDeque<HeldTask>) {
+        self.queue.set_aside(term, tasks);
         self.show();
     }
 
@@ -189,7 +198,10 @@ impl TargetLane {
             // A probe that says nothing of the others leaves the breaker as it is.
             Said::NotThese if self.breaker.is_open() => self.breaker.trip(now_ns),
             Said::NotThese => {}
-            Said::Here => self.breaker.succeeded(),
+            Said::Here => {
+                self.breaker.succeeded();
+                self.queue.restore();
+            }
         }
         self.info.stats.away.set(u64::from(self.breaker.is_open()));
     }
@@ -205,7 +217,7 @@ impl TargetLane {
 
     /// Takes a sub-batch out, if one may go now. `dropped` gets the tasks whose lease is over.
     pub fn take(&mut self, batch_max: usize, now_ns: u64, dropped: &mut Vec<HeldTask>) -> ToSend {
-        let wanted = self.sift(batch_max, dropped);
+        let wanted = self.queue.sift(batch_max, dropped);
         self.show();
         if wanted == 0 {
             return if self.has_work() {
@@ -237,7 +249,7 @@ impl TargetLane {
                 usize::try_from(admission.granted).unwrap_or(wanted)
             }
         };
-        let parts = self.pop(granted);
+        let parts = self.queue.pop(granted);
         if parts.is_empty() {
             return ToSend::NotBefore(now_ns + UNSAFE_PAUSE_NS);
         }
@@ -248,13 +260,7 @@ impl TargetLane {
 
     /// Takes out all tasks whose lease is over.
     pub fn drop_closed(&mut self, dropped: &mut Vec<HeldTask>) {
-        self.queue.retain_mut(|(term, tasks)| {
-            if !term.is_open() {
-                dropped.extend(tasks.drain(..));
-            }
-            !tasks.is_empty()
-        });
-        self.queued = self.queue.iter().map(|(_, tasks)| tasks.len()).sum();
+        self.queue.drop_closed(dropped);
         if self.retries.iter().any(|retry| !retry.term.is_open()) {
             let (open, closed) = self.retries.drain().partition::<Vec<_>, _>(|retry| retry.term.is_open());
             self.retries = open.into();
@@ -263,61 +269,33 @@ impl TargetLane {
         self.show();
     }
 
-    /// Brings tasks that may be handed over to the front; says how many of them are there, at most `max`.
-    fn sift(&mut self, max: usize, dropped: &mut Vec<HeldTask>) -> usize {
-        let (mut ready, mut at) = (0, 0);
-        let mut unsafe_ones = VecDeque::new();
-        while ready < max && at < self.queue.len() {
-            let (term, tasks) = &self.queue[at];
-            if term.is_open() && term.is_safe() && !tasks.is_empty() {
-                ready += tasks.len();
-                at += 1;
-                continue;
-            }
-            let Some((term, tasks)) = self.queue.remove(at) else { break };
-            if term.is_open() {
-                unsafe_ones.push_back((term, tasks));
-            } else {
-                self.queued -= tasks.len();
-                dropped.extend(tasks);
-            }
+    /// Takes tasks of older minutes out, where a newer one has no room in memory: a quarter of what the target holds, so
+    /// that it is seldom done.
+    pub fn shed(&mut self) -> Vec<BatchPart> {
+        let Some(before) = self.info.shedding.take_wanted() else { return Vec::new() };
+        let (parts, last) = self.queue.shed(before, (self.info.memory.held_bytes() / 4).max(1));
+        if let Some(last) = last {
+            self.info.shedding.shed_upto(last);
         }
-        self.queue.append(&mut unsafe_ones);
-        ready.min(max)
-    }
-
-    fn pop(&mut self, count: usize) -> Vec<BatchPart> {
-        let (mut parts, mut left) = (Vec::new(), count);
-        while left > 0
-            && let Some((term, tasks)) = self.queue.front_mut()
-        {
-            let taken = tasks.len().min(left);
-            // I10: nothing goes out under a lease that may be over.
-            if !term.begin_flight(u64::try_from(taken).unwrap_or(u64::MAX)) {
-                break;
-            }
-            left -= taken;
-            self.queued -= taken;
-            parts.push(BatchPart { term: Arc::clone(term), tasks: tasks.drain(..taken).collect() });
-            if tasks.is_empty() {
-                self.queue.pop_front();
-            }
-        }
+        self.show();
         parts
     }
 
     /// More side by side when it is late.
     fn width(&self) -> usize {
         let concurrency = self.info.rules.concurrency.max(1);
-        let is_late = self.queue.front().is_some_and(|(term, tasks)| {
-            let due_ms = |task: &HeldTask| task.slot.start_ms() + u64::from(task.record.offset_ms);
-            tasks.front().is_some_and(|task| term.store_now_ms() > due_ms(task).saturating_add(LATE_MS))
+        let is_late = self.queue.oldest().is_some_and(|(term, task)| {
+            let due_ms = task.slot.start_ms() + u64::from(task.record.offset_ms);
+            term.store_now_ms() > due_ms.saturating_add(LATE_MS)
         });
         if is_late { concurrency } else { concurrency.div_ceil(2) }
     }
 
     fn show(&self) {
-        self.info.stats.due.set(u64::try_from(self.queued).unwrap_or(u64::MAX));
+        self.info.stats.due.set(u64::try_from(self.queue.len()).unwrap_or(u64::MAX));
+        if self.info.is_newest_first() {
+            self.info.shedding.queued_from(self.queue.oldest_minute());
+        }
         self.info.stats.retrying.set(u64::try_from(self.retries.len()).unwrap_or(u64::MAX));
     }
 }

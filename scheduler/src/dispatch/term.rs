@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use windfall_contract::Clock;
-use windfall_contract::due::{DueRecord, Lease, SlotMinute, TaskKey};
+use windfall_contract::due::{DueRecord, Lease, Route, SlotMinute, TaskKey};
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -41,6 +41,17 @@ pub(super) enum What {
     Dead(Box<(DueRecord, u32, String)>),
 }
 
+/// A task that was not handed over, and gave its room in memory to a newer one: it is read again later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PutBack {
+    pub slot: SlotMinute,
+    pub index: u32,
+    pub offset_ms: u16,
+    pub route: Route,
+    pub attempts: u32,
+    pub cost_bytes: usize,
+}
+
 /// A lease while it lasts. What was read under it is fired under it, or not at all.
 #[derive(Debug)]
 pub(super) struct Term {
@@ -54,6 +65,8 @@ pub(super) struct Term {
     in_flight: AtomicU64,
     /// Bounded by the tasks in memory.
     outcomes: Mutex<Vec<Outcome>>,
+    /// Bounded by the tasks in memory, too.
+    put_back: Mutex<Vec<PutBack>>,
     watermark_ms: AtomicU64,
     watermark_ns: AtomicU64,
     /// Wakes the owner: outcomes are there that it waits for.
@@ -84,6 +97,7 @@ impl Term {
             is_open: AtomicBool::new(true),
             in_flight: AtomicU64::new(0),
             outcomes: Mutex::default(),
+            put_back: Mutex::default(),
             watermark_ms: AtomicU64::new(0),
             watermark_ns: AtomicU64::new(began.ns),
             wake: Notify::new(),
@@ -152,6 +166,15 @@ impl Term {
 
     pub fn take_outcomes(&self) -> Vec<Outcome> {
         std::mem::take(&mut self.outcomes.lock())
+    }
+
+    /// Hands tasks back to the owner.
+    pub fn put_back(&self, tasks: impl Iterator<Item = PutBack>) {
+        self.put_back.lock().extend(tasks);
+    }
+
+    pub fn take_put_back(&self) -> Vec<PutBack> {
+        std::mem::take(&mut self.put_back.lock())
     }
 
     pub fn outcome_count(&self) -> usize {
