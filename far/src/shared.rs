@@ -52,7 +52,7 @@ type OfTenant = (Vec<usize>, Vec<(String, NewRecord)>);
 #[async_trait]
 pub trait FarKeeper: Send + Sync {
     /// Adds a tenant's tasks, each with the name of its target and without a key: one answer for each, in order; `None`
-    /// for one that is surely not stored there.
+    /// for one that is surely not stored there, for instance because it would not be stored as durably as asked.
     ///
     /// # Errors
     /// [`StoreError`]: any of them may be stored.
@@ -60,6 +60,7 @@ pub trait FarKeeper: Send + Sync {
         &self,
         tenant: &str,
         tasks: Vec<(String, NewRecord)>,
+        durability: Durability,
     ) -> Result<Vec<Option<TaskId>>, StoreError>;
 
     /// Cancels or changes a tenant's task, wherever it lies.
@@ -143,7 +144,7 @@ impl FarElsewhere {
         }
         let mut answers: Vec<Option<Option<Added>>> = vec![None; count];
         for (tenant, (places, tasks)) in by_tenant {
-            let ids = keeper.add(&tenant, tasks).await?;
+            let ids = keeper.add(&tenant, tasks, self.near.durability()).await?;
             place(&mut answers, places, ids.into_iter().map(|id| id.map(Added::Stored)).collect());
         }
         all(answers)

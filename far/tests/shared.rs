@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use windfall_contract::Clock;
 use windfall_contract::due::{
-    Added, Change, Changed, Found, Moved, NewRecord, Route, Shard, SlotStore, StoreError, TaskAt, TaskId,
-    TaskKey, Waiting,
+    Added, Change, Changed, Durability, Found, Moved, NewRecord, Route, Shard, SlotStore, StoreError, TaskAt,
+    TaskId, TaskKey, Waiting,
 };
 use windfall_far::{FarElsewhere, FarKeeper, FarOptions, FarSlots, FarTier, FileLog};
 use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
@@ -40,6 +40,7 @@ impl FarKeeper for Keeper {
         &self,
         tenant: &str,
         tasks: Vec<(String, NewRecord)>,
+        _durability: Durability,
     ) -> Result<Vec<Option<TaskId>>, StoreError> {
         self.ask()?;
         if self.refuses.load(SeqCst) {

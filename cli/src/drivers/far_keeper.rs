@@ -6,13 +6,13 @@ use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use windfall_client::{CallError, ClientOptions, TimersClient};
 use windfall_contract::due::{
-    Changed, DueRecord, Found, Moved, NewRecord, Route, SlotMinute, StoreError, TaskId, Waiting,
+    Changed, DueRecord, Durability, Found, Moved, NewRecord, Route, SlotMinute, StoreError, TaskId, Waiting,
 };
 use windfall_far::FarKeeper;
 use windfall_proto::v1::add_timer_result::Result as Outcome;
 use windfall_proto::v1::{
     AddTimerResult, AddTimersRequest, CancelTimerRequest, ChangeTimerReply, GetTimerRequest, NewTimer, Timer,
-    TimerChange, TimerState, UpdateTimerRequest,
+    TimerChange, TimerNeeds, TimerState, UpdateTimerRequest,
 };
 
 /// The timers of a call at most, and their bytes.
@@ -43,9 +43,17 @@ impl ServiceKeeper {
         }
     }
 
-    async fn add_some(&self, tenant: &str, timers: Vec<NewTimer>) -> Result<Vec<Option<TaskId>>, StoreError> {
+    async fn add_some(
+        &self,
+        tenant: &str,
+        timers: Vec<NewTimer>,
+        durability: Durability,
+    ) -> Result<Vec<Option<TaskId>>, StoreError> {
         let count = timers.len();
-        match self.timers.add_batch(AddTimersRequest { tenant: tenant.to_owned(), timers }).await {
+        // What is refused for this is stored near, where it is as durable as the caller was told.
+        let needs = TimerNeeds { machine_durability: durability == Durability::Machine, rewards: false };
+        let request = AddTimersRequest { tenant: tenant.to_owned(), timers, needs: Some(needs) };
+        match self.timers.add_batch(request).await {
             Ok(results) if results.len() == count => {
                 results.into_iter().map(|result| self.added(result)).collect()
             }
@@ -81,18 +89,19 @@ impl FarKeeper for ServiceKeeper {
         &self,
         tenant: &str,
         tasks: Vec<(String, NewRecord)>,
+        durability: Durability,
     ) -> Result<Vec<Option<TaskId>>, StoreError> {
         let (mut ids, mut timers, mut bytes) = (Vec::with_capacity(tasks.len()), Vec::new(), 0);
         for (target, NewRecord { due_ms, payload, .. }) in tasks {
             bytes += payload.len();
             timers.push(NewTimer { target, due_ms, key: String::new(), payload: payload.into() });
             if timers.len() == CALL_TIMERS_MAX || bytes >= CALL_BYTES_MAX {
-                ids.extend(self.add_some(tenant, std::mem::take(&mut timers)).await?);
+                ids.extend(self.add_some(tenant, std::mem::take(&mut timers), durability).await?);
                 bytes = 0;
             }
         }
         if !timers.is_empty() {
-            ids.extend(self.add_some(tenant, timers).await?);
+            ids.extend(self.add_some(tenant, timers, durability).await?);
         }
         Ok(ids)
     }

@@ -113,7 +113,7 @@ fn timers_tenant(data: &Path) -> Result<TenantAt> {
         secret_file,
         wire: WireOptions { plaintext: true, ..WireOptions::default() },
     };
-    let target = |to| TargetAt { to, retry: None, concurrency: None, rate_per_s: None };
+    let target = |to| TargetAt { to, retry: None, concurrency: None, rate_per_s: None, catch_up: None };
     let targets = [("hook", TargetTo::Http(hook)), ("rewards", TargetTo::SendBonus)]
         .map(|(name, to)| (name.to_owned(), target(to)));
     Ok(TenantAt { targets: targets.into(), ..TenantAt::default() })
