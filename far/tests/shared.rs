@@ -1,4 +1,5 @@
 //! Several processes on one slot store: one keeps the far tier, and the others ask it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use async_trait::async_trait;
 use object_store::memory::InMemory;
@@ -204,7 +205,7 @@ async fn what_only_the_keeper_knows_is_unavailable_without_it() {
     let cancel = Change { tenant, at: TaskAt::Id(far), to: None };
     for said in [
         alone.get(far.shard, tenant, &at).await.unwrap_err(),
-        alone.change(far.shard, &[cancel.clone()]).await.unwrap_err(),
+        alone.change(far.shard, std::slice::from_ref(&cancel)).await.unwrap_err(),
     ] {
         assert!(matches!(&said, StoreError::Unavailable(what) if what.contains("forward_to")), "{said}");
     }
