@@ -69,6 +69,7 @@ impl FarTier {
     pub(crate) async fn flush(&self, from_bytes: usize) -> Result<(), StoreError> {
         // No part is begun for which no segment can be written.
         self.objects()?;
+        self.0.check_refused()?;
         let mut manifest = self.0.manifest.lock().await;
         let sealed = self.blocking(move |inner| inner.seal(from_bytes)).await??;
         let Some(Sealed { rows, end }) = sealed else { return Ok(()) };
@@ -270,7 +271,10 @@ impl FarTier {
         let put = manifest.put(&**objects).await;
         manifest.number = put.map_err(|error| match error {
             PutError::Store(error) => objects_failed(error),
-            foreign @ PutError::Foreign(_) => StoreError::Unusable(foreign.to_string()),
+            foreign @ PutError::Foreign(_) => {
+                self.0.refuse(foreign.to_string());
+                StoreError::Unusable(foreign.to_string())
+            }
         })?;
         self.0.is_in_doubt.store(false, Ordering::Relaxed);
         self.die_at(FailPoint::ManifestWritten)?;
@@ -315,7 +319,7 @@ impl Inner {
             let end = self.log.begin_part().map_err(log_failed)?;
             // The manifest will say that all before the part is elsewhere: so the part begins with the rest.
             for entry in state.checkpoint() {
-                let written = self.append(&mut state, vec![entry])?;
+                let written = self.append_always(&mut state, vec![entry])?;
                 self.log.sync(written).map_err(log_failed)?;
             }
             let rows = Arc::new(std::mem::take(&mut state.active));

@@ -166,3 +166,10 @@ pub enum OpenFarError {
     #[error(transparent)]
     Store(#[from] windfall_contract::due::StoreError),
 }
+
+impl OpenFarError {
+    /// Whether waiting may mend it. A folder without a manifest may be one whose disk is not there yet.
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::Objects(_) | Self::Store(_) | Self::NoManifest { .. })
+    }
+}

@@ -138,6 +138,7 @@ impl FarTier {
             let mut state = inner.state.lock();
             let mut frame = BytesMut::new();
             Entry::HourOver(hour).encode(&mut frame);
+            inner.check_refused()?;
             let end = inner.log.append(&frame).map_err(log_failed)?;
             inner.log.sync(end).map_err(log_failed)?;
             state.apply(Entry::HourOver(hour));
@@ -155,6 +156,7 @@ impl FarTier {
         let count = records.len();
         if count > 0 {
             self.check_names(near, &records).await?;
+            self.0.check_refused()?;
             let load = LoadBatch { log: self.0.log.id(), sequence: batch.sequence, records };
             if let Err(error) = near.load(batch.shard(), &load).await {
                 self.0.counters.load_failed();

@@ -6,6 +6,7 @@
 use crate::slots::{all, far_id, place};
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windfall_contract::Clock;
@@ -42,6 +43,20 @@ pub(crate) async fn claim(store: &dyn SlotStore, log: u64) -> Result<(), StoreEr
 async fn owner(store: &dyn SlotStore) -> Result<Option<String>, StoreError> {
     let tenant = store.tenant(OWNERS).await?;
     Ok(store.names(Route { tenant, target: FIRST_TARGET }).await?.map(|(_, owner)| owner))
+}
+
+/// Notes the name of a number, or that it has two.
+fn note<K: Ord>(names: &mut BTreeMap<K, Option<String>>, number: K, name: &str) {
+    let known = names.entry(number).or_insert_with(|| Some(name.to_owned()));
+    if known.as_deref() != Some(name) {
+        *known = None;
+    }
+}
+
+fn unnamed() -> StoreError {
+    let what = "the timers' store does not say any more whose the task is: it may have lost its data. Start the \
+                processes of the store again";
+    StoreError::Unavailable(what.into())
 }
 
 /// Tasks of one tenant: their places in a batch, and each with the name of its target.
@@ -84,6 +99,16 @@ pub struct FarElsewhere {
     keeper: Option<Arc<dyn FarKeeper>>,
     horizon_ms: u64,
     clock: Clock,
+    named: Mutex<CallersNames>,
+}
+
+/// What the callers of this process mean by the near store's numbers. A store that lost its data may give a number to
+/// another tenant, and the keeper must not do to that one's tasks what a caller of the first one asks for.
+#[derive(Default)]
+struct CallersNames {
+    /// `None` for a number that two names have.
+    tenants: BTreeMap<u16, Option<String>>,
+    targets: BTreeMap<(u16, u16), Option<String>>,
 }
 
 impl FarElsewhere {
@@ -94,17 +119,17 @@ impl FarElsewhere {
         horizon_ms: u64,
         clock: Clock,
     ) -> Self {
-        Self { near, keeper, horizon_ms, clock }
+        Self { near, keeper, horizon_ms, clock, named: Mutex::default() }
     }
 
-    async fn names(&self, route: Route) -> Result<(String, String), StoreError> {
-        let names = self.near.names(route).await?;
-        names.ok_or_else(|| StoreError::Unavailable("the store does not know whose the task is".into()))
+    fn names(&self, route: Route) -> Result<(String, String), StoreError> {
+        let tenant = self.tenant_name(route.tenant)?;
+        let target = self.named.lock().targets.get(&(route.tenant, route.target)).cloned().flatten();
+        Ok((tenant, target.ok_or_else(unnamed)?))
     }
 
-    async fn tenant_name(&self, tenant: u16) -> Result<String, StoreError> {
-        // A tenant that has a task has a target.
-        Ok(self.names(Route { tenant, target: FIRST_TARGET }).await?.0)
+    fn tenant_name(&self, tenant: u16) -> Result<String, StoreError> {
+        self.named.lock().tenants.get(&tenant).cloned().flatten().ok_or_else(unnamed)
     }
 
     /// An error where the store has far timers, so that a task that is not near may be one of them.
@@ -133,7 +158,7 @@ impl FarElsewhere {
             let (tenant, target) = match known.get(&route) {
                 Some(names) => names.clone(),
                 None => {
-                    let names = self.names(task.route).await?;
+                    let names = self.names(task.route)?;
                     known.insert(route, names.clone());
                     names
                 }
@@ -162,11 +187,15 @@ impl SlotStore for FarElsewhere {
     }
 
     async fn tenant(&self, name: &str) -> Result<u16, StoreError> {
-        self.near.tenant(name).await
+        let number = self.near.tenant(name).await?;
+        note(&mut self.named.lock().tenants, number, name);
+        Ok(number)
     }
 
     async fn target(&self, tenant: u16, name: &str) -> Result<u16, StoreError> {
-        self.near.target(tenant, name).await
+        let number = self.near.target(tenant, name).await?;
+        note(&mut self.named.lock().targets, (tenant, number), name);
+        Ok(number)
     }
 
     async fn names(&self, route: Route) -> Result<Option<(String, String)>, StoreError> {
@@ -208,7 +237,7 @@ impl SlotStore for FarElsewhere {
             let (mut ids, mut calls) = (BTreeSet::new(), Vec::new());
             for (at, change) in batch.iter().enumerate() {
                 let Some(id) = far_id(&change.at, shard) else { continue };
-                let (keeper, tenant) = (Arc::clone(keeper), self.tenant_name(change.tenant).await?);
+                let (keeper, tenant) = (Arc::clone(keeper), self.tenant_name(change.tenant)?);
                 let to = change.to.clone();
                 ids.insert(id);
                 calls.push(async move { keeper.change(&tenant, id, to).await.map(|changed| (at, changed)) });
@@ -242,7 +271,7 @@ impl SlotStore for FarElsewhere {
             let mut calls = Vec::new();
             for (place, at) in at.iter().enumerate() {
                 let Some(id) = far_id(at, shard) else { continue };
-                let (keeper, name) = (Arc::clone(keeper), self.tenant_name(tenant).await?);
+                let (keeper, name) = (Arc::clone(keeper), self.tenant_name(tenant)?);
                 calls.push(async move { keeper.get(&name, id).await.map(|found| (place, found)) });
             }
             let mut calls = stream::iter(calls).buffered(CALLS_AT_ONCE);
@@ -349,5 +378,24 @@ impl SlotStore for FarElsewhere {
         again: bool,
     ) -> Result<Vec<bool>, StoreError> {
         self.near.end_dead(shard, tenant, ids, again).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_two_names_have_is_nobodys() {
+        let mut names = BTreeMap::new();
+        for name in ["shop", "shop"] {
+            note(&mut names, 2, name);
+        }
+        assert_eq!(names[&2].as_deref(), Some("shop"));
+        // The store lost its data, and gave the number to another tenant.
+        for name in ["arcade", "shop", "arcade"] {
+            note(&mut names, 2, name);
+            assert_eq!(names[&2], None);
+        }
     }
 }

@@ -90,6 +90,9 @@ pub(crate) struct Inner {
     /// Whether a manifest was sent last of which nobody knows whether it is there.
     pub is_in_doubt: AtomicBool,
     pub counters: Arc<FarCounters>,
+    /// Why nothing is taken, changed or loaded any more until the next start: log and segments do not belong together, or
+    /// another process writes the segments.
+    pub refused: OnceLock<String>,
     /// Wakes the loader up.
     pub wake: Notify,
     /// Changes whenever a batch is near.
@@ -139,6 +142,7 @@ impl FarTier {
             has_orphans: AtomicBool::new(true),
             is_in_doubt: AtomicBool::new(false),
             counters: Arc::new(FarCounters::default()),
+            refused: OnceLock::new(),
             wake: Notify::new(),
             loaded: watch::Sender::new(0),
             fail_points: FailPoints::default(),
@@ -155,6 +159,17 @@ impl FarTier {
     /// # Errors
     /// [`OpenFarError`].
     pub async fn attach(&self, objects: Arc<dyn ObjectStore>) -> Result<(), OpenFarError> {
+        let attached = self.try_attach(objects).await;
+        if let Err(error) = &attached
+            && !error.may_pass()
+        {
+            // What was answered Ok from now on would be in a log that is refused at the next start.
+            self.0.refuse(error.to_string());
+        }
+        attached
+    }
+
+    async fn try_attach(&self, objects: Arc<dyn ObjectStore>) -> Result<(), OpenFarError> {
         let mut manifest = self.0.manifest.lock().await;
         if self.is_open() {
             return Ok(());
@@ -417,8 +432,26 @@ impl Inner {
         hour_of(SlotMinute::of(self.clock.unix_ms())).saturating_add(HOURS_AHEAD_MAX)
     }
 
+    /// Takes, changes and loads nothing from now on.
+    pub fn refuse(&self, why: String) {
+        if self.refused.set(why.clone()).is_ok() {
+            tracing::error!(why, "the far tier takes, changes and loads nothing until it is started again");
+        }
+    }
+
+    /// An error where nothing is to be done any more.
+    pub fn check_refused(&self) -> Result<(), StoreError> {
+        self.refused.get().map_or(Ok(()), |why| Err(StoreError::Unavailable(why.clone())))
+    }
+
     /// Appends entries, and takes them in. They are one frame.
     pub fn append(&self, state: &mut State, entries: Vec<Entry>) -> Result<u64, StoreError> {
+        self.check_refused()?;
+        self.append_always(state, entries)
+    }
+
+    /// The same in whatever case: for what a part of the log must begin with.
+    pub fn append_always(&self, state: &mut State, entries: Vec<Entry>) -> Result<u64, StoreError> {
         let mut frame = BytesMut::new();
         entries.iter().for_each(|entry| entry.encode(&mut frame));
         let end = self.log.append(&frame).map_err(log_failed)?;

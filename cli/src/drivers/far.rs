@@ -177,19 +177,14 @@ impl Connect for Segments {
     }
 }
 
-/// Whether waiting does not mend it. A folder without a manifest may be one whose disk is not there yet.
+/// Whether waiting does not mend it.
 fn is_wrong(error: &anyhow::Error) -> bool {
     let is_option = error.chain().any(|cause| cause.is::<S3OptionsError>());
     let opening = error.chain().find_map(|cause| cause.downcast_ref::<OpenFarError>());
     let claim = error.chain().find_map(|cause| cause.downcast_ref::<StoreError>());
     is_option
         || matches!(claim, Some(StoreError::Unusable(_)))
-        || opening.is_some_and(|error| {
-            !matches!(
-                error,
-                OpenFarError::Objects(_) | OpenFarError::Store(_) | OpenFarError::NoManifest { .. }
-            )
-        })
+        || opening.is_some_and(|error| !error.may_pass())
 }
 
 #[cfg(feature = "s3")]

@@ -22,6 +22,8 @@ const CALL_BYTES_MAX: usize = 1 << 20;
 /// The keeper, by its gRPC service.
 pub struct ServiceKeeper {
     timers: TimersClient,
+    /// Never repeats a call: an earlier attempt of an update that is done late would undo what came after it.
+    updates: TimersClient,
     /// Whether it takes no timers, which is logged once.
     refuses: AtomicBool,
 }
@@ -29,9 +31,11 @@ pub struct ServiceKeeper {
 impl ServiceKeeper {
     /// Prepares channels, which connect when they are needed. On a runtime.
     pub fn open(options: ClientOptions) -> Result<Self> {
-        let timers = TimersClient::open(options);
-        let timers = timers.context("the options [scheduler.far.forward_to] cannot be used")?;
-        Ok(Self { timers, refuses: AtomicBool::new(false) })
+        let wrong = "the options [scheduler.far.forward_to] cannot be used";
+        let updates = ClientOptions { attempts: 1, ..options.clone() };
+        let (timers, updates) = (TimersClient::open(options), TimersClient::open(updates));
+        let (timers, updates) = (timers.context(wrong)?, updates.context(wrong)?);
+        Ok(Self { timers, updates, refuses: AtomicBool::new(false) })
     }
 
     fn refused(&self, why: &str) {
@@ -112,7 +116,7 @@ impl FarKeeper for ServiceKeeper {
             None => self.timers.cancel(CancelTimerRequest { tenant, id, key }).await,
             Some(Moved { due_ms, payload }) => {
                 let payload = payload.map(Vec::from);
-                self.timers.update(UpdateTimerRequest { tenant, id, key, due_ms, payload }).await
+                self.updates.update(UpdateTimerRequest { tenant, id, key, due_ms, payload }).await
             }
         };
         changed(reply.map_err(|error| unavailable(&error.to_string()))?)

@@ -98,6 +98,32 @@ async fn a_process_that_was_replaced_writes_no_manifest() {
     let _other = FarTier::open(options(), log, objects, clock(&world.now_ms)).await.unwrap();
     let refused = world.far.flush(0).await.unwrap_err();
     assert!(matches!(&refused, StoreError::Unusable(what) if what.contains("another process")), "{refused}");
+    // Both would give the same ids, and an Ok of this one would be in a log that nobody opens again.
+    assert!(world.add(1, DUE_MS, "second").await.is_err());
+    assert!(world.far.flush(0).await.is_err());
+}
+
+/// The log is older than what the segments were written from: found when the segments answer at last.
+#[tokio::test]
+async fn a_log_that_went_back_takes_nothing_once_the_segments_say_so() {
+    let world = World::new().await;
+    world.add(1, DUE_MS, "first").await.unwrap();
+    let log = world.dir.path().join("log");
+    let old = world.dir.path().join("old");
+    std::fs::create_dir(&old).unwrap();
+    for part in std::fs::read_dir(&log).unwrap() {
+        let part = part.unwrap();
+        std::fs::copy(part.path(), old.join(part.file_name())).unwrap();
+    }
+    world.far.flush(0).await.unwrap();
+    let restored = Box::new(FileLog::open(&old).unwrap());
+    let far = FarTier::start(options(), restored, clock(&world.now_ms)).await.unwrap();
+    let route = windfall_contract::due::Route { tenant: 1, target: 1 };
+    let task = || NewRecord { due_ms: DUE_MS, route, key: None, payload: "late".into() };
+    assert!(far.add(Shard(1), vec![task()]).await.is_ok(), "nothing says yet that it is wrong");
+    let wrong = far.attach(Arc::clone(&world.objects) as _).await.unwrap_err();
+    assert!(!wrong.may_pass(), "{wrong}");
+    assert!(far.add(Shard(1), vec![task()]).await.is_err());
 }
 
 #[tokio::test]
