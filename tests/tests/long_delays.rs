@@ -65,7 +65,7 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
 /// The same process again, with the keys that it printed at its first start.
 fn restart(data: &Path, options: &Path, address: SocketAddr, keys: &BTreeMap<String, String>) -> Service {
     let listen = address.to_string();
-    let args = ["serve", "--listen", &listen, "--config"].map(OsStr::new);
+    let args = ["serve", "--log", "warn", "--listen", &listen, "--config"].map(OsStr::new);
     let args = args.into_iter().chain([options.as_os_str(), OsStr::new("--data")]);
     Service::start(args, data.as_os_str()).with_keys(keys.clone())
 }
