@@ -170,6 +170,7 @@ impl FarTier {
     }
 
     async fn try_attach(&self, objects: Arc<dyn ObjectStore>) -> Result<(), OpenFarError> {
+        self.0.check_refused()?;
         let mut manifest = self.0.manifest.lock().await;
         if self.is_open() {
             return Ok(());
