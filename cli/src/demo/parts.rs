@@ -25,6 +25,8 @@ use windfall_wallet::WalletOptions;
 pub const APP_ID: &str = "windfall";
 /// The brokers that the demo's rules name.
 const BROKERS: [&str; 2] = ["a", "b"];
+/// Tokens that the SDK keeps: they wait in the table in front of the token store, where a credit finds them.
+const TOKENS_WAITING_MAX: usize = 16_384;
 /// The connector that pays badges.
 const BADGES: &str = "badges";
 /// About 480 packs on their way, enough for a broker that hangs for some seconds.
@@ -138,7 +140,12 @@ pub async fn open(
 /// How the wiring uses them, to consume these topics (none: all).
 pub fn wiring_options(place: &Place<'_>, topics: Vec<String>, seed: u64) -> wiring::Options {
     wiring::Options {
-        sdk: SdkOptions { app_id: APP_ID.into(), spool_bytes: SPOOL_BYTES, ..SdkOptions::default() },
+        sdk: SdkOptions {
+            app_id: APP_ID.into(),
+            spool_bytes: SPOOL_BYTES,
+            tokens_waiting_max: TOKENS_WAITING_MAX,
+            ..SdkOptions::default()
+        },
         data: place.data.to_owned(),
         spool: place::spool(place.data),
         rewards: reward_options(),
