@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimersOptions {
-    /// How long a call waits for others to be stored with: 0 to 100. Default 1.
+    /// How long a call waits for others to be stored with at most: 0 to 100. Default 1.
     pub linger_ms: u64,
     /// Tasks that are stored by one push at most: 1 to 65,536. Default 4,096.
     pub batch_tasks_max: usize,

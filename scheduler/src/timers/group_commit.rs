@@ -2,7 +2,9 @@
 //!
 //! What belongs to no shard in particular goes to one shard per flush, in turn: one push of many records into one list
 //! costs the store far less than the same records in many lists. For the same reason it gathers while such a flush is on
-//! its way, for [`HOLD`] at most: the busier the store is, the more goes with each push.
+//! its way, for [`HOLD`] at most: the busier the store is, the more goes with each push. Callers that have their answers
+//! come again at once, so nothing waits longer than for as many callers as there were last: one caller alone waits for
+//! nobody.
 
 use crate::options::TimersOptions;
 use parking_lot::Mutex;
@@ -105,7 +107,7 @@ impl<I: Send + 'static, A: Send + 'static> GroupCommit<I, A> {
             groups: HashMap::new(),
             order: VecDeque::new(),
             flights: JoinSet::new(),
-            flights_for_any: 0,
+            any: ForAny { flights: 0, pieces: Arc::default(), callers: 1, landed: Instant::now() },
         };
         let collector = Mutex::new(Some(tokio::spawn(collector.run(taken))));
         Self { pieces: Mutex::new(Some(pieces)), load: Arc::new(load), collector }
@@ -174,7 +176,19 @@ struct Collector<I, A> {
     order: VecDeque<Option<Shard>>,
     /// Each says whether it was for any shard.
     flights: JoinSet<bool>,
-    flights_for_any: usize,
+    any: ForAny,
+}
+
+/// What is known of flushes for any shard.
+struct ForAny {
+    /// Flushes on their way.
+    flights: usize,
+    /// Pieces on their way, whose callers have no answer yet.
+    pieces: Arc<AtomicUsize>,
+    /// Pieces that were waiting or on their way at once, when there were most of them lately.
+    callers: usize,
+    /// When the last flush had its answer.
+    landed: Instant,
 }
 
 impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
@@ -188,11 +202,15 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(next.map_or_else(Instant::now, |(at, _)| at)),
-                    if has_room && next.is_some() => if let Some((_, which)) = next { self.flush(which) },
-                Some(ended) = self.flights.join_next(), if !self.flights.is_empty() => self.landed(ended),
+                    if has_room && next.is_some() => if let Some((_, which)) = next { self.flush_in_time(which) },
+                Some(ended) = self.flights.join_next(), if !self.flights.is_empty() => {
+                    self.landed(ended);
+                    self.flush_complete();
+                }
                 count = taken.recv_many(&mut arrived, 256), if is_open => {
                     is_open = count > 0;
                     arrived.drain(..).for_each(|piece| self.gather(piece));
+                    self.flush_complete();
                 }
             }
         }
@@ -211,15 +229,42 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
         }
     }
 
+    /// Sends what is for any shard, if everybody is there who was there lately.
+    fn flush_complete(&mut self) {
+        let (waiting, callers) = self.callers_for_any();
+        self.any.callers = self.any.callers.max(callers);
+        let has_room = self.flights.len() < self.flushes_max;
+        if waiting >= self.any.callers && self.any.flights == 0 && has_room {
+            self.flush(None);
+        }
+    }
+
+    /// Sends a group whose time has come.
+    fn flush_in_time(&mut self, which: Option<Shard>) {
+        if which.is_none() {
+            // Somebody stayed away: the next flush does not wait for them.
+            self.any.callers = self.callers_for_any().1.max(1);
+        }
+        self.flush(which);
+    }
+
+    /// Pieces for any shard: those that wait, and all that have no answer.
+    fn callers_for_any(&self) -> (usize, usize) {
+        let waiting = self.groups.get(&None).map_or(0, |group| group.pieces.len());
+        (waiting, waiting + self.any.pieces.load(Ordering::Relaxed))
+    }
+
     /// When which group goes next.
     fn next_flush(&self, is_open: bool) -> Option<(Instant, Option<Shard>)> {
         let due = |which: &Option<Shard>| {
-            let wait = match which {
-                _ if !is_open => Duration::ZERO,
-                None if self.flights_for_any > 0 => HOLD.max(self.linger),
-                _ => self.linger,
+            let at = |group: &Group<I, A>| match which {
+                _ if !is_open => group.since,
+                None if self.any.flights > 0 => group.since + HOLD.max(self.linger),
+                // Callers whose answers have just come may come again.
+                None => group.since.max(self.any.landed) + self.linger,
+                Some(_) => group.since + self.linger,
             };
-            self.groups.get(which).map(|group| (group.since + wait, *which))
+            self.groups.get(which).map(|group| (at(group), *which))
         };
         // All but the group for any shard wait equally long, so the first of these is due before the others.
         let first_of_shards = self.order.iter().find(|which| which.is_some()).and_then(due);
@@ -228,12 +273,14 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
 
     fn landed(&mut self, ended: Result<bool, tokio::task::JoinError>) {
         match ended {
-            Ok(was_for_any) => {
-                self.flights_for_any = self.flights_for_any.saturating_sub(usize::from(was_for_any));
+            Ok(false) => {}
+            Ok(true) => {
+                self.any.flights = self.any.flights.saturating_sub(1);
+                self.any.landed = Instant::now();
             }
             Err(error) => {
                 // Nobody knows which one it was: gathering less is the safe side.
-                self.flights_for_any = 0;
+                (self.any.flights, self.any.pieces) = (0, Arc::default());
                 tracing::error!(%error, "a call to the slot store panicked");
             }
         }
@@ -270,7 +317,11 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
             items.extend(more);
         }
         let call = (self.call)(shard, items);
-        self.flights_for_any += usize::from(which.is_none());
+        let for_any = which.is_none().then(|| Arc::clone(&self.any.pieces));
+        if let Some(pieces) = &for_any {
+            self.any.flights += 1;
+            pieces.fetch_add(waiting.len(), Ordering::Relaxed);
+        }
         self.flights.spawn(async move {
             let answers = match call.await {
                 Ok(answers) if answers.len() != count => {
@@ -278,6 +329,10 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
                 }
                 other => other,
             };
+            // Before the answers: a caller that has one may come again.
+            if let Some(pieces) = &for_any {
+                pieces.fetch_sub(waiting.len(), Ordering::Relaxed);
+            }
             let mut answers = answers.map(Vec::into_iter);
             for (len, reply, _loaded) in waiting {
                 let part = match &mut answers {
@@ -287,7 +342,7 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
                 // A caller that has gone does not want its answer.
                 reply.send(part).ok();
             }
-            which.is_none()
+            for_any.is_some()
         });
     }
 }
@@ -344,6 +399,33 @@ mod tests {
         }
         let calls = calls.lock().clone();
         assert_eq!(calls, [(Shard(1), vec![1]), (Shard(2), vec![2, 3]), (Shard(3), vec![4])]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_caller_waits_for_nobody_and_many_go_together_again_and_again() {
+        let (commit, calls) = doubling(&TimersOptions::default(), Duration::from_millis(4));
+        let commit = Arc::new(commit);
+        let began = Instant::now();
+        for item in 0..3 {
+            answered(commit.submit(None, vec![item], 1).unwrap()).await.unwrap();
+        }
+        assert_eq!(began.elapsed(), Duration::from_millis(12), "the store's time alone");
+        calls.lock().clear();
+        let mut callers = JoinSet::new();
+        for caller in 0..4 {
+            let commit = Arc::clone(&commit);
+            callers.spawn(async move {
+                for _ in 0..20 {
+                    answered(commit.submit(None, vec![caller], 1).unwrap()).await.unwrap();
+                    for _ in 0..caller {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            });
+        }
+        callers.join_all().await;
+        let sizes: Vec<usize> = calls.lock().iter().map(|(_, items)| items.len()).collect();
+        assert!(sizes.iter().filter(|size| **size == 4).count() >= 18, "{sizes:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -219,10 +219,15 @@ impl Chunks {
     }
 
     pub(super) fn trade_no(&self, place: Place) -> &str {
+        // What was text when it was appended is text again.
+        str::from_utf8(self.order(place)).unwrap_or_default()
+    }
+
+    /// The bytes of the order number.
+    pub(super) fn order(&self, place: Place) -> &[u8] {
         let (at, index) = self.at(place);
         let chunk = &self.list[at];
-        // What was text when it was appended is text again.
-        str::from_utf8(&chunk.orders[chunk.range(index, |head| head.order_end)]).unwrap_or_default()
+        &chunk.orders[chunk.range(index, |head| head.order_end)]
     }
 
     pub(super) fn text(&self, place: Place) -> Text {

@@ -3,11 +3,11 @@
 
 use super::chunks::{Full, Spilled, Text};
 use super::spill::Slot;
-use super::waiting::Waiting;
+use super::waiting::{Hashed, Waiting};
 use bytes::Bytes;
+use hashbrown::HashTable;
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, HashSet};
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut};
 
@@ -36,6 +36,7 @@ pub(super) enum Taken {
 /// A key may be in several of them, if it was put again; the youngest counts.
 pub(super) struct Table {
     bounds: Bounds,
+    hashing: RandomState,
     young: Waiting,
     old: Waiting,
     /// The tokens that the store is being given, sorted by key. It may have them already, or not.
@@ -46,10 +47,12 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(bounds: Bounds) -> Self {
+        let hashing = RandomState::new();
         Self {
             bounds,
-            young: Waiting::new(),
-            old: Waiting::new(),
+            young: Waiting::new(hashing.clone()),
+            old: Waiting::new(hashing.clone()),
+            hashing,
             writing: Arc::default(),
             removals: Vec::new(),
             credited: Remembered::new(bounds.remembered),
@@ -57,25 +60,26 @@ impl Table {
     }
 
     pub(super) fn put(&mut self, put: &TokenPut) -> Taken {
-        if self.credited.has(put.user_id, &put.trade_no) {
+        let key = Hashed::new(&self.hashing, put.user_id, &put.trade_no);
+        if self.credited.has(key.hash) {
             return Taken::Cancelled;
         }
         if self.bytes() >= self.bounds.waiting_bytes {
             return Taken::Full;
         }
-        self.young.insert(put);
+        self.young.insert(key, put);
         Taken::Waits
     }
 
     /// Takes back a token whose reward was credited. Returns whether it was waiting, and whether the store will be told
     /// to remove it.
     pub(super) fn credited(&mut self, user_id: i64, trade_no: &str) -> (bool, bool) {
-        let waitings = [&mut self.young, &mut self.old];
-        let [young, old] = waitings.map(|waiting| waiting.remove(user_id, trade_no));
+        let key = Hashed::new(&self.hashing, user_id, trade_no);
+        let [young, old] = [&mut self.young, &mut self.old].map(|waiting| waiting.remove(key));
         let is_cancelled = young || old;
         // It may be in the store, on its way there, have yet to come here, or come again: a writer whose batch was
         // taken in part repeats the whole of it.
-        self.credited.add(user_id, trade_no);
+        self.credited.add(key.hash);
         // Told in any case: an earlier put of the same order may be there.
         let is_told = self.removals.len() < self.bounds.removals;
         if is_told {
@@ -86,8 +90,9 @@ impl Table {
 
     /// Takes a token back without a word to the store. One that is being written must be waited for first.
     pub(super) fn forget(&mut self, key: &TokenKey) {
-        self.young.remove(key.user_id, &key.trade_no);
-        self.old.remove(key.user_id, &key.trade_no);
+        let key = Hashed::new(&self.hashing, key.user_id, &key.trade_no);
+        self.young.remove(key);
+        self.old.remove(key);
     }
 
     pub(super) fn take_removals(&mut self, max: usize) -> Vec<TokenKey> {
@@ -165,15 +170,16 @@ impl Table {
     /// were credited meanwhile.
     pub(super) fn put_back(&mut self) {
         for put in std::mem::take(&mut self.writing).iter() {
-            if !self.credited.has(put.user_id, &put.trade_no) {
-                self.old.insert(put);
+            let key = Hashed::new(&self.hashing, put.user_id, &put.trade_no);
+            if !self.credited.has(key.hash) {
+                self.old.insert(key, put);
             }
         }
     }
 
     pub(super) fn get(&self, key: &TokenKey) -> Option<Text> {
-        let TokenKey { user_id, trade_no } = key;
-        let waiting = self.young.get(*user_id, trade_no).or_else(|| self.old.get(*user_id, trade_no));
+        let hashed = Hashed::new(&self.hashing, key.user_id, &key.trade_no);
+        let waiting = self.young.get(hashed).or_else(|| self.old.get(hashed));
         waiting.or_else(|| self.written(key).map(|put| Text::Here(put.token.clone())))
     }
 
@@ -231,33 +237,28 @@ impl Table {
     }
 }
 
-/// The latest credits, by their hashes: between one and two generations of them.
+/// The latest credits, by the hashes of their keys: between one and two generations of them.
 struct Remembered {
-    hashing: RandomState,
-    now: HashSet<u64>,
-    before: HashSet<u64>,
+    now: HashTable<u64>,
+    before: HashTable<u64>,
     generation: usize,
 }
 
 impl Remembered {
     fn new(generation: usize) -> Self {
-        Self { hashing: RandomState::new(), now: HashSet::new(), before: HashSet::new(), generation }
+        Self { now: HashTable::new(), before: HashTable::new(), generation }
     }
 
-    fn add(&mut self, user_id: i64, trade_no: &str) {
+    fn add(&mut self, hash: u64) {
         if self.now.len() >= self.generation {
             std::mem::swap(&mut self.now, &mut self.before);
             self.now.clear();
         }
-        self.now.insert(self.hashing.hash_one((user_id, trade_no)));
+        self.now.entry(hash, |known| *known == hash, |known| *known).or_insert(hash);
     }
 
-    fn has(&self, user_id: i64, trade_no: &str) -> bool {
-        if self.now.is_empty() && self.before.is_empty() {
-            return false;
-        }
-        let hash = self.hashing.hash_one((user_id, trade_no));
-        self.now.contains(&hash) || self.before.contains(&hash)
+    fn has(&self, hash: u64) -> bool {
+        [&self.now, &self.before].iter().any(|known| known.find(hash, |known| *known == hash).is_some())
     }
 }
 

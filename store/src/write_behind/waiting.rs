@@ -19,15 +19,24 @@ pub(super) struct Waiting {
     bytes: usize,
 }
 
+/// A token's key with its hash, so that it is hashed once, however often it is looked for.
+#[derive(Clone, Copy)]
+pub(super) struct Hashed<'a> {
+    pub(super) user_id: i64,
+    pub(super) trade_no: &'a str,
+    pub(super) hash: u64,
+}
+
+impl<'a> Hashed<'a> {
+    pub(super) fn new(hashing: &RandomState, user_id: i64, trade_no: &'a str) -> Self {
+        Self { user_id, trade_no, hash: key_hash(hashing, user_id, trade_no.as_bytes()) }
+    }
+}
+
 impl Waiting {
-    pub(super) fn new() -> Self {
-        Self {
-            chunks: Chunks::new(),
-            by_key: HashTable::new(),
-            by_user: HashTable::new(),
-            hashing: RandomState::new(),
-            bytes: 0,
-        }
+    /// An empty one for keys that are hashed so.
+    pub(super) fn new(hashing: RandomState) -> Self {
+        Self { chunks: Chunks::new(), by_key: HashTable::new(), by_user: HashTable::new(), hashing, bytes: 0 }
     }
 
     /// The number of tokens.
@@ -40,13 +49,13 @@ impl Waiting {
         self.bytes
     }
 
-    pub(super) fn insert(&mut self, put: &TokenPut) {
-        self.remove(put.user_id, &put.trade_no);
+    /// Puts a token in under its key.
+    pub(super) fn insert(&mut self, key: Hashed<'_>, put: &TokenPut) {
+        self.remove(key);
         let (place, bytes) = self.chunks.append(put);
         self.bytes += bytes;
         let Self { chunks, by_key, by_user, hashing, .. } = self;
-        let key_hash = |place: &Place| key_hash(chunks, *place, hashing);
-        by_key.insert_unique(key_hash(&place), place, key_hash);
+        by_key.insert_unique(key.hash, place, |place| hash_at(chunks, *place, hashing));
 
         let user_hash = |place: &Place| hashing.hash_one(chunks.head(*place).user_id);
         let is_of_user = |place: &Place| chunks.head(*place).user_id == put.user_id;
@@ -64,16 +73,16 @@ impl Waiting {
     }
 
     /// Removes a token and returns whether it was there.
-    pub(super) fn remove(&mut self, user_id: i64, trade_no: &str) -> bool {
-        let found = self.find(user_id, trade_no);
+    pub(super) fn remove(&mut self, key: Hashed<'_>) -> bool {
+        let found = self.find(key);
         if let Some(place) = found {
-            self.take_out(place);
+            self.take_out(place, key.hash);
         }
         found.is_some()
     }
 
-    pub(super) fn get(&self, user_id: i64, trade_no: &str) -> Option<Text> {
-        self.find(user_id, trade_no).map(|place| self.chunks.text(place))
+    pub(super) fn get(&self, key: Hashed<'_>) -> Option<Text> {
+        self.find(key).map(|place| self.chunks.text(place))
     }
 
     /// Order numbers and tokens of a user, the youngest first.
@@ -95,7 +104,7 @@ impl Waiting {
     pub(super) fn pop_oldest(&mut self) -> Option<TokenPut> {
         let place = self.chunks.oldest()?;
         let put = self.chunks.put(place)?;
-        self.take_out(place);
+        self.take_out(place, hash_at(&self.chunks, place, &self.hashing));
         Some(put)
     }
 
@@ -122,21 +131,23 @@ impl Waiting {
     /// Takes out the tokens of a chunk that cannot be read, and returns their number.
     pub(super) fn lose(&mut self, spilled: &Spilled) -> usize {
         let lost = self.chunks.places(spilled);
-        lost.iter().for_each(|place| self.take_out(*place));
+        for place in &lost {
+            self.take_out(*place, hash_at(&self.chunks, *place, &self.hashing));
+        }
         lost.len()
     }
 
-    fn find(&self, user_id: i64, trade_no: &str) -> Option<Place> {
-        let hash = self.hashing.hash_one((user_id, trade_no));
+    fn find(&self, key: Hashed<'_>) -> Option<Place> {
         let is_it = |place: &Place| {
-            self.chunks.head(*place).user_id == user_id && self.chunks.trade_no(*place) == trade_no
+            self.chunks.head(*place).user_id == key.user_id
+                && self.chunks.order(*place) == key.trade_no.as_bytes()
         };
-        self.by_key.find(hash, is_it).copied()
+        self.by_key.find(key.hash, is_it).copied()
     }
 
-    fn take_out(&mut self, place: Place) {
+    fn take_out(&mut self, place: Place, key_hash: u64) {
         let Self { chunks, by_key, by_user, hashing, .. } = self;
-        if let Ok(entry) = by_key.find_entry(key_hash(chunks, place, hashing), |found| *found == place) {
+        if let Ok(entry) = by_key.find_entry(key_hash, |found| *found == place) {
             entry.remove();
         }
         let head = chunks.head(place);
@@ -160,8 +171,12 @@ impl Waiting {
     }
 }
 
-fn key_hash(chunks: &Chunks, place: Place, hashing: &RandomState) -> u64 {
-    hashing.hash_one((chunks.head(place).user_id, chunks.trade_no(place)))
+fn hash_at(chunks: &Chunks, place: Place, hashing: &RandomState) -> u64 {
+    key_hash(hashing, chunks.head(place).user_id, chunks.order(place))
+}
+
+fn key_hash(hashing: &RandomState, user_id: i64, trade_no: &[u8]) -> u64 {
+    hashing.hash_one((user_id, trade_no))
 }
 
 #[cfg(test)]
@@ -176,6 +191,16 @@ mod tests {
         // Some are base64url, and some are not.
         let token = format!("token{token}").into();
         TokenPut { user_id, trade_no, token, expires_at_ms: 7 }
+    }
+
+    impl Waiting {
+        fn hashed<'a>(&self, user_id: i64, trade_no: &'a str) -> Hashed<'a> {
+            Hashed::new(&self.hashing, user_id, trade_no)
+        }
+
+        fn put_in(&mut self, put: &TokenPut) {
+            self.insert(self.hashed(put.user_id, &put.trade_no), put);
+        }
     }
 
     #[derive(Debug, Clone)]
@@ -214,17 +239,17 @@ mod tests {
 
     #[test]
     fn a_chunk_that_cannot_be_read_takes_its_own_tokens_along() {
-        let mut waiting = Waiting::new();
+        let mut waiting = Waiting::new(RandomState::new());
         for number in 0..600_u16 {
             let trade_no = format!("order-{number}").into();
-            waiting.insert(&TokenPut { trade_no, ..put(1, 0, number) });
+            waiting.put_in(&TokenPut { trade_no, ..put(1, 0, number) });
         }
         let file = SpillFile::new(std::env::temp_dir());
         for full in waiting.full(1).collect::<Vec<_>>() {
             let slot = file.write(&full.tokens).unwrap();
             waiting.spilled(&full, &slot);
         }
-        waiting.remove(1, "order-300");
+        waiting.remove(waiting.hashed(1, "order-300"));
         let [spilled] = &waiting.to_recall(usize::MAX)[..] else { panic!("one chunk is on disk") };
         assert_eq!(waiting.lose(spilled), 254);
         assert_eq!((waiting.len(), file.slots_in_use()), (345, 1), "this test has the slot still");
@@ -237,7 +262,7 @@ mod tests {
         /// Against a list in the order of the puts.
         #[test]
         fn it_holds_what_a_list_would_hold(steps in steps(), first in any::<usize>()) {
-            let mut waiting = Waiting::new();
+            let mut waiting = Waiting::new(RandomState::new());
             waiting.chunks = Chunks::beginning_at(first);
             let file = SpillFile::new(std::env::temp_dir());
             let mut model: Vec<TokenPut> = Vec::new();
@@ -246,14 +271,14 @@ mod tests {
                 match step {
                     Step::Put(user, order, token) => {
                         let put = put(user, order, token);
-                        waiting.insert(&put);
+                        waiting.put_in(&put);
                         model.retain(|one| !is(one, user, &put.trade_no));
                         model.push(put);
                     }
                     Step::Remove(user, order) => {
                         let order = put(user, order, 0).trade_no;
                         let there = model.iter().any(|one| is(one, user, &order));
-                        prop_assert_eq!(waiting.remove(user, &order), there);
+                        prop_assert_eq!(waiting.remove(waiting.hashed(user, &order)), there);
                         model.retain(|one| !is(one, user, &order));
                     }
                     Step::Spill(chunks) => {
@@ -275,7 +300,8 @@ mod tests {
                 prop_assert_eq!(waiting.len(), model.len());
             }
             for put in &model {
-                prop_assert_eq!(waiting.get(put.user_id, &put.trade_no).map(here), Some(put.token.clone()));
+                let key = waiting.hashed(put.user_id, &put.trade_no);
+                prop_assert_eq!(waiting.get(key).map(here), Some(put.token.clone()));
             }
             for user in -1..3 {
                 let own: BTreeMap<_, _> =
