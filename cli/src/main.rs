@@ -53,8 +53,8 @@ enum Command {
     Wallet(services::ServiceArgs),
     /// Run the service that sends rewards for activity services that cannot link the SDK
     SdkGateway(services::ServiceArgs),
-    /// Run the service that keeps timers and fires them at their time
-    Scheduler(services::ServiceArgs),
+    /// Run the service that keeps timers and fires them at their time, or have past timers fired again
+    Scheduler(admin::backfill::SchedulerArgs),
     /// Run a paying system to try connectors on; it moves no real money
     FakeDownstream(services::FakeArgs),
     /// Make keys for the callers of the services
@@ -95,7 +95,7 @@ impl Command {
                 | Self::Consumer(_)
                 | Self::Wallet(_)
                 | Self::SdkGateway(_)
-                | Self::Scheduler(_)
+                | Self::Scheduler(admin::backfill::SchedulerArgs { command: None, .. })
         )
     }
 }
@@ -121,7 +121,10 @@ fn main() -> ExitCode {
         Command::Consumer(args) => services::run(Role::Consumer, args, &cli.log),
         Command::Wallet(args) => services::run(Role::Wallet, args, &cli.log),
         Command::SdkGateway(args) => services::run(Role::SdkGateway, args, &cli.log),
-        Command::Scheduler(args) => services::run(Role::Scheduler, args, &cli.log),
+        Command::Scheduler(args) => match &args.command {
+            Some(admin::backfill::SchedulerCommand::Backfill(args)) => admin::backfill::run(args),
+            None => services::run(Role::Scheduler, &args.service, &cli.log),
+        },
         Command::FakeDownstream(args) => services::fake_downstream(args),
         Command::Access(command) => admin::access::run(command).map(|()| Outcome::Clean),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),

@@ -2,8 +2,8 @@
 //!
 //! - [`GatewayClient`] sends rewards through a gateway and implements [`SendBonus`], as the SDK does: moving from one
 //!   to the other is a change of the constructor.
-//! - [`TokensClient`], [`WalletClient`], [`RewardsClient`], [`ArchiveClient`] and [`TimersClient`] are the other services'
-//!   calls, each with an error that says what to do next.
+//! - [`TokensClient`], [`WalletClient`], [`RewardsClient`], [`ArchiveClient`], [`TimersClient`] and [`BackfillsClient`] are
+//!   the other services' calls, each with an error that says what to do next.
 //! - [`TimerDelays`] keeps events that a consumer is to grant long after now, as timers that send them as rewards.
 //! - [`FiredIds`] is for the other end of a timer: it recognises a timer that is delivered again.
 //! - [`ClientOptions`]: the endpoints, the key or certificate, the time-outs and the number of attempts.
@@ -40,6 +40,7 @@
 //! ```
 
 mod archive;
+mod backfills;
 mod error;
 mod gateway;
 mod link;
@@ -53,6 +54,7 @@ mod user;
 mod wallet;
 
 pub use archive::ArchiveClient;
+pub use backfills::BackfillsClient;
 pub use error::{CallError, WithdrawError};
 pub use gateway::GatewayClient;
 pub use long_delays::{TimerDelays, TimerDelaysOptions};

@@ -22,9 +22,11 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use windfall_proto::methods::{
-    self, ArchiveMethod, Method, Mount, RewardsMethod, SendMethod, TimersMethod, TokensMethod, WalletMethod,
+    self, ArchiveMethod, BackfillsMethod, Method, Mount, RewardsMethod, SendMethod, TimersMethod,
+    TokensMethod, WalletMethod,
 };
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
+use windfall_proto::v1::backfills_server::{Backfills, BackfillsServer};
 use windfall_proto::v1::rewards_server::{Rewards, RewardsServer};
 use windfall_proto::v1::send_server::{Send as SendService, SendServer};
 use windfall_proto::v1::timers_server::{Timers, TimersServer};
@@ -163,6 +165,20 @@ impl Router {
         };
         let mut mounting = Mounting { router: self, service, role: Role::Schedule, path, grpc: grpc(server) };
         methods::timers(&mut mounting);
+        mounting.router
+    }
+
+    /// Mounts backfills of timers. Role: operate.
+    #[must_use]
+    pub fn backfills<S: Backfills>(self, service: Arc<S>) -> Self {
+        let server = BackfillsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            BackfillsMethod::StartBackfill => "/v1/backfills/start",
+            BackfillsMethod::GetBackfill => "/v1/backfills/get",
+            BackfillsMethod::CancelBackfill => "/v1/backfills/cancel",
+        };
+        let mut mounting = Mounting { router: self, service, role: Role::Operate, path, grpc: grpc(server) };
+        methods::backfills(&mut mounting);
         mounting.router
     }
 

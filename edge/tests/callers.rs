@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 25] = [
+const PATHS: [(&str, Role); 28] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -40,6 +40,9 @@ const PATHS: [(&str, Role); 25] = [
     ("/v1/timers/list", Role::Schedule),
     ("/v1/timers/dead/list", Role::Schedule),
     ("/v1/timers/dead/end", Role::Schedule),
+    ("/v1/backfills/start", Role::Operate),
+    ("/v1/backfills/get", Role::Operate),
+    ("/v1/backfills/cancel", Role::Operate),
 ];
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use crate::fail_points::FailPoint;
 use crate::manifest::{Manifest, PutError, list};
 use crate::merge::{MergedRows, Rows};
-use crate::row::RowKey;
+use crate::row::{RowKey, hour_of};
 use crate::segment::{ReadError, Segment, SegmentRows, SegmentWriter};
 use crate::state::Sealed;
 use crate::tier::{FarTier, Inner, LOG_BYTES_FACTOR, SEGMENTS, dead, log_failed, segment_name};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use windfall_contract::due::StoreError;
+use windfall_contract::due::{SlotMinute, StoreError};
 
 /// Segments of an hour from which on a merge takes them along.
 const HOUR_SEGMENTS: usize = 4;
@@ -74,9 +74,9 @@ impl FarTier {
         let sealed = self.blocking(move |inner| inner.seal(from_bytes)).await??;
         let Some(Sealed { rows, end }) = sealed else { return Ok(()) };
         self.die_at(FailPoint::Sealed)?;
-        let over_upto = self.0.state.lock().figures.over_upto;
+        let gone_upto = self.0.state.lock().gone_upto;
         let mut writer = self.writer()?;
-        for (key, row) in rows.rows().filter(|(key, _)| key.hour > over_upto) {
+        for (key, row) in rows.rows().filter(|(key, _)| key.hour > gone_upto) {
             writer.push(*key, row).await.map_err(objects_failed)?;
         }
         let segment = writer.finish().await.map_err(objects_failed)?;
@@ -104,7 +104,8 @@ impl FarTier {
             let manifest = self.0.manifest.lock().await;
             let known: BTreeSet<String> = manifest.segments.iter().map(|meta| meta.name.clone()).collect();
             let state = self.0.state.lock();
-            let hours: BTreeSet<u32> = state.figures.hours.keys().copied().collect();
+            let mut hours: BTreeSet<u32> = state.figures.hours.keys().copied().collect();
+            hours.extend(state.kept_hours());
             (known, Arc::clone(&state.segments), hours)
         };
         let (removed, by_hour) = self.plan(&segments, &waiting_hours);
@@ -144,11 +145,12 @@ impl FarTier {
         self.delete(removed.into_iter().filter(|name| !damaged.contains(name))).await
     }
 
-    /// Deletes the segments of hours that are over.
+    /// Deletes the segments of hours that are over, when they have been kept for long enough.
     pub(crate) async fn drop_over_hours(&self) -> Result<(), StoreError> {
         let mut manifest = self.0.manifest.lock().await;
-        let over_upto = self.0.state.lock().figures.over_upto;
-        let is_over = |last_hour: u32| last_hour <= over_upto;
+        let gone_upto = self.0.hours_to_forget(self.0.state.lock().figures.over_upto);
+        self.0.state.lock().forget_upto(gone_upto);
+        let is_over = |last_hour: u32| last_hour <= gone_upto;
         let over = manifest.segments.iter().filter(|meta| is_over(meta.last_hour));
         let over: Vec<String> = over.map(|meta| meta.name.clone()).collect();
         if over.is_empty() {
@@ -267,6 +269,8 @@ impl FarTier {
 
     async fn put(&self, manifest: &mut Manifest) -> Result<(), StoreError> {
         let objects = self.objects()?;
+        // What is left of hours that are not kept may be without its cancels from now on.
+        manifest.gone_upto = manifest.gone_upto.max(Some(self.0.state.lock().gone_upto));
         self.0.is_in_doubt.store(true, Ordering::Relaxed);
         let put = manifest.put(&**objects).await;
         manifest.number = put.map_err(|error| match error {
@@ -309,6 +313,15 @@ impl FarTier {
 type Plan = (BTreeSet<String>, BTreeMap<u32, Vec<Arc<Segment>>>);
 
 impl Inner {
+    /// The last hour whose rows need not be kept any more, where those up to `over_upto` are near.
+    pub(crate) fn hours_to_forget(&self, over_upto: u32) -> u32 {
+        if self.options.keep_ms == 0 {
+            return over_upto;
+        }
+        let kept_from_ms = self.clock.unix_ms().saturating_sub(self.options.keep_ms);
+        hour_of(SlotMinute::of(kept_from_ms)).saturating_sub(1).min(over_upto)
+    }
+
     /// Puts the rows in memory aside, where there are as many bytes of them, or the log is long, and none are aside yet.
     fn seal(&self, from_bytes: usize) -> Result<Option<Sealed>, StoreError> {
         let mut state = self.state.lock();

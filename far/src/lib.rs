@@ -17,7 +17,9 @@
 //! 4. **Near.** Half a horizon before it begins an hour is closed: no task is added to it and none changes any more.
 //!    So each batch of up to 1,000 tasks has the same tasks however often it is sent. It is noted in the log (synced),
 //!    stored by [`SlotStore::load`](windfall_contract::due::SlotStore::load), and noted as loaded.
-//! 5. **Over.** An hour that is near as a whole is forgotten, and its segments are deleted.
+//! 5. **Over.** An hour that is near as a whole is loaded no more. Its segments are kept for `keep_ms` after it has
+//!    passed, so that its tasks can be fired again ([`FarTier::past`]), and then deleted. A task that is cancelled or
+//!    changed near until then gets another row here too, before that is answered: so it is never fired again as it was.
 //!
 //! A task that gets another time goes near at once, in a batch of its own, wherever that time lies; it costs the memory
 //! of a near task from then on. A task with a key is not taken: keys are unique among near tasks, so a keyed task is
@@ -33,7 +35,8 @@
 //! | behind a segment, before its manifest | an object that nobody names | it is deleted later, or at the next start |
 //! | behind the manifest | the segment counts, and so does the log behind it | earlier parts and objects go later |
 //! | behind a batch was noted | perhaps the batch, near | it is sent again with its number, and passed over if it is there |
-//! | behind an hour was over | segments that are not needed | they are deleted at the next round |
+//! | behind an hour was over | its segments | they are deleted when they have been kept for long enough |
+//! | behind a cancel near, before its row here | a cancel that was not acknowledged | a backfill may fire the task again |
 //!
 //! The slot store keeps the number of the last batch of each log and shard. So a batch is passed over also when its
 //! tasks have fired or were cancelled and their slot is gone, and a log that was restored from a backup, and goes back in
@@ -98,6 +101,7 @@ mod log;
 mod manifest;
 mod merge;
 mod options;
+mod past;
 mod probe;
 mod row;
 mod s3;

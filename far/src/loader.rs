@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use windfall_contract::due::{FarRecord, LoadBatch, Route, SlotMinute, SlotStore, StoreError};
+use windfall_contract::due::{FarRecord, LoadBatch, Loaded, Route, SlotMinute, SlotStore, StoreError};
 
 /// The tasks of a batch at most, and the bytes of their payloads from which on it is full.
 const BATCH_TASKS_MAX: usize = 1_000;
@@ -158,7 +158,11 @@ impl FarTier {
             self.check_names(near, &records).await?;
             self.0.check_refused()?;
             let load = LoadBatch { log: self.0.log.id(), sequence: batch.sequence, records };
-            if let Err(error) = near.load(batch.shard(), &load).await {
+            let loaded = match near.load(batch.shard(), &load).await {
+                Ok(Loaded::Later(last)) => Err(went_back(&batch, load.log, last)),
+                loaded => loaded,
+            };
+            if let Err(error) = loaded {
                 self.0.counters.load_failed();
                 return Err(error);
             }
@@ -254,8 +258,8 @@ impl FarTier {
         Ok((last.map(|to| (BatchOf::Hour { after, to }, to.shard, records)), from))
     }
 
-    /// The rows of a closed hour behind `after`.
-    fn rows(&self, hour: u32, after: Option<RowKey>) -> Result<MergedRows, StoreError> {
+    /// The rows of a closed hour behind `after`; those that were loaded may have been changed near since.
+    pub(crate) fn rows(&self, hour: u32, after: Option<RowKey>) -> Result<MergedRows, StoreError> {
         let objects = Arc::clone(self.objects()?);
         let start = match after {
             Some(after) => RowKey { number: after.number.saturating_add(1), ..after },
@@ -274,6 +278,15 @@ impl FarTier {
         sources.extend(in_memory.map(Rows::Memory));
         Ok(MergedRows::new(objects, Arc::clone(&self.0.counters), sources))
     }
+}
+
+/// The log is older than what the slot store has of it.
+fn went_back(batch: &Batch, log: u64, last: u64) -> StoreError {
+    let Batch { sequence, shard, .. } = batch;
+    StoreError::Unusable(format!(
+        "shard {shard} has batch {last} of the far log {log:016x}, which now sends batch {sequence}: the log went back \
+         in time"
+    ))
 }
 
 fn record(key: RowKey, task: FarTask) -> FarRecord {

@@ -34,6 +34,9 @@ pub(crate) struct Manifest {
     pub segments: Vec<SegmentMeta>,
     /// Objects that count no more, but have a damaged block, and are kept for people.
     pub kept: Vec<String>,
+    /// The rows of hours up to this one are not kept any more; `None` in one that was written before rows were kept.
+    #[serde(default)]
+    pub gone_upto: Option<u32>,
 }
 
 /// A manifest cannot be written.
@@ -49,7 +52,8 @@ pub(crate) enum PutError {
 
 impl Manifest {
     pub fn new(log: u64) -> Self {
-        Self { format: FORMAT, log, run: 0, number: 0, flushed: 0, segments: Vec::new(), kept: Vec::new() }
+        let (segments, kept) = (Vec::new(), Vec::new());
+        Self { format: FORMAT, log, run: 0, number: 0, flushed: 0, segments, kept, gone_upto: Some(0) }
     }
 
     /// Takes the last one over, or begins with the first one: from now on no earlier process writes another. The first

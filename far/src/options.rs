@@ -21,6 +21,9 @@ pub struct FarOptions {
     pub memory_bytes_max: usize,
     /// Segments with tasks of many hours at which they are merged into segments of one hour each: 2 to 64. Default 8.
     pub merge_segments: usize,
+    /// How long an hour's segments are kept after the hour has passed, so that it can be fired again: 0 to 2,592,000,000
+    /// (30 days). Default 86,400,000 (a day). With 0 they go as soon as the hour is loaded.
+    pub keep_ms: u64,
 }
 
 /// An option is out of its range.
@@ -50,6 +53,7 @@ impl FarOptions {
             ("flush_bytes", wide(self.flush_bytes), 64 << 10, 256 << 20),
             ("memory_bytes_max", wide(self.memory_bytes_max), wide(self.flush_bytes), 4 << 30),
             ("merge_segments", wide(self.merge_segments), 2, 64),
+            ("keep_ms", self.keep_ms, 0, 2_592_000_000),
         ];
         match all.iter().find(|(_, value, low, high)| !(low..=high).contains(&value)) {
             Some(&(name, value, low, high)) => Err(OutOfRange { name, value, low, high }),
@@ -67,6 +71,7 @@ impl Default for FarOptions {
             flush_bytes: 16 << 20,
             memory_bytes_max: 96 << 20,
             merge_segments: 8,
+            keep_ms: 86_400_000,
         }
     }
 }

@@ -244,6 +244,8 @@ impl SlotStore for FarSlots {
         if !near.is_empty() {
             let changes: Vec<_> = near.iter().map(|at| batch[*at].clone()).collect();
             let changed = self.owned.near.change(shard, &changes).await?;
+            // Before it is acknowledged: what it was must never be fired again.
+            self.owned.far.note_changes(shard, &changes, &changed).await?;
             place(&mut answers, near, changed);
         }
         all(answers)

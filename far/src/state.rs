@@ -40,6 +40,9 @@ pub(crate) struct State {
     pub sealed: Option<Sealed>,
     /// The oldest first.
     pub segments: Arc<Vec<Arc<Segment>>>,
+    /// The rows of hours up to this one are not kept any more. Those behind it are all there, with all that was changed
+    /// near.
+    pub gone_upto: u32,
 }
 
 impl Memtable {
@@ -98,9 +101,34 @@ impl State {
         key.hour <= figures.over_upto || self.is_closed(key.hour) && is_loaded()
     }
 
+    /// The first hour that has tasks which are not near, or may get some.
+    pub fn first_not_over(&self) -> u32 {
+        let open = self.figures.closed_upto.saturating_add(1);
+        self.figures.hours.keys().next().map_or(open, |hour| open.min(*hour))
+    }
+
+    /// Whether it is near, and nothing of it is on its way there.
+    pub fn is_near_for_good(&self, key: RowKey) -> bool {
+        self.is_near(key) && !self.is_on_its_way(key)
+    }
+
+    /// The hours whose tasks are near as a whole, and whose rows are kept.
+    pub fn kept_hours(&self) -> std::ops::RangeInclusive<u32> {
+        let first = self.segments.iter().map(|segment| segment.meta.first_hour).min().unwrap_or(u32::MAX);
+        first.max(self.gone_upto.saturating_add(1))..=self.figures.over_upto
+    }
+
     /// Whether tasks of this hour change no more.
     pub fn is_closed(&self, hour: u32) -> bool {
         hour <= self.figures.closed_upto
+    }
+
+    /// Lets go of the rows of these hours.
+    pub fn forget_upto(&mut self, hour: u32) {
+        if hour > self.gone_upto {
+            self.gone_upto = hour;
+            self.active.drop_upto(hour);
+        }
     }
 
     pub fn is_on_its_way(&self, key: RowKey) -> bool {
@@ -181,7 +209,6 @@ impl State {
             Entry::HourOver(hour) => {
                 self.figures.over_upto = self.figures.over_upto.max(hour);
                 self.figures.hours.retain(|other, _| *other > hour);
-                self.active.drop_upto(hour);
             }
             Entry::Names(names) => {
                 self.names.extend(names.into_iter().map(|named| ((named.tenant, named.target), named.names)));

@@ -34,7 +34,7 @@ const HOURS_AHEAD_MAX: u32 = 400 * 24;
 const PUSHES_MAX: usize = 10_000;
 const PUSHES_BYTES_MAX: usize = 4 << 20;
 /// Bytes in memory beyond `memory_bytes_max` that changes may take.
-const CHANGES_BYTES: usize = 8 << 20;
+pub(crate) const CHANGES_BYTES: usize = 8 << 20;
 /// The bytes of a part of the log, for each byte of `flush_bytes`, at which a segment is written, and for each byte of
 /// `memory_bytes_max`, at which no more is taken. A part is read as a whole when the log is opened.
 pub(crate) const LOG_BYTES_FACTOR: u64 = 4;
@@ -185,6 +185,7 @@ impl FarTier {
         self.0.state.lock().segments = Arc::new(segments);
         self.0.objects.get_or_init(|| objects);
         drop(manifest);
+        self.find_gone().await;
         if let Err(error) = self.drop_orphans().await {
             tracing::warn!(%error, "segments that nobody names are deleted later");
         }
@@ -275,7 +276,9 @@ impl FarTier {
         let state = self.0.state.lock();
         Ok(match row.filter(|row| row.tenant() == tenant) {
             Some(Row::Task(task)) if !state.is_near(key) => FarFound::Here(found(id, task)),
-            Some(Row::Cancelled(tenant)) => FarFound::Here(found_cancelled(id, tenant)),
+            Some(Row::Cancelled(tenant)) if !state.is_near(key) => {
+                FarFound::Here(found_cancelled(id, tenant))
+            }
             _ => {
                 let pushed =
                     state.figures.pushes.iter().find(|(of, push)| *of == key && push.tenant == tenant);
@@ -358,12 +361,11 @@ impl FarTier {
 
     /// Whether the log alone says that a task is near. An error where only the segments could say so, and are not open.
     fn is_known_to_be_near(&self, key: RowKey) -> Result<bool, StoreError> {
-        if self.is_open() {
-            return Ok(false);
+        if self.0.state.lock().is_near_for_good(key) {
+            return Ok(true);
         }
-        let state = self.0.state.lock();
-        match state.is_near(key) && !state.is_on_its_way(key) {
-            true => Ok(true),
+        match self.is_open() {
+            true => Ok(false),
             false => Err(not_open()),
         }
     }
@@ -547,7 +549,7 @@ impl Inner {
 
     /// Whether more may be taken before what is there is in a segment. A task that is changed again and again takes no
     /// more memory, but more of the log.
-    fn has_room(&self, state: &State, more: usize) -> bool {
+    pub(crate) fn has_room(&self, state: &State, more: usize) -> bool {
         let max = self.options.memory_bytes_max.saturating_add(more);
         let log_max = u64::try_from(max).unwrap_or(u64::MAX).saturating_mul(LOG_BYTES_FACTOR);
         state.memory_bytes() <= max && self.log.part_bytes() <= log_max
@@ -635,11 +637,11 @@ async fn open_segments(
     Ok(segments)
 }
 
-fn not_open() -> StoreError {
+pub(crate) fn not_open() -> StoreError {
     StoreError::Unavailable("the segments of the far tier have not answered yet; try again later".into())
 }
 
-fn no_room() -> StoreError {
+pub(crate) fn no_room() -> StoreError {
     let what = "the far tier has no room in memory until the object store takes what is there";
     StoreError::Unavailable(what.into())
 }

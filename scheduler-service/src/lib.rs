@@ -2,6 +2,7 @@
 //!
 //! - [`TimersService`] offers `windfall.v1.Timers` over a [`Timers`](windfall_scheduler::Timers). Who calls decides whose
 //!   timers a call may touch.
+//! - [`BackfillsService`] offers operators `windfall.v1.Backfills`.
 //! - [`TopicTarget`] writes a timer to a topic, as a [`FiredTimer`](windfall_proto::v1::FiredTimer).
 //! - [`BonusTarget`] sends a reward at its time, once for each order number.
 //! - The target that calls an HTTP address stands with the other signed HTTP requests: `windfall_connectors::HttpCallback`.
@@ -41,8 +42,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod backfills;
 mod rpc;
 mod targets;
 
+pub use backfills::BackfillsService;
 pub use rpc::{BATCH_MAX, PAGE_DEFAULT, PAGE_MAX, TimersService};
 pub use targets::{BonusTarget, TopicChecks, TopicOptions, TopicTarget, refusal};

@@ -59,6 +59,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod backfill;
 mod caught;
 mod dispatch;
 mod fail_points;
@@ -68,9 +69,13 @@ mod task;
 mod tenants;
 mod timers;
 
+pub use backfill::{
+    BackfillError, BackfillParts, BackfillRequest, BackfillState, BackfillStatus, Backfills,
+    RATE_DEFAULT_PER_S, RATE_MAX_PER_S, WAITING_MAX,
+};
 pub use dispatch::{Dispatcher, Drained};
 pub use options::{DispatchOptions, OutOfRange, TimersOptions};
-pub use stats::{Count, DispatchStats, Lateness, TargetStats, TenantStats};
+pub use stats::{BackfillStats, Count, DispatchStats, Lateness, TargetStats, TenantStats};
 pub use task::{AddError, DeadView, NewTask, TaskView, TimersError};
 pub use tenants::{CatchUp, Class, InvalidTenant, Retry, TargetRules, TenantRules, Tenants};
 pub use timers::{Timers, TimersStats};

@@ -228,6 +228,33 @@ impl DispatchStats {
 }
 
 declare_metrics! {
+    /// What backfills of this process have done.
+    #[derive(Debug, Default)]
+    pub struct BackfillStats {
+        counter "windfall_scheduler_backfill_tasks_total" ["outcome"]
+        "Tasks that backfills have stored to be fired again (`fired`), or left out: cancelled, moved or changed near, still waiting, stored before by the same backfill, or without a target that is known" {
+            /// Tasks that were stored to be fired again.
+            pub fired: Count as "fired",
+            /// Tasks that had been cancelled.
+            pub cancelled: Count as "cancelled",
+            /// Tasks that had been moved or changed.
+            pub moved: Count as "moved",
+            /// Tasks that wait, and fire by themselves.
+            pub waiting: Count as "waiting",
+            /// Tasks that an earlier run of the same backfill had come past.
+            pub before: Count as "before",
+            /// Tasks whose target nobody has.
+            pub unknown: Count as "unknown",
+        }
+        gauge "windfall_scheduler_backfill_running"
+        "1 while a backfill goes on in this process" {
+            /// Whether a run goes on, now.
+            pub running: Count,
+        }
+    }
+}
+
+declare_metrics! {
     /// What one tenant has, as this instance sees it.
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub struct TenantStats {

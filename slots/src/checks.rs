@@ -67,14 +67,6 @@ pub(crate) fn load(into: Shard, shards: u16, batch: &LoadBatch) -> Result<(), St
     Ok(())
 }
 
-/// What a log went back to is not what the shard has of it.
-pub(crate) fn went_back(of: Shard, log: u64, last: u64, sequence: u64) -> StoreError {
-    StoreError::Unusable(format!(
-        "shard {} has batch {last} of the far log {log:016x}, which now sends batch {sequence}: the log went back in time",
-        of.0
-    ))
-}
-
 pub(crate) fn change(of: Shard, shards: u16, batch: &[Change]) -> Result<(), StoreError> {
     shard(of, shards)?;
     for moved in batch.iter().filter_map(|change| change.to.as_ref()) {

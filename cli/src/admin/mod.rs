@@ -3,6 +3,7 @@
 pub mod access;
 pub mod archive;
 mod ask;
+pub mod backfill;
 pub mod keys;
 pub mod operate;
 pub mod rules;

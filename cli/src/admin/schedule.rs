@@ -1,6 +1,6 @@
 //! `windfall schedule`: timers of a running scheduler, for people and scripts, over gRPC.
 
-mod times;
+pub mod times;
 
 use super::ask::{Server, more, show, value};
 use super::{now_ms, utc};

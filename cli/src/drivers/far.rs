@@ -39,12 +39,15 @@ pub struct FarAt {
     pub horizon_ms: u64,
     /// Timers that are loaded from there per second at most: 100 to 10,000,000. Default 50,000.
     pub load_per_s: u64,
+    /// How long an hour's timers are kept after the hour has passed, for a backfill: 0 to 2,592,000,000. Default
+    /// 86,400,000.
+    pub keep_ms: u64,
 }
 
 impl Default for FarAt {
     fn default() -> Self {
-        let FarOptions { horizon_ms, load_per_s, .. } = FarOptions::default();
-        Self { folder: None, s3: None, forward_to: None, horizon_ms, load_per_s }
+        let FarOptions { horizon_ms, load_per_s, keep_ms, .. } = FarOptions::default();
+        Self { folder: None, s3: None, forward_to: None, horizon_ms, load_per_s, keep_ms }
     }
 }
 
@@ -85,8 +88,8 @@ impl FarAt {
 
     fn options(&self, durability: DurabilityAt) -> FarOptions {
         let is_synced = durability == DurabilityAt::Machine;
-        let (horizon_ms, load_per_s) = (self.horizon_ms, self.load_per_s);
-        FarOptions { horizon_ms, load_per_s, is_synced, ..FarOptions::default() }
+        let (horizon_ms, load_per_s, keep_ms) = (self.horizon_ms, self.load_per_s, self.keep_ms);
+        FarOptions { horizon_ms, load_per_s, keep_ms, is_synced, ..FarOptions::default() }
     }
 
     /// Opens it in front of a slot store, also where its segments have no answer. `is_shared`: other processes may use the

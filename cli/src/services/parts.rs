@@ -22,7 +22,7 @@ use windfall_contract::rules::Rules;
 use windfall_edge::{Health, Need, Router};
 use windfall_ledger::Unbudgeted;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
-use windfall_scheduler_service::TimersService;
+use windfall_scheduler_service::{BackfillsService, TimersService};
 use windfall_sdk::SdkOptions;
 use windfall_sdk::rpc::Gateway;
 use windfall_token::KeyRing;
@@ -104,7 +104,9 @@ impl Parts {
             router = router.wallet(Arc::new(WalletService::new(wallet.clone())));
         }
         if let Some(scheduling) = &self.scheduling {
-            router = router.timers(Arc::new(TimersService::new(scheduling.timers.clone())));
+            router = router
+                .timers(Arc::new(TimersService::new(scheduling.timers.clone())))
+                .backfills(Arc::new(BackfillsService::new(scheduling.backfills.clone())));
         }
         router
     }

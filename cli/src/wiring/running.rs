@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use windfall_config::LiveRules;
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
+use windfall_contract::due::PastTasks;
 use windfall_contract::rules::Fuse;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::Health;
@@ -151,7 +152,8 @@ impl Wiring {
             let scheduling =
                 options.scheduling.context("a process that keeps timers must know whose they are")?;
             let sdk = own.sdks.values().next();
-            let scheduling = Scheduling::start(slots.store, scheduling, &own.brokers, sdk, &clock)?;
+            let past = own.far.clone().map(|far| Arc::new(far) as Arc<dyn PastTasks>);
+            let scheduling = Scheduling::start(slots.store, past, scheduling, &own.brokers, sdk, &clock)?;
             own.background.push(readiness::scheduler(&own.tasks, &own.health, &scheduling, slots.away));
             if let Some(far) = parts.far {
                 own.background.push(readiness::far(&own.tasks, &own.health, far));

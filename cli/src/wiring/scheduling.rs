@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_contract::Clock;
-use windfall_contract::due::{SlotStore, Target};
-use windfall_scheduler::{DispatchOptions, DispatchStats, Dispatcher, Tenants, Timers, TimersOptions};
+use windfall_contract::due::{PastTasks, SlotStore, Target};
+use windfall_scheduler::{
+    BackfillParts, Backfills, DispatchOptions, DispatchStats, Dispatcher, Tenants, Timers, TimersOptions,
+};
 use windfall_scheduler_service::{BonusTarget, TopicOptions, TopicTarget};
 use windfall_sdk::Sdk;
 
@@ -48,6 +50,8 @@ pub struct Scheduling {
     pub timers: Timers,
     /// What is counted of the firing.
     pub fired: Arc<DispatchStats>,
+    /// What fires past timers again.
+    pub backfills: Backfills,
     dispatcher: Dispatcher,
     topics: Vec<TimersTopic>,
 }
@@ -65,6 +69,7 @@ impl Scheduling {
     /// Starts it. Callbacks are connected to when the first timer goes there, and so are topics that nobody looks at.
     pub fn start(
         store: Arc<dyn SlotStore>,
+        past: Option<Arc<dyn PastTasks>>,
         options: SchedulingOptions,
         brokers: &Brokers,
         sdk: Option<&Sdk>,
@@ -91,8 +96,11 @@ impl Scheduling {
             open.insert(name, target);
         }
         let timers = Timers::start(timers, Arc::clone(&tenants), Arc::clone(&store), clock.clone());
-        let dispatcher = Dispatcher::start(dispatch, tenants, store, open, instance, clock.clone());
-        Ok(Self { timers, fired: dispatcher.stats(), dispatcher, topics })
+        let (whose, slots) = (Arc::clone(&tenants), Arc::clone(&store));
+        let dispatcher = Dispatcher::start(dispatch, whose, slots, open, instance, clock.clone());
+        let fired = dispatcher.stats();
+        let parts = BackfillParts { store, past, tenants, fired: Arc::clone(&fired), clock: clock.clone() };
+        Ok(Self { timers, fired, backfills: Backfills::new(parts), dispatcher, topics })
     }
 
     /// The topics that timers are written to.
@@ -110,6 +118,7 @@ impl Scheduling {
         let began = Instant::now();
         let left = || deadline.saturating_sub(began.elapsed());
         self.timers.close().await;
+        self.backfills.close().await;
         let drained = self.dispatcher.drain(left()).await;
         if drained.unnoted_tasks > 0 || drained.unreleased_shards > 0 {
             tracing::warn!(

@@ -8,11 +8,13 @@
 //! fired, whatever the dispatcher had read before.
 
 mod ids;
+mod past;
 mod record;
 mod store;
 mod target;
 
 pub use ids::{FAR_INDEX, InvalidTask, Route, Shard, SlotMinute, TaskId, TaskKey};
+pub use past::{PastPage, PastSpan, PastTasks};
 pub use record::{DueRecord, RecordError, SlotEntry};
 pub use store::{
     Added, Advanced, Change, Changed, DeadTask, Durability, FarRecord, FinishBatch, Found, HeldBy, Lease,

@@ -36,7 +36,7 @@ pub struct FarRecord {
 pub struct LoadBatch {
     /// Names the log of the far tier. A shard remembers the last batch of each log.
     pub log: u64,
-    /// Grows with each batch of the log, and is below 2^53.
+    /// Grows with each batch of the log in the shard, and is below 2^53.
     pub sequence: u64,
     /// The tasks that are handed over together.
     pub records: Vec<FarRecord>,
@@ -49,6 +49,8 @@ pub enum Loaded {
     Stored,
     /// It was stored before, and is passed over now.
     Before,
+    /// The shard has this later batch of the log. Nothing was stored.
+    Later(u64),
 }
 
 /// What became of a task that was added.
@@ -289,11 +291,11 @@ pub trait SlotStore: Send + Sync {
 
     /// Stores tasks that the far tier hands over, all in one step. From then on the id of each leads to it as if it had
     /// been moved from there, unless the minute of that id was over already. The shard's last batch of the same log is
-    /// passed over when it is sent again, however long ago it was, and whatever became of its tasks.
+    /// passed over when it is sent again, however long ago it was, and whatever became of its tasks; so is an earlier one,
+    /// with another answer. A batch without tasks is answered alike and changes nothing: it asks how far the log has come.
     ///
     /// # Errors
-    /// [`StoreError`]; the batch may be sent again as it is. [`StoreError::Unusable`] where the shard has a later batch
-    /// of this log: the log went back in time.
+    /// [`StoreError`]; the batch may be sent again as it is.
     async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError>;
 
     /// Cancels or moves waiting tasks of one shard, all in one step: one answer for each, in order. A task that is moved

@@ -1,17 +1,18 @@
 //! A far tier whose objects have no answer when it begins.
 
 use super::*;
+use windfall_contract::due::{PastTasks, SlotMinute};
 
 const DUE_MS: u64 = START_MS + 6 * HOUR_MS;
 
 /// The process begins again, and its objects are away.
 async fn start(world: World) -> World {
-    let World { dir, synced, now_ms, objects, near, far, .. } = world;
+    let World { dir, synced, now_ms, objects, near, far, options, .. } = world;
     drop(far);
     objects.set_away(true);
     let log = SyncedLog { inner: open_log(dir.path()).await, synced: Arc::clone(&synced) };
-    let far = FarTier::start(options(), Box::new(log), clock(&now_ms)).await.unwrap();
-    World { dir, synced, now_ms, objects, near, far, reading: None }
+    let far = FarTier::start(options.clone(), Box::new(log), clock(&now_ms)).await.unwrap();
+    World { dir, synced, now_ms, objects, near, far, reading: None, options }
 }
 
 fn attach(world: &World) -> impl Future<Output = Result<(), OpenFarError>> {
@@ -125,4 +126,31 @@ async fn segments_of_another_log_are_never_opened() {
     assert!(!far.is_open());
     let world = world.restart().await;
     assert_eq!(world.get(theirs).await.unwrap().unwrap().record.payload, "theirs");
+}
+
+/// What was cancelled near while the segments had no answer is not fired again by a backfill.
+#[tokio::test]
+async fn a_cancel_near_before_the_segments_answer_is_known_to_a_backfill() {
+    let mut world = World::with(FarOptions { keep_ms: 5 * HOUR_MS, ..options() }).await;
+    let due_ms = START_MS + 3 * HOUR_MS;
+    let fires = world.add(1, due_ms, "fires").await.unwrap();
+    let cancelled = world.add(1, due_ms, "cancelled").await.unwrap();
+    world.far.flush(0).await.unwrap();
+    world.wait_ms(5 * HOUR_MS / 2);
+    world.load().await.unwrap();
+    let mut world = start(world).await;
+    assert!(is_unavailable(world.far.span()));
+    assert!(is_unavailable(world.far.page(SlotMinute::of(due_ms), Shard(1), None).await));
+    assert!(matches!(world.change(cancelled, None).await, Ok(Changed::Done(_))));
+    world.objects.set_away(false);
+    attach(&world).await.unwrap();
+    for round in 0..2 {
+        let span = world.far.span().unwrap();
+        assert!((span.from_ms..span.to_ms).contains(&due_ms), "{span:?}");
+        let page = world.far.page(SlotMinute::of(due_ms), Shard(1), None).await.unwrap();
+        let ids: Vec<_> = page.tasks.iter().map(|task| task.id).collect();
+        assert_eq!((ids, page.cancelled), (vec![fires], 1), "{round}");
+        world.far.flush(0).await.unwrap();
+        world = world.restart().await;
+    }
 }

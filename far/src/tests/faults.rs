@@ -247,14 +247,14 @@ async fn an_object_store_that_overwrites_what_is_there_is_refused_and_nothing_of
     world.far.flush(0).await.unwrap();
     let names = world.objects.names("manifest");
     world.objects.set_puts(Puts::Unconditional);
-    let World { dir, synced, now_ms, objects, near, far, .. } = world;
+    let World { dir, synced, now_ms, objects, near, far, options, .. } = world;
     drop(far);
-    let refused = open(dir.path(), &synced, &objects, &now_ms).await.err().unwrap();
+    let refused = open(dir.path(), &synced, &objects, &now_ms, &options).await.err().unwrap();
     assert!(matches!(refused, OpenFarError::Overwrites { .. }), "{refused}");
     assert_eq!((objects.names("manifest"), objects.names("probe")), (names, Vec::new()));
     objects.set_puts(Puts::Done);
-    let far = open(dir.path(), &synced, &objects, &now_ms).await.unwrap();
-    world = World { dir, synced, now_ms, objects, near, far, reading: None };
+    let far = open(dir.path(), &synced, &objects, &now_ms, &options).await.unwrap();
+    world = World { dir, synced, now_ms, objects, near, far, reading: None, options };
     world.wait_ms(10 * HOUR_MS);
     world.load().await.unwrap();
     assert_near(&world, &expected).await;

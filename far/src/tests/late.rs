@@ -137,12 +137,12 @@ async fn segments_without_a_manifest_are_refused_and_kept() {
     let synced = Arc::clone(&world.synced);
     let World { far, near, dir: kept, .. } = world;
     drop((far, near));
-    let opened = open(&dir, &synced, &objects, &now_ms).await;
+    let opened = open(&dir, &synced, &objects, &now_ms, &options()).await;
     assert!(matches!(opened, Err(OpenFarError::NoManifest { .. })));
     assert_eq!(objects.names("segments").len(), 1);
     std::fs::remove_dir_all(&folder).ok();
     std::fs::rename(&aside, &folder).unwrap();
-    assert_eq!(open(&dir, &synced, &objects, &now_ms).await.unwrap().gauges().segments, 1);
+    assert_eq!(open(&dir, &synced, &objects, &now_ms, &options()).await.unwrap().gauges().segments, 1);
     drop(kept);
 }
 

@@ -6,6 +6,7 @@ mod faults;
 mod late;
 mod model;
 mod objects;
+mod past;
 
 use crate::fail_points::FailPoint;
 use crate::loader::Reading;
@@ -38,6 +39,7 @@ struct World {
     near: Arc<EmbeddedSlots>,
     far: FarTier,
     reading: Option<Reading>,
+    options: FarOptions,
 }
 
 fn options() -> FarOptions {
@@ -45,20 +47,25 @@ fn options() -> FarOptions {
         flush_bytes: 64 << 10,
         memory_bytes_max: 1 << 20,
         merge_segments: 3,
+        keep_ms: 0,
         ..FarOptions::default()
     }
 }
 
 impl World {
     async fn new() -> Self {
+        Self::with(options()).await
+    }
+
+    async fn with(options: FarOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let now_ms = Arc::new(AtomicU64::new(START_MS));
         let objects = Arc::new(FaultyObjects::new(&dir.path().join("objects")));
         let slots = EmbeddedSlotsOptions { shards: 16, ..EmbeddedSlotsOptions::default() };
         let near = EmbeddedSlots::open(&dir.path().join("near"), &slots, clock(&now_ms)).unwrap();
         let synced = Arc::new(AtomicU64::new(0));
-        let far = open(dir.path(), &synced, &objects, &now_ms).await.unwrap();
-        Self { dir, synced, now_ms, objects, near, far, reading: None }
+        let far = open(dir.path(), &synced, &objects, &now_ms, &options).await.unwrap();
+        Self { dir, synced, now_ms, objects, near, far, reading: None, options }
     }
 
     fn now_ms(&self) -> u64 {
@@ -75,15 +82,15 @@ impl World {
     }
 
     async fn try_restart(self) -> Result<Self, OpenFarError> {
-        let Self { dir, synced, now_ms, objects, near, far, .. } = self;
+        let Self { dir, synced, now_ms, objects, near, far, options, .. } = self;
         drop(far);
-        let far = open(dir.path(), &synced, &objects, &now_ms).await?;
-        Ok(Self { dir, synced, now_ms, objects, near, far, reading: None })
+        let far = open(dir.path(), &synced, &objects, &now_ms, &options).await?;
+        Ok(Self { dir, synced, now_ms, objects, near, far, reading: None, options })
     }
 
     /// The machine dies: what of the log was not synced is gone.
     async fn restart_machine(self) -> Self {
-        let Self { dir, synced, now_ms, objects, near, far, .. } = self;
+        let Self { dir, synced, now_ms, objects, near, far, options, .. } = self;
         drop(far);
         drop(open_log(dir.path()).await);
         let parts = std::fs::read_dir(dir.path().join("log")).unwrap().map(|entry| entry.unwrap().path());
@@ -91,8 +98,8 @@ impl World {
         let last = parts.filter_map(|path| Some((start_of(&path)?, path))).max().unwrap();
         let file = std::fs::OpenOptions::new().write(true).open(last.1).unwrap();
         file.set_len(16 + synced.load(SeqCst).saturating_sub(last.0)).unwrap();
-        let far = open(dir.path(), &synced, &objects, &now_ms).await.unwrap();
-        Self { dir, synced, now_ms, objects, near, far, reading: None }
+        let far = open(dir.path(), &synced, &objects, &now_ms, &options).await.unwrap();
+        Self { dir, synced, now_ms, objects, near, far, reading: None, options }
     }
 
     async fn add(&self, shard: u16, due_ms: u64, payload: &str) -> Result<TaskId, StoreError> {
@@ -125,8 +132,10 @@ impl World {
         match changed {
             FarChanged::Here(changed) => Ok(changed),
             FarChanged::Near | FarChanged::MovedNear => {
-                let change = Change { tenant: TENANT, at: TaskAt::Id(id), to };
-                Ok(self.near.change(id.shard, &[change]).await?[0])
+                let change = [Change { tenant: TENANT, at: TaskAt::Id(id), to }];
+                let changed = self.near.change(id.shard, &change).await?;
+                self.far.note_changes(id.shard, &change, &changed).await?;
+                Ok(changed[0])
             }
         }
     }
@@ -201,9 +210,10 @@ async fn open(
     synced: &Arc<AtomicU64>,
     objects: &Arc<FaultyObjects>,
     now_ms: &Arc<AtomicU64>,
+    options: &FarOptions,
 ) -> Result<FarTier, OpenFarError> {
     let log = SyncedLog { inner: open_log(dir).await, synced: Arc::clone(synced) };
-    FarTier::open(options(), Box::new(log), Arc::clone(objects) as _, clock(now_ms)).await
+    FarTier::open(options.clone(), Box::new(log), Arc::clone(objects) as _, clock(now_ms)).await
 }
 
 /// Says up to where the log was synced.

@@ -357,11 +357,13 @@ impl SlotStore for ModelStore {
     async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError> {
         self.call(|model, _| {
             let shard_model = model.shard(shard);
-            let last = shard_model.loaded.insert(batch.log, batch.sequence).unwrap_or(0);
-            assert!(last <= batch.sequence, "the far log went back in time");
-            if last == batch.sequence {
-                return Loaded::Before;
+            match shard_model.loaded.get(&batch.log) {
+                Some(last) if *last > batch.sequence => return Loaded::Later(*last),
+                Some(last) if *last == batch.sequence => return Loaded::Before,
+                _ if batch.records.is_empty() => return Loaded::Stored,
+                _ => {}
             }
+            shard_model.loaded.insert(batch.log, batch.sequence);
             for record in &batch.records {
                 *shard_model.counts.entry(record.route.tenant).or_default() += 1;
                 let FarRecord { id, due_ms, route, payload } = record.clone();
@@ -395,7 +397,12 @@ impl SlotStore for ModelStore {
                     for index in 0..entries.entries.len() as u32 {
                         let id = TaskId { shard: Shard(number), slot, index };
                         let found = shard.find(Shard(number), tenant, &TaskAt::Id(id));
-                        let is_wanted = |found: &Found| found.id == id && found.state == Waiting::Waiting;
+                        let is_done = |at: usize| {
+                            entries.done.get(at / 8).is_some_and(|byte| byte & (128 >> (at % 8)) != 0)
+                        };
+                        let is_wanted = |found: &Found| {
+                            found.id == id && found.state != Waiting::Cancelled && !is_done(index as usize)
+                        };
                         tasks.extend(found.filter(is_wanted).filter(|_| Some(id) > after));
                     }
                 }

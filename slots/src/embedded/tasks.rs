@@ -2,7 +2,7 @@
 
 use super::rows::{self, Key, PAGE_BYTES, Reading};
 use super::shard::{Located, ShardStep, decode};
-use crate::{checks, dead_letter};
+use crate::dead_letter;
 use bytes::Bytes;
 use std::cmp::Ordering;
 use windfall_contract::due::{
@@ -55,10 +55,11 @@ pub(super) fn load(step: &mut ShardStep<'_>, batch: LoadBatch) -> Result<Loaded,
         match last.cmp(&batch.sequence) {
             Ordering::Less => {}
             Ordering::Equal => return Ok(Loaded::Before),
-            Ordering::Greater => {
-                return Err(checks::went_back(Shard(shard), batch.log, last, batch.sequence));
-            }
+            Ordering::Greater => return Ok(Loaded::Later(last)),
         }
+    }
+    if batch.records.is_empty() {
+        return Ok(Loaded::Stored);
     }
     let this_minute = SlotMinute::of(step.meta().watermark_ms);
     for record in batch.records {

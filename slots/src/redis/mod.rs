@@ -406,7 +406,7 @@ impl SlotStore for RedisSlots {
         match text(&answer)? {
             "stored" => Ok(Loaded::Stored),
             "before" => Ok(Loaded::Before),
-            _ => Err(checks::went_back(shard, batch.log, number(&answer)?, batch.sequence)),
+            _ => Ok(Loaded::Later(number(&answer)?)),
         }
     }
 

@@ -93,7 +93,8 @@ impl Fleet {
             targets: BTreeMap::from([((TENANT.to_owned(), TARGET.to_owned()), target)]),
             instance: format!("dispatcher-{number}"),
         };
-        let scheduling = Scheduling::start(Arc::clone(store), options, &Brokers::new(), None, &self.clock)?;
+        let scheduling =
+            Scheduling::start(Arc::clone(store), None, options, &Brokers::new(), None, &self.clock)?;
         let fired = Arc::clone(&scheduling.fired);
         self.instances.push(Instance { scheduling: Some(scheduling), fired, is_killed: false });
         Ok(())

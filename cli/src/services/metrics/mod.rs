@@ -22,7 +22,7 @@ use windfall_edge::{Health, Metrics};
 use windfall_far::{FarGauges, FarStats, FarTier};
 use windfall_queue_virtual::{Fanout, FanoutStats, TopicStats};
 use windfall_reward_service::{RewardHandle, RewardStats};
-use windfall_scheduler::{DispatchStats, TargetStats, TenantStats, Timers, TimersStats};
+use windfall_scheduler::{BackfillStats, DispatchStats, TargetStats, TenantStats, Timers, TimersStats};
 use windfall_sdk::{Sdk, SdkStats};
 use windfall_token_service::{KeyRingVerifier, TokenStats};
 use windfall_wallet::{Wallet, WalletStats};
@@ -50,6 +50,7 @@ pub struct Sources {
     timers: Option<Timers>,
     far: Option<FarTier>,
     fired: Option<Arc<DispatchStats>>,
+    backfills: Option<Arc<BackfillStats>>,
     polled: Option<Arc<Mutex<Found>>>,
     connectors: Vec<(String, ReadSnapshot)>,
 }
@@ -73,6 +74,7 @@ impl Sources {
             far: parts.far.clone(),
             timers: parts.scheduling.as_ref().map(|scheduling| scheduling.timers.clone()),
             fired: parts.scheduling.as_ref().map(|scheduling| Arc::clone(&scheduling.fired)),
+            backfills: parts.scheduling.as_ref().map(|scheduling| scheduling.backfills.stats()),
             polled: parts.polled_metrics().map(|polled| polled.found()),
             connectors: connectors.map(|wired| (wired.name.clone(), Arc::clone(&wired.snapshot))).collect(),
         }
@@ -131,6 +133,10 @@ fn export_scheduler(metrics: &Metrics, sources: &Sources) {
     let fired = sources.fired.clone();
     metrics.export(DispatchStats::METRICS, &[], move |each| {
         fired.iter().for_each(|fired| each(&[], fired.as_ref()));
+    });
+    let backfills = sources.backfills.clone();
+    metrics.export(BackfillStats::METRICS, &[], move |each| {
+        backfills.iter().for_each(|backfills| each(&[], backfills.as_ref()));
     });
     let fired = sources.fired.clone();
     metrics.export(TargetStats::METRICS, &["tenant", "target"], move |each| {

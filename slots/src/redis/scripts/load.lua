@@ -4,6 +4,7 @@ local w = tonumber(redis.call('HGET', KEYS[1], 'w') or '0')
 local last = redis.call('HGET', KEYS[1], ARGV[2])
 if last == ARGV[3] then return 'before' end
 if last and tonumber(last) > tonumber(ARGV[3]) then return last end
+if #ARGV < 4 then return 'stored' end
 local late_slot, late_ms = slot_of(w)
 local this_minute = math.floor(w / 60000)
 

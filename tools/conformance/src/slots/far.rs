@@ -102,13 +102,17 @@ async fn loaded_tasks_keep_their_ids(fixture: &dyn Fixture) -> Result<(), String
 }
 
 /// A batch that is sent again is passed over, also when its tasks were cancelled and their slot is gone; an earlier one
-/// is refused; another log has numbers of its own.
+/// is told the later one; another log has numbers of its own; a batch without tasks asks, and changes nothing.
 async fn a_batch_is_loaded_once(fixture: &dyn Fixture) -> Result<(), String> {
     let case = Case::open(fixture, 43, "far-once").await?;
     let due_ms = fixture.now_ms() - PAST_MS;
     let all = [far(&case, due_ms, 1, "fires"), far(&case, due_ms, 2, "cancelled")];
+    same("nothing asks", &load(&case, 41, &[]).await?, &Loaded::Stored)?;
     same("loaded", &load(&case, 40, &all).await?, &Loaded::Stored)?;
     same("again", &load(&case, 40, &all).await?, &Loaded::Before)?;
+    for (sequence, answer) in [(0, Loaded::Later(40)), (40, Loaded::Before), (41, Loaded::Stored)] {
+        same("nothing asks again", &load(&case, sequence, &[]).await?, &answer)?;
+    }
     same("the count", &case.waiting().await?, &2)?;
     let done = change_one(&case, cancel(&case, TaskAt::Id(all[1].id))).await?;
     // A store that has lost its last second may have fired what is due by its clock.
@@ -124,7 +128,7 @@ async fn a_batch_is_loaded_once(fixture: &dyn Fixture) -> Result<(), String> {
     same("nothing is there", &known(&case, &all[1]).await?, &None)?;
     let earlier = LoadBatch { log: LOG, sequence: 39, records: all.to_vec() };
     let earlier = case.store.load(case.shard, &earlier).await;
-    holds("an earlier batch is refused", matches!(earlier, Err(StoreError::Unusable(_))))?;
+    same("an earlier batch is told the later one", &earlier, &Ok(Loaded::Later(40)))?;
     let count = case.waiting().await?;
     let later_ms = fixture.now_ms() + HOUR_MS;
     let next = [far(&case, later_ms, 1, "next")];

@@ -1,0 +1,145 @@
+//! Hours that are over: their rows are kept for a while, so that an operator can fire their tasks again.
+
+use crate::compactor::read_failed;
+use crate::entry::Entry;
+use crate::row::{Row, RowKey, hour_of};
+use crate::tier::{CHANGES_BYTES, FarTier, due_ms, log_failed, no_room, not_open};
+use async_trait::async_trait;
+use windfall_contract::due::{
+    Change, Changed, FarRecord, PastPage, PastSpan, PastTasks, Route, Shard, SlotMinute, StoreError, TaskAt,
+    TaskId,
+};
+
+const MINUTE_MS: u64 = 60_000;
+const HOUR_MS: u64 = 60 * MINUTE_MS;
+/// The rows of a page at most, and the bytes of their payloads from which on it is full: about what one request reads.
+const PAGE_ROWS: usize = 8_192;
+const PAGE_BYTES: usize = 1 << 20;
+
+#[async_trait]
+impl PastTasks for FarTier {
+    fn span(&self) -> Result<PastSpan, StoreError> {
+        self.check_readable()?;
+        let state = self.0.state.lock();
+        let forgotten = state.gone_upto.max(self.0.hours_to_forget(state.figures.over_upto));
+        let start_ms = |hour: u32| u64::from(hour) * HOUR_MS;
+        let (from_ms, to_ms) = (start_ms(forgotten.saturating_add(1)), start_ms(state.first_not_over()));
+        Ok(PastSpan { from_ms, to_ms })
+    }
+
+    fn names(&self, route: Route) -> Option<(String, String)> {
+        self.0.state.lock().names.get(&(route.tenant, route.target)).cloned()
+    }
+
+    async fn page(
+        &self,
+        hour: SlotMinute,
+        shard: Shard,
+        after: Option<TaskId>,
+    ) -> Result<PastPage, StoreError> {
+        let hour = hour_of(hour);
+        self.check_kept(hour)?;
+        let before_shard =
+            shard.0.checked_sub(1).map(|shard| RowKey { hour, shard, minute: u8::MAX, number: u32::MAX });
+        let mut rows = self.rows(hour, after.and_then(RowKey::of).or(before_shard))?;
+        let (mut page, mut count, mut bytes) = (PastPage::default(), 0, 0);
+        while let Some((key, row)) = rows.next().await.map_err(read_failed)? {
+            if key.shard != shard.0 {
+                break;
+            }
+            count += 1;
+            match row {
+                Row::Task(task) => {
+                    bytes += task.payload.len();
+                    let due_ms = due_ms(key.slot(), &task);
+                    let (route, payload) = (task.route, task.payload);
+                    page.tasks.push(FarRecord { id: key.id(), due_ms, route, payload });
+                }
+                Row::Cancelled(_) => page.cancelled += 1,
+                Row::Moved(_) => page.moved += 1,
+            }
+            if count >= PAGE_ROWS || bytes >= PAGE_BYTES {
+                page.next = Some(key.id());
+                break;
+            }
+        }
+        // Cancels may have gone before their tasks.
+        self.check_kept(hour)?;
+        Ok(page)
+    }
+}
+
+impl FarTier {
+    /// Notes which of these tasks were cancelled or changed near. What is noted is not fired again as it was here.
+    ///
+    /// # Errors
+    /// [`StoreError`]: any of it may be noted or not, and it may be repeated.
+    pub(crate) async fn note_changes(
+        &self,
+        shard: Shard,
+        changes: &[Change],
+        changed: &[Changed],
+    ) -> Result<(), StoreError> {
+        let noted = changes.iter().zip(changed).filter_map(|(change, changed)| {
+            let TaskAt::Id(id) = change.at else { return None };
+            let key = RowKey::of(id).filter(|_| id.shard == shard)?;
+            match changed {
+                Changed::Cancelled => Some((key, Row::Cancelled(change.tenant))),
+                Changed::Done(_) if change.to.is_none() => Some((key, Row::Cancelled(change.tenant))),
+                Changed::Done(_) => Some((key, Row::Moved(change.tenant))),
+                Changed::Firing | Changed::Unknown => None,
+            }
+        });
+        let noted: Vec<_> = noted.collect();
+        if noted.is_empty() {
+            return Ok(());
+        }
+        let is_synced = self.0.options.is_synced;
+        let done = self.blocking(move |inner| {
+            let mut state = inner.state.lock();
+            // What was moved near on its own has its row already.
+            let is_new = |(key, row): &(RowKey, Row)| {
+                key.hour > state.gone_upto
+                    && state.is_near_for_good(*key)
+                    && state.in_memory(*key) != Some(row)
+            };
+            let entries: Vec<_> =
+                noted.into_iter().filter(is_new).map(|(key, row)| Entry::Change(key, row)).collect();
+            if entries.is_empty() {
+                return Ok(());
+            }
+            if !inner.has_room(&state, CHANGES_BYTES) {
+                return Err(no_room());
+            }
+            let end = inner.append(&mut state, entries)?;
+            drop(state);
+            if is_synced { inner.log.sync(end).map_err(log_failed) } else { Ok(()) }
+        });
+        done.await?
+    }
+
+    /// Finds out which hours are kept, when the segments are opened.
+    pub(crate) async fn find_gone(&self) {
+        let mut manifest = self.0.manifest.lock().await;
+        let mut state = self.0.state.lock();
+        // An earlier version did not note what was changed near in the hours that it had closed.
+        let gone_upto = manifest.gone_upto.unwrap_or(state.figures.closed_upto);
+        manifest.gone_upto = Some(gone_upto);
+        state.forget_upto(gone_upto);
+    }
+
+    /// An error where the segments are not open, or may be another process's by now.
+    fn check_readable(&self) -> Result<(), StoreError> {
+        self.0.check_refused()?;
+        if self.is_open() { Ok(()) } else { Err(not_open()) }
+    }
+
+    fn check_kept(&self, hour: u32) -> Result<(), StoreError> {
+        self.check_readable()?;
+        let state = self.0.state.lock();
+        match hour > state.gone_upto && hour < state.first_not_over() {
+            true => Ok(()),
+            false => Err(StoreError::Unusable("the segments of this hour are not kept any more".into())),
+        }
+    }
+}

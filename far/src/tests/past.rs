@@ -1,0 +1,132 @@
+//! Hours that are over are kept for a while, without what was cancelled or changed since.
+
+use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+use windfall_contract::due::{PastTasks, SlotMinute};
+
+const KEEP_MS: u64 = 5 * HOUR_MS;
+
+fn keeping() -> FarOptions {
+    FarOptions { keep_ms: KEEP_MS, ..options() }
+}
+
+/// Every task of an hour that is kept, and how many others were cancelled and moved.
+async fn past(world: &World, hour_ms: u64) -> Result<(BTreeMap<TaskId, String>, u64, u64), StoreError> {
+    let (mut tasks, mut cancelled, mut moved) = (BTreeMap::new(), 0, 0);
+    for shard in (0..16).map(Shard) {
+        let mut after = None;
+        loop {
+            let page = world.far.page(SlotMinute::of(hour_ms), shard, after).await?;
+            for task in page.tasks {
+                assert_eq!((task.id.shard, task.id.slot), (shard, SlotMinute::of(task.due_ms)));
+                let payload = String::from_utf8(task.payload.to_vec()).unwrap();
+                assert!(tasks.insert(task.id, payload).is_none(), "{} is there twice", task.id);
+            }
+            (cancelled, moved) = (cancelled + page.cancelled, moved + page.moved);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok((tasks, cancelled, moved))
+}
+
+#[tokio::test]
+async fn an_hour_that_is_over_is_kept_without_what_was_cancelled_or_moved_and_goes_in_the_end() {
+    let mut world = World::with(keeping()).await;
+    let due_ms = START_MS + 5 * HOUR_MS;
+    let mut ids = Vec::new();
+    for number in 0..60_u16 {
+        let at_ms = due_ms + u64::from(number) * MINUTE_MS;
+        ids.push(world.add(number % 16, at_ms, &number.to_string()).await.unwrap());
+        if number == 20 {
+            world.far.flush(0).await.unwrap();
+        }
+    }
+    let away = Moved { due_ms: Some(due_ms + 50 * HOUR_MS), payload: None };
+    let other = Moved { due_ms: None, payload: Some("other".into()) };
+    world.change(ids[0], None).await.unwrap();
+    world.change(ids[1], Some(away.clone())).await.unwrap();
+    world.change(ids[2], Some(other.clone())).await.unwrap();
+    assert!(past(&world, due_ms).await.is_err(), "it is not loaded");
+    world.wait_ms(4 * HOUR_MS + 1);
+    world.load().await.unwrap();
+    for (id, to) in [(ids[3], None), (ids[4], Some(away)), (ids[5], Some(other))] {
+        assert!(matches!(world.change(id, to.clone()).await, Ok(Changed::Done(_))));
+        world.change(id, to).await.unwrap();
+    }
+    let mut expected: BTreeMap<_, _> =
+        ids.iter().zip(0..).map(|(id, number)| (*id, number.to_string())).collect();
+    expected.insert(ids[2], "other".into());
+    [0, 1, 3, 4, 5].iter().for_each(|number: &usize| drop(expected.remove(&ids[*number])));
+    let expected = Ok((expected, 2, 3));
+    assert_eq!(past(&world, due_ms).await, expected);
+    let world = world.restart().await;
+    assert_eq!(past(&world, due_ms).await, expected, "from the log");
+    world.far.flush(0).await.unwrap();
+    assert_eq!(past(&world, due_ms).await, expected, "from segments");
+    for number in 0..3 {
+        world.add(number, due_ms + (20 + u64::from(number)) * HOUR_MS, "later").await.unwrap();
+        world.far.flush(0).await.unwrap();
+        world.far.compact().await.unwrap();
+    }
+    assert_eq!(past(&world, due_ms).await, expected, "merged");
+    let mut world = world.restart().await;
+    world.wait_ms(2 * HOUR_MS + KEEP_MS - 2);
+    world.load().await.unwrap();
+    world.far.compact().await.unwrap();
+    assert_eq!(past(&world, due_ms).await, expected);
+    assert_eq!(world.far.span().unwrap().from_ms, due_ms / HOUR_MS * HOUR_MS);
+    world.wait_ms(HOUR_MS);
+    world.far.compact().await.unwrap();
+    assert!(past(&world, due_ms).await.is_err());
+    assert!(world.far.span().unwrap().from_ms > due_ms);
+    let left = world.objects.names("segments").len();
+    assert!(left <= 3, "{left} segments are left");
+    let world = world.restart().await;
+    assert!(past(&world, due_ms).await.is_err(), "whatever the clock says");
+    assert_eq!(
+        past(&world, START_MS).await.err().map(|error| matches!(error, StoreError::Unusable(_))),
+        Some(true)
+    );
+}
+
+/// A cancel near that was acknowledged is known whatever dies, and wherever.
+#[tokio::test]
+async fn an_acknowledged_cancel_is_never_forgotten() {
+    let points =
+        [FailPoint::Sealed, FailPoint::SegmentWritten, FailPoint::ManifestWritten, FailPoint::Merged];
+    for (round, point) in points.into_iter().enumerate() {
+        let mut world = World::with(keeping()).await;
+        let due_ms = START_MS + 5 * HOUR_MS;
+        let (mut ids, mut cancelled) = (Vec::new(), BTreeSet::new());
+        for number in 0..40_u16 {
+            ids.push(world.add(number % 16, due_ms + u64::from(number), "x").await.unwrap());
+            if number % 8 == 7 {
+                world.far.flush(0).await.unwrap();
+            }
+        }
+        world.wait_ms(4 * HOUR_MS + 1);
+        world.load().await.unwrap();
+        for (number, id) in ids.iter().enumerate() {
+            if number % 3 == round % 3 {
+                world.change(*id, None).await.unwrap();
+                cancelled.insert(*id);
+            }
+            if number == 20 {
+                world.die_at(point, 1);
+                drop(world.far.flush(0).await);
+                drop(world.far.merge().await);
+                world = world.restart().await;
+            }
+            if number % 10 == 9 {
+                world.far.flush(0).await.unwrap();
+                world.far.compact().await.unwrap();
+            }
+        }
+        let (tasks, ..) = past(&world, due_ms).await.unwrap();
+        let expected: BTreeSet<_> = ids.iter().copied().filter(|id| !cancelled.contains(id)).collect();
+        assert_eq!(tasks.into_keys().collect::<BTreeSet<_>>(), expected, "{point:?}");
+    }
+}
