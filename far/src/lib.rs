@@ -113,6 +113,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod tier;
+mod turns;
 
 pub use log::{FRAME_MAX_BYTES, FarLog, FileLog, LogError};
 pub use options::{FarOptions, OutOfRange};

@@ -233,6 +233,20 @@ impl SlotStore for FarElsewhere {
 
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {
         let mut answers: Vec<Option<Changed>> = vec![None; batch.len()];
+        let is_near = |change: &Change| self.keeper.is_none() || far_id(&change.at, shard).is_none();
+        // First: they do not wait for the keeper, which may take longer than their callers do.
+        let near: Vec<usize> = (0..batch.len()).filter(|at| is_near(&batch[*at])).collect();
+        if !near.is_empty() {
+            let changes: Vec<_> = near.iter().map(|at| batch[*at].clone()).collect();
+            let changed = self.near.change(shard, &changes).await?;
+            let is_open = |(change, changed): (&Change, &Changed)| {
+                *changed == Changed::Unknown && far_id(&change.at, shard).is_some()
+            };
+            if changes.iter().zip(&changed).any(is_open) {
+                self.nobody_keeps().await?;
+            }
+            place(&mut answers, near, changed);
+        }
         if let Some(keeper) = &self.keeper {
             let (mut ids, mut calls) = (BTreeSet::new(), Vec::new());
             for (at, change) in batch.iter().enumerate() {
@@ -249,18 +263,6 @@ impl SlotStore for FarElsewhere {
                 let (at, changed) = answered?;
                 answers[at] = Some(changed);
             }
-        }
-        let near: Vec<usize> = (0..batch.len()).filter(|at| answers[*at].is_none()).collect();
-        if !near.is_empty() {
-            let changes: Vec<_> = near.iter().map(|at| batch[*at].clone()).collect();
-            let changed = self.near.change(shard, &changes).await?;
-            let is_open = |(change, changed): (&Change, &Changed)| {
-                *changed == Changed::Unknown && far_id(&change.at, shard).is_some()
-            };
-            if changes.iter().zip(&changed).any(is_open) {
-                self.nobody_keeps().await?;
-            }
-            place(&mut answers, near, changed);
         }
         all(answers)
     }

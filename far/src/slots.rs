@@ -2,9 +2,10 @@
 
 use crate::shared::claim;
 use crate::tier::{FarChanged, FarFound, FarTier, may_be_stored};
+use crate::turns::Turn;
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, stream};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -119,17 +120,19 @@ async fn changed_far(
     at: usize,
     id: TaskId,
     change: Change,
+    turn: Arc<Turn>,
 ) -> Result<(usize, Option<Changed>), StoreError> {
+    let Change { tenant, to, .. } = change;
     Ok((
         at,
-        match far.change(change.tenant, id, change.to.clone()).await? {
+        match far.change_in_turn(turn, tenant, id, to).await? {
             FarChanged::Here(changed) => Some(changed),
             FarChanged::Near => None,
-            // The same change once more changes nothing, and says where the task lies. It may have fired meanwhile.
+            // It is done, so it must not be done again: the task may have been changed once more since, or have fired.
             FarChanged::MovedNear => {
-                let changed = near.change(id.shard, &[change]).await?;
-                let done = changed.into_iter().find(|changed| matches!(changed, Changed::Done(_)));
-                Some(done.unwrap_or(Changed::Done(id)))
+                let found = near.get(id.shard, tenant, &[TaskAt::Id(id)]).await?;
+                let lies_at = found.into_iter().flatten().next().map(|found| found.id);
+                Some(Changed::Done(lies_at.unwrap_or(id)))
             }
         },
     ))
@@ -218,23 +221,26 @@ impl SlotStore for FarSlots {
             return self.owned.near.change(shard, batch).await;
         }
         self.claim().await?;
+        let mut answers: Vec<Option<Changed>> = vec![None; batch.len()];
+        // These do not wait for segments, which may take longer than their callers do.
+        let own: Vec<usize> = (0..batch.len()).filter(|at| far_id(&batch[*at].at, shard).is_none()).collect();
+        if !own.is_empty() {
+            let changes: Vec<_> = own.iter().map(|at| batch[*at].clone()).collect();
+            let changed = self.owned.near.change(shard, &changes).await?;
+            place(&mut answers, own, changed);
+        }
         // Two changes of one task in one batch are done in order, as long as both are done in the same tier; the first
         // one that moves a task near is answered when the task is there.
-        let mut answers: Vec<Option<Changed>> = vec![None; batch.len()];
-        let mut ids = BTreeSet::new();
+        let mut turns: BTreeMap<(u16, TaskId), Arc<Turn>> = BTreeMap::new();
         let mut calls = Vec::new();
         for (at, change) in batch.iter().enumerate() {
             let Some(id) = far_id(&change.at, shard) else { continue };
-            ids.insert(id);
-            calls.push(changed_far(
-                self.owned.far.clone(),
-                Arc::clone(&self.owned.near),
-                at,
-                id,
-                change.clone(),
-            ));
+            let (far, near) = (self.owned.far.clone(), Arc::clone(&self.owned.near));
+            let turn = turns.entry((change.tenant, id)).or_insert_with(|| far.turn(change.tenant, id));
+            let turn = Arc::clone(turn);
+            calls.push(changed_far(far, near, at, id, change.clone(), turn));
         }
-        let width = if ids.len() == calls.len() { LOOKS_AT_ONCE } else { 1 };
+        let width = if turns.len() == calls.len() { LOOKS_AT_ONCE } else { 1 };
         let mut calls = stream::iter(calls).buffered(width);
         while let Some(answered) = calls.next().await {
             let (at, changed) = answered?;
@@ -243,6 +249,8 @@ impl SlotStore for FarSlots {
         let near: Vec<usize> = (0..batch.len()).filter(|at| answers[*at].is_none()).collect();
         if !near.is_empty() {
             let changes: Vec<_> = near.iter().map(|at| batch[*at].clone()).collect();
+            // Looks at other tasks of the batch may have taken long.
+            turns.values().try_for_each(|turn| turn.check())?;
             let changed = self.owned.near.change(shard, &changes).await?;
             // Before it is acknowledged: what it was must never be fired again.
             self.owned.far.note_changes(shard, &changes, &changed).await?;

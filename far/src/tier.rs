@@ -11,6 +11,7 @@ use crate::row::{FarTask, Row, RowKey, hour_of};
 use crate::segment::{ReadError, Segment};
 use crate::state::State;
 use crate::stats::{FarCounters, FarGauges, FarStats};
+use crate::turns::{Turn, Turns};
 use bytes::{Bytes, BytesMut};
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -93,6 +94,8 @@ pub(crate) struct Inner {
     /// Why nothing is taken, changed or loaded any more until the next start: log and segments do not belong together, or
     /// another process writes the segments.
     pub refused: OnceLock<String>,
+    /// The changes that go on.
+    turns: Turns,
     /// Wakes the loader up.
     pub wake: Notify,
     /// Changes whenever a batch is near.
@@ -143,6 +146,7 @@ impl FarTier {
             is_in_doubt: AtomicBool::new(false),
             counters: Arc::new(FarCounters::default()),
             refused: OnceLock::new(),
+            turns: Turns::default(),
             wake: Notify::new(),
             loaded: watch::Sender::new(0),
             fail_points: FailPoints::default(),
@@ -291,8 +295,25 @@ impl FarTier {
     ///
     /// # Errors
     /// [`StoreError`]: it may be done or not, and may be repeated. So it is for a task that is on its way near, for a
-    /// moment. [`StoreError::Unusable`] for a time or a payload that no slot store takes.
+    /// moment, and for a change that another one of the same task has overtaken. [`StoreError::Unusable`] for a time or
+    /// a payload that no slot store takes.
     pub async fn change(&self, tenant: u16, id: TaskId, to: Option<Moved>) -> Result<FarChanged, StoreError> {
+        self.change_in_turn(self.turn(tenant, id), tenant, id, to).await
+    }
+
+    /// The turn of a change. One that begins later overtakes it.
+    pub(crate) fn turn(&self, tenant: u16, id: TaskId) -> Arc<Turn> {
+        self.0.turns.begin(tenant, id)
+    }
+
+    /// The change whose turn it is.
+    pub(crate) async fn change_in_turn(
+        &self,
+        turn: Arc<Turn>,
+        tenant: u16,
+        id: TaskId,
+        to: Option<Moved>,
+    ) -> Result<FarChanged, StoreError> {
         let Some(key) = RowKey::of(id) else { return Ok(FarChanged::Near) };
         if to.as_ref().is_some_and(|to| !may_be_stored(to)) {
             return Err(StoreError::Unusable("no slot store takes such a time or such a payload".into()));
@@ -302,9 +323,9 @@ impl FarTier {
         }
         for _ in 0..LOOKS_MAX {
             let (segments, row) = self.look(key).await?;
-            let to = to.clone();
-            let decided =
-                self.blocking(move |inner| inner.change(tenant, key, row, to.as_ref(), &segments)).await??;
+            let (turn, to) = (Arc::clone(&turn), to.clone());
+            let change = Asked { turn, tenant, key, to };
+            let decided = self.blocking(move |inner| inner.change(&change, row, &segments)).await??;
             let Some((changed, end)) = decided else { continue };
             if let Some(end) = end.filter(|_| self.0.options.is_synced) {
                 self.blocking(move |inner| inner.log.sync(end)).await?.map_err(log_failed)?;
@@ -428,6 +449,14 @@ impl FarTier {
 type Segments = Arc<Vec<Arc<Segment>>>;
 /// What became of a change, and the position of the log behind it; `None` where the row was not the last word.
 type Decided = Option<(FarChanged, Option<u64>)>;
+
+/// A change that is asked for.
+struct Asked {
+    turn: Arc<Turn>,
+    tenant: u16,
+    key: RowKey,
+    to: Option<Moved>,
+}
 
 impl Inner {
     /// The last hour for which tasks are taken now.
@@ -556,15 +585,11 @@ impl Inner {
     }
 
     /// `row` is what the segments have, as long as they are these.
-    fn change(
-        &self,
-        tenant: u16,
-        key: RowKey,
-        row: Option<Row>,
-        to: Option<&Moved>,
-        segments: &Segments,
-    ) -> Result<Decided, StoreError> {
+    fn change(&self, asked: &Asked, row: Option<Row>, segments: &Segments) -> Result<Decided, StoreError> {
+        let Asked { turn, tenant, key, to } = asked;
+        let (tenant, key) = (*tenant, *key);
         let mut state = self.state.lock();
+        turn.check()?;
         let is_pushed = |(of, push): &(RowKey, Push)| *of == key && push.tenant == tenant;
         if state.figures.pushes.iter().any(is_pushed) {
             return Err(on_its_way());

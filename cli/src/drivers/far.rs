@@ -75,15 +75,26 @@ impl FarAt {
         if let Some(s3) = &self.s3 {
             return s3_objects(s3);
         }
-        let folder = self.folder.clone().unwrap_or_else(|| place::far(data));
+        let folder = self.folder(data);
         let open = || {
             std::fs::create_dir_all(&folder)?;
-            delete_staged(&folder.join("segments"))?;
             anyhow::Ok(LocalFileSystem::new_with_prefix(&folder)?.with_fsync(true))
         };
         let objects = block_in_place(open)
             .with_context(|| format!("the folder {} of far timers cannot be opened", folder.display()))?;
         Ok(Arc::new(objects))
+    }
+
+    fn folder(&self, data: &Path) -> PathBuf {
+        self.folder.clone().unwrap_or_else(|| place::far(data))
+    }
+
+    /// What processes had written of segments that are not whole.
+    fn staged(&self, data: &Path) -> std::io::Result<Vec<PathBuf>> {
+        match self.s3 {
+            Some(_) => Ok(Vec::new()),
+            None => block_in_place(|| staged(&self.folder(data).join("segments"))),
+        }
     }
 
     fn options(&self, durability: DurabilityAt) -> FarOptions {
@@ -130,23 +141,33 @@ impl FarAt {
     }
 }
 
-/// Deletes what a process that was killed had written of segments that were never whole: `NAME.far#NUMBER`. Nothing is
-/// written there before the segments are open.
-fn delete_staged(segments: &Path) -> std::io::Result<()> {
+/// The files of segments that are not whole: `NAME.far#NUMBER`.
+fn staged(segments: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(segments) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
+    let mut staged = Vec::new();
     for entry in entries {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
         let number = name.and_then(|name| name.split_once(".far#")).map(|(_, number)| number);
         if number.is_some_and(|number| number.parse::<u64>().is_ok()) {
-            std::fs::remove_file(&path)?;
-            tracing::info!(file = %path.display(), "an unfinished segment of a process that has died is deleted");
+            staged.push(path);
         }
     }
-    Ok(())
+    Ok(staged)
+}
+
+/// Deletes them. Those that stay are deleted at the next start.
+fn delete_staged(staged: Vec<PathBuf>) {
+    for path in staged {
+        let file = path.display();
+        match std::fs::remove_file(&path) {
+            Ok(()) => tracing::info!(%file, "an unfinished segment of a process that has died is deleted"),
+            Err(error) => tracing::warn!(%file, %error, "an unfinished segment cannot be deleted"),
+        }
+    }
 }
 
 /// The far tier of a process.
@@ -176,7 +197,15 @@ impl Connect for Segments {
     async fn connect(&self) -> Result<()> {
         self.slots.claim().await.context("the far timers cannot be kept here")?;
         let objects = self.at.objects(&self.data)?;
-        self.tier.attach(objects).await.context("the segments of far timers cannot be opened")
+        // Of earlier processes: this one writes nothing there before its segments are open.
+        let staged = match self.tier.is_open() {
+            true => Vec::new(),
+            false => self.at.staged(&self.data).context("the folder of far timers cannot be read")?,
+        };
+        self.tier.attach(objects).await.context("the segments of far timers cannot be opened")?;
+        // Only now is it sure that none of those processes can still finish one of them.
+        block_in_place(|| delete_staged(staged));
+        Ok(())
     }
 }
 
@@ -289,6 +318,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (clock, durability) = (Clock::system(), DurabilityAt::Process);
         let at = FarAt { folder: Some(dir.path().join("shared")), ..FarAt::default() };
+        let staged = dir.path().join("shared/segments/0123-1.far#7");
         for (name, is_refused) in [("first", false), ("second", true)] {
             let data = dir.path().join(name);
             std::fs::create_dir(&data).unwrap();
@@ -298,7 +328,12 @@ mod tests {
                 opened.as_ref().is_err_and(|error| format!("{error:#}").contains("far log")),
                 is_refused
             );
+            if !is_refused {
+                std::fs::create_dir_all(staged.parent().unwrap()).unwrap();
+                std::fs::write(&staged, "the first one writes this").unwrap();
+            }
         }
+        assert!(staged.exists(), "a process that is refused deletes nothing");
     }
 
     /// Two processes on one store, each with a log of its own.

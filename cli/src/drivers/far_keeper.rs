@@ -12,12 +12,18 @@ use windfall_far::FarKeeper;
 use windfall_proto::v1::add_timer_result::Result as Outcome;
 use windfall_proto::v1::{
     AddTimerResult, AddTimersRequest, CancelTimerRequest, ChangeTimerReply, GetTimerRequest, NewTimer, Timer,
-    TimerChange, TimerNeeds, TimerState, UpdateTimerRequest,
+    TimerChange, TimerFailure, TimerNeeds, TimerState, UpdateTimerRequest,
 };
 
 /// The timers of a call at most, and their bytes.
 const CALL_TIMERS_MAX: usize = 1_000;
 const CALL_BYTES_MAX: usize = 1 << 20;
+/// Codes of a timer that was refused as it is: google.rpc.Code.
+const INVALID_ARGUMENT: i32 = 3;
+const FAILED_PRECONDITION: i32 = 9;
+/// The code of one of which nobody knows whether it is stored.
+#[cfg(test)]
+const UNAVAILABLE: i32 = 14;
 
 /// The keeper, by its gRPC service.
 pub struct ServiceKeeper {
@@ -76,8 +82,7 @@ impl ServiceKeeper {
                 self.refuses.store(false, Relaxed);
                 Ok(Some(task_id(&reply.id)?))
             }
-            // A hint when to come again says that nothing was stored.
-            Some(Outcome::Failure(failure)) if failure.retry_after_ms > 0 => {
+            Some(Outcome::Failure(failure)) if is_refusal(&failure) => {
                 self.refused(&failure.message);
                 Ok(None)
             }
@@ -132,6 +137,11 @@ impl FarKeeper for ServiceKeeper {
     }
 }
 
+/// Whether nothing was stored: a hint when to come again says so, and so do these codes.
+fn is_refusal(failure: &TimerFailure) -> bool {
+    failure.retry_after_ms > 0 || [INVALID_ARGUMENT, FAILED_PRECONDITION].contains(&failure.code)
+}
+
 fn changed(reply: ChangeTimerReply) -> Result<Changed, StoreError> {
     Ok(match reply.change() {
         TimerChange::Done => Changed::Done(task_id(&reply.id)?),
@@ -175,7 +185,7 @@ fn unavailable(what: &str) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use windfall_proto::v1::{AddTimerReply, TimerFailure};
+    use windfall_proto::v1::AddTimerReply;
 
     const ID: &str = "0012-01c3a2f0-8000002a";
 
@@ -185,9 +195,14 @@ mod tests {
         let result = |result| keeper.added(AddTimerResult { result: Some(result) });
         let stored = Outcome::Added(AddTimerReply { id: ID.into(), existed: false });
         assert_eq!(result(stored), Ok(Some(ID.parse().unwrap())));
-        let failure = |retry_after_ms| TimerFailure { code: 8, message: "no".into(), retry_after_ms };
-        assert_eq!(result(Outcome::Failure(failure(50))), Ok(None));
-        assert!(result(Outcome::Failure(failure(0))).is_err(), "it may be stored");
+        let failure = |code, retry_after_ms| {
+            Outcome::Failure(TimerFailure { code, message: "no".into(), retry_after_ms })
+        };
+        assert_eq!(result(failure(UNAVAILABLE, 50)), Ok(None));
+        for sure in [INVALID_ARGUMENT, FAILED_PRECONDITION] {
+            assert_eq!(result(failure(sure, 0)), Ok(None), "it is surely not stored");
+        }
+        assert!(result(failure(UNAVAILABLE, 0)).is_err(), "it may be stored");
         assert!(keeper.added(AddTimerResult { result: None }).is_err());
         let change =
             |change: TimerChange, id: &str| ChangeTimerReply { change: change.into(), id: id.into() };

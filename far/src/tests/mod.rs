@@ -7,6 +7,7 @@ mod late;
 mod model;
 mod objects;
 mod past;
+mod slow;
 
 use crate::fail_points::FailPoint;
 use crate::loader::Reading;

@@ -12,7 +12,9 @@ use object_store::{
 use parking_lot::Mutex;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use tokio::sync::Semaphore;
 
 #[derive(Debug)]
 pub(super) struct FaultyObjects {
@@ -22,6 +24,8 @@ pub(super) struct FaultyObjects {
     keeps_all: AtomicBool,
     puts: Mutex<Puts>,
     late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
+    held: Mutex<Option<Arc<Semaphore>>>,
+    held_reads: AtomicUsize,
 }
 
 /// What becomes of objects that are written.
@@ -50,6 +54,8 @@ impl FaultyObjects {
             keeps_all: AtomicBool::new(false),
             puts: Mutex::default(),
             late: Mutex::default(),
+            held: Mutex::default(),
+            held_reads: AtomicUsize::new(0),
         }
     }
 
@@ -75,6 +81,25 @@ impl FaultyObjects {
                 Ok(_) | Err(Error::AlreadyExists { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
+        }
+    }
+
+    /// Reads hang from now on, until they get permits.
+    pub fn hold_reads(&self) -> Arc<Semaphore> {
+        let held = Arc::new(Semaphore::new(0));
+        *self.held.lock() = Some(Arc::clone(&held));
+        held
+    }
+
+    /// Reads that come from now on do not hang.
+    pub fn hold_no_more(&self) {
+        self.held.lock().take();
+    }
+
+    /// Waits until so many reads have hung.
+    pub async fn until_held(&self, reads: usize) {
+        while self.held_reads.load(SeqCst) < reads {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     }
 
@@ -147,6 +172,11 @@ impl ObjectStore for FaultyObjects {
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
         self.ask()?;
+        let held = self.held.lock().clone();
+        if let Some(held) = held {
+            self.held_reads.fetch_add(1, SeqCst);
+            held.acquire().await.unwrap().forget();
+        }
         self.inner.get_opts(at, options).await
     }
 
