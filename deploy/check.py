@@ -45,7 +45,8 @@ def text(path):
 def roles_of_the_binary():
     source = (ROOT / "cli/src/main.rs").read_text()
     body = source[source.index("enum Command"):]
-    names = re.findall(r"^    ([A-Z]\w+)\(services::(?:ServiceArgs|ServeArgs)\)", body, re.M)
+    arguments = r"(?:services::(?:ServiceArgs|ServeArgs)|admin::backfill::SchedulerArgs)"
+    names = re.findall(rf"^    ([A-Z]\w+)\({arguments}\)", body, re.M)
     return {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower() for name in names}
 
 
