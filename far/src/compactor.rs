@@ -74,9 +74,9 @@ impl FarTier {
         let sealed = self.blocking(move |inner| inner.seal(from_bytes)).await??;
         let Some(Sealed { rows, end }) = sealed else { return Ok(()) };
         self.die_at(FailPoint::Sealed)?;
-        let gone_upto = self.0.state.lock().gone_upto;
+        let dropped_upto = self.0.state.lock().dropped_upto();
         let mut writer = self.writer()?;
-        for (key, row) in rows.rows().filter(|(key, _)| key.hour > gone_upto) {
+        for (key, row) in rows.rows().filter(|(key, _)| key.hour > dropped_upto) {
             writer.push(*key, row).await.map_err(objects_failed)?;
         }
         let segment = writer.finish().await.map_err(objects_failed)?;

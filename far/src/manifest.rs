@@ -57,12 +57,14 @@ impl Manifest {
     }
 
     /// Takes the last one over, or begins with the first one: from now on no earlier process writes another. The first
-    /// one is an error where the log is not new, or segments are there.
+    /// one is an error where the log is not new, or segments are there. An earlier version did not note what was changed
+    /// near in the hours that it had closed: where it wrote the last one, the rows of these are not kept.
     pub async fn take_over(
         store: &dyn ObjectStore,
         log: u64,
         is_new: bool,
         run: u64,
+        closed_upto: u32,
     ) -> Result<Self, OpenFarError> {
         let mut tries = 0;
         loop {
@@ -75,6 +77,7 @@ impl Manifest {
                 return Err(OpenFarError::OtherLog { ours: log, theirs: manifest.log });
             }
             (manifest.number, manifest.run) = (manifest.number + 1, run);
+            manifest.gone_upto.get_or_insert(closed_upto);
             match manifest.create(store).await {
                 Ok(()) => {
                     Self::forget_before(store, manifest.number).await?;

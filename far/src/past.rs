@@ -118,16 +118,6 @@ impl FarTier {
         done.await?
     }
 
-    /// Finds out which hours are kept, when the segments are opened.
-    pub(crate) async fn find_gone(&self) {
-        let mut manifest = self.0.manifest.lock().await;
-        let mut state = self.0.state.lock();
-        // An earlier version did not note what was changed near in the hours that it had closed.
-        let gone_upto = manifest.gone_upto.unwrap_or(state.figures.closed_upto);
-        manifest.gone_upto = Some(gone_upto);
-        state.forget_upto(gone_upto);
-    }
-
     /// An error where the segments are not open, or may be another process's by now.
     fn check_readable(&self) -> Result<(), StoreError> {
         self.0.check_refused()?;

@@ -40,8 +40,8 @@ pub(crate) struct State {
     pub sealed: Option<Sealed>,
     /// The oldest first.
     pub segments: Arc<Vec<Arc<Segment>>>,
-    /// The rows of hours up to this one are not kept any more. Those behind it are all there, with all that was changed
-    /// near.
+    /// The rows of hours up to this one are not kept for a backfill any more, or will not be when they are over. Those
+    /// behind it are all there, with all that was changed near.
     pub gone_upto: u32,
 }
 
@@ -75,6 +75,9 @@ impl Memtable {
     }
 
     fn drop_upto(&mut self, hour: u32) {
+        if self.rows.first_key_value().is_none_or(|(first, _)| first.hour > hour) {
+            return;
+        }
         let kept = self.rows.split_off(&RowKey::first_of(hour.saturating_add(1)));
         let dropped = std::mem::replace(&mut self.rows, kept);
         self.bytes -= dropped.values().map(|row| ROW_BYTES + row.payload_bytes()).sum::<usize>();
@@ -123,12 +126,16 @@ impl State {
         hour <= self.figures.closed_upto
     }
 
-    /// Lets go of the rows of these hours.
+    /// Lets go of the rows of these hours, as far as they are over.
     pub fn forget_upto(&mut self, hour: u32) {
-        if hour > self.gone_upto {
-            self.gone_upto = hour;
-            self.active.drop_upto(hour);
-        }
+        self.gone_upto = self.gone_upto.max(hour);
+        self.active.drop_upto(self.dropped_upto());
+    }
+
+    /// The rows of hours up to this one need not be anywhere. Those of an hour that is not over are still to be loaded,
+    /// whether a backfill may have them later or not.
+    pub fn dropped_upto(&self) -> u32 {
+        self.gone_upto.min(self.figures.over_upto)
     }
 
     pub fn is_on_its_way(&self, key: RowKey) -> bool {

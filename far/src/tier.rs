@@ -181,15 +181,19 @@ impl FarTier {
         }
         let log = &self.0.log;
         keeps_what_is_there(&*objects, self.0.run).await?;
-        let last = Manifest::take_over(&*objects, log.id(), log.is_new(), self.0.run).await?;
+        let closed_upto = self.0.state.lock().figures.closed_upto;
+        let last = Manifest::take_over(&*objects, log.id(), log.is_new(), self.0.run, closed_upto).await?;
         let segments = open_segments(&*objects, &last, &self.0.counters).await?;
         let flushed = last.flushed;
         self.blocking(move |inner| inner.check_reaches(flushed)).await??;
+        {
+            let mut state = self.0.state.lock();
+            state.segments = Arc::new(segments);
+            state.forget_upto(last.gone_upto.unwrap_or(closed_upto));
+        }
         *manifest = last;
-        self.0.state.lock().segments = Arc::new(segments);
         self.0.objects.get_or_init(|| objects);
         drop(manifest);
-        self.find_gone().await;
         if let Err(error) = self.drop_orphans().await {
             tracing::warn!(%error, "segments that nobody names are deleted later");
         }

@@ -130,3 +130,63 @@ async fn an_acknowledged_cancel_is_never_forgotten() {
         assert_eq!(tasks.into_keys().collect::<BTreeSet<_>>(), expected, "{point:?}");
     }
 }
+
+/// The last manifest is from a version that kept no rows.
+async fn put_old_manifest(world: &World) {
+    let mut old = world.far.0.manifest.lock().await.clone();
+    old.gone_upto = None;
+    old.put(&*world.objects).await.unwrap();
+}
+
+/// An hour that an earlier version had closed, and not loaded as a whole, may be in the log alone.
+#[tokio::test]
+async fn an_upgrade_in_the_middle_of_an_hour_loses_nothing() {
+    for (point, flushes) in [
+        (FailPoint::Closed, false),
+        (FailPoint::Closed, true),
+        (FailPoint::Ended, false),
+        (FailPoint::Ended, true),
+    ] {
+        let mut world = World::with(keeping()).await;
+        let mut expected = Vec::new();
+        for number in 0..40_u64 {
+            let due_ms = START_MS + 5 * HOUR_MS + number;
+            let id = world.add(u16::try_from(number % 16).unwrap(), due_ms, "x").await.unwrap();
+            expected.push((id, due_ms, "x".to_owned()));
+        }
+        expected.sort();
+        world.wait_ms(4 * HOUR_MS + 1);
+        world.die_at(point, 1);
+        world.load().await.unwrap_err();
+        put_old_manifest(&world).await;
+        for _ in 0..2 {
+            world = world.restart().await;
+            if flushes {
+                world.far.flush(0).await.unwrap();
+                world.far.compact().await.unwrap();
+            }
+        }
+        world.load().await.unwrap();
+        assert_eq!(world.near_tasks().await, expected, "{point:?} {flushes}");
+        assert!(past(&world, START_MS + 5 * HOUR_MS).await.is_err(), "what was changed near is not known");
+        world.far.compact().await.unwrap();
+        assert_eq!(world.far.gauges().memory_bytes, 0);
+    }
+}
+
+/// Nothing is flushed, so no manifest is written but the one that each start writes.
+#[tokio::test]
+async fn a_quiet_process_keeps_its_hours_after_an_upgrade() {
+    let world = World::with(keeping()).await;
+    put_old_manifest(&world).await;
+    let mut world = world.restart().await;
+    let due_ms = START_MS + 5 * HOUR_MS;
+    let id = world.add(1, due_ms, "kept").await.unwrap();
+    world.wait_ms(4 * HOUR_MS + 1);
+    world.load().await.unwrap();
+    for _ in 0..2 {
+        world = world.restart().await;
+        let expected = BTreeMap::from([(id, "kept".to_owned())]);
+        assert_eq!(past(&world, due_ms).await, Ok((expected, 0, 0)));
+    }
+}
