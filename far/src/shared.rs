@@ -4,6 +4,7 @@
 //! Two logs would give equal ids to different tasks, so any other log is refused, whenever it comes.
 
 use crate::slots::{all, far_id, place};
+use crate::turns::{Turns, overtaken};
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
@@ -100,6 +101,8 @@ pub struct FarElsewhere {
     horizon_ms: u64,
     clock: Clock,
     named: Mutex<CallersNames>,
+    /// The changes that go on.
+    turns: Turns,
 }
 
 /// What the callers of this process mean by the near store's numbers. A store that lost its data may give a number to
@@ -119,7 +122,7 @@ impl FarElsewhere {
         horizon_ms: u64,
         clock: Clock,
     ) -> Self {
-        Self { near, keeper, horizon_ms, clock, named: Mutex::default() }
+        Self { near, keeper, horizon_ms, clock, named: Mutex::default(), turns: Turns::default() }
     }
 
     fn names(&self, route: Route) -> Result<(String, String), StoreError> {
@@ -232,6 +235,8 @@ impl SlotStore for FarElsewhere {
     }
 
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {
+        // Before anything is waited for: a change that comes later overtakes this one wherever it hangs in this process.
+        let turns = self.turns.begin_all(shard, batch);
         let mut answers: Vec<Option<Changed>> = vec![None; batch.len()];
         let is_near = |change: &Change| self.keeper.is_none() || far_id(&change.at, shard).is_none();
         // First: they do not wait for the keeper, which may take longer than their callers do.
@@ -249,19 +254,34 @@ impl SlotStore for FarElsewhere {
         }
         if let Some(keeper) = &self.keeper {
             let (mut ids, mut calls) = (BTreeSet::new(), Vec::new());
-            for (at, change) in batch.iter().enumerate() {
-                let Some(id) = far_id(&change.at, shard) else { continue };
+            for (at, (change, turn)) in batch.iter().zip(&turns).enumerate() {
+                let (Some(id), Some(turn)) = (far_id(&change.at, shard), turn) else { continue };
                 let (keeper, tenant) = (Arc::clone(keeper), self.tenant_name(change.tenant)?);
-                let to = change.to.clone();
-                ids.insert(id);
-                calls.push(async move { keeper.change(&tenant, id, to).await.map(|changed| (at, changed)) });
+                let (to, turn) = (change.to.clone(), Arc::clone(turn));
+                ids.insert((change.tenant, id));
+                calls.push(async move {
+                    if turn.is_overtaken() {
+                        return Ok((at, None));
+                    }
+                    match keeper.change(&tenant, id, to).await {
+                        Ok(changed) => Ok((at, Some(changed))),
+                        Err(_) if turn.is_overtaken() => Ok((at, None)),
+                        Err(error) => Err(error),
+                    }
+                });
             }
             // Two changes of one task are done in order.
             let width = if ids.len() == calls.len() { CALLS_AT_ONCE } else { 1 };
             let mut calls = stream::iter(calls).buffered(width);
+            let mut is_overtaken = false;
             while let Some(answered) = calls.next().await {
                 let (at, changed) = answered?;
-                answers[at] = Some(changed);
+                is_overtaken |= changed.is_none();
+                answers[at] = changed;
+            }
+            // At last: the others of the batch are done.
+            if is_overtaken {
+                return Err(overtaken());
             }
         }
         all(answers)

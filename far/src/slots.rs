@@ -2,10 +2,10 @@
 
 use crate::shared::claim;
 use crate::tier::{FarChanged, FarFound, FarTier, may_be_stored};
-use crate::turns::Turn;
+use crate::turns::{Turn, overtaken};
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, stream};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -113,7 +113,16 @@ pub(crate) fn all<T>(answers: Vec<Option<T>>) -> Result<Vec<T>, StoreError> {
     all.ok_or_else(|| StoreError::Unavailable("a tier has not answered for each task".into()))
 }
 
-/// What became of the change at this place of a batch; `None` where the near store has to say it.
+/// What became of a change of a task with a far id.
+enum Outcome {
+    Done(Changed),
+    /// The near store has to say it.
+    Near,
+    /// Another change was asked for after it. Others of its batch go on.
+    Overtaken,
+}
+
+/// What became of the change at this place of a batch.
 async fn changed_far(
     far: FarTier,
     near: Arc<dyn SlotStore>,
@@ -121,21 +130,21 @@ async fn changed_far(
     id: TaskId,
     change: Change,
     turn: Arc<Turn>,
-) -> Result<(usize, Option<Changed>), StoreError> {
+) -> Result<(usize, Outcome), StoreError> {
     let Change { tenant, to, .. } = change;
-    Ok((
-        at,
-        match far.change_in_turn(turn, tenant, id, to).await? {
-            FarChanged::Here(changed) => Some(changed),
-            FarChanged::Near => None,
-            // It is done, so it must not be done again: the task may have been changed once more since, or have fired.
-            FarChanged::MovedNear => {
-                let found = near.get(id.shard, tenant, &[TaskAt::Id(id)]).await?;
-                let lies_at = found.into_iter().flatten().next().map(|found| found.id);
-                Some(Changed::Done(lies_at.unwrap_or(id)))
-            }
-        },
-    ))
+    let outcome = match far.change_in_turn(Arc::clone(&turn), tenant, id, to).await {
+        Ok(FarChanged::Here(changed)) => Outcome::Done(changed),
+        Ok(FarChanged::Near) => Outcome::Near,
+        // It is done, so it must not be done again: the task may have been changed once more since, or have fired.
+        Ok(FarChanged::MovedNear) => {
+            let found = near.get(id.shard, tenant, &[TaskAt::Id(id)]).await?;
+            let lies_at = found.into_iter().flatten().next().map(|found| found.id);
+            Outcome::Done(Changed::Done(lies_at.unwrap_or(id)))
+        }
+        Err(_) if turn.is_overtaken() => Outcome::Overtaken,
+        Err(error) => return Err(error),
+    };
+    Ok((at, outcome))
 }
 
 /// The id of a task of the far tier, where it is named by one and belongs to the shard.
@@ -220,41 +229,50 @@ impl SlotStore for FarSlots {
         if !batch.iter().filter_map(|change| change.to.as_ref()).all(may_be_stored) {
             return self.owned.near.change(shard, batch).await;
         }
+        // Before anything is waited for: a change that comes later overtakes this one wherever it hangs. Two changes of
+        // one task in one batch are done in order, as long as both are done in the same tier; the first one that moves a
+        // task near is answered when the task is there.
+        let turns = self.owned.far.turns().begin_all(shard, batch);
         self.claim().await?;
         let mut answers: Vec<Option<Changed>> = vec![None; batch.len()];
         // These do not wait for segments, which may take longer than their callers do.
-        let own: Vec<usize> = (0..batch.len()).filter(|at| far_id(&batch[*at].at, shard).is_none()).collect();
+        let own: Vec<usize> = (0..batch.len()).filter(|at| turns[*at].is_none()).collect();
         if !own.is_empty() {
             let changes: Vec<_> = own.iter().map(|at| batch[*at].clone()).collect();
             let changed = self.owned.near.change(shard, &changes).await?;
             place(&mut answers, own, changed);
         }
-        // Two changes of one task in one batch are done in order, as long as both are done in the same tier; the first
-        // one that moves a task near is answered when the task is there.
-        let mut turns: BTreeMap<(u16, TaskId), Arc<Turn>> = BTreeMap::new();
-        let mut calls = Vec::new();
-        for (at, change) in batch.iter().enumerate() {
-            let Some(id) = far_id(&change.at, shard) else { continue };
+        let (mut tasks, mut calls) = (BTreeSet::new(), Vec::new());
+        for (at, (change, turn)) in batch.iter().zip(&turns).enumerate() {
+            let (Some(id), Some(turn)) = (far_id(&change.at, shard), turn) else { continue };
             let (far, near) = (self.owned.far.clone(), Arc::clone(&self.owned.near));
-            let turn = turns.entry((change.tenant, id)).or_insert_with(|| far.turn(change.tenant, id));
-            let turn = Arc::clone(turn);
-            calls.push(changed_far(far, near, at, id, change.clone(), turn));
+            tasks.insert((change.tenant, id));
+            calls.push(changed_far(far, near, at, id, change.clone(), Arc::clone(turn)));
         }
-        let width = if turns.len() == calls.len() { LOOKS_AT_ONCE } else { 1 };
+        let width = if tasks.len() == calls.len() { LOOKS_AT_ONCE } else { 1 };
         let mut calls = stream::iter(calls).buffered(width);
+        let (mut near, mut is_overtaken) = (Vec::new(), false);
         while let Some(answered) = calls.next().await {
-            let (at, changed) = answered?;
-            answers[at] = changed;
+            match answered? {
+                (at, Outcome::Done(changed)) => answers[at] = Some(changed),
+                (at, Outcome::Near) => near.push(at),
+                (_, Outcome::Overtaken) => is_overtaken = true,
+            }
         }
-        let near: Vec<usize> = (0..batch.len()).filter(|at| answers[*at].is_none()).collect();
+        // Looks at other tasks of the batch may have taken long.
+        let looked = near.len();
+        near.retain(|at| turns[*at].as_ref().is_some_and(|turn| !turn.is_overtaken()));
+        is_overtaken |= near.len() < looked;
         if !near.is_empty() {
             let changes: Vec<_> = near.iter().map(|at| batch[*at].clone()).collect();
-            // Looks at other tasks of the batch may have taken long.
-            turns.values().try_for_each(|turn| turn.check())?;
             let changed = self.owned.near.change(shard, &changes).await?;
             // Before it is acknowledged: what it was must never be fired again.
             self.owned.far.note_changes(shard, &changes, &changed).await?;
             place(&mut answers, near, changed);
+        }
+        // At last: the others of the batch are done.
+        if is_overtaken {
+            return Err(overtaken());
         }
         all(answers)
     }

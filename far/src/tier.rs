@@ -302,12 +302,12 @@ impl FarTier {
     /// moment, and for a change that another one of the same task has overtaken. [`StoreError::Unusable`] for a time or
     /// a payload that no slot store takes.
     pub async fn change(&self, tenant: u16, id: TaskId, to: Option<Moved>) -> Result<FarChanged, StoreError> {
-        self.change_in_turn(self.turn(tenant, id), tenant, id, to).await
+        let turn = self.turns().begin((tenant, id), vec![to.clone()]);
+        self.change_in_turn(turn, tenant, id, to).await
     }
 
-    /// The turn of a change. One that begins later overtakes it.
-    pub(crate) fn turn(&self, tenant: u16, id: TaskId) -> Arc<Turn> {
-        self.0.turns.begin(tenant, id)
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.0.turns
     }
 
     /// The change whose turn it is.
@@ -326,6 +326,7 @@ impl FarTier {
             return Ok(FarChanged::Near);
         }
         for _ in 0..LOOKS_MAX {
+            turn.check()?;
             let (segments, row) = self.look(key).await?;
             let (turn, to) = (Arc::clone(&turn), to.clone());
             let change = Asked { turn, tenant, key, to };

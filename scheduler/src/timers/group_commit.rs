@@ -90,6 +90,16 @@ impl Drop for Loaded {
 
 impl<I: Send + 'static, A: Send + 'static> GroupCommit<I, A> {
     pub fn start(options: &TimersOptions, shards: u16, call: MakeCall<I, A>) -> Self {
+        Self::run(options, shards, call, false)
+    }
+
+    /// The same for items that are not sent where their caller has gone before they are: it may have asked for something
+    /// else since, which these must not undo.
+    pub fn start_for_callers(options: &TimersOptions, shards: u16, call: MakeCall<I, A>) -> Self {
+        Self::run(options, shards, call, true)
+    }
+
+    fn run(options: &TimersOptions, shards: u16, call: MakeCall<I, A>, is_for_callers: bool) -> Self {
         let load = Load {
             tasks: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
@@ -104,6 +114,7 @@ impl<I: Send + 'static, A: Send + 'static> GroupCommit<I, A> {
             shards: shards.max(1),
             next_shard: 0,
             call,
+            is_for_callers,
             groups: HashMap::new(),
             order: VecDeque::new(),
             flights: JoinSet::new(),
@@ -171,6 +182,8 @@ struct Collector<I, A> {
     shards: u16,
     next_shard: u16,
     call: MakeCall<I, A>,
+    /// Whether pieces are left out whose callers have gone.
+    is_for_callers: bool,
     groups: HashMap<Option<Shard>, Group<I, A>>,
     /// The groups, the one that waits longest first.
     order: VecDeque<Option<Shard>>,
@@ -293,10 +306,13 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
         while let Some(piece) =
             group.pieces.pop_front_if(|next| count == 0 || count + next.items.len() <= self.batch_max)
         {
+            group.items -= piece.items.len();
+            if self.is_for_callers && piece.reply.is_closed() {
+                continue;
+            }
             count += piece.items.len();
             pieces.push(piece);
         }
-        group.items -= count;
         let is_empty = group.pieces.is_empty();
         group.since = Instant::now();
         self.order.retain(|other| *other != which);
@@ -305,6 +321,9 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
         } else {
             // Behind the others, or a group that is never empty would keep them waiting.
             self.order.push_back(which);
+        }
+        if pieces.is_empty() {
+            return;
         }
         let shard = which.unwrap_or_else(|| {
             self.next_shard = (self.next_shard + 1) % self.shards;
@@ -447,6 +466,37 @@ mod tests {
         commit.close().await;
         assert_eq!(answered(taken).await, Ok(vec![2, 4]));
         assert_eq!(commit.submit(None, vec![3], 1).unwrap_err(), Refused::Closing);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_waits_for_any_more_is_not_sent() {
+        let options = TimersOptions { flushes_max: 1, ..TimersOptions::default() };
+        for is_for_callers in [true, false] {
+            let calls = Calls::default();
+            let seen = Arc::clone(&calls);
+            let call: MakeCall<u32, u32> = Box::new(move |shard, items| {
+                seen.lock().push((shard, items.clone()));
+                Box::pin(async move {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    Ok(items)
+                })
+            });
+            let commit = GroupCommit::run(&options, 4, call, is_for_callers);
+            let hangs = commit.submit(Some(Shard(1)), vec![1], 1).unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            for shard in [1, 2] {
+                drop(commit.submit(Some(Shard(shard)), vec![2], 1).unwrap());
+            }
+            let stays = commit.submit(Some(Shard(1)), vec![3], 1).unwrap();
+            assert_eq!(answered(hangs).await, Ok(vec![1]));
+            assert_eq!(answered(stays).await, Ok(vec![3]));
+            commit.close().await;
+            let expected = match is_for_callers {
+                true => vec![(Shard(1), vec![1]), (Shard(1), vec![3])],
+                false => vec![(Shard(1), vec![1]), (Shard(1), vec![2, 3]), (Shard(2), vec![2])],
+            };
+            assert_eq!(calls.lock().clone(), expected);
+        }
     }
 
     #[tokio::test(start_paused = true)]

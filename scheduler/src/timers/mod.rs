@@ -69,7 +69,7 @@ impl Timers {
         );
         let changes = || {
             let (change_store, change_counters) = (Arc::clone(&store), Arc::clone(&counters));
-            GroupCommit::start(
+            GroupCommit::start_for_callers(
                 &options,
                 store.shards(),
                 Box::new(move |shard, batch: Vec<Change>| {
