@@ -5,7 +5,7 @@ use crate::manifest::{Manifest, PutError, list};
 use crate::merge::{MergedRows, Rows};
 use crate::row::{RowKey, hour_of};
 use crate::segment::{ReadError, Segment, SegmentRows, SegmentWriter};
-use crate::state::Sealed;
+use crate::state::{Sealed, State};
 use crate::tier::{FarTier, Inner, LOG_BYTES_FACTOR, SEGMENTS, dead, log_failed, segment_name};
 use object_store::path::Path;
 use object_store::{Error as ObjectError, ObjectStoreExt};
@@ -53,6 +53,8 @@ impl FarTier {
 
     /// What is many is merged, what is over is deleted. One caller at a time.
     async fn tidy(&self) -> Result<(), StoreError> {
+        // First: where the object store is away, the rest fails.
+        self.0.forget_hours(&mut self.0.state.lock());
         self.merge().await?;
         self.drop_over_hours().await?;
         self.drop_orphans().await
@@ -148,8 +150,7 @@ impl FarTier {
     /// Deletes the segments of hours that are over, when they have been kept for long enough.
     pub(crate) async fn drop_over_hours(&self) -> Result<(), StoreError> {
         let mut manifest = self.0.manifest.lock().await;
-        let gone_upto = self.0.hours_to_forget(self.0.state.lock().figures.over_upto);
-        self.0.state.lock().forget_upto(gone_upto);
+        let gone_upto = self.0.forget_hours(&mut self.0.state.lock());
         let is_over = |last_hour: u32| last_hour <= gone_upto;
         let over = manifest.segments.iter().filter(|meta| is_over(meta.last_hour));
         let over: Vec<String> = over.map(|meta| meta.name.clone()).collect();
@@ -281,6 +282,7 @@ impl FarTier {
             }
         })?;
         self.0.is_in_doubt.store(false, Ordering::Relaxed);
+        self.0.state.lock().gone_for_good_upto = manifest.gone_upto.unwrap_or_default();
         self.die_at(FailPoint::ManifestWritten)?;
         // The manifest counts whatever becomes of those before it: a caller that took this for a failure would go on with
         // an older one, and delete what the durable one names.
@@ -320,6 +322,13 @@ impl Inner {
         }
         let kept_from_ms = self.clock.unix_ms().saturating_sub(self.options.keep_ms);
         hour_of(SlotMinute::of(kept_from_ms)).saturating_sub(1).min(over_upto)
+    }
+
+    /// Lets go of the rows that need not be kept any more, and says of which hours.
+    pub(crate) fn forget_hours(&self, state: &mut State) -> u32 {
+        let hour = self.hours_to_forget(state.figures.over_upto);
+        state.forget_upto(hour);
+        hour
     }
 
     /// Puts the rows in memory aside, where there are as many bytes of them, or the log is long, and none are aside yet.

@@ -142,6 +142,7 @@ impl FarTier {
             let end = inner.log.append(&frame).map_err(log_failed)?;
             inner.log.sync(end).map_err(log_failed)?;
             state.apply(Entry::HourOver(hour));
+            inner.forget_hours(&mut state);
             Ok(())
         });
         ended.await?

@@ -97,18 +97,18 @@ impl FarTier {
         let is_synced = self.0.options.is_synced;
         let done = self.blocking(move |inner| {
             let mut state = inner.state.lock();
+            let has_room = inner.make_room(&mut state, CHANGES_BYTES);
+            let not_kept_upto = state.gone_for_good_upto.max(inner.hours_to_forget(state.figures.over_upto));
             // What was moved near on its own has its row already.
             let is_new = |(key, row): &(RowKey, Row)| {
-                key.hour > state.gone_upto
-                    && state.is_near_for_good(*key)
-                    && state.in_memory(*key) != Some(row)
+                key.hour > not_kept_upto && state.is_near_for_good(*key) && state.in_memory(*key) != Some(row)
             };
             let entries: Vec<_> =
                 noted.into_iter().filter(is_new).map(|(key, row)| Entry::Change(key, row)).collect();
             if entries.is_empty() {
                 return Ok(());
             }
-            if !inner.has_room(&state, CHANGES_BYTES) {
+            if !has_room {
                 return Err(no_room());
             }
             let end = inner.append(&mut state, entries)?;

@@ -43,6 +43,9 @@ pub(crate) struct State {
     /// The rows of hours up to this one are not kept for a backfill any more, or will not be when they are over. Those
     /// behind it are all there, with all that was changed near.
     pub gone_upto: u32,
+    /// As far as the manifest says so. Until then another process may find them in the log again, so it must find there
+    /// what was changed near, too.
+    pub gone_for_good_upto: u32,
 }
 
 impl Memtable {

@@ -189,7 +189,9 @@ impl FarTier {
         {
             let mut state = self.0.state.lock();
             state.segments = Arc::new(segments);
-            state.forget_upto(last.gone_upto.unwrap_or(closed_upto));
+            state.gone_for_good_upto = last.gone_upto.unwrap_or(closed_upto);
+            let gone_upto = state.gone_for_good_upto;
+            state.forget_upto(gone_upto);
         }
         *manifest = last;
         self.0.objects.get_or_init(|| objects);
@@ -542,7 +544,7 @@ impl Inner {
         tasks: &[NewRecord],
     ) -> Result<(Vec<Option<TaskId>>, Option<u64>), StoreError> {
         let mut state = self.state.lock();
-        if !self.has_room(&state, 0) {
+        if !self.make_room(&mut state, 0) {
             return Err(no_room());
         }
         let mut next: HashMap<u32, u32> = HashMap::new();
@@ -589,6 +591,25 @@ impl Inner {
         state.memory_bytes() <= max && self.log.part_bytes() <= log_max
     }
 
+    /// The same; where there is none, rows of hours that are over make room. No task is lost with them: it is near, and
+    /// no backfill fires it again.
+    pub(crate) fn make_room(&self, state: &mut State, more: usize) -> bool {
+        if self.has_room(state, more) {
+            return true;
+        }
+        let over_upto = state.figures.over_upto;
+        if state.memory_bytes() > self.options.memory_bytes_max.saturating_add(more) {
+            if state.gone_upto < over_upto {
+                tracing::error!(
+                    "the far tier has no room in memory until the object store takes what is there; hours that have been \
+                     loaded are not kept for a backfill, so that tasks can be added"
+                );
+            }
+            state.forget_upto(over_upto);
+        }
+        self.has_room(state, more)
+    }
+
     /// `row` is what the segments have, as long as they are these.
     fn change(&self, asked: &Asked, row: Option<Row>, segments: &Segments) -> Result<Decided, StoreError> {
         let Asked { turn, tenant, key, to } = asked;
@@ -618,7 +639,7 @@ impl Inner {
         let entry = match to {
             _ if state.is_closed(key.hour) => return Err(on_its_way()),
             // Changes may go on a little longer than adds, so that cancels are the last that is refused.
-            _ if !self.has_room(&state, CHANGES_BYTES) => return Err(no_room()),
+            _ if !self.make_room(&mut state, CHANGES_BYTES) => return Err(no_room()),
             None => Entry::Change(key, Row::Cancelled(tenant)),
             Some(to) => {
                 let payload = to.payload.clone().unwrap_or_else(|| task.payload.clone());

@@ -190,3 +190,44 @@ async fn a_quiet_process_keeps_its_hours_after_an_upgrade() {
         assert_eq!(past(&world, due_ms).await, Ok((expected, 0, 0)));
     }
 }
+
+/// Rows that are kept for a backfill alone must not keep tasks from being added.
+#[tokio::test]
+async fn while_the_object_store_is_away_hours_that_are_over_make_room() {
+    let mut world = World::with(keeping()).await;
+    let due_ms = START_MS + 5 * HOUR_MS;
+    let big = "x".repeat(60_000);
+    let mut ids = Vec::new();
+    for number in 0..10 {
+        ids.push(world.add(number, due_ms, &big).await.unwrap());
+    }
+    world.objects.set_away(true);
+    world.wait_ms(4 * HOUR_MS + 1);
+    world.load().await.unwrap();
+    let mut added = 0;
+    while let Ok(_id) = world.add(1, due_ms + 20 * HOUR_MS, &big).await {
+        added += 1;
+        assert!(added < 100);
+    }
+    assert!(added >= (1 << 20) / 61_000, "{added}");
+    assert!(past(&world, due_ms).await.is_err(), "its rows made room");
+    for id in &ids[..5] {
+        assert!(matches!(world.change(*id, None).await, Ok(Changed::Done(_))));
+    }
+    // It dies before anything is written: what is in the log is kept again, and the cancels are known.
+    world.objects.set_away(false);
+    let world = world.restart().await;
+    let (tasks, cancelled, _) = past(&world, due_ms).await.unwrap();
+    assert_eq!((tasks.into_keys().collect::<Vec<_>>(), cancelled), (ids[5..].to_vec(), 5));
+}
+
+/// Nothing is kept, so nothing is in memory that is over.
+#[tokio::test]
+async fn an_hour_that_is_over_gives_its_memory_back_while_the_object_store_is_away() {
+    let mut world = World::new().await;
+    world.add(1, START_MS + 5 * HOUR_MS, "x").await.unwrap();
+    world.objects.set_away(true);
+    world.wait_ms(4 * HOUR_MS + 1);
+    world.load().await.unwrap();
+    assert_eq!((world.near_tasks().await.len(), world.far.gauges().memory_bytes), (1, 0));
+}
