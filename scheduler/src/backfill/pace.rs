@@ -45,9 +45,30 @@ impl Pace<'_> {
         let own = self.tenants.target(tenant, target).and_then(|rules| rules.rate_per_s);
         let behind = own.map_or(BEHIND_TASKS, |rate| (rate / 5).clamp(10, BEHIND_TASKS));
         match (stats.away.get(), stats.due.get()) {
-            (1.., _) => Some(format!("the target {tenant}/{target}, which is away")),
+            // Where nothing is due, nobody finds out whether it is still away: the first tasks of the run do.
+            (1.., 1..) => Some(format!("the target {tenant}/{target}, which is away")),
             (_, due) if due > behind => Some(format!("the target {tenant}/{target}, which is behind")),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody tries a target for which nothing is due, so it would be away for ever.
+    #[test]
+    fn a_run_waits_for_a_target_that_is_away_only_while_somebody_tries_it() {
+        let (fired, tenants) = (DispatchStats::default(), Tenants(BTreeMap::new()));
+        let pace = Pace { rate_per_s: 100, tenants: &tenants, fired: &fired };
+        let stats = fired.of_target("shop", "mail");
+        for (away, due, waits) in [(0, 0, false), (1, 0, false), (1, 1, true), (0, BEHIND_TASKS, false)] {
+            stats.away.set(away);
+            stats.due.set(due);
+            assert_eq!(pace.why_not("shop", "mail").is_some(), waits, "away {away}, due {due}");
+        }
+        stats.due.set(BEHIND_TASKS + 1);
+        assert!(pace.why_not("shop", "mail").is_some());
     }
 }
