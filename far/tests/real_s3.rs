@@ -137,7 +137,8 @@ async fn open(
             opened => break opened.unwrap(),
         }
     };
-    let options = FarOptions { flush_bytes: 64 << 10, merge_segments: 3, ..FarOptions::default() };
+    let options =
+        FarOptions { flush_bytes: 64 << 10, merge_segments: 3, keep_ms: 0, ..FarOptions::default() };
     let far = FarTier::open(options, Box::new(log), Arc::clone(objects), clock(now_ms)).await.unwrap();
     let (running, near) = (far.clone(), Arc::clone(near));
     let running = tokio::spawn(async move { running.run(near).await });
