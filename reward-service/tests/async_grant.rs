@@ -130,6 +130,8 @@ async fn what_no_route_takes_reserves_nothing() {
     let retry = GrantReply::Retry { after_ms: 9, reason: RetryReason::QueueUnavailable };
     assert_eq!(answers, [AsyncGrantReply::Reply(retry), AsyncGrantReply::Accepted]);
     assert_eq!(queue.written(), 1);
+    // What was reserved in this very millisecond is not older than now.
+    tokio::time::sleep(Duration::from_millis(5)).await;
     let reserved = rewards.reserved(0, "", 10).await.unwrap();
     assert_eq!(reserved.iter().map(|one| one.order.trade_no.as_str()).collect::<Vec<_>>(), ["b"]);
     rewards.close();
