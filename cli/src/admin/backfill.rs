@@ -38,10 +38,10 @@ pub enum SchedulerCommand {
 first time. Timers that were near from the beginning (due within the horizon, with a key, or moved) are not there: add them \
 again from your journal.
 
-Each id is stored once, however often the same backfill is begun: range, --tenant, --target and --name say which one it is, \
-and a second run goes on where the first one ended, also after a crash. Another --name fires all of it once more.
+A backfill stores each id once, however often it is begun: range, --tenant, --target and --name say which backfill it is, \
+and a second run goes on where the first one ended, also after a crash. Another --name fires the whole range once more.
 
-Rewards are credited once whatever is repeated, by their order number; topics and HTTP callbacks get ids that they may have \
+Rewards are credited once, by their order number, whatever is repeated. Topics and HTTP callbacks get ids that they may have \
 had when these timers fired for the first time.
 
 Example:
@@ -50,10 +50,10 @@ Example:
 pub struct BackfillArgs {
     #[command(flatten)]
     server: Server,
-    /// What was due from this time on: 2027-02-06T10:00:00Z, or Unix milliseconds
+    /// Timers that were due from this time on: 2027-02-06T10:00:00Z, or Unix milliseconds
     #[arg(long, value_name = "TIME", value_parser = times::time_ms)]
     from: u64,
-    /// What was due before this time, which has passed
+    /// Timers that were due before this time, which must have passed
     #[arg(long, value_name = "TIME", value_parser = times::time_ms)]
     to: u64,
     /// Only timers of this tenant
@@ -65,7 +65,7 @@ pub struct BackfillArgs {
     /// Timers per second at most; a target gets half of its own rate at most
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
-    /// A backfill of the same range with another name fires all of it once more
+    /// The name of this backfill; another name fires all of the same range once more
     #[arg(long, default_value = "", hide_default_value = true)]
     name: String,
     /// Count the timers by tenant and target, and fire none

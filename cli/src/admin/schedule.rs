@@ -62,7 +62,7 @@ enum Ask {
         #[command(flatten)]
         payload: Payload,
     },
-    /// Cancel waiting timers: once this says so, they do not fire
+    /// Cancel waiting timers: those that are reported as cancelled do not fire
     Cancel {
         /// The ids of the timers to cancel
         #[arg(required_unless_present = "key")]
@@ -105,7 +105,7 @@ enum Ask {
 #[derive(Debug, Clone, clap::Args)]
 #[group(multiple = false)]
 struct When {
-    /// When it fires, from now: 500ms, 90s, 5m, 2h or 30d
+    /// How long from now it fires: 500ms, 90s, 5m, 2h or 30d
     #[arg(long = "in", value_name = "DURATION", value_parser = times::duration_ms)]
     after_ms: Option<u64>,
     /// When it fires: 2027-02-06T12:00:00Z, or Unix milliseconds
@@ -116,10 +116,10 @@ struct When {
 #[derive(Debug, Clone, clap::Args)]
 #[group(multiple = false)]
 struct Payload {
-    /// What its target gets, as text
+    /// The payload that its target gets, as text
     #[arg(long = "payload", value_name = "TEXT")]
     text: Option<String>,
-    /// The file with what its target gets, at most 65,536 bytes
+    /// The file with the payload that its target gets, at most 65,536 bytes
     #[arg(long = "payload-file", value_name = "FILE")]
     file: Option<PathBuf>,
 }
