@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimersOptions {
-    /// How long a call waits for others to be stored with at most: 0 to 100. Default 1.
+    /// How long a call waits for others to be stored with at most: 0 to 100. Default 1. While an earlier batch of adds
+    /// without keys has no answer, such an add waits for up to 5 ms, or for this if it is longer.
     pub linger_ms: u64,
     /// Tasks that are stored by one push at most: 1 to 65,536. Default 4,096.
     pub batch_tasks_max: usize,
