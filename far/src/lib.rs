@@ -18,8 +18,9 @@
 //!    So each batch of up to 1,000 tasks has the same tasks however often it is sent. It is noted in the log (synced),
 //!    stored by [`SlotStore::load`](windfall_contract::due::SlotStore::load), and noted as loaded.
 //! 5. **Over.** An hour that is near as a whole is loaded no more. Its segments are kept for `keep_ms` after it has
-//!    passed, so that its tasks can be fired again ([`FarTier::past`]), and then deleted. A task that is cancelled or
-//!    changed near until then gets another row here too, before that is answered: so it is never fired again as it was.
+//!    passed, so that its tasks can be fired again ([`PastTasks`](windfall_contract::due::PastTasks)), and then deleted. A
+//!    task that is cancelled or changed near until then gets another row here too, before that is answered: so it is never
+//!    fired again as it was.
 //!    While the object store is away and memory is full, hours that are over make room, and are not kept any longer.
 //!
 //! A task that gets another time goes near at once, in a batch of its own, wherever that time lies; it costs the memory
