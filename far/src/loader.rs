@@ -158,9 +158,9 @@ impl FarTier {
         if count > 0 {
             self.check_names(near, &records).await?;
             self.0.check_refused()?;
-            let load = LoadBatch { log: self.0.log.id(), sequence: batch.sequence, records };
+            let load = LoadBatch { log: self.0.log.id(), sequence: batch.sequence, follows: None, records };
             let loaded = match near.load(batch.shard(), &load).await {
-                Ok(Loaded::Later(last)) => Err(went_back(&batch, load.log, last)),
+                Ok(Loaded::Other(last)) => Err(went_back(&batch, load.log, last)),
                 loaded => loaded,
             };
             if let Err(error) = loaded {

@@ -91,7 +91,7 @@ impl Manifest {
     }
 
     /// The last one that was written.
-    async fn read_last(store: &dyn ObjectStore) -> Result<Option<Self>, OpenFarError> {
+    pub async fn read_last(store: &dyn ObjectStore) -> Result<Option<Self>, OpenFarError> {
         let all = list(store, FOLDER).await?;
         let Some(last) = all.into_iter().rfind(|path| number_of(path).is_some()) else { return Ok(None) };
         let bytes = store.get(&last).await?.bytes().await?;

@@ -2,6 +2,7 @@
 
 use crate::compactor::read_failed;
 use crate::entry::Entry;
+use crate::manifest::Manifest;
 use crate::row::{Row, RowKey, hour_of};
 use crate::tier::{CHANGES_BYTES, FarTier, due_ms, log_failed, no_room, not_open};
 use async_trait::async_trait;
@@ -63,8 +64,9 @@ impl PastTasks for FarTier {
                 break;
             }
         }
-        // Cancels may have gone before their tasks.
+        // Cancels may have gone before their tasks, or be known to another process alone.
         self.check_kept(hour)?;
+        self.check_is_last().await?;
         Ok(page)
     }
 }
@@ -120,8 +122,24 @@ impl FarTier {
 
     /// An error where the segments are not open, or may be another process's by now.
     fn check_readable(&self) -> Result<(), StoreError> {
-        self.0.check_refused()?;
+        // It does not come back: nobody should wait for it.
+        self.0.check_refused().map_err(|error| StoreError::Unusable(error.to_string()))?;
         if self.is_open() { Ok(()) } else { Err(not_open()) }
+    }
+
+    /// An error where another process has taken the segments over: what is cancelled there is not known here.
+    async fn check_is_last(&self) -> Result<(), StoreError> {
+        let objects = self.objects()?;
+        let unknown = |what: String| StoreError::Unavailable(what);
+        match Manifest::read_last(&**objects).await.map_err(|error| unknown(error.to_string()))? {
+            Some(last) if last.run == self.0.run => Ok(()),
+            Some(_) => {
+                let what = "another process has taken over the segments of the far tier";
+                self.0.refuse(what.into());
+                Err(StoreError::Unusable(what.into()))
+            }
+            None => Err(unknown("the segments of the far tier have no manifest".into())),
+        }
     }
 
     fn check_kept(&self, hour: u32) -> Result<(), StoreError> {

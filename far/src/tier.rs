@@ -585,7 +585,7 @@ impl Inner {
 
     /// Whether more may be taken before what is there is in a segment. A task that is changed again and again takes no
     /// more memory, but more of the log.
-    pub(crate) fn has_room(&self, state: &State, more: usize) -> bool {
+    fn has_room(&self, state: &State, more: usize) -> bool {
         let max = self.options.memory_bytes_max.saturating_add(more);
         let log_max = u64::try_from(max).unwrap_or(u64::MAX).saturating_mul(LOG_BYTES_FACTOR);
         state.memory_bytes() <= max && self.log.part_bytes() <= log_max

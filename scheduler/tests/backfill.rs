@@ -227,7 +227,7 @@ fn what_still_waits_is_not_fired_twice() {
         let mut loaded = 0;
         for (sequence, id) in (1..).zip(expected.iter().step_by(3)) {
             let record = FarRecord { route, ..kept.tasks.lock()[id].0.clone() };
-            let batch = LoadBatch { log: 5, sequence, records: vec![record] };
+            let batch = LoadBatch { log: 5, sequence, follows: None, records: vec![record] };
             world.store.load(id.shard, &batch).await.unwrap();
             loaded += 1;
         }

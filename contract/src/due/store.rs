@@ -38,6 +38,9 @@ pub struct LoadBatch {
     pub log: u64,
     /// Grows with each batch of the log in the shard, and is below 2^53.
     pub sequence: u64,
+    /// The batch of the log that the shard must have last, 0 for none: so a batch that arrives late is not stored behind
+    /// one that another sender has stored meanwhile. `None`: any earlier one.
+    pub follows: Option<u64>,
     /// The tasks that are handed over together.
     pub records: Vec<FarRecord>,
 }
@@ -49,8 +52,9 @@ pub enum Loaded {
     Stored,
     /// It was stored before, and is passed over now.
     Before,
-    /// The shard has this later batch of the log. Nothing was stored.
-    Later(u64),
+    /// The shard has this batch of the log last, 0 for none: a later one, or another one than that which the batch
+    /// follows. Nothing was stored.
+    Other(u64),
 }
 
 /// What became of a task that was added.

@@ -231,3 +231,21 @@ async fn an_hour_that_is_over_gives_its_memory_back_while_the_object_store_is_aw
     world.load().await.unwrap();
     assert_eq!((world.near_tasks().await.len(), world.far.gauges().memory_bytes), (1, 0));
 }
+
+/// What the other one cancels is not known here.
+#[tokio::test]
+async fn a_process_whose_segments_another_one_has_taken_over_shows_no_past() {
+    let mut world = World::with(keeping()).await;
+    let due_ms = START_MS + 5 * HOUR_MS;
+    world.add(1, due_ms, "x").await.unwrap();
+    world.far.flush(0).await.unwrap();
+    world.wait_ms(4 * HOUR_MS + 1);
+    world.load().await.unwrap();
+    assert_eq!(past(&world, due_ms).await.unwrap().0.len(), 1);
+    let (log, other_run) = (world.far.0.log.id(), world.far.0.run + 1);
+    crate::manifest::Manifest::take_over(&*world.objects, log, false, other_run, 0).await.unwrap();
+    for _ in 0..2 {
+        assert!(matches!(past(&world, due_ms).await, Err(StoreError::Unusable(_))));
+    }
+    assert!(world.add(1, due_ms + 9 * HOUR_MS, "later").await.is_err(), "it takes nothing any more");
+}

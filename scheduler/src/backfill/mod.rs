@@ -89,7 +89,7 @@ pub struct BackfillStatus {
     pub id: String,
     /// What was asked for.
     pub request: BackfillRequest,
-    /// Who asked.
+    /// The name of the caller who began it.
     pub by: String,
     /// How it stands.
     pub state: BackfillState,
@@ -130,7 +130,7 @@ pub struct BackfillParts {
     pub tenants: Arc<Tenants>,
     /// What the dispatcher of this process has.
     pub fired: Arc<DispatchStats>,
-    /// The clock.
+    /// The clock that tells what lies in the past.
     pub clock: Clock,
 }
 

@@ -87,7 +87,7 @@ struct Known {
 
 /// What was there of a shard when a run came to it.
 struct Before {
-    /// The place of the last task that earlier runs of the same backfill have stored.
+    /// The place of the last task that this backfill has stored, by earlier runs and this one.
     place: u64,
     waiting: HashSet<TaskId>,
 }
@@ -110,9 +110,9 @@ impl Running {
         let hours = hour_of(self.request.from_ms)..=hour_of(self.request.to_ms - 1);
         for shard in (0..self.parts.given.store.shards()).map(Shard) {
             let place = self.past_place(shard).await?;
-            let before = Before { place, waiting: self.waiting(shard, &tenants).await? };
+            let mut before = Before { place, waiting: self.waiting(shard, &tenants).await? };
             for hour in hours.clone() {
-                self.hour(SlotMinute(hour * HOUR_MINUTES), shard, &before).await?;
+                self.hour(SlotMinute(hour * HOUR_MINUTES), shard, &mut before).await?;
             }
             self.run.status.lock().shards.0 += 1;
         }
@@ -144,9 +144,9 @@ impl Running {
     /// Up to which place earlier runs of this backfill have stored the tasks of a shard; 0 where there were none.
     async fn past_place(&mut self, shard: Shard) -> Result<u64, Ended> {
         let store = Arc::clone(&self.parts.given.store);
-        let asking = LoadBatch { log: self.log, sequence: 0, records: Vec::new() };
+        let asking = LoadBatch { log: self.log, sequence: 0, follows: None, records: Vec::new() };
         match self.asked(|| store.load(shard, &asking)).await? {
-            Loaded::Later(place) => Ok(place),
+            Loaded::Other(place) => Ok(place),
             Loaded::Stored | Loaded::Before => Ok(0),
         }
     }
@@ -158,7 +158,7 @@ impl Running {
     }
 
     /// Fires the tasks of an hour and a shard.
-    async fn hour(&mut self, hour: SlotMinute, shard: Shard, before: &Before) -> Result<(), Ended> {
+    async fn hour(&mut self, hour: SlotMinute, shard: Shard, before: &mut Before) -> Result<(), Ended> {
         let mut after = None;
         loop {
             let past = Arc::clone(&self.past);
@@ -185,11 +185,11 @@ impl Running {
                 bytes += task.payload.len();
                 step.push((task, known));
                 if step.len() >= room || bytes >= STEP_BYTES {
-                    self.step(shard, std::mem::take(&mut step)).await?;
+                    self.step(shard, std::mem::take(&mut step), before).await?;
                     (room, bytes) = (usize::MAX, 0);
                 }
             }
-            self.step(shard, step).await?;
+            self.step(shard, step, before).await?;
             after = next;
             if after.is_none() {
                 return Ok(());
@@ -224,7 +224,12 @@ impl Running {
     }
 
     /// Stores tasks so that they fire.
-    async fn step(&mut self, shard: Shard, tasks: Vec<(FarRecord, Known)>) -> Result<(), Ended> {
+    async fn step(
+        &mut self,
+        shard: Shard,
+        tasks: Vec<(FarRecord, Known)>,
+        before: &mut Before,
+    ) -> Result<(), Ended> {
         let tasks = self.without_cancelled(shard, tasks).await?;
         if tasks.is_empty() {
             return Ok(());
@@ -238,13 +243,15 @@ impl Running {
             let record = |(task, known): (FarRecord, Known)| FarRecord { route: known.route, ..task };
             let records: Vec<FarRecord> = tasks.into_iter().map(record).collect();
             let sequence = records.last().map_or(0, |last| self.place(last.id));
-            let batch = LoadBatch { log: self.log, sequence, records };
+            // An earlier run's batch may arrive at any time, or the store may lose one: then this one does not follow.
+            let batch = LoadBatch { log: self.log, sequence, follows: Some(before.place), records };
             let store = Arc::clone(&self.parts.given.store);
-            if let Loaded::Later(_) = self.asked(|| store.load(shard, &batch)).await? {
-                let what =
-                    "another process has come further with the same backfill; let it end, or begin it again";
+            if let Loaded::Other(_) = self.asked(|| store.load(shard, &batch)).await? {
+                let what = "another run of the same backfill has come further, or the store has lost a part of this one; \
+                            let the other one end, or begin again";
                 return Err(Ended::Failed(what.into()));
             }
+            before.place = sequence;
         }
         let pause = self.pace().pause(&stored);
         let count: u64 = stored.values().sum();

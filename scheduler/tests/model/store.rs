@@ -358,8 +358,11 @@ impl SlotStore for ModelStore {
         self.call(|model, _| {
             let shard_model = model.shard(shard);
             match shard_model.loaded.get(&batch.log) {
-                Some(last) if *last > batch.sequence => return Loaded::Later(*last),
+                Some(last) if *last > batch.sequence => return Loaded::Other(*last),
                 Some(last) if *last == batch.sequence => return Loaded::Before,
+                last if batch.follows.is_some_and(|follows| follows != last.copied().unwrap_or(0)) => {
+                    return Loaded::Other(last.copied().unwrap_or(0));
+                }
                 _ if batch.records.is_empty() => return Loaded::Stored,
                 _ => {}
             }

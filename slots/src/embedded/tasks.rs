@@ -51,12 +51,17 @@ fn holder_of_key(step: &mut ShardStep<'_>, new: &NewRecord) -> Result<Option<Tas
 pub(super) fn load(step: &mut ShardStep<'_>, batch: LoadBatch) -> Result<Loaded, StoreError> {
     let shard = step.number();
     let fence = Key::of(b'l').u16(shard).bytes(&batch.log.to_be_bytes()).end();
-    if let Some(last) = step.step.get(&fence)?.map(|last| Reading(&last).u64()).transpose()? {
+    let last = step.step.get(&fence)?.map(|last| Reading(&last).u64()).transpose()?;
+    if let Some(last) = last {
         match last.cmp(&batch.sequence) {
             Ordering::Less => {}
             Ordering::Equal => return Ok(Loaded::Before),
-            Ordering::Greater => return Ok(Loaded::Later(last)),
+            Ordering::Greater => return Ok(Loaded::Other(last)),
         }
+    }
+    let last = last.unwrap_or(0);
+    if batch.follows.is_some_and(|follows| follows != last) {
+        return Ok(Loaded::Other(last));
     }
     if batch.records.is_empty() {
         return Ok(Loaded::Stored);

@@ -5,10 +5,11 @@ use windfall_contract::due::{DueRecord, FarRecord, LoadBatch, SlotMinute};
 
 /// In the order that the script reads them in.
 pub(super) fn arguments(is_cluster: bool, batch: &LoadBatch) -> Vec<Argument> {
-    let mut arguments: Vec<Argument> = Vec::with_capacity(3 + 6 * batch.records.len());
+    let mut arguments: Vec<Argument> = Vec::with_capacity(4 + 6 * batch.records.len());
     arguments.push(u16::from(is_cluster).into());
     arguments.push(format!("l{:016x}", batch.log).into());
     arguments.push(batch.sequence.into());
+    arguments.push(batch.follows.map_or_else(String::new, |follows| follows.to_string()).into());
     for task in &batch.records {
         arguments.push(task.due_ms.into());
         arguments.push(SlotMinute::of(task.due_ms).0.into());

@@ -406,7 +406,7 @@ impl SlotStore for RedisSlots {
         match text(&answer)? {
             "stored" => Ok(Loaded::Stored),
             "before" => Ok(Loaded::Before),
-            _ => Ok(Loaded::Later(number(&answer)?)),
+            _ => Ok(Loaded::Other(number(&answer)?)),
         }
     }
 

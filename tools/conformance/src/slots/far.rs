@@ -29,7 +29,7 @@ fn far(case: &Case, due_ms: u64, number: u32, payload: &'static str) -> FarRecor
 }
 
 async fn load(case: &Case, sequence: u64, records: &[FarRecord]) -> Result<Loaded, String> {
-    let batch = LoadBatch { log: LOG, sequence, records: records.to_vec() };
+    let batch = LoadBatch { log: LOG, sequence, follows: None, records: records.to_vec() };
     case.store.load(case.shard, &batch).await.map_err(said)
 }
 
@@ -110,7 +110,7 @@ async fn a_batch_is_loaded_once(fixture: &dyn Fixture) -> Result<(), String> {
     same("nothing asks", &load(&case, 41, &[]).await?, &Loaded::Stored)?;
     same("loaded", &load(&case, 40, &all).await?, &Loaded::Stored)?;
     same("again", &load(&case, 40, &all).await?, &Loaded::Before)?;
-    for (sequence, answer) in [(0, Loaded::Later(40)), (40, Loaded::Before), (41, Loaded::Stored)] {
+    for (sequence, answer) in [(0, Loaded::Other(40)), (40, Loaded::Before), (41, Loaded::Stored)] {
         same("nothing asks again", &load(&case, sequence, &[]).await?, &answer)?;
     }
     same("the count", &case.waiting().await?, &2)?;
@@ -126,16 +126,37 @@ async fn a_batch_is_loaded_once(fixture: &dyn Fixture) -> Result<(), String> {
     let case = Case::open(fixture, 43, "far-once").await?;
     same("after the slot is gone", &load(&case, 40, &all).await?, &Loaded::Before)?;
     same("nothing is there", &known(&case, &all[1]).await?, &None)?;
-    let earlier = LoadBatch { log: LOG, sequence: 39, records: all.to_vec() };
+    let earlier = LoadBatch { log: LOG, sequence: 39, follows: None, records: all.to_vec() };
     let earlier = case.store.load(case.shard, &earlier).await;
-    same("an earlier batch is told the later one", &earlier, &Ok(Loaded::Later(40)))?;
+    same("an earlier batch is told the later one", &earlier, &Ok(Loaded::Other(40)))?;
     let count = case.waiting().await?;
     let later_ms = fixture.now_ms() + HOUR_MS;
     let next = [far(&case, later_ms, 1, "next")];
     same("the next one", &load(&case, 41, &next).await?, &Loaded::Stored)?;
-    let of_another = LoadBatch { log: LOG + 1, sequence: 1, records: vec![far(&case, later_ms, 2, "other")] };
+    let of_another = LoadBatch {
+        log: LOG + 1,
+        sequence: 1,
+        follows: Some(0),
+        records: vec![far(&case, later_ms, 2, "other")],
+    };
     same("of another log", &case.store.load(case.shard, &of_another).await, &Ok(Loaded::Stored))?;
-    same("the count", &case.waiting().await?, &(count + 2))
+    same("the count", &case.waiting().await?, &(count + 2))?;
+    // One that was sent before another sender came further, and arrives behind it.
+    let late = |sequence, follows| LoadBatch {
+        log: LOG + 1,
+        sequence,
+        follows: Some(follows),
+        records: vec![far(&case, later_ms, 3, "late")],
+    };
+    for (sequence, follows, answer) in
+        [(7, 0, Loaded::Other(1)), (7, 2, Loaded::Other(1)), (1, 0, Loaded::Before)]
+    {
+        let answered = case.store.load(case.shard, &late(sequence, follows)).await;
+        same("what does not follow", &answered, &Ok(answer))?;
+    }
+    same("the count", &case.waiting().await?, &(count + 2))?;
+    same("what follows", &case.store.load(case.shard, &late(7, 1)).await, &Ok(Loaded::Stored))?;
+    same("the count", &case.waiting().await?, &(count + 3))
 }
 
 /// What is loaded too late is due at the watermark, with the time that was asked for.
@@ -186,11 +207,11 @@ async fn bad_batches_change_nothing(fixture: &dyn Fixture) -> Result<(), String>
         FarRecord { id: TaskId { shard: Shard(35), ..good.id }, ..good.clone() },
     ];
     for wrong in wrong {
-        let batch = LoadBatch { log: LOG, sequence: 1, records: vec![good.clone(), wrong] };
+        let batch = LoadBatch { log: LOG, sequence: 1, follows: None, records: vec![good.clone(), wrong] };
         let loaded = case.store.load(case.shard, &batch).await;
         holds("a bad task is refused", matches!(loaded, Err(StoreError::Unusable(_))))?;
     }
-    let beyond = LoadBatch { log: LOG, sequence: 1 << 53, records: vec![good.clone()] };
+    let beyond = LoadBatch { log: LOG, sequence: 1 << 53, follows: None, records: vec![good.clone()] };
     let beyond = case.store.load(case.shard, &beyond).await;
     holds("a number that is too large is refused", matches!(beyond, Err(StoreError::Unusable(_))))?;
     same("the count", &case.waiting().await?, &0)?;
