@@ -1,7 +1,7 @@
 //! Both tiers as one slot store.
 
 use crate::shared::claim;
-use crate::tier::{FarChanged, FarFound, FarTier, may_be_stored};
+use crate::tier::{FarChanged, FarFound, FarTier, found_cancelled, may_be_stored};
 use crate::turns::{Turn, overtaken};
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -147,6 +147,24 @@ async fn changed_far(
     Ok((at, outcome))
 }
 
+/// Which of these tasks were cancelled before their hour was loaded, so that the near store does not know them: their
+/// places. Each comes with its tenant.
+async fn which_were_cancelled(
+    far: &FarTier,
+    unknown: Vec<(usize, u16, TaskId)>,
+) -> Result<Vec<usize>, StoreError> {
+    let calls = unknown.into_iter().map(|(at, tenant, id)| {
+        let far = far.clone();
+        async move { far.was_cancelled(tenant, id).await.map(|is_cancelled| is_cancelled.then_some(at)) }
+    });
+    let mut calls = stream::iter(calls).buffered(LOOKS_AT_ONCE);
+    let mut cancelled = Vec::new();
+    while let Some(answered) = calls.next().await {
+        cancelled.extend(answered?);
+    }
+    Ok(cancelled)
+}
+
 /// The id of a task of the far tier, where it is named by one and belongs to the shard.
 pub(crate) fn far_id(at: &TaskAt, shard: Shard) -> Option<TaskId> {
     match at {
@@ -265,9 +283,16 @@ impl SlotStore for FarSlots {
         is_overtaken |= near.len() < looked;
         if !near.is_empty() {
             let changes: Vec<_> = near.iter().map(|at| batch[*at].clone()).collect();
-            let changed = self.owned.near.change(shard, &changes).await?;
+            let mut changed = self.owned.near.change(shard, &changes).await?;
             // Before it is acknowledged: what it was must never be fired again.
             self.owned.far.note_changes(shard, &changes, &changed).await?;
+            let unknown = changes.iter().zip(&changed).enumerate().filter_map(|(at, (change, changed))| {
+                let id = far_id(&change.at, shard).filter(|_| *changed == Changed::Unknown)?;
+                Some((at, change.tenant, id))
+            });
+            for at in which_were_cancelled(&self.owned.far, unknown.collect()).await? {
+                changed[at] = Changed::Cancelled;
+            }
             place(&mut answers, near, changed);
         }
         // At last: the others of the batch are done.
@@ -297,7 +322,14 @@ impl SlotStore for FarSlots {
         let near: Vec<usize> = (0..at.len()).filter(|place| answers[*place].is_none()).collect();
         if !near.is_empty() {
             let at: Vec<_> = near.iter().map(|place| at[*place].clone()).collect();
-            let found = self.owned.near.get(shard, tenant, &at).await?;
+            let mut found = self.owned.near.get(shard, tenant, &at).await?;
+            let unknown = at.iter().zip(&found).enumerate().filter_map(|(place, (at, found))| {
+                let id = far_id(at, shard).filter(|_| found.is_none())?;
+                Some((place, tenant, id))
+            });
+            for place in which_were_cancelled(&self.owned.far, unknown.collect()).await? {
+                found[place] = far_id(&at[place], shard).map(|id| found_cancelled(id, tenant));
+            }
             place(&mut answers, near, found);
         }
         all(answers)

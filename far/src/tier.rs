@@ -297,6 +297,23 @@ impl FarTier {
         })
     }
 
+    /// Whether a task of a tenant that the slot store does not know was cancelled. It is known until the rows of its hour
+    /// are let go of: what was cancelled before its hour was loaded is in them alone.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn was_cancelled(&self, tenant: u16, id: TaskId) -> Result<bool, StoreError> {
+        let Some(key) = RowKey::of(id) else { return Ok(false) };
+        if key.hour <= self.0.state.lock().dropped_upto() {
+            return Ok(false);
+        }
+        if !self.is_open() {
+            return Err(not_open());
+        }
+        let row = self.look(key).await?.1;
+        Ok(matches!(row, Some(Row::Cancelled(of)) if of == tenant))
+    }
+
     /// Cancels or changes a tenant's task. One that gets another time goes near at once, and waits there.
     ///
     /// # Errors
@@ -723,7 +740,7 @@ fn found(id: TaskId, task: FarTask) -> Found {
 }
 
 /// What it was is gone already.
-fn found_cancelled(id: TaskId, tenant: u16) -> Found {
+pub(crate) fn found_cancelled(id: TaskId, tenant: u16) -> Found {
     let route = windfall_contract::due::Route { tenant, target: 0 };
     let task = FarTask { offset_ms: 0, route, payload: Bytes::new() };
     Found { state: Waiting::Cancelled, ..found(id, task) }

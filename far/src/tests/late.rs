@@ -334,3 +334,45 @@ async fn tasks_are_not_loaded_into_a_store_that_means_others_by_their_numbers() 
     world.load().await.unwrap();
     assert_eq!(world.near.counts(Shard(1)).await.unwrap(), [(shop, 1)].into());
 }
+
+/// Its caller has lost the answer to a cancel, and asks again when the hour has been loaded without the task.
+#[tokio::test]
+async fn what_was_cancelled_before_its_hour_was_loaded_is_said_to_be_cancelled_as_long_as_the_hour_is_kept() {
+    let mut world = World::with(FarOptions { keep_ms: 2 * HOUR_MS, ..options() }).await;
+    let cancelled = world.add(1, DUE_MS, "cancelled").await.unwrap();
+    world.far.flush(0).await.unwrap();
+    let in_log = world.add(2, DUE_MS, "cancelled, too").await.unwrap();
+    let fires = world.add(1, DUE_MS, "fires").await.unwrap();
+    for id in [cancelled, in_log] {
+        assert_eq!(world.change(id, None).await, Ok(Changed::Done(id)));
+    }
+    world.wait_ms(4 * HOUR_MS + 1);
+    world.load().await.unwrap();
+    let mut far = FarSlots::start(world.near.clone(), world.far.clone());
+    let never = TaskId { index: fires.index + 77, ..fires };
+    for is_kept in [true, false] {
+        for id in [cancelled, in_log] {
+            let found = far.get(id.shard, TENANT, &[TaskAt::Id(id)]).await.unwrap().remove(0);
+            let expected = is_kept.then_some(Waiting::Cancelled);
+            assert_eq!(found.map(|found| found.state), expected, "kept: {is_kept}");
+            let other = far.get(id.shard, 9, &[TaskAt::Id(id)]).await.unwrap();
+            assert_eq!(other, [None], "another tenant's");
+            for to in [None, Some(Moved { due_ms: Some(DUE_MS + 9 * HOUR_MS), payload: None })] {
+                let change = [Change { tenant: TENANT, at: TaskAt::Id(id), to }];
+                let expected = if is_kept { Changed::Cancelled } else { Changed::Unknown };
+                assert_eq!(far.change(id.shard, &change).await, Ok(vec![expected]));
+            }
+        }
+        let found = far.get(Shard(1), TENANT, &[TaskAt::Id(fires), TaskAt::Id(never)]).await.unwrap();
+        let states: Vec<_> = found.into_iter().map(|found| found.map(|found| found.state)).collect();
+        assert_eq!(states[1], None);
+        if !is_kept {
+            break;
+        }
+        assert_eq!(states[0], Some(Waiting::Waiting));
+        drop(far);
+        world.wait_ms(5 * HOUR_MS);
+        world.far.compact().await.unwrap();
+        far = FarSlots::start(world.near.clone(), world.far.clone());
+    }
+}
