@@ -282,7 +282,10 @@ impl FarTier {
             }
         })?;
         self.0.is_in_doubt.store(false, Ordering::Relaxed);
-        self.0.state.lock().gone_for_good_upto = manifest.gone_upto.unwrap_or_default();
+        {
+            let mut state = self.0.state.lock();
+            state.gone_for_good_upto = state.gone_for_good_upto.max(manifest.gone_upto.unwrap_or_default());
+        }
         self.die_at(FailPoint::ManifestWritten)?;
         // The manifest counts whatever becomes of those before it: a caller that took this for a failure would go on with
         // an older one, and delete what the durable one names.
@@ -324,11 +327,11 @@ impl Inner {
         hour_of(SlotMinute::of(kept_from_ms)).saturating_sub(1).min(over_upto)
     }
 
-    /// Lets go of the rows that need not be kept any more, and says of which hours.
+    /// Lets go of the rows that need not be kept any more, and says of which hours; among them may be hours of which
+    /// nothing was kept by earlier options.
     pub(crate) fn forget_hours(&self, state: &mut State) -> u32 {
-        let hour = self.hours_to_forget(state.figures.over_upto);
-        state.forget_upto(hour);
-        hour
+        state.forget_upto(self.hours_to_forget(state.figures.over_upto));
+        state.dropped_upto()
     }
 
     /// Puts the rows in memory aside, where there are as many bytes of them, or the log is long, and none are aside yet.

@@ -16,6 +16,7 @@ const HOUR_OVER: u8 = 7;
 const CHECKPOINT: u8 = 8;
 const HOURS: u8 = 9;
 const NAMES: u8 = 10;
+const HOUR_GONE: u8 = 11;
 
 /// The figures of hours from which on another entry has the next ones; each takes some 20 bytes.
 const FIGURES_MAX: usize = 20_000;
@@ -37,6 +38,8 @@ pub(crate) enum Entry {
     End(u64),
     /// All tasks of this hour are near.
     HourOver(u32),
+    /// All tasks of this hour are near, and its rows are not kept: what is changed near is not noted here.
+    HourGone(u32),
     /// What the numbers of tenants and targets stand for.
     Names(Vec<Named>),
     /// Figures of hours that belong to the checkpoint behind them.
@@ -150,6 +153,10 @@ impl Entry {
                 into.put_u8(HOUR_OVER);
                 into.put_u32(*hour);
             }
+            Self::HourGone(hour) => {
+                into.put_u8(HOUR_GONE);
+                into.put_u32(*hour);
+            }
             Self::Names(names) => put_json(into, NAMES, names),
             Self::Hours(hours) => put_json(into, HOURS, hours),
             Self::Checkpoint(checkpoint) => put_json(into, CHECKPOINT, checkpoint),
@@ -165,6 +172,7 @@ impl Entry {
             BEGIN => Self::Begin(get_json(from)?),
             END => Self::End(from.try_get_u64().map_err(|_| DamagedRow)?),
             HOUR_OVER => Self::HourOver(from.try_get_u32().map_err(|_| DamagedRow)?),
+            HOUR_GONE => Self::HourGone(from.try_get_u32().map_err(|_| DamagedRow)?),
             NAMES => Self::Names(get_json(from)?),
             HOURS => Self::Hours(get_json(from)?),
             CHECKPOINT => Self::Checkpoint(get_json(from)?),
@@ -223,6 +231,7 @@ mod tests {
             Entry::Begin(batch),
             Entry::End(1 << 40),
             Entry::HourOver(500_000),
+            Entry::HourGone(500_001),
             Entry::Names(vec![Named { tenant: 1, target: 2, names: ("shop".into(), "hook".into()) }]),
             Entry::Hours(hours),
             Entry::Checkpoint(Checkpoint {

@@ -132,16 +132,19 @@ impl FarTier {
     }
 
     /// Notes that an hour is over: synced before its segments may be deleted. A machine that dies, and has it not, would
-    /// find some of them, and perhaps a task without its cancel.
+    /// find some of them, and perhaps a task without its cancel. Where nothing is kept, it is noted that this hour is not:
+    /// the next start may keep what is over, and must not show this hour without what was cancelled near.
     async fn end_hour(&self, hour: u32) -> Result<(), StoreError> {
         let ended = self.blocking(move |inner| {
             let mut state = inner.state.lock();
+            let is_kept = inner.options.keep_ms > 0;
+            let over = if is_kept { Entry::HourOver(hour) } else { Entry::HourGone(hour) };
             let mut frame = BytesMut::new();
-            Entry::HourOver(hour).encode(&mut frame);
+            over.encode(&mut frame);
             inner.check_refused()?;
             let end = inner.log.append(&frame).map_err(log_failed)?;
             inner.log.sync(end).map_err(log_failed)?;
-            state.apply(Entry::HourOver(hour));
+            state.apply(over);
             inner.forget_hours(&mut state);
             Ok(())
         });

@@ -22,7 +22,8 @@ pub struct FarOptions {
     /// Segments with tasks of many hours at which they are merged into segments of one hour each: 2 to 64. Default 8.
     pub merge_segments: usize,
     /// How long an hour's segments are kept after the hour has passed, so that it can be fired again: 0 to 2,592,000,000
-    /// (30 days). Default 86,400,000 (a day). With 0 they go as soon as the hour is loaded.
+    /// (30 days). Default 86,400,000 (a day). With 0 they go as soon as the hour is loaded, for good: a start with
+    /// another value keeps the hours that are loaded from then on.
     pub keep_ms: u64,
 }
 

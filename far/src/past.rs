@@ -100,7 +100,8 @@ impl FarTier {
         let done = self.blocking(move |inner| {
             let mut state = inner.state.lock();
             let has_room = inner.make_room(&mut state, CHANGES_BYTES);
-            let not_kept_upto = state.gone_for_good_upto.max(inner.hours_to_forget(state.figures.over_upto));
+            // Not what is merely to be let go of by now: the next start may have other options, or another clock.
+            let not_kept_upto = state.gone_for_good_upto;
             // What was moved near on its own has its row already.
             let is_new = |(key, row): &(RowKey, Row)| {
                 key.hour > not_kept_upto && state.is_near_for_good(*key) && state.in_memory(*key) != Some(row)
@@ -147,7 +148,7 @@ impl FarTier {
         let state = self.0.state.lock();
         match hour > state.gone_upto && hour < state.first_not_over() {
             true => Ok(()),
-            false => Err(StoreError::Unusable("the segments of this hour are not kept any more".into())),
+            false => Err(StoreError::Unusable("the timers of this hour are not kept".into())),
         }
     }
 }

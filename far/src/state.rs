@@ -43,8 +43,8 @@ pub(crate) struct State {
     /// The rows of hours up to this one are not kept for a backfill any more, or will not be when they are over. Those
     /// behind it are all there, with all that was changed near.
     pub gone_upto: u32,
-    /// As far as the manifest says so. Until then another process may find them in the log again, so it must find there
-    /// what was changed near, too.
+    /// As far as the manifest or the log says so. Until then another process may find them in the log again, so it must
+    /// find there what was changed near, too.
     pub gone_for_good_upto: u32,
 }
 
@@ -216,9 +216,11 @@ impl State {
                     }
                 }
             }
-            Entry::HourOver(hour) => {
-                self.figures.over_upto = self.figures.over_upto.max(hour);
-                self.figures.hours.retain(|other, _| *other > hour);
+            Entry::HourOver(hour) => self.end_hour(hour),
+            Entry::HourGone(hour) => {
+                self.end_hour(hour);
+                self.gone_for_good_upto = self.gone_for_good_upto.max(hour);
+                self.forget_upto(hour);
             }
             Entry::Names(names) => {
                 self.names.extend(names.into_iter().map(|named| ((named.tenant, named.target), named.names)));
@@ -228,6 +230,11 @@ impl State {
                 self.figures = Checkpoint { hours: std::mem::take(&mut self.hours), ..figures };
             }
         }
+    }
+
+    fn end_hour(&mut self, hour: u32) {
+        self.figures.over_upto = self.figures.over_upto.max(hour);
+        self.figures.hours.retain(|other, _| *other > hour);
     }
 
     fn count_out(&mut self, key: RowKey, tenant: u16) {

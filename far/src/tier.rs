@@ -189,7 +189,8 @@ impl FarTier {
         {
             let mut state = self.0.state.lock();
             state.segments = Arc::new(segments);
-            state.gone_for_good_upto = last.gone_upto.unwrap_or(closed_upto);
+            // The log may say more than a manifest that was written before it.
+            state.gone_for_good_upto = state.gone_for_good_upto.max(last.gone_upto.unwrap_or(closed_upto));
             let gone_upto = state.gone_for_good_upto;
             state.forget_upto(gone_upto);
         }

@@ -249,3 +249,46 @@ async fn a_process_whose_segments_another_one_has_taken_over_shows_no_past() {
     }
     assert!(world.add(1, due_ms + 9 * HOUR_MS, "later").await.is_err(), "it takes nothing any more");
 }
+
+/// What was cancelled near while nothing was kept is noted nowhere. An hour of that time must not be shown without it,
+/// whether its rows are in the log alone or in segments, and whatever dies.
+#[tokio::test]
+async fn hours_of_a_time_when_nothing_was_kept_are_not_kept_whatever_the_next_options_say() {
+    for (flushes, machine_dies) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut world = World::new().await;
+        let due_ms = START_MS + 5 * HOUR_MS;
+        let early = [1, 2].map(|shard| (shard, due_ms + u64::from(shard)));
+        let mut ids = Vec::new();
+        for (shard, due_ms) in early {
+            ids.push(world.add(shard, due_ms, "not kept").await.unwrap());
+        }
+        let later = world.add(1, due_ms + 9 * HOUR_MS, "kept").await.unwrap();
+        if flushes {
+            world.far.flush(0).await.unwrap();
+        }
+        world.wait_ms(4 * HOUR_MS + 1);
+        world.load().await.unwrap();
+        assert!(matches!(world.change(ids[0], None).await, Ok(Changed::Done(_))));
+        world.options.keep_ms = 30 * HOUR_MS;
+        world = match machine_dies {
+            true => world.restart_machine().await,
+            false => world.restart().await,
+        };
+        let said = past(&world, due_ms).await.unwrap_err();
+        assert!(matches!(&said, StoreError::Unusable(what) if what.contains("not kept")), "{said}");
+        assert!(world.far.span().unwrap().from_ms > due_ms);
+        // What is loaded from now on is kept, and so is what becomes of it.
+        world.wait_ms(9 * HOUR_MS);
+        world.load().await.unwrap();
+        let expected = BTreeMap::from([(later, "kept".to_owned())]);
+        assert_eq!(past(&world, due_ms + 9 * HOUR_MS).await, Ok((expected, 0, 0)));
+        assert!(matches!(world.change(later, None).await, Ok(Changed::Done(_))));
+        for _ in 0..2 {
+            world = world.restart().await;
+            assert_eq!(past(&world, due_ms + 9 * HOUR_MS).await, Ok((BTreeMap::new(), 1, 0)));
+            assert!(past(&world, due_ms).await.is_err());
+            world.far.flush(0).await.unwrap();
+            world.far.compact().await.unwrap();
+        }
+    }
+}

@@ -282,8 +282,11 @@ impl Backfills {
         };
         let span = past.span().map_err(|error| BackfillError::NotNow(error.to_string()))?;
         if from_ms < span.from_ms {
-            let what = "the range begins before what is kept, which is from";
-            return Err(BackfillError::NotNow(format!("{what} {} (Unix milliseconds) on", span.from_ms)));
+            let what = "the range begins before what is kept: timers that were due before";
+            return Err(BackfillError::NotNow(format!(
+                "{what} {} (Unix milliseconds) are not kept",
+                span.from_ms
+            )));
         }
         if to_ms > span.to_ms {
             let what = "the range is not loaded as a whole; what is due from";
