@@ -71,7 +71,8 @@ impl TimerDelays {
     async fn add(&self, timers: Vec<NewTimer>) -> Vec<Result<(), NotHandedOver>> {
         let count = timers.len();
         let needs = TimerNeeds { machine_durability: self.options.needs_machine_durability, rewards: true };
-        let request = AddTimersRequest { tenant: self.options.tenant.clone(), timers, needs: Some(needs) };
+        let (tenant, needs) = (self.options.tenant.clone(), Some(needs));
+        let request = AddTimersRequest { tenant, timers, needs, forwarded: None };
         match self.timers.add_batch(request).await {
             Ok(results) if results.len() == count => {
                 results.into_iter().map(|result| read(result.result)).collect()

@@ -79,11 +79,18 @@ pub trait FarKeeper: Send + Sync {
         durability: Durability,
     ) -> Result<Vec<Option<TaskId>>, StoreError>;
 
-    /// Cancels or changes a tenant's task, wherever it lies.
+    /// Cancels or changes a tenant's task, wherever it lies. `number` grows with each other change of a task that this
+    /// process asks for: one that arrives there behind a later one of the same task must not be done.
     ///
     /// # Errors
     /// [`StoreError`]: it may be done or not, and may be repeated.
-    async fn change(&self, tenant: &str, id: TaskId, to: Option<Moved>) -> Result<Changed, StoreError>;
+    async fn change(
+        &self,
+        tenant: &str,
+        id: TaskId,
+        to: Option<Moved>,
+        number: u64,
+    ) -> Result<Changed, StoreError>;
 
     /// Finds a tenant's task, wherever it lies; with the name of its target.
     ///
@@ -263,7 +270,7 @@ impl SlotStore for FarElsewhere {
                     if turn.is_overtaken() {
                         return Ok((at, None));
                     }
-                    match keeper.change(&tenant, id, to).await {
+                    match keeper.change(&tenant, id, to, turn.number()).await {
                         Ok(changed) => Ok((at, Some(changed))),
                         Err(_) if turn.is_overtaken() => Ok((at, None)),
                         Err(error) => Err(error),

@@ -70,6 +70,11 @@ impl Turns {
 }
 
 impl Turn {
+    /// Grows with each other change of the task.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Whether another change of the task was asked for after this one.
     pub fn is_overtaken(&self) -> bool {
         self.all.lock().last.get(&self.of).is_none_or(|last| last.number != self.number)

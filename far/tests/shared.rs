@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use object_store::memory::InMemory;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use windfall_contract::Clock;
@@ -24,6 +24,8 @@ struct Keeper {
     slots: FarSlots,
     is_away: AtomicBool,
     refuses: AtomicBool,
+    /// Of the changes, in the order in which they came.
+    numbers: Mutex<Vec<(TaskId, u64)>>,
 }
 
 impl Keeper {
@@ -59,7 +61,14 @@ impl FarKeeper for Keeper {
         Ok(ids)
     }
 
-    async fn change(&self, tenant: &str, id: TaskId, to: Option<Moved>) -> Result<Changed, StoreError> {
+    async fn change(
+        &self,
+        tenant: &str,
+        id: TaskId,
+        to: Option<Moved>,
+        number: u64,
+    ) -> Result<Changed, StoreError> {
+        self.numbers.lock().unwrap().push((id, number));
         self.ask()?;
         let tenant = self.slots.tenant(tenant).await?;
         let change = Change { tenant, at: TaskAt::Id(id), to };
@@ -105,8 +114,8 @@ impl Fleet {
         let far = tier(&dir.path().join("log"), &now_ms).await;
         let slots = FarSlots::start_shared(Arc::clone(&near) as _, far.clone());
         slots.claim().await.unwrap();
-        let keeper =
-            Arc::new(Keeper { slots, is_away: AtomicBool::new(false), refuses: AtomicBool::new(false) });
+        let (is_away, refuses, numbers) = Default::default();
+        let keeper = Arc::new(Keeper { slots, is_away, refuses, numbers });
         let asks = Arc::clone(&keeper) as Arc<dyn FarKeeper>;
         let other = FarElsewhere::new(Arc::clone(&near) as _, Some(asks), 2 * HOUR_MS, clock(&now_ms));
         // Numbers of tenants are not those of targets.
@@ -212,6 +221,23 @@ async fn what_only_the_keeper_knows_is_unavailable_without_it() {
     fleet.wait(30, 0).await;
     assert!(alone.get(far.shard, tenant, &at).await.unwrap()[0].is_some(), "it is near by now");
     assert!(matches!(alone.change(far.shard, &[cancel]).await.unwrap()[..], [Changed::Done(_)]));
+}
+
+/// The keeper does not do one that arrives behind a later one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_are_numbered_in_the_order_in_which_they_are_asked_for() {
+    let fleet = Fleet::new().await;
+    let ids = ids(&fleet.other.add(SHARD, &[fleet.task(30, "one"), fleet.task(40, "two")]).await.unwrap());
+    let to = |text: &str| Some(Moved { due_ms: None, payload: Some(text.to_owned().into()) });
+    for (id, to) in [(ids[0], to("a")), (ids[1], to("b")), (ids[0], to("a")), (ids[0], None)] {
+        fleet.keeper.is_away.store(true, SeqCst);
+        fleet.change(id, to.clone()).await.unwrap_err();
+        fleet.keeper.is_away.store(false, SeqCst);
+        assert!(matches!(fleet.change(id, to).await, Ok(Changed::Done(_))));
+    }
+    let numbers = fleet.keeper.numbers.lock().unwrap().clone();
+    assert_eq!(numbers.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 0, 1, 1, 0, 0, 0, 0].map(|at| ids[at]));
+    assert!(numbers.is_sorted_by(|(_, before), (_, after)| before < after), "{numbers:?}");
 }
 
 /// Two keepers would give equal ids to different tasks.

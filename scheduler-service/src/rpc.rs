@@ -1,18 +1,21 @@
 //! `windfall.v1.Timers` over a [`Timers`].
 
+mod last_changes;
 mod messages;
 mod status;
 
 use async_trait::async_trait;
+use last_changes::LastChanges;
 use messages::{added, changed, dead_timer, moved, new_task, page_size, task_at, task_id, timer};
 use status::{add_failure, add_status, timers_failure, timers_status};
+use std::sync::Arc;
 use tonic::{Request, Response, Status};
 use windfall_contract::due::{Durability, TaskAt};
 use windfall_edge::Call;
 use windfall_proto::v1::{
     AddTimerReply, AddTimerRequest, AddTimerResult, AddTimersReply, AddTimersRequest, CancelTimerRequest,
     CancelTimerResult, CancelTimersReply, CancelTimersRequest, ChangeTimerReply, DeadTimerEnd,
-    EndDeadTimersReply, EndDeadTimersRequest, GetTimerReply, GetTimerRequest, ListDeadTimersReply,
+    EndDeadTimersReply, EndDeadTimersRequest, ForwardedCall, GetTimerReply, GetTimerRequest, ListDeadTimersReply,
     ListDeadTimersRequest, ListTimersReply, ListTimersRequest, NewTimer, TimerFailure, TimerNeeds,
     UpdateTimerRequest, add_timer_result, cancel_timer_result, timers_server,
 };
@@ -31,12 +34,46 @@ const PAGE_BYTES: usize = 4 << 20;
 #[derive(Clone)]
 pub struct TimersService {
     timers: Timers,
+    forwards: bool,
+    last_changes: Arc<LastChanges>,
 }
 
 impl TimersService {
     /// The service over these timers.
-    pub const fn new(timers: Timers) -> Self {
-        Self { timers }
+    pub fn new(timers: Timers) -> Self {
+        Self { timers, forwards: false, last_changes: Arc::default() }
+    }
+
+    /// The same; with `forwards`, of a process that asks another one about far timers. It refuses what a further process
+    /// forwards to it: two that take each other for the keeper would hand a call to and fro until it times out.
+    #[must_use]
+    pub fn forwarding(self, forwards: bool) -> Self {
+        Self { forwards, ..self }
+    }
+
+    fn check_forwarded(&self, forwarded: Option<&ForwardedCall>) -> Result<(), Status> {
+        match forwarded {
+            Some(_) if self.forwards => Err(Status::failed_precondition(
+                "this process does not keep the far timers: it has scheduler.far.forward_to itself. Let forward_to of \
+                 every other process name the one whose [scheduler.far] has a folder or s3",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a change may be done: no later one of the same process and timer has come before it.
+    fn check_turn(
+        &self,
+        tenant: &str,
+        at: &TaskAt,
+        forwarded: Option<&ForwardedCall>,
+    ) -> Result<(), Status> {
+        self.check_forwarded(forwarded)?;
+        let (Some(&ForwardedCall { run, number }), TaskAt::Id(id)) = (forwarded, at) else { return Ok(()) };
+        if self.last_changes.is_in_turn(run, tenant, *id, number) {
+            return Ok(());
+        }
+        Err(Status::aborted("a later change of the timer has come before this one, which is not done"))
     }
 
     /// A target that the tenant does not have is refused when its timer is added.
@@ -76,8 +113,9 @@ impl timers_server::Timers for TimersService {
         request: Request<AddTimersRequest>,
     ) -> Result<Response<AddTimersReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let AddTimersRequest { tenant, timers, needs } = request.into_inner();
+        let AddTimersRequest { tenant, timers, needs, forwarded } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
+        self.check_forwarded(forwarded.as_ref())?;
         check_count("timers", timers.len())?;
         self.check_needs(tenant, &timers, needs.unwrap_or_default())?;
         // What is malformed is answered here, and does not keep the others from being stored.
@@ -107,9 +145,10 @@ impl timers_server::Timers for TimersService {
         request: Request<UpdateTimerRequest>,
     ) -> Result<Response<ChangeTimerReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let UpdateTimerRequest { tenant, id, key, due_ms, payload } = request.into_inner();
+        let UpdateTimerRequest { tenant, id, key, due_ms, payload, forwarded } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
         let at = task_at(&id, &key).map_err(Status::invalid_argument)?;
+        self.check_turn(tenant, &at, forwarded.as_ref())?;
         let updated = self.timers.update(tenant, at, moved(due_ms, payload)).await;
         Ok(Response::new(changed(updated.map_err(|error| timers_status(&error))?)))
     }
@@ -119,9 +158,10 @@ impl timers_server::Timers for TimersService {
         request: Request<CancelTimerRequest>,
     ) -> Result<Response<ChangeTimerReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let CancelTimerRequest { tenant, id, key } = request.into_inner();
+        let CancelTimerRequest { tenant, id, key, forwarded } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
         let at = task_at(&id, &key).map_err(Status::invalid_argument)?;
+        self.check_turn(tenant, &at, forwarded.as_ref())?;
         let mut results = self.timers.cancel(tenant, vec![at]).await;
         let result = results.pop().ok_or_else(|| Status::internal("the scheduler gave no answer"))?;
         Ok(Response::new(changed(result.map_err(|error| timers_status(&error))?)))
@@ -158,8 +198,9 @@ impl timers_server::Timers for TimersService {
 
     async fn get(&self, request: Request<GetTimerRequest>) -> Result<Response<GetTimerReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let GetTimerRequest { tenant, id, key } = request.into_inner();
+        let GetTimerRequest { tenant, id, key, forwarded } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
+        self.check_forwarded(forwarded.as_ref())?;
         let at = task_at(&id, &key).map_err(Status::invalid_argument)?;
         let found = self.timers.get(tenant, at).await.map_err(|error| timers_status(&error))?;
         let none = || Status::not_found("the tenant has no such timer: it never had, or it is over and gone");

@@ -9,7 +9,7 @@ use windfall_edge::{Call, Caller, RETRY_AFTER_MS, Role};
 use windfall_proto::v1::timers_server::Timers as _;
 use windfall_proto::v1::{
     AddTimerRequest, AddTimersRequest, CancelTimerRequest, CancelTimersRequest, DeadTimerEnd,
-    EndDeadTimersRequest, GetTimerRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer, TimerChange,
+    EndDeadTimersRequest, ForwardedCall, GetTimerRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer, TimerChange,
     TimerName, TimerNeeds, TimerState, UpdateTimerRequest, add_timer_result, cancel_timer_result,
 };
 use windfall_scheduler::{Class, TargetRules, TenantRules, Tenants, Timers, TimersOptions};
@@ -106,6 +106,82 @@ async fn a_timer_is_added_shown_moved_and_cancelled_by_its_id_and_by_its_key() {
     assert_eq!(cancelled.change(), TimerChange::AlreadyCancelled);
     let gone = asking(CancelTimerRequest { key: "k".into(), ..Default::default() });
     assert_eq!(desk.service.cancel(gone).await.unwrap().into_inner().change(), TimerChange::NotFound);
+    desk.timers.close().await;
+}
+
+/// It hung between the two processes, and its caller has asked again and changed the timer once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forwarded_change_that_arrives_behind_a_later_one_is_not_done() {
+    let desk = desk();
+    let added = desk.service.add(add("", timer("", LATER_MS))).await.unwrap().into_inner();
+    let forwarded = |run, number| Some(ForwardedCall { run, number });
+    let update = |number, text: &str| {
+        let payload = Some(text.as_bytes().to_vec());
+        let forwarded = forwarded(7, number);
+        desk.service.update(asking(UpdateTimerRequest {
+            id: added.id.clone(),
+            payload,
+            forwarded,
+            ..Default::default()
+        }))
+    };
+    let cancel = |run, number| {
+        let (id, forwarded) = (added.id.clone(), forwarded(run, number));
+        desk.service.cancel(asking(CancelTimerRequest { id, forwarded, ..Default::default() }))
+    };
+    let shown = || async {
+        let get = GetTimerRequest { id: added.id.clone(), forwarded: forwarded(7, 0), ..Default::default() };
+        desk.service.get(asking(get)).await.unwrap().into_inner().timer.unwrap()
+    };
+    for (number, text) in [(2, "second"), (2, "second"), (3, "third")] {
+        assert_eq!(update(number, text).await.unwrap().into_inner().change(), TimerChange::Done);
+    }
+    assert_eq!(update(2, "late").await.unwrap_err().code(), Code::Aborted);
+    assert_eq!(cancel(7, 1).await.unwrap_err().code(), Code::Aborted);
+    let waits = shown().await;
+    assert_eq!((waits.state(), &*waits.payload), (TimerState::Waiting, &b"third"[..]));
+    // Another process has numbers of its own.
+    assert_eq!(cancel(8, 1).await.unwrap().into_inner().change(), TimerChange::Done);
+    desk.timers.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_forwards_takes_nothing_that_another_one_forwards() {
+    let desk = desk();
+    let added = desk.service.add(add("", timer("", LATER_MS))).await.unwrap().into_inner();
+    let forwarder = desk.service.clone().forwarding(true);
+    let (id, forwarded) = (added.id, Some(ForwardedCall { run: 1, number: 1 }));
+    let timers = vec![timer("", LATER_MS)];
+    let refused = [
+        forwarder
+            .add_batch(asking(AddTimersRequest { timers, forwarded, ..Default::default() }))
+            .await
+            .map(drop),
+        forwarder
+            .update(asking(UpdateTimerRequest {
+                id: id.clone(),
+                due_ms: Some(1),
+                forwarded,
+                ..Default::default()
+            }))
+            .await
+            .map(drop),
+        forwarder
+            .cancel(asking(CancelTimerRequest { id: id.clone(), forwarded, ..Default::default() }))
+            .await
+            .map(drop),
+        forwarder
+            .get(asking(GetTimerRequest { id: id.clone(), forwarded, ..Default::default() }))
+            .await
+            .map(drop),
+    ];
+    for refused in refused {
+        let status = refused.unwrap_err();
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert!(status.message().contains("scheduler.far.forward_to"), "{}", status.message());
+    }
+    let own = asking(GetTimerRequest { id, ..Default::default() });
+    assert_eq!(forwarder.get(own).await.unwrap().into_inner().timer.unwrap().state(), TimerState::Waiting);
     desk.timers.close().await;
 }
 

@@ -196,7 +196,7 @@ async fn ask(client: &TimersClient, args: &ScheduleArgs) -> Result<Outcome> {
             if due_ms.is_none() && payload.is_none() {
                 bail!("nothing is to be changed: give --in, --at, --payload or --payload-file");
             }
-            let request = UpdateTimerRequest { tenant, id, key, due_ms, payload };
+            let request = UpdateTimerRequest { tenant, id, key, due_ms, payload, forwarded: None };
             changed(&[client.update(request).await?], json)
         }
         Ask::Cancel { ids, key } => {
@@ -207,7 +207,7 @@ async fn ask(client: &TimersClient, args: &ScheduleArgs) -> Result<Outcome> {
         }
         Ask::Get { which } => {
             let (id, key) = (which.id.clone().unwrap_or_default(), which.key.clone().unwrap_or_default());
-            let timer = client.get(GetTimerRequest { tenant, id, key }).await?;
+            let timer = client.get(GetTimerRequest { tenant, id, key, forwarded: None }).await?;
             println!("{:#}", if json { value(&timer) } else { timer_row(&timer) });
             Ok(Outcome::Clean)
         }

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use windfall_client::{CallError, ClientOptions, TimersClient};
 use windfall_contract::due::{
@@ -11,8 +12,8 @@ use windfall_contract::due::{
 use windfall_far::FarKeeper;
 use windfall_proto::v1::add_timer_result::Result as Outcome;
 use windfall_proto::v1::{
-    AddTimerResult, AddTimersRequest, CancelTimerRequest, ChangeTimerReply, GetTimerRequest, NewTimer, Timer,
-    TimerChange, TimerFailure, TimerNeeds, TimerState, UpdateTimerRequest,
+    AddTimerResult, AddTimersRequest, CancelTimerRequest, ChangeTimerReply, ForwardedCall, GetTimerRequest,
+    NewTimer, Timer, TimerChange, TimerFailure, TimerNeeds, TimerState, UpdateTimerRequest,
 };
 
 /// The timers of a call at most, and their bytes.
@@ -28,8 +29,11 @@ const UNAVAILABLE: i32 = 14;
 /// The keeper, by its gRPC service.
 pub struct ServiceKeeper {
     timers: TimersClient,
-    /// Never repeats a call: an earlier attempt of an update that is done late would undo what came after it.
+    /// Never repeats a call: a keeper of an earlier version, which does not look at numbers, would let an earlier attempt
+    /// of an update that is done late undo what came after it.
     updates: TimersClient,
+    /// Drawn at random: names this process in the calls that it forwards.
+    run: u64,
     /// Whether it takes no timers, which is logged once.
     refuses: AtomicBool,
 }
@@ -41,7 +45,13 @@ impl ServiceKeeper {
         let updates = ClientOptions { attempts: 1, ..options.clone() };
         let (timers, updates) = (TimersClient::open(options), TimersClient::open(updates));
         let (timers, updates) = (timers.context(wrong)?, updates.context(wrong)?);
-        Ok(Self { timers, updates, refuses: AtomicBool::new(false) })
+        let run = RandomState::new().hash_one("the run of a process that forwards");
+        Ok(Self { timers, updates, run, refuses: AtomicBool::new(false) })
+    }
+
+    /// What the keeper learns of a call; 0 for one that changes nothing.
+    fn forwarded(&self, number: u64) -> Option<ForwardedCall> {
+        Some(ForwardedCall { run: self.run, number })
     }
 
     fn refused(&self, why: &str) {
@@ -62,7 +72,8 @@ impl ServiceKeeper {
         let count = timers.len();
         // What is refused for this is stored near, where it is as durable as the caller was told.
         let needs = TimerNeeds { machine_durability: durability == Durability::Machine, rewards: false };
-        let request = AddTimersRequest { tenant: tenant.to_owned(), timers, needs: Some(needs) };
+        let (tenant, needs, forwarded) = (tenant.to_owned(), Some(needs), self.forwarded(0));
+        let request = AddTimersRequest { tenant, timers, needs, forwarded };
         match self.timers.add_batch(request).await {
             Ok(results) if results.len() == count => {
                 results.into_iter().map(|result| self.added(result)).collect()
@@ -115,24 +126,32 @@ impl FarKeeper for ServiceKeeper {
         Ok(ids)
     }
 
-    async fn change(&self, tenant: &str, id: TaskId, to: Option<Moved>) -> Result<Changed, StoreError> {
+    async fn change(
+        &self,
+        tenant: &str,
+        id: TaskId,
+        to: Option<Moved>,
+        number: u64,
+    ) -> Result<Changed, StoreError> {
         let (tenant, id, key) = (tenant.to_owned(), id.to_string(), String::new());
+        let forwarded = self.forwarded(number);
         let reply = match to {
-            None => self.timers.cancel(CancelTimerRequest { tenant, id, key }).await,
+            None => self.timers.cancel(CancelTimerRequest { tenant, id, key, forwarded }).await,
             Some(Moved { due_ms, payload }) => {
                 let payload = payload.map(Vec::from);
-                self.updates.update(UpdateTimerRequest { tenant, id, key, due_ms, payload }).await
+                let request = UpdateTimerRequest { tenant, id, key, due_ms, payload, forwarded };
+                self.updates.update(request).await
             }
         };
-        changed(reply.map_err(|error| unavailable(&error.to_string()))?)
+        changed(reply.map_err(failed)?)
     }
 
     async fn get(&self, tenant: &str, id: TaskId) -> Result<Option<(String, Found)>, StoreError> {
         let (tenant, id, key) = (tenant.to_owned(), id.to_string(), String::new());
-        match self.timers.get(GetTimerRequest { tenant, id, key }).await {
+        match self.timers.get(GetTimerRequest { tenant, id, key, forwarded: self.forwarded(0) }).await {
             Ok(timer) => Ok(Some(found(timer)?)),
             Err(CallError::NotFound(_)) => Ok(None),
-            Err(error) => Err(unavailable(&error.to_string())),
+            Err(error) => Err(failed(error)),
         }
     }
 }
@@ -182,10 +201,34 @@ fn unavailable(what: &str) -> StoreError {
     StoreError::Unavailable(format!("the keeper of the far timers: {what}"))
 }
 
+/// What the keeper refuses, it refuses again: the log says so as an error.
+fn failed(error: CallError) -> StoreError {
+    match error {
+        CallError::Refused(_) | CallError::Denied(_) => {
+            StoreError::Unusable(format!("the keeper of the far timers: {error}"))
+        }
+        error => unavailable(&error.to_string()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+    use tokio::net::TcpListener;
+    use tonic::transport::Server;
+    use tonic::transport::server::TcpIncoming;
+    use tonic::{Request, Status};
+    use windfall_contract::Clock;
+    use windfall_contract::due::TaskAt;
+    use windfall_edge::{Call, Caller, Role};
+    use windfall_far::FarElsewhere;
     use windfall_proto::v1::AddTimerReply;
+    use windfall_proto::v1::timers_server::TimersServer;
+    use windfall_scheduler::{NewTask, TargetRules, TenantRules, Tenants, Timers, TimersOptions};
+    use windfall_scheduler_service::TimersService;
+    use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
 
     const ID: &str = "0012-01c3a2f0-8000002a";
 
@@ -233,5 +276,60 @@ mod tests {
         assert_eq!((late.record.offset_ms, late.record.asked_ms), (0, Some(5)));
         assert!(found(Timer { state: 0, ..timer.clone() }).is_err());
         assert!(found(Timer { first_id: String::new(), ..timer }).is_err());
+    }
+
+    fn identify(mut request: Request<()>) -> Result<Request<()>, Status> {
+        let (name, tenant, roles) = ("other".into(), "shop".into(), [Role::Schedule].into());
+        let caller = Caller { name, tenant, roles, timers_of: Arc::default() };
+        request.extensions_mut().insert(Call { caller, user_id: None, trace_id: None });
+        Ok(request)
+    }
+
+    /// Each takes the other one for the keeper.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_call_ends_after_one_hop_where_two_processes_forward_to_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedSlotsOptions { shards: 64, ..EmbeddedSlotsOptions::default() };
+        let near = EmbeddedSlots::open(dir.path(), &options, Clock::system()).unwrap();
+        let targets = [("hook".to_owned(), TargetRules::default())].into();
+        let rules =
+            TenantRules { waiting_max: 100, adds_per_s: 100, class: Default::default(), targets };
+        let tenants = Arc::new(Tenants([("shop".to_owned(), rules)].into()));
+        let listeners = [TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await];
+        let listeners = listeners.map(Result::unwrap);
+        let mut others = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+        others.reverse();
+        let (mut both, mut servers) = (Vec::new(), tokio::task::JoinSet::new());
+        for (listener, other) in listeners.into_iter().zip(others) {
+            let endpoints = vec![format!("http://{other}")];
+            let client = ClientOptions { endpoints, attempt_timeout_ms: 20_000, ..ClientOptions::default() };
+            let keeper = Arc::new(ServiceKeeper::open(client).unwrap());
+            let store = FarElsewhere::new(near.clone(), Some(keeper), 7_200_000, Clock::system());
+            let (options, tenants) = (TimersOptions::default(), Arc::clone(&tenants));
+            let timers = Timers::start(options, tenants, Arc::new(store), Clock::system());
+            let service = TimersService::new(timers.clone()).forwarding(true);
+            let server = Server::builder().add_service(TimersServer::with_interceptor(service, identify));
+            servers.spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+            both.push(timers);
+        }
+        let began = Instant::now();
+        let (timers, at) = (&both[0], TaskAt::Id(ID.parse().unwrap()));
+        let to = Moved { due_ms: None, payload: Some("x".into()) };
+        let refused = [
+            timers.get("shop", at.clone()).await.map(drop),
+            timers.update("shop", at.clone(), to).await.map(drop),
+            timers.cancel("shop", vec![at]).await.remove(0).map(drop),
+        ];
+        for refused in refused {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("it has scheduler.far.forward_to itself"), "{said}");
+        }
+        let due_ms = Clock::system().unix_ms() + 30 * 3_600_000;
+        let task = NewTask { target: "hook".into(), due_ms, key: None, payload: "x".into() };
+        let added = timers.add("shop", vec![task]).await.remove(0).unwrap();
+        let windfall_contract::due::Added::Stored(id) = added else { panic!("{added:?}") };
+        assert!(!id.is_far(), "it is stored near, and nothing is lost");
+        assert!(began.elapsed() < Duration::from_secs(15));
+        servers.abort_all();
     }
 }

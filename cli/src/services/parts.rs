@@ -48,6 +48,8 @@ pub struct Parts {
     pub connectors: Vec<Wired>,
     polled: PolledMetrics,
     report: RulesReport,
+    /// Whether another process keeps the far timers.
+    forwards: bool,
 }
 
 impl Deref for Parts {
@@ -76,7 +78,8 @@ impl Parts {
         let polled = PolledMetrics::start(&wiring.tasks, rules, brokers, rewards);
         let store = options.rules.store(&options.data, None)?;
         let report = RulesReport::start(&wiring.tasks, role, store, wiring.rules.clone(), clock.clone());
-        Ok(Self { wiring, connectors, polled, report })
+        let forwards = options.scheduler.far.as_ref().is_some_and(|far| far.forward_to.is_some());
+        Ok(Self { wiring, connectors, polled, report, forwards })
     }
 
     /// The metrics that are polled every few seconds.
@@ -104,8 +107,9 @@ impl Parts {
             router = router.wallet(Arc::new(WalletService::new(wallet.clone())));
         }
         if let Some(scheduling) = &self.scheduling {
+            let timers = TimersService::new(scheduling.timers.clone()).forwarding(self.forwards);
             router = router
-                .timers(Arc::new(TimersService::new(scheduling.timers.clone())))
+                .timers(Arc::new(timers))
                 .backfills(Arc::new(BackfillsService::new(scheduling.backfills.clone())));
         }
         router

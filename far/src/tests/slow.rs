@@ -150,7 +150,7 @@ impl FarKeeper for Keeper {
         unreachable!("nothing is added")
     }
 
-    async fn change(&self, _: &str, id: TaskId, to: Option<Moved>) -> Result<Changed, StoreError> {
+    async fn change(&self, _: &str, id: TaskId, to: Option<Moved>, _: u64) -> Result<Changed, StoreError> {
         Ok(self.0.change(id.shard, &[Change { tenant: TENANT, at: TaskAt::Id(id), to }]).await?[0])
     }
 
