@@ -122,7 +122,7 @@ pub use options::{FarOptions, OutOfRange};
 pub use s3::{S3Options, S3OptionsError};
 pub use shared::{FarElsewhere, FarKeeper};
 pub use slots::FarSlots;
-pub use stats::{FarGauges, FarStats};
+pub use stats::{FarGauges, FarStats, FarTenantGauges};
 pub use tier::{FarChanged, FarFound, FarTier};
 
 /// The far tier could not be opened.

@@ -74,6 +74,22 @@ declare_metrics! {
     }
 }
 
+declare_metrics! {
+    /// What the far tier holds of one tenant now.
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
+    pub struct FarTenantGauges {
+        gauge "windfall_scheduler_far_tenant_waiting_tasks"
+        "Tasks of a tenant that wait in the far tier of this process; those of windfall_scheduler_waiting_tasks that are left wait in the store" {
+            /// Tasks that wait.
+            pub waiting: u64,
+        }
+        .. {
+            /// The tenant's name.
+            pub tenant: String
+        }
+    }
+}
+
 impl FarCounters {
     pub(crate) fn added(&self, tasks: usize) {
         more(&self.added, tasks);

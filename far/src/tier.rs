@@ -10,7 +10,7 @@ use crate::probe::keeps_what_is_there;
 use crate::row::{FarTask, Row, RowKey, hour_of};
 use crate::segment::{ReadError, Segment};
 use crate::state::State;
-use crate::stats::{FarCounters, FarGauges, FarStats};
+use crate::stats::{FarCounters, FarGauges, FarStats, FarTenantGauges};
 use crate::turns::{Turn, Turns};
 use bytes::{Bytes, BytesMut};
 use object_store::ObjectStore;
@@ -375,6 +375,19 @@ impl FarTier {
             }
         }
         counts
+    }
+
+    /// How many tasks of each tenant wait here, by its name.
+    pub fn tenants(&self) -> Vec<FarTenantGauges> {
+        let counts = self.counts();
+        let state = self.0.state.lock();
+        let mut names: BTreeMap<u16, &String> = BTreeMap::new();
+        names.extend(state.names.iter().map(|((tenant, _), (name, _))| (*tenant, name)));
+        let named = |(number, name): (u16, &String)| {
+            let waiting = counts.get(&number).copied().unwrap_or_default();
+            FarTenantGauges { tenant: name.clone(), waiting }
+        };
+        names.into_iter().map(named).collect()
     }
 
     /// What was done.

@@ -144,6 +144,11 @@ declare_metrics! {
             /// Times that a part panicked.
             pub panics: Count,
         }
+        gauge "windfall_scheduler_shards"
+        "Shards of the timers' store, all of which have an owner while the fleet is well" {
+            /// Shards of the store.
+            pub shards: Count,
+        }
         gauge "windfall_scheduler_owned_shards"
         "Shards that this instance fires" {
             /// Shards owned, now.
@@ -245,6 +250,15 @@ declare_metrics! {
             pub before: Count as "before",
             /// Tasks whose target nobody has.
             pub unknown: Count as "unknown",
+        }
+        counter "windfall_scheduler_backfills_total" ["state"]
+        "Runs of backfills that have ended, by how they ended; dry runs are not counted" {
+            /// Runs that are done.
+            pub runs_done: Count as "done",
+            /// Runs that an operator, or the end of the process, has ended.
+            pub runs_cancelled: Count as "cancelled",
+            /// Runs that could not go on.
+            pub runs_failed: Count as "failed",
         }
         gauge "windfall_scheduler_backfill_running"
         "1 while a backfill goes on in this process" {

@@ -37,6 +37,8 @@ enum Fate {
 struct Kept {
     tasks: Mutex<BTreeMap<TaskId, (FarRecord, Fate)>>,
     span: PastSpan,
+    /// From this hour on nothing can be read any more.
+    gone_from: Mutex<Option<SlotMinute>>,
 }
 
 #[async_trait]
@@ -56,6 +58,9 @@ impl PastTasks for Kept {
         after: Option<TaskId>,
     ) -> Result<PastPage, StoreError> {
         let mut page = PastPage::default();
+        if self.gone_from.lock().is_some_and(|from| hour >= from) {
+            return Err(StoreError::Unusable("the timers of this hour are not kept".into()));
+        }
         for (id, (task, fate)) in self.tasks.lock().iter() {
             if id.slot.0 / 60 != hour.0 / 60 || id.shard != shard || Some(*id) <= after {
                 continue;
@@ -91,7 +96,7 @@ fn kept(count: u64, seed: u64) -> Arc<Kept> {
         tasks.insert(id, (FarRecord { id, due_ms, route: OLD_ROUTE, payload: payload(number) }, fate));
     }
     let span = PastSpan { from_ms, to_ms: from_ms + 2 * HOUR_MS };
-    Arc::new(Kept { tasks: Mutex::new(tasks), span })
+    Arc::new(Kept { tasks: Mutex::new(tasks), span, gone_from: Mutex::default() })
 }
 
 fn world() -> World {
@@ -208,7 +213,35 @@ fn a_dry_run_counts_and_fires_nothing() {
         assert_eq!(ended(&backfills, &run.id).await.fired, BTreeMap::new());
         sleep_ms(10_000).await;
         assert_eq!((got(&world).len(), backfills.stats().fired.get()), (0, 0));
+        assert_eq!(backfills.stats().runs_done.get(), 0);
         assert_eq!(world.store.waiting_count(), 0);
+    });
+}
+
+/// The alert rests on the count.
+#[test]
+fn a_run_that_fails_is_counted_as_failed_and_goes_on_when_it_is_begun_again() {
+    simulate(async {
+        let (world, kept) = (world(), kept(500, 6));
+        let dispatcher = world.dispatcher("a");
+        let backfills = backfills(&world, &dispatcher, Some(Arc::clone(&kept)));
+        let request = request(&kept);
+        *kept.gone_from.lock() = Some(SlotMinute::of(kept.span.from_ms + HOUR_MS));
+        let run = backfills.start(request.clone(), "a test").unwrap();
+        let status = ended(&backfills, &run.id).await;
+        assert!(
+            matches!(&status.state, BackfillState::Failed(why) if why.contains("not kept")),
+            "{status:?}"
+        );
+        *kept.gone_from.lock() = None;
+        let run = backfills.start(request.clone(), "a test").unwrap();
+        assert_eq!(ended(&backfills, &run.id).await.state, BackfillState::Done);
+        let stats = backfills.stats();
+        let ends = [&stats.runs_done, &stats.runs_cancelled, &stats.runs_failed].map(|ends| ends.get());
+        assert_eq!(ends, [1, 0, 1]);
+        let expected = of_fate(&kept, &request, Fate::Loaded);
+        wait_for("all have fired", 600_000, || got(&world).len() >= expected.len()).await;
+        assert_each_once(&world, &expected);
     });
 }
 

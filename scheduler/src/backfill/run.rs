@@ -41,7 +41,7 @@ pub(super) async fn carry_out(parts: Parts, past: Arc<dyn PastTasks>, run: Arc<R
     let stats = Arc::clone(&parts.stats);
     stats.running.set(1);
     let request = run.status.lock().request.clone();
-    let cancelled = run.cancel.subscribe();
+    let (cancelled, is_dry_run) = (run.cancel.subscribe(), request.is_dry_run);
     let running = Running {
         routes: BTreeMap::new(),
         log: log_of(&request),
@@ -59,6 +59,15 @@ pub(super) async fn carry_out(parts: Parts, past: Arc<dyn PastTasks>, run: Arc<R
     };
     // Before it is seen to have ended: another one may begin then.
     stats.running.set(0);
+    let ended = match &state {
+        BackfillState::Done => Some(&stats.runs_done),
+        BackfillState::Cancelled => Some(&stats.runs_cancelled),
+        BackfillState::Failed(_) => Some(&stats.runs_failed),
+        BackfillState::Running(_) => None,
+    };
+    if let Some(ended) = ended.filter(|_| !is_dry_run) {
+        ended.add(1);
+    }
     run.status.lock().state = state;
     run.log("a backfill has ended");
 }

@@ -116,6 +116,7 @@ impl Dispatcher {
         clock: Clock,
     ) -> Self {
         let (stats, health) = (Arc::new(DispatchStats::default()), Arc::new(Health::default()));
+        stats.shards.set(u64::from(store.shards()));
         let parts = Parts {
             options,
             tenants,

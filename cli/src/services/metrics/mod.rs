@@ -19,7 +19,7 @@ use windfall_config::LiveRules;
 use windfall_consumer::spill_log::SpillStats;
 use windfall_consumer::{ConsumerStats, SpillLog};
 use windfall_edge::{Health, Metrics};
-use windfall_far::{FarGauges, FarStats, FarTier};
+use windfall_far::{FarGauges, FarStats, FarTenantGauges, FarTier};
 use windfall_queue_virtual::{Fanout, FanoutStats, TopicStats};
 use windfall_reward_service::{RewardHandle, RewardStats};
 use windfall_scheduler::{BackfillStats, DispatchStats, TargetStats, TenantStats, Timers, TimersStats};
@@ -129,6 +129,11 @@ fn export_scheduler(metrics: &Metrics, sources: &Sources) {
     let far = sources.far.clone();
     metrics.export(FarGauges::METRICS, &[], move |each| {
         far.iter().for_each(|far| each(&[], &far.gauges()));
+    });
+    let far = sources.far.clone();
+    metrics.export(FarTenantGauges::METRICS, &["tenant"], move |each| {
+        let tenants = far.iter().flat_map(FarTier::tenants);
+        tenants.for_each(|tenant| each(&[&tenant.tenant], &tenant));
     });
     let fired = sources.fired.clone();
     metrics.export(DispatchStats::METRICS, &[], move |each| {
