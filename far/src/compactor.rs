@@ -1,5 +1,6 @@
 //! From the log into segments, and from small segments into large ones.
 
+use crate::entry::Entry;
 use crate::fail_points::FailPoint;
 use crate::manifest::{Manifest, PutError, list};
 use crate::merge::{MergedRows, Rows};
@@ -7,6 +8,7 @@ use crate::row::{RowKey, hour_of};
 use crate::segment::{ReadError, Segment, SegmentRows, SegmentWriter};
 use crate::state::{Sealed, State};
 use crate::tier::{FarTier, Inner, LOG_BYTES_FACTOR, SEGMENTS, dead, log_failed, segment_name};
+use bytes::{Bytes, BytesMut};
 use object_store::path::Path;
 use object_store::{Error as ObjectError, ObjectStoreExt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,9 +74,13 @@ impl FarTier {
         // No part is begun for which no segment can be written.
         self.objects()?;
         self.0.check_refused()?;
+        if self.0.log.has_failed() {
+            // No part is begun behind a failed write while no manifest can follow: until then both count.
+            self.check_is_last().await?;
+        }
         let mut manifest = self.0.manifest.lock().await;
         let sealed = self.blocking(move |inner| inner.seal(from_bytes)).await??;
-        let Some(Sealed { rows, end }) = sealed else { return Ok(()) };
+        let Some(Sealed { rows, end, is_anew }) = sealed else { return Ok(()) };
         self.die_at(FailPoint::Sealed)?;
         let dropped_upto = self.0.state.lock().dropped_upto();
         let mut writer = self.writer()?;
@@ -92,6 +98,9 @@ impl FarTier {
             let added = segment.into_iter().map(Arc::new);
             state.segments = Arc::new(state.segments.iter().cloned().chain(added).collect());
             state.sealed = None;
+        }
+        if is_anew {
+            self.0.log.go_on_from(end);
         }
         self.0.counters.flushed();
         *manifest = next;
@@ -340,7 +349,13 @@ impl Inner {
         let is_full = !state.active.is_empty() && state.active.bytes() >= from_bytes;
         let flush_bytes = u64::try_from(self.options.flush_bytes).unwrap_or(u64::MAX);
         let is_long = self.log.part_bytes() >= flush_bytes.saturating_mul(LOG_BYTES_FACTOR);
-        if state.sealed.is_none() && (is_full || is_long) {
+        if state.sealed.is_none() && self.log.has_failed() {
+            // What is in memory is all that was taken, acknowledged or not.
+            let frames: Vec<Bytes> = state.checkpoint().iter().map(frame_of).collect();
+            let end = self.log.begin_anew(&frames).map_err(log_failed)?;
+            let rows = Arc::new(std::mem::take(&mut state.active));
+            state.sealed = Some(Sealed { rows, end, is_anew: true });
+        } else if state.sealed.is_none() && (is_full || is_long) {
             let end = self.log.begin_part().map_err(log_failed)?;
             // The manifest will say that all before the part is elsewhere: so the part begins with the rest.
             for entry in state.checkpoint() {
@@ -348,10 +363,16 @@ impl Inner {
                 self.log.sync(written).map_err(log_failed)?;
             }
             let rows = Arc::new(std::mem::take(&mut state.active));
-            state.sealed = Some(Sealed { rows, end });
+            state.sealed = Some(Sealed { rows, end, is_anew: false });
         }
         Ok(state.sealed.clone())
     }
+}
+
+fn frame_of(entry: &Entry) -> Bytes {
+    let mut frame = BytesMut::new();
+    entry.encode(&mut frame);
+    frame.freeze()
 }
 
 /// From where on the segments of an hour are merged into one: the last ones, from so many on, as far as none is larger

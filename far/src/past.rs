@@ -102,19 +102,24 @@ impl FarTier {
             let has_room = inner.make_room(&mut state, CHANGES_BYTES);
             // Not what is merely to be let go of by now: the next start may have other options, or another clock.
             let not_kept_upto = state.gone_for_good_upto;
-            // What was moved near on its own has its row already.
-            let is_new = |(key, row): &(RowKey, Row)| {
-                key.hour > not_kept_upto && state.is_near_for_good(*key) && state.in_memory(*key) != Some(row)
+            let (mut entries, mut is_known) = (Vec::new(), false);
+            for (key, row) in noted {
+                if key.hour <= not_kept_upto || !state.is_near_for_good(key) {
+                    continue;
+                }
+                // What was moved near on its own has its row already.
+                match state.in_memory(key) == Some(&row) {
+                    true => is_known = true,
+                    false => entries.push(Entry::Change(key, row)),
+                }
+            }
+            let end = match (entries.is_empty(), is_known) {
+                (true, false) => return Ok(()),
+                // It may have been noted a moment ago, and not be synced yet.
+                (true, true) => inner.log.end(),
+                (false, _) if !has_room => return Err(no_room()),
+                (false, _) => inner.append(&mut state, entries)?,
             };
-            let entries: Vec<_> =
-                noted.into_iter().filter(is_new).map(|(key, row)| Entry::Change(key, row)).collect();
-            if entries.is_empty() {
-                return Ok(());
-            }
-            if !has_room {
-                return Err(no_room());
-            }
-            let end = inner.append(&mut state, entries)?;
             drop(state);
             if is_synced { inner.log.sync(end).map_err(log_failed) } else { Ok(()) }
         });
@@ -129,7 +134,7 @@ impl FarTier {
     }
 
     /// An error where another process has taken the segments over: what is cancelled there is not known here.
-    async fn check_is_last(&self) -> Result<(), StoreError> {
+    pub(crate) async fn check_is_last(&self) -> Result<(), StoreError> {
         let objects = self.objects()?;
         let unknown = |what: String| StoreError::Unavailable(what);
         match Manifest::read_last(&**objects).await.map_err(|error| unknown(error.to_string()))? {

@@ -26,6 +26,8 @@ pub(crate) struct Sealed {
     pub rows: Arc<Memtable>,
     /// The position of the log behind them, at which a part begins.
     pub end: u64,
+    /// Whether a write had failed in the part before it, and the log waits until these rows are safe.
+    pub is_anew: bool,
 }
 
 #[derive(Default)]

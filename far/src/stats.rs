@@ -71,6 +71,13 @@ declare_metrics! {
             /// Bytes of tasks that are in no segment yet.
             pub memory_bytes: u64,
         }
+        gauge "windfall_scheduler_far_stopped" ["why"]
+        "1 while far timers are neither taken nor changed nor loaded: `log`, until its log goes on behind a write that has failed; `refused`, until the next start" {
+            /// Whether a write to the log has failed.
+            pub log_failed: u64 as "log",
+            /// Whether log and segments do not belong together, or another process writes the segments.
+            pub refused: u64 as "refused",
+        }
     }
 }
 

@@ -284,6 +284,9 @@ impl FarTier {
             return Ok(FarFound::Near);
         }
         let row = self.look(key).await?.1;
+        if matches!(row, Some(Row::Cancelled(_))) {
+            self.sync_cancels().await?;
+        }
         let state = self.0.state.lock();
         Ok(match row.filter(|row| row.tenant() == tenant) {
             Some(Row::Task(task)) if !state.is_near(key) => FarFound::Here(found(id, task)),
@@ -312,7 +315,35 @@ impl FarTier {
             return Err(not_open());
         }
         let row = self.look(key).await?.1;
-        Ok(matches!(row, Some(Row::Cancelled(of)) if of == tenant))
+        let is_cancelled = matches!(row, Some(Row::Cancelled(of)) if of == tenant);
+        if is_cancelled {
+            self.sync_cancels().await?;
+        }
+        Ok(is_cancelled)
+    }
+
+    /// Nobody is told of a cancel that a machine which dies now would take along.
+    async fn sync_cancels(&self) -> Result<(), StoreError> {
+        match self.0.options.is_synced {
+            true => self.blocking(|inner| inner.log.sync(inner.log.end())).await?.map_err(log_failed),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether tasks are taken, changed and loaded.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(why) = self.0.refused.get() {
+            return Err(format!("{why}; far timers are not taken, changed or loaded until the next start"));
+        }
+        match self.0.log.has_failed() {
+            true => Err("a write to the log of far timers has failed; they are taken, changed and loaded again when what \
+                         the log has is in segments, and it goes on in another file"
+                .into()),
+            false => Ok(()),
+        }
     }
 
     /// Cancels or changes a tenant's task. One that gets another time goes near at once, and waits there.
@@ -405,6 +436,8 @@ impl FarTier {
             segments: wide(state.segments.len()),
             segment_bytes: state.segments.iter().map(|segment| segment.meta.bytes).sum(),
             memory_bytes: wide(state.memory_bytes()),
+            log_failed: u64::from(self.0.log.has_failed()),
+            refused: u64::from(self.0.refused.get().is_some()),
         }
     }
 
@@ -659,7 +692,8 @@ impl Inner {
             None if Arc::ptr_eq(segments, &state.segments) => row,
             None => return Ok(None),
         };
-        let here = |changed| Ok(Some((FarChanged::Here(changed), None)));
+        // The change that this one repeats may be on its way to the disk, or have failed there.
+        let here = |changed| Ok(Some((FarChanged::Here(changed), Some(self.log.end()))));
         let id = key.id();
         let task = match row.filter(|row| row.tenant() == tenant) {
             Some(Row::Task(task)) => task,

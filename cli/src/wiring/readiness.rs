@@ -22,6 +22,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const STORE_EVERY: Duration = Duration::from_millis(200);
 /// The pause between two attempts to connect to its store.
 const CONNECT_AGAIN: Duration = Duration::from_millis(500);
+/// How often it is looked whether far timers are taken.
+const FAR_LOOK: Duration = Duration::from_secs(1);
 /// The pause between two attempts to open the segments of far timers.
 const SEGMENTS_AGAIN: Duration = Duration::from_secs(1);
 /// A slot store that is there answers within this time.
@@ -133,7 +135,7 @@ async fn connect(part: &Part, owner: &Tasks, away: &dyn Connect) {
 pub fn far(tasks: &Tasks, health: &Health, far: Far) -> Background {
     let part = Arc::new(health.part("far timers", Need::Weak));
     tasks.spawn("opens the far timers", move || {
-        let (part, away) = (Arc::clone(&part), far.away.clone());
+        let (part, away, tier) = (Arc::clone(&part), far.away.clone(), far.tier.clone());
         async move {
             if let Some(away) = away {
                 while let Err(error) = away.connect().await {
@@ -141,9 +143,10 @@ pub fn far(tasks: &Tasks, health: &Health, far: Far) -> Background {
                     tokio::time::sleep(SEGMENTS_AGAIN).await;
                 }
             }
-            part.is_there();
-            // The part stays known.
-            std::future::pending::<()>().await;
+            loop {
+                part.looked(tier.check());
+                tokio::time::sleep(FAR_LOOK).await;
+            }
         }
     })
 }

@@ -3,7 +3,11 @@
 //! nobody outside knows the id.
 //!
 //! **A full disk.** A frame that the disk does not take is cut off again, and the log goes on as soon as there is room.
-//! Where that fails, too, or a sync, nobody knows what is there, and the log must be opened again.
+//!
+//! **A failed sync.** Where that fails, too, or a sync, nobody knows what is there. A second sync would prove nothing: the
+//! system may have thrown away what it could not write. So the file takes nothing more. What its owner has in memory goes
+//! elsewhere, and the log goes on in a file of its own ([`FarLog::begin_anew`]). Who waited for the sync that failed never
+//! gets an Ok.
 //!
 //! The tail that a crash has torn off is cut off when the log is opened. Where a whole frame stands behind a damaged
 //! one, it was no crash: acknowledged tasks would be lost, and the log is refused.
@@ -28,11 +32,19 @@ pub struct FileLog {
     /// Bytes that a crash had torn off.
     torn_bytes: u64,
     writing: Mutex<Writing>,
-    /// Up to where it is synced. Callers who wait at the same time share one sync.
-    synced: Mutex<u64>,
+    /// Callers who wait at the same time share one sync.
+    synced: Mutex<Synced>,
     has_failed: AtomicBool,
     /// The lock on the folder, which is released last.
     _lock: File,
+}
+
+struct Synced {
+    /// Up to where it is synced, but for what is unknown.
+    upto: u64,
+    /// What lies behind the first position, up to the second one, was written when a write had failed: nobody knows whether
+    /// it is there.
+    unknown: Option<(u64, u64)>,
 }
 
 struct Writing {
@@ -75,7 +87,7 @@ impl FileLog {
                 place: dir.display().to_string(),
                 what: error.to_string(),
             })?;
-            let (path, file) = move_part(dir, 0, &aside_part(dir, id, 0)?)?;
+            let (path, file) = move_part(dir, 0, &aside_part(dir, id, 0, &[])?)?;
             let writing = Writing { file, end: 0, parts: [(0, path)].into() };
             return Ok(Self::of(dir, id, 0, writing, lock));
         };
@@ -102,7 +114,8 @@ impl FileLog {
     }
 
     fn of(dir: &Path, id: u64, torn_bytes: u64, writing: Writing, lock: File) -> Self {
-        let synced = Mutex::new(writing.parts.last_key_value().map_or(0, |(start, _)| *start));
+        let upto = writing.parts.last_key_value().map_or(0, |(start, _)| *start);
+        let synced = Mutex::new(Synced { upto, unknown: None });
         let (dir, has_failed) = (dir.to_owned(), AtomicBool::new(false));
         Self { dir, id, torn_bytes, writing: Mutex::new(writing), synced, has_failed, _lock: lock }
     }
@@ -110,7 +123,13 @@ impl FileLog {
     /// Nothing is built on a write of which nobody knows whether it is there.
     fn guarded<T>(&self, work: impl FnOnce() -> Result<T, LogError>) -> Result<T, LogError> {
         self.usable()?;
-        work().inspect_err(|_| self.has_failed.store(true, SeqCst))
+        work().inspect_err(|error| self.fail(error))
+    }
+
+    pub(crate) fn fail(&self, error: &LogError) {
+        if !self.has_failed.swap(true, SeqCst) {
+            tracing::error!(%error, "the far log takes nothing until what it has is in segments and it goes on in another file");
+        }
     }
 
     /// Cuts off what was written of a frame that the disk did not take as a whole.
@@ -120,11 +139,25 @@ impl FileLog {
         self.guarded(|| writing.file.set_len(whole).map_err(|error| io_error(&self.dir, &error)))
     }
 
+    /// A frame behind its head.
+    fn put_frame(&self, into: &mut BytesMut, frame: &[u8]) -> Result<(), LogError> {
+        if frame.is_empty() || frame.len() > FRAME_MAX_BYTES {
+            let what = format!("a frame of {} bytes is none", frame.len());
+            return Err(LogError::Io { place: self.dir.display().to_string(), what });
+        }
+        into.put_u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
+        into.put_u32(checksum(seed_of(self.id), frame));
+        into.put_slice(frame);
+        Ok(())
+    }
+
     fn usable(&self) -> Result<(), LogError> {
         match self.has_failed.load(SeqCst) {
             false => Ok(()),
             true => {
-                let what = "an earlier write has failed; the log must be opened again".into();
+                let what =
+                    "an earlier write has failed; nothing is taken until the log goes on in another file"
+                        .into();
                 Err(LogError::Io { place: self.dir.display().to_string(), what })
             }
         }
@@ -149,15 +182,13 @@ impl FarLog for FileLog {
         writing.end - writing.parts.last_key_value().map_or(0, |(start, _)| *start)
     }
 
+    fn end(&self) -> u64 {
+        self.writing.lock().end
+    }
+
     fn append(&self, frame: &[u8]) -> Result<u64, LogError> {
-        if frame.is_empty() || frame.len() > FRAME_MAX_BYTES {
-            let what = format!("a frame of {} bytes is none", frame.len());
-            return Err(LogError::Io { place: self.dir.display().to_string(), what });
-        }
         let mut bytes = BytesMut::with_capacity(FRAME_HEAD_BYTES + frame.len());
-        bytes.put_u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
-        bytes.put_u32(checksum(seed_of(self.id), frame));
-        bytes.put_slice(frame);
+        self.put_frame(&mut bytes, frame)?;
         let mut writing = self.writing.lock();
         self.usable()?;
         if let Err(error) = writing.file.write_all(&bytes) {
@@ -170,7 +201,11 @@ impl FarLog for FileLog {
 
     fn sync(&self, position: u64) -> Result<(), LogError> {
         let mut synced = self.synced.lock();
-        if *synced >= position {
+        if synced.unknown.is_some_and(|(before, upto)| position > before && position <= upto) {
+            let what = "a write has failed, and nobody knows whether this one is there".into();
+            return Err(LogError::Io { place: self.dir.display().to_string(), what });
+        }
+        if synced.upto >= position {
             return Ok(());
         }
         let (file, end) = {
@@ -179,7 +214,7 @@ impl FarLog for FileLog {
         };
         self.guarded(|| {
             file.and_then(|file| file.sync_data()).map_err(|error| io_error(&self.dir, &error))?;
-            *synced = end;
+            synced.upto = end;
             Ok(())
         })
     }
@@ -192,13 +227,39 @@ impl FarLog for FileLog {
         self.guarded(|| writing.file.sync_data().map_err(|error| io_error(&self.dir, &error)))?;
         let start = writing.end;
         // A disk without room leaves the earlier part as it is.
-        let aside = aside_part(&self.dir, self.id, start)?;
+        let aside = aside_part(&self.dir, self.id, start, &[])?;
         self.guarded(|| {
             let (path, file) = move_part(&self.dir, start, &aside)?;
             writing.parts.insert(start, path);
             writing.file = file;
             Ok(start)
         })
+    }
+
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(SeqCst)
+    }
+
+    fn begin_anew(&self, frames: &[Bytes]) -> Result<u64, LogError> {
+        let mut bytes = BytesMut::new();
+        frames.iter().try_for_each(|frame| self.put_frame(&mut bytes, frame))?;
+        let mut writing = self.writing.lock();
+        let (start, part) = (writing.end, writing.parts.last_key_value().map_or(0, |(start, _)| *start));
+        // The files follow one another without a gap, should they be read before the new one counts alone.
+        let whole = wide(HEAD_BYTES) + (start - part);
+        writing.file.set_len(whole).map_err(|error| io_error(&self.dir, &error))?;
+        let (path, file) = move_part(&self.dir, start, &aside_part(&self.dir, self.id, start, &bytes)?)?;
+        writing.parts.insert(start, path);
+        (writing.file, writing.end) = (file, start + wide(bytes.len()));
+        Ok(start)
+    }
+
+    fn go_on_from(&self, position: u64) {
+        let mut synced = self.synced.lock();
+        let before = synced.unknown.map_or(synced.upto, |(before, _)| before);
+        *synced = Synced { upto: self.writing.lock().end, unknown: Some((before, position)) };
+        self.has_failed.store(false, SeqCst);
+        tracing::warn!(place = %self.dir.display(), "the far log goes on in another file");
     }
 
     fn forget(&self, position: u64) -> Result<(), LogError> {
@@ -244,12 +305,12 @@ impl FarLog for FileLog {
 }
 
 /// A part is made aside and moved when it is whole, so that no file without its head is ever found.
-fn aside_part(dir: &Path, id: u64, start: u64) -> Result<PathBuf, LogError> {
+fn aside_part(dir: &Path, id: u64, start: u64, frames: &[u8]) -> Result<PathBuf, LogError> {
     let io = |error: std::io::Error| io_error(dir, &error);
     let aside = dir.join(format!("{start:020}.new"));
     let mut file = File::create(&aside).map_err(io)?;
     let head = [&MAGIC[..], &id.to_be_bytes()].concat();
-    file.write_all(&head).and_then(|()| file.sync_all()).map_err(io)?;
+    file.write_all(&head).and_then(|()| file.write_all(frames)).and_then(|()| file.sync_all()).map_err(io)?;
     Ok(aside)
 }
 
@@ -343,6 +404,37 @@ mod tests {
         assert_eq!(frames(&log, part), ["two", "three"]);
         let missing = log.replay(0, &mut |_| Ok(()));
         assert!(matches!(missing, Err(LogError::Damaged { .. })));
+    }
+
+    /// Nobody who waited for the sync that failed ever gets an Ok, and those who come later do.
+    #[test]
+    fn a_log_goes_on_in_another_file_behind_a_failed_sync() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = FileLog::open(dir.path()).unwrap();
+        let safe = log.append(b"synced").unwrap();
+        log.sync(safe).unwrap();
+        for round in 0..2 {
+            let unknown = log.append(b"unknown").unwrap();
+            log.fail(&io_error(dir.path(), &std::io::Error::other("a test")));
+            assert!(log.has_failed() && log.append(b"more").is_err() && log.sync(unknown).is_err());
+            log.sync(safe).unwrap();
+            let frames = [Bytes::from_static(b"all"), Bytes::from(format!("of it {round}"))];
+            let start = log.begin_anew(&frames).unwrap();
+            assert!(log.append(b"more").is_err() && log.sync(log.end()).is_err(), "it does not count yet");
+            log.go_on_from(start);
+            assert!(!log.has_failed() && log.sync(unknown).is_err() && log.sync(start).is_err());
+            log.sync(safe).unwrap();
+            log.sync(log.end()).unwrap();
+            let end = log.append(b"more").unwrap();
+            log.sync(end).unwrap();
+            let last = format!("of it {round}");
+            assert_eq!(self::frames(&log, start), ["all", &last, "more"]);
+        }
+        // It was ended before the part that was begun anew counted alone.
+        let all = frames(&log, 0);
+        assert_eq!(all.len(), 9, "{all:?}");
+        drop(log);
+        assert_eq!(frames(&FileLog::open(dir.path()).unwrap(), 0), all);
     }
 
     #[test]

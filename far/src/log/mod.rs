@@ -12,7 +12,8 @@ pub const FRAME_MAX_BYTES: usize = 64 << 20;
 /// A log cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// The system said no. After a failed write nobody knows what is there, and the log must be opened again.
+    /// The system said no. After a failed write nobody knows what is there: the log takes nothing more before a part was
+    /// [begun anew](FarLog::begin_anew), or the log was opened again.
     #[error("the far log {place}: {what}")]
     Io {
         /// Where it lies.
@@ -48,6 +49,9 @@ pub trait FarLog: Send + Sync {
     /// The bytes of the part that is being written.
     fn part_bytes(&self) -> u64;
 
+    /// The position behind its last frame.
+    fn end(&self) -> u64;
+
     /// Appends a frame, and returns the position behind it. It survives the end of the process.
     ///
     /// # Errors
@@ -65,6 +69,21 @@ pub trait FarLog: Send + Sync {
     /// # Errors
     /// [`LogError`].
     fn begin_part(&self) -> Result<u64, LogError>;
+
+    /// Whether a write has failed of which nobody knows whether it is there. Nothing is taken meanwhile, and nothing that
+    /// was not synced before is ever said to be.
+    fn has_failed(&self) -> bool;
+
+    /// Where a write has failed: begins a part behind it, in a file of its own, with these frames, and syncs it. Returns
+    /// the position at which it begins. The log takes nothing before [`go_on_from`](Self::go_on_from).
+    ///
+    /// # Errors
+    /// [`LogError`]; it may be repeated.
+    fn begin_anew(&self, frames: &[Bytes]) -> Result<u64, LogError>;
+
+    /// The part that was begun anew at the position counts, and nothing before it: all of that is safe elsewhere. The log
+    /// takes frames again.
+    fn go_on_from(&self, position: u64);
 
     /// Deletes the parts that end at the position or before it.
     ///

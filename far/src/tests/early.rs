@@ -7,12 +7,12 @@ const DUE_MS: u64 = START_MS + 6 * HOUR_MS;
 
 /// The process begins again, and its objects are away.
 async fn start(world: World) -> World {
-    let World { dir, synced, now_ms, objects, near, far, options, .. } = world;
+    let World { dir, disk, now_ms, objects, near, far, options, .. } = world;
     drop(far);
     objects.set_away(true);
-    let log = SyncedLog { inner: open_log(dir.path()).await, synced: Arc::clone(&synced) };
+    let log = SyncedLog { inner: open_log(dir.path()).await, disk: Arc::clone(&disk) };
     let far = FarTier::start(options.clone(), Box::new(log), clock(&now_ms)).await.unwrap();
-    World { dir, synced, now_ms, objects, near, far, reading: None, options }
+    World { dir, disk, now_ms, objects, near, far, reading: None, options }
 }
 
 fn attach(world: &World) -> impl Future<Output = Result<(), OpenFarError>> {

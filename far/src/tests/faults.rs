@@ -247,15 +247,98 @@ async fn an_object_store_that_overwrites_what_is_there_is_refused_and_nothing_of
     world.far.flush(0).await.unwrap();
     let names = world.objects.names("manifest");
     world.objects.set_puts(Puts::Unconditional);
-    let World { dir, synced, now_ms, objects, near, far, options, .. } = world;
+    let World { dir, disk, now_ms, objects, near, far, options, .. } = world;
     drop(far);
-    let refused = open(dir.path(), &synced, &objects, &now_ms, &options).await.err().unwrap();
+    let refused = open(dir.path(), &disk, &objects, &now_ms, &options).await.err().unwrap();
     assert!(matches!(refused, OpenFarError::Overwrites { .. }), "{refused}");
     assert_eq!((objects.names("manifest"), objects.names("probe")), (names, Vec::new()));
     objects.set_puts(Puts::Done);
-    let far = open(dir.path(), &synced, &objects, &now_ms, &options).await.unwrap();
-    world = World { dir, synced, now_ms, objects, near, far, reading: None, options };
+    let far = open(dir.path(), &disk, &objects, &now_ms, &options).await.unwrap();
+    world = World { dir, disk, now_ms, objects, near, far, reading: None, options };
     world.wait_ms(10 * HOUR_MS);
     world.load().await.unwrap();
     assert_near(&world, &expected).await;
+}
+
+/// Nobody knows what is on the disk, and a second sync proves nothing.
+#[tokio::test]
+async fn behind_a_failed_sync_nothing_is_acknowledged_until_the_log_goes_on_in_another_file() {
+    let mut world = World::with(FarOptions { is_synced: true, ..options() }).await;
+    let due_ms = START_MS + 30 * HOUR_MS;
+    let safe = world.add(1, due_ms, "safe").await.unwrap();
+    let cancelled = world.add(2, due_ms, "cancelled").await.unwrap();
+    let changed = world.add(3, due_ms, "changed").await.unwrap();
+    assert_eq!(world.far.check(), Ok(()));
+    world.disk.fails.store(true, SeqCst);
+    // It is in memory from now on, and perhaps nowhere else.
+    world.change(cancelled, None).await.unwrap_err();
+    world.change(cancelled, None).await.expect_err("the repeat finds it cancelled, and must not say so");
+    world.get(cancelled).await.unwrap_err();
+    world.add(4, due_ms, "refused").await.unwrap_err();
+    world.change(changed, Some(Moved { due_ms: None, payload: Some("refused".into()) })).await.unwrap_err();
+    assert!(world.far.check().unwrap_err().contains("log of far timers"));
+    assert_eq!(world.far.gauges().log_failed, 1);
+    // Neither without the object store nor without the disk.
+    world.disk.fails.store(false, SeqCst);
+    world.objects.set_away(true);
+    world.far.flush(usize::MAX).await.unwrap_err();
+    world.objects.set_away(false);
+    world.disk.fails.store(true, SeqCst);
+    world.far.flush(usize::MAX).await.unwrap_err();
+    assert!(world.far.check().is_err() && world.change(cancelled, None).await.is_err());
+    world.disk.fails.store(false, SeqCst);
+    world.far.flush(usize::MAX).await.unwrap();
+    assert_eq!((world.far.check(), world.far.gauges().log_failed), (Ok(()), 0));
+    assert_eq!(world.change(cancelled, None).await, Ok(Changed::Cancelled));
+    let later = world.add(4, due_ms, "later").await.unwrap();
+    let mut world = world.restart_machine().await;
+    assert_eq!(world.change(cancelled, None).await, Ok(Changed::Cancelled));
+    assert_eq!(world.get(safe).await.unwrap().unwrap().record.payload, "safe");
+    world.wait_ms(30 * HOUR_MS);
+    world.load().await.unwrap();
+    let near = world.near_tasks().await;
+    assert_eq!(near.iter().map(|(id, ..)| *id).collect::<Vec<_>>(), [safe, changed, later]);
+}
+
+/// Wherever it dies on its way into another file, what was acknowledged is there, and what was not may be.
+#[tokio::test]
+async fn a_death_while_the_log_goes_on_in_another_file_loses_nothing() {
+    for point in [FailPoint::Sealed, FailPoint::SegmentWritten, FailPoint::ManifestWritten] {
+        for again in [false, true] {
+            let mut world = World::new().await;
+            let mut expected = fill(&world, 200).await;
+            world.far.flush(0).await.unwrap();
+            expected.extend(fill(&world, 100).await);
+            let cancelled = *expected.keys().nth(150).unwrap();
+            assert_eq!(world.change(cancelled, None).await, Ok(Changed::Done(cancelled)));
+            expected.remove(&cancelled);
+            world.disk.fails.store(true, SeqCst);
+            world.wait_ms(4 * HOUR_MS);
+            // A batch is noted before it is sent, and that is synced.
+            world.load().await.unwrap_err();
+            world.disk.fails.store(false, SeqCst);
+            world.die_at(point, 1);
+            world.far.flush(usize::MAX).await.unwrap_err();
+            world = world.restart().await;
+            if again {
+                expected.extend(fill_later(&world, 50).await);
+                world.far.flush(0).await.unwrap();
+                world = world.restart_machine().await;
+            }
+            world.wait_ms(10 * HOUR_MS);
+            world.load().await.unwrap();
+            assert_near(&world, &expected).await;
+        }
+    }
+}
+
+/// Tasks of an hour that is not closed yet.
+async fn fill_later(world: &World, count: u64) -> BTreeMap<TaskId, (u64, String)> {
+    let mut all = BTreeMap::new();
+    for at in 0..count {
+        let (due_ms, payload) = (START_MS + 9 * HOUR_MS + at, format!("later {at}"));
+        let id = world.add(u16::try_from(at % 16).unwrap(), due_ms, &payload).await.unwrap();
+        all.insert(id, (due_ms, payload));
+    }
+    all
 }

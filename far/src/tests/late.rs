@@ -134,15 +134,15 @@ async fn segments_without_a_manifest_are_refused_and_kept() {
     let (folder, aside) = (world.dir.path().join("objects/manifest"), world.dir.path().join("aside"));
     std::fs::rename(&folder, &aside).unwrap();
     let (dir, objects, now_ms) = (world.dir.path().to_owned(), world.objects.clone(), world.now_ms.clone());
-    let synced = Arc::clone(&world.synced);
+    let disk = Arc::clone(&world.disk);
     let World { far, near, dir: kept, .. } = world;
     drop((far, near));
-    let opened = open(&dir, &synced, &objects, &now_ms, &options()).await;
+    let opened = open(&dir, &disk, &objects, &now_ms, &options()).await;
     assert!(matches!(opened, Err(OpenFarError::NoManifest { .. })));
     assert_eq!(objects.names("segments").len(), 1);
     std::fs::remove_dir_all(&folder).ok();
     std::fs::rename(&aside, &folder).unwrap();
-    assert_eq!(open(&dir, &synced, &objects, &now_ms, &options()).await.unwrap().gauges().segments, 1);
+    assert_eq!(open(&dir, &disk, &objects, &now_ms, &options()).await.unwrap().gauges().segments, 1);
     drop(kept);
 }
 

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use objects::{FaultyObjects, Puts};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use tempfile::TempDir;
 use windfall_contract::Clock;
 use windfall_contract::due::{
@@ -33,14 +33,22 @@ const ROUTE: Route = Route { tenant: TENANT, target: 2 };
 /// A far tier, and what survives its death.
 struct World {
     dir: TempDir,
-    /// Up to where the log survives the death of the machine.
-    synced: Arc<AtomicU64>,
+    disk: Arc<Disk>,
     now_ms: Arc<AtomicU64>,
     objects: Arc<FaultyObjects>,
     near: Arc<EmbeddedSlots>,
     far: FarTier,
     reading: Option<Reading>,
     options: FarOptions,
+}
+
+/// The disk of the log.
+#[derive(Default)]
+struct Disk {
+    /// Up to where the log survives the death of the machine.
+    synced: AtomicU64,
+    /// Whether it syncs nothing.
+    fails: AtomicBool,
 }
 
 fn options() -> FarOptions {
@@ -64,9 +72,9 @@ impl World {
         let objects = Arc::new(FaultyObjects::new(&dir.path().join("objects")));
         let slots = EmbeddedSlotsOptions { shards: 16, ..EmbeddedSlotsOptions::default() };
         let near = EmbeddedSlots::open(&dir.path().join("near"), &slots, clock(&now_ms)).unwrap();
-        let synced = Arc::new(AtomicU64::new(0));
-        let far = open(dir.path(), &synced, &objects, &now_ms, &options).await.unwrap();
-        Self { dir, synced, now_ms, objects, near, far, reading: None, options }
+        let disk = Arc::new(Disk::default());
+        let far = open(dir.path(), &disk, &objects, &now_ms, &options).await.unwrap();
+        Self { dir, disk, now_ms, objects, near, far, reading: None, options }
     }
 
     fn now_ms(&self) -> u64 {
@@ -83,24 +91,24 @@ impl World {
     }
 
     async fn try_restart(self) -> Result<Self, OpenFarError> {
-        let Self { dir, synced, now_ms, objects, near, far, options, .. } = self;
+        let Self { dir, disk, now_ms, objects, near, far, options, .. } = self;
         drop(far);
-        let far = open(dir.path(), &synced, &objects, &now_ms, &options).await?;
-        Ok(Self { dir, synced, now_ms, objects, near, far, reading: None, options })
+        let far = open(dir.path(), &disk, &objects, &now_ms, &options).await?;
+        Ok(Self { dir, disk, now_ms, objects, near, far, reading: None, options })
     }
 
     /// The machine dies: what of the log was not synced is gone.
     async fn restart_machine(self) -> Self {
-        let Self { dir, synced, now_ms, objects, near, far, options, .. } = self;
+        let Self { dir, disk, now_ms, objects, near, far, options, .. } = self;
         drop(far);
         drop(open_log(dir.path()).await);
         let parts = std::fs::read_dir(dir.path().join("log")).unwrap().map(|entry| entry.unwrap().path());
         let start_of = |path: &Path| path.file_stem()?.to_str()?.parse::<u64>().ok();
         let last = parts.filter_map(|path| Some((start_of(&path)?, path))).max().unwrap();
         let file = std::fs::OpenOptions::new().write(true).open(last.1).unwrap();
-        file.set_len(16 + synced.load(SeqCst).saturating_sub(last.0)).unwrap();
-        let far = open(dir.path(), &synced, &objects, &now_ms, &options).await.unwrap();
-        Self { dir, synced, now_ms, objects, near, far, reading: None, options }
+        file.set_len(16 + disk.synced.load(SeqCst).saturating_sub(last.0)).unwrap();
+        let far = open(dir.path(), &disk, &objects, &now_ms, &options).await.unwrap();
+        Self { dir, disk, now_ms, objects, near, far, reading: None, options }
     }
 
     async fn add(&self, shard: u16, due_ms: u64, payload: &str) -> Result<TaskId, StoreError> {
@@ -208,19 +216,28 @@ async fn open_log(dir: &Path) -> FileLog {
 
 async fn open(
     dir: &Path,
-    synced: &Arc<AtomicU64>,
+    disk: &Arc<Disk>,
     objects: &Arc<FaultyObjects>,
     now_ms: &Arc<AtomicU64>,
     options: &FarOptions,
 ) -> Result<FarTier, OpenFarError> {
-    let log = SyncedLog { inner: open_log(dir).await, synced: Arc::clone(synced) };
+    let log = SyncedLog { inner: open_log(dir).await, disk: Arc::clone(disk) };
     FarTier::open(options.clone(), Box::new(log), Arc::clone(objects) as _, clock(now_ms)).await
 }
 
 /// Says up to where the log was synced.
 struct SyncedLog {
     inner: FileLog,
-    synced: Arc<AtomicU64>,
+    disk: Arc<Disk>,
+}
+
+impl SyncedLog {
+    fn ask(&self) -> Result<(), LogError> {
+        match self.disk.fails.load(SeqCst) {
+            true => Err(LogError::Io { place: "the disk".into(), what: "a test".into() }),
+            false => Ok(()),
+        }
+    }
 }
 
 impl FarLog for SyncedLog {
@@ -244,16 +261,39 @@ impl FarLog for SyncedLog {
         self.inner.append(frame)
     }
 
+    fn end(&self) -> u64 {
+        self.inner.end()
+    }
+
     fn sync(&self, position: u64) -> Result<(), LogError> {
+        if position > self.disk.synced.load(SeqCst) {
+            self.ask().inspect_err(|error| self.inner.fail(error))?;
+        }
         self.inner.sync(position)?;
-        self.synced.fetch_max(position, SeqCst);
+        self.disk.synced.fetch_max(position, SeqCst);
         Ok(())
     }
 
     fn begin_part(&self) -> Result<u64, LogError> {
+        self.ask().inspect_err(|error| self.inner.fail(error))?;
         let start = self.inner.begin_part()?;
-        self.synced.fetch_max(start, SeqCst);
+        self.disk.synced.fetch_max(start, SeqCst);
         Ok(start)
+    }
+
+    fn has_failed(&self) -> bool {
+        self.inner.has_failed()
+    }
+
+    fn begin_anew(&self, frames: &[Bytes]) -> Result<u64, LogError> {
+        self.ask()?;
+        let start = self.inner.begin_anew(frames)?;
+        self.disk.synced.fetch_max(self.inner.end(), SeqCst);
+        Ok(start)
+    }
+
+    fn go_on_from(&self, position: u64) {
+        self.inner.go_on_from(position);
     }
 
     fn forget(&self, position: u64) -> Result<(), LogError> {
