@@ -68,9 +68,11 @@ impl TimerDelays {
         Ok(NewTimer { target, due_ms, key: key(&event, due_ms), payload })
     }
 
-    async fn add(&self, timers: Vec<NewTimer>) -> Vec<Result<(), NotHandedOver>> {
+    async fn add(&self, timers: Vec<NewTimer>, together: usize) -> Vec<Result<(), NotHandedOver>> {
         let count = timers.len();
-        let needs = TimerNeeds { machine_durability: self.options.needs_machine_durability, rewards: true };
+        let together = u32::try_from(together).unwrap_or(u32::MAX);
+        let machine_durability = self.options.needs_machine_durability;
+        let needs = TimerNeeds { machine_durability, rewards: true, together };
         let (tenant, needs) = (self.options.tenant.clone(), Some(needs));
         let request = AddTimersRequest { tenant, timers, needs, forwarded: None };
         match self.timers.add_batch(request).await {
@@ -89,7 +91,7 @@ impl LongDelays for TimerDelays {
         self.timer(delayed).map(drop)
     }
 
-    async fn hand_over(&self, events: &[DelayedEvent]) -> Vec<Result<(), NotHandedOver>> {
+    async fn hand_over(&self, events: &[DelayedEvent], together: usize) -> Vec<Result<(), NotHandedOver>> {
         let mut answers = Vec::with_capacity(events.len());
         let mut rest = events;
         while !rest.is_empty() {
@@ -110,7 +112,7 @@ impl LongDelays for TimerDelays {
                 }
             }
             rest = &rest[timers.len() + usize::from(wrong.is_some())..];
-            let asked = if timers.is_empty() { Vec::new() } else { self.add(timers).await };
+            let asked = if timers.is_empty() { Vec::new() } else { self.add(timers, together).await };
             let is_away = !asked.is_empty() && asked.iter().all(Result::is_err);
             answers.extend(asked);
             answers.extend(wrong.map(|why| Err(NotHandedOver(why))));

@@ -84,13 +84,20 @@ impl HandOver {
         if !self.calls.is_empty() || self.waiting.is_empty() || now_ns < self.ask_at_ns {
             return;
         }
-        let (mut events, mut bytes) = (Vec::new(), 0);
-        while events.len() < EVENTS_MAX && bytes < BYTES_MAX {
+        let (mut events, mut bytes, mut together) = (Vec::new(), 0, 1);
+        while events.len() < EVENTS_MAX && bytes < BYTES_MAX && together == 1 {
             let Some(key) = self.waiting.pop_front() else { break };
             // What was due meanwhile, was requeued, or is another instance's now is not ours to hand over.
             let Some(record) = waiting(table, key) else { continue };
             let Some(own) = delayed_events(record) else { continue };
+            // A record of several events has a call of its own: one that is larger than the service will ever take must
+            // not keep the others from being taken.
+            if own.len() > 1 && !events.is_empty() {
+                self.waiting.push_front(key);
+                break;
+            }
             bytes += record.payload.len();
+            together = own.len().max(1);
             self.asked.push((key, own.len()));
             events.extend(own);
         }
@@ -99,7 +106,7 @@ impl HandOver {
         }
         let (to, patience) = (Arc::clone(to), Duration::from_millis(patience_ms));
         self.calls.spawn(async move {
-            let asked = tokio::time::timeout(patience, to.hand_over(&events)).await;
+            let asked = tokio::time::timeout(patience, to.hand_over(&events, together)).await;
             let unanswered = || vec![Err(NotHandedOver("no answer by the deadline".into())); events.len()];
             asked.unwrap_or_else(|_| unanswered())
         });

@@ -29,5 +29,8 @@ pub trait LongDelays: Send + Sync {
     /// Takes events: one answer for each, in order. After `Ok` the event is stored durably and comes back by itself, so
     /// that whoever had it may forget it. Handing the same event over again is harmless, whether the first time succeeded,
     /// failed or was not answered. A call that is dropped may have stored any of them.
-    async fn hand_over(&self, events: &[DelayedEvent]) -> Vec<Result<(), NotHandedOver>>;
+    ///
+    /// `together`: so many of the events come in one record, which whoever has it may forget only as a whole. Where the
+    /// service can never have room for so many, it stores none of the call, and says what an operator has to change.
+    async fn hand_over(&self, events: &[DelayedEvent], together: usize) -> Vec<Result<(), NotHandedOver>>;
 }

@@ -84,6 +84,13 @@ impl TimersService {
                  scheduler.durability to `machine` (Redis: appendfsync always), or leave this out",
             ));
         }
+        if let Some((option, value)) = self.timers.never_has_room(tenant, needs.together.into()) {
+            return Err(Status::failed_precondition(format!(
+                "needs.together: {} timers belong together, and the tenant `{tenant}` has room for {value} at most: raise \
+                 scheduler.tenants.{tenant}.{option} in the options of the scheduler",
+                needs.together
+            )));
+        }
         let other = |timer: &&NewTimer| self.timers.sends_rewards(tenant, &timer.target) == Some(false);
         match timers.iter().find(other).filter(|_| needs.rewards) {
             Some(timer) => Err(Status::failed_precondition(format!(

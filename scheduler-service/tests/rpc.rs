@@ -189,7 +189,7 @@ async fn a_process_that_forwards_takes_nothing_that_another_one_forwards() {
 async fn what_a_caller_needs_holds_or_nothing_is_stored() {
     let on = |target: &str| NewTimer { target: target.into(), ..timer("", LATER_MS) };
     let asked = |timers: Vec<NewTimer>, machine_durability: bool, rewards: bool| {
-        let needs = Some(TimerNeeds { machine_durability, rewards });
+        let needs = Some(TimerNeeds { machine_durability, rewards, ..Default::default() });
         asking(AddTimersRequest { timers, needs, ..Default::default() })
     };
     let (weak, firm) = (desk_of(Durability::Process), desk_of(Durability::Machine));
@@ -220,6 +220,33 @@ async fn what_a_caller_needs_holds_or_nothing_is_stored() {
     for desk in [weak, firm] {
         desk.timers.close().await;
     }
+}
+
+/// A record of a consumer is over when all of its events are handed over: a tenant that never has room for so many would
+/// be asked again for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn timers_that_belong_together_and_never_find_room_are_refused_at_once_with_the_option() {
+    let desk = desk();
+    let asked = |tenant: &str, count: u32, together: u32| {
+        let timers = (0..count).map(|nth| timer(&format!("{count}-{nth}"), LATER_MS)).collect();
+        let needs = Some(TimerNeeds { together, ..Default::default() });
+        asking(AddTimersRequest { tenant: tenant.into(), timers, needs, ..Default::default() })
+    };
+    let refused = desk.service.add_batch(asked("small", 3, 3)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("raise scheduler.tenants.small.waiting_max"), "{refused:?}");
+    assert!(refused.metadata().get(RETRY_AFTER_MS).is_none(), "coming again does not help");
+    let listed = asking(ListTimersRequest { tenant: "small".into(), ..Default::default() });
+    assert!(desk.service.list(listed).await.unwrap().into_inner().timers.is_empty());
+    // What may find room some time is taken as far as there is room now.
+    for (tenant, count, together, stored) in [("small", 3, 2, 2), ("", 3, 3, 3)] {
+        let results = desk.service.add_batch(asked(tenant, count, together)).await.unwrap().into_inner().results;
+        let is_stored = |result: &&windfall_proto::v1::AddTimerResult| {
+            matches!(result.result, Some(add_timer_result::Result::Added(_)))
+        };
+        assert_eq!(results.iter().filter(is_stored).count(), stored, "{tenant}");
+    }
+    desk.timers.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -71,7 +71,8 @@ impl ServiceKeeper {
     ) -> Result<Vec<Option<TaskId>>, StoreError> {
         let count = timers.len();
         // What is refused for this is stored near, where it is as durable as the caller was told.
-        let needs = TimerNeeds { machine_durability: durability == Durability::Machine, rewards: false };
+        let machine_durability = durability == Durability::Machine;
+        let needs = TimerNeeds { machine_durability, ..TimerNeeds::default() };
         let (tenant, needs, forwarded) = (tenant.to_owned(), Some(needs), self.forwarded(0));
         let request = AddTimersRequest { tenant, timers, needs, forwarded };
         match self.timers.add_batch(request).await {

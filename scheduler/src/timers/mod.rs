@@ -95,6 +95,13 @@ impl Timers {
         self.0.tenants.target(tenant, target).map(|rules| rules.sends_rewards)
     }
 
+    /// The option of a tenant, and its value, that never lets so many tasks be added together.
+    pub fn never_has_room(&self, tenant: &str, together: u64) -> Option<(&'static str, u64)> {
+        let rules = self.0.tenants.0.get(tenant)?;
+        let quotas = [("waiting_max", rules.waiting_max), ("adds_per_s", rules.adds_per_s)];
+        quotas.into_iter().find(|(_, value)| *value < together)
+    }
+
     /// Adds tasks: one answer for each, in order. Two tasks of one call with the same key: the first one is stored.
     pub async fn add(&self, tenant: &str, tasks: Vec<NewTask>) -> Vec<Result<Added, AddError>> {
         let answers = self.0.add(tenant, tasks).await;
