@@ -98,6 +98,7 @@
 mod compactor;
 mod entry;
 mod fail_points;
+mod list;
 mod loader;
 mod log;
 mod manifest;
@@ -120,7 +121,7 @@ mod turns;
 pub use log::{FRAME_MAX_BYTES, FarLog, FileLog, LogError};
 pub use options::{FarOptions, OutOfRange};
 pub use s3::{S3Options, S3OptionsError};
-pub use shared::{FarElsewhere, FarKeeper};
+pub use shared::{FarElsewhere, FarKeeper, FarNamedPage};
 pub use slots::FarSlots;
 pub use stats::{FarGauges, FarStats, FarTenantGauges};
 pub use tier::{FarChanged, FarFound, FarTier};

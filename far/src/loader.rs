@@ -264,6 +264,16 @@ impl FarTier {
 
     /// The rows of a closed hour behind `after`; those that were loaded may have been changed near since.
     pub(crate) fn rows(&self, hour: u32, after: Option<RowKey>) -> Result<MergedRows, StoreError> {
+        self.rows_upto(hour, after, usize::MAX)
+    }
+
+    /// The first rows of an hour behind `after`: `max` of them, or more.
+    pub(crate) fn rows_upto(
+        &self,
+        hour: u32,
+        after: Option<RowKey>,
+        max: usize,
+    ) -> Result<MergedRows, StoreError> {
         let objects = Arc::clone(self.objects()?);
         let start = match after {
             Some(after) => RowKey { number: after.number.saturating_add(1), ..after },
@@ -278,7 +288,7 @@ impl FarTier {
             .map(|segment| Rows::Segment(SegmentRows::new(Arc::clone(segment), keys.clone())))
             .collect();
         let sealed = state.sealed.iter().map(|sealed| &*sealed.rows);
-        let in_memory = sealed.chain([&state.active]).map(|rows| rows.range(keys.clone()).into_iter());
+        let in_memory = sealed.chain([&state.active]).map(|rows| rows.range(keys.clone(), max).into_iter());
         sources.extend(in_memory.map(Rows::Memory));
         Ok(MergedRows::new(objects, Arc::clone(&self.0.counters), sources))
     }

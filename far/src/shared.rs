@@ -97,6 +97,26 @@ pub trait FarKeeper: Send + Sync {
     /// # Errors
     /// [`StoreError`].
     async fn get(&self, tenant: &str, id: TaskId) -> Result<Option<(String, Found)>, StoreError>;
+
+    /// A tenant's waiting tasks that are not near yet, as [`SlotStore::list_far`]; each with the name of its target.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn list(
+        &self,
+        tenant: &str,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<FarNamedPage, StoreError>;
+}
+
+/// A part of a tenant's tasks, each with the name of its target.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FarNamedPage {
+    /// Waiting tasks.
+    pub tasks: Vec<(String, Found)>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<TaskId>,
 }
 
 /// A slot store whose far tier another process keeps, if one does. What is due later than the horizon and has no key goes
@@ -140,6 +160,14 @@ impl FarElsewhere {
 
     fn tenant_name(&self, tenant: u16) -> Result<String, StoreError> {
         self.named.lock().tenants.get(&tenant).cloned().flatten().ok_or_else(unnamed)
+    }
+
+    /// A task of the keeper, with the number of its target here.
+    async fn routed(&self, tenant: u16, target: &str, mut found: Found) -> Result<Found, StoreError> {
+        // One that was cancelled has none any more.
+        let target = if target.is_empty() { 0 } else { self.near.target(tenant, target).await? };
+        found.record.route = Route { tenant, target };
+        Ok(found)
     }
 
     /// An error where the store has far timers, so that a task that is not near may be one of them.
@@ -307,15 +335,7 @@ impl SlotStore for FarElsewhere {
             while let Some(answered) = calls.next().await {
                 let (place, found) = answered?;
                 answers[place] = Some(match found {
-                    Some((target, mut found)) => {
-                        // One that was cancelled has none any more.
-                        let target = match &*target {
-                            "" => 0,
-                            target => self.near.target(tenant, target).await?,
-                        };
-                        found.record.route = Route { tenant, target };
-                        Some(found)
-                    }
+                    Some((target, found)) => Some(self.routed(tenant, &target, found).await?),
                     None => None,
                 });
             }
@@ -341,6 +361,21 @@ impl SlotStore for FarElsewhere {
         limit: usize,
     ) -> Result<WaitingPage, StoreError> {
         self.near.list(tenant, after, limit).await
+    }
+
+    async fn list_far(
+        &self,
+        tenant: u16,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<WaitingPage, StoreError> {
+        let Some(keeper) = &self.keeper else { return Ok(WaitingPage::default()) };
+        let FarNamedPage { tasks, next } = keeper.list(&self.tenant_name(tenant)?, after, limit).await?;
+        let mut page = WaitingPage { tasks: Vec::with_capacity(tasks.len()), next };
+        for (target, found) in tasks {
+            page.tasks.push(self.routed(tenant, &target, found).await?);
+        }
+        Ok(page)
     }
 
     async fn counts(&self, shard: Shard) -> Result<BTreeMap<u16, u64>, StoreError> {

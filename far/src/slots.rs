@@ -25,7 +25,7 @@ const LOOKS_AT_ONCE: usize = 16;
 
 /// A slot store in front of which the far tier takes what is due later than the horizon and has no key. A call that
 /// has tasks of both tiers is one step in each of them: after an error any of its tasks may be stored or changed.
-/// [`list`](SlotStore::list) leaves tasks of the far tier out, and [`counts`](SlotStore::counts) counts all of them in
+/// [`list`](SlotStore::list) leaves tasks of the far tier to [`list_far`](SlotStore::list_far), and [`counts`](SlotStore::counts) counts all of them in
 /// the first shard. Dispatchers use the near store itself, or this one, which is the same to them.
 pub struct FarSlots {
     owned: Owned,
@@ -342,6 +342,16 @@ impl SlotStore for FarSlots {
         limit: usize,
     ) -> Result<WaitingPage, StoreError> {
         self.owned.near.list(tenant, after, limit).await
+    }
+
+    async fn list_far(
+        &self,
+        tenant: u16,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<WaitingPage, StoreError> {
+        self.claim().await?;
+        self.owned.far.list(tenant, after, limit).await
     }
 
     async fn counts(&self, shard: Shard) -> Result<BTreeMap<u16, u64>, StoreError> {

@@ -67,9 +67,9 @@ impl Memtable {
         self.rows.iter()
     }
 
-    /// Copies of the rows of these keys. Their payloads are shared.
-    pub fn range(&self, keys: std::ops::Range<RowKey>) -> Vec<(RowKey, Row)> {
-        self.rows.range(keys).map(|(key, row)| (*key, row.clone())).collect()
+    /// Copies of the first rows of these keys. Their payloads are shared.
+    pub fn range(&self, keys: std::ops::Range<RowKey>, max: usize) -> Vec<(RowKey, Row)> {
+        self.rows.range(keys).take(max).map(|(key, row)| (*key, row.clone())).collect()
     }
 
     fn insert(&mut self, key: RowKey, row: Row) {

@@ -40,7 +40,7 @@ pub(crate) const CHANGES_BYTES: usize = 8 << 20;
 /// `memory_bytes_max`, at which no more is taken. A part is read as a whole when the log is opened.
 pub(crate) const LOG_BYTES_FACTOR: u64 = 4;
 /// How often a look is repeated whose segments were merged meanwhile.
-const LOOKS_MAX: usize = 10;
+pub(crate) const LOOKS_MAX: usize = 10;
 /// How long a move waits until the task is near.
 const PUSH_WAIT: Duration = Duration::from_secs(5);
 /// The folder of the segments.
@@ -781,7 +781,7 @@ pub(crate) fn due_ms(slot: SlotMinute, task: &FarTask) -> u64 {
     slot.start_ms() + u64::from(task.offset_ms)
 }
 
-fn found(id: TaskId, task: FarTask) -> Found {
+pub(crate) fn found(id: TaskId, task: FarTask) -> Found {
     let FarTask { offset_ms, route, payload } = task;
     let record = DueRecord { offset_ms, route, key: None, asked_ms: None, first_id: None, payload };
     Found { id, state: Waiting::Waiting, record }

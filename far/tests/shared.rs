@@ -4,15 +4,15 @@
 use async_trait::async_trait;
 use object_store::memory::InMemory;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use windfall_contract::Clock;
 use windfall_contract::due::{
     Added, Change, Changed, Durability, Found, Moved, NewRecord, Route, Shard, SlotStore, StoreError, TaskAt,
     TaskId, TaskKey, Waiting,
 };
-use windfall_far::{FarElsewhere, FarKeeper, FarOptions, FarSlots, FarTier, FileLog};
+use windfall_far::{FarElsewhere, FarKeeper, FarNamedPage, FarOptions, FarSlots, FarTier, FileLog};
 use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
 
 const START_MS: u64 = 1_800_000_000_000;
@@ -34,6 +34,11 @@ impl Keeper {
             true => Err(StoreError::Unavailable("the keeper is away".into())),
             false => Ok(()),
         }
+    }
+
+    async fn target(&self, found: &Found) -> Result<String, StoreError> {
+        let names = self.slots.names(found.record.route).await?;
+        Ok(names.map_or(String::new(), |(_, target)| target))
     }
 }
 
@@ -81,8 +86,23 @@ impl FarKeeper for Keeper {
         let Some(found) = self.slots.get(id.shard, tenant, &[TaskAt::Id(id)]).await?.remove(0) else {
             return Ok(None);
         };
-        let names = self.slots.names(found.record.route).await?;
-        Ok(Some((names.map_or(String::new(), |(_, target)| target), found)))
+        Ok(Some((self.target(&found).await?, found)))
+    }
+
+    async fn list(
+        &self,
+        tenant: &str,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<FarNamedPage, StoreError> {
+        self.ask()?;
+        let tenant = self.slots.tenant(tenant).await?;
+        let page = self.slots.list_far(tenant, after, limit).await?;
+        let mut tasks = Vec::new();
+        for found in page.tasks {
+            tasks.push((self.target(&found).await?, found));
+        }
+        Ok(FarNamedPage { tasks, next: page.next })
     }
 }
 
@@ -180,10 +200,15 @@ async fn a_process_that_asks_the_keeper_adds_finds_changes_and_cancels_far_tasks
     assert_eq!(fleet.get(all[1]).await.unwrap().map(|found| found.state), Some(Waiting::Cancelled));
     let to = Moved { due_ms: None, payload: Some("anew".into()) };
     assert_eq!(fleet.change(all[3], Some(to)).await, Ok(Changed::Done(all[3])));
-    fleet.wait(48, 1).await;
+    let later = ids(&fleet.other.add(SHARD, &[fleet.task(90, "in 90")]).await.unwrap())[0];
+    fleet.wait(48, 2).await;
     // Loaded by now: cancelled near, by the id of the far tier, and through the keeper as well.
     assert_eq!(fleet.get(all[3]).await.unwrap().unwrap().record.payload, "anew");
     assert!(matches!(fleet.change(all[4], None).await, Ok(Changed::Done(_))));
+    // What was not loaded is listed by the keeper.
+    let far = fleet.other.list_far(fleet.route.tenant, None, 100).await.unwrap();
+    let payloads: Vec<_> = far.tasks.iter().map(|found| (found.id, found.record.route)).collect();
+    assert_eq!((payloads, far.next), (vec![(later, fleet.route)], None));
     let near = fleet.near.list(fleet.route.tenant, None, 100).await.unwrap().tasks;
     let mut payloads: Vec<_> = near.iter().map(|found| found.record.payload.clone()).collect();
     payloads.sort();
@@ -236,7 +261,10 @@ async fn changes_are_numbered_in_the_order_in_which_they_are_asked_for() {
         assert!(matches!(fleet.change(id, to).await, Ok(Changed::Done(_))));
     }
     let numbers = fleet.keeper.numbers.lock().unwrap().clone();
-    assert_eq!(numbers.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 0, 1, 1, 0, 0, 0, 0].map(|at| ids[at]));
+    assert_eq!(
+        numbers.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+        [0, 0, 1, 1, 0, 0, 0, 0].map(|at| ids[at])
+    );
     assert!(numbers.is_sorted_by(|(_, before), (_, after)| before < after), "{numbers:?}");
 }
 

@@ -43,9 +43,11 @@
 //! ```
 
 mod backfills;
+mod cursor;
 mod rpc;
 mod targets;
 
 pub use backfills::BackfillsService;
+pub use cursor::{InvalidCursor, ListCursor};
 pub use rpc::{BATCH_MAX, PAGE_DEFAULT, PAGE_MAX, TimersService};
 pub use targets::{BonusTarget, TopicChecks, TopicOptions, TopicTarget, refusal};

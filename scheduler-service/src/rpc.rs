@@ -4,6 +4,7 @@ mod last_changes;
 mod messages;
 mod status;
 
+use crate::cursor::ListCursor;
 use async_trait::async_trait;
 use last_changes::LastChanges;
 use messages::{added, changed, dead_timer, moved, new_task, page_size, task_at, task_id, timer};
@@ -15,11 +16,11 @@ use windfall_edge::Call;
 use windfall_proto::v1::{
     AddTimerReply, AddTimerRequest, AddTimerResult, AddTimersReply, AddTimersRequest, CancelTimerRequest,
     CancelTimerResult, CancelTimersReply, CancelTimersRequest, ChangeTimerReply, DeadTimerEnd,
-    EndDeadTimersReply, EndDeadTimersRequest, ForwardedCall, GetTimerReply, GetTimerRequest, ListDeadTimersReply,
-    ListDeadTimersRequest, ListTimersReply, ListTimersRequest, NewTimer, TimerFailure, TimerNeeds,
-    UpdateTimerRequest, add_timer_result, cancel_timer_result, timers_server,
+    EndDeadTimersReply, EndDeadTimersRequest, ForwardedCall, GetTimerReply, GetTimerRequest,
+    ListDeadTimersReply, ListDeadTimersRequest, ListTimersReply, ListTimersRequest, NewTimer, TimerFailure,
+    TimerNeeds, UpdateTimerRequest, add_timer_result, cancel_timer_result, timers_server,
 };
-use windfall_scheduler::Timers;
+use windfall_scheduler::{TaskView, Timers, TimersError};
 
 /// Timers of one call at most.
 pub const BATCH_MAX: usize = windfall_scheduler::CALL_TASKS_MAX;
@@ -61,13 +62,46 @@ impl TimersService {
         }
     }
 
+    /// Near timers first, then those of the far tier.
+    async fn page(&self, tenant: &str, after: ListCursor, limit: usize) -> Result<Page, TimersError> {
+        let (mut page, after) = match after {
+            ListCursor::Near(after) => {
+                let (tasks, next) = self.timers.list(tenant, after, limit).await?;
+                let (near, next) = (tasks.len(), next.map(|next| ListCursor::Near(Some(next))));
+                let is_full = next.is_some();
+                let page = Page { tasks, near, next };
+                if is_full {
+                    return Ok(page);
+                }
+                (page, None)
+            }
+            ListCursor::Far(after) => (Page { tasks: Vec::new(), near: 0, next: None }, after),
+        };
+        let room = limit.saturating_sub(page.near);
+        let far = match room {
+            // Whether there are any, the next page says.
+            0 => None,
+            _ => match self.timers.list_far(tenant, after, room).await {
+                Ok(far) => Some(far),
+                Err(error) if page.near > 0 => {
+                    tracing::warn!(%error, "far timers cannot be listed; near ones are shown all the same");
+                    None
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        match far {
+            Some((tasks, next)) => {
+                page.tasks.extend(tasks);
+                page.next = next.map(|next| ListCursor::Far(Some(next)));
+            }
+            None => page.next = Some(ListCursor::Far(None)),
+        }
+        Ok(page)
+    }
+
     /// Whether a change may be done: no later one of the same process and timer has come before it.
-    fn check_turn(
-        &self,
-        tenant: &str,
-        at: &TaskAt,
-        forwarded: Option<&ForwardedCall>,
-    ) -> Result<(), Status> {
+    fn check_turn(&self, tenant: &str, at: &TaskAt, forwarded: Option<&ForwardedCall>) -> Result<(), Status> {
         self.check_forwarded(forwarded)?;
         let (Some(&ForwardedCall { run, number }), TaskAt::Id(id)) = (forwarded, at) else { return Ok(()) };
         if self.last_changes.is_in_turn(run, tenant, *id, number) {
@@ -100,6 +134,14 @@ impl TimersService {
             None => Ok(()),
         }
     }
+}
+
+/// A page of waiting timers.
+struct Page {
+    tasks: Vec<TaskView>,
+    /// How many of them are near: the first ones.
+    near: usize,
+    next: Option<ListCursor>,
 }
 
 #[async_trait]
@@ -216,15 +258,19 @@ impl timers_server::Timers for TimersService {
 
     async fn list(&self, request: Request<ListTimersRequest>) -> Result<Response<ListTimersReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let ListTimersRequest { tenant, after, page_size: size } = request.into_inner();
+        let ListTimersRequest { tenant, after, page_size: size, forwarded } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
-        let (after, limit) = (after_of(&after)?, page_size(size).map_err(Status::invalid_argument)?);
-        let listed = self.timers.list(tenant, after, limit).await;
-        let (mut tasks, mut next) = listed.map_err(|error| timers_status(&error))?;
+        self.check_forwarded(forwarded.as_ref())?;
+        let after = after.parse::<ListCursor>();
+        let after = after.map_err(|error| Status::invalid_argument(format!("after: {error}")))?;
+        let limit = page_size(size).map_err(Status::invalid_argument)?;
+        let listed = self.page(tenant, after, limit).await;
+        let Page { mut tasks, near, mut next } = listed.map_err(|error| timers_status(&error))?;
         let fitting = fitting(tasks.iter().map(|task| task.payload.len()));
         if fitting < tasks.len() {
             tasks.truncate(fitting);
-            next = tasks.last().map(|last| last.id);
+            let last = tasks.last().map(|last| last.id);
+            next = Some(if fitting <= near { ListCursor::Near(last) } else { ListCursor::Far(last) });
         }
         Ok(Response::new(ListTimersReply {
             timers: tasks.into_iter().map(timer).collect(),

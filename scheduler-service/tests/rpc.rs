@@ -9,8 +9,9 @@ use windfall_edge::{Call, Caller, RETRY_AFTER_MS, Role};
 use windfall_proto::v1::timers_server::Timers as _;
 use windfall_proto::v1::{
     AddTimerRequest, AddTimersRequest, CancelTimerRequest, CancelTimersRequest, DeadTimerEnd,
-    EndDeadTimersRequest, ForwardedCall, GetTimerRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer, TimerChange,
-    TimerName, TimerNeeds, TimerState, UpdateTimerRequest, add_timer_result, cancel_timer_result,
+    EndDeadTimersRequest, ForwardedCall, GetTimerRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer,
+    TimerChange, TimerName, TimerNeeds, TimerState, UpdateTimerRequest, add_timer_result,
+    cancel_timer_result,
 };
 use windfall_scheduler::{Class, TargetRules, TenantRules, Tenants, Timers, TimersOptions};
 use windfall_scheduler_service::TimersService;
@@ -240,7 +241,8 @@ async fn timers_that_belong_together_and_never_find_room_are_refused_at_once_wit
     assert!(desk.service.list(listed).await.unwrap().into_inner().timers.is_empty());
     // What may find room some time is taken as far as there is room now.
     for (tenant, count, together, stored) in [("small", 3, 2, 2), ("", 3, 3, 3)] {
-        let results = desk.service.add_batch(asked(tenant, count, together)).await.unwrap().into_inner().results;
+        let results =
+            desk.service.add_batch(asked(tenant, count, together)).await.unwrap().into_inner().results;
         let is_stored = |result: &&windfall_proto::v1::AddTimerResult| {
             matches!(result.result, Some(add_timer_result::Result::Added(_)))
         };

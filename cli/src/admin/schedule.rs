@@ -76,7 +76,7 @@ enum Ask {
         #[command(flatten)]
         which: Which,
     },
-    /// List waiting timers, by id
+    /// List waiting timers: those in the store by id, then far timers by hour
     List {
         /// Only timers after this id, which is the last one of the page before
         #[arg(long, default_value = "", hide_default_value = true)]
@@ -212,7 +212,8 @@ async fn ask(client: &TimersClient, args: &ScheduleArgs) -> Result<Outcome> {
             Ok(Outcome::Clean)
         }
         Ask::List { after, limit } => {
-            let request = ListTimersRequest { tenant, after: after.clone(), page_size: *limit };
+            let (after, page_size) = (after.clone(), *limit);
+            let request = ListTimersRequest { tenant, after, page_size, forwarded: None };
             let reply = client.list(request).await?;
             let row = if json { value::<Timer> } else { timer_row };
             show(&reply.timers.iter().map(row).collect::<Vec<_>>(), json);

@@ -9,12 +9,14 @@ use windfall_client::{CallError, ClientOptions, TimersClient};
 use windfall_contract::due::{
     Changed, DueRecord, Durability, Found, Moved, NewRecord, Route, SlotMinute, StoreError, TaskId, Waiting,
 };
-use windfall_far::FarKeeper;
+use windfall_far::{FarKeeper, FarNamedPage};
 use windfall_proto::v1::add_timer_result::Result as Outcome;
 use windfall_proto::v1::{
     AddTimerResult, AddTimersRequest, CancelTimerRequest, ChangeTimerReply, ForwardedCall, GetTimerRequest,
-    NewTimer, Timer, TimerChange, TimerFailure, TimerNeeds, TimerState, UpdateTimerRequest,
+    ListTimersRequest, NewTimer, Timer, TimerChange, TimerFailure, TimerNeeds, TimerState,
+    UpdateTimerRequest,
 };
+use windfall_scheduler_service::ListCursor;
 
 /// The timers of a call at most, and their bytes.
 const CALL_TIMERS_MAX: usize = 1_000;
@@ -155,6 +157,25 @@ impl FarKeeper for ServiceKeeper {
             Err(error) => Err(failed(error)),
         }
     }
+
+    async fn list(
+        &self,
+        tenant: &str,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<FarNamedPage, StoreError> {
+        let page_size = u32::try_from(limit.min(CALL_TIMERS_MAX)).unwrap_or(1);
+        let (tenant, after) = (tenant.to_owned(), ListCursor::Far(after).to_string());
+        let request = ListTimersRequest { tenant, after, page_size, forwarded: self.forwarded(0) };
+        let reply = self.timers.list(request).await.map_err(failed)?;
+        let next = match reply.next_after.parse() {
+            Ok(ListCursor::Near(None)) => None,
+            Ok(ListCursor::Far(Some(next))) => Some(next),
+            _ => return Err(unavailable("its answer does not say where to go on")),
+        };
+        let tasks = reply.timers.into_iter().map(found).collect::<Result<_, _>>()?;
+        Ok(FarNamedPage { tasks, next })
+    }
 }
 
 /// Whether nothing was stored: a hint when to come again says so, and so do these codes.
@@ -215,19 +236,21 @@ fn failed(error: CallError) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drivers::{DurabilityAt, FarAt};
     use std::sync::Arc;
     use std::time::{Duration, Instant};
     use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
     use tonic::transport::Server;
     use tonic::transport::server::TcpIncoming;
     use tonic::{Request, Status};
     use windfall_contract::Clock;
-    use windfall_contract::due::TaskAt;
+    use windfall_contract::due::{Added, SlotStore, TaskAt};
     use windfall_edge::{Call, Caller, Role};
     use windfall_far::FarElsewhere;
-    use windfall_proto::v1::AddTimerReply;
     use windfall_proto::v1::timers_server::TimersServer;
-    use windfall_scheduler::{NewTask, TargetRules, TenantRules, Tenants, Timers, TimersOptions};
+    use windfall_proto::v1::{AddTimerReply, AddTimerRequest};
+    use windfall_scheduler::{Class, NewTask, TargetRules, TenantRules, Tenants, Timers, TimersOptions};
     use windfall_scheduler_service::TimersService;
     use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
 
@@ -286,40 +309,55 @@ mod tests {
         Ok(request)
     }
 
+    /// A scheduler over a store, with the tenant `shop`.
+    fn serve(
+        listener: TcpListener,
+        store: Arc<dyn SlotStore>,
+        forwards: bool,
+        servers: &mut JoinSet<Result<(), tonic::transport::Error>>,
+    ) -> Timers {
+        let targets = [("hook".to_owned(), TargetRules::default())].into();
+        let rules = TenantRules { waiting_max: 100, adds_per_s: 100, class: Class::Normal, targets };
+        let tenants = Arc::new(Tenants([("shop".to_owned(), rules)].into()));
+        let timers = Timers::start(TimersOptions::default(), tenants, store, Clock::system());
+        let service = TimersService::new(timers.clone()).forwarding(forwards);
+        let server = Server::builder().add_service(TimersServer::with_interceptor(service, identify));
+        servers.spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+        timers
+    }
+
+    async fn listener() -> (TcpListener, ClientOptions) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoints = vec![format!("http://{}", listener.local_addr().unwrap())];
+        let client = ClientOptions { endpoints, attempt_timeout_ms: 20_000, ..ClientOptions::default() };
+        (listener, client)
+    }
+
+    fn embedded(dir: &std::path::Path) -> Arc<EmbeddedSlots> {
+        let options = EmbeddedSlotsOptions { shards: 64, ..EmbeddedSlotsOptions::default() };
+        EmbeddedSlots::open(&dir.join("near"), &options, Clock::system()).unwrap()
+    }
+
+    fn elsewhere(near: &Arc<EmbeddedSlots>, keeper: &ClientOptions) -> Arc<dyn SlotStore> {
+        let keeper = Arc::new(ServiceKeeper::open(keeper.clone()).unwrap());
+        Arc::new(FarElsewhere::new(near.clone(), Some(keeper), 7_200_000, Clock::system()))
+    }
+
     /// Each takes the other one for the keeper.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_call_ends_after_one_hop_where_two_processes_forward_to_each_other() {
         let dir = tempfile::tempdir().unwrap();
-        let options = EmbeddedSlotsOptions { shards: 64, ..EmbeddedSlotsOptions::default() };
-        let near = EmbeddedSlots::open(dir.path(), &options, Clock::system()).unwrap();
-        let targets = [("hook".to_owned(), TargetRules::default())].into();
-        let rules =
-            TenantRules { waiting_max: 100, adds_per_s: 100, class: Default::default(), targets };
-        let tenants = Arc::new(Tenants([("shop".to_owned(), rules)].into()));
-        let listeners = [TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await];
-        let listeners = listeners.map(Result::unwrap);
-        let mut others = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
-        others.reverse();
-        let (mut both, mut servers) = (Vec::new(), tokio::task::JoinSet::new());
-        for (listener, other) in listeners.into_iter().zip(others) {
-            let endpoints = vec![format!("http://{other}")];
-            let client = ClientOptions { endpoints, attempt_timeout_ms: 20_000, ..ClientOptions::default() };
-            let keeper = Arc::new(ServiceKeeper::open(client).unwrap());
-            let store = FarElsewhere::new(near.clone(), Some(keeper), 7_200_000, Clock::system());
-            let (options, tenants) = (TimersOptions::default(), Arc::clone(&tenants));
-            let timers = Timers::start(options, tenants, Arc::new(store), Clock::system());
-            let service = TimersService::new(timers.clone()).forwarding(true);
-            let server = Server::builder().add_service(TimersServer::with_interceptor(service, identify));
-            servers.spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-            both.push(timers);
-        }
-        let began = Instant::now();
-        let (timers, at) = (&both[0], TaskAt::Id(ID.parse().unwrap()));
+        let (near, mut servers) = (embedded(dir.path()), JoinSet::new());
+        let ((first, to_first), (second, to_second)) = (listener().await, listener().await);
+        let timers = serve(first, elsewhere(&near, &to_second), true, &mut servers);
+        let _other = serve(second, elsewhere(&near, &to_first), true, &mut servers);
+        let (began, at) = (Instant::now(), TaskAt::Id(ID.parse().unwrap()));
         let to = Moved { due_ms: None, payload: Some("x".into()) };
         let refused = [
             timers.get("shop", at.clone()).await.map(drop),
             timers.update("shop", at.clone(), to).await.map(drop),
             timers.cancel("shop", vec![at]).await.remove(0).map(drop),
+            timers.list_far("shop", None, 10).await.map(drop),
         ];
         for refused in refused {
             let said = refused.unwrap_err().to_string();
@@ -328,9 +366,52 @@ mod tests {
         let due_ms = Clock::system().unix_ms() + 30 * 3_600_000;
         let task = NewTask { target: "hook".into(), due_ms, key: None, payload: "x".into() };
         let added = timers.add("shop", vec![task]).await.remove(0).unwrap();
-        let windfall_contract::due::Added::Stored(id) = added else { panic!("{added:?}") };
+        let Added::Stored(id) = added else { panic!("{added:?}") };
         assert!(!id.is_far(), "it is stored near, and nothing is lost");
         assert!(began.elapsed() < Duration::from_secs(15));
+        servers.abort_all();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_process_that_forwards_lists_near_timers_and_those_of_the_keeper() {
+        let dir = tempfile::tempdir().unwrap();
+        let (near, mut servers, clock) = (embedded(dir.path()), JoinSet::new(), Clock::system());
+        let (at, durability) = (FarAt::default(), DurabilityAt::Process);
+        let (kept, _far) = at.open(dir.path(), near.clone(), true, durability, &clock).await.unwrap();
+        let ((first, to_keeper), (second, to_other)) = (listener().await, listener().await);
+        let _keeper = serve(first, kept, false, &mut servers);
+        let _other = serve(second, elsewhere(&near, &to_keeper), true, &mut servers);
+        let client = TimersClient::open(to_other).unwrap();
+        let timer = |hours: u64| NewTimer {
+            target: "hook".into(),
+            due_ms: clock.unix_ms() + hours * 3_600_000,
+            ..NewTimer::default()
+        };
+        let mut ids = Vec::new();
+        for hours in [1, 1, 1, 40, 41, 42, 43, 44] {
+            let request = AddTimerRequest { tenant: String::new(), timer: Some(timer(hours)) };
+            ids.push(client.add(request).await.unwrap().id);
+        }
+        let id = ids.remove(5);
+        assert!(id.parse::<TaskId>().unwrap().is_far());
+        let cancel = CancelTimerRequest { id, ..CancelTimerRequest::default() };
+        assert_eq!(client.cancel(cancel).await.unwrap().change(), TimerChange::Done);
+        ids[..3].sort();
+        for page_size in [1, 2, 3, 5, 100] {
+            let (mut after, mut listed, mut pages) = (String::new(), Vec::new(), 0);
+            loop {
+                let request = ListTimersRequest { after, page_size, ..ListTimersRequest::default() };
+                let page = client.list(request).await.unwrap();
+                assert!(page.timers.iter().all(|timer| timer.target == "hook"));
+                listed.extend(page.timers.into_iter().map(|timer| timer.id));
+                (after, pages) = (page.next_after, pages + 1);
+                if after.is_empty() {
+                    break;
+                }
+                assert!(pages < 20, "it ends");
+            }
+            assert_eq!(listed, ids, "pages of {page_size}");
+        }
         servers.abort_all();
     }
 }

@@ -322,6 +322,20 @@ pub trait SlotStore: Send + Sync {
     async fn list(&self, tenant: u16, after: Option<TaskId>, limit: usize)
     -> Result<WaitingPage, StoreError>;
 
+    /// A tenant's waiting tasks of a far tier in front of the store that are not near yet, behind `after`, at most `limit`:
+    /// by hour, shard and minute. A store without a far tier has none.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn list_far(
+        &self,
+        _tenant: u16,
+        _after: Option<TaskId>,
+        _limit: usize,
+    ) -> Result<WaitingPage, StoreError> {
+        Ok(WaitingPage::default())
+    }
+
     /// How many tasks wait in a shard, by tenant. Tasks count until they are over.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ mod concurrent;
 mod early;
 mod faults;
 mod late;
+mod list;
 mod model;
 mod objects;
 mod past;

@@ -1,7 +1,7 @@
 //! Reads of segments that take long.
 
 use super::*;
-use crate::{FarElsewhere, FarKeeper, FarSlots};
+use crate::{FarElsewhere, FarKeeper, FarNamedPage, FarSlots};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use windfall_contract::due::{Added, Durability};
@@ -156,6 +156,10 @@ impl FarKeeper for Keeper {
 
     async fn get(&self, _: &str, _: TaskId) -> Result<Option<(String, Found)>, StoreError> {
         unreachable!("nothing is asked for")
+    }
+
+    async fn list(&self, _: &str, _: Option<TaskId>, _: usize) -> Result<FarNamedPage, StoreError> {
+        unreachable!("nothing is listed")
     }
 }
 

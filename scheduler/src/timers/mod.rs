@@ -144,7 +144,7 @@ impl Timers {
         }
     }
 
-    /// Lists waiting tasks in the order of their ids, at most 1,000. Go on with the id that is returned until there is
+    /// Lists waiting tasks, but for those of a far tier, in the order of their ids, at most 1,000. Go on with the id that is returned until there is
     /// none; a page may be empty and not the last one.
     ///
     /// # Errors
@@ -157,11 +157,23 @@ impl Timers {
     ) -> Result<(Vec<TaskView>, Option<TaskId>), TimersError> {
         let number = self.0.tenant(tenant).await?;
         let page = self.0.store.list(number, after, limit.clamp(1, CALL_TASKS_MAX)).await?;
-        let mut tasks = Vec::with_capacity(page.tasks.len());
-        for found in page.tasks {
-            tasks.push(self.0.view(found).await?);
-        }
-        Ok((tasks, page.next))
+        Ok((self.0.views(page.tasks).await?, page.next))
+    }
+
+    /// Lists waiting tasks that lie in a far tier, by hour and shard, at most 1,000. Go on with the id that is returned
+    /// until there is none; a page may be empty and not the last one. What comes near meanwhile is in neither page.
+    ///
+    /// # Errors
+    /// [`TimersError`].
+    pub async fn list_far(
+        &self,
+        tenant: &str,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<(Vec<TaskView>, Option<TaskId>), TimersError> {
+        let number = self.0.tenant(tenant).await?;
+        let page = self.0.store.list_far(number, after, limit.clamp(1, CALL_TASKS_MAX)).await?;
+        Ok((self.0.views(page.tasks).await?, page.next))
     }
 
     /// Lists tasks that were given up, in the order of their ids, at most 1,000. Go on behind the last one.
@@ -385,6 +397,14 @@ impl Inner {
             TaskAt::Id(id) => Some(id.shard).filter(|shard| shard.0 < shards),
             TaskAt::Key(key) => Some(key.shard(tenant, shards)),
         }
+    }
+
+    async fn views(&self, found: Vec<Found>) -> Result<Vec<TaskView>, StoreError> {
+        let mut views = Vec::with_capacity(found.len());
+        for found in found {
+            views.push(self.view(found).await?);
+        }
+        Ok(views)
     }
 
     async fn view(&self, found: Found) -> Result<TaskView, StoreError> {
