@@ -1,13 +1,15 @@
 //! From the log into segments, and from small segments into large ones.
 
+use crate::add::LOG_BYTES_FACTOR;
 use crate::entry::Entry;
 use crate::fail_points::FailPoint;
 use crate::manifest::{Manifest, PutError, list};
 use crate::merge::{MergedRows, Rows};
+use crate::replay::log_failed;
 use crate::row::{RowKey, hour_of};
 use crate::segment::{ReadError, Segment, SegmentRows, SegmentWriter};
 use crate::state::{Sealed, State};
-use crate::tier::{FarTier, Inner, LOG_BYTES_FACTOR, SEGMENTS, dead, log_failed, segment_name};
+use crate::tier::{FarTier, Inner, SEGMENTS, dead, segment_name};
 use bytes::{Bytes, BytesMut};
 use object_store::path::Path;
 use object_store::{Error as ObjectError, ObjectStoreExt};

@@ -95,17 +95,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod add;
+mod change;
 mod compactor;
 mod entry;
 mod fail_points;
 mod list;
 mod loader;
 mod log;
+mod look;
 mod manifest;
 mod merge;
 mod options;
 mod past;
 mod probe;
+mod replay;
 mod row;
 mod s3;
 mod segment;
@@ -118,13 +122,15 @@ mod tests;
 mod tier;
 mod turns;
 
+pub use change::FarChanged;
 pub use log::{FRAME_MAX_BYTES, FarLog, FileLog, LogError};
+pub use look::FarFound;
 pub use options::{FarOptions, OutOfRange};
 pub use s3::{S3Options, S3OptionsError};
 pub use shared::{FarElsewhere, FarKeeper, FarNamedPage};
 pub use slots::FarSlots;
 pub use stats::{FarGauges, FarStats, FarTenantGauges};
-pub use tier::{FarChanged, FarFound, FarTier};
+pub use tier::FarTier;
 
 /// The far tier could not be opened.
 #[derive(Debug, thiserror::Error)]

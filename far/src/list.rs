@@ -1,9 +1,10 @@
 //! The tasks of a tenant that wait here, a page at a time.
 
 use crate::compactor::read_failed;
+use crate::look::{LOOKS_MAX, found};
 use crate::row::{Row, RowKey};
 use crate::segment::ReadError;
-use crate::tier::{FarTier, LOOKS_MAX, found, not_open};
+use crate::tier::{FarTier, not_open};
 use windfall_contract::due::{StoreError, TaskId, WaitingPage};
 
 /// The rows that a page looks at, and the bytes of the payloads from which on it is full: about what one request reads.

@@ -1,10 +1,13 @@
 //! Hours that are over: their rows are kept for a while, so that an operator can fire their tasks again.
 
+use crate::add::no_room;
+use crate::change::CHANGES_BYTES;
 use crate::compactor::read_failed;
 use crate::entry::Entry;
 use crate::manifest::Manifest;
+use crate::replay::log_failed;
 use crate::row::{Row, RowKey, hour_of};
-use crate::tier::{CHANGES_BYTES, FarTier, due_ms, log_failed, no_room, not_open};
+use crate::tier::{FarTier, due_ms, not_open};
 use async_trait::async_trait;
 use windfall_contract::due::{
     Change, Changed, FarRecord, PastPage, PastSpan, PastTasks, Route, Shard, SlotMinute, StoreError, TaskAt,

@@ -1,7 +1,9 @@
 //! Both tiers as one slot store.
 
+use crate::change::{FarChanged, may_be_stored};
+use crate::look::{FarFound, found_cancelled};
 use crate::shared::claim;
-use crate::tier::{FarChanged, FarFound, FarTier, found_cancelled, may_be_stored};
+use crate::tier::FarTier;
 use crate::turns::{Turn, overtaken};
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, stream};
