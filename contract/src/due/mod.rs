@@ -13,7 +13,7 @@ mod record;
 mod store;
 mod target;
 
-pub use ids::{FAR_INDEX, InvalidTask, Route, Shard, SlotMinute, TaskId, TaskKey};
+pub use ids::{FAR_INDEX, InvalidTask, Route, Shard, SlotMinute, TaskId, TaskIdText, TaskKey};
 pub use past::{PastPage, PastSpan, PastTasks};
 pub use record::{DueRecord, RecordError, SlotEntry};
 pub use store::{
