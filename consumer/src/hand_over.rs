@@ -29,8 +29,16 @@ pub(crate) struct HandOver {
     to: Option<Arc<dyn LongDelays>>,
     after_ms: u64,
     waiting: VecDeque<Key>,
+    /// Records of calls that stored nothing. They take turns with the others, so that one that the service will never take
+    /// keeps none of them waiting.
+    again: VecDeque<Key>,
+    /// The number of those in one call: what was refused as a whole is asked for by halves, down to the record that is to
+    /// blame, which goes behind the others.
+    again_max: usize,
     /// The records of the one task of `calls`, with the number of their events.
     asked: Vec<(Key, usize)>,
+    /// Whether these are records that were asked for before.
+    asked_again: bool,
     calls: JoinSet<Vec<Result<(), NotHandedOver>>>,
     ask_at_ns: u64,
     pause_ns: u64,
@@ -49,7 +57,10 @@ impl HandOver {
             to,
             after_ms,
             waiting: VecDeque::new(),
+            again: VecDeque::new(),
+            again_max: EVENTS_MAX,
             asked: Vec::new(),
+            asked_again: false,
             calls: JoinSet::new(),
             ask_at_ns: 0,
             pause_ns: 0,
@@ -81,23 +92,22 @@ impl HandOver {
     /// Hands over what waits.
     pub fn turn(&mut self, table: &InFlightTable, patience_ms: u64, now_ns: u64) {
         let Some(to) = &self.to else { return };
-        if !self.calls.is_empty() || self.waiting.is_empty() || now_ns < self.ask_at_ns {
+        if !self.calls.is_empty() || now_ns < self.ask_at_ns {
             return;
         }
+        self.asked_again = !self.again.is_empty() && (self.waiting.is_empty() || !self.asked_again);
+        let (queue, records_max) = match self.asked_again {
+            true => (&mut self.again, self.again_max),
+            false => (&mut self.waiting, EVENTS_MAX),
+        };
         let (mut events, mut bytes, mut together) = (Vec::new(), 0, 1);
-        while events.len() < EVENTS_MAX && bytes < BYTES_MAX && together == 1 {
-            let Some(key) = self.waiting.pop_front() else { break };
+        while events.len() < EVENTS_MAX && bytes < BYTES_MAX && self.asked.len() < records_max {
+            let Some(key) = queue.pop_front() else { break };
             // What was due meanwhile, was requeued, or is another instance's now is not ours to hand over.
             let Some(record) = waiting(table, key) else { continue };
             let Some(own) = delayed_events(record) else { continue };
-            // A record of several events has a call of its own: one that is larger than the service will ever take must
-            // not keep the others from being taken.
-            if own.len() > 1 && !events.is_empty() {
-                self.waiting.push_front(key);
-                break;
-            }
             bytes += record.payload.len();
-            together = own.len().max(1);
+            together = together.max(own.len());
             self.asked.push((key, own.len()));
             events.extend(own);
         }
@@ -125,6 +135,7 @@ impl HandOver {
     /// Takes in an answer, and returns the records of which every event is stored. The others are handed over again.
     pub fn take_in(&mut self, ended: HandOverEnd, now_ns: u64) -> Vec<Key> {
         let asked = std::mem::take(&mut self.asked);
+        let mut not_stored = Vec::new();
         let (answers, mut failed, mut why) = match ended {
             Ok(answers) => (answers, 0, None),
             Err(error) => (Vec::new(), 0, Some(error.to_string())),
@@ -142,12 +153,27 @@ impl HandOver {
             if let Some(error) = own.and_then(|own| own.iter().find_map(|answer| answer.as_ref().err())) {
                 why.get_or_insert_with(|| error.to_string());
             }
-            self.waiting.push_back(key);
+            not_stored.push(key);
         }
+        match (stored.is_empty(), self.asked_again, not_stored.len()) {
+            (true, true, 1) => self.again.extend(not_stored),
+            (true, _, records) => {
+                self.again_max = (records / 2).max(1);
+                not_stored.into_iter().rev().for_each(|key| self.again.push_front(key));
+            }
+            (false, true, _) => {
+                self.again_max = (self.again_max * 2).min(EVENTS_MAX);
+                self.again.extend(not_stored);
+            }
+            (false, false, _) => self.waiting.extend(not_stored),
+        }
+        // A call in vain of records that were refused before says little of the service, while others wait.
+        let says_little = self.asked_again && !self.waiting.is_empty();
         self.pause_ns = match (failed, stored.is_empty()) {
             (0, _) => 0,
-            (_, true) => (self.pause_ns * 2).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS),
             (_, false) => PAUSE_MIN_NS,
+            (_, true) if says_little => self.pause_ns.max(PAUSE_MIN_NS),
+            (_, true) => (self.pause_ns * 2).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS),
         };
         self.ask_at_ns = now_ns.saturating_add(self.pause_ns);
         if failed > 0 {
@@ -163,14 +189,16 @@ impl HandOver {
 
     /// Frees the keys of records that have left, when they are more than half.
     pub fn compact(&mut self, table: &InFlightTable, delayed: usize) {
-        if self.waiting.len() > 1024 && self.waiting.len() > 2 * delayed {
-            self.waiting.retain(|&key| waiting(table, key).is_some());
+        for queue in [&mut self.waiting, &mut self.again] {
+            if queue.len() > 1024 && queue.len() > 2 * delayed {
+                queue.retain(|&key| waiting(table, key).is_some());
+            }
         }
     }
 
     /// How many records wait, or are being handed over.
     pub fn len(&self) -> usize {
-        self.waiting.len() + self.asked.len()
+        self.waiting.len() + self.again.len() + self.asked.len()
     }
 }
 

@@ -68,11 +68,7 @@ impl LongDelays for Service {
     }
 
     async fn hand_over(&self, events: &[DelayedEvent], together: usize) -> Vec<Result<(), NotHandedOver>> {
-        assert!(
-            together == 1 || together == events.len(),
-            "{together} of {} come in one record",
-            events.len()
-        );
+        assert!((1..=events.len()).contains(&together), "{together} of {} come in one record", events.len());
         self.calls.lock().push(events.len());
         let no = || Err(NotHandedOver("a bad moment".into()));
         let mood = *self.mood.lock();
@@ -273,8 +269,7 @@ async fn a_quota_lets_a_part_of_a_call_through_and_the_rest_comes_later() {
     assert_eq!(scene.consumer.stats().handed_over.get(), 30);
 }
 
-/// The service was away for longer than the delay.
-/// It is asked for alone, so that it keeps no other one from being taken, and is taken when there is room for all of it.
+/// It keeps no other one from being taken, and is taken when there is room for all of it.
 #[tokio::test(start_paused = true)]
 async fn a_record_that_is_larger_than_the_service_takes_waits_as_a_whole_and_others_go_over() {
     let scene = scene(Mood::Has(2));
@@ -290,6 +285,41 @@ async fn a_record_that_is_larger_than_the_service_takes_waits_as_a_whole_and_oth
     assert_eq!(scene.kept(), 12);
 }
 
+#[tokio::test(start_paused = true)]
+async fn many_records_that_are_too_large_keep_new_ones_waiting_for_a_moment_alone() {
+    let scene = scene(Mood::Has(2));
+    for nth in 0..60 {
+        scene.append(&format!("large{nth}"), 3, LONG_MS);
+    }
+    scene.wait(60 * SECOND).await;
+    assert_eq!(scene.consumer.stats().handed_over.get(), 0);
+    for nth in 0..20 {
+        scene.append(&format!("a{nth}"), 1, LONG_MS);
+    }
+    scene.wait(12 * SECOND).await;
+    assert_eq!(scene.consumer.stats().handed_over.get(), 20);
+    scene.set(Mood::Takes);
+    scene.drained(60 * SECOND).await;
+    assert_eq!(scene.kept(), 200);
+}
+
+/// Calls are as large as ever once the service is back.
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_packed_records_go_over_many_at_a_time() {
+    let scene = scene(Mood::Refuses);
+    for nth in 0..200 {
+        scene.append(&format!("a{nth}"), 3, LONG_MS);
+    }
+    scene.wait(120 * SECOND).await;
+    scene.set(Mood::Takes);
+    scene.service.calls.lock().clear();
+    scene.drained(30 * SECOND).await;
+    assert_eq!(scene.kept(), 600);
+    let calls = scene.service.calls.lock().clone();
+    assert!(calls.len() < 20, "{calls:?}");
+}
+
+/// The service was away for longer than the delay.
 #[tokio::test(start_paused = true)]
 async fn an_event_whose_time_comes_while_the_service_is_away_is_granted_here() {
     let scene = scene(Mood::Refuses);
