@@ -33,6 +33,11 @@ pub fn slots(data: &Path) -> PathBuf {
     data.join("slots")
 }
 
+/// The jobs of a pool of the task queue.
+pub fn jobs(data: &Path, pool: &str) -> PathBuf {
+    data.join("jobs").join(pool)
+}
+
 /// The log of far timers.
 pub fn far_log(data: &Path) -> PathBuf {
     data.join("far-log")

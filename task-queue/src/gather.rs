@@ -1,0 +1,215 @@
+//! Many calls, one call of the store: what is asked for while a call is under way goes with the next one.
+//!
+//! Each shard has one call under way at a time, so the busier the store is, the more goes with each call, and nobody
+//! waits where it is idle. What belongs to no shard in particular goes to the shards in turn.
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use windfall_contract::due::Shard;
+use windfall_contract::task_queue::JobStoreError;
+
+/// Pieces that wait in front of the collector at most; beyond, callers are told to come again.
+const WAITING_MAX: usize = 16_384;
+/// Pieces of one call of the store at most.
+const CALL_PIECES_MAX: usize = 1_024;
+/// Bytes of one call of the store at most, besides its first piece.
+const CALL_BYTES_MAX: usize = 4 << 20;
+/// Calls under way at most of what belongs to no shard.
+const ANY_CALLS_MAX: usize = 2;
+
+/// The answers to all pieces of a call, in their order.
+pub(crate) type Answers<A> = Pin<Box<dyn Future<Output = Result<Vec<A>, JobStoreError>> + Send>>;
+/// Calls the store.
+pub(crate) type Call<I, A> = Box<dyn Fn(Shard, Vec<I>) -> Answers<A> + Send>;
+/// Takes an answer whose caller has gone.
+pub(crate) type Unclaimed<A> = Arc<dyn Fn(Shard, A) + Send + Sync>;
+
+/// Why a piece was not taken, or has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GatherError {
+    /// Too much waits already.
+    Busy,
+    /// The store's own.
+    Store(JobStoreError),
+}
+
+/// Gathers pieces of many callers. Dropped, it ends its task when what was taken has its answer.
+pub(crate) struct Gather<I, A> {
+    pieces: mpsc::Sender<Piece<I, A>>,
+    _collector: Arc<AbortOnDrop>,
+}
+
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct Piece<I, A> {
+    shard: Option<Shard>,
+    item: I,
+    bytes: usize,
+    reply: oneshot::Sender<Result<A, JobStoreError>>,
+}
+
+impl<I: Send + 'static, A: Send + 'static> Gather<I, A> {
+    pub(crate) fn start(shards: u16, call: Call<I, A>, unclaimed: Unclaimed<A>) -> Self {
+        let (pieces, taken) = mpsc::channel(WAITING_MAX);
+        let collector = Collector {
+            shards: shards.max(1),
+            next_shard: 0,
+            call,
+            unclaimed,
+            waiting: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            calls: JoinSet::new(),
+            held: 0,
+        };
+        let collector = tokio::spawn(collector.run(taken));
+        Self { pieces, _collector: Arc::new(AbortOnDrop(collector)) }
+    }
+
+    /// Asks the store; `bytes` is about what the item takes on its way.
+    pub(crate) async fn ask(&self, shard: Option<Shard>, item: I, bytes: usize) -> Result<A, GatherError> {
+        let answer = self.send(shard, item, bytes)?;
+        match answer.await {
+            Ok(answer) => answer.map_err(GatherError::Store),
+            Err(_) => Err(GatherError::Store(JobStoreError::Unavailable("the process stops".into()))),
+        }
+    }
+
+    /// Asks the store, and returns what the answer comes by.
+    pub(crate) fn send(
+        &self,
+        shard: Option<Shard>,
+        item: I,
+        bytes: usize,
+    ) -> Result<oneshot::Receiver<Result<A, JobStoreError>>, GatherError> {
+        let (reply, answer) = oneshot::channel();
+        let piece = Piece { shard, item, bytes, reply };
+        self.pieces.try_send(piece).map_err(|_| GatherError::Busy)?;
+        Ok(answer)
+    }
+}
+
+/// Gathers pieces and sends them. Ends when the [`Gather`] is dropped.
+struct Collector<I, A> {
+    shards: u16,
+    next_shard: u16,
+    call: Call<I, A>,
+    unclaimed: Unclaimed<A>,
+    waiting: BTreeMap<Option<Shard>, Vec<Piece<I, A>>>,
+    under_way: BTreeMap<Option<Shard>, usize>,
+    calls: JoinSet<Option<Shard>>,
+    /// Pieces in `waiting`.
+    held: usize,
+}
+
+impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
+    async fn run(mut self, mut taken: mpsc::Receiver<Piece<I, A>>) {
+        loop {
+            tokio::select! {
+                piece = taken.recv(), if self.held < WAITING_MAX => match piece {
+                    Some(piece) => {
+                        self.hold(piece);
+                        // What came at the same time goes together.
+                        while self.held < WAITING_MAX && let Ok(piece) = taken.try_recv() {
+                            self.hold(piece);
+                        }
+                    }
+                    None => return,
+                },
+                Some(done) = self.calls.join_next() => {
+                    // A call that panicked has dropped its replies, and its callers know.
+                    let key = done.unwrap_or(None);
+                    if let Some(count) = self.under_way.get_mut(&key) {
+                        *count = count.saturating_sub(1);
+                    }
+                }
+            }
+            self.send();
+        }
+    }
+
+    fn hold(&mut self, piece: Piece<I, A>) {
+        self.held += 1;
+        self.waiting.entry(piece.shard).or_default().push(piece);
+    }
+
+    /// Sends what waits for shards that are idle.
+    fn send(&mut self) {
+        let keys: Vec<Option<Shard>> = self.waiting.keys().copied().collect();
+        for key in keys {
+            let most = if key.is_some() { 1 } else { ANY_CALLS_MAX };
+            while self.under_way.get(&key).copied().unwrap_or(0) < most {
+                let Some(pieces) = self.next_pieces(key) else { break };
+                *self.under_way.entry(key).or_default() += 1;
+                let shard = key.unwrap_or_else(|| self.turn());
+                self.spawn(key, shard, pieces);
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Shard {
+        let shard = Shard(self.next_shard);
+        self.next_shard = (self.next_shard + 1) % self.shards;
+        shard
+    }
+
+    /// As many pieces as one call may have.
+    fn next_pieces(&mut self, key: Option<Shard>) -> Option<Vec<Piece<I, A>>> {
+        let waiting = self.waiting.get_mut(&key)?;
+        let (mut count, mut bytes) = (0, 0);
+        for piece in waiting.iter().take(CALL_PIECES_MAX) {
+            bytes += piece.bytes;
+            if count > 0 && bytes > CALL_BYTES_MAX {
+                break;
+            }
+            count += 1;
+        }
+        let rest = waiting.split_off(count);
+        let pieces = std::mem::replace(waiting, rest);
+        if waiting.is_empty() {
+            self.waiting.remove(&key);
+        }
+        self.held -= pieces.len();
+        (!pieces.is_empty()).then_some(pieces)
+    }
+
+    fn spawn(&mut self, key: Option<Shard>, shard: Shard, pieces: Vec<Piece<I, A>>) {
+        let (items, replies): (Vec<I>, Vec<_>) =
+            pieces.into_iter().map(|piece| (piece.item, piece.reply)).unzip();
+        let answers = (self.call)(shard, items);
+        let unclaimed = Arc::clone(&self.unclaimed);
+        self.calls.spawn(async move {
+            match answers.await {
+                Ok(answers) => {
+                    for (reply, answer) in replies.into_iter().zip(answers) {
+                        if let Err(Ok(answer)) = reply.send(Ok(answer)) {
+                            unclaimed(shard, answer);
+                        }
+                    }
+                }
+                Err(error) => {
+                    for reply in replies {
+                        // Whoever has gone does not want to know.
+                        reply.send(Err(error.clone())).ok();
+                    }
+                }
+            }
+            key
+        });
+    }
+}
+
+/// About what a job takes on its way to the store.
+pub(crate) fn bytes_of(bodies: &[Bytes]) -> usize {
+    bodies.iter().map(|body| body.len() + 64).sum()
+}
