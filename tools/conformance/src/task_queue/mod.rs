@@ -52,18 +52,17 @@ fn holds(what: &str, is_so: bool) -> Result<(), String> {
 }
 
 /// A check's own queue, in one shard.
-struct Case<'f> {
-    fixture: &'f dyn Fixture,
+struct Case {
     store: Arc<dyn JobStore>,
     shard: Shard,
     queue: QueueName,
 }
 
-impl<'f> Case<'f> {
-    async fn open(fixture: &'f dyn Fixture, queue: &str) -> Result<Self, String> {
+impl Case {
+    async fn open(fixture: &dyn Fixture, queue: &str) -> Result<Self, String> {
         let (store, _) = fixture.open().await?;
         let queue = QueueName::new("checks", queue).map_err(said)?;
-        Ok(Self { fixture, store, shard: Shard(1), queue })
+        Ok(Self { store, shard: Shard(1), queue })
     }
 
     fn jobs(&self, bodies: &[&str]) -> NewJobs {

@@ -1,7 +1,7 @@
 //! Tokens and their limits.
 
 use super::{Checked, Fixture, holds, said, same};
-use windfall_contract::task_queue::{QueueTokens, RateLimit, TokenRecord};
+use windfall_contract::task_queue::{RateLimit, TokenRecord};
 
 pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
     vec![
