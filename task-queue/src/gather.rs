@@ -4,12 +4,14 @@
 //! waits where it is idle. What belongs to no shard in particular goes to the shards in turn.
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::JobStoreError;
 
@@ -38,17 +40,18 @@ pub(crate) enum GatherError {
     Store(JobStoreError),
 }
 
-/// Gathers pieces of many callers. Dropped, it ends its task when what was taken has its answer.
+/// Gathers pieces of many callers. Dropped, it ends its task.
 pub(crate) struct Gather<I, A> {
     pieces: mpsc::Sender<Piece<I, A>>,
-    _collector: Arc<AbortOnDrop>,
+    closing: CancellationToken,
+    collector: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct AbortOnDrop(JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
+impl<I, A> Drop for Gather<I, A> {
     fn drop(&mut self) {
-        self.0.abort();
+        if let Some(collector) = self.collector.lock().take() {
+            collector.abort();
+        }
     }
 }
 
@@ -62,6 +65,7 @@ struct Piece<I, A> {
 impl<I: Send + 'static, A: Send + 'static> Gather<I, A> {
     pub(crate) fn start(shards: u16, call: Call<I, A>, unclaimed: Unclaimed<A>) -> Self {
         let (pieces, taken) = mpsc::channel(WAITING_MAX);
+        let closing = CancellationToken::new();
         let collector = Collector {
             shards: shards.max(1),
             next_shard: 0,
@@ -72,8 +76,18 @@ impl<I: Send + 'static, A: Send + 'static> Gather<I, A> {
             calls: JoinSet::new(),
             held: 0,
         };
-        let collector = tokio::spawn(collector.run(taken));
-        Self { pieces, _collector: Arc::new(AbortOnDrop(collector)) }
+        let collector = tokio::spawn(collector.run(taken, closing.clone()));
+        Self { pieces, closing, collector: Mutex::new(Some(collector)) }
+    }
+
+    /// Takes nothing more, and waits until what was taken is answered.
+    pub(crate) async fn close(&self) {
+        self.closing.cancel();
+        let collector = self.collector.lock().take();
+        if let Some(collector) = collector {
+            // A panic was its last word; its callers know.
+            collector.await.ok();
+        }
     }
 
     /// Asks the store; `bytes` is about what the item takes on its way.
@@ -113,8 +127,11 @@ struct Collector<I, A> {
 }
 
 impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
-    async fn run(mut self, mut taken: mpsc::Receiver<Piece<I, A>>) {
+    async fn run(mut self, mut taken: mpsc::Receiver<Piece<I, A>>, closing: CancellationToken) {
         loop {
+            if closing.is_cancelled() {
+                taken.close();
+            }
             tokio::select! {
                 piece = taken.recv(), if self.held < WAITING_MAX => match piece {
                     Some(piece) => {
@@ -124,17 +141,27 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
                             self.hold(piece);
                         }
                     }
-                    None => return,
+                    None => break,
                 },
+                () = closing.cancelled(), if !taken.is_closed() => {}
                 Some(done) = self.calls.join_next() => {
                     // A call that panicked has dropped its replies, and its callers know.
-                    let key = done.unwrap_or(None);
-                    if let Some(count) = self.under_way.get_mut(&key) {
-                        *count = count.saturating_sub(1);
-                    }
+                    self.ended(done.unwrap_or(None));
                 }
             }
             self.send();
+        }
+        while self.held > 0 || !self.calls.is_empty() {
+            if let Some(done) = self.calls.join_next().await {
+                self.ended(done.unwrap_or(None));
+            }
+            self.send();
+        }
+    }
+
+    fn ended(&mut self, key: Option<Shard>) {
+        if let Some(count) = self.under_way.get_mut(&key) {
+            *count = count.saturating_sub(1);
         }
     }
 

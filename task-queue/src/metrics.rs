@@ -4,7 +4,7 @@ use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use windfall_contract::task_queue::{QueueCounts, QueueName, Tended};
+use windfall_contract::task_queue::{JobId, QueueCounts, QueueName, Tended};
 
 /// The buckets of the time from publishing to taking, in milliseconds; one more is for what took longer.
 pub const WAIT_BUCKETS_MS: [u64; 14] =
@@ -117,8 +117,10 @@ impl QueueCounters {
         if let Some(own) = self.by_queue.read().get(queue) {
             return Arc::clone(own);
         }
+        // The answer to a synchronous job comes in a queue of its own, which is used once.
+        let is_answer = queue.queue().parse::<JobId>().is_ok();
         let mut all = self.by_queue.write();
-        if all.len() >= self.queues_max && !all.contains_key(queue) {
+        if is_answer || all.len() >= self.queues_max && !all.contains_key(queue) {
             return Arc::clone(&self.others);
         }
         Arc::clone(all.entry(queue.clone()).or_default())
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn queues_beyond_the_limit_are_counted_together() {
         let counters = QueueCounters::new(2);
-        for queue in ["a", "b", "c", "d", "a"] {
+        for queue in ["a", "01ARYZ6S41TSV4RRFFQ69G5FAV", "b", "d", "a"] {
             counters.produced(&QueueName::new("n", queue).unwrap(), 1);
         }
         counters.consumed(&QueueName::new("n", "b").unwrap(), 3_000);

@@ -29,7 +29,8 @@ async fn the_whole_contract_holds_on_one_shard_and_on_many() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_job_starves_behind_its_shards() {
     let dir = tempfile::tempdir().unwrap();
-    let Served { wire, .. } = serve(&[("default", open(&dir, 8))], ApiOptions::default()).await;
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", open(&dir, 8))], ApiOptions::default()).await;
     for at in 0..40 {
         wire.put("/api/n/old", &format!("old {at}")).await;
     }
@@ -48,7 +49,8 @@ async fn no_job_starves_behind_its_shards() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_consumer_that_hung_up_was_to_get_goes_to_another_one() {
     let dir = tempfile::tempdir().unwrap();
-    let Served { wire, .. } = serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
     for round in 0..20 {
         let gone = wire.begin("GET", "/api/n/hung?timeout=30&ttr=600", &[("x-token", TOKEN)], "").await;
         tokio::time::sleep(Duration::from_millis(round % 5)).await;

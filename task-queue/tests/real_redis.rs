@@ -237,7 +237,8 @@ async fn a_server_that_is_killed_loses_nothing_that_was_synced_and_is_taken_up_a
     asked::<()>(server.url(), &["CONFIG", "SET", "appendfsync", "always"]).await;
     let store = open(&server).await;
     assert_eq!(store.durability(), Durability::Machine);
-    let Served { wire, .. } = serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
     for at in 0..20 {
         assert_eq!(wire.put("/api/n/kept?tries=3", &format!("{at}")).await.status, 201);
     }

@@ -25,6 +25,8 @@ use windfall_contract::task_queue::{
 
 pub(crate) use polls::PollLimits;
 
+/// How long a stop waits for jobs to be given back.
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(2);
 /// How often a call that finds nothing but jobs that are over asks again, at most.
 const CUT_MAX: usize = 1_000;
 
@@ -130,9 +132,12 @@ impl Queues {
         self.inner.leaving.cancel();
     }
 
-    /// Ends its task.
+    /// Gives back what has reached nobody, and ends its tasks.
     pub(crate) async fn close(&self) {
         self.leave();
+        if tokio::time::timeout(GIVE_BACK_WITHIN, self.inner.giving.close()).await.is_err() {
+            tracing::warn!("the store was too slow to take back jobs; they are ready when their ttr ends");
+        }
         let keeper = self.keeper.lock().take();
         if let Some(keeper) = keeper {
             keeper.abort();

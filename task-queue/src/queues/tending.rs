@@ -16,7 +16,7 @@ const SWEEP_EVERY: Duration = Duration::from_millis(250);
 const POLLED_AT_ONCE: usize = 512;
 /// The calls in a row that one shard may need.
 const TEND_CALLS_MAX: usize = 100;
-/// Queues beyond so many are counted as one.
+/// The pause between two looks for what the metrics show.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs until its owner ends it. Errors of the store are counted, and met by the next look.

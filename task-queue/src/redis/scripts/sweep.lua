@@ -32,6 +32,12 @@ for _, q in ipairs(page[2]) do
   end
   count(q, 'n', -over)
   expired = expired + over
+  for _ = 1, tonumber(ARGV[3]) do
+    local id = redis.call('LINDEX', P .. 'd:' .. q, 0)
+    local value = id and redis.call('HGET', P .. 'j:' .. q, id)
+    if not id or value and string.sub(value, 1, 1) == 'D' then break end
+    redis.call('LPOP', P .. 'd:' .. q)
+  end
   local kinds = { 'r:', 'q:', 'i:', 'j:' }
   local there = 0
   for _, kind in ipairs(kinds) do there = there + redis.call('EXISTS', P .. kind .. q) end
