@@ -176,6 +176,22 @@ impl EmbeddedJobs {
         called.await.map_err(|error| JobStoreError::Unavailable(error.to_string()))?
     }
 
+    /// A look at the memory of a shard: at once where nobody works on it, else on a blocking thread, for whoever does may
+    /// wait for the disk.
+    async fn glance<T: Send + 'static>(
+        &self,
+        shard: Shard,
+        look: impl FnOnce(&mut ShardState, u64) -> T + Send + 'static,
+    ) -> Result<T, JobStoreError> {
+        checks::shard(shard, self.shards())?;
+        self.inner.files.check()?;
+        let at = usize::from(shard.0);
+        if let Some(mut state) = self.inner.shards[at].try_lock() {
+            return Ok(look(&mut state, self.inner.clock.unix_ms()));
+        }
+        self.call(move |inner| Ok(look(&mut inner.shards[at].lock(), inner.clock.unix_ms()))).await
+    }
+
     /// One step in a shard.
     async fn step<T: Send + 'static>(
         &self,
@@ -323,17 +339,17 @@ impl JobStore for EmbeddedJobs {
     }
 
     async fn look(&self, shard: Shard, queues: &[QueueName]) -> Result<Vec<QueueCounts>, JobStoreError> {
-        checks::shard(shard, self.shards())?;
-        self.inner.files.check()?;
-        let mut state = self.inner.shards[usize::from(shard.0)].lock();
-        let now_ms = self.inner.clock.unix_ms();
-        let look = |queue: &QueueName| {
-            state.queues.get_mut(queue).map_or(QueueCounts::default(), |own| {
-                own.advance(now_ms);
-                own.counts()
-            })
-        };
-        Ok(queues.iter().map(look).collect())
+        let queues = queues.to_vec();
+        self.glance(shard, move |state, now_ms| {
+            let look = |queue: &QueueName| {
+                state.queues.get_mut(queue).map_or(QueueCounts::default(), |own| {
+                    own.advance(now_ms);
+                    own.counts()
+                })
+            };
+            queues.iter().map(look).collect()
+        })
+        .await
     }
 
     async fn get(&self, queue: &QueueName, id: JobId) -> Result<Option<FoundJob>, JobStoreError> {
@@ -352,10 +368,11 @@ impl JobStore for EmbeddedJobs {
     }
 
     async fn dead_head(&self, shard: Shard, queue: &QueueName) -> Result<Option<JobId>, JobStoreError> {
-        checks::shard(shard, self.shards())?;
-        self.inner.files.check()?;
-        let state = self.inner.shards[usize::from(shard.0)].lock();
-        Ok(state.queues.get(queue).and_then(|own| own.dead.first()).map(|(_, id)| *id))
+        let queue = queue.clone();
+        let first = move |state: &mut ShardState, _| {
+            state.queues.get(&queue).and_then(|own| own.dead.first()).map(|(_, id)| *id)
+        };
+        self.glance(shard, first).await
     }
 
     async fn respawn(
@@ -375,31 +392,23 @@ impl JobStore for EmbeddedJobs {
     }
 
     async fn tend(&self, shard: Shard) -> Result<Tended, JobStoreError> {
-        checks::shard(shard, self.shards())?;
-        let now_ms = self.inner.clock.unix_ms();
-        let is_idle = {
-            let state = self.inner.shards[usize::from(shard.0)].lock();
-            state.leases.first().is_none_or(|(end_ms, ..)| *end_ms > now_ms)
-        };
+        let is_idle =
+            |state: &mut ShardState, now_ms| state.leases.first().is_none_or(|(end_ms, ..)| *end_ms > now_ms);
         // Mostly there is nothing to do, which needs no thread.
-        if is_idle {
+        if self.glance(shard, is_idle).await? {
             return Ok(Tended::default());
         }
         self.step(shard, upkeep::tend).await
     }
 
     async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError> {
-        checks::shard(shard, self.shards())?;
-        let is_idle = self.inner.shards[usize::from(shard.0)].lock().queues.is_empty();
-        if is_idle {
+        if self.glance(shard, |state, _| state.queues.is_empty()).await? {
             return Ok(Swept::default());
         }
         self.step(shard, move |step| upkeep::sweep(step, cursor)).await
     }
 
     async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError> {
-        checks::shard(shard, self.shards())?;
-        let state = self.inner.shards[usize::from(shard.0)].lock();
-        Ok(state.queues.keys().cloned().collect())
+        self.glance(shard, |state, _| state.queues.keys().cloned().collect()).await
     }
 }
