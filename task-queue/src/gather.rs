@@ -240,3 +240,100 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
 pub(crate) fn bytes_of(bodies: &[Bytes]) -> usize {
     bodies.iter().map(|body| body.len() + 64).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::sync::Semaphore;
+
+    type Seen = Arc<Mutex<Vec<(u16, Vec<u32>)>>>;
+
+    /// A store that notes its calls, and answers each with its items when it is let.
+    fn gather(
+        shards: u16,
+        seen: &Seen,
+        lets: &Arc<Semaphore>,
+        unclaimed: Unclaimed<u32>,
+    ) -> Gather<u32, u32> {
+        let (seen, lets) = (Arc::clone(seen), Arc::clone(lets));
+        let call: Call<u32, u32> = Box::new(move |shard, items| {
+            seen.lock().push((shard.0, items.clone()));
+            let lets = Arc::clone(&lets);
+            Box::pin(async move {
+                lets.acquire().await.map_err(|_| JobStoreError::Unavailable("shut".into()))?.forget();
+                Ok(items)
+            })
+        });
+        Gather::start(shards, call, unclaimed)
+    }
+
+    async fn settle() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_while_a_call_is_under_way_goes_with_the_next_one() {
+        let (seen, lets) = (Seen::default(), Arc::new(Semaphore::new(0)));
+        let gather = gather(4, &seen, &lets, Arc::new(|_, _| {}));
+        let mut answers = Vec::new();
+        for item in 0..4 {
+            answers.push(gather.send(Some(Shard(2)), item, 1).unwrap());
+            settle().await;
+        }
+        assert_eq!(*seen.lock(), [(2, vec![0])]);
+        lets.add_permits(2);
+        for (item, answer) in (0..4).zip(answers) {
+            assert_eq!(answer.await.unwrap(), Ok(item));
+        }
+        assert_eq!(*seen.lock(), [(2, vec![0]), (2, vec![1, 2, 3])]);
+        // What belongs to no shard goes to them in turn, and no call has more than its bytes.
+        seen.lock().clear();
+        lets.add_permits(9);
+        for item in 0..3 {
+            assert_eq!(gather.ask(None, item, 1).await, Ok(item));
+        }
+        let asked: Vec<_> =
+            (0..3).map(|item| gather.send(Some(Shard(1)), item, CALL_BYTES_MAX).unwrap()).collect();
+        for answer in asked {
+            answer.await.unwrap().unwrap();
+        }
+        let calls = [(0, vec![0]), (1, vec![1]), (2, vec![2]), (1, vec![0]), (1, vec![1]), (1, vec![2])];
+        assert_eq!(*seen.lock(), calls);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_whose_caller_has_gone_is_handed_over_and_a_close_waits_for_it() {
+        let (seen, lets) = (Seen::default(), Arc::new(Semaphore::new(0)));
+        let left = Arc::new(Mutex::new(Vec::new()));
+        let own = Arc::clone(&left);
+        let gather = gather(1, &seen, &lets, Arc::new(move |shard, item| own.lock().push((shard, item))));
+        drop(gather.send(Some(Shard(0)), 7, 1).unwrap());
+        settle().await;
+        drop(gather.send(Some(Shard(0)), 8, 1).unwrap());
+        lets.add_permits(2);
+        gather.close().await;
+        assert_eq!(*left.lock(), [(Shard(0), 7), (Shard(0), 8)]);
+        assert_eq!(gather.ask(None, 9, 1).await, Err(GatherError::Busy), "it takes nothing more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn too_many_are_told_to_come_again() {
+        let (seen, lets) = (Seen::default(), Arc::new(Semaphore::new(0)));
+        let gather = gather(1, &seen, &lets, Arc::new(|_, _| {}));
+        let mut answers = Vec::new();
+        let refused = loop {
+            match gather.send(Some(Shard(0)), 1, 1) {
+                Ok(answer) => answers.push(answer),
+                Err(refused) => break refused,
+            }
+            if answers.len() % 1_000 == 0 {
+                settle().await;
+            }
+        };
+        assert_eq!(refused, GatherError::Busy);
+        assert!(answers.len() <= 2 * WAITING_MAX + CALL_PIECES_MAX + 1_000, "{}", answers.len());
+        lets.close();
+        assert!(answers.pop().unwrap().await.unwrap().is_err());
+    }
+}

@@ -37,7 +37,7 @@ pub struct ApiOptions {
     pub connections_max: usize,
     /// The time for a request's head, and how long a connection may be idle. 100 to 3,600,000, default 75,000.
     pub idle_timeout_ms: u64,
-    /// The time for a request's body. 100 to 300,000, default 30,000.
+    /// The time for a request's body, and for the caller to read its answer. 100 to 300,000, default 30,000.
     pub body_timeout_ms: u64,
     /// The bytes of all request bodies in memory. At least 16 MiB, default 256 MiB. A call beyond is told to come again.
     pub bodies_bytes_max: usize,

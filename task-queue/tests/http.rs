@@ -108,3 +108,25 @@ async fn the_admin_api_asks_for_an_account_where_there_are_any() {
         assert_eq!((refused.status, refused.header("www-authenticate").is_some()), (401, true), "{wrong}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_does_not_read_its_answer_is_cut_off() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let dir = tempfile::tempdir().unwrap();
+    let options = ApiOptions { body_timeout_ms: 500, ..ApiOptions::default() };
+    let Served { wire, queues, .. } = serve(&[("default", open(&dir, 1))], options).await;
+    let body = "x".repeat(1 << 20);
+    for _ in 0..16 {
+        assert_eq!(wire.put("/api/n/big?tries=2", &body).await.status, 201);
+    }
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    let mut stream = socket.connect(queues.api_address()).await.unwrap();
+    let one = format!("GET /api/n/big?count=100 HTTP/1.1\r\nhost: h\r\nx-token: {TOKEN}\r\n\r\n");
+    stream.write_all(one.repeat(4).as_bytes()).await.unwrap();
+    // Longer than it may take.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut read = Vec::new();
+    let _end = stream.read_to_end(&mut read).await;
+    assert!(read.starts_with(b"HTTP/1.1 200") && read.len() < 16 << 20, "{} bytes came", read.len());
+}

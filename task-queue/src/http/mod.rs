@@ -6,5 +6,6 @@ mod api;
 mod body;
 mod request;
 mod server;
+mod written;
 
 pub use server::{Closed, PoolParts, StartError, TaskQueues, start};

@@ -4,11 +4,12 @@ use super::admin::Admin;
 use super::answers::Answer;
 use super::api::Api;
 use super::body::BodyRoom;
+use super::written::{Writing, Written};
 use crate::metrics::QueueCounters;
 use crate::options::{ApiOptions, WrongOption};
 use crate::queues::{PollLimits, Queues};
 use crate::tokens::Tokens;
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -32,6 +33,8 @@ use windfall_contract::task_queue::{JobStore, QueueTokens};
 
 /// The pause after a failed accept (mostly because no file handles are left).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// How often a connection is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The bytes of a request's head at most.
 const HEAD_MAX_BYTES: usize = 64 << 10;
 /// The headers of a request at most.
@@ -268,10 +271,19 @@ async fn serve(
         .max_buf_size(HEAD_MAX_BYTES)
         .max_headers(HEADERS_MAX)
         .pipeline_flush(true);
+    let (writing, clock) = (Writing::default(), shared.clock.clone());
+    let write_max_ns = shared.api.options.body_timeout_ms * 1_000_000;
+    let own = writing.clone();
     let service = service_fn(move |request| {
-        let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(shared.answer(request, peer, is_admin).await) }
+        let (shared, writing) = (Arc::clone(&shared), own.clone());
+        async move {
+            let answer = shared.answer(request, peer, is_admin).await;
+            writing.begin(shared.clock.monotonic_ns());
+            Ok::<Response<Written>, Infallible>(answer.map(|body| Written::new(body, writing)))
+        }
     });
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut is_leaving = false;
     loop {
@@ -283,6 +295,12 @@ async fn serve(
                 return;
             }
             () = cut.cancelled() => return,
+            _ = looks.tick() => {
+                if writing.is_longer(write_max_ns, clock.monotonic_ns()) {
+                    tracing::debug!(%peer, "a caller does not read its answer");
+                    return;
+                }
+            }
             () = leaving.cancelled(), if !is_leaving => {
                 is_leaving = true;
                 connection.as_mut().graceful_shutdown();
