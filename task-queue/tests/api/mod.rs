@@ -2,7 +2,7 @@
 
 mod client;
 
-pub use client::{Reply, Wire};
+pub use client::Wire;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
