@@ -269,8 +269,7 @@ async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_millis(shared.api.options.idle_timeout_ms))
         .max_buf_size(HEAD_MAX_BYTES)
-        .max_headers(HEADERS_MAX)
-        .pipeline_flush(true);
+        .max_headers(HEADERS_MAX);
     let (writing, clock) = (Writing::default(), shared.clock.clone());
     let write_max_ns = shared.api.options.body_timeout_ms * 1_000_000;
     let own = writing.clone();
