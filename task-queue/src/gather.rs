@@ -1,7 +1,8 @@
 //! Many calls, one call of the store: what is asked for while a call is under way goes with the next one.
 //!
 //! Each shard has one call under way at a time, so the busier the store is, the more goes with each call, and nobody
-//! waits where it is idle. What belongs to no shard in particular goes to the shards in turn.
+//! waits where it is idle. What belongs to no shard in particular goes to the shards in turn, one call at a time too: few
+//! calls with many jobs cost the store and this process less than many with few.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -10,7 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::JobStoreError;
@@ -21,8 +22,6 @@ const WAITING_MAX: usize = 16_384;
 const CALL_PIECES_MAX: usize = 1_024;
 /// Bytes of one call of the store at most, besides its first piece.
 const CALL_BYTES_MAX: usize = 4 << 20;
-/// Calls under way at most of what belongs to no shard.
-const ANY_CALLS_MAX: usize = 2;
 
 /// The answers to all pieces of a call, in their order.
 pub(crate) type Answers<A> = Pin<Box<dyn Future<Output = Result<Vec<A>, JobStoreError>> + Send>>;
@@ -95,7 +94,7 @@ impl<I: Send + 'static, A: Send + 'static> Gather<I, A> {
         let answer = self.send(shard, item, bytes)?;
         match answer.await {
             Ok(answer) => answer.map_err(GatherError::Store),
-            Err(_) => Err(GatherError::Store(JobStoreError::Unavailable("the process stops".into()))),
+            Err(_) => Err(GatherError::Store(JobStoreError::Unavailable("the call was given up".into()))),
         }
     }
 
@@ -120,8 +119,8 @@ struct Collector<I, A> {
     call: Call<I, A>,
     unclaimed: Unclaimed<A>,
     waiting: BTreeMap<Option<Shard>, Vec<Piece<I, A>>>,
-    under_way: BTreeMap<Option<Shard>, usize>,
-    calls: JoinSet<Option<Shard>>,
+    under_way: BTreeMap<Option<Shard>, Id>,
+    calls: JoinSet<()>,
     /// Pieces in `waiting`.
     held: usize,
 }
@@ -144,25 +143,22 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
                     None => break,
                 },
                 () = closing.cancelled(), if !taken.is_closed() => {}
-                Some(done) = self.calls.join_next() => {
-                    // A call that panicked has dropped its replies, and its callers know.
-                    self.ended(done.unwrap_or(None));
-                }
+                Some(done) = self.calls.join_next_with_id() => self.ended(done),
             }
             self.send();
         }
         while self.held > 0 || !self.calls.is_empty() {
-            if let Some(done) = self.calls.join_next().await {
-                self.ended(done.unwrap_or(None));
+            if let Some(done) = self.calls.join_next_with_id().await {
+                self.ended(done);
             }
             self.send();
         }
     }
 
-    fn ended(&mut self, key: Option<Shard>) {
-        if let Some(count) = self.under_way.get_mut(&key) {
-            *count = count.saturating_sub(1);
-        }
+    /// A call that panicked has dropped its replies, and its callers know.
+    fn ended(&mut self, done: Result<(Id, ()), JoinError>) {
+        let ended = done.map_or_else(|error| error.id(), |(id, ())| id);
+        self.under_way.retain(|_, id| *id != ended);
     }
 
     fn hold(&mut self, piece: Piece<I, A>) {
@@ -174,12 +170,13 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
     fn send(&mut self) {
         let keys: Vec<Option<Shard>> = self.waiting.keys().copied().collect();
         for key in keys {
-            let most = if key.is_some() { 1 } else { ANY_CALLS_MAX };
-            while self.under_way.get(&key).copied().unwrap_or(0) < most {
-                let Some(pieces) = self.next_pieces(key) else { break };
-                *self.under_way.entry(key).or_default() += 1;
+            if self.under_way.contains_key(&key) {
+                continue;
+            }
+            if let Some(pieces) = self.next_pieces(key) {
                 let shard = key.unwrap_or_else(|| self.turn());
-                self.spawn(key, shard, pieces);
+                let id = self.spawn(shard, pieces);
+                self.under_way.insert(key, id);
             }
         }
     }
@@ -210,12 +207,12 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
         (!pieces.is_empty()).then_some(pieces)
     }
 
-    fn spawn(&mut self, key: Option<Shard>, shard: Shard, pieces: Vec<Piece<I, A>>) {
+    fn spawn(&mut self, shard: Shard, pieces: Vec<Piece<I, A>>) -> Id {
         let (items, replies): (Vec<I>, Vec<_>) =
             pieces.into_iter().map(|piece| (piece.item, piece.reply)).unzip();
         let answers = (self.call)(shard, items);
         let unclaimed = Arc::clone(&self.unclaimed);
-        self.calls.spawn(async move {
+        let call = async move {
             match answers.await {
                 Ok(answers) => {
                     for (reply, answer) in replies.into_iter().zip(answers) {
@@ -231,8 +228,8 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
                     }
                 }
             }
-            key
-        });
+        };
+        self.calls.spawn(call).id()
     }
 }
 
@@ -315,6 +312,22 @@ mod tests {
         gather.close().await;
         assert_eq!(*left.lock(), [(Shard(0), 7), (Shard(0), 8)]);
         assert_eq!(gather.ask(None, 9, 1).await, Err(GatherError::Busy), "it takes nothing more");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_panics_holds_up_nobody_but_its_callers() {
+        let call: Call<u32, u32> = Box::new(|_, items| {
+            Box::pin(async move {
+                assert!(items != [13], "injected");
+                Ok(items)
+            })
+        });
+        let gather = Gather::start(2, call, Arc::new(|_, _| {}));
+        for key in [None, Some(Shard(1))] {
+            let stopped = gather.ask(key, 13, 1).await;
+            assert!(matches!(stopped, Err(GatherError::Store(JobStoreError::Unavailable(_)))), "{stopped:?}");
+            assert_eq!(gather.ask(key, 7, 1).await, Ok(7));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -381,7 +381,7 @@ impl Inner {
         }
         let mut looks: Vec<(Shard, Vec<QueueCounts>)> = Vec::new();
         for (shard, answer) in asked {
-            let stopped = |_| JobStoreError::Unavailable("the process stops".into());
+            let stopped = |_| JobStoreError::Unavailable("the call was given up".into());
             let counts = answer.await.map_err(stopped)??;
             match looks.last_mut() {
                 Some((of, all)) if *of == shard => all.push(counts),
