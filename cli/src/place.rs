@@ -33,11 +33,6 @@ pub fn slots(data: &Path) -> PathBuf {
     data.join("slots")
 }
 
-/// The jobs of a pool of the task queue.
-pub fn jobs(data: &Path, pool: &str) -> PathBuf {
-    data.join("jobs").join(pool)
-}
-
 /// The log of far timers.
 pub fn far_log(data: &Path) -> PathBuf {
     data.join("far-log")
@@ -71,4 +66,9 @@ pub fn guest(data: &Path) -> PathBuf {
 /// The book of the badge downstream.
 pub fn badge_book(data: &Path) -> PathBuf {
     data.join("badge.book")
+}
+
+/// The jobs of a pool of the task queue.
+pub fn jobs(data: &Path, pool: &str) -> PathBuf {
+    data.join("jobs").join(pool)
 }
