@@ -43,7 +43,7 @@ pub struct ApiOptions {
     pub bodies_bytes_max: usize,
     /// The bytes of one bulk call. 1 MiB to 64 MiB, default 16 MiB.
     pub bulk_bytes_max: usize,
-    /// Consumers that wait for a job at a time, over all pools. 1 to 1,000,000, default 10,000. One more is told to come
+    /// Consumers that wait for a job at a time, of each pool. 1 to 1,000,000, default 10,000. One more is told to come
     /// again (503).
     pub polls_max: usize,
     /// The same with one token in one namespace. Default 2,000. One more is told to come again (429).
