@@ -67,3 +67,8 @@ pub fn guest(data: &Path) -> PathBuf {
 pub fn badge_book(data: &Path) -> PathBuf {
     data.join("badge.book")
 }
+
+/// The jobs of a pool of the task queue.
+pub fn jobs(data: &Path, pool: &str) -> PathBuf {
+    data.join("jobs").join(pool)
+}

@@ -14,6 +14,7 @@
 //! | [`accounts`] | balances, flow, orders, withdrawals | reward service, its gRPC client | wallet, token service |
 //! | [`connector`] | a downstream system that pays | `connectors` | reward service |
 //! | [`due`] | the slot store and the targets of due tasks | `slots`, `scheduler` | `scheduler` |
+//! | [`task_queue`] | the store of jobs that consumers pull | `task-queue` | `task-queue` |
 //! | [`long_delays`] | events that are due long after now | the scheduler's client | consumer |
 //! | [`rules`] | the live rules after validation | `config` parses and follows them | everybody |
 //!
@@ -48,6 +49,7 @@ pub mod metrics;
 mod revocations;
 pub mod rewards;
 pub mod rules;
+pub mod task_queue;
 pub mod tokens;
 pub mod verifier;
 

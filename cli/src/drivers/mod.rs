@@ -1,13 +1,15 @@
 //! The one place where drivers are opened: brokers, token store, ledger, slot store and live rules, embedded or on real servers.
 //!
 //! An options file of a role and a demo's command line both come down to the same choices: [`BrokerAt`], [`TokensAt`],
-//! [`LedgerAt`], [`RulesAt`]; a role also has [`SlotsAt`], where timers wait. Each driver of a real server is a cargo
+//! [`LedgerAt`], [`RulesAt`]; a role also has [`SlotsAt`], where timers wait, and [`JobsAt`], where the jobs of
+//! task queues do. Each driver of a real server is a cargo
 //! feature of this binary; a binary that was built without one still reads the options that name it, and refuses them by
 //! [`Driver::check`].
 
 mod brokers;
 mod far;
 mod far_keeper;
+mod jobs;
 mod ledger;
 mod rules;
 mod slots;
@@ -16,6 +18,7 @@ mod tokens;
 use anyhow::{Result, bail};
 pub use brokers::BrokerAt;
 pub use far::{Far, FarAt, far_elsewhere};
+pub use jobs::JobsAt;
 pub use ledger::{LedgerAt, PostgresAt};
 pub use rules::{RulesAt, RulesFollower};
 pub use slots::{Connect, DurabilityAt, Slots, SlotsAt};

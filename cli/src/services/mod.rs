@@ -16,6 +16,7 @@ mod role;
 mod rules_report;
 mod run;
 mod scheduler;
+mod task_queue;
 
 pub use fake::{FakeArgs, fake_downstream};
 pub use options::ServiceOptions;

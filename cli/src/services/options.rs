@@ -3,6 +3,7 @@
 use super::long_delays::LongDelaysAt;
 use super::role::Role;
 use super::scheduler::SchedulerAt;
+use super::task_queue::TaskQueueAt;
 use crate::drivers::{BrokerAt, Driver, LedgerAt, RulesAt, TokensAt};
 use crate::logging::TraceOptions;
 use crate::place;
@@ -60,6 +61,8 @@ pub struct ServiceOptions {
     pub connectors: BTreeMap<String, ConnectorAt>,
     /// The options of the scheduler: its store, its tenants and their targets.
     pub scheduler: SchedulerAt,
+    /// The options of the task queues: their APIs and their pools.
+    pub task_queue: TaskQueueAt,
     /// The options of the token verifier.
     pub token_service: TokenOptions,
     /// The time-outs of wallets.
@@ -310,6 +313,7 @@ impl Default for ServiceOptions {
             grant_async: GrantAsyncAt::default(),
             connectors: BTreeMap::new(),
             scheduler: SchedulerAt::default(),
+            task_queue: TaskQueueAt::default(),
             token_service: TokenOptions::default(),
             wallet: WalletOptions::default(),
             serve: ServeOptions::default(),
@@ -340,6 +344,7 @@ impl ServiceOptions {
         options.rewards.check()?;
         options.consumer.check().context("the options [consumer] cannot be used")?;
         options.scheduler.check(&options.brokers)?;
+        options.task_queue.check()?;
         options.check_long_delays()?;
         if options.drain_ms > 600_000 {
             bail!("drain_ms is {}, but only 0 to 600000 is allowed", options.drain_ms);
@@ -355,6 +360,11 @@ impl ServiceOptions {
         let work = role.work();
         let schedules = work.schedules && (role == Role::Scheduler || !self.scheduler.tenants.is_empty());
         Work { sends: work.sends || (schedules && self.scheduler.sends_bonuses()), schedules, ..work }
+    }
+
+    /// Whether a process of this role has task queues: `serve` has, if a pool is named.
+    pub fn has_task_queues(&self, role: Role) -> bool {
+        role == Role::TaskQueue || (role == Role::Serve && !self.task_queue.pools.is_empty())
     }
 
     /// The key ring's file.
@@ -379,6 +389,9 @@ impl ServiceOptions {
         check("tokens", self.tokens.driver())?;
         check("ledger", self.ledger.driver())?;
         check("scheduler.store", self.scheduler.store.driver())?;
+        for (name, pool) in &self.task_queue.pools {
+            check(&format!("task_queue.pools.{name}"), pool.store.driver())?;
+        }
         check("trace.otlp", self.trace.otlp.as_ref().map(|_| Driver::Otlp))
     }
 }

@@ -20,6 +20,8 @@ pub enum Role {
     SdkGateway,
     /// Keeps timers, and fires them.
     Scheduler,
+    /// Keeps jobs for consumers that pull them.
+    TaskQueue,
 }
 
 impl Role {
@@ -33,6 +35,7 @@ impl Role {
             Self::Wallet => "wallet",
             Self::SdkGateway => "sdk-gateway",
             Self::Scheduler => "scheduler",
+            Self::TaskQueue => "task-queue",
         }
     }
 
@@ -61,6 +64,8 @@ impl Role {
             Self::Wallet => Work { serves_wallets: true, ..NOTHING },
             Self::SdkGateway => Work { sends: true, ..NOTHING },
             Self::Scheduler => Work { schedules: true, ..NOTHING },
+            // It runs on nothing that is wired: `services/task_queue.rs` starts it.
+            Self::TaskQueue => NOTHING,
         }
     }
 }

@@ -5,6 +5,7 @@ use super::metrics;
 use super::options::ServiceOptions;
 use super::parts::Parts;
 use super::role::Role;
+use super::task_queue::{self, Pulling};
 use crate::drivers::RulesFollower;
 use crate::logging::LogArgs;
 use crate::outcome::Outcome;
@@ -83,6 +84,9 @@ fn start(role: Role, args: &ServiceArgs, is_dev: bool, log: &LogArgs) -> Result<
 async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<Outcome> {
     let mut stops = Stops::listen()?;
     let clock = Clock::system();
+    if role == Role::TaskQueue {
+        return task_queue::live(&options, &mut stops, &clock).await;
+    }
     if is_dev {
         dev::prepare(&mut options, &clock)?;
     }
@@ -100,8 +104,16 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
         }
     };
     let parts = Parts::open(role, &options, rules, &health, &clock).await?;
+    let pulling = match options.has_task_queues(role) {
+        true => Some(Pulling::start(&options, &parts.tasks, &health, &clock).await?),
+        false => None,
+    };
     let measured = Metrics::new();
-    metrics::export(&measured, &metrics::Sources::of(&parts, &health));
+    let pools = pulling.as_ref().map(Pulling::counters).unwrap_or_default();
+    metrics::export(&measured, &metrics::Sources::of(&parts, &health).with_pools(pools));
+    if let Some(pulling) = &pulling {
+        pulling.show_metrics(measured.clone());
+    }
     let router = parts.router(role, &options.tenant);
     let served = Served { router, access, metrics: measured, health: health.clone() };
     let server =
@@ -129,6 +141,9 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
         let stopped = server.stop().await;
         if stopped.connections_cut > 0 {
             tracing::warn!(stopped.connections_cut, "calls were in hand for too long");
+        }
+        if let Some(pulling) = pulling {
+            pulling.close(left(began) / 2).await;
         }
         parts.close(left(began)).await
     };
@@ -180,7 +195,7 @@ async fn wait_for_rules(
 
 /// Says on standard output when the process is ready, which is what a script waits for; and once why it is not, where
 /// that takes a while.
-async fn tell_readiness(role: Role, address: SocketAddr, health: &Health) -> ! {
+pub(super) async fn tell_readiness(role: Role, address: SocketAddr, health: &Health) -> ! {
     let began = Instant::now();
     let mut is_told = false;
     while !health.is_ready() {
@@ -197,7 +212,7 @@ async fn tell_readiness(role: Role, address: SocketAddr, health: &Health) -> ! {
 }
 
 /// SIGTERM and Ctrl-C.
-struct Stops {
+pub(super) struct Stops {
     terminate: Signal,
     interrupt: Signal,
 }
@@ -207,7 +222,7 @@ impl Stops {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn first(&mut self) -> &'static str {
+    pub(super) async fn first(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

@@ -25,6 +25,7 @@ pub use background::{Background, Hopeless, Tasks};
 pub use consuming::Consuming;
 pub use parts::{Brokers, Options, Parts};
 pub use queues::{lag, open as open_queues};
+pub use readiness::connect;
 pub use requeue::RequeueToQueues;
 pub use running::Wiring;
 pub use scheduling::{Scheduling, SchedulingOptions, TargetPart};

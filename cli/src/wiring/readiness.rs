@@ -116,7 +116,7 @@ pub fn scheduler(
 }
 
 /// Tries until it succeeds, or can never.
-async fn connect(part: &Part, owner: &Tasks, away: &dyn Connect) {
+pub async fn connect(part: &Part, owner: &Tasks, away: &dyn Connect) {
     loop {
         match away.connect().await {
             Ok(()) => return,

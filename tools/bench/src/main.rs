@@ -18,6 +18,7 @@ mod rocketmq;
 mod scheduler;
 mod send_call;
 mod served;
+mod taskqueue;
 mod token_verify;
 mod window_deliver_finish;
 
@@ -29,7 +30,7 @@ use serde::Serialize;
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
-const ROWS: [(&str, Measure); 27] = [
+const ROWS: [(&str, Measure); 33] = [
     ("send.call", send_call::measure),
     ("mint.hmac", mint::hmac),
     ("mint.ed25519", mint::ed25519),
@@ -55,6 +56,12 @@ const ROWS: [(&str, Measure); 27] = [
     ("scheduler.cancel", scheduler::cancel::measure),
     ("scheduler.embedded", scheduler::embedded::measure),
     ("scheduler.far", scheduler::far::measure),
+    ("taskqueue.publish", taskqueue::publish),
+    ("taskqueue.bulk", taskqueue::bulk),
+    ("taskqueue.consume", taskqueue::consume),
+    ("taskqueue.ack", taskqueue::ack),
+    ("taskqueue.ready", taskqueue::ready),
+    ("taskqueue.bytes_per_job", taskqueue::bytes_per_job),
     ("demo.calm", demo_calm::measure),
     ("outage.send", outage_send::measure),
 ];

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`broker`] | producers and consumers of topics, `windfall_contract::broker` | – |
 //! | [`slots`] | slot stores of due tasks, `windfall_contract::due` | – |
+//! | [`task_queue`] | stores of jobs that consumers pull, `windfall_contract::task_queue` | – |
 //! | [`tokens`] | token stores, `windfall_contract::tokens` | – |
 //! | `rules` | homes of the live rules: changed by operators, followed by processes | `rules` |
 //! | `ledger` | the databases below the ledger | `ledger` |
@@ -52,4 +53,5 @@ pub mod redis_nodes;
 #[cfg(feature = "rules")]
 pub mod rules;
 pub mod slots;
+pub mod task_queue;
 pub mod tokens;

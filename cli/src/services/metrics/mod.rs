@@ -7,6 +7,7 @@ mod connectors;
 mod documented;
 mod live_rules;
 mod process;
+mod task_queue;
 
 use super::parts::Parts;
 use super::polled_metrics::Found;
@@ -53,6 +54,7 @@ pub struct Sources {
     backfills: Option<Arc<BackfillStats>>,
     polled: Option<Arc<Mutex<Found>>>,
     connectors: Vec<(String, ReadSnapshot)>,
+    pools: task_queue::Pools,
 }
 
 impl Sources {
@@ -77,7 +79,18 @@ impl Sources {
             backfills: parts.scheduling.as_ref().map(|scheduling| scheduling.backfills.stats()),
             polled: parts.polled_metrics().map(|polled| polled.found()),
             connectors: connectors.map(|wired| (wired.name.clone(), Arc::clone(&wired.snapshot))).collect(),
+            pools: task_queue::Pools::new(),
         }
+    }
+
+    /// The same with the pools of task queues.
+    pub fn with_pools(self, pools: task_queue::Pools) -> Self {
+        Self { pools, ..self }
+    }
+
+    /// The sources of a process that has nothing wired.
+    pub fn of_process(health: &Health, tasks: &Tasks) -> Self {
+        Self { health: Some(health.clone()), tasks: Some(tasks.clone()), ..Self::default() }
     }
 }
 
@@ -110,6 +123,7 @@ pub fn export(metrics: &Metrics, sources: &Sources) {
         polled.iter().for_each(|found| each(&[], &found.lock()));
     });
     connectors::export(metrics, sources.connectors.clone());
+    task_queue::export(metrics, &sources.pools);
 }
 
 fn export_scheduler(metrics: &Metrics, sources: &Sources) {

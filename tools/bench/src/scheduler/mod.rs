@@ -56,22 +56,22 @@ fn is_small() -> bool {
 }
 
 /// The size of a row.
-fn sized(full: u64, small: u64) -> u64 {
+pub fn sized(full: u64, small: u64) -> u64 {
     if is_small() { small } else { full }
 }
 
 /// Runs a row on a Redis of its own.
-fn on_redis<T, F: Future<Output = Result<T>>>(run: impl FnOnce(String) -> F) -> Result<T> {
+pub fn on_redis<T, F: Future<Output = Result<T>>>(run: impl FnOnce(String) -> F) -> Result<T> {
     let server = Private::start(ServerOptions::default())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(run(server.url().to_owned()))
 }
 
 /// A connection that empties the server, and asks it what it has used.
-struct Control(MultiplexedConnection);
+pub struct Control(MultiplexedConnection);
 
 impl Control {
-    async fn open(url: &str) -> Result<Self> {
+    pub async fn open(url: &str) -> Result<Self> {
         // Without a time limit: emptying takes its time.
         let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
         let client = redis::Client::open(url)?;
@@ -93,7 +93,7 @@ impl Control {
         Ok((user_s + self.info("cpu", "used_cpu_sys").await?) * 1e9)
     }
 
-    async fn used_bytes(&mut self) -> Result<f64> {
+    pub async fn used_bytes(&mut self) -> Result<f64> {
         self.info("memory", "used_memory").await
     }
 

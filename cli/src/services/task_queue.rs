@@ -1,0 +1,248 @@
+//! The task queues of a process: their options, their start and their end.
+
+use super::metrics::{self, Sources};
+use super::options::ServiceOptions;
+use super::role::Role;
+use super::run::{Stops, tell_readiness};
+use crate::drivers::{Connect, DurabilityAt, JobsAt};
+use crate::outcome::Outcome;
+use crate::place;
+use crate::wiring::{Background, Hopeless, Tasks, connect};
+use anyhow::{Context, Result, anyhow, bail};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use windfall_contract::Clock;
+use windfall_contract::due::Shard;
+use windfall_contract::task_queue::JobStore;
+use windfall_edge::{Access, AccessSource, Health, Metrics, Need, Parts, Router};
+use windfall_task_queue::{ApiOptions, PoolParts, QueueCounters, TaskQueues};
+
+/// The pause between two looks at a pool's store.
+const STORE_EVERY: Duration = Duration::from_secs(1);
+
+/// Options of the task queues.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TaskQueueAt {
+    /// Where the APIs listen, and their limits.
+    pub api: ApiOptions,
+    /// Where jobs wait, by the name of the pool that a token begins with. Default of the role `task-queue`: one pool
+    /// `default` in files; `serve` has task queues where a pool is named.
+    pub pools: BTreeMap<String, PoolAt>,
+}
+
+/// A pool.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PoolAt {
+    /// What keeps its jobs: `embedded`, or `redis` with its options. Default `embedded`.
+    pub store: JobsAt,
+    /// What the Ok of a call survives, of files: `process` or `machine`. Default `process`.
+    pub durability: DurabilityAt,
+}
+
+impl TaskQueueAt {
+    /// Refuses what cannot be, and names the option.
+    pub fn check(&self) -> Result<()> {
+        self.api.check().context("the options [task_queue.api] cannot be used")?;
+        for name in self.pools.keys() {
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+            if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
+                bail!("task_queue.pools.{name}: a pool's name has 1 to 64 letters, digits, `-` and `_`");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The running task queues of a process.
+pub struct Pulling {
+    queues: TaskQueues,
+    background: Vec<Background>,
+}
+
+impl Pulling {
+    /// Opens the pools and listens.
+    pub async fn start(
+        options: &ServiceOptions,
+        tasks: &Tasks,
+        health: &Health,
+        clock: &Clock,
+    ) -> Result<Self> {
+        let mut pools = options.task_queue.pools.clone();
+        if pools.is_empty() {
+            pools.insert("default".into(), PoolAt::default());
+        }
+        let (mut parts, mut background) = (BTreeMap::new(), Vec::new());
+        for (name, at) in pools {
+            let dir = place::jobs(&options.data, &name);
+            let opened = at.store.open(&dir, at.durability, clock).await;
+            let opened = opened.with_context(|| format!("the pool {name} of the task queue"))?;
+            tracing::info!(pool = name, durability = ?opened.store.durability(), "an Ok for a job survives this");
+            background.push(follow(tasks, health, &name, Arc::clone(&opened.store), opened.away));
+            parts.insert(name, PoolParts { store: opened.store, tokens: opened.tokens });
+        }
+        let api = options.task_queue.api.clone();
+        if !api.listen.ip().is_loopback() {
+            tracing::warn!(address = %api.listen, "serving without TLS: tokens cross the network in the clear");
+        }
+        let queues = windfall_task_queue::start(api, parts, clock.clone()).await;
+        let queues = queues.context("the task queues cannot be served")?;
+        println!(
+            "windfall task queues are at {}, their admin API at {}",
+            queues.api_address(),
+            queues.admin_address()
+        );
+        Ok(Self { queues, background })
+    }
+
+    /// The counters of each pool.
+    pub fn counters(&self) -> Vec<(String, Arc<QueueCounters>)> {
+        self.queues.counters()
+    }
+
+    /// Where the queue API listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.queues.api_address()
+    }
+
+    /// Shows the process's metrics on the admin API too.
+    pub fn show_metrics(&self, metrics: Metrics) {
+        self.queues.show_metrics(move || metrics.text().ok());
+    }
+
+    /// Ends it: polls end at once, calls in flight are answered.
+    pub async fn close(self, deadline: Duration) {
+        let closed = self.queues.close(deadline).await;
+        if closed.connections_cut > 0 {
+            tracing::warn!(closed.connections_cut, "calls of task queues were in hand for too long");
+        }
+        for task in self.background {
+            task.end().await;
+        }
+    }
+}
+
+/// The life of a process of the role `task-queue`: it needs neither live rules nor callers' keys; where there is an access
+/// file, its callers may ask for metrics.
+pub async fn live(options: &ServiceOptions, stops: &mut Stops, clock: &Clock) -> Result<Outcome> {
+    let path = options.access_path();
+    let access = match path.exists() {
+        true => AccessSource::follow(&path, clock.clone()),
+        false => AccessSource::fixed(Access::parse("")?, clock.clone()),
+    };
+    let access = access.with_context(|| format!("callers cannot be read from {}", path.display()))?;
+    let health = Health::new();
+    let tasks = Tasks::new(health.clone());
+    let pulling = Pulling::start(options, &tasks, &health, clock).await?;
+    let measured = Metrics::new();
+    let sources = Sources::of_process(&health, &tasks).with_pools(pulling.counters());
+    metrics::export(&measured, &sources);
+    pulling.show_metrics(measured.clone());
+    let served = Parts { router: Router::default(), access, metrics: measured, health: health.clone() };
+    let mut serve = options.serve.clone();
+    serve.stop_timeout_ms = serve.stop_timeout_ms.min(options.drain_ms / 2);
+    let server = windfall_edge::serve(&serve, served).await.context("health and metrics cannot be served")?;
+    let role = Role::TaskQueue;
+    let outcome = tokio::select! {
+        why = stops.first() => {
+            tracing::info!(%role, why, "stops");
+            Ok(Outcome::Clean)
+        }
+        why = tasks.hopeless() => {
+            tracing::error!(%role, %why, "the process cannot go on");
+            match why {
+                Hopeless::Failed(_) => Ok(Outcome::Failed),
+                Hopeless::Refused(why) => Err(anyhow!(why)),
+            }
+        }
+        never = tell_readiness(role, pulling.address(), &health) => never,
+    };
+    // Load balancers see that it is not ready, while it answers what is in flight.
+    server.ready(false);
+    let ending = async {
+        pulling.close(Duration::from_millis(options.drain_ms)).await;
+        server.stop().await;
+        outcome
+    };
+    tokio::select! {
+        outcome = ending => outcome,
+        _ = stops.first() => {
+            eprintln!("windfall: stopped by the second signal; jobs that were on their way to a consumer come back when their ttr ends");
+            Ok(Outcome::Interrupted)
+        }
+    }
+}
+
+/// Connects to a pool's store where its server was away at the start, and follows whether it answers.
+fn follow(
+    tasks: &Tasks,
+    health: &Health,
+    pool: &str,
+    store: Arc<dyn JobStore>,
+    away: Option<Arc<dyn Connect>>,
+) -> Background {
+    let part = Arc::new(health.part(format!("pool {pool} of the task queue"), Need::Strong));
+    let owner = tasks.clone();
+    tasks.spawn("looks at a store of jobs", move || {
+        let (part, owner) = (Arc::clone(&part), owner.clone());
+        let (store, away) = (Arc::clone(&store), away.clone());
+        async move {
+            if let Some(away) = away {
+                connect(&part, &owner, &*away).await;
+            }
+            loop {
+                let found = store.look(Shard(0), &[]).await;
+                part.looked(found.map(drop).map_err(|error| error.to_string()));
+                tokio::time::sleep(STORE_EVERY).await;
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::Role;
+
+    fn load(text: &str) -> Result<ServiceOptions> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("options.toml");
+        std::fs::write(&file, text).unwrap();
+        ServiceOptions::load(Some(&file), Some(folder.path().join("data")))
+    }
+
+    #[test]
+    fn the_documented_options_are_options() {
+        let text = include_str!("../../../docs/task-queue.md");
+        for block in text.split("```toml\n").skip(1) {
+            let options = load(block.split("```").next().unwrap()).unwrap();
+            assert!(!options.task_queue.pools.is_empty());
+        }
+    }
+
+    #[test]
+    fn serve_has_task_queues_if_a_pool_is_named_and_the_role_always_has() {
+        let (none, one) = (load("").unwrap(), load("[task_queue.pools.default]\n").unwrap());
+        let pulls = |options: &ServiceOptions| {
+            [Role::Serve, Role::TaskQueue, Role::Wallet].map(|role| options.has_task_queues(role))
+        };
+        assert_eq!((pulls(&none), pulls(&one)), ([false, true, false], [true, true, false]));
+    }
+
+    #[test]
+    fn a_wrong_option_is_refused_by_its_name() {
+        for (wrong, named) in [
+            ("[task_queue.pools.\"a:b\"]\n", "task_queue.pools.a:b"),
+            ("[task_queue.api]\nadmin_listen = \"0.0.0.0:7778\"\n", "admin_listen"),
+            ("[task_queue.api]\npolls_max = 0\n", "polls_max is 0"),
+            ("[task_queue.pools.default]\nstore = \"mysql\"\n", "line 2"),
+        ] {
+            let refused = format!("{:#}", load(wrong).unwrap_err());
+            assert!(refused.contains(named), "{wrong}: {refused}");
+        }
+    }
+}

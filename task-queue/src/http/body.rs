@@ -1,0 +1,95 @@
+//! Request bodies, bounded in size, in time and in sum (I9).
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The memory for the bodies of all calls.
+pub(super) struct BodyRoom {
+    used: AtomicUsize,
+    bytes_max: usize,
+    timeout: Duration,
+}
+
+/// Bytes that are taken from the room, and given back when this is dropped.
+pub(super) struct Taken {
+    room: Arc<BodyRoom>,
+    bytes: usize,
+}
+
+/// Why a body was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyError {
+    TooLarge,
+    NoRoom,
+    Broken,
+    TooSlow,
+}
+
+impl BodyRoom {
+    pub(super) fn new(bytes_max: usize, timeout_ms: u64) -> Arc<Self> {
+        Arc::new(Self { used: AtomicUsize::new(0), bytes_max, timeout: Duration::from_millis(timeout_ms) })
+    }
+
+    /// Reads a whole body of at most so many bytes.
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        body: Incoming,
+        bytes_max: usize,
+    ) -> Result<(Bytes, Taken), BodyError> {
+        if body.size_hint().lower() > bytes_max as u64 {
+            return Err(BodyError::TooLarge);
+        }
+        match tokio::time::timeout(self.timeout, self.read_all(body, bytes_max)).await {
+            Ok(read) => read,
+            Err(_) => Err(BodyError::TooSlow),
+        }
+    }
+
+    async fn read_all(
+        self: &Arc<Self>,
+        mut body: Incoming,
+        bytes_max: usize,
+    ) -> Result<(Bytes, Taken), BodyError> {
+        let mut taken = Taken { room: Arc::clone(self), bytes: 0 };
+        let mut first = Bytes::new();
+        let mut whole = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            // Trailers of a request mean nothing here.
+            let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+            if data.len() > bytes_max - whole.len().max(first.len()) {
+                return Err(BodyError::TooLarge);
+            }
+            taken.grow(data.len())?;
+            // Most bodies come in one piece, which needs no copy.
+            if first.is_empty() && whole.is_empty() {
+                first = data;
+            } else {
+                if whole.is_empty() {
+                    whole.extend_from_slice(&first);
+                }
+                whole.extend_from_slice(&data);
+            }
+        }
+        Ok((if whole.is_empty() { first } else { whole.freeze() }, taken))
+    }
+}
+
+impl Taken {
+    fn grow(&mut self, bytes: usize) -> Result<(), BodyError> {
+        self.bytes += bytes;
+        match self.room.used.fetch_add(bytes, Relaxed) + bytes > self.room.bytes_max {
+            true => Err(BodyError::NoRoom),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.room.used.fetch_sub(self.bytes, Relaxed);
+    }
+}

@@ -1,0 +1,11 @@
+//! The HTTP faces: the queue API and the admin API.
+
+mod admin;
+mod answers;
+mod api;
+mod body;
+mod request;
+mod server;
+mod written;
+
+pub use server::{Closed, PoolParts, StartError, TaskQueues, start};

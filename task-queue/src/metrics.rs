@@ -1,0 +1,197 @@
+//! What is counted: by queue for as many queues as an option says, by pool for all.
+
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use windfall_contract::task_queue::{JobId, QueueCounts, QueueName, Tended};
+
+/// The buckets of the time from publishing to taking, in milliseconds; one more is for what took longer.
+pub const WAIT_BUCKETS_MS: [u64; 14] =
+    [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000];
+const BUCKETS: usize = WAIT_BUCKETS_MS.len() + 1;
+
+windfall_contract::declare_metrics! {
+    /// What a queue has counted.
+    #[derive(Debug, Clone, Copy, Default)]
+    pub struct QueueStats counted by QueueNumbers {
+        counter "windfall_taskqueue_produced_jobs_total" "Jobs that were published" {
+            /// Jobs that were published.
+            pub produced: u64,
+        }
+        counter "windfall_taskqueue_consumed_jobs_total" "Jobs that were handed to a consumer, each time" {
+            /// Jobs that were handed to a consumer.
+            pub consumed: u64,
+        }
+        gauge "windfall_taskqueue_jobs" ["state"] "Jobs that wait, by what they wait for; looked at every few seconds" {
+            /// Jobs whose delay has not ended.
+            pub delayed: u64 as "delayed",
+            /// Jobs that may be taken.
+            pub ready: u64 as "ready",
+            /// Jobs in the dead letter.
+            pub dead: u64 as "dead",
+        }
+    }
+}
+
+windfall_contract::declare_metrics! {
+    /// What a pool has counted.
+    #[derive(Debug, Clone, Copy, Default)]
+    pub struct PoolStats counted by PoolNumbers {
+        counter "windfall_taskqueue_ended_leases_total" ["then"] "Leases that ended without an acknowledgement, by what became of the job" {
+            /// Jobs that are ready again.
+            pub again: u64 as "again",
+            /// Jobs that are in the dead letter.
+            pub dead: u64 as "dead",
+            /// Jobs whose ttl had ended.
+            pub expired: u64 as "expired",
+        }
+        counter "windfall_taskqueue_expired_jobs_total" "Jobs whose ttl ended at the head of their queue before anybody took them" {
+            /// Jobs whose ttl ended while they waited.
+            pub expired_waiting: u64,
+        }
+        counter "windfall_taskqueue_store_errors_total" "Calls of the store that failed beside requests" {
+            /// Calls of the store that failed.
+            pub store_errors: u64,
+        }
+        gauge "windfall_taskqueue_polls" "Consumers that wait for a job" {
+            /// Consumers that wait.
+            pub polls: u64,
+        }
+    }
+}
+
+/// How long jobs of a queue had been there when they were taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitTimes {
+    /// Jobs by bucket, each without those of the buckets before it.
+    pub buckets: [u64; BUCKETS],
+    /// The sum of all times, in milliseconds.
+    pub sum_ms: u64,
+}
+
+/// The counters of a pool.
+pub struct QueueCounters {
+    queues_max: usize,
+    by_queue: RwLock<HashMap<QueueName, Arc<OfQueue>>>,
+    /// All queues beyond `queues_max`.
+    others: Arc<OfQueue>,
+    pool: PoolNumbers,
+}
+
+#[derive(Default)]
+struct OfQueue {
+    numbers: QueueNumbers,
+    buckets: [AtomicU64; BUCKETS],
+    sum_ms: AtomicU64,
+}
+
+impl QueueCounters {
+    /// Counts so many queues by themselves, those that come first.
+    pub(crate) fn new(queues_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            queues_max,
+            by_queue: RwLock::default(),
+            others: Arc::default(),
+            pool: PoolNumbers::default(),
+        })
+    }
+
+    /// Calls `each` with namespace, queue, numbers and times of each queue; what is counted together has empty names.
+    pub fn each_queue(&self, mut each: impl FnMut(&str, &str, &QueueStats, &WaitTimes)) {
+        for (name, own) in self.by_queue.read().iter() {
+            each(name.namespace(), name.queue(), &own.numbers.read(), &own.times());
+        }
+        let (others, times) = (self.others.numbers.read(), self.others.times());
+        if others.produced + others.consumed > 0 {
+            each("", "", &others, &times);
+        }
+    }
+
+    /// The numbers of all queues together.
+    pub fn pool(&self) -> PoolStats {
+        self.pool.read()
+    }
+
+    fn of(&self, queue: &QueueName) -> Arc<OfQueue> {
+        if let Some(own) = self.by_queue.read().get(queue) {
+            return Arc::clone(own);
+        }
+        // The answer to a synchronous job comes in a queue of its own, which is used once.
+        let is_answer = queue.queue().parse::<JobId>().is_ok();
+        let mut all = self.by_queue.write();
+        if is_answer || all.len() >= self.queues_max && !all.contains_key(queue) {
+            return Arc::clone(&self.others);
+        }
+        Arc::clone(all.entry(queue.clone()).or_default())
+    }
+
+    pub(crate) fn produced(&self, queue: &QueueName, jobs: usize) {
+        self.of(queue).numbers.produced.fetch_add(jobs as u64, Relaxed);
+    }
+
+    pub(crate) fn consumed(&self, queue: &QueueName, waited_ms: u64) {
+        let own = self.of(queue);
+        own.numbers.consumed.fetch_add(1, Relaxed);
+        let at = WAIT_BUCKETS_MS.iter().position(|end_ms| waited_ms <= *end_ms).unwrap_or(BUCKETS - 1);
+        own.buckets[at].fetch_add(1, Relaxed);
+        own.sum_ms.fetch_add(waited_ms, Relaxed);
+    }
+
+    /// The queues whose jobs are counted by themselves.
+    pub(crate) fn shown(&self) -> Vec<QueueName> {
+        self.by_queue.read().keys().cloned().collect()
+    }
+
+    pub(crate) fn measured(&self, queue: &QueueName, counts: &QueueCounts) {
+        let own = self.of(queue);
+        own.numbers.ready.store(counts.ready, Relaxed);
+        own.numbers.delayed.store(counts.delayed, Relaxed);
+        own.numbers.dead.store(counts.dead, Relaxed);
+    }
+
+    pub(crate) fn tended(&self, tended: &Tended) {
+        self.pool.again.fetch_add(tended.again, Relaxed);
+        self.pool.dead.fetch_add(tended.dead, Relaxed);
+        self.pool.expired.fetch_add(tended.expired, Relaxed);
+    }
+
+    pub(crate) fn swept(&self, expired: u64) {
+        self.pool.expired_waiting.fetch_add(expired, Relaxed);
+    }
+
+    pub(crate) fn store_failed(&self) {
+        self.pool.store_errors.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn polls(&self, count: usize) {
+        self.pool.polls.store(count as u64, Relaxed);
+    }
+}
+
+impl OfQueue {
+    fn times(&self) -> WaitTimes {
+        let buckets = std::array::from_fn(|at| self.buckets[at].load(Relaxed));
+        WaitTimes { buckets, sum_ms: self.sum_ms.load(Relaxed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_beyond_the_limit_are_counted_together() {
+        let counters = QueueCounters::new(2);
+        for queue in ["a", "01ARYZ6S41TSV4RRFFQ69G5FAV", "b", "d", "a"] {
+            counters.produced(&QueueName::new("n", queue).unwrap(), 1);
+        }
+        counters.consumed(&QueueName::new("n", "b").unwrap(), 3_000);
+        let mut seen = Vec::new();
+        counters.each_queue(|_, queue, stats, times| {
+            seen.push((queue.to_owned(), stats.produced, times.buckets.iter().sum::<u64>()));
+        });
+        seen.sort();
+        assert_eq!(seen, [(String::new(), 2, 0), ("a".into(), 2, 0), ("b".into(), 1, 1)]);
+    }
+}

@@ -1,0 +1,156 @@
+//! The options of the API, and what may be wrong with them. All limits of the API live here.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// The jobs of one bulk call at most.
+pub const BULK_JOBS_MAX: usize = 64;
+/// The jobs of one call that consumes at most.
+pub const CONSUME_COUNT_MAX: u64 = 100;
+/// The queues that one call consumes from at most.
+pub const CONSUME_QUEUES_MAX: usize = 32;
+/// The attributes of a job at most; the rest is left out.
+pub const ATTRIBUTES_MAX: usize = 16;
+/// The bytes of an attribute's name at most; the rest is cut.
+pub const ATTRIBUTE_KEY_MAX_BYTES: usize = 32;
+/// The bytes of an attribute's value at most; the rest is cut.
+pub const ATTRIBUTE_VALUE_MAX_BYTES: usize = 128;
+/// The fewest characters of a token that its maker chooses.
+pub const TOKEN_MIN_BYTES: usize = 20;
+/// The most characters of a token, and of its description.
+pub const TOKEN_MAX_BYTES: usize = 256;
+
+/// Where the API listens, and its limits.
+#[derive(Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApiOptions {
+    /// Where the queue API listens. Default 127.0.0.1:7777. It speaks HTTP without TLS: listen beyond loopback only where
+    /// something else encrypts.
+    pub listen: SocketAddr,
+    /// Where the admin API listens. Default 127.0.0.1:7778.
+    pub admin_listen: SocketAddr,
+    /// Passwords by name for the admin API (basic authentication). None: whoever reaches the address may use it, which
+    /// only a loopback address allows. They are never shown.
+    pub accounts: BTreeMap<String, String>,
+    /// Connections of both APIs; those beyond are closed at once. 1 to 1,000,000, default 20,000.
+    pub connections_max: usize,
+    /// The time for a request's head, and how long a connection may be idle. 100 to 3,600,000, default 75,000.
+    pub idle_timeout_ms: u64,
+    /// The time for a request's body, and for the caller to read its answer. 100 to 300,000, default 30,000.
+    pub body_timeout_ms: u64,
+    /// The bytes of all request bodies in memory. At least 16 MiB, default 256 MiB. A call beyond is told to come again.
+    pub bodies_bytes_max: usize,
+    /// The bytes of one bulk call. 1 MiB to 64 MiB, default 16 MiB.
+    pub bulk_bytes_max: usize,
+    /// Consumers that wait for a job at a time, of each pool. 1 to 1,000,000, default 10,000. One more is told to come
+    /// again (503).
+    pub polls_max: usize,
+    /// The same with one token in one namespace. Default 2,000. One more is told to come again (429).
+    pub polls_of_token_max: usize,
+    /// The longest poll in seconds; a longer timeout is cut to it. 1 to 3,600, default 600.
+    pub poll_max_s: u32,
+    /// Queues of each pool that the metrics show by name, those that are used first; the rest is counted together. 0 to
+    /// 10,000, default 200.
+    pub metrics_queues_max: usize,
+}
+
+impl Default for ApiOptions {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 7777).into(),
+            admin_listen: (Ipv4Addr::LOCALHOST, 7778).into(),
+            accounts: BTreeMap::new(),
+            connections_max: 20_000,
+            idle_timeout_ms: 75_000,
+            body_timeout_ms: 30_000,
+            bodies_bytes_max: 256 << 20,
+            bulk_bytes_max: 16 << 20,
+            polls_max: 10_000,
+            polls_of_token_max: 2_000,
+            poll_max_s: 600,
+            metrics_queues_max: 200,
+        }
+    }
+}
+
+impl std::fmt::Debug for ApiOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiOptions")
+            .field("listen", &self.listen)
+            .field("admin_listen", &self.admin_listen)
+            .field("accounts", &self.accounts.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An option cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WrongOption {
+    /// It is out of its range.
+    #[error("{key} is {value}, but only {least} to {most} is allowed")]
+    OutOfRange {
+        /// Which option.
+        key: &'static str,
+        /// What it is.
+        value: u64,
+        /// The least that is allowed.
+        least: u64,
+        /// The most that is allowed.
+        most: u64,
+    },
+    /// The admin API would be open to the network.
+    #[error(
+        "admin_listen is {0}, which others can reach; name accounts, or listen on a loopback address: whoever reaches \
+         the admin API can read all tokens"
+    )]
+    OpenAdmin(SocketAddr),
+}
+
+impl ApiOptions {
+    /// Checks them.
+    ///
+    /// # Errors
+    /// [`WrongOption`] names the first one that is wrong.
+    pub fn check(&self) -> Result<(), WrongOption> {
+        let ranges: [(&'static str, u64, u64, u64); 9] = [
+            ("connections_max", self.connections_max as u64, 1, 1_000_000),
+            ("idle_timeout_ms", self.idle_timeout_ms, 100, 3_600_000),
+            ("body_timeout_ms", self.body_timeout_ms, 100, 300_000),
+            ("bodies_bytes_max", self.bodies_bytes_max as u64, 16 << 20, 1 << 40),
+            ("bulk_bytes_max", self.bulk_bytes_max as u64, 1 << 20, 64 << 20),
+            ("polls_max", self.polls_max as u64, 1, 1_000_000),
+            ("polls_of_token_max", self.polls_of_token_max as u64, 1, 1_000_000),
+            ("poll_max_s", self.poll_max_s.into(), 1, 3_600),
+            ("metrics_queues_max", self.metrics_queues_max as u64, 0, 10_000),
+        ];
+        for (key, value, least, most) in ranges {
+            if !(least..=most).contains(&value) {
+                return Err(WrongOption::OutOfRange { key, value, least, most });
+            }
+        }
+        if self.accounts.is_empty() && !self.admin_listen.ip().is_loopback() {
+            return Err(WrongOption::OpenAdmin(self.admin_listen));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_allowed_and_an_admin_api_without_accounts_stays_at_home() {
+        assert_eq!(ApiOptions::default().check(), Ok(()));
+        let admin_listen = SocketAddr::from(([0, 0, 0, 0], 7778));
+        let open = ApiOptions { admin_listen, ..ApiOptions::default() };
+        assert_eq!(open.check(), Err(WrongOption::OpenAdmin(admin_listen)));
+        let accounts = BTreeMap::from([("ops".to_owned(), "secret".to_owned())]);
+        let closed = ApiOptions { accounts, ..open };
+        assert_eq!(closed.check(), Ok(()));
+        assert!(!format!("{closed:?}").contains("secret"));
+        let wrong = ApiOptions { poll_max_s: 0, ..ApiOptions::default() };
+        assert_eq!(wrong.check().unwrap_err().to_string(), "poll_max_s is 0, but only 1 to 3600 is allowed");
+    }
+}

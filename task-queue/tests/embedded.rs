@@ -1,0 +1,74 @@
+//! The store of jobs on files: the contract, its open errors, restarts.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use windfall_conformance::task_queue::{self, Fixture};
+use windfall_contract::Clock;
+use windfall_contract::due::Durability;
+use windfall_contract::task_queue::{JobStore, QueueTokens};
+use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions, OpenJobsError};
+
+/// Some day in 2027.
+const START_MS: u64 = 1_800_000_030_050;
+
+struct Embedded {
+    dir: tempfile::TempDir,
+    options: EmbeddedJobsOptions,
+    now_ms: Arc<AtomicU64>,
+}
+
+impl Embedded {
+    fn new(options: EmbeddedJobsOptions) -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), options, now_ms: Arc::new(AtomicU64::new(START_MS)) }
+    }
+
+    fn open_now(&self) -> Result<Arc<EmbeddedJobs>, OpenJobsError> {
+        let now_ms = Arc::clone(&self.now_ms);
+        let clock = Clock::from_unix_ms(move || now_ms.load(SeqCst));
+        EmbeddedJobs::open(self.dir.path(), &self.options, clock)
+    }
+}
+
+#[async_trait]
+impl Fixture for Embedded {
+    fn name(&self) -> &str {
+        "embedded"
+    }
+
+    async fn open(&self) -> Result<(Arc<dyn JobStore>, Arc<dyn QueueTokens>), String> {
+        let store = self.open_now().map_err(|error| error.to_string())?;
+        Ok((Arc::clone(&store) as _, store))
+    }
+
+    async fn wait_ms(&self, ms: u64) {
+        self.now_ms.fetch_add(ms, SeqCst);
+    }
+}
+
+fn small(shards: u16) -> EmbeddedJobsOptions {
+    EmbeddedJobsOptions { shards, memtable_bytes: 1 << 20, cache_bytes: 1 << 20, ..Default::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_conforms() {
+    for durability in [Durability::Process, Durability::Machine] {
+        let fixture = Embedded::new(EmbeddedJobsOptions { durability, ..small(4) });
+        let failed = task_queue::run(&fixture).await;
+        assert!(failed.is_empty(), "{durability:?}: {failed:#?}");
+    }
+}
+
+#[tokio::test]
+async fn open_says_what_is_wrong() {
+    let fixture = Embedded::new(small(2));
+    let store = fixture.open_now().unwrap();
+    assert!(matches!(fixture.open_now().map(drop), Err(OpenJobsError::InUse(_))));
+    drop(store);
+    let open = |options| EmbeddedJobs::open(fixture.dir.path(), &options, Clock::system()).map(drop);
+    assert!(matches!(open(small(3)), Err(OpenJobsError::OtherShards { found: 2, asked: 3, .. })));
+    assert!(matches!(open(small(0)), Err(OpenJobsError::Invalid(what)) if what.starts_with("shards is 0")));
+    std::fs::write(fixture.dir.path().join("WINDFALL-JOBS"), "9\n").unwrap();
+    assert!(matches!(open(small(2)), Err(OpenJobsError::Newer { found: 9, known: 1, .. })));
+}

@@ -1,0 +1,201 @@
+//! What if the store's answer is lost, and what if it never did what it was asked? A consumer, a publisher and an
+//! acknowledgement meet both.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod api;
+
+use api::{Served, serve};
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use windfall_contract::Clock;
+use windfall_contract::due::{Durability, Shard};
+use windfall_contract::task_queue::{
+    FoundJob, JobId, JobStore, JobStoreError, NewJobs, QueueCounts, QueueName, QueueTokens, RateLimit, Swept,
+    Take, TakenJobs, Tended, TokenRecord,
+};
+use windfall_task_queue::ApiOptions;
+use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
+
+const REFUSE: u8 = 1;
+const LOSE_ANSWER: u8 = 2;
+
+/// A store whose next call goes wrong.
+struct Faulty {
+    inner: Arc<EmbeddedJobs>,
+    next: AtomicU8,
+}
+
+impl Faulty {
+    fn refuses(&self) -> Result<(), JobStoreError> {
+        match self.next.compare_exchange(REFUSE, 0, SeqCst, SeqCst) {
+            Ok(_) => Err(JobStoreError::Unavailable("it is away".into())),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn loses(&self) -> Result<(), JobStoreError> {
+        match self.next.compare_exchange(LOSE_ANSWER, 0, SeqCst, SeqCst) {
+            Ok(_) => Err(JobStoreError::Unavailable("its answer is lost".into())),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl JobStore for Faulty {
+    fn shards(&self) -> u16 {
+        self.inner.shards()
+    }
+
+    fn durability(&self) -> Durability {
+        self.inner.durability()
+    }
+
+    async fn publish(&self, shard: Shard, batch: &[NewJobs]) -> Result<Vec<Vec<JobId>>, JobStoreError> {
+        self.refuses()?;
+        let ids = self.inner.publish(shard, batch).await?;
+        self.loses().map(|()| ids)
+    }
+
+    async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
+        self.refuses()?;
+        let taken = self.inner.take(shard, batch).await?;
+        self.loses().map(|()| taken)
+    }
+
+    async fn remove(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<Vec<bool>, JobStoreError> {
+        self.refuses()?;
+        let removed = self.inner.remove(shard, jobs).await?;
+        self.loses().map(|()| removed)
+    }
+
+    async fn give_back(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<(), JobStoreError> {
+        self.inner.give_back(shard, jobs).await
+    }
+
+    async fn look(&self, shard: Shard, queues: &[QueueName]) -> Result<Vec<QueueCounts>, JobStoreError> {
+        self.inner.look(shard, queues).await
+    }
+
+    async fn get(&self, queue: &QueueName, id: JobId) -> Result<Option<FoundJob>, JobStoreError> {
+        self.inner.get(queue, id).await
+    }
+
+    async fn peek(&self, shard: Shard, queue: &QueueName) -> Result<Option<FoundJob>, JobStoreError> {
+        self.inner.peek(shard, queue).await
+    }
+
+    async fn drop_ready(&self, shard: Shard, queue: &QueueName) -> Result<bool, JobStoreError> {
+        self.inner.drop_ready(shard, queue).await
+    }
+
+    async fn dead_head(&self, shard: Shard, queue: &QueueName) -> Result<Option<JobId>, JobStoreError> {
+        self.inner.dead_head(shard, queue).await
+    }
+
+    async fn respawn(
+        &self,
+        shard: Shard,
+        queue: &QueueName,
+        limit: usize,
+        ttl_s: u32,
+    ) -> Result<usize, JobStoreError> {
+        self.inner.respawn(shard, queue, limit, ttl_s).await
+    }
+
+    async fn drop_dead(&self, shard: Shard, queue: &QueueName, limit: usize) -> Result<usize, JobStoreError> {
+        self.inner.drop_dead(shard, queue, limit).await
+    }
+
+    async fn tend(&self, shard: Shard) -> Result<Tended, JobStoreError> {
+        self.inner.tend(shard).await
+    }
+
+    async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError> {
+        self.inner.sweep(shard, cursor).await
+    }
+
+    async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError> {
+        self.inner.queues(shard).await
+    }
+}
+
+#[async_trait]
+impl QueueTokens for Faulty {
+    async fn token(&self, namespace: &str, digest: &str) -> Result<Option<TokenRecord>, JobStoreError> {
+        self.inner.token(namespace, digest).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<TokenRecord>, JobStoreError> {
+        self.inner.tokens().await
+    }
+
+    async fn add_token(&self, record: &TokenRecord, digest: &str) -> Result<bool, JobStoreError> {
+        self.inner.add_token(record, digest).await
+    }
+
+    async fn remove_token(&self, namespace: &str, digest: &str) -> Result<(), JobStoreError> {
+        self.inner.remove_token(namespace, digest).await
+    }
+
+    async fn limit_token(
+        &self,
+        namespace: &str,
+        digest: &str,
+        limit: Option<RateLimit>,
+    ) -> Result<bool, JobStoreError> {
+        self.inner.limit_token(namespace, digest, limit).await
+    }
+
+    async fn count_call(&self, name: &str, interval_s: u32) -> Result<u64, JobStoreError> {
+        self.inner.count_call(name, interval_s).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_loses_no_job_and_a_repeated_call_is_what_it_should_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
+    let store = Arc::new(Faulty { inner, next: AtomicU8::new(0) });
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+    let next = |fault| store.next.store(fault, SeqCst);
+    let size = async || wire.get("/api/n/q/size").await.json()["size"].as_u64().unwrap();
+
+    // A publisher that repeats what was not answered has one job, or two where only the answer was lost.
+    for (fault, jobs) in [(REFUSE, 1), (LOSE_ANSWER, 3)] {
+        next(fault);
+        assert_eq!(wire.put("/api/n/q?tries=3", "body").await.status, 500);
+        assert_eq!(wire.put("/api/n/q?tries=3", "body").await.status, 201);
+        assert_eq!(size().await, jobs);
+    }
+    // A replacement whose publishing was not answered leaves the old one.
+    let old = wire.put("/api/n/other", "old").await.text("job_id");
+    next(REFUSE);
+    let path = format!("/api/n/other/job/{old}");
+    assert_eq!((wire.put(&path, "new").await.status, wire.get(&path).await.status), (500, 200));
+
+    // A consumer that gets no answer has cost the job a try at most, and no job is gone.
+    next(REFUSE);
+    assert_eq!(wire.get("/api/n/q?ttr=1").await.status, 500);
+    assert_eq!(size().await, 3);
+    next(LOSE_ANSWER);
+    assert_eq!(wire.get("/api/n/q?ttr=1&count=3").await.status, 500);
+    let (mut tries, mut ids) = (Vec::new(), Vec::new());
+    while ids.len() < 3 {
+        let job = wire.get("/api/n/q?ttr=600&timeout=20").await.json();
+        tries.push(job["remain_tries"].as_u64().unwrap());
+        ids.push(job["job_id"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(tries, [1, 1, 1], "each was taken once for the lost answer, and once for this one");
+
+    // An acknowledgement may be repeated.
+    for (fault, id) in [(REFUSE, &ids[0]), (LOSE_ANSWER, &ids[1])] {
+        let path = format!("/api/n/q/job/{id}");
+        next(fault);
+        assert_eq!(wire.delete(&path).await.status, 500);
+        assert_eq!((wire.delete(&path).await.status, wire.get(&path).await.status), (204, 404));
+    }
+}

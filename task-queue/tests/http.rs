@@ -1,0 +1,132 @@
+//! Both APIs over a socket, on the store in files.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod api;
+
+use api::{Served, TOKEN, serve, whole_contract};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use windfall_contract::Clock;
+use windfall_task_queue::ApiOptions;
+use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
+
+fn open(dir: &tempfile::TempDir, shards: u16) -> Arc<EmbeddedJobs> {
+    let options = EmbeddedJobsOptions { shards, ..EmbeddedJobsOptions::default() };
+    EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_whole_contract_holds_on_one_shard_and_on_many() {
+    for shards in [1, 5] {
+        let dir = tempfile::tempdir().unwrap();
+        whole_contract(open(&dir, shards)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_job_starves_behind_its_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", open(&dir, 8))], ApiOptions::default()).await;
+    for at in 0..40 {
+        wire.put("/api/n/old", &format!("old {at}")).await;
+    }
+    // A job comes for each that is taken: the queue is never empty, and every old job goes out all the same.
+    let (mut old, mut calls) = (0, 0);
+    while old < 40 {
+        wire.put("/api/n/old", "new").await;
+        let job = wire.get("/api/n/old").await;
+        assert_eq!(job.status, 200);
+        old += u32::from(job.data().starts_with(b"old"));
+        calls += 1;
+        assert!(calls < 4_000, "{old} of 40 old jobs have gone out after {calls} calls");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_consumer_that_hung_up_was_to_get_goes_to_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
+    for round in 0..20 {
+        let gone = wire.begin("GET", "/api/n/hung?timeout=30&ttr=600", &[("x-token", TOKEN)], "").await;
+        tokio::time::sleep(Duration::from_millis(round % 5)).await;
+        drop(gone);
+        wire.put("/api/n/hung", "body").await;
+        let job = wire.get("/api/n/hung?timeout=20&ttr=600").await;
+        assert_eq!((job.status, &job.json()["remain_tries"]), (200, &json!(0)), "{round}: {job:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn polls_are_bounded_and_end_when_the_process_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ApiOptions { polls_max: 3, polls_of_token_max: 2, ..ApiOptions::default() };
+    let Served { queues, wire, admin } = serve(&[("default", open(&dir, 1))], options).await;
+    let other = admin.post("/token/m?description=x", "").await.text("token");
+    let mut waiting = Vec::new();
+    let mut poll = async |namespace: &str, token: &str| {
+        let path = format!("/api/{namespace}/q?timeout=30");
+        waiting.push(wire.begin("GET", &path, &[("x-token", token)], "").await);
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    };
+    poll("n", TOKEN).await;
+    poll("n", TOKEN).await;
+    assert_eq!(wire.get("/api/n/q?timeout=30").await.status, 429);
+    poll("m", &other).await;
+    let path = "/api/m/q?timeout=30";
+    assert_eq!(wire.call("GET", path, &[("x-token", &other)], "").await.status, 503);
+    assert_eq!(wire.get("/api/n/q").await.status, 404, "who does not wait is no poll");
+    let began = Instant::now();
+    assert_eq!(queues.close(Duration::from_secs(10)).await.connections_cut, 0);
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    for mut stream in waiting {
+        let mut answer = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
+        assert!(answer.contains("no job available"), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_admin_api_asks_for_an_account_where_there_are_any() {
+    let dir = tempfile::tempdir().unwrap();
+    let accounts = BTreeMap::from([("ops".to_owned(), "rain".to_owned())]);
+    let store = open(&dir, 1);
+    let any_port = "127.0.0.1:0".parse().unwrap();
+    let options = ApiOptions { accounts, listen: any_port, admin_listen: any_port, ..ApiOptions::default() };
+    let parts = windfall_task_queue::PoolParts { store: store.clone(), tokens: store };
+    let pools = BTreeMap::from([("default".to_owned(), parts)]);
+    let queues = windfall_task_queue::start(options, pools, Clock::system()).await.unwrap();
+    let admin = api::Wire::new(queues.admin_address(), "");
+    let with = async |given: &str| admin.call("GET", "/pools", &[("authorization", given)], "").await;
+    assert_eq!(with("Basic b3BzOnJhaW4=").await.status, 200);
+    for wrong in ["", "Basic b3BzOnJhaW4h", "Bearer b3BzOnJhaW4=", "Basic %"] {
+        let refused = with(wrong).await;
+        assert_eq!((refused.status, refused.header("www-authenticate").is_some()), (401, true), "{wrong}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_does_not_read_its_answer_is_cut_off() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let dir = tempfile::tempdir().unwrap();
+    let options = ApiOptions { body_timeout_ms: 500, ..ApiOptions::default() };
+    let Served { wire, queues, .. } = serve(&[("default", open(&dir, 1))], options).await;
+    let body = "x".repeat(1 << 20);
+    for _ in 0..16 {
+        assert_eq!(wire.put("/api/n/big?tries=2", &body).await.status, 201);
+    }
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    let mut stream = socket.connect(queues.api_address()).await.unwrap();
+    let one = format!("GET /api/n/big?count=100 HTTP/1.1\r\nhost: h\r\nx-token: {TOKEN}\r\n\r\n");
+    stream.write_all(one.repeat(4).as_bytes()).await.unwrap();
+    // Longer than it may take.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut read = Vec::new();
+    let _end = stream.read_to_end(&mut read).await;
+    assert!(read.starts_with(b"HTTP/1.1 200") && read.len() < 16 << 20, "{} bytes came", read.len());
+}

@@ -1,0 +1,304 @@
+//! Task queues on real Redis servers: the contract, what a job costs, many due at once, processes side by side, restarts.
+#![cfg(feature = "redis")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod api;
+
+use api::{Served, serve, whole_contract};
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
+use windfall_conformance::task_queue::{self, Fixture};
+use windfall_contract::due::{Durability, Shard};
+use windfall_contract::task_queue::{
+    JobStore, JobStoreError, NewJobs, QueueCounts, QueueName, QueueTokens, TTL_DEFAULT_S, Take,
+};
+use windfall_servers::{Private, RedisOptions as ServerOptions, Spec};
+use windfall_task_queue::ApiOptions;
+use windfall_task_queue::redis::{OpenRedisError, RedisJobs, RedisJobsOptions};
+
+/// The machine is shared.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+struct Redis {
+    name: &'static str,
+    options: RedisJobsOptions,
+}
+
+#[async_trait]
+impl Fixture for Redis {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn open(&self) -> Result<(Arc<dyn JobStore>, Arc<dyn QueueTokens>), String> {
+        let store = RedisJobs::open(self.options.clone()).await.map_err(|error| error.to_string())?;
+        Ok((Arc::clone(&store) as _, store))
+    }
+
+    async fn wait_ms(&self, ms: u64) {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+}
+
+/// Time limits for a machine that is busy with other tests.
+fn patient(options: RedisJobsOptions) -> RedisJobsOptions {
+    RedisJobsOptions { call_timeout_ms: 20_000, connect_timeout_ms: 20_000, ..options }
+}
+
+async fn single() -> Private {
+    tokio::task::spawn_blocking(|| Private::start(ServerOptions::default()).unwrap()).await.unwrap()
+}
+
+async fn open(server: &Private) -> Arc<RedisJobs> {
+    RedisJobs::open(patient(RedisJobsOptions::at(server.url()))).await.unwrap()
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
+}
+
+fn jobs(queue: &QueueName, delay_s: u32, bodies: Vec<Bytes>) -> NewJobs {
+    NewJobs {
+        queue: queue.clone(),
+        delay_s,
+        ttl_s: TTL_DEFAULT_S,
+        tries: 1,
+        is_versioned: false,
+        attributes: Vec::new(),
+        bodies,
+    }
+}
+
+fn name(queue: &str) -> QueueName {
+    QueueName::new("n", queue).unwrap()
+}
+
+async fn all_counts(store: &RedisJobs, queue: &QueueName) -> QueueCounts {
+    let mut all = QueueCounts::default();
+    for shard in (0..store.shards()).map(Shard) {
+        all += store.look(shard, std::slice::from_ref(queue)).await.unwrap()[0];
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn one_server_conforms() {
+    let server = single().await;
+    let options = patient(RedisJobsOptions::at(server.url()));
+    let failed = task_queue::run(&Redis { name: "redis", options }).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn the_whole_contract_holds_over_http() {
+    let server = single().await;
+    whole_contract(open(&server).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_cluster_conforms_and_is_followed_when_slots_move() {
+    let cluster = tokio::task::spawn_blocking(|| Private::start(Spec::RedisCluster).unwrap()).await.unwrap();
+    let urls: Vec<String> = cluster.url().split(',').map(str::to_owned).collect();
+    let options = patient(RedisJobsOptions::cluster([urls[1].as_str()]));
+    let fixture = Redis { name: "cluster", options: options.clone() };
+    let failed = task_queue::run(&fixture).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+    // A queue's jobs lie on several masters.
+    let store = RedisJobs::open(options.clone()).await.unwrap();
+    let queue = name("spread");
+    for shard in (0..store.shards()).map(Shard) {
+        let bodies = (0..50).map(|at| Bytes::from(format!("{}-{at}", shard.0))).collect();
+        store.publish(shard, &[jobs(&queue, 0, bodies)]).await.unwrap();
+    }
+    let moves = SlotMoves::between(&urls).await;
+    let mut moved = 0;
+    for shard in 0..store.shards() {
+        if let Some(slot) = moves.slot_of(&format!("{{{}:{shard:04x}}}:s", options.prefix)).await {
+            moved += moves.run(slot).await;
+        }
+    }
+    assert!(moved > 0, "no shard lay on the first master");
+    let mut taken = BTreeSet::new();
+    for shard in (0..store.shards()).map(Shard) {
+        let take = [Take { queue: queue.clone(), count: 100, ttr_s: 600 }];
+        let (_, answers) = store.take(shard, &take).await.unwrap();
+        taken.extend(answers[0].jobs.iter().map(|job| job.body.clone()));
+    }
+    assert_eq!(taken.len(), 50 * usize::from(store.shards()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_delayed_job_costs_little_and_a_hundred_thousand_are_ready_at_once() {
+    const JOBS: u64 = 200_000;
+    let server = single().await;
+    let store = open(&server).await;
+    let used = async || {
+        let info: String = asked(server.url(), &["INFO", "memory"]).await;
+        let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    let queue = name("cheap");
+    let body = Bytes::from(vec![b'x'; 64]);
+    let before = used().await;
+    for round in 0..JOBS / 100 {
+        let shard = Shard(u16::try_from(round % u64::from(store.shards())).unwrap());
+        // Spread over twenty minutes, as a busy queue's delays are.
+        let delay_s = 3_600 + u32::try_from(round * 7 % 1_200).unwrap();
+        store.publish(shard, &[jobs(&queue, delay_s, vec![body.clone(); 100])]).await.unwrap();
+    }
+    let bytes = (used().await - before) / JOBS;
+    assert!(bytes <= 115, "a delayed job costs {bytes} bytes");
+    assert_eq!(all_counts(&store, &queue).await, QueueCounts { delayed: JOBS, ..QueueCounts::default() });
+
+    let due = name("due");
+    let published = now_ms();
+    for round in 0..100_u16 {
+        let shard = Shard(round % store.shards());
+        store.publish(shard, &[jobs(&due, 20, vec![body.clone(); 1_000])]).await.unwrap();
+    }
+    let last = now_ms();
+    assert!(last - published < 20_000, "it was published too slowly: {} ms", last - published);
+    while now_ms() < last + 21_000 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(all_counts(&store, &due).await.ready, 100_000, "within a second of the last one's time");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn processes_share_queues_polls_tokens_and_limits() {
+    let server = single().await;
+    let (one, two) = (open(&server).await, open(&server).await);
+    let one = serve(&[("default", one)], ApiOptions::default()).await;
+    let two = serve(&[("default", two)], ApiOptions::default()).await;
+    // A poll in one process is woken by a publish in the other.
+    let mut waits = Vec::new();
+    for _ in 0..10 {
+        let wire = two.wire.clone();
+        let waiting = tokio::spawn(async move { wire.get("/api/n/far?timeout=30").await });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        one.wire.put("/api/n/far", "body").await;
+        let job = waiting.await.unwrap();
+        assert_eq!(job.status, 200, "{job:?}");
+        waits.push(job.json()["elapsed_ms"].as_u64().unwrap());
+    }
+    waits.sort_unstable();
+    assert!(waits[waits.len() / 2] <= 300, "{waits:?}");
+    // Each job goes to one of them.
+    let ids: Vec<_> = (0..200).map(|at| json!(at)).collect();
+    for part in ids.chunks(50) {
+        one.wire.put("/api/n/both/bulk", &json!(part).to_string()).await;
+    }
+    let drain = async |wire: &api::Wire| {
+        let mut own = Vec::new();
+        loop {
+            let reply = wire.get("/api/n/both?count=7&ttr=600").await;
+            if reply.status == 404 {
+                return own;
+            }
+            own.extend(reply.json().as_array().unwrap().iter().map(|job| job["job_id"].to_string()));
+        }
+    };
+    let (first, second) = tokio::join!(drain(&one.wire), drain(&two.wire));
+    let unique: BTreeSet<_> = first.iter().chain(&second).collect();
+    assert_eq!((unique.len(), first.len() + second.len()), (200, 200));
+    // A token that one of them deletes stops working in the other within a second.
+    let token = one.admin.post("/token/n?description=x", "").await.text("token");
+    let use_it = async || two.wire.call("GET", "/api/n/none", &[("x-token", &token)], "").await.status;
+    assert_eq!(use_it().await, 404);
+    assert_eq!(one.admin.delete(&format!("/token/n/{token}")).await.status, 204);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(use_it().await, 401);
+    // Calls of both count.
+    let limited = one.admin.post("/token/n?description=x", "").await.text("token");
+    let limit = json!({ "read": 0, "write": 3, "interval": 600 }).to_string();
+    assert_eq!(two.admin.post(&format!("/token/n/{limited}/limit"), &limit).await.status, 201);
+    let mut statuses = Vec::new();
+    for wire in [&one.wire, &two.wire, &one.wire, &two.wire] {
+        statuses.push(wire.call("PUT", "/api/n/limited", &[("x-token", &limited)], "").await.status);
+    }
+    assert_eq!(statuses, [201, 201, 201, 429]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_server_that_is_killed_loses_nothing_that_was_synced_and_is_taken_up_again() {
+    let server = single().await;
+    asked::<()>(server.url(), &["CONFIG", "SET", "appendfsync", "always"]).await;
+    let store = open(&server).await;
+    assert_eq!(store.durability(), Durability::Machine);
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+    for at in 0..20 {
+        assert_eq!(wire.put("/api/n/kept?tries=3", &format!("{at}")).await.status, 201);
+    }
+    assert_eq!(wire.get("/api/n/kept?ttr=2").await.status, 200);
+    assert_eq!(wire.put("/api/n/kept?delay=3", "delayed").await.status, 201);
+    server.kill().unwrap();
+    let refused = wire.put("/api/n/kept", "refused").await;
+    assert_eq!((refused.status, refused.json()), (500, json!({ "error": "internal error" })));
+    server.start().unwrap();
+    let mut taken = BTreeSet::new();
+    redis_nodes::until("all jobs", PATIENCE, async || {
+        let reply = wire.get("/api/n/kept?timeout=1&ttr=600&count=100").await;
+        if reply.status == 200 {
+            let jobs = reply.json();
+            taken.extend(jobs.as_array().unwrap().iter().map(|job| job["data"].to_string()));
+        }
+        taken.len() >= 21
+    })
+    .await;
+    assert_eq!(taken.len(), 21, "the leased one is back, the delayed one is there: {taken:?}");
+    // A server that has forgotten the scripts.
+    asked::<()>(server.url(), &["SCRIPT", "FLUSH"]).await;
+    assert_eq!(wire.put("/api/n/kept", "again").await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn servers_that_lose_jobs_and_full_servers_say_so() {
+    let server = single().await;
+    let store = open(&server).await;
+    let queue = name("full");
+    let body = Bytes::from(vec![b'x'; 10_000]);
+    let ids = store.publish(Shard(0), &[jobs(&queue, 0, vec![body.clone(); 10])]).await.unwrap();
+    asked::<()>(server.url(), &["CONFIG", "SET", "maxmemory", "1"]).await;
+    let refused = store.publish(Shard(0), &[jobs(&queue, 0, vec![body])]).await.unwrap_err();
+    assert!(matches!(&refused, JobStoreError::Unavailable(why) if why.contains("OOM")), "{refused}");
+    let take = [Take { queue: queue.clone(), count: 5, ttr_s: 60 }];
+    assert_eq!(store.take(Shard(0), &take).await.unwrap().1[0].jobs.len(), 5);
+    let all: Vec<_> = ids[0].iter().map(|id| (queue.clone(), *id)).collect();
+    assert_eq!(store.remove(Shard(0), &all).await.unwrap(), vec![true; 10]);
+    asked::<()>(server.url(), &["CONFIG", "SET", "maxmemory", "0"]).await;
+    let other = RedisJobsOptions { shards: 9, ..RedisJobsOptions::at(server.url()) };
+    let refused = RedisJobs::open(patient(other)).await.map(drop).unwrap_err();
+    assert!(
+        matches!(&refused, OpenRedisError::Invalid(what) if what.contains("was made with 8")),
+        "{refused}"
+    );
+    command(server.url(), &["CONFIG", "SET", "appendonly", "no"]).await.unwrap();
+    let refused = RedisJobs::open(patient(RedisJobsOptions::at(server.url()))).await.map(drop).unwrap_err();
+    assert!(
+        matches!(&refused, OpenRedisError::Unsuited { what, .. } if what.contains("append-only")),
+        "{refused}"
+    );
+    // A process that starts while Redis is away.
+    let away = RedisJobs::open_later(RedisJobsOptions::at("127.0.0.1:1")).unwrap();
+    let began = Instant::now();
+    assert!(away.connect().await.is_err_and(|error| error.may_pass()));
+    let refused = away.look(Shard(0), &[queue]).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("127.0.0.1:1") && began.elapsed() < Duration::from_secs(10),
+        "{refused}"
+    );
+}

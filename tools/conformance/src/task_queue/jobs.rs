@@ -1,0 +1,215 @@
+//! Publishing, delays, ttl, looking, ending.
+
+use super::{Case, Checked, Fixture, bodies, holds, said, same};
+use std::collections::BTreeSet;
+use windfall_contract::task_queue::{NewJobs, ready_ms};
+
+pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
+    vec![
+        ("a job is taken as it was published", as_published(fixture).await),
+        ("ids are unique and say what they must", ids(fixture).await),
+        ("a delayed job is ready when it is due and not before", delays(fixture).await),
+        ("what has expired is passed over", expiry(fixture).await),
+        ("a deleted job is never taken, wherever it waited", deletion(fixture).await),
+        ("jobs that are gone hide none that is ready", gone_heads(fixture).await),
+        ("a job is found wherever it is", finding(fixture).await),
+        ("ready jobs are dropped and no others", dropping(fixture).await),
+        ("what is stored is there when it is opened again", reopening(fixture).await),
+        ("an empty queue is forgotten", sweeping(fixture).await),
+    ]
+}
+
+async fn as_published(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "as-published").await?;
+    let plain = case.jobs(&["one", "", "three"]);
+    let attributes = vec![("color".to_owned(), "red".to_owned()), ("k".to_owned(), String::new())];
+    let full = NewJobs {
+        attributes,
+        is_versioned: true,
+        tries: 7,
+        ttl_s: 0,
+        bodies: vec![vec![0; 70_000].into()],
+        ..plain.clone()
+    };
+    let ids = case.store.publish(case.shard, &[plain, full]).await.map_err(said)?;
+    same("ids by group", &ids.iter().map(Vec::len).collect::<Vec<_>>(), &vec![3, 1])?;
+    case.has("before", 4, 0, 0).await?;
+    let (now_ms, taken) = case.take_at(10, 60).await?;
+    same("bodies", &bodies(&taken.jobs[..3]), &vec!["one".into(), String::new(), "three".into()])?;
+    let all: Vec<_> = ids.concat();
+    same("ids", &taken.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), &all)?;
+    let (first, last) = (&taken.jobs[0], &taken.jobs[3]);
+    same("the end of the ttl", &first.expires_ms, &(first.id.published_ms() + 86_400_000))?;
+    same("tries", &(first.tries_left, last.tries_left), &(0, 6))?;
+    same("a job for ever", &last.expires_ms, &0)?;
+    same("attributes", &last.attributes.first(), &Some(&("color".to_owned(), "red".to_owned())))?;
+    same("a long body", &last.body.len(), &70_000)?;
+    holds("the clock is behind the publishing", now_ms >= first.id.published_ms())?;
+    same("what is left", &(taken.ready_left, taken.is_cut), &(0, false))?;
+    case.has("after", 0, 0, 0).await
+}
+
+async fn ids(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "ids").await?;
+    let mut seen = BTreeSet::new();
+    for round in 0..20_u32 {
+        let jobs = NewJobs { delay_s: round, is_versioned: round % 2 == 1, ..case.jobs(&["a", "b", "c"]) };
+        for id in case.publish(jobs).await? {
+            same("shard", &id.shard(), &case.shard)?;
+            same("delay and version", &(id.delay_s(), id.is_versioned()), &(round, round % 2 == 1))?;
+            holds("an id is new", seen.insert(id))?;
+        }
+    }
+    Ok(())
+}
+
+async fn delays(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "delays").await?;
+    let soon = case.publish_one(NewJobs { delay_s: 1, ..case.jobs(&["soon"]) }).await?;
+    case.publish(NewJobs { delay_s: 4, ..case.jobs(&["later", "later"]) }).await?;
+    case.publish(NewJobs { delay_s: 4_000, ..case.jobs(&["far"]) }).await?;
+    case.has("at first", 0, 4, 0).await?;
+    same("taken at first", &case.take(9, 60).await?.len(), &0)?;
+    fixture.wait_ms(1_150).await;
+    let (now_ms, taken) = case.take_at(9, 60).await?;
+    same("taken when it was due", &bodies(&taken.jobs), &vec!["soon".to_owned()])?;
+    holds("it is not early", now_ms >= soon.published_ms() + 1_000)?;
+    holds("it is ready as is said", now_ms >= ready_ms(soon.published_ms(), 1))?;
+    case.has("then", 0, 3, 0).await?;
+    fixture.wait_ms(3_100).await;
+    case.has("at last", 2, 1, 0).await?;
+    same("taken at last", &bodies(&case.take(9, 60).await?), &vec!["later".to_owned(); 2])
+}
+
+async fn expiry(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "expiry").await?;
+    case.publish(NewJobs { ttl_s: 1, ..case.jobs(&["gone", "gone"]) }).await?;
+    case.publish(NewJobs { ttl_s: 1, delay_s: 1, ..case.jobs(&["gone"]) }).await?;
+    case.publish(case.jobs(&["here"])).await?;
+    fixture.wait_ms(1_300).await;
+    let head = case.store.peek(case.shard, &case.queue).await.map_err(said)?;
+    holds("an expired head is shown as such", head.is_some_and(|head| head.is_expired()))?;
+    same("taken", &bodies(&case.take(1, 60).await?), &vec!["here".to_owned()])?;
+    case.take(9, 60).await?;
+    case.has("after", 0, 0, 0).await
+}
+
+async fn deletion(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "deletion").await?;
+    let ready = case.publish(case.jobs(&["a", "b", "c", "d", "e"])).await?;
+    let delayed = case.publish(NewJobs { delay_s: 1, ..case.jobs(&["f", "g", "h"]) }).await?;
+    let alone = case.publish_one(NewJobs { delay_s: 9, ..case.jobs(&["i"]) }).await?;
+    for id in [ready[0], ready[3], delayed[1], alone] {
+        same("deleted", &case.remove(id).await?, &true)?;
+        same("deleted again", &case.remove(id).await?, &false)?;
+    }
+    case.has("counts", 3, 2, 0).await?;
+    fixture.wait_ms(1_150).await;
+    case.has("counts when they are due", 5, 0, 0).await?;
+    same("deleted when it is ready", &case.remove(delayed[2]).await?, &true)?;
+    let taken = case.take(9, 60).await?;
+    same("taken", &bodies(&taken), &["b", "c", "e", "f"].map(str::to_owned).to_vec())?;
+    for job in &taken {
+        same("acknowledged", &case.remove(job.id).await?, &true)?;
+        same("acknowledged again", &case.remove(job.id).await?, &false)?;
+    }
+    let unknown = "01ARYZ6S41TSV4RRFFQ69G5FAV".parse().map_err(said)?;
+    same("an id that nobody gave", &case.remove(unknown).await?, &false)?;
+    case.has("at the end", 0, 0, 0).await
+}
+
+async fn gone_heads(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "gone-heads").await?;
+    let many = vec!["x"; 300];
+    for id in case.publish(case.jobs(&many)).await? {
+        case.remove(id).await?;
+    }
+    case.publish(NewJobs { ttl_s: 1, ..case.jobs(&many) }).await?;
+    fixture.wait_ms(1_100).await;
+    case.publish(case.jobs(&["here"])).await?;
+    same("taken", &bodies(&case.take(1, 60).await?), &vec!["here".to_owned()])
+}
+
+async fn finding(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "finding").await?;
+    let find = async |id| {
+        let found = case.store.get(&case.queue, id).await.map_err(said)?;
+        Ok::<_, String>(found.map(|found| String::from_utf8_lossy(&found.job.body).into_owned()))
+    };
+    let ready = case.publish(case.jobs(&["a", "b"])).await?;
+    let delayed = case.publish_one(NewJobs { delay_s: 700, ttl_s: 900, ..case.jobs(&["c"]) }).await?;
+    same("ready", &find(ready[1]).await?, &Some("b".into()))?;
+    same("delayed", &find(delayed).await?, &Some("c".into()))?;
+    let head = case.store.peek(case.shard, &case.queue).await.map_err(said)?;
+    same("the head", &head.map(|head| head.job.id), &Some(ready[0]))?;
+    case.take(1, 1).await?;
+    same("leased", &find(ready[0]).await?, &Some("a".into()))?;
+    fixture.wait_ms(1_100).await;
+    case.tend().await?;
+    same("dead", &find(ready[0]).await?, &Some("a".into()))?;
+    case.remove(ready[0]).await?;
+    same("gone", &find(ready[0]).await?, &None)?;
+    case.has("counts", 1, 1, 0).await
+}
+
+async fn dropping(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "dropping").await?;
+    case.publish(NewJobs { tries: 2, ..case.jobs(&["leased", "again"]) }).await?;
+    case.take(1, 60).await?;
+    case.take(1, 1).await?;
+    case.publish(NewJobs { delay_s: 1, ..case.jobs(&["due"]) }).await?;
+    case.publish(NewJobs { delay_s: 90, ..case.jobs(&["delayed"]) }).await?;
+    case.publish(case.jobs(&vec!["ready"; 1_500])).await?;
+    fixture.wait_ms(1_150).await;
+    case.tend().await?;
+    case.has("before", 1_502, 1, 0).await?;
+    while case.store.drop_ready(case.shard, &case.queue).await.map_err(said)? {}
+    case.has("after", 0, 1, 0).await?;
+    same("taken", &case.take(9, 60).await?.len(), &0)
+}
+
+async fn reopening(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "reopening").await?;
+    case.publish(NewJobs { tries: 2, ..case.jobs(&["again", "leased", "ready"]) }).await?;
+    case.take(1, 1).await?;
+    let leased = case.take(1, 600).await?;
+    case.publish(NewJobs { delay_s: 2, ..case.jobs(&["delayed", "delayed"]) }).await?;
+    let dead = case.publish_one(case.jobs(&["dead"])).await?;
+    fixture.wait_ms(1_100).await;
+    case.tend().await?;
+    // "ready" and "dead" wait, "again" was taken before them.
+    let again = case.take(1, 600).await?;
+    same("the oldest", &bodies(&again), &vec!["ready".to_owned()])?;
+    case.store.give_back(case.shard, &[(case.queue.clone(), again[0].id)]).await.map_err(said)?;
+    let before = case.counts().await?;
+    drop(case);
+    let case = Case::open(fixture, "reopening").await?;
+    same("counts", &case.counts().await?, &before)?;
+    same("acknowledged", &case.remove(leased[0].id).await?, &true)?;
+    let mut taken = bodies(&case.take(9, 600).await?);
+    taken.sort_unstable();
+    same("taken", &taken, &["again", "dead", "ready"].map(str::to_owned).to_vec())?;
+    same("acknowledged", &case.remove(dead).await?, &true)?;
+    fixture.wait_ms(2_000).await;
+    let next = case.publish_one(case.jobs(&["new"])).await?;
+    holds("numbers go on", next.sequence() > dead.sequence())?;
+    same("taken when it was due", &case.take(9, 600).await?.len(), &3)
+}
+
+async fn sweeping(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "sweeping").await?;
+    case.publish(NewJobs { ttl_s: 1, ..case.jobs(&vec!["x"; 150]) }).await?;
+    let names = case.store.queues(case.shard).await.map_err(said)?;
+    holds("the queue is known", names.contains(&case.queue))?;
+    fixture.wait_ms(1_100).await;
+    let mut cursor = 0;
+    for _ in 0..1_000 {
+        cursor = case.store.sweep(case.shard, cursor).await.map_err(said)?.cursor;
+        let names = case.store.queues(case.shard).await.map_err(said)?;
+        if !names.contains(&case.queue) {
+            case.publish(case.jobs(&["y"])).await?;
+            return case.has("a queue that was forgotten", 1, 0, 0).await;
+        }
+    }
+    Err("the queue is still there".into())
+}
