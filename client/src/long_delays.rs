@@ -11,7 +11,7 @@ use windfall_contract::long_delays::{DelayedEvent, LongDelays, NotHandedOver};
 use windfall_proto::event::EventRef;
 use windfall_proto::order;
 use windfall_proto::v1::add_timer_result::Result as Outcome;
-use windfall_proto::v1::{AddTimersRequest, NewTimer, SendBonusRequest, TimerNeeds};
+use windfall_proto::v1::{AddTimersRequest, NewTimer, SendBonusRequest, TimerAccept, TimerNeeds};
 
 /// Timers in one call at most, as the scheduler takes them.
 const CALL_TIMERS_MAX: usize = 1_000;
@@ -71,7 +71,8 @@ impl TimerDelays {
     async fn add(&self, timers: Vec<NewTimer>) -> Vec<Result<(), NotHandedOver>> {
         let count = timers.len();
         let needs = TimerNeeds { machine_durability: self.options.needs_machine_durability, rewards: true };
-        let request = AddTimersRequest { tenant: self.options.tenant.clone(), timers, needs: Some(needs) };
+        let (tenant, accept) = (self.options.tenant.clone(), TimerAccept::Unspecified.into());
+        let request = AddTimersRequest { tenant, timers, needs: Some(needs), accept };
         match self.timers.add_batch(request).await {
             Ok(results) if results.len() == count => {
                 results.into_iter().map(|result| read(result.result)).collect()

@@ -12,7 +12,7 @@ use windfall_far::FarKeeper;
 use windfall_proto::v1::add_timer_result::Result as Outcome;
 use windfall_proto::v1::{
     AddTimerResult, AddTimersRequest, CancelTimerRequest, ChangeTimerReply, GetTimerRequest, NewTimer, Timer,
-    TimerChange, TimerFailure, TimerNeeds, TimerState, UpdateTimerRequest,
+    TimerAccept, TimerChange, TimerFailure, TimerNeeds, TimerState, UpdateTimerRequest,
 };
 
 /// The timers of a call at most, and their bytes.
@@ -62,7 +62,9 @@ impl ServiceKeeper {
         let count = timers.len();
         // What is refused for this is stored near, where it is as durable as the caller was told.
         let needs = TimerNeeds { machine_durability: durability == Durability::Machine, rewards: false };
-        let request = AddTimersRequest { tenant: tenant.to_owned(), timers, needs: Some(needs) };
+        // They have no keys, so they go to the store, whatever the tenant's default is.
+        let accept = TimerAccept::Store.into();
+        let request = AddTimersRequest { tenant: tenant.to_owned(), timers, needs: Some(needs), accept };
         match self.timers.add_batch(request).await {
             Ok(results) if results.len() == count => {
                 results.into_iter().map(|result| self.added(result)).collect()
@@ -117,11 +119,12 @@ impl FarKeeper for ServiceKeeper {
 
     async fn change(&self, tenant: &str, id: TaskId, to: Option<Moved>) -> Result<Changed, StoreError> {
         let (tenant, id, key) = (tenant.to_owned(), id.to_string(), String::new());
+        let accept = TimerAccept::Store.into();
         let reply = match to {
-            None => self.timers.cancel(CancelTimerRequest { tenant, id, key }).await,
+            None => self.timers.cancel(CancelTimerRequest { tenant, id, key, accept }).await,
             Some(Moved { due_ms, payload }) => {
                 let payload = payload.map(Vec::from);
-                self.updates.update(UpdateTimerRequest { tenant, id, key, due_ms, payload }).await
+                self.updates.update(UpdateTimerRequest { tenant, id, key, due_ms, payload, accept }).await
             }
         };
         changed(reply.map_err(|error| unavailable(&error.to_string()))?)
@@ -147,7 +150,8 @@ fn changed(reply: ChangeTimerReply) -> Result<Changed, StoreError> {
         TimerChange::Done => Changed::Done(task_id(&reply.id)?),
         TimerChange::AlreadyCancelled => Changed::Cancelled,
         TimerChange::TooLate => Changed::Firing,
-        TimerChange::NotFound => Changed::Unknown,
+        // A key is marked, and far timers have none.
+        TimerChange::NotFound | TimerChange::Marked => Changed::Unknown,
         TimerChange::Unspecified => return Err(unavailable("its answer says nothing of the change")),
     })
 }
@@ -193,7 +197,7 @@ mod tests {
     async fn what_the_keeper_says_is_read_and_what_it_does_not_say_is_unknown() {
         let keeper = ServiceKeeper::open(ClientOptions::default()).unwrap();
         let result = |result| keeper.added(AddTimerResult { result: Some(result) });
-        let stored = Outcome::Added(AddTimerReply { id: ID.into(), existed: false });
+        let stored = Outcome::Added(AddTimerReply { id: ID.into(), ..AddTimerReply::default() });
         assert_eq!(result(stored), Ok(Some(ID.parse().unwrap())));
         let failure = |code, retry_after_ms| {
             Outcome::Failure(TimerFailure { code, message: "no".into(), retry_after_ms })
