@@ -1,5 +1,7 @@
 //! Takes the records of one topic, and stores their tasks.
 
+mod commit;
+
 use super::lane::{Lane, Place, Waiting};
 use super::options::{
     CALLS_MAX, POLL_BYTES_MAX, POLL_RECORDS_MAX, POLL_WAIT, REFUSALS_MAX, RETRY_MAX, TICK, UNSETTLED_FACTOR,
@@ -15,11 +17,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use windfall_contract::broker::{
-    Acks, Change, Commit, Consumer, Fetch, InRecord, PollError, Polled, Position,
-};
+use windfall_contract::broker::{Change, Consumer, Fetch, InRecord, PollError, Polled};
 use windfall_contract::due::{AddedOnce, OnceAnswers, OnceRecord, Route, Shard, StoreError};
-use windfall_contract::finished::Finished;
 
 /// How the adds of a store are recognised, and by which numbers it knows tenants and targets.
 pub(super) struct Known {
@@ -439,65 +438,7 @@ impl Reader {
         self.partitions.get_mut(&at.partition).filter(|own| own.epoch == at.epoch)
     }
 
-    /// Tells the broker what is finished.
-    async fn finish(&mut self, consumer: &mut dyn Consumer) {
-        let settle = Duration::from_millis(self.inner.options.settle_ms);
-        let lanes = &self.lanes;
-        let last = |shard: Shard| lanes.get(&shard).and_then(|lane| lane.last);
-        self.partitions.values_mut().for_each(|own| own.settle(settle, &last));
-        let told = match consumer.acks() {
-            Acks::Prefix => self.commit(consumer).await,
-            Acks::Each => self.acknowledge(consumer).await,
-        };
-        if let Err(error) = told {
-            self.inner.stats.errors.add(1);
-            tracing::debug!(topic = self.topic.name, %error, "no commit; it is made again");
-        }
-    }
-
-    async fn commit(
-        &mut self,
-        consumer: &mut dyn Consumer,
-    ) -> Result<(), windfall_contract::broker::CommitError> {
-        let commit = |(partition, own): (&u32, &mut Partition)| {
-            own.take_finished();
-            let next_offset = own.position()?;
-            let (partition, epoch, finished) = (*partition, own.epoch, Finished::default());
-            Some(Commit { partition, epoch, next_offset, finished })
-        };
-        let commits: Vec<Commit> = self.partitions.iter_mut().filter_map(commit).collect();
-        if commits.is_empty() {
-            return Ok(());
-        }
-        consumer.commit(&commits).await?;
-        for Commit { partition, next_offset, .. } in commits {
-            if let Some(own) = self.partitions.get_mut(&partition) {
-                own.committed(next_offset);
-            }
-        }
-        Ok(())
-    }
-
-    async fn acknowledge(
-        &mut self,
-        consumer: &mut dyn Consumer,
-    ) -> Result<(), windfall_contract::broker::CommitError> {
-        for (partition, own) in &mut self.partitions {
-            let (partition, epoch, offsets) = (*partition, own.epoch, own.take_finished());
-            let positions: Vec<_> =
-                offsets.iter().map(|offset| Position { partition, epoch, offset: *offset }).collect();
-            if positions.is_empty() {
-                continue;
-            }
-            if let Err(error) = consumer.finish(&positions).await {
-                own.give_back(offsets);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Shows what is held, and forgets shards of which nothing is known any more.
+    /// Shows what is held.
     fn show(&mut self) {
         let failing: usize = self.lanes.values().filter(|lane| lane.is_failing()).map(Lane::len).sum();
         let stuck = if self.asides_not_before.is_some() { self.asides.len() } else { 0 };
