@@ -33,6 +33,11 @@ pub fn slots(data: &Path) -> PathBuf {
     data.join("slots")
 }
 
+/// What a process notes of the queue of adds: the store's id, and records that were set aside.
+pub fn add_queue(data: &Path) -> PathBuf {
+    data.join("timers-queue")
+}
+
 /// The log of far timers.
 pub fn far_log(data: &Path) -> PathBuf {
     data.join("far-log")

@@ -11,7 +11,7 @@ use windfall_contract::long_delays::{DelayedEvent, LongDelays, NotHandedOver};
 use windfall_proto::event::EventRef;
 use windfall_proto::order;
 use windfall_proto::v1::add_timer_result::Result as Outcome;
-use windfall_proto::v1::{AddTimersRequest, NewTimer, SendBonusRequest, TimerNeeds};
+use windfall_proto::v1::{AddTimersRequest, NewTimer, SendBonusRequest, TimerAccept, TimerNeeds};
 
 /// Timers in one call at most, as the scheduler takes them.
 const CALL_TIMERS_MAX: usize = 1_000;
@@ -73,8 +73,9 @@ impl TimerDelays {
         let together = u32::try_from(together).unwrap_or(u32::MAX);
         let machine_durability = self.options.needs_machine_durability;
         let needs = TimerNeeds { machine_durability, rewards: true, together };
+        let accept = TimerAccept::Unspecified.into();
         let (tenant, needs) = (self.options.tenant.clone(), Some(needs));
-        let request = AddTimersRequest { tenant, timers, needs, forwarded: None };
+        let request = AddTimersRequest { tenant, timers, needs, forwarded: None, accept };
         match self.timers.add_batch(request).await {
             Ok(results) if results.len() == count => {
                 results.into_iter().map(|result| read(result.result)).collect()

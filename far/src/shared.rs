@@ -12,9 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windfall_contract::Clock;
 use windfall_contract::due::{
-    Added, Advanced, Change, Changed, DUE_MAX_MS, DeadTask, Durability, FinishBatch, Found, HeldBy, Lease,
-    LeaseError, LoadBatch, Loaded, Moved, NewRecord, PAYLOAD_MAX_BYTES, ReadFrom, Route, Shard, SlotMinute,
-    SlotState, SlotStore, StoreError, TaskAt, TaskId, WaitingPage,
+    Added, Advanced, CancelOnce, CancelledOnce, Change, Changed, DUE_MAX_MS, DeadTask, Durability,
+    FinishBatch, Found, HeldBy, Lease, LeaseError, LoadBatch, Loaded, Moved, NewRecord, OnceAnswers,
+    OnceRecord, PAYLOAD_MAX_BYTES, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError,
+    TaskAt, TaskId, WaitingPage,
 };
 
 /// A tenant of nobody, for no rules may name one like it. Its first target is the log that has the far tier.
@@ -267,6 +268,28 @@ impl SlotStore for FarElsewhere {
 
     async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError> {
         self.near.load(shard, batch).await
+    }
+
+    async fn queue_id(&self, fresh: Option<u64>) -> Result<Option<u64>, StoreError> {
+        self.near.queue_id(fresh).await
+    }
+
+    /// Near, whenever they are due: they have keys.
+    async fn add_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceRecord],
+        keys_kept_ms: u64,
+    ) -> Result<OnceAnswers, StoreError> {
+        self.near.add_once(shard, batch, keys_kept_ms).await
+    }
+
+    async fn cancel_once(
+        &self,
+        shard: Shard,
+        batch: &[CancelOnce],
+    ) -> Result<Vec<CancelledOnce>, StoreError> {
+        self.near.cancel_once(shard, batch).await
     }
 
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {

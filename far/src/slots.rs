@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use windfall_contract::due::{
-    Added, Advanced, Change, Changed, DUE_MAX_MS, DeadTask, Durability, FinishBatch, Found, HeldBy, Lease,
-    LeaseError, LoadBatch, Loaded, NewRecord, PAYLOAD_MAX_BYTES, ReadFrom, Route, Shard, SlotMinute,
-    SlotState, SlotStore, StoreError, TaskAt, TaskId, WaitingPage,
+    Added, Advanced, CancelOnce, CancelledOnce, Change, Changed, DUE_MAX_MS, DeadTask, Durability,
+    FinishBatch, Found, HeldBy, Lease, LeaseError, LoadBatch, Loaded, NewRecord, OnceAnswers, OnceRecord,
+    PAYLOAD_MAX_BYTES, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId,
+    WaitingPage,
 };
 
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
@@ -239,6 +240,28 @@ impl SlotStore for FarSlots {
 
     async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError> {
         self.owned.near.load(shard, batch).await
+    }
+
+    async fn queue_id(&self, fresh: Option<u64>) -> Result<Option<u64>, StoreError> {
+        self.owned.near.queue_id(fresh).await
+    }
+
+    /// Near, whenever they are due: they have keys.
+    async fn add_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceRecord],
+        keys_kept_ms: u64,
+    ) -> Result<OnceAnswers, StoreError> {
+        self.owned.near.add_once(shard, batch, keys_kept_ms).await
+    }
+
+    async fn cancel_once(
+        &self,
+        shard: Shard,
+        batch: &[CancelOnce],
+    ) -> Result<Vec<CancelledOnce>, StoreError> {
+        self.owned.near.cancel_once(shard, batch).await
     }
 
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {

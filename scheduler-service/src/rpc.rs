@@ -7,11 +7,14 @@ mod status;
 use crate::cursor::ListCursor;
 use async_trait::async_trait;
 use last_changes::LastChanges;
-use messages::{added, changed, dead_timer, moved, new_task, page_size, task_at, task_id, timer};
-use status::{add_failure, add_status, timers_failure, timers_status};
+use messages::{
+    accept, added, cancelled_once, changed, dead_timer, moved, new_task, page_size, queued, task_at, task_id,
+    timer,
+};
+use status::{add_failure, add_status, not_there_yet, timers_failure, timers_status};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
-use windfall_contract::due::{Durability, TaskAt};
+use windfall_contract::due::{Changed, Durability, TaskAt, TaskKey};
 use windfall_edge::Call;
 use windfall_proto::v1::{
     AddTimerReply, AddTimerRequest, AddTimerResult, AddTimersReply, AddTimersRequest, CancelTimerRequest,
@@ -20,7 +23,7 @@ use windfall_proto::v1::{
     ListDeadTimersReply, ListDeadTimersRequest, ListTimersReply, ListTimersRequest, NewTimer, TimerFailure,
     TimerNeeds, UpdateTimerRequest, add_timer_result, cancel_timer_result, timers_server,
 };
-use windfall_scheduler::{TaskView, Timers, TimersError};
+use windfall_scheduler::{Accept, AddError, NewTask, TaskView, Timers, TimersError};
 
 /// Timers of one call at most.
 pub const BATCH_MAX: usize = windfall_scheduler::CALL_TASKS_MAX;
@@ -110,6 +113,83 @@ impl TimersService {
         Err(Status::aborted("a later change of the timer has come before this one, which is not done"))
     }
 
+    /// Where a call goes first.
+    fn accept_of(&self, tenant: &str, asked: Option<Accept>) -> Accept {
+        asked.unwrap_or_else(|| self.timers.accept_of(tenant))
+    }
+
+    /// Adds tasks to the store or by the queue. The default of a tenant is for those that have a key.
+    async fn add_all(
+        &self,
+        tenant: &str,
+        tasks: Vec<NewTask>,
+        asked: Option<Accept>,
+    ) -> Vec<Result<AddTimerReply, AddError>> {
+        let accept = self.accept_of(tenant, asked);
+        let by_queue = |task: &NewTask| accept == Accept::Queue && (asked.is_some() || task.key.is_some());
+        let ways: Vec<bool> = tasks.iter().map(by_queue).collect();
+        let (mut to_queue, mut to_store) = (Vec::new(), Vec::new());
+        for (task, by_queue) in tasks.into_iter().zip(&ways) {
+            if *by_queue { to_queue.push(task) } else { to_store.push(task) }
+        }
+        let keys: Vec<String> = to_queue.iter().map(|task| messages::text(task.key.as_ref())).collect();
+        let stored = async {
+            match to_store.is_empty() {
+                true => Vec::new(),
+                false => self.timers.add(tenant, to_store).await,
+            }
+        };
+        let written = async {
+            match to_queue.is_empty() {
+                true => Vec::new(),
+                false => self.timers.add_by_queue(tenant, to_queue).await,
+            }
+        };
+        let (stored, written) = tokio::join!(stored, written);
+        let mut stored = stored.into_iter().map(|stored| stored.map(added));
+        let mut written = written.into_iter().zip(keys).map(|(written, key)| written.map(|()| queued(key)));
+        let answer = |by_queue| if by_queue { written.next() } else { stored.next() };
+        ways.into_iter().map(answer).map(|answer| answer.unwrap_or(Err(AddError::Busy))).collect()
+    }
+
+    /// Cancels timers. Those that are named by their keys may still be on their way in the queue.
+    async fn cancel_all(
+        &self,
+        tenant: &str,
+        at: Vec<TaskAt>,
+        asked: Option<Accept>,
+    ) -> Vec<Result<ChangeTimerReply, TimersError>> {
+        if self.accept_of(tenant, asked) == Accept::Store {
+            let cancelled = self.timers.cancel(tenant, at).await.into_iter();
+            return cancelled.map(|cancelled| cancelled.map(changed)).collect();
+        }
+        let ways: Vec<bool> = at.iter().map(|at| matches!(at, TaskAt::Key(_))).collect();
+        let (mut keys, mut ids) = (Vec::<TaskKey>::new(), Vec::new());
+        for at in at {
+            match at {
+                TaskAt::Key(key) => keys.push(key),
+                TaskAt::Id(_) => ids.push(at),
+            }
+        }
+        let by_key = async {
+            match keys.is_empty() {
+                true => Vec::new(),
+                false => self.timers.cancel_once(tenant, keys).await,
+            }
+        };
+        let by_id = async {
+            match ids.is_empty() {
+                true => Vec::new(),
+                false => self.timers.cancel(tenant, ids).await,
+            }
+        };
+        let (by_key, by_id) = tokio::join!(by_key, by_id);
+        let mut by_key = by_key.into_iter().map(|answer| answer.map(cancelled_once));
+        let mut by_id = by_id.into_iter().map(|answer| answer.map(changed));
+        let answer = |is_key| if is_key { by_key.next() } else { by_id.next() };
+        ways.into_iter().map(answer).map(|answer| answer.unwrap_or(Err(TimersError::Busy))).collect()
+    }
+
     /// A target that the tenant does not have is refused when its timer is added.
     fn check_needs(&self, tenant: &str, timers: &[NewTimer], needs: TimerNeeds) -> Result<(), Status> {
         if needs.machine_durability && self.timers.durability() != Durability::Machine {
@@ -148,13 +228,14 @@ struct Page {
 impl timers_server::Timers for TimersService {
     async fn add(&self, request: Request<AddTimerRequest>) -> Result<Response<AddTimerReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let AddTimerRequest { tenant, timer } = request.into_inner();
+        let AddTimerRequest { tenant, timer, accept } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
+        let asked = self::accept(accept).map_err(Status::invalid_argument)?;
         let timer = timer.ok_or_else(|| Status::invalid_argument("timer is missing"))?;
         let task = new_task(timer).map_err(Status::invalid_argument)?;
-        let mut results = self.timers.add(tenant, vec![task]).await;
+        let mut results = self.add_all(tenant, vec![task], asked).await;
         let result = results.pop().ok_or_else(|| Status::internal("the scheduler gave no answer"))?;
-        Ok(Response::new(added(result.map_err(|error| add_status(&error))?)))
+        Ok(Response::new(result.map_err(|error| add_status(&error))?))
     }
 
     async fn add_batch(
@@ -162,9 +243,10 @@ impl timers_server::Timers for TimersService {
         request: Request<AddTimersRequest>,
     ) -> Result<Response<AddTimersReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let AddTimersRequest { tenant, timers, needs, forwarded } = request.into_inner();
+        let AddTimersRequest { tenant, timers, needs, forwarded, accept } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
         self.check_forwarded(forwarded.as_ref())?;
+        let asked = self::accept(accept).map_err(Status::invalid_argument)?;
         check_count("timers", timers.len())?;
         self.check_needs(tenant, &timers, needs.unwrap_or_default())?;
         // What is malformed is answered here, and does not keep the others from being stored.
@@ -178,10 +260,10 @@ impl timers_server::Timers for TimersService {
                 Err(what) => Some(add_timer_result::Result::Failure(invalid(what))),
             });
         }
-        let mut stored = self.timers.add(tenant, tasks).await.into_iter();
+        let mut stored = self.add_all(tenant, tasks, asked).await.into_iter();
         for result in results.iter_mut().filter(|result| result.is_none()) {
             *result = stored.next().map(|stored| match stored {
-                Ok(stored) => add_timer_result::Result::Added(added(stored)),
+                Ok(stored) => add_timer_result::Result::Added(stored),
                 Err(error) => add_timer_result::Result::Failure(add_failure(&error)),
             });
         }
@@ -194,12 +276,18 @@ impl timers_server::Timers for TimersService {
         request: Request<UpdateTimerRequest>,
     ) -> Result<Response<ChangeTimerReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let UpdateTimerRequest { tenant, id, key, due_ms, payload, forwarded } = request.into_inner();
+        let UpdateTimerRequest { tenant, id, key, due_ms, payload, forwarded, accept } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
+        let asked = self::accept(accept).map_err(Status::invalid_argument)?;
         let at = task_at(&id, &key).map_err(Status::invalid_argument)?;
         self.check_turn(tenant, &at, forwarded.as_ref())?;
+        let may_be_on_its_way =
+            matches!(at, TaskAt::Key(_)) && self.accept_of(tenant, asked) == Accept::Queue;
         let updated = self.timers.update(tenant, at, moved(due_ms, payload)).await;
-        Ok(Response::new(changed(updated.map_err(|error| timers_status(&error))?)))
+        match updated.map_err(|error| timers_status(&error))? {
+            Changed::Unknown if may_be_on_its_way => Err(not_there_yet()),
+            updated => Ok(Response::new(changed(updated))),
+        }
     }
 
     async fn cancel(
@@ -207,13 +295,14 @@ impl timers_server::Timers for TimersService {
         request: Request<CancelTimerRequest>,
     ) -> Result<Response<ChangeTimerReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let CancelTimerRequest { tenant, id, key, forwarded } = request.into_inner();
+        let CancelTimerRequest { tenant, id, key, forwarded, accept } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
+        let asked = self::accept(accept).map_err(Status::invalid_argument)?;
         let at = task_at(&id, &key).map_err(Status::invalid_argument)?;
         self.check_turn(tenant, &at, forwarded.as_ref())?;
-        let mut results = self.timers.cancel(tenant, vec![at]).await;
+        let mut results = self.cancel_all(tenant, vec![at], asked).await;
         let result = results.pop().ok_or_else(|| Status::internal("the scheduler gave no answer"))?;
-        Ok(Response::new(changed(result.map_err(|error| timers_status(&error))?)))
+        Ok(Response::new(result.map_err(|error| timers_status(&error))?))
     }
 
     async fn cancel_batch(
@@ -221,8 +310,9 @@ impl timers_server::Timers for TimersService {
         request: Request<CancelTimersRequest>,
     ) -> Result<Response<CancelTimersReply>, Status> {
         let call = Call::of(&request)?.clone();
-        let CancelTimersRequest { tenant, timers } = request.into_inner();
+        let CancelTimersRequest { tenant, timers, accept } = request.into_inner();
         let tenant = call.caller.timers_tenant(&tenant)?;
+        let asked = self::accept(accept).map_err(Status::invalid_argument)?;
         check_count("timers", timers.len())?;
         let (mut at, mut results) = (Vec::<TaskAt>::with_capacity(timers.len()), Vec::new());
         for name in timers {
@@ -234,10 +324,10 @@ impl timers_server::Timers for TimersService {
                 Err(what) => Some(cancel_timer_result::Result::Failure(invalid(what))),
             });
         }
-        let mut cancelled = self.timers.cancel(tenant, at).await.into_iter();
+        let mut cancelled = self.cancel_all(tenant, at, asked).await.into_iter();
         for result in results.iter_mut().filter(|result| result.is_none()) {
             *result = cancelled.next().map(|cancelled| match cancelled {
-                Ok(cancelled) => cancel_timer_result::Result::Changed(changed(cancelled)),
+                Ok(cancelled) => cancel_timer_result::Result::Changed(cancelled),
                 Err(error) => cancel_timer_result::Result::Failure(timers_failure(&error)),
             });
         }

@@ -69,7 +69,7 @@ fn timer(key: &str, due_ms: u64) -> NewTimer {
 }
 
 fn add(tenant: &str, timer: NewTimer) -> Request<AddTimerRequest> {
-    asking(AddTimerRequest { tenant: tenant.into(), timer: Some(timer) })
+    asking(AddTimerRequest { tenant: tenant.into(), timer: Some(timer), ..Default::default() })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -287,7 +287,7 @@ async fn what_is_wrong_in_a_batch_does_not_keep_the_others_from_being_stored() {
     }
 
     let names = ["a", "b", "c", ""].map(|key| TimerName { id: String::new(), key: key.into() });
-    let batch = asking(CancelTimersRequest { tenant: String::new(), timers: names.into() });
+    let batch = asking(CancelTimersRequest { timers: names.into(), ..Default::default() });
     let results = desk.service.cancel_batch(batch).await.unwrap().into_inner().results;
     let changes: Vec<_> = results
         .into_iter()

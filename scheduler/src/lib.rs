@@ -1,7 +1,8 @@
 //! Due tasks: what is to happen at a time.
 //!
 //! For: [`Timers`] stores, moves, cancels and lists the tasks of tenants, within their quotas, many calls by one push
-//! to a [`SlotStore`](windfall_contract::due::SlotStore). [`Dispatcher`] owns a part of the store's shards, together
+//! to a [`SlotStore`](windfall_contract::due::SlotStore). [`AddQueue`] takes tasks into it that were written to a queue first,
+//! so that their adds succeed while the store is away. [`Dispatcher`] owns a part of the store's shards, together
 //! with the other instances, and hands each task to its [`Target`](windfall_contract::due::Target) when the store's
 //! clock has reached its time (I10): never early, never after an acknowledged cancel, at least once, and again only
 //! where a crash or a lost lease leaves open whether the target has it.
@@ -59,6 +60,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod add_queue;
 mod backfill;
 mod caught;
 mod dispatch;
@@ -69,6 +71,10 @@ mod task;
 mod tenants;
 mod timers;
 
+pub use add_queue::{
+    AddQueue, AddQueueOptions, AddQueueParts, AddQueueStats, NotWritten, QueueTopic, QueueWriter, SetAside,
+    SetAsideTimer, read_set_aside,
+};
 pub use backfill::{
     BackfillError, BackfillParts, BackfillRequest, BackfillState, BackfillStatus, Backfills,
     RATE_DEFAULT_PER_S, RATE_MAX_PER_S, WAITING_MAX,
@@ -76,7 +82,7 @@ pub use backfill::{
 pub use dispatch::{Dispatcher, Drained};
 pub use options::{DispatchOptions, OutOfRange, TimersOptions};
 pub use stats::{BackfillStats, Count, DispatchStats, Lateness, TargetStats, TenantStats};
-pub use task::{AddError, DeadView, NewTask, TaskView, TimersError};
+pub use task::{Accept, AddError, DeadView, NewTask, TaskView, TimersError};
 pub use tenants::{CatchUp, Class, InvalidTenant, Retry, TargetRules, TenantRules, Tenants};
 pub use timers::{Timers, TimersStats};
 

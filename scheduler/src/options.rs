@@ -145,11 +145,11 @@ impl Default for DispatchOptions {
     }
 }
 
-fn wide(value: usize) -> u64 {
+pub(crate) fn wide(value: usize) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-fn in_range(all: &[(&'static str, u64, u64, u64)]) -> Result<(), OutOfRange> {
+pub(crate) fn in_range(all: &[(&'static str, u64, u64, u64)]) -> Result<(), OutOfRange> {
     match all.iter().find(|(_, value, low, high)| !(low..=high).contains(&value)) {
         Some(&(name, value, low, high)) => Err(OutOfRange { name, value, low, high }),
         None => Ok(()),

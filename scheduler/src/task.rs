@@ -16,6 +16,16 @@ pub struct NewTask {
     pub payload: Bytes,
 }
 
+/// Where an add is written first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Accept {
+    /// To the store.
+    #[default]
+    Store,
+    /// To a queue, from which it is taken into the store.
+    Queue,
+}
+
 /// A task as it is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskView {
@@ -91,6 +101,19 @@ pub enum AddError {
     /// The store did not answer: the task may be stored or not. One with a key can be added again without a doubt.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// An add by the queue has no key.
+    #[error("an add by the queue has a key, which is used once")]
+    KeyMissing,
+    /// There is no queue.
+    #[error("no adds are taken by a queue here")]
+    NoQueue,
+    /// The queue took nothing. Nothing was stored; try again in a moment.
+    #[error("the queue of adds takes nothing now: {0}")]
+    QueueAway(String),
+    /// No broker has answered: the task may be written to the queue or not. It can be added again under its key without a
+    /// doubt.
+    #[error("the queue of adds has not answered: {0}")]
+    QueueUnknown(String),
     /// Too many tasks wait to be stored. Nothing was stored; try again in a moment.
     #[error("too many tasks wait to be stored; try again in a moment")]
     Busy,
@@ -120,6 +143,14 @@ pub enum TimersError {
     /// The store did not answer: a change may be done or not. It may be repeated.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// There is no queue, so that no add of a key can come later.
+    #[error("no adds are taken by a queue here")]
+    NoQueue,
+    /// No task of the key is known, and the tenant has no room for the mark that keeps a later add of it away.
+    #[error(
+        "no task of the key is known, and the tenant has as many tasks and marks of cancelled keys as it may"
+    )]
+    NoRoomForMark,
     /// Too many calls wait for the store. Nothing was changed; try again in a moment.
     #[error("too many calls wait for the slot store; try again in a moment")]
     Busy,

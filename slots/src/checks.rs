@@ -1,7 +1,8 @@
 //! What a caller may ask of a store, whichever driver it is. A call that is refused here has changed nothing.
 
 use windfall_contract::due::{
-    Change, DUE_MAX_MS, FinishBatch, LoadBatch, NewRecord, PAYLOAD_MAX_BYTES, Shard, StoreError,
+    CancelOnce, Change, DUE_MAX_MS, FinishBatch, LoadBatch, NewRecord, OnceRecord, PAYLOAD_MAX_BYTES, Shard,
+    StoreError, TaskKey,
 };
 
 /// The numbers of shards that a store may have.
@@ -45,12 +46,30 @@ pub(crate) fn add(into: Shard, shards: u16, batch: &[NewRecord]) -> Result<(), S
     shard(into, shards)?;
     for record in batch {
         task(record.due_ms, record.payload.len())?;
-        let own = record.key.as_ref().map(|key| key.shard(record.route.tenant, shards));
-        if let Some(own) = own.filter(|own| *own != into) {
-            return refuse(format!("the task's key belongs to shard {}, not {}", own.0, into.0));
-        }
+        record.key.as_ref().map_or(Ok(()), |key| own_key(into, shards, record.route.tenant, key))?;
     }
     Ok(())
+}
+
+fn own_key(of: Shard, shards: u16, tenant: u16, key: &TaskKey) -> Result<(), StoreError> {
+    match key.shard(tenant, shards) {
+        own if own == of => Ok(()),
+        own => refuse(format!("the task's key belongs to shard {}, not {}", own.0, of.0)),
+    }
+}
+
+pub(crate) fn add_once(into: Shard, shards: u16, batch: &[OnceRecord]) -> Result<(), StoreError> {
+    shard(into, shards)?;
+    for record in batch {
+        task(record.due_ms, record.payload.len())?;
+        own_key(into, shards, record.route.tenant, &record.key)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn cancel_once(of: Shard, shards: u16, batch: &[CancelOnce]) -> Result<(), StoreError> {
+    shard(of, shards)?;
+    batch.iter().try_for_each(|cancel| own_key(of, shards, cancel.tenant, &cancel.key))
 }
 
 pub(crate) fn load(into: Shard, shards: u16, batch: &LoadBatch) -> Result<(), StoreError> {

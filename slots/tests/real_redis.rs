@@ -10,8 +10,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
 use windfall_conformance::slots::{self, Fixture};
 use windfall_contract::due::{
-    Added, Change, Changed, DeadTask, Durability, FinishBatch, LeaseError, Moved, NewRecord, ReadFrom, Route,
-    Shard, SlotEntry, SlotStore, StoreError, TaskAt, TaskId, Waiting,
+    Added, CancelOnce, CancelledOnce, Change, Changed, DeadTask, Durability, FinishBatch, KEY_MARGIN_MS,
+    LeaseError, Moved, NewRecord, ReadFrom, Route, Shard, SlotEntry, SlotStore, StoreError, TaskAt, TaskId,
+    TaskKey, Waiting,
 };
 use windfall_servers::{Private, RedisOptions as ServerOptions, Servers, Spec};
 use windfall_slots::redis::{OpenRedisError, RedisSlots, RedisSlotsOptions};
@@ -390,6 +391,35 @@ async fn an_owner_learns_that_the_server_has_lost_what_it_read() {
     let read: Vec<_> = advanced.entries[0].2.iter().map(payload).collect();
     assert_eq!(read, ["a", "d", "e"]);
     store.finish(&new, slot, &batch).await.unwrap();
+}
+
+/// Marks of used keys are moved into the past, which is the same to the server as a day that passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn marks_of_used_keys_go_when_their_time_is_over() {
+    const DAY_MS: u64 = 86_400_000;
+    let server = single();
+    let options = patient(RedisSlotsOptions::at(server.url()));
+    let (used, ended) = (format!("{{{}:0004}}:u", options.prefix), format!("{{{}:0004}}:x", options.prefix));
+    let store = RedisSlots::open(options).await.unwrap();
+    let shard = Shard(4);
+    let keys = (0..).filter_map(|nth: u32| TaskKey::new(format!("k-{nth}").as_bytes()).ok());
+    let keys: Vec<_> = keys.filter(|key| key.shard(1, store.shards()) == shard).take(2).collect();
+    let cancel = |key: &TaskKey| CancelOnce { tenant: 1, key: key.clone(), may_mark: true };
+    let marked = store.cancel_once(shard, &keys.iter().map(cancel).collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(marked, [CancelledOnce::Marked; 2]);
+    let first = asked::<Vec<String>>(server.url(), &["ZRANGE", &ended, "0", "0"]).await.remove(0);
+    let ago = |ms: u64| format!("-{ms}");
+    asked::<String>(server.url(), &["ZINCRBY", &ended, &ago(DAY_MS + KEY_MARGIN_MS / 2), &first]).await;
+    store.add_once(shard, &[], DAY_MS).await.unwrap();
+    assert_eq!(store.counts(shard).await.unwrap(), [(1, 2)].into(), "not yet");
+    asked::<String>(server.url(), &["ZINCRBY", &ended, &ago(KEY_MARGIN_MS), &first]).await;
+    store.add_once(shard, &[], 2 * DAY_MS).await.unwrap();
+    assert_eq!(store.counts(shard).await.unwrap(), [(1, 2)].into(), "kept for longer from now on");
+    store.add_once(shard, &[], DAY_MS).await.unwrap();
+    assert_eq!(store.counts(shard).await.unwrap(), [(1, 1)].into());
+    assert_eq!(asked::<i64>(server.url(), &["HLEN", &used]).await, 1);
+    assert_eq!(asked::<i64>(server.url(), &["ZCARD", &ended]).await, 1);
 }
 
 /// The watermark may have gone back by a second: what is due by the server's clock may have fired.

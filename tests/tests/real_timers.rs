@@ -163,8 +163,7 @@ impl Caller {
     async fn cancel(&mut self, mut keys: Vec<String>) {
         while !keys.is_empty() {
             let id = |key: &String| TimerName { id: self.journal.lock()[key].id.clone(), key: String::new() };
-            let request =
-                CancelTimersRequest { tenant: String::new(), timers: keys.iter().map(id).collect() };
+            let request = CancelTimersRequest { timers: keys.iter().map(id).collect(), ..Default::default() };
             match self.clients[self.now_at].cancel_batch(request).await {
                 Ok(results) => {
                     let mut left = Vec::new();

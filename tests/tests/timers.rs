@@ -114,7 +114,7 @@ async fn add_by_grpc(client: &TimersClient, count: u64, due_ms: u64, journal: &m
 
 async fn cancel_by_grpc(client: &TimersClient, ids: &[String], journal: &mut Journal) {
     let timers = ids.iter().map(|id| TimerName { id: id.clone(), key: String::new() }).collect();
-    let results = client.cancel_batch(CancelTimersRequest { tenant: String::new(), timers }).await.unwrap();
+    let results = client.cancel_batch(CancelTimersRequest { timers, ..Default::default() }).await.unwrap();
     for (id, result) in ids.iter().zip(results) {
         match result.result {
             Some(cancel_timer_result::Result::Changed(reply)) if reply.change() == TimerChange::Done => {

@@ -1,5 +1,6 @@
 //! `windfall schedule`: timers of a running scheduler, for people and scripts, over gRPC.
 
+mod set_aside;
 pub mod times;
 
 use super::ask::{Server, more, show, value};
@@ -11,8 +12,8 @@ use std::path::PathBuf;
 use windfall_client::{CallError, TimersClient};
 use windfall_proto::v1::{
     AddTimerRequest, CancelTimersRequest, ChangeTimerReply, DeadTimer, DeadTimerEnd, EndDeadTimersRequest,
-    GetTimerRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer, Timer, TimerChange, TimerName,
-    UpdateTimerRequest, cancel_timer_result,
+    GetTimerRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer, Timer, TimerAccept, TimerChange,
+    TimerName, UpdateTimerRequest, cancel_timer_result,
 };
 
 /// What a table shows of a payload.
@@ -24,6 +25,7 @@ const PAYLOAD_SHOWN: usize = 60;
   windfall schedule add --target hook --in 5m --key call-7 --payload 'hang up'
   windfall schedule update --key call-7 --in 10m
   windfall schedule cancel --key call-7
+  windfall schedule add --target hook --in 5m --key call-8 --accept queue
   windfall schedule dead --again 0012-01c3a2f0-0000002a")]
 pub struct ScheduleArgs {
     #[command(flatten)]
@@ -52,6 +54,8 @@ enum Ask {
         key: String,
         #[command(flatten)]
         payload: Payload,
+        #[command(flatten)]
+        first: First,
     },
     /// Give a waiting timer another time, another payload, or both
     Update {
@@ -61,6 +65,8 @@ enum Ask {
         when: When,
         #[command(flatten)]
         payload: Payload,
+        #[command(flatten)]
+        first: First,
     },
     /// Cancel waiting timers: those that are reported as cancelled do not fire
     Cancel {
@@ -70,6 +76,8 @@ enum Ask {
         /// The key of a timer to cancel; may be given several times
         #[arg(long)]
         key: Vec<String>,
+        #[command(flatten)]
+        first: First,
     },
     /// Show one timer
     Get {
@@ -100,6 +108,42 @@ enum Ask {
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         limit: u32,
     },
+    /// List adds by the queue that a scheduler has set aside: their timers do not fire
+    ///
+    /// Reads the file in the data directory of the process that took them. The reason of each says what to find out before
+    /// anything is done about it.
+    SetAside {
+        /// The data directory of the scheduler
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+    },
+}
+
+/// Where a call goes first.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+struct First {
+    /// Where it goes first: `store`, or `queue`, from which the timer is taken into the store. By the queue an add needs a
+    /// key, which is used once, and succeeds while the store is away; a cancel or an update by key then expects that the add
+    /// may still be on its way [default: what the operator has set for the tenant]
+    #[arg(long, value_enum)]
+    accept: Option<AcceptAt>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum AcceptAt {
+    Store,
+    Queue,
+}
+
+impl First {
+    fn wire(self) -> i32 {
+        let accept = match self.accept {
+            None => TimerAccept::Unspecified,
+            Some(AcceptAt::Store) => TimerAccept::Store,
+            Some(AcceptAt::Queue) => TimerAccept::Queue,
+        };
+        accept.into()
+    }
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -156,6 +200,9 @@ impl Payload {
 
 /// Runs the command and prints its outcome.
 pub fn run(args: &ScheduleArgs) -> Result<Outcome> {
+    if let Ask::SetAside { data } = &args.command {
+        return set_aside::list(data, args.json);
+    }
     let options = args.server.options()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -176,13 +223,19 @@ pub fn run(args: &ScheduleArgs) -> Result<Outcome> {
 async fn ask(client: &TimersClient, args: &ScheduleArgs) -> Result<Outcome> {
     let (tenant, json) = (args.tenant.clone(), args.json);
     match &args.command {
-        Ask::Add { target, when, key, payload } => {
+        Ask::SetAside { data } => set_aside::list(data, json),
+        Ask::Add { target, when, key, payload, first } => {
             let due_ms = when.due_ms().context("the time is missing: give --in or --at")?;
             let payload = payload.read()?.unwrap_or_default();
             let timer = NewTimer { target: target.clone(), due_ms, key: key.clone(), payload };
-            let added = client.add(AddTimerRequest { tenant, timer: Some(timer) }).await?;
-            if json {
+            let request = AddTimerRequest { tenant, timer: Some(timer), accept: first.wire() };
+            let added = client.add(request).await?;
+            if json && added.queued {
+                println!("{:#}", json!({"queued": true, "key": added.key}));
+            } else if json {
                 println!("{:#}", json!({"id": added.id, "existed": added.existed}));
+            } else if added.queued {
+                println!("{}  is in the queue under this key, and fires at {}", added.key, utc(due_ms));
             } else if added.existed {
                 println!("{}  waits already under this key; nothing was stored", added.id);
             } else {
@@ -190,20 +243,22 @@ async fn ask(client: &TimersClient, args: &ScheduleArgs) -> Result<Outcome> {
             }
             Ok(Outcome::Clean)
         }
-        Ask::Update { which, when, payload } => {
+        Ask::Update { which, when, payload, first } => {
             let (id, key) = (which.id.clone().unwrap_or_default(), which.key.clone().unwrap_or_default());
             let (due_ms, payload) = (when.due_ms(), payload.read()?);
             if due_ms.is_none() && payload.is_none() {
                 bail!("nothing is to be changed: give --in, --at, --payload or --payload-file");
             }
-            let request = UpdateTimerRequest { tenant, id, key, due_ms, payload, forwarded: None };
+            let accept = first.wire();
+            let request = UpdateTimerRequest { tenant, id, key, due_ms, payload, forwarded: None, accept };
             changed(&[client.update(request).await?], json)
         }
-        Ask::Cancel { ids, key } => {
+        Ask::Cancel { ids, key, first } => {
             let by_id = ids.iter().map(|id| TimerName { id: id.clone(), ..TimerName::default() });
             let by_key = key.iter().map(|key| TimerName { key: key.clone(), ..TimerName::default() });
             let timers = by_id.chain(by_key).collect();
-            cancel(client, CancelTimersRequest { tenant, timers }, json).await
+            let accept = first.wire();
+            cancel(client, CancelTimersRequest { tenant, timers, accept }, json).await
         }
         Ask::Get { which } => {
             let (id, key) = (which.id.clone().unwrap_or_default(), which.key.clone().unwrap_or_default());
@@ -273,7 +328,7 @@ fn changed(replies: &[ChangeTimerReply], json: bool) -> Result<Outcome> {
 }
 
 fn is_so(change: TimerChange) -> bool {
-    matches!(change, TimerChange::Done | TimerChange::AlreadyCancelled)
+    matches!(change, TimerChange::Done | TimerChange::AlreadyCancelled | TimerChange::Marked)
 }
 
 fn all_or_some(done: usize, all: usize) -> Result<Outcome> {
@@ -347,6 +402,10 @@ mod tests {
             "dead",
             "dead --again a b",
             "dead --delete a",
+            "add --target hook --in 5m --key k --accept queue",
+            "update --key k --in 1s --accept queue",
+            "cancel --key c --accept store",
+            "set-aside --data data",
         ] {
             assert!(parse(good).is_ok(), "{good}: {:?}", parse(good).err());
         }
@@ -361,6 +420,8 @@ mod tests {
             "get",
             "list --limit 0",
             "dead --again a --delete b",
+            "add --target hook --in 5m --accept topic",
+            "set-aside",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }

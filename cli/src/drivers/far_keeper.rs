@@ -13,7 +13,7 @@ use windfall_far::{FarKeeper, FarNamedPage};
 use windfall_proto::v1::add_timer_result::Result as Outcome;
 use windfall_proto::v1::{
     AddTimerResult, AddTimersRequest, CancelTimerRequest, ChangeTimerReply, ForwardedCall, GetTimerRequest,
-    ListTimersRequest, NewTimer, Timer, TimerChange, TimerFailure, TimerNeeds, TimerState,
+    ListTimersRequest, NewTimer, Timer, TimerAccept, TimerChange, TimerFailure, TimerNeeds, TimerState,
     UpdateTimerRequest,
 };
 use windfall_scheduler_service::ListCursor;
@@ -76,7 +76,9 @@ impl ServiceKeeper {
         let machine_durability = durability == Durability::Machine;
         let needs = TimerNeeds { machine_durability, ..TimerNeeds::default() };
         let (tenant, needs, forwarded) = (tenant.to_owned(), Some(needs), self.forwarded(0));
-        let request = AddTimersRequest { tenant, timers, needs, forwarded };
+        // They have no keys, so they go to the store, whatever the tenant's default is.
+        let accept = TimerAccept::Store.into();
+        let request = AddTimersRequest { tenant, timers, needs, forwarded, accept };
         match self.timers.add_batch(request).await {
             Ok(results) if results.len() == count => {
                 results.into_iter().map(|result| self.added(result)).collect()
@@ -137,12 +139,12 @@ impl FarKeeper for ServiceKeeper {
         number: u64,
     ) -> Result<Changed, StoreError> {
         let (tenant, id, key) = (tenant.to_owned(), id.to_string(), String::new());
-        let forwarded = self.forwarded(number);
+        let (forwarded, accept) = (self.forwarded(number), TimerAccept::Store.into());
         let reply = match to {
-            None => self.timers.cancel(CancelTimerRequest { tenant, id, key, forwarded }).await,
+            None => self.timers.cancel(CancelTimerRequest { tenant, id, key, forwarded, accept }).await,
             Some(Moved { due_ms, payload }) => {
                 let payload = payload.map(Vec::from);
-                let request = UpdateTimerRequest { tenant, id, key, due_ms, payload, forwarded };
+                let request = UpdateTimerRequest { tenant, id, key, due_ms, payload, forwarded, accept };
                 self.updates.update(request).await
             }
         };
@@ -188,7 +190,8 @@ fn changed(reply: ChangeTimerReply) -> Result<Changed, StoreError> {
         TimerChange::Done => Changed::Done(task_id(&reply.id)?),
         TimerChange::AlreadyCancelled => Changed::Cancelled,
         TimerChange::TooLate => Changed::Firing,
-        TimerChange::NotFound => Changed::Unknown,
+        // A key is marked, and far timers have none.
+        TimerChange::NotFound | TimerChange::Marked => Changed::Unknown,
         TimerChange::Unspecified => return Err(unavailable("its answer says nothing of the change")),
     })
 }
@@ -260,7 +263,7 @@ mod tests {
     async fn what_the_keeper_says_is_read_and_what_it_does_not_say_is_unknown() {
         let keeper = ServiceKeeper::open(ClientOptions::default()).unwrap();
         let result = |result| keeper.added(AddTimerResult { result: Some(result) });
-        let stored = Outcome::Added(AddTimerReply { id: ID.into(), existed: false });
+        let stored = Outcome::Added(AddTimerReply { id: ID.into(), ..AddTimerReply::default() });
         assert_eq!(result(stored), Ok(Some(ID.parse().unwrap())));
         let failure = |code, retry_after_ms| {
             Outcome::Failure(TimerFailure { code, message: "no".into(), retry_after_ms })
@@ -389,7 +392,7 @@ mod tests {
         };
         let mut ids = Vec::new();
         for hours in [1, 1, 1, 40, 41, 42, 43, 44] {
-            let request = AddTimerRequest { tenant: String::new(), timer: Some(timer(hours)) };
+            let request = AddTimerRequest { tenant: String::new(), timer: Some(timer(hours)), ..AddTimerRequest::default() };
             ids.push(client.add(request).await.unwrap().id);
         }
         let id = ids.remove(5);

@@ -2,16 +2,17 @@
 
 use super::options::ServiceOptions;
 use crate::drivers::{Driver, DurabilityAt, FarAt, SlotsAt};
-use crate::wiring::{SchedulingOptions, TargetPart};
+use crate::place;
+use crate::wiring::{AddQueuePart, AddTopic, SchedulingOptions, TargetPart};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use windfall_connectors::{HttpCallback, HttpOptions};
 use windfall_contract::Clock;
 use windfall_scheduler::{
-    CatchUp, Class, DispatchOptions, Retry, TargetRules, TenantRules, Tenants, TimersOptions,
+    AddQueueOptions, CatchUp, Class, DispatchOptions, Retry, TargetRules, TenantRules, Tenants, TimersOptions,
 };
 use windfall_scheduler_service::{TopicChecks, TopicOptions};
 
@@ -28,12 +29,62 @@ pub struct SchedulerAt {
     /// Where timers wait that are due later than a horizon. Default: nowhere, so that all that this process adds wait in
     /// `store`.
     pub far: Option<FarAt>,
+    /// The queue by which adds may come while the store is away. Default: none.
+    pub queue: Option<AddQueueAt>,
     /// How calls are gathered.
     pub timers: TimersOptions,
     /// How timers are fired.
     pub dispatch: DispatchOptions,
     /// Whose timers are kept, by name. None by default: every add is refused.
     pub tenants: BTreeMap<String, TenantAt>,
+}
+
+/// The queue by which adds may come.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddQueueAt {
+    /// The topic that adds are written to.
+    pub master: AddTopicAt,
+    /// The topic that they are written to while the master's broker is away: another one on another broker.
+    pub backup: AddTopicAt,
+    /// The id of the store, 16 hexadecimal digits, for a process that shall take adds before it has reached the store for the
+    /// first time. Default: what the process has noted in its data directory.
+    #[serde(default)]
+    pub store_id: Option<String>,
+    /// Tenants whose adds with a key go by the queue unless a call says otherwise. Default: none.
+    #[serde(default)]
+    pub default_for: Vec<String>,
+    /// How long a key stays used after its timer is over: 60,000 to 7,776,000,000. Default 86,400,000, a day.
+    #[serde(default)]
+    pub keys_kept_ms: Option<u64>,
+    /// How long an add is offered to the topics: 100 to 60,000. Default 5,000.
+    #[serde(default)]
+    pub write_timeout_ms: Option<u64>,
+    /// How long after the store's answer a record is finished: 0 to 600,000. Default 2,000.
+    #[serde(default)]
+    pub settle_ms: Option<u64>,
+    /// Records of each topic that were read and are not stored yet, at most: 100 to 10,000,000. Default 65,536.
+    #[serde(default)]
+    pub held_records_max: Option<usize>,
+    /// Their bytes at most: 1 MiB to 16 GiB. Default 64 MiB.
+    #[serde(default)]
+    pub held_bytes_max: Option<usize>,
+    /// The bytes of the file of records that were set aside, at most: 1 MiB to 1 TiB. Default 256 MiB.
+    #[serde(default)]
+    pub set_aside_bytes_max: Option<u64>,
+}
+
+/// A topic of the queue of adds.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddTopicAt {
+    /// One of `brokers`.
+    pub broker: String,
+    /// The topic's name. It is made where it is missing.
+    pub topic: String,
+    /// The partitions that it has at least, 1 to 1,024. Default 4.
+    #[serde(default = "default_partitions")]
+    pub partitions: u32,
 }
 
 /// A tenant of the scheduler.
@@ -142,6 +193,7 @@ impl Default for SchedulerAt {
             shards: 64,
             durability: DurabilityAt::default(),
             far: None,
+            queue: None,
             timers: TimersOptions::default(),
             dispatch: DispatchOptions::default(),
             tenants: BTreeMap::new(),
@@ -168,6 +220,9 @@ impl SchedulerAt {
                 );
             }
             far.check()?;
+        }
+        if let Some(queue) = &self.queue {
+            queue.check(brokers, &self.tenants)?;
         }
         self.timers.check().context("the options [scheduler.timers] cannot be used")?;
         self.dispatch.check().context("the options [scheduler.dispatch] cannot be used")?;
@@ -214,6 +269,75 @@ impl SchedulerAt {
             (name.clone(), TenantRules { waiting_max, adds_per_s, class, targets })
         });
         Tenants(tenants.collect())
+    }
+}
+
+impl AddQueueAt {
+    fn check(
+        &self,
+        brokers: &BTreeMap<String, crate::drivers::BrokerAt>,
+        tenants: &BTreeMap<String, TenantAt>,
+    ) -> Result<()> {
+        for (side, at) in [("master", &self.master), ("backup", &self.backup)] {
+            let key = format!("scheduler.queue.{side}");
+            if !brokers.contains_key(&at.broker) {
+                let known: Vec<&str> = brokers.keys().map(String::as_str).collect();
+                bail!("{key}.broker is {:?}, but [brokers] has only {}", at.broker, known.join(", "));
+            }
+            if at.topic.is_empty() {
+                bail!("{key}.topic is empty, but it must name a topic");
+            }
+            if !(1..=1_024).contains(&at.partitions) {
+                bail!("{key}.partitions is {}, but only 1 to 1024 is allowed", at.partitions);
+            }
+        }
+        if self.master.broker == self.backup.broker || self.master.topic == self.backup.topic {
+            bail!(
+                "scheduler.queue: master and backup are topics of different names on different brokers, so that one of \
+                 them takes adds while the other is away"
+            );
+        }
+        if let Some(unknown) = self.default_for.iter().find(|name| !tenants.contains_key(*name)) {
+            bail!("scheduler.queue.default_for names {unknown:?}, but [scheduler.tenants] does not");
+        }
+        self.options()?.check().context("the options [scheduler.queue] cannot be used")
+    }
+
+    fn options(&self) -> Result<AddQueueOptions> {
+        let default = AddQueueOptions::default();
+        let store_id = self.store_id.as_deref().map(|text| {
+            let digits = Some(text).filter(|text| text.len() == 16);
+            digits.and_then(|text| u64::from_str_radix(text, 16).ok()).with_context(|| {
+                format!(
+                    "scheduler.queue.store_id is {text:?}, but an id has 16 hexadecimal digits; the log of a scheduler says \
+                     the one of its store"
+                )
+            })
+        });
+        Ok(AddQueueOptions {
+            store_id: store_id.transpose()?,
+            default_for: self.default_for.iter().cloned().collect::<BTreeSet<_>>(),
+            keys_kept_ms: self.keys_kept_ms.unwrap_or(default.keys_kept_ms),
+            write_timeout_ms: self.write_timeout_ms.unwrap_or(default.write_timeout_ms),
+            settle_ms: self.settle_ms.unwrap_or(default.settle_ms),
+            held_records_max: self.held_records_max.unwrap_or(default.held_records_max),
+            held_bytes_max: self.held_bytes_max.unwrap_or(default.held_bytes_max),
+            set_aside_bytes_max: self.set_aside_bytes_max.unwrap_or(default.set_aside_bytes_max),
+        })
+    }
+
+    fn part(&self, data: &std::path::Path) -> Result<AddQueuePart> {
+        let topic = |at: &AddTopicAt| AddTopic {
+            broker: at.broker.clone(),
+            topic: at.topic.clone(),
+            partitions: at.partitions,
+        };
+        Ok(AddQueuePart {
+            options: self.options()?,
+            master: topic(&self.master),
+            backup: topic(&self.backup),
+            folder: place::add_queue(data),
+        })
     }
 }
 
@@ -266,6 +390,7 @@ impl ServiceOptions {
             dispatch: DispatchOptions { jitter_seed: seed.finish(), ..self.scheduler.dispatch.clone() },
             tenants: Arc::new(self.scheduler.rules()),
             targets,
+            queue: self.scheduler.queue.as_ref().map(|at| at.part(&self.data)).transpose()?,
             instance,
         })
     }
@@ -294,6 +419,12 @@ mod tests {
             text.split("```toml\n").find(|block| block.starts_with("[scheduler.store.redis]")).unwrap();
         let scheduler = load(block.split("```").next().unwrap()).unwrap().scheduler;
         assert!(matches!(scheduler.store, SlotsAt::Redis(_)));
+        let block = text.split("```toml\n").find(|block| block.starts_with("[scheduler.queue]")).unwrap();
+        let calls = "[scheduler.tenants.calls.targets.rewards]\nto = \"send_bonus\"\n";
+        let scheduler = load(&format!("{calls}{}", block.split("```").next().unwrap())).unwrap().scheduler;
+        let queue = scheduler.queue.unwrap();
+        let documented = AddQueueOptions { default_for: ["calls".to_owned()].into(), ..Default::default() };
+        assert_eq!(queue.options().unwrap(), documented, "the documented values are the defaults");
         let far = |begin: &str, before: &str| {
             let block = text.split("```toml\n").find(|block| block.starts_with(begin)).unwrap();
             load(&format!("{before}{}", block.split("```").next().unwrap())).unwrap().scheduler.far.unwrap()
@@ -341,6 +472,12 @@ mod tests {
 
     #[test]
     fn a_wrong_option_is_refused_by_its_name() {
+        let queue = |first: &str, topic: &str, second: &str, other: &str, rest: &str| {
+            format!(
+                "[scheduler.queue]\nmaster = {{ broker = {first:?}, topic = {topic:?} }}\n\
+                 backup = {{ broker = {second:?}, topic = {other:?} }}\n{rest}\n"
+            )
+        };
         let topic = |rest: &str| format!("{TARGET}to = {{ topic = {{ {rest} }} }}\n");
         for (wrong, named) in [
             ("[scheduler]\nshards = 8\n".to_owned(), "scheduler.shards is 8"),
@@ -349,6 +486,13 @@ mod tests {
             ("[scheduler.far.forward_to]\nattempts = 1\n".to_owned(), "forward_to needs a store in Redis"),
             ("[scheduler.far]\nhorizon_ms = 1\n".to_owned(), "horizon_ms is 1"),
             ("[scheduler.store.redis]\nneeds_disk_sync = true\n".to_owned(), "needs_disk_sync"),
+            (queue("a", "x", "a", "y", ""), "different names on different brokers"),
+            (queue("a", "x", "b", "x", ""), "different names on different brokers"),
+            (queue("a", "x", "c", "y", ""), "scheduler.queue.backup.broker is \"c\""),
+            (queue("a", "", "b", "y", ""), "scheduler.queue.master.topic is empty"),
+            (queue("a", "x", "b", "y", "keys_kept_ms = 1"), "keys_kept_ms is 1"),
+            (queue("a", "x", "b", "y", "store_id = \"7\""), "store_id is \"7\""),
+            (queue("a", "x", "b", "y", "default_for = [\"shop\"]"), "default_for names \"shop\""),
             ("[scheduler.timers]\nlinger_ms = 101\n".to_owned(), "linger_ms is 101"),
             ("[scheduler.dispatch]\njitter_seed = 1\n".to_owned(), "jitter_seed"),
             ("[scheduler.dispatch]\nlease_ttl_ms = 1\n".to_owned(), "lease_ttl_ms is 1"),

@@ -5,6 +5,7 @@
 //! connectors, live rules), says by [`Work`] what the process does, and gets a running [`Wiring`]. `services` opens the
 //! parts that an options file names; `demo` opens parts that it can break. What runs on them is the same.
 
+mod add_queue;
 mod async_grants;
 mod background;
 mod budgets;
@@ -21,6 +22,7 @@ mod topic_consumer;
 pub mod topic_life;
 mod work;
 
+pub use add_queue::{AddQueuePart, AddTopic};
 pub use background::{Background, Hopeless, Tasks};
 pub use consuming::Consuming;
 pub use parts::{Brokers, Options, Parts};

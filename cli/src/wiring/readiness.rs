@@ -13,6 +13,7 @@ use windfall_edge::{Health, Need, Part};
 use windfall_ledger::LedgerError;
 use windfall_queue_virtual::{Fanout, TopicState, TopicStatus};
 use windfall_reward_service::{CallError, RewardHandle};
+use windfall_scheduler::AddQueue;
 use windfall_scheduler_service::{TopicChecks, refusal};
 use windfall_sdk::Sdk;
 
@@ -190,6 +191,26 @@ pub fn timers_topics(tasks: &Tasks, health: &Health, topics: &[TimersTopic]) -> 
                 }
                 open = left;
                 tokio::time::sleep(TOPICS_EVERY).await;
+            }
+        }
+    })
+}
+
+/// Follows whether adds can be written to their queue, and are taken from there. Ordinary adds go on without it.
+pub fn add_queue(tasks: &Tasks, health: &Health, queue: &AddQueue) -> Background {
+    let part = Arc::new(health.part("timers' queue of adds", Need::Weak));
+    let queue = queue.clone();
+    tasks.spawn("looks at the queue of adds", move || {
+        let (part, queue) = (Arc::clone(&part), queue.clone());
+        async move {
+            let began = Instant::now();
+            loop {
+                let found = queue.check();
+                // Before its first answer there is nothing to say.
+                if found.is_ok() || began.elapsed() > STORE_AT_ONCE {
+                    part.looked(found);
+                }
+                tokio::time::sleep(EVERY).await;
             }
         }
     })

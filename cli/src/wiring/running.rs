@@ -159,6 +159,10 @@ impl Wiring {
                 own.background.push(readiness::far(&own.tasks, &own.health, far));
             }
             own.background.push(readiness::timers_topics(&own.tasks, &own.health, scheduling.topics()));
+            if let Some(running) = scheduling.queue() {
+                own.background.push(readiness::outboxes(&own.tasks, &own.health, &running.fanout));
+                own.background.push(readiness::add_queue(&own.tasks, &own.health, &running.queue));
+            }
             own.scheduling = Some(scheduling);
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, work.consumes) {
@@ -415,6 +419,7 @@ mod tests {
             dispatch: Default::default(),
             tenants: Arc::new(Tenants([("windfall".to_owned(), rules)].into())),
             targets: [(("windfall".to_owned(), "rewards".to_owned()), TargetPart::SendBonus)].into(),
+            queue: None,
             instance: "test".into(),
         }
     }

@@ -1,5 +1,6 @@
 //! The scheduler of a process: what adds timers, what fires them, and where they go.
 
+use super::add_queue::{AddQueuePart, RunningAddQueue};
 use super::parts::Brokers;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ pub struct SchedulingOptions {
     pub tenants: Arc<Tenants>,
     /// Where timers go, by tenant and target.
     pub targets: BTreeMap<(String, String), TargetPart>,
+    /// The queue by which adds may come.
+    pub queue: Option<AddQueuePart>,
     /// The name of this process among those that fire the same store's timers.
     pub instance: String,
 }
@@ -54,6 +57,7 @@ pub struct Scheduling {
     pub backfills: Backfills,
     dispatcher: Dispatcher,
     topics: Vec<TimersTopic>,
+    queue: Option<RunningAddQueue>,
 }
 
 /// A topic that timers are written to.
@@ -75,7 +79,7 @@ impl Scheduling {
         sdk: Option<&Sdk>,
         clock: &Clock,
     ) -> Result<Self> {
-        let SchedulingOptions { timers, dispatch, tenants, targets, instance } = options;
+        let SchedulingOptions { timers, dispatch, tenants, targets, queue, instance } = options;
         let (mut open, mut topics) = (BTreeMap::new(), Vec::new());
         for (name, part) in targets {
             let target: Arc<dyn Target> = match part {
@@ -95,17 +99,26 @@ impl Scheduling {
             };
             open.insert(name, target);
         }
-        let timers = Timers::start(timers, Arc::clone(&tenants), Arc::clone(&store), clock.clone());
+        let queue = queue.map(|part| RunningAddQueue::start(part, &tenants, &store, brokers, clock));
+        let queue = queue.transpose()?;
+        let by_queue = queue.as_ref().map(|running| running.queue.clone());
+        let (whose, slots) = (Arc::clone(&tenants), Arc::clone(&store));
+        let timers = Timers::start_with(timers, whose, slots, by_queue, clock.clone());
         let (whose, slots) = (Arc::clone(&tenants), Arc::clone(&store));
         let dispatcher = Dispatcher::start(dispatch, whose, slots, open, instance, clock.clone());
         let fired = dispatcher.stats();
         let parts = BackfillParts { store, past, tenants, fired: Arc::clone(&fired), clock: clock.clone() };
-        Ok(Self { timers, fired, backfills: Backfills::new(parts), dispatcher, topics })
+        Ok(Self { timers, fired, backfills: Backfills::new(parts), dispatcher, topics, queue })
     }
 
     /// The topics that timers are written to.
     pub fn topics(&self) -> &[TimersTopic] {
         &self.topics
+    }
+
+    /// The queue by which adds may come.
+    pub const fn queue(&self) -> Option<&RunningAddQueue> {
+        self.queue.as_ref()
     }
 
     /// Whether it can fire.
@@ -118,6 +131,9 @@ impl Scheduling {
         let began = Instant::now();
         let left = || deadline.saturating_sub(began.elapsed());
         self.timers.close().await;
+        if let Some(queue) = self.queue {
+            queue.close(left() / 2).await;
+        }
         self.backfills.close().await;
         let drained = self.dispatcher.drain(left()).await;
         if drained.unnoted_tasks > 0 || drained.unreleased_shards > 0 {

@@ -8,12 +8,14 @@
 //! fired, whatever the dispatcher had read before.
 
 mod ids;
+mod once;
 mod past;
 mod record;
 mod store;
 mod target;
 
 pub use ids::{FAR_INDEX, InvalidTask, Route, Shard, SlotMinute, TaskId, TaskIdText, TaskKey};
+pub use once::{AddedOnce, CancelOnce, CancelledOnce, OnceAnswers, OnceRecord};
 pub use past::{PastPage, PastSpan, PastTasks};
 pub use record::{DueRecord, RecordError, SlotEntry};
 pub use store::{
@@ -27,5 +29,7 @@ pub use target::{Fired, Firing, Target};
 pub const PAYLOAD_MAX_BYTES: usize = 64 << 10;
 /// The bytes of a caller's own key at most.
 pub const KEY_MAX_BYTES: usize = 200;
+/// How much longer than asked for the mark of a used key is kept, so that clocks of hosts may differ by so much: an hour.
+pub const KEY_MARGIN_MS: u64 = 3_600_000;
 /// The latest due time: a bit more than 8,000 years.
 pub const DUE_MAX_MS: u64 = (u32::MAX as u64) * 60_000 + 59_999;

@@ -1,6 +1,8 @@
 //! What a slot store offers, and what callers may rely on. The conformance suite checks each sentence.
 
-use super::{DueRecord, Route, Shard, SlotMinute, TaskId, TaskKey};
+use super::{
+    CancelOnce, CancelledOnce, DueRecord, OnceAnswers, OnceRecord, Route, Shard, SlotMinute, TaskId, TaskKey,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -301,6 +303,39 @@ pub trait SlotStore: Send + Sync {
     /// # Errors
     /// [`StoreError`]; the batch may be sent again as it is.
     async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError>;
+
+    /// The store's own name for the queue of its adds. Where it has none, `fresh` becomes it, and stays it for ever; `None`
+    /// where it has none and none is given.
+    ///
+    /// # Errors
+    /// [`StoreError`]; it may be repeated.
+    async fn queue_id(&self, fresh: Option<u64>) -> Result<Option<u64>, StoreError>;
+
+    /// Stores tasks of one shard whose adds came by a queue, all in one step, each key once: while a task that came so waits
+    /// or fires, and until `keys_kept_ms` after it has fired, was given up or cancelled, however that was, each further add of
+    /// its key is dropped. An add that was written longer than `keys_kept_ms` ago, and that finds no task and no mark of its
+    /// key, is [`TooOld`](super::AddedOnce::TooOld); after a call with a longer time than the one before, so is an add whose
+    /// mark may have ended by the shorter one. A part of the marks whose time is over by more than
+    /// [`KEY_MARGIN_MS`](super::KEY_MARGIN_MS) is deleted. A task of this key that was added otherwise keeps the add away, as
+    /// in [`add`](Self::add). An empty batch stores nothing, deletes marks, and answers the run.
+    ///
+    /// # Errors
+    /// [`StoreError`]: all or none of them are stored. The batch may be sent again as it is.
+    async fn add_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceRecord],
+        keys_kept_ms: u64,
+    ) -> Result<OnceAnswers, StoreError>;
+
+    /// Cancels waiting tasks by their keys, all in one step: one answer for each, in order. Each key is marked as used, also
+    /// where no add of it has come yet; such a mark counts as a waiting task of its tenant until an add of the key comes or
+    /// the mark is deleted.
+    ///
+    /// # Errors
+    /// [`StoreError`]: all or none of it is done. It may be repeated.
+    async fn cancel_once(&self, shard: Shard, batch: &[CancelOnce])
+    -> Result<Vec<CancelledOnce>, StoreError>;
 
     /// Cancels or moves waiting tasks of one shard, all in one step: one answer for each, in order. A task that is moved
     /// stays in its shard, keeps its key, and takes its first id along.

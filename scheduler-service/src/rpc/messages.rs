@@ -2,11 +2,11 @@
 
 use super::{PAGE_DEFAULT, PAGE_MAX};
 use bytes::Bytes;
-use windfall_contract::due::{Added, Changed, Moved, TaskAt, TaskId, TaskKey, Waiting};
+use windfall_contract::due::{Added, CancelledOnce, Changed, Moved, TaskAt, TaskId, TaskKey, Waiting};
 use windfall_proto::v1::{
-    AddTimerReply, ChangeTimerReply, DeadTimer, NewTimer, Timer, TimerChange, TimerState,
+    AddTimerReply, ChangeTimerReply, DeadTimer, NewTimer, Timer, TimerAccept, TimerChange, TimerState,
 };
-use windfall_scheduler::{DeadView, NewTask, TaskView};
+use windfall_scheduler::{Accept, DeadView, NewTask, TaskView};
 
 /// A task to add. Its length and its time are judged with the tenant's rules.
 pub(super) fn new_task(timer: NewTimer) -> Result<NewTask, String> {
@@ -55,8 +55,33 @@ pub(super) fn page_size(asked: u32) -> Result<usize, String> {
 
 pub(super) fn added(added: Added) -> AddTimerReply {
     match added {
-        Added::Stored(id) => AddTimerReply { id: id.to_string(), existed: false },
-        Added::Exists(id) => AddTimerReply { id: id.to_string(), existed: true },
+        Added::Stored(id) => AddTimerReply { id: id.to_string(), ..AddTimerReply::default() },
+        Added::Exists(id) => AddTimerReply { id: id.to_string(), existed: true, ..AddTimerReply::default() },
+    }
+}
+
+/// A timer that the queue of adds has.
+pub(super) fn queued(key: String) -> AddTimerReply {
+    AddTimerReply { queued: true, key, ..AddTimerReply::default() }
+}
+
+/// Where a call goes first; `None` where it leaves that to its tenant's default.
+pub(super) fn accept(accept: i32) -> Result<Option<Accept>, String> {
+    match TimerAccept::try_from(accept) {
+        Ok(TimerAccept::Unspecified) => Ok(None),
+        Ok(TimerAccept::Store) => Ok(Some(Accept::Store)),
+        Ok(TimerAccept::Queue) => Ok(Some(Accept::Queue)),
+        Err(_) => Err(format!("accept is {accept}, which this version does not know")),
+    }
+}
+
+pub(super) fn cancelled_once(cancelled: CancelledOnce) -> ChangeTimerReply {
+    match cancelled {
+        CancelledOnce::Done(id) => changed(Changed::Done(id)),
+        CancelledOnce::Cancelled => changed(Changed::Cancelled),
+        CancelledOnce::Firing => changed(Changed::Firing),
+        CancelledOnce::Unmarked => changed(Changed::Unknown),
+        CancelledOnce::Marked => ChangeTimerReply { change: TimerChange::Marked.into(), id: String::new() },
     }
 }
 
@@ -101,7 +126,7 @@ pub(super) fn dead_timer(dead: DeadView) -> DeadTimer {
 }
 
 /// Keys that came by this service are texts.
-fn text(key: Option<&TaskKey>) -> String {
+pub(super) fn text(key: Option<&TaskKey>) -> String {
     key.map_or(String::new(), |key| String::from_utf8_lossy(key.as_bytes()).into())
 }
 

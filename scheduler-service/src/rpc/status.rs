@@ -10,6 +10,8 @@ use windfall_scheduler::{AddError, TimersError};
 const BUSY_RETRY_MS: u64 = 50;
 /// Another instance, or the next one.
 const CLOSING_RETRY_MS: u64 = 500;
+/// A record is taken from the queue within a moment, and a broker that is away is asked again soon.
+const QUEUE_RETRY_MS: u64 = 1_000;
 /// Waiting tasks are counted every few seconds, and become fewer as they fire.
 const QUOTA_RETRY_MS: u64 = 5_000;
 
@@ -60,6 +62,14 @@ fn of_add(error: &AddError) -> Answer {
             error,
             "the timer may be stored or not; with a key it can be added again without a doubt",
         ),
+        AddError::KeyMissing => Answer(Code::InvalidArgument, format!("timer.key: {what}"), None),
+        AddError::NoQueue => no_queue(),
+        AddError::QueueAway(_) => Answer(Code::Unavailable, what, Some(QUEUE_RETRY_MS)),
+        AddError::QueueUnknown(why) => {
+            tracing::warn!(why, "the queue of adds was asked in vain");
+            let what = "the queue of adds has not answered: the timer may be written or not; add it again under its key";
+            Answer(Code::Unavailable, what.into(), None)
+        }
         AddError::Busy => Answer(Code::ResourceExhausted, what, Some(BUSY_RETRY_MS)),
         AddError::Closing => Answer(Code::Unavailable, what, Some(CLOSING_RETRY_MS)),
     }
@@ -73,9 +83,26 @@ fn of_timers(error: &TimersError) -> Answer {
         TimersError::DueTooFar(_) => Answer(Code::InvalidArgument, format!("due_ms: {what}"), None),
         TimersError::NothingToChange | TimersError::TooMany(_) => Answer(Code::InvalidArgument, what, None),
         TimersError::Store(error) => of_store(error, "make the same call again"),
+        TimersError::NoQueue => no_queue(),
+        TimersError::NoRoomForMark => Answer(
+            Code::ResourceExhausted,
+            format!("{what}; wait until some have fired, or have `waiting_max` raised"),
+            Some(QUOTA_RETRY_MS),
+        ),
         TimersError::Busy => Answer(Code::ResourceExhausted, what, Some(BUSY_RETRY_MS)),
         TimersError::Closing => Answer(Code::Unavailable, what, Some(CLOSING_RETRY_MS)),
     }
+}
+
+fn no_queue() -> Answer {
+    let what = "no adds of timers are taken by a queue here; add [scheduler.queue] to the options, or leave out accept";
+    Answer(Code::FailedPrecondition, what.into(), None)
+}
+
+/// A timer that was added by the queue, and that the store does not know yet.
+pub(super) fn not_there_yet() -> Status {
+    let what = "no timer of this key is in the store: its add is still on its way in the queue, or it is over and gone";
+    retry_later(Code::Unavailable, what, QUEUE_RETRY_MS)
 }
 
 fn no_tenant(tenant: &str) -> Answer {
@@ -130,6 +157,10 @@ mod tests {
             (AddError::QuotaRate { retry_after_ms: 70 }, Code::ResourceExhausted, Some(70)),
             (AddError::QuotaRate { retry_after_ms: 0 }, Code::ResourceExhausted, Some(1)),
             (AddError::Store(away.clone()), Code::Unavailable, None),
+            (AddError::KeyMissing, Code::InvalidArgument, None),
+            (AddError::NoQueue, Code::FailedPrecondition, None),
+            (AddError::QueueAway("full".into()), Code::Unavailable, Some(QUEUE_RETRY_MS)),
+            (AddError::QueueUnknown("connection refused".into()), Code::Unavailable, None),
             (AddError::Busy, Code::ResourceExhausted, Some(BUSY_RETRY_MS)),
             (AddError::Closing, Code::Unavailable, Some(CLOSING_RETRY_MS)),
         ] {
@@ -147,6 +178,8 @@ mod tests {
             (TimersError::UnknownTenant("t".into()), Code::FailedPrecondition, None),
             (TimersError::NothingToChange, Code::InvalidArgument, None),
             (TimersError::Store(away), Code::Unavailable, None),
+            (TimersError::NoQueue, Code::FailedPrecondition, None),
+            (TimersError::NoRoomForMark, Code::ResourceExhausted, Some(QUOTA_RETRY_MS)),
             (TimersError::Busy, Code::ResourceExhausted, Some(BUSY_RETRY_MS)),
         ] {
             let status = timers_status(&error);

@@ -1,5 +1,6 @@
 //! The API half: tasks are added, moved, cancelled and found.
 
+mod by_queue;
 mod group_commit;
 mod names;
 mod quotas;
@@ -9,10 +10,12 @@ pub(crate) use names::Names;
 pub use stats::TimersStats;
 
 use crate::CALL_TASKS_MAX;
+use crate::add_queue::AddQueue;
 use crate::options::TimersOptions;
 use crate::stats::TenantStats;
-use crate::task::{AddError, DeadView, NewTask, TaskView, TimersError};
+use crate::task::{Accept, AddError, DeadView, NewTask, TaskView, TimersError};
 use crate::tenants::{TenantRules, Tenants};
+use by_queue::ByQueue;
 use group_commit::{GroupCommit, Refused, answered};
 use parking_lot::Mutex;
 use quotas::Quotas;
@@ -23,8 +26,8 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use windfall_contract::Clock;
 use windfall_contract::due::{
-    Added, Change, Changed, DUE_MAX_MS, DeadTask, DueRecord, Durability, Found, Moved, NewRecord,
-    PAYLOAD_MAX_BYTES, Route, Shard, SlotMinute, SlotStore, StoreError, TaskAt, TaskId,
+    Added, CancelledOnce, Change, Changed, DUE_MAX_MS, DeadTask, DueRecord, Durability, Found, Moved,
+    NewRecord, PAYLOAD_MAX_BYTES, Route, Shard, SlotMinute, SlotStore, StoreError, TaskAt, TaskId, TaskKey,
 };
 
 /// Adds, moves, cancels and finds tasks. Clones share one.
@@ -40,6 +43,7 @@ struct Inner {
     moves: GroupCommit<Change, Changed>,
     /// Apart from moves, which a full store refuses.
     cancels: GroupCommit<Change, Changed>,
+    by_queue: Option<ByQueue>,
     counters: Arc<TimersCounters>,
     counting: Mutex<Option<JoinHandle<()>>>,
 }
@@ -53,6 +57,20 @@ impl Timers {
         options: TimersOptions,
         tenants: Arc<Tenants>,
         store: Arc<dyn SlotStore>,
+        clock: Clock,
+    ) -> Self {
+        Self::start_with(options, tenants, store, None, clock)
+    }
+
+    /// The same with a queue by which adds may be written while the store is away.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start_with(
+        options: TimersOptions,
+        tenants: Arc<Tenants>,
+        store: Arc<dyn SlotStore>,
+        queue: Option<AddQueue>,
         clock: Clock,
     ) -> Self {
         let counters = Arc::new(TimersCounters::default());
@@ -79,10 +97,22 @@ impl Timers {
             )
         };
         let (moves, cancels) = (changes(), changes());
+        let by_queue = queue.map(|queue| ByQueue::start(queue, &options, &store, &counters));
         let every = Duration::from_millis(options.count_every_ms);
         let counting = count(Arc::clone(&quotas), Arc::clone(&names), Arc::clone(&store), every);
         let counting = Mutex::new(Some(tokio::spawn(counting)));
-        Self(Arc::new(Inner { tenants, store, names, quotas, adds, moves, cancels, counters, counting }))
+        Self(Arc::new(Inner {
+            tenants,
+            store,
+            names,
+            quotas,
+            adds,
+            moves,
+            cancels,
+            by_queue,
+            counters,
+            counting,
+        }))
     }
 
     /// What an Ok of an add survives.
@@ -106,6 +136,34 @@ impl Timers {
     pub async fn add(&self, tenant: &str, tasks: Vec<NewTask>) -> Vec<Result<Added, AddError>> {
         let answers = self.0.add(tenant, tasks).await;
         self.0.counters.added(&answers);
+        answers
+    }
+
+    /// Where an add, a change or a cancel of a tenant goes first that does not say so itself.
+    pub fn accept_of(&self, tenant: &str) -> Accept {
+        match &self.0.by_queue {
+            Some(by_queue) if by_queue.is_default_of(tenant) => Accept::Queue,
+            _ => Accept::Store,
+        }
+    }
+
+    /// Writes tasks to the queue of adds, from which they are taken into the store: one answer for each, in order. Ok: a
+    /// broker has stored it. Each key is used once: a task whose key was used is dropped when it is taken.
+    pub async fn add_by_queue(&self, tenant: &str, tasks: Vec<NewTask>) -> Vec<Result<(), AddError>> {
+        let answers = self.0.add_by_queue(tenant, tasks).await;
+        self.0.counters.queued(&answers);
+        answers
+    }
+
+    /// Cancels tasks by their keys, also those whose adds are still on their way in the queue of adds: one answer for each, in
+    /// order.
+    pub async fn cancel_once(
+        &self,
+        tenant: &str,
+        keys: Vec<TaskKey>,
+    ) -> Vec<Result<CancelledOnce, TimersError>> {
+        let answers = self.0.cancel_once(tenant, keys).await;
+        self.0.counters.cancelled_once(&answers);
         answers
     }
 
@@ -241,6 +299,9 @@ impl Timers {
         self.0.adds.close().await;
         self.0.moves.close().await;
         self.0.cancels.close().await;
+        if let Some(by_queue) = &self.0.by_queue {
+            by_queue.close().await;
+        }
     }
 }
 

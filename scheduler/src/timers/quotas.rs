@@ -123,6 +123,19 @@ impl Quotas {
         Admitted { count: usize::try_from(granted).unwrap_or(wanted), rest, reserved }
     }
 
+    /// Whether one more of the tenant's tasks may wait.
+    pub fn has_room(&self, tenant: &str) -> bool {
+        self.tenants.get(tenant).is_some_and(|quota| quota.waiting.lock().sum() < quota.waiting_max)
+    }
+
+    /// So many marks of keys without a task were made, which count as waiting tasks.
+    pub fn marked(&self, tenant: &str, count: u64) {
+        if let Some(quota) = self.tenants.get(tenant) {
+            let mut waiting = quota.waiting.lock();
+            waiting.since = waiting.since.saturating_add(count);
+        }
+    }
+
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tenants.keys().map(String::as_str)
     }

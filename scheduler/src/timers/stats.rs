@@ -3,16 +3,18 @@
 use crate::task::{AddError, TimersError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use windfall_contract::declare_metrics;
-use windfall_contract::due::{Added, Changed, StoreError};
+use windfall_contract::due::{Added, CancelledOnce, Changed, StoreError};
 
 declare_metrics! {
     /// What [`Timers`](super::Timers) has taken and refused.
     #[derive(Debug, Clone, Copy, Default)]
     pub struct TimersStats counted by TimersCounters {
         counter "windfall_scheduler_added_tasks_total" ["outcome"]
-        "Tasks that callers wanted to add, by outcome; `unknown`: the store did not answer" {
+        "Tasks that callers wanted to add, by outcome; `queued`: written to the queue of adds; `unknown`: the store, or the queue, did not answer" {
             /// Tasks that were stored.
             pub stored: u64 as "stored",
+            /// Tasks that were written to the queue of adds.
+            pub queued: u64 as "queued",
             /// Tasks whose key a waiting task had.
             pub existed: u64 as "exists",
             /// Tasks that were malformed or named nothing that is known.
@@ -27,7 +29,7 @@ declare_metrics! {
             pub add_unknown: u64 as "unknown",
         }
         counter "windfall_scheduler_changed_tasks_total" ["outcome"]
-        "Tasks that callers wanted to cancel or move, by outcome; `unavailable`: the store did not answer or too many calls waited" {
+        "Tasks that callers wanted to cancel or move, by outcome; `marked`: a key without a task, whose add by the queue is dropped from now on; `unavailable`: the store did not answer or too many calls waited" {
             /// Tasks that were cancelled or moved.
             pub changed: u64 as "done",
             /// Tasks that had been cancelled before.
@@ -36,6 +38,8 @@ declare_metrics! {
             pub firing: u64 as "firing",
             /// Tasks that are not there.
             pub not_found: u64 as "unknown",
+            /// Keys without a task that were marked as cancelled.
+            pub marked: u64 as "marked",
             /// Changes that the store did not answer.
             pub unavailable: u64 as "unavailable",
         }
@@ -58,11 +62,39 @@ impl TimersCounters {
             one_more(match answer {
                 Ok(Added::Stored(_)) => &self.stored,
                 Ok(Added::Exists(_)) => &self.existed,
-                Err(AddError::QuotaWaiting { .. }) => &self.over_waiting,
-                Err(AddError::QuotaRate { .. }) => &self.over_rate,
-                Err(AddError::Busy | AddError::Closing) => &self.busy,
-                Err(AddError::Store(_)) => &self.add_unknown,
-                Err(_) => &self.invalid,
+                Err(error) => self.not_added(error),
+            });
+        }
+    }
+
+    pub(super) fn queued(&self, answers: &[Result<(), AddError>]) {
+        for answer in answers {
+            one_more(match answer {
+                Ok(()) => &self.queued,
+                Err(error) => self.not_added(error),
+            });
+        }
+    }
+
+    const fn not_added(&self, error: &AddError) -> &AtomicU64 {
+        match error {
+            AddError::QuotaWaiting { .. } => &self.over_waiting,
+            AddError::QuotaRate { .. } => &self.over_rate,
+            AddError::Busy | AddError::QueueAway(_) | AddError::Closing => &self.busy,
+            AddError::Store(_) | AddError::QueueUnknown(_) => &self.add_unknown,
+            _ => &self.invalid,
+        }
+    }
+
+    pub(super) fn cancelled_once(&self, answers: &[Result<CancelledOnce, TimersError>]) {
+        for answer in answers {
+            one_more(match answer {
+                Ok(CancelledOnce::Done(_)) => &self.changed,
+                Ok(CancelledOnce::Cancelled) => &self.cancelled_before,
+                Ok(CancelledOnce::Firing) => &self.firing,
+                Ok(CancelledOnce::Marked) => &self.marked,
+                Ok(CancelledOnce::Unmarked) => &self.not_found,
+                Err(_) => &self.unavailable,
             });
         }
     }

@@ -1,6 +1,7 @@
 //! A store, targets and a journal for the scheduler's tests, all on tokio's paused clock.
 #![allow(dead_code, clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+pub mod broker;
 mod store;
 
 pub use store::{ModelStore, START_MS};

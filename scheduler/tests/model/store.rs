@@ -25,6 +25,19 @@ struct ShardModel {
     finished: (u64, u64),
     /// By far log: its last batch.
     loaded: BTreeMap<u64, u64>,
+    /// Keys whose task came by a queue, and the digest of its add: in use, and used up.
+    once: BTreeMap<(u16, TaskKey), u32>,
+    used: BTreeMap<(u16, TaskKey), Used>,
+    kept_ms: Option<u64>,
+    from_ms: u64,
+}
+
+/// How a key was used up: whether it was cancelled, the digest of its add if that has come, and when.
+#[derive(Clone, Copy)]
+struct Used {
+    is_cancelled: bool,
+    digest: Option<u32>,
+    at_ms: u64,
 }
 
 #[derive(Default)]
@@ -38,6 +51,10 @@ struct SlotModel {
 #[derive(Default)]
 struct Model {
     shards: Vec<ShardModel>,
+    queue_id: Option<u64>,
+    /// The run of the server; another one has lost what a test lets it lose.
+    run: u64,
+    away_shards: BTreeSet<Shard>,
     tenants: Vec<String>,
     targets: Vec<(u16, String)>,
     living: BTreeMap<String, u64>,
@@ -78,6 +95,29 @@ impl ModelStore {
 
     pub fn away_for(&self, time: Duration) {
         self.model.lock().away_until = Some(Instant::now() + time);
+    }
+
+    /// Lets shards be away for adds and changes until they are back.
+    pub fn away_shards(&self, shards: impl IntoIterator<Item = Shard>) {
+        self.model.lock().away_shards = shards.into_iter().collect();
+    }
+
+    pub fn queue_id_now(&self) -> Option<u64> {
+        self.model.lock().queue_id
+    }
+
+    /// Another run of the server, which has lost all tasks and marks.
+    pub fn restart_empty(&self) {
+        let mut model = self.model.lock();
+        model.run += 1;
+        for shard in &mut model.shards {
+            let (epoch, watermark_ms) = (shard.epoch + 1, shard.watermark_ms);
+            *shard = ShardModel { epoch, watermark_ms, ..ShardModel::default() };
+        }
+    }
+
+    pub fn used_count(&self) -> usize {
+        self.model.lock().shards.iter().map(|shard| shard.used.len()).sum()
     }
 
     pub fn lose_one_of(&self, calls: u64) {
@@ -132,6 +172,18 @@ impl ModelStore {
         let now_ms = self.time_ms(model.skew_ms);
         let answer = does(&mut model, now_ms);
         if loses > 0 && drawn % loses == 1 { away() } else { Ok(answer) }
+    }
+
+    /// A call about a shard, which may be away alone.
+    async fn call_of<T>(
+        &self,
+        shard: Shard,
+        does: impl FnOnce(&mut Model, u64) -> T,
+    ) -> Result<T, StoreError> {
+        if self.model.lock().away_shards.contains(&shard) {
+            return Err(StoreError::Unavailable("a test wants this shard to be away".into()));
+        }
+        self.call(does).await
     }
 
     async fn leased<T>(
@@ -210,7 +262,92 @@ impl ShardModel {
         (record.route.tenant == tenant).then_some(Found { id, state, record })
     }
 
-    fn change(&mut self, shard: Shard, change: &Change) -> Changed {
+    /// A key is free; one whose task came by a queue was used once.
+    fn free_key(&mut self, key: (u16, TaskKey), is_cancelled: bool, at_ms: u64) {
+        self.keys.remove(&key);
+        if let Some(digest) = self.once.remove(&key) {
+            self.used.insert(key, Used { is_cancelled, digest: Some(digest), at_ms });
+        }
+    }
+
+    fn add_once(&mut self, shard: Shard, record: &OnceRecord, oldest_ms: u64, now_ms: u64) -> AddedOnce {
+        let key = (record.route.tenant, record.key.clone());
+        let same = |known| if known == record.digest() { AddedOnce::Known } else { AddedOnce::Other };
+        if let Some(known) = self.once.get(&key) {
+            return same(*known);
+        }
+        let OnceRecord { due_ms, route, payload, .. } = record.clone();
+        let new = NewRecord { due_ms, route, key: Some(record.key.clone()), payload };
+        if let Some(&held) = self.keys.get(&key)
+            && !self.gives_up_key(held, &new)
+        {
+            return AddedOnce::Other;
+        }
+        match self.used.get(&key) {
+            Some(Used { is_cancelled: false, digest, .. }) => return same(digest.unwrap()),
+            Some(Used { digest, .. }) => {
+                let had_come = digest.is_some();
+                if !had_come {
+                    *self.counts.get_mut(&key.0).unwrap() -= 1;
+                    let digest = Some(record.digest());
+                    self.used.insert(key, Used { is_cancelled: true, digest, at_ms: now_ms });
+                }
+                return AddedOnce::Cancelled { had_come };
+            }
+            None if record.written_ms < oldest_ms => return AddedOnce::TooOld,
+            None => {}
+        }
+        self.once.insert(key, record.digest());
+        *self.counts.entry(route.tenant).or_default() += 1;
+        AddedOnce::Stored(self.add(shard, &new, None))
+    }
+
+    /// For how long used keys are kept from now on, and from when on adds are judged.
+    fn keep(&mut self, kept_ms: u64, now_ms: u64) -> u64 {
+        if let Some(before_ms) = self.kept_ms.filter(|before_ms| *before_ms < kept_ms) {
+            self.from_ms = self.from_ms.max(now_ms - before_ms);
+        }
+        self.kept_ms = Some(kept_ms);
+        self.from_ms.max(now_ms - kept_ms)
+    }
+
+    fn delete_used(&mut self, before_ms: u64) {
+        let counts = &mut self.counts;
+        self.used.retain(|(tenant, _), used| {
+            let stays = used.at_ms >= before_ms;
+            if !stays && used.digest.is_none() {
+                *counts.get_mut(tenant).unwrap() -= 1;
+            }
+            stays
+        });
+    }
+
+    fn cancel_once(&mut self, shard: Shard, cancel: &CancelOnce, now_ms: u64) -> CancelledOnce {
+        let key = (cancel.tenant, cancel.key.clone());
+        let digest = self.once.get(&key).copied();
+        let at = TaskAt::Key(cancel.key.clone());
+        match self.change(shard, &Change { tenant: cancel.tenant, at, to: None }, now_ms) {
+            Changed::Done(id) => {
+                let digest = Some(digest.unwrap_or(0));
+                self.used.insert(key, Used { is_cancelled: true, digest, at_ms: now_ms });
+                CancelledOnce::Done(id)
+            }
+            Changed::Cancelled => CancelledOnce::Cancelled,
+            Changed::Firing => CancelledOnce::Firing,
+            Changed::Unknown => match self.used.get(&key) {
+                Some(Used { is_cancelled: true, .. }) => CancelledOnce::Cancelled,
+                Some(_) => CancelledOnce::Firing,
+                None if !cancel.may_mark => CancelledOnce::Unmarked,
+                None => {
+                    *self.counts.entry(cancel.tenant).or_default() += 1;
+                    self.used.insert(key, Used { is_cancelled: true, digest: None, at_ms: now_ms });
+                    CancelledOnce::Marked
+                }
+            },
+        }
+    }
+
+    fn change(&mut self, shard: Shard, change: &Change, now_ms: u64) -> Changed {
         let Some(Found { id, state, record }) = self.find(shard, change.tenant, &change.at) else {
             return Changed::Unknown;
         };
@@ -223,7 +360,7 @@ impl ShardModel {
         slot.ended.insert(id.index);
         slot.entries.push(SlotEntry::End(id.index).encode());
         let Some(to) = &change.to else {
-            record.key.map(|key| self.keys.remove(&(change.tenant, key)));
+            record.key.into_iter().for_each(|key| self.free_key((change.tenant, key), true, now_ms));
             *self.counts.get_mut(&change.tenant).unwrap() -= 1;
             return Changed::Done(id);
         };
@@ -263,7 +400,7 @@ impl ShardModel {
         Advanced { watermark_ms: self.watermark_ms, slots, entries }
     }
 
-    fn finish(&mut self, lease: &Lease, slot: SlotMinute, batch: &FinishBatch) {
+    fn finish(&mut self, lease: &Lease, slot: SlotMinute, batch: &FinishBatch, now_ms: u64) {
         if self.finished.0 == lease.epoch && batch.sequence <= self.finished.1 {
             return;
         }
@@ -279,7 +416,7 @@ impl ShardModel {
         for (tenant, key, index) in &batch.keys {
             let key = (*tenant, key.clone());
             if self.keys.get(&key) == Some(&(slot, *index)) {
-                self.keys.remove(&key);
+                self.free_key(key, false, now_ms);
             }
         }
         for (tenant, over) in &batch.over {
@@ -332,7 +469,7 @@ impl SlotStore for ModelStore {
     }
 
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {
-        self.call(|model, _| {
+        self.call_of(shard, |model, now_ms| {
             let shard_model = model.shard(shard);
             let mut of_batch = BTreeSet::new();
             let mut add = |new: &NewRecord| {
@@ -345,6 +482,9 @@ impl SlotStore for ModelStore {
                     }
                 }
                 *shard_model.counts.entry(tenant).or_default() += 1;
+                if let Some(key) = &new.key {
+                    shard_model.free_key((tenant, key.clone()), false, now_ms);
+                }
                 let id = shard_model.add(shard, new, None);
                 of_batch.insert(id);
                 Added::Stored(id)
@@ -378,9 +518,48 @@ impl SlotStore for ModelStore {
         .await
     }
 
+    async fn queue_id(&self, fresh: Option<u64>) -> Result<Option<u64>, StoreError> {
+        self.call(|model, _| {
+            model.queue_id = model.queue_id.or(fresh);
+            model.queue_id
+        })
+        .await
+    }
+
+    async fn add_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceRecord],
+        keys_kept_ms: u64,
+    ) -> Result<OnceAnswers, StoreError> {
+        self.call_of(shard, |model, now_ms| {
+            let run = model.run;
+            let shard_model = model.shard(shard);
+            let oldest_ms = shard_model.keep(keys_kept_ms, now_ms);
+            let added = batch.iter().map(|record| shard_model.add_once(shard, record, oldest_ms, now_ms));
+            let added = added.collect();
+            shard_model.delete_used(now_ms - keys_kept_ms - KEY_MARGIN_MS);
+            OnceAnswers { added, run }
+        })
+        .await
+    }
+
+    async fn cancel_once(
+        &self,
+        shard: Shard,
+        batch: &[CancelOnce],
+    ) -> Result<Vec<CancelledOnce>, StoreError> {
+        self.call_of(shard, |model, now_ms| {
+            batch.iter().map(|cancel| model.shard(shard).cancel_once(shard, cancel, now_ms)).collect()
+        })
+        .await
+    }
+
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {
-        self.call(|model, _| batch.iter().map(|change| model.shard(shard).change(shard, change)).collect())
-            .await
+        self.call_of(shard, |model, now_ms| {
+            batch.iter().map(|change| model.shard(shard).change(shard, change, now_ms)).collect()
+        })
+        .await
     }
 
     async fn get(&self, shard: Shard, tenant: u16, at: &[TaskAt]) -> Result<Vec<Option<Found>>, StoreError> {
@@ -481,7 +660,7 @@ impl SlotStore for ModelStore {
     }
 
     async fn finish(&self, lease: &Lease, slot: SlotMinute, batch: &FinishBatch) -> Result<(), LeaseError> {
-        self.leased(lease, |shard, _| shard.finish(lease, slot, batch)).await
+        self.leased(lease, |shard, now_ms| shard.finish(lease, slot, batch, now_ms)).await
     }
 
     async fn drop_slot(&self, lease: &Lease, slot: SlotMinute, entries: u32) -> Result<bool, LeaseError> {

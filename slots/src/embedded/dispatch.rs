@@ -1,6 +1,7 @@
 //! What dispatchers do under a lease.
 
 use super::files::Files;
+use super::once::{self, Used};
 use super::rows::{self, Key, PAGE_BYTES, Reading};
 use super::shard::{ShardState, ShardStep, SlotsBound};
 use super::tasks::dead_key;
@@ -127,6 +128,7 @@ pub(super) fn finish(
     lease: &Lease,
     slot: SlotMinute,
     batch: FinishBatch,
+    now_ms: u64,
 ) -> Result<(), LeaseError> {
     let (epoch, sequence) = step.meta().finished;
     if epoch == lease.epoch && batch.sequence <= sequence {
@@ -147,11 +149,7 @@ pub(super) fn finish(
         }
     }
     for (tenant, key, index) in &batch.keys {
-        let row = step.key_of(*tenant, key.as_bytes());
-        let leads_to = step.step.get(&row)?.map(|place| rows::read_place(&place)).transpose()?;
-        if leads_to == Some((slot.0, *index)) {
-            step.step.remove(row);
-        }
+        once::free_key(step, *tenant, key.as_bytes(), (slot.0, *index), Used::Over, now_ms)?;
     }
     for (tenant, over) in &batch.over {
         step.count(*tenant, 0, u64::from(*over));

@@ -18,6 +18,7 @@
 
 mod dispatch;
 mod files;
+mod once;
 mod pages;
 mod registry;
 mod rows;
@@ -37,9 +38,9 @@ use std::sync::atomic::AtomicUsize;
 use tokio::sync::Semaphore;
 use windfall_contract::Clock;
 use windfall_contract::due::{
-    Added, Advanced, Change, Changed, DeadTask, Durability, FinishBatch, Found, HeldBy, Lease, LeaseError,
-    LoadBatch, Loaded, NewRecord, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError,
-    TaskAt, TaskId, WaitingPage,
+    Added, Advanced, CancelOnce, CancelledOnce, Change, Changed, DeadTask, Durability, FinishBatch, Found,
+    HeldBy, Lease, LeaseError, LoadBatch, Loaded, NewRecord, OnceAnswers, OnceRecord, ReadFrom, Route, Shard,
+    SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId, WaitingPage,
 };
 
 /// How an embedded slot store uses memory and disk.
@@ -304,7 +305,7 @@ impl SlotStore for EmbeddedSlots {
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {
         checks::add(shard, self.shards(), batch)?;
         let batch = batch.to_vec();
-        self.step(shard, move |step, _| tasks::add(step, batch)).await
+        self.step(shard, move |step, now_ms| tasks::add(step, batch, now_ms)).await
     }
 
     async fn load(&self, shard: Shard, batch: &LoadBatch) -> Result<Loaded, StoreError> {
@@ -313,10 +314,41 @@ impl SlotStore for EmbeddedSlots {
         self.step(shard, move |step, _| tasks::load(step, batch)).await
     }
 
+    async fn queue_id(&self, fresh: Option<u64>) -> Result<Option<u64>, StoreError> {
+        self.call(move |inner| {
+            let _one = inner.registry.lock();
+            registry::queue_id(&inner.files, fresh)
+        })
+        .await
+    }
+
+    async fn add_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceRecord],
+        keys_kept_ms: u64,
+    ) -> Result<OnceAnswers, StoreError> {
+        checks::add_once(shard, self.shards(), batch)?;
+        let batch = batch.to_vec();
+        // The store ends with its process, so whoever asks has met one run of it alone.
+        let answers = |added| OnceAnswers { added, run: 0 };
+        self.step(shard, move |step, now_ms| once::add(step, batch, keys_kept_ms, now_ms)).await.map(answers)
+    }
+
+    async fn cancel_once(
+        &self,
+        shard: Shard,
+        batch: &[CancelOnce],
+    ) -> Result<Vec<CancelledOnce>, StoreError> {
+        checks::cancel_once(shard, self.shards(), batch)?;
+        let batch = batch.to_vec();
+        self.step(shard, move |step, now_ms| once::cancel(step, batch, now_ms)).await
+    }
+
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {
         checks::change(shard, self.shards(), batch)?;
         let batch = batch.to_vec();
-        self.step(shard, move |step, _| tasks::change(step, batch)).await
+        self.step(shard, move |step, now_ms| tasks::change(step, batch, now_ms)).await
     }
 
     async fn get(&self, shard: Shard, tenant: u16, at: &[TaskAt]) -> Result<Vec<Option<Found>>, StoreError> {
@@ -418,7 +450,7 @@ impl SlotStore for EmbeddedSlots {
 
     async fn finish(&self, lease: &Lease, slot: SlotMinute, batch: &FinishBatch) -> Result<(), LeaseError> {
         let (own, batch) = (lease.clone(), batch.clone());
-        self.leased(lease, move |step, _| dispatch::finish(step, &own, slot, batch)).await
+        self.leased(lease, move |step, now_ms| dispatch::finish(step, &own, slot, batch, now_ms)).await
     }
 
     async fn drop_slot(&self, lease: &Lease, slot: SlotMinute, entries: u32) -> Result<bool, LeaseError> {

@@ -26,6 +26,19 @@ pub(super) fn number_of(files: &Files, key: Vec<u8>, names: Key, name: &str) -> 
     Ok(last + 1)
 }
 
+/// The id of the queue of adds; `fresh` where it has none. One caller at a time.
+pub(super) fn queue_id(files: &Files, fresh: Option<u64>) -> Result<Option<u64>, StoreError> {
+    if let Some(found) = files.get(b"q")? {
+        return Reading(&found).u64().map(Some);
+    }
+    if let Some(fresh) = fresh {
+        let mut step = files.step();
+        step.put(b"q".to_vec(), fresh.to_be_bytes().to_vec());
+        step.commit()?;
+    }
+    Ok(fresh)
+}
+
 pub(super) fn names(files: &Files, route: Route) -> Result<Option<(String, String)>, StoreError> {
     let tenant = files.get(&Key::of(b'T').u16(route.tenant).end())?;
     let target = files.get(&Key::of(b'G').u16(route.tenant).u16(route.target).end())?;

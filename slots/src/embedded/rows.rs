@@ -10,7 +10,11 @@
 //! | `e` shard, slot, index | where the task was moved, or loaded under this id; nothing where it was cancelled |
 //! | `d` shard, slot, page | a page of the done bitmap |
 //! | `a` shard, slot, index | how often the task was tried in vain |
-//! | `k` shard, tenant, key | slot and index of the task of that key |
+//! | `k` shard, tenant, key | slot and index of the task of that key, and the digest of its add where that came by a queue |
+//! | `u` shard, tenant, key | a key that was used once: how it ended, the digest of its add, when |
+//! | `o` shard, time, tenant, key | nothing: these keys, by the time at which they were used up |
+//! | `p` shard | how long used keys are kept, and from when they are known |
+//! | `q` | the id of the queue of adds |
 //! | `l` shard, log | the last batch that a log of the far tier has loaded |
 //! | `x` tenant, shard, slot, index | a dead letter |
 //! | `t` name; `T` number | a tenant's number; its name |
@@ -39,6 +43,11 @@ impl Key {
     }
 
     pub(super) fn u32(mut self, number: u32) -> Self {
+        self.0.extend_from_slice(&number.to_be_bytes());
+        self
+    }
+
+    pub(super) fn u64(mut self, number: u64) -> Self {
         self.0.extend_from_slice(&number.to_be_bytes());
         self
     }

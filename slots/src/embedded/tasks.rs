@@ -1,5 +1,6 @@
 //! What callers do with tasks: add, change, get, send dead letters again.
 
+use super::once::{self, Used};
 use super::rows::{self, Key, PAGE_BYTES, Reading};
 use super::shard::{Located, ShardStep, decode};
 use crate::dead_letter;
@@ -10,7 +11,11 @@ use windfall_contract::due::{
     SlotMinute, StoreError, TaskAt, TaskId, Waiting,
 };
 
-pub(super) fn add(step: &mut ShardStep<'_>, batch: Vec<NewRecord>) -> Result<Vec<Added>, StoreError> {
+pub(super) fn add(
+    step: &mut ShardStep<'_>,
+    batch: Vec<NewRecord>,
+    now_ms: u64,
+) -> Result<Vec<Added>, StoreError> {
     let mut answers = Vec::with_capacity(batch.len());
     for new in batch {
         if let Some(exists) = holder_of_key(step, &new)? {
@@ -22,6 +27,7 @@ pub(super) fn add(step: &mut ShardStep<'_>, batch: Vec<NewRecord>) -> Result<Vec
         let record = DueRecord { offset_ms, route, key, asked_ms, first_id: None, payload };
         let index = step.append(slot, record.encode(), false)?;
         if let Some(key) = record.key {
+            once::lose_key(step, route.tenant, key.as_bytes(), now_ms)?;
             let row = step.key_of(route.tenant, key.as_bytes());
             step.step.put(row, rows::place(slot, index));
         }
@@ -84,11 +90,15 @@ pub(super) fn load(step: &mut ShardStep<'_>, batch: LoadBatch) -> Result<Loaded,
     Ok(Loaded::Stored)
 }
 
-pub(super) fn change(step: &mut ShardStep<'_>, batch: Vec<Change>) -> Result<Vec<Changed>, StoreError> {
-    batch.into_iter().map(|change| change_one(step, change)).collect()
+pub(super) fn change(
+    step: &mut ShardStep<'_>,
+    batch: Vec<Change>,
+    now_ms: u64,
+) -> Result<Vec<Changed>, StoreError> {
+    batch.into_iter().map(|change| change_one(step, change, now_ms)).collect()
 }
 
-fn change_one(step: &mut ShardStep<'_>, change: Change) -> Result<Changed, StoreError> {
+fn change_one(step: &mut ShardStep<'_>, change: Change, now_ms: u64) -> Result<Changed, StoreError> {
     let Some(found) = step.locate(change.tenant, &change.at)? else { return Ok(Changed::Unknown) };
     if found.is_cancelled {
         return Ok(Changed::Cancelled);
@@ -98,7 +108,7 @@ fn change_one(step: &mut ShardStep<'_>, change: Change) -> Result<Changed, Store
     }
     let old = id(step, found.slot, found.index);
     match change.to {
-        None => cancel(step, found, change.tenant).map(|()| Changed::Done(old)),
+        None => cancel(step, found, change.tenant, now_ms).map(|()| Changed::Done(old)),
         Some(to) if changes_nothing(&found, &to) => Ok(Changed::Done(old)),
         Some(to) => move_task(step, found, to).map(Changed::Done),
     }
@@ -110,13 +120,16 @@ fn changes_nothing(found: &Located, to: &Moved) -> bool {
         && to.payload.as_ref().is_none_or(|payload| *payload == found.record.payload)
 }
 
-fn cancel(step: &mut ShardStep<'_>, found: Located, tenant: u16) -> Result<(), StoreError> {
+pub(super) fn cancel(
+    step: &mut ShardStep<'_>,
+    found: Located,
+    tenant: u16,
+    now_ms: u64,
+) -> Result<(), StoreError> {
     end(step, &found, Bytes::new())?;
-    if let Some(key) = &found.record.key
-        && step.by_key(tenant, key.as_bytes())? == Some((found.slot, found.index))
-    {
-        let row = step.key_of(tenant, key.as_bytes());
-        step.step.remove(row);
+    if let Some(key) = &found.record.key {
+        let place = (found.slot, found.index);
+        once::free_key(step, tenant, key.as_bytes(), place, Used::Cancelled, now_ms)?;
     }
     step.count(tenant, 0, 1);
     Ok(())
@@ -154,7 +167,9 @@ fn move_task(step: &mut ShardStep<'_>, found: Located, to: Moved) -> Result<Task
         && step.by_key(record.route.tenant, key.as_bytes())? == Some((found.slot, found.index))
     {
         let row = step.key_of(record.route.tenant, key.as_bytes());
-        step.step.put(row, place);
+        let held = step.step.get(&row)?.unwrap_or_default();
+        // Behind the place: the digest of an add that came by a queue.
+        step.step.put(row, [&place[..], held.get(place.len()..).unwrap_or_default()].concat());
     }
     Ok(id(step, slot, index))
 }
@@ -221,6 +236,6 @@ pub(super) fn is_done(page: &[u8], index: u32) -> bool {
     page.get(bit / 8).is_some_and(|byte| byte & (0x80 >> (bit % 8)) != 0)
 }
 
-fn id(step: &ShardStep<'_>, slot: u32, index: u32) -> TaskId {
+pub(super) fn id(step: &ShardStep<'_>, slot: u32, index: u32) -> TaskId {
     TaskId { shard: Shard(step.number()), slot: SlotMinute(slot), index }
 }

@@ -37,7 +37,7 @@ impl Adding {
                 *tenants.entry(task.route.tenant).or_default() += 1;
             }
         }
-        let mut keys = vec![keys_of.of("m"), keys_of.of("n"), keys_of.of("i"), keys_of.of("k")];
+        let mut keys: Vec<_> = ["m", "n", "i", "k", "u", "x"].iter().map(|name| keys_of.of(name)).collect();
         let mut place_of: HashMap<u32, u64> = HashMap::new();
         let mut place = |slot: u32| {
             *place_of.entry(slot).or_insert_with(|| {

@@ -9,12 +9,14 @@
 //! | `{wf:0012}:v:<slot>` | hash | index → slot and index to which it was moved, or loaded from the far tier |
 //! | `{wf:0012}:f:<slot>` | bitmap | entries that are done |
 //! | `{wf:0012}:a:<slot>` | hash | index → how often it was tried in vain |
-//! | `{wf:0012}:k` | hash | tenant's number and key → slot and index |
+//! | `{wf:0012}:k` | hash | tenant's number and key → slot and index, and the digest of an add that came by a queue |
+//! | `{wf:0012}:u` | hash | tenant's number and key that was used once → how it ended, and the digest of its add |
+//! | `{wf:0012}:x` | sorted set | these keys, by the time at which they were used up |
 //! | `{wf:0012}:n` | hash | tenant's number → how many tasks wait |
 //! | `{wf:0012}:i` | sorted set | the slots that are there |
-//! | `{wf:0012}:m` | hash | watermark `w`, advances `t`, epoch `e`, owner `o`, end of the lease `u`, last finished batch `fe`, `fs`, and by far log `l<log>` the last batch that it loaded |
+//! | `{wf:0012}:m` | hash | watermark `w`, advances `t`, epoch `e`, owner `o`, end of the lease `u`, last finished batch `fe`, `fs`, how long used keys are kept `qk`, and from when they are known `qf`, and by far log `l<log>` the last batch that it loaded |
 //! | `{wf:0012}:d` | sorted set | dead letters: tenant, slot, index, and what they were |
-//! | `{wf:names}:t`, `:b`, `:s` | hash, hash, string | names and their numbers, instances, the number of shards |
+//! | `{wf:names}:t`, `:b`, `:s`, `:q` | hash, hash, string, string | names and their numbers, instances, the number of shards, the id of the queue of adds |
 //!
 //! **Time** is the server's, read inside the scripts. After a fail-over to a server whose clock is behind, no watermark
 //! goes back, and a lease counts from the new clock.
@@ -46,6 +48,7 @@ mod adding;
 mod answers;
 mod connected;
 mod loading;
+mod once;
 mod options;
 mod scripts;
 
@@ -66,9 +69,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 use windfall_contract::due::{
-    Added, Advanced, Change, Changed, DeadTask, Durability, FinishBatch, Found, HeldBy, Lease, LeaseError,
-    LoadBatch, Loaded, NewRecord, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError,
-    TaskAt, TaskId, Waiting, WaitingPage,
+    Added, Advanced, CancelOnce, CancelledOnce, Change, Changed, DeadTask, Durability, FinishBatch, Found,
+    HeldBy, Lease, LeaseError, LoadBatch, Loaded, NewRecord, OnceAnswers, OnceRecord, ReadFrom, Route, Shard,
+    SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId, Waiting, WaitingPage,
 };
 use windfall_redis_link::slot_of;
 
@@ -410,10 +413,59 @@ impl SlotStore for RedisSlots {
         }
     }
 
+    async fn queue_id(&self, fresh: Option<u64>) -> Result<Option<u64>, StoreError> {
+        let key = self.registry("q");
+        if let Some(fresh) = fresh {
+            let mut set = redis::cmd("SET");
+            set.arg(&key).arg(format!("{fresh:016x}")).arg("NX");
+            refused(self.command(&key, set, Way::Repeats).await?)?;
+        }
+        let mut get = redis::cmd("GET");
+        get.arg(&key);
+        match refused(self.command(&key, get, Way::Reads).await?)? {
+            Value::Nil => Ok(None),
+            found => match u64::from_str_radix(text(&found)?, 16) {
+                Ok(id) => Ok(Some(id)),
+                Err(_) => Err(unexpected(&found)),
+            },
+        }
+    }
+
+    async fn add_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceRecord],
+        keys_kept_ms: u64,
+    ) -> Result<OnceAnswers, StoreError> {
+        checks::add_once(shard, self.options.shards, batch)?;
+        let (keys, deadline) = (self.keys(shard), self.deadline());
+        let mut watermark_ms = 0;
+        for _ in 0..OVERTAKEN_MAX {
+            let (keys, arguments) = once::adding(&keys, batch, keys_kept_ms, watermark_ms);
+            let answer = self.call(&self.scripts.add_once, &keys, &arguments, Way::Repeats, deadline).await?;
+            match answer {
+                Value::BulkString(_) => watermark_ms = number(&answer)?,
+                answer => return once::added(shard, batch.len(), answer),
+            }
+        }
+        Err(StoreError::Unavailable("the watermark has overtaken the tasks again and again".into()))
+    }
+
+    async fn cancel_once(
+        &self,
+        shard: Shard,
+        batch: &[CancelOnce],
+    ) -> Result<Vec<CancelledOnce>, StoreError> {
+        checks::cancel_once(shard, self.options.shards, batch)?;
+        let (keys, arguments) = once::cancelling(&self.keys(shard), self.options.is_cluster, batch);
+        let script = &self.scripts.cancel_once;
+        once::cancelled(shard, self.call(script, &keys, &arguments, Way::Once, self.deadline()).await?)
+    }
+
     async fn change(&self, shard: Shard, batch: &[Change]) -> Result<Vec<Changed>, StoreError> {
         checks::change(shard, self.options.shards, batch)?;
         let keys = self.keys(shard);
-        let keys = ["m", "n", "i", "k"].map(|name| keys.of(name));
+        let keys = ["m", "n", "i", "k", "u", "x"].map(|name| keys.of(name));
         let mut arguments: Vec<Argument> = Vec::with_capacity(2 + 8 * batch.len());
         arguments.push(u16::from(self.options.is_cluster).into());
         arguments.push(shard.0.to_be_bytes().to_vec().into());
@@ -611,6 +663,7 @@ impl SlotStore for RedisSlots {
         let names = self.keys(lease.shard);
         let mut keys: Vec<_> = ["m", "n", "k", "d"].iter().map(|name| names.of(name)).collect();
         keys.extend(["l", "f", "a"].iter().map(|name| names.slot(name, slot.0)));
+        keys.extend(["u", "x"].iter().map(|name| names.of(name)));
         let mut arguments: Vec<Argument> =
             vec![lease.epoch.into(), batch.sequence.into(), slot.0.into(), self.turn(lease).into()];
         arguments.push((batch.done.len() as u64).into());

@@ -89,6 +89,8 @@ of_numbers!(u16, u32, u64);
 /// All scripts.
 pub(super) struct Scripts {
     pub(super) add: Known,
+    pub(super) add_once: Known,
+    pub(super) cancel_once: Known,
     pub(super) load: Known,
     pub(super) change: Known,
     /// The same for batches that cancel and move nothing.
@@ -111,6 +113,8 @@ impl Scripts {
     pub(super) fn new() -> Self {
         Self {
             add: Known::new(include_str!("scripts/add.lua")),
+            add_once: Known::new(include_str!("scripts/add_once.lua")),
+            cancel_once: Known::at_the_limit(include_str!("scripts/cancel_once.lua")),
             load: Known::new(include_str!("scripts/load.lua")),
             change: Known::new(include_str!("scripts/change.lua")),
             cancel: Known::at_the_limit(include_str!("scripts/change.lua")),

@@ -91,6 +91,7 @@ impl Fleet {
             dispatch: DispatchOptions::default(),
             tenants: Arc::clone(&self.tenants),
             targets: BTreeMap::from([((TENANT.to_owned(), TARGET.to_owned()), target)]),
+            queue: None,
             instance: format!("dispatcher-{number}"),
         };
         let scheduling =

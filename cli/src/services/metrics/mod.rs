@@ -23,7 +23,9 @@ use windfall_edge::{Health, Metrics};
 use windfall_far::{FarGauges, FarStats, FarTenantGauges, FarTier};
 use windfall_queue_virtual::{Fanout, FanoutStats, TopicStats};
 use windfall_reward_service::{RewardHandle, RewardStats};
-use windfall_scheduler::{BackfillStats, DispatchStats, TargetStats, TenantStats, Timers, TimersStats};
+use windfall_scheduler::{
+    AddQueueStats, BackfillStats, DispatchStats, TargetStats, TenantStats, Timers, TimersStats,
+};
 use windfall_sdk::{Sdk, SdkStats};
 use windfall_token_service::{KeyRingVerifier, TokenStats};
 use windfall_wallet::{Wallet, WalletStats};
@@ -49,6 +51,7 @@ pub struct Sources {
     verifier: Option<KeyRingVerifier>,
     wallet: Option<Wallet>,
     timers: Option<Timers>,
+    add_queue: Option<Arc<AddQueueStats>>,
     far: Option<FarTier>,
     fired: Option<Arc<DispatchStats>>,
     backfills: Option<Arc<BackfillStats>>,
@@ -75,6 +78,10 @@ impl Sources {
             wallet: parts.wallet.clone(),
             far: parts.far.clone(),
             timers: parts.scheduling.as_ref().map(|scheduling| scheduling.timers.clone()),
+            add_queue: parts
+                .scheduling
+                .as_ref()
+                .and_then(|scheduling| scheduling.queue().map(|running| running.queue.stats())),
             fired: parts.scheduling.as_ref().map(|scheduling| Arc::clone(&scheduling.fired)),
             backfills: parts.scheduling.as_ref().map(|scheduling| scheduling.backfills.stats()),
             polled: parts.polled_metrics().map(|polled| polled.found()),
@@ -135,6 +142,10 @@ fn export_scheduler(metrics: &Metrics, sources: &Sources) {
     metrics.export(TenantStats::METRICS, &["tenant"], move |each| {
         let tenants = timers.iter().flat_map(Timers::tenants);
         tenants.for_each(|tenant| each(&[&tenant.tenant], &tenant));
+    });
+    let add_queue = sources.add_queue.clone();
+    metrics.export(AddQueueStats::METRICS, &[], move |each| {
+        add_queue.iter().for_each(|stats| each(&[], stats.as_ref()));
     });
     let far = sources.far.clone();
     metrics.export(FarStats::METRICS, &[], move |each| {

@@ -1,4 +1,4 @@
--- KEYS: m, n, i, k, and the lists. ARGV: the earliest time of the groups; the minute into which late tasks go; the
+-- KEYS: m, n, i, k, u, x, and the lists. ARGV: the earliest time of the groups; the minute into which late tasks go; the
 -- number of tenants, and each with its count; for each group its place in KEYS, its slot, the number of its records and
 -- the records; then tasks one by one: due, place in KEYS, slot, tenant, key, record, record where it is late.
 local w = tonumber(redis.call('HGET', KEYS[1], 'w') or '0')
@@ -14,23 +14,16 @@ for _ = 1, groups do at = at + 3 + tonumber(ARGV[at + 2]) end
 local first_single = at
 local late_slot, late_ms = slot_of(w)
 
--- Whether a key's task fires, or has fired, and is another one than that which is to be added: then it gives up its key.
-local function gives_up_key(slot, index, due, record)
-  local old = redis.call('LINDEX', P .. 'l:' .. slot, index)
-  if not old or string.byte(old) >= 128 then return true end
-  if due_of(slot, old) > w then return false end
-  local _, asked, _, payload = parts(old)
-  local was_due = asked == '' and due_of(slot, old) or struct.unpack('>I8', asked)
-  local _, _, _, own = parts(record)
-  return was_due ~= due or payload ~= own or string.sub(old, 6, 7) ~= string.sub(record, 6, 7)
-end
-
-local found, stored = {}, {}
+local found, stored, used = {}, {}, {}
 for one = first_single, #ARGV, 7 do
   if tonumber(ARGV[one]) < w and late_slot ~= ARGV[2] then return text(w) end
   if ARGV[one + 4] ~= '' then
-    local s, i = by_key(ARGV[one + 4])
-    if s and not gives_up_key(s, i, tonumber(ARGV[one]), ARGV[one + 5]) then found[one] = { 1, s, i } end
+    local s, i, once = by_key(ARGV[one + 4])
+    if s and not gives_up_key(w, s, i, tonumber(ARGV[one]), ARGV[one + 5]) then
+      found[one] = { 1, s, i }
+    elseif once and once ~= '' then
+      used[ARGV[one + 4]] = once
+    end
   end
 end
 -- From here on nothing may fail: each key is one of KEYS, or was looked at.
@@ -64,6 +57,8 @@ for one = first_single, #ARGV, 7 do
     end
     local index = append(slot, record)
     if field ~= '' then
+      -- A task that came by a queue loses its key: the key stays marked as used.
+      if used[field] then mark(field, '1', used[field]) end
       redis.call('HSET', KEYS[4], field, place(slot, index))
       stored[field] = { 1, slot, index }
     end

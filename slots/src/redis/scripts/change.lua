@@ -1,4 +1,4 @@
--- KEYS: m, n, i, k. ARGV: 1 in a cluster; the shard's two bytes; for each change the tenant's two bytes, its number, the
+-- KEYS: m, n, i, k, u, x. ARGV: 1 in a cluster; the shard's two bytes; for each change the tenant's two bytes, its number, the
 -- key or nothing, slot, index, what to do (c: cancel, m: move), the due time or nothing, p and the payload or nothing.
 local w = tonumber(redis.call('HGET', KEYS[1], 'w') or '0')
 -- What is due may have fired under a watermark that the server has lost with the last second.
@@ -18,12 +18,6 @@ local function first_of(slot, index, record)
   if first == '' then return nil, ARGV[2] .. place(slot, index) end
   local s, i = struct.unpack('>I4I4', first, 3)
   return { text(s), text(i) }, first
-end
-
-local function over(slot, index, to)
-  redis.call('SETBIT', P .. 'c:' .. slot, index, 1)
-  if to then redis.call('HSET', P .. 'v:' .. slot, index, to) end
-  append(slot, struct.pack('>I1I4', 128, index))
 end
 
 local function move(at, slot, index, record)
@@ -46,7 +40,10 @@ local function move(at, slot, index, record)
     redis.call('HSET', P .. 'v:' .. known[1], known[2], to)
   end
   local field = key_of(record)
-  if field and redis.call('HGET', KEYS[4], field) == place(slot, index) then redis.call('HSET', KEYS[4], field, to) end
+  local held = field and redis.call('HGET', KEYS[4], field)
+  if held and string.sub(held, 1, 8) == place(slot, index) then
+    redis.call('HSET', KEYS[4], field, to .. string.sub(held, 9))
+  end
   return { 'd', into, now_at }
 end
 
@@ -85,7 +82,7 @@ for at = 3, #ARGV, 8 do
   elseif ARGV[at + 5] == 'c' then
     over(slot, index)
     local field = key_of(record)
-    if field and redis.call('HGET', KEYS[4], field) == place(slot, index) then redis.call('HDEL', KEYS[4], field) end
+    if field then free_key(field, place(slot, index), '2') end
     count(ARGV[at + 1], -1)
     said = { 'd', slot, index }
   elseif changes_nothing(at, slot, record) then said = { 'd', slot, index }

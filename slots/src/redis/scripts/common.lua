@@ -70,13 +70,14 @@ local function locate(tenant, slot, index)
   end
 end
 
--- The task that a key leads to. One whose slot has gone without freeing its key is over.
+-- The task that a key leads to, and the digest of its add where that came by a queue. A task whose slot has gone without
+-- freeing its key is over.
 local function by_key(field)
   local to = redis.call('HGET', P .. 'k', field)
   if not to then return nil end
   local s, i = struct.unpack('>I4I4', to)
-  if redis.call('EXISTS', P .. 'l:' .. text(s)) == 0 then return nil end
-  return text(s), text(i)
+  if redis.call('EXISTS', P .. 'l:' .. text(s)) == 0 then return nil, nil, string.sub(to, 9) end
+  return text(s), text(i), string.sub(to, 9)
 end
 
 local function append(slot, entry)
@@ -87,4 +88,44 @@ end
 
 local function count(tenant, change)
   if redis.call('HINCRBY', P .. 'n', tenant, change) <= 0 then redis.call('HDEL', P .. 'n', tenant) end
+end
+
+-- Notes that a key was used once: 1 its task is over, 2 it was cancelled, 3 it was cancelled before its add came. The digest
+-- is that of its add.
+local function mark(field, how, digest)
+  redis.call('HSET', P .. 'u', field, how .. digest)
+  redis.call('ZADD', P .. 'x', text(now_ms()), field)
+end
+
+-- Frees a key where it leads to this place. One whose add came by a queue is marked.
+local function free_key(field, at, how)
+  local to = redis.call('HGET', P .. 'k', field)
+  if to and string.sub(to, 1, 8) == at then
+    redis.call('HDEL', P .. 'k', field)
+    if #to > 8 then mark(field, how, string.sub(to, 9)) end
+  end
+end
+
+-- Whether a task was added with this due time, and with the route and the payload of this record.
+local function is_same(slot, old, due, record)
+  local _, asked, _, payload = parts(old)
+  local was_due = asked == '' and due_of(slot, old) or struct.unpack('>I8', asked)
+  local _, _, _, own = parts(record)
+  return was_due == due and payload == own and string.sub(old, 4, 7) == string.sub(record, 4, 7)
+end
+
+-- Whether the key of the task at this place is free for another one that is to be added: the task fires, or has fired, and is
+-- another one.
+local function gives_up_key(w, slot, index, due, record)
+  local old = redis.call('LINDEX', P .. 'l:' .. slot, index)
+  if not old or string.byte(old) >= 128 then return true end
+  if due_of(slot, old) > w then return false end
+  return not is_same(slot, old, due, record)
+end
+
+-- Notes for callers and for dispatchers that the entry is no task any more, or where it is now.
+local function over(slot, index, to)
+  redis.call('SETBIT', P .. 'c:' .. slot, index, 1)
+  if to then redis.call('HSET', P .. 'v:' .. slot, index, to) end
+  append(slot, struct.pack('>I1I4', 128, index))
 end

@@ -1,4 +1,4 @@
--- KEYS: m, n, k, d, and l, f, a of the slot. ARGV: the epoch, the sequence, the slot, the last turn that the owner knows
+-- KEYS: m, n, k, d, l, f, a of the slot, u, x. ARGV: the epoch, the sequence, the slot, the last turn that the owner knows
 -- of; then five parts, each behind its number: bytes of the done bitmap with their place, keys with their index, tenants
 -- with how many are over, indices with their attempts, dead letters' ids and bodies.
 if is_lost(ARGV[1], ARGV[4]) then return 'lost' end
@@ -24,9 +24,7 @@ if entries > 0 then
   each(1, function(first, bytes) redis.call('SETRANGE', KEYS[6], first, bytes) end)
   each(4, function(index, attempts) redis.call('HSET', KEYS[7], index, attempts) end)
 end
-each(2, function(field, index)
-  if redis.call('HGET', KEYS[3], field) == place(ARGV[3], index) then redis.call('HDEL', KEYS[3], field) end
-end)
+each(2, function(field, index) free_key(field, place(ARGV[3], index), '1') end)
 each(3, function(tenant, n) count(tenant, -tonumber(n)) end)
 each(5, function(id, body)
   redis.call('ZREMRANGEBYLEX', KEYS[4], '[' .. id, '(' .. id .. '\1')

@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod far;
+mod once;
 mod tasks;
 
 use async_trait::async_trait;
@@ -51,6 +52,7 @@ pub async fn run(fixture: &dyn Fixture) -> Vec<(&'static str, String)> {
     let mut results = tasks::run(fixture).await;
     results.extend(dispatch::run(fixture).await);
     results.extend(far::run(fixture).await);
+    results.extend(once::run(fixture).await);
     let failed = results.into_iter().filter_map(|(name, result)| Some((name, result.err()?)));
     failed.map(|(name, what)| (name, format!("{}: {what}", fixture.name()))).collect()
 }
