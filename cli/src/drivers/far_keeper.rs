@@ -392,7 +392,11 @@ mod tests {
         };
         let mut ids = Vec::new();
         for hours in [1, 1, 1, 40, 41, 42, 43, 44] {
-            let request = AddTimerRequest { tenant: String::new(), timer: Some(timer(hours)), ..AddTimerRequest::default() };
+            let request = AddTimerRequest {
+                tenant: String::new(),
+                timer: Some(timer(hours)),
+                ..AddTimerRequest::default()
+            };
             ids.push(client.add(request).await.unwrap().id);
         }
         let id = ids.remove(5);
