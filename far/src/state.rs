@@ -229,6 +229,10 @@ impl State {
             }
             Entry::Hours(hours) => self.hours.extend(hours),
             Entry::Checkpoint(figures) => {
+                // A failed write may have taken along the rows that say so, and then they would be loaded twice.
+                for (key, push) in &figures.pushes {
+                    self.active.insert(*key, Row::Moved(push.tenant));
+                }
                 self.figures = Checkpoint { hours: std::mem::take(&mut self.hours), ..figures };
             }
         }

@@ -110,7 +110,7 @@ impl FarTier {
             fail_points: FailPoints::default(),
         });
         let tier = Self(inner);
-        // It may go further back than the manifest says: what is in segments as well is in memory once more.
+        // It may go further back than the manifest says: it is read once more when that is known.
         tier.blocking(move |inner| inner.replay(&mut inner.state.lock(), first)).await??;
         Ok(tier)
     }
@@ -143,7 +143,7 @@ impl FarTier {
         let last = Manifest::take_over(&*objects, log.id(), log.is_new(), self.0.run, closed_upto).await?;
         let segments = open_segments(&*objects, &last, &self.0.counters).await?;
         let flushed = last.flushed;
-        self.blocking(move |inner| inner.check_reaches(flushed)).await??;
+        self.blocking(move |inner| inner.read_from(flushed)).await??;
         {
             let mut state = self.0.state.lock();
             state.segments = Arc::new(segments);
