@@ -225,11 +225,13 @@ impl FarTier {
         let state = self.0.state.lock();
         let mut names: BTreeMap<u16, &String> = BTreeMap::new();
         names.extend(state.names.iter().map(|((tenant, _), (name, _))| (*tenant, name)));
-        let named = |(number, name): (u16, &String)| {
-            let waiting = counts.get(&number).copied().unwrap_or_default();
-            FarTenantGauges { tenant: name.clone(), waiting }
-        };
-        names.into_iter().map(named).collect()
+        // A store that was made anew may have given a tenant another number.
+        let mut waiting: BTreeMap<&String, u64> = BTreeMap::new();
+        for (number, name) in names {
+            *waiting.entry(name).or_default() += counts.get(&number).copied().unwrap_or_default();
+        }
+        let gauges = |(name, waiting): (&String, u64)| FarTenantGauges { tenant: name.clone(), waiting };
+        waiting.into_iter().map(gauges).collect()
     }
 
     /// What was done.

@@ -19,6 +19,8 @@ pub(crate) struct Turns(Arc<Mutex<Asked>>);
 pub(crate) struct Turn {
     all: Arc<Mutex<Asked>>,
     of: (u16, TaskId),
+    /// The same for all repeats.
+    shared: u64,
     number: u64,
 }
 
@@ -53,7 +55,7 @@ impl Turns {
         let mut asked = self.0.lock();
         asked.count += 1;
         let count = asked.count;
-        let number = match asked.last.entry(of) {
+        let shared = match asked.last.entry(of) {
             Entry::Vacant(entry) => entry.insert(Last { number: count, to, going_on: 1 }).number,
             Entry::Occupied(entry) => {
                 let last = entry.into_mut();
@@ -65,19 +67,20 @@ impl Turns {
                 last.number
             }
         };
-        Arc::new(Turn { all: Arc::clone(&self.0), of, number })
+        Arc::new(Turn { all: Arc::clone(&self.0), of, shared, number: count })
     }
 }
 
 impl Turn {
-    /// Grows with each other change of the task.
+    /// Grows with each change that is asked for, also with a repeat: what is sent late must not undo what was done between
+    /// the two, wherever that was asked for.
     pub fn number(&self) -> u64 {
         self.number
     }
 
     /// Whether another change of the task was asked for after this one.
     pub fn is_overtaken(&self) -> bool {
-        self.all.lock().last.get(&self.of).is_none_or(|last| last.number != self.number)
+        self.all.lock().last.get(&self.of).is_none_or(|last| last.number != self.shared)
     }
 
     /// Fails where it is overtaken.
