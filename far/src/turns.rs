@@ -106,3 +106,22 @@ impl Drop for Turn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first one may arrive after the repeat, and after what was done in between.
+    #[test]
+    fn a_repeat_overtakes_nothing_and_has_a_later_number() {
+        let turns = Turns::default();
+        let of = (1, "0012-01c3a2f0-8000002a".parse().unwrap());
+        let to = |due_ms| vec![Some(Moved { due_ms: Some(due_ms), payload: None })];
+        let (first, repeat) = (turns.begin(of, to(1)), turns.begin(of, to(1)));
+        assert!(!first.is_overtaken() && !repeat.is_overtaken());
+        assert!(repeat.number() > first.number());
+        let other = turns.begin(of, to(2));
+        assert!(first.is_overtaken() && repeat.is_overtaken() && !other.is_overtaken());
+        assert!(other.number() > repeat.number());
+    }
+}
