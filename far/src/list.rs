@@ -4,7 +4,7 @@ use crate::compactor::read_failed;
 use crate::look::{LOOKS_MAX, found};
 use crate::row::{Row, RowKey};
 use crate::segment::ReadError;
-use crate::tier::{FarTier, not_open};
+use crate::tier::FarTier;
 use windfall_contract::due::{StoreError, TaskId, WaitingPage};
 
 /// The rows that a page looks at, and the bytes of the payloads from which on it is full: about what one request reads.
@@ -22,7 +22,7 @@ struct Listing {
 
 impl FarTier {
     /// A tenant's tasks that wait here, behind `after`, at most `limit`: by hour, shard and minute. A page may be empty and
-    /// not the last one. What is loaded near between two pages is in neither.
+    /// not the last one. What is loaded near between two pages is in neither, and so is what is being loaded.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -32,9 +32,7 @@ impl FarTier {
         after: Option<TaskId>,
         limit: usize,
     ) -> Result<WaitingPage, StoreError> {
-        if !self.is_open() {
-            return Err(not_open());
-        }
+        self.check_readable()?;
         let last = after.and_then(RowKey::of);
         let mut listing = Listing { page: WaitingPage::default(), last, rows: 0, bytes: 0 };
         let mut from = last.map_or(0, |last| last.hour);
@@ -80,7 +78,7 @@ impl FarTier {
                 listing.rows += 1;
                 if let Row::Task(task) = row
                     && task.route.tenant == tenant
-                    && !self.0.state.lock().is_near(key)
+                    && !self.0.state.lock().may_be_near(key)
                 {
                     listing.bytes += task.payload.len();
                     listing.page.tasks.push(found(key.id(), task));

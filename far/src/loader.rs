@@ -71,6 +71,8 @@ impl FarTier {
     ) -> Result<usize, StoreError> {
         let in_doubt = self.0.state.lock().figures.batch;
         if let Some(batch) = in_doubt {
+            // That it was begun may not be on the disk yet: the sync has failed, or the process died before it.
+            self.blocking(|inner| inner.log.sync(inner.log.end())).await?.map_err(log_failed)?;
             let records = self.records_of(&batch).await?;
             return self.send(near, batch, records).await;
         }

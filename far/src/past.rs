@@ -130,7 +130,7 @@ impl FarTier {
     }
 
     /// An error where the segments are not open, or may be another process's by now.
-    fn check_readable(&self) -> Result<(), StoreError> {
+    pub(crate) fn check_readable(&self) -> Result<(), StoreError> {
         // It does not come back: nobody should wait for it.
         self.0.check_refused().map_err(|error| StoreError::Unusable(error.to_string()))?;
         if self.is_open() { Ok(()) } else { Err(not_open()) }

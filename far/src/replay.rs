@@ -24,15 +24,19 @@ impl Inner {
         Ok(end)
     }
 
-    /// Checks that the log has all that the segments do not have, from this position on.
-    pub(crate) fn check_reaches(&self, flushed: u64) -> Result<(), OpenFarError> {
+    /// Reads the log once more, from this position on: all before it is in segments. What was read of it may be older
+    /// than they are, where a failed write has torn it. An error where the log does not have all behind the position.
+    pub(crate) fn read_from(&self, flushed: u64) -> Result<(), OpenFarError> {
         // Nothing is appended meanwhile.
-        let _held = self.state.lock();
-        match flushed == self.log.first() {
+        let mut state = self.state.lock();
+        if flushed == self.log.first() {
             // It was read from there on.
-            true => Ok(()),
-            false => self.replay(&mut State::default(), flushed),
+            return Ok(());
         }
+        let mut anew = State::default();
+        self.replay(&mut anew, flushed)?;
+        *state = anew;
+        Ok(())
     }
 
     /// Reads the log from a part on.

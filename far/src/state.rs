@@ -109,6 +109,17 @@ impl State {
         key.hour <= figures.over_upto || self.is_closed(key.hour) && is_loaded()
     }
 
+    /// Whether the slot store has the task, or gets it at this moment.
+    pub fn may_be_near(&self, key: RowKey) -> bool {
+        let is_sent = |what| match what {
+            BatchOf::Hour { after, to } => {
+                key.hour == to.hour && key <= to && after.is_none_or(|after| key > after)
+            }
+            BatchOf::Push(of) => key == of,
+        };
+        self.is_near(key) || self.figures.batch.is_some_and(|batch| is_sent(batch.what))
+    }
+
     /// The first hour that has tasks which are not near, or may get some.
     pub fn first_not_over(&self) -> u32 {
         let open = self.figures.closed_upto.saturating_add(1);
@@ -229,6 +240,10 @@ impl State {
             }
             Entry::Hours(hours) => self.hours.extend(hours),
             Entry::Checkpoint(figures) => {
+                // A failed write may have taken along the rows that say so, and then they would be loaded twice.
+                for (key, push) in &figures.pushes {
+                    self.active.insert(*key, Row::Moved(push.tenant));
+                }
                 self.figures = Checkpoint { hours: std::mem::take(&mut self.hours), ..figures };
             }
         }
@@ -240,6 +255,10 @@ impl State {
     }
 
     fn count_out(&mut self, key: RowKey, tenant: u16) {
+        // It may be changed there again and again. Its hour counts as a whole until it is over.
+        if self.is_near(key) {
+            return;
+        }
         let hour = self.figures.hours.get_mut(&key.hour);
         if let Some(waiting) = hour.and_then(|hour| hour.waiting.get_mut(&tenant)) {
             *waiting = waiting.saturating_sub(1);

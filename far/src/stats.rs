@@ -72,7 +72,7 @@ declare_metrics! {
             pub memory_bytes: u64,
         }
         gauge "windfall_scheduler_far_stopped" ["why"]
-        "1 while far timers are neither taken nor changed nor loaded: `log`, until its log goes on behind a write that has failed; `refused`, until the next start" {
+        "1 while far timers are neither taken nor changed nor loaded: `log`, a write to their log has failed, until all that is in memory is in a segment and the log goes on in another file; `refused`, until the next start" {
             /// Whether a write to the log has failed.
             pub log_failed: u64 as "log",
             /// Whether log and segments do not belong together, or another process writes the segments.

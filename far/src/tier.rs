@@ -110,7 +110,7 @@ impl FarTier {
             fail_points: FailPoints::default(),
         });
         let tier = Self(inner);
-        // It may go further back than the manifest says: what is in segments as well is in memory once more.
+        // It may go further back than the manifest says: it is read once more when that is known.
         tier.blocking(move |inner| inner.replay(&mut inner.state.lock(), first)).await??;
         Ok(tier)
     }
@@ -143,7 +143,7 @@ impl FarTier {
         let last = Manifest::take_over(&*objects, log.id(), log.is_new(), self.0.run, closed_upto).await?;
         let segments = open_segments(&*objects, &last, &self.0.counters).await?;
         let flushed = last.flushed;
-        self.blocking(move |inner| inner.check_reaches(flushed)).await??;
+        self.blocking(move |inner| inner.read_from(flushed)).await??;
         {
             let mut state = self.0.state.lock();
             state.segments = Arc::new(segments);
@@ -225,11 +225,13 @@ impl FarTier {
         let state = self.0.state.lock();
         let mut names: BTreeMap<u16, &String> = BTreeMap::new();
         names.extend(state.names.iter().map(|((tenant, _), (name, _))| (*tenant, name)));
-        let named = |(number, name): (u16, &String)| {
-            let waiting = counts.get(&number).copied().unwrap_or_default();
-            FarTenantGauges { tenant: name.clone(), waiting }
-        };
-        names.into_iter().map(named).collect()
+        // A store that was made anew may have given a tenant another number.
+        let mut waiting: BTreeMap<&String, u64> = BTreeMap::new();
+        for (number, name) in names {
+            *waiting.entry(name).or_default() += counts.get(&number).copied().unwrap_or_default();
+        }
+        let gauges = |(name, waiting): (&String, u64)| FarTenantGauges { tenant: name.clone(), waiting };
+        waiting.into_iter().map(gauges).collect()
     }
 
     /// What was done.

@@ -19,6 +19,8 @@ pub(crate) struct Turns(Arc<Mutex<Asked>>);
 pub(crate) struct Turn {
     all: Arc<Mutex<Asked>>,
     of: (u16, TaskId),
+    /// The same for all repeats.
+    shared: u64,
     number: u64,
 }
 
@@ -53,7 +55,7 @@ impl Turns {
         let mut asked = self.0.lock();
         asked.count += 1;
         let count = asked.count;
-        let number = match asked.last.entry(of) {
+        let shared = match asked.last.entry(of) {
             Entry::Vacant(entry) => entry.insert(Last { number: count, to, going_on: 1 }).number,
             Entry::Occupied(entry) => {
                 let last = entry.into_mut();
@@ -65,19 +67,20 @@ impl Turns {
                 last.number
             }
         };
-        Arc::new(Turn { all: Arc::clone(&self.0), of, number })
+        Arc::new(Turn { all: Arc::clone(&self.0), of, shared, number: count })
     }
 }
 
 impl Turn {
-    /// Grows with each other change of the task.
+    /// Grows with each change that is asked for, also with a repeat: what is sent late must not undo what was done between
+    /// the two, wherever that was asked for.
     pub fn number(&self) -> u64 {
         self.number
     }
 
     /// Whether another change of the task was asked for after this one.
     pub fn is_overtaken(&self) -> bool {
-        self.all.lock().last.get(&self.of).is_none_or(|last| last.number != self.number)
+        self.all.lock().last.get(&self.of).is_none_or(|last| last.number != self.shared)
     }
 
     /// Fails where it is overtaken.
@@ -101,5 +104,24 @@ impl Drop for Turn {
                 asked.last.remove(&self.of);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first one may arrive after the repeat, and after what was done in between.
+    #[test]
+    fn a_repeat_overtakes_nothing_and_has_a_later_number() {
+        let turns = Turns::default();
+        let of = (1, "0012-01c3a2f0-8000002a".parse().unwrap());
+        let to = |due_ms| vec![Some(Moved { due_ms: Some(due_ms), payload: None })];
+        let (first, repeat) = (turns.begin(of, to(1)), turns.begin(of, to(1)));
+        assert!(!first.is_overtaken() && !repeat.is_overtaken());
+        assert!(repeat.number() > first.number());
+        let other = turns.begin(of, to(2));
+        assert!(first.is_overtaken() && repeat.is_overtaken() && !other.is_overtaken());
+        assert!(other.number() > repeat.number());
     }
 }

@@ -103,14 +103,15 @@ impl TimersService {
         Ok(page)
     }
 
-    /// Whether a change may be done: no later one of the same process and timer has come before it.
+    /// Whether a change may be done: no later one of the same process and timer can have come before it.
     fn check_turn(&self, tenant: &str, at: &TaskAt, forwarded: Option<&ForwardedCall>) -> Result<(), Status> {
         self.check_forwarded(forwarded)?;
         let (Some(&ForwardedCall { run, number }), TaskAt::Id(id)) = (forwarded, at) else { return Ok(()) };
         if self.last_changes.is_in_turn(run, tenant, *id, number) {
             return Ok(());
         }
-        Err(Status::aborted("a later change of the timer has come before this one, which is not done"))
+        let late = "a later change of the timer may have come before this one, which is not done";
+        Err(Status::aborted(late))
     }
 
     /// Where a call goes first.

@@ -6,8 +6,9 @@
 //!
 //! **A failed sync.** Where that fails, too, or a sync, nobody knows what is there. A second sync would prove nothing: the
 //! system may have thrown away what it could not write. So the file takes nothing more. What its owner has in memory goes
-//! elsewhere, and the log goes on in a file of its own ([`FarLog::begin_anew`]). Who waited for the sync that failed never
-//! gets an Ok.
+//! elsewhere, and the log goes on in a file of its own ([`FarLog::begin_anew`]), which has another magic word: the file
+//! before it may be torn anywhere behind its last sync, and counts as far as its frames are whole. Who waited for the sync
+//! that failed never gets an Ok.
 //!
 //! The tail that a crash has torn off is cut off when the log is opened. Where a whole frame stands behind a damaged
 //! one, it was no crash: acknowledged tasks would be lost, and the log is refused.
@@ -17,11 +18,13 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const MAGIC: &[u8; 8] = b"WFFARLG1";
+/// The same for a part that was begun behind a failed write.
+const MAGIC_ANEW: &[u8; 8] = b"WFFARLA1";
 const HEAD_BYTES: usize = 16;
 const FRAME_HEAD_BYTES: usize = 8;
 
@@ -87,12 +90,12 @@ impl FileLog {
                 place: dir.display().to_string(),
                 what: error.to_string(),
             })?;
-            let (path, file) = move_part(dir, 0, &aside_part(dir, id, 0, &[])?)?;
+            let (path, file) = move_part(dir, 0, &aside_part(dir, MAGIC, id, 0, &[])?)?;
             let writing = Writing { file, end: 0, parts: [(0, path)].into() };
-            return Ok(Self::of(dir, id, 0, writing, lock));
+            return Ok(Self::of(dir, id, 0, writing, false, lock));
         };
         let bytes = std::fs::read(last).map_err(io)?;
-        let id = head(last, &bytes)?;
+        let (id, is_anew) = head(last, &bytes)?;
         let seed = seed_of(id);
         let whole = whole_frames(seed, &bytes[HEAD_BYTES..]).map_err(|()| {
             damaged(last, "whole frames stand behind one that is damaged, so it was not torn by a crash")
@@ -104,8 +107,10 @@ impl FileLog {
             tracing::warn!(file = %last.display(), torn_bytes, "a crash has torn the end of the far log off; what was acknowledged stands before it");
             file.set_len(wide(len)).and_then(|()| file.sync_all()).map_err(io)?;
         }
+        // What is read from the parts before it may never have reached the disk. So all goes elsewhere once more.
+        let has_failed = is_anew && parts.len() > 1;
         let writing = Writing { file, end: start + wide(whole), parts };
-        Ok(Self::of(dir, id, torn_bytes, writing, lock))
+        Ok(Self::of(dir, id, torn_bytes, writing, has_failed, lock))
     }
 
     /// The bytes that a crash had torn off, and that were cut off when the log was opened.
@@ -113,10 +118,10 @@ impl FileLog {
         self.torn_bytes
     }
 
-    fn of(dir: &Path, id: u64, torn_bytes: u64, writing: Writing, lock: File) -> Self {
+    fn of(dir: &Path, id: u64, torn_bytes: u64, writing: Writing, has_failed: bool, lock: File) -> Self {
         let upto = writing.parts.last_key_value().map_or(0, |(start, _)| *start);
         let synced = Mutex::new(Synced { upto, unknown: None });
-        let (dir, has_failed) = (dir.to_owned(), AtomicBool::new(false));
+        let (dir, has_failed) = (dir.to_owned(), AtomicBool::new(has_failed));
         Self { dir, id, torn_bytes, writing: Mutex::new(writing), synced, has_failed, _lock: lock }
     }
 
@@ -227,7 +232,7 @@ impl FarLog for FileLog {
         self.guarded(|| writing.file.sync_data().map_err(|error| io_error(&self.dir, &error)))?;
         let start = writing.end;
         // A disk without room leaves the earlier part as it is.
-        let aside = aside_part(&self.dir, self.id, start, &[])?;
+        let aside = aside_part(&self.dir, MAGIC, self.id, start, &[])?;
         self.guarded(|| {
             let (path, file) = move_part(&self.dir, start, &aside)?;
             writing.parts.insert(start, path);
@@ -244,11 +249,9 @@ impl FarLog for FileLog {
         let mut bytes = BytesMut::new();
         frames.iter().try_for_each(|frame| self.put_frame(&mut bytes, frame))?;
         let mut writing = self.writing.lock();
-        let (start, part) = (writing.end, writing.parts.last_key_value().map_or(0, |(start, _)| *start));
-        // The files follow one another without a gap, should they be read before the new one counts alone.
-        let whole = wide(HEAD_BYTES) + (start - part);
-        writing.file.set_len(whole).map_err(|error| io_error(&self.dir, &error))?;
-        let (path, file) = move_part(&self.dir, start, &aside_part(&self.dir, self.id, start, &bytes)?)?;
+        let start = writing.end;
+        let aside = aside_part(&self.dir, MAGIC_ANEW, self.id, start, &bytes)?;
+        let (path, file) = move_part(&self.dir, start, &aside)?;
         writing.parts.insert(start, path);
         (writing.file, writing.end) = (file, start + wide(bytes.len()));
         Ok(start)
@@ -283,19 +286,35 @@ impl FarLog for FileLog {
             return Err(damaged(&self.dir, &format!("the part from {position} on is missing")));
         }
         let mut expected = position;
-        for (start, path) in parts.range(position..) {
+        let mut all = parts.range(position..).peekable();
+        while let Some((start, path)) = all.next() {
             if *start != expected {
                 return Err(damaged(path, &format!("what is between {expected} and {start} is missing")));
             }
             let bytes = Bytes::from(std::fs::read(path).map_err(|error| io_error(path, &error))?);
-            if head(path, &bytes)? != self.id {
+            if head(path, &bytes)?.0 != self.id {
                 return Err(damaged(path, "it belongs to another log"));
             }
             let mut rest = bytes.slice(HEAD_BYTES..);
             expected += wide(rest.len());
+            // Behind its last sync anything may be missing.
+            let anew = match all.peek() {
+                Some((next, path)) if is_anew(path)? => Some(**next),
+                _ => None,
+            };
+            if let Some(next) = anew {
+                let len = usize::try_from(next - start).unwrap_or(usize::MAX);
+                rest.truncate(len);
+                expected = next;
+            }
             while !rest.is_empty() {
-                let frame = frame_at(seed_of(self.id), &rest)
-                    .ok_or_else(|| damaged(path, "a frame does not have its checksum"))?;
+                let Some(frame) = frame_at(seed_of(self.id), &rest) else {
+                    if anew.is_none() {
+                        return Err(damaged(path, "a frame does not have its checksum"));
+                    }
+                    tracing::warn!(file = %path.display(), bytes = rest.len(), "a failed write has torn the end of a part of the far log; what was acknowledged stands before it");
+                    break;
+                };
                 rest.advance(FRAME_HEAD_BYTES);
                 each(rest.split_to(frame))?;
             }
@@ -305,11 +324,11 @@ impl FarLog for FileLog {
 }
 
 /// A part is made aside and moved when it is whole, so that no file without its head is ever found.
-fn aside_part(dir: &Path, id: u64, start: u64, frames: &[u8]) -> Result<PathBuf, LogError> {
+fn aside_part(dir: &Path, magic: &[u8; 8], id: u64, start: u64, frames: &[u8]) -> Result<PathBuf, LogError> {
     let io = |error: std::io::Error| io_error(dir, &error);
     let aside = dir.join(format!("{start:020}.new"));
     let mut file = File::create(&aside).map_err(io)?;
-    let head = [&MAGIC[..], &id.to_be_bytes()].concat();
+    let head = [&magic[..], &id.to_be_bytes()].concat();
     file.write_all(&head).and_then(|()| file.write_all(frames)).and_then(|()| file.sync_all()).map_err(io)?;
     Ok(aside)
 }
@@ -323,10 +342,20 @@ fn move_part(dir: &Path, start: u64, aside: &Path) -> Result<(PathBuf, File), Lo
     Ok((path, file))
 }
 
-/// The id in a file's head.
-fn head(path: &Path, bytes: &[u8]) -> Result<u64, LogError> {
-    let id = bytes.strip_prefix(MAGIC).and_then(|rest| rest.first_chunk());
-    id.map(|id| u64::from_be_bytes(*id)).ok_or_else(|| damaged(path, "it does not begin as a log does"))
+/// The id in a file's head, and whether the part was begun behind a failed write.
+fn head(path: &Path, bytes: &[u8]) -> Result<(u64, bool), LogError> {
+    let anew = bytes.strip_prefix(MAGIC_ANEW);
+    let id = anew.or_else(|| bytes.strip_prefix(MAGIC)).and_then(|rest| rest.first_chunk());
+    let id = id.map(|id| u64::from_be_bytes(*id));
+    Ok((id.ok_or_else(|| damaged(path, "it does not begin as a log does"))?, anew.is_some()))
+}
+
+/// Whether a part was begun behind a failed write.
+fn is_anew(path: &Path) -> Result<bool, LogError> {
+    let mut bytes = [0; HEAD_BYTES];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|error| io_error(path, &error))?;
+    Ok(head(path, &bytes)?.1)
 }
 
 /// The length of the whole frame with which `bytes` begin.
@@ -434,7 +463,46 @@ mod tests {
         let all = frames(&log, 0);
         assert_eq!(all.len(), 9, "{all:?}");
         drop(log);
-        assert_eq!(frames(&FileLog::open(dir.path()).unwrap(), 0), all);
+        let log = FileLog::open(dir.path()).unwrap();
+        assert_eq!(frames(&log, 0), all);
+        assert!(log.has_failed(), "what is read of the part before it may not be on the disk");
+        let first = log.first();
+        let last = *log.writing.lock().parts.last_key_value().unwrap().0;
+        log.forget(last).unwrap();
+        drop(log);
+        let log = FileLog::open(dir.path()).unwrap();
+        assert!(!log.has_failed() && log.first() > first);
+        assert_eq!(frames(&log, last), ["all", "of it 1", "more"]);
+    }
+
+    /// The machine dies before the part that was begun anew counts alone: the disk has any of what was not synced.
+    #[test]
+    fn a_part_before_one_that_was_begun_anew_counts_as_far_as_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = FileLog::open(dir.path()).unwrap();
+        let safe = log.append(b"synced").unwrap();
+        log.sync(safe).unwrap();
+        log.append(b"unknown").unwrap();
+        log.append(b"unknown, too").unwrap();
+        log.fail(&io_error(dir.path(), &std::io::Error::other("a test")));
+        let start = log.begin_anew(&[Bytes::from_static(b"anew")]).unwrap();
+        drop(log);
+        let path = dir.path().join(format!("{:020}.log", 0));
+        let whole = std::fs::read(&path).unwrap();
+        let safe = HEAD_BYTES + usize::try_from(safe).unwrap();
+        for len in safe..=whole.len() {
+            for tail in [&[][..], &[0; 30]] {
+                std::fs::write(&path, [&whole[..len], tail].concat()).unwrap();
+                let frames = frames(&FileLog::open(dir.path()).unwrap(), 0);
+                assert_eq!((&frames[0][..], &frames[frames.len() - 1][..]), (&b"synced"[..], &b"anew"[..]));
+            }
+        }
+        // A hole where a page was not written: what stands behind it does not count.
+        let mut holed = whole.clone();
+        holed[safe + FRAME_HEAD_BYTES] ^= 1;
+        std::fs::write(&path, &holed).unwrap();
+        let log = FileLog::open(dir.path()).unwrap();
+        assert_eq!((frames(&log, 0).len(), frames(&log, start).len()), (2, 1));
     }
 
     #[test]

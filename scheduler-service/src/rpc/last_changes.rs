@@ -3,15 +3,16 @@
 //! A call may hang on its way long after its sender has given it up, asked again, and changed the timer once more. It must
 //! not undo what came after it. So each process numbers the changes that it forwards, and one that arrives behind a later one
 //! of the same process and timer is not done. How late it is does not matter: what is remembered is bounded, and where
-//! a timer had to be forgotten, every change that is not later than that one counts as too late.
+//! a timer had to be forgotten, every change of that process that is not later than that one counts as too late.
 
 use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use windfall_contract::due::TaskId;
 
-/// Timers of one process that are remembered.
-const TIMERS_MAX: usize = 16_384;
+/// Timers that are remembered, of all processes together: some 16 MiB. The oldest one of the process that has been silent for
+/// longest is forgotten first.
+const TIMERS_MAX: usize = 65_536;
 /// Processes that are remembered; the one that has been silent for longest is forgotten first.
 const RUNS_MAX: usize = 64;
 
@@ -23,6 +24,8 @@ pub(super) struct LastChanges(Mutex<Runs>);
 struct Runs {
     /// Grows with each change.
     clock: u64,
+    /// How many timers are remembered.
+    timers: usize,
     of: HashMap<u64, Run>,
 }
 
@@ -48,19 +51,39 @@ impl LastChanges {
         if !runs.of.contains_key(&run) && runs.of.len() >= RUNS_MAX {
             let silent = runs.of.iter().min_by_key(|(_, run)| run.heard).map(|(run, _)| *run);
             if let Some(silent) = silent {
-                runs.of.remove(&silent);
+                runs.timers -= runs.of.remove(&silent).map_or(0, |run| run.last.len());
             }
         }
         let run = runs.of.entry(run).or_default();
         run.heard = clock;
-        run.is_in_turn((tenant.into(), id), number)
+        let before = run.last.len();
+        let is_in_turn = run.is_in_turn((tenant.into(), id), number);
+        let added = run.last.len() - before;
+        runs.timers += added;
+        if runs.timers > TIMERS_MAX {
+            runs.forget_one();
+        }
+        is_in_turn
+    }
+}
+
+impl Runs {
+    fn forget_one(&mut self) {
+        let known = self.of.values_mut().filter(|run| !run.last.is_empty());
+        if let Some(run) = known.min_by_key(|run| run.heard)
+            && let Some((number, timer)) = run.by_number.pop_first()
+        {
+            run.last.remove(&timer);
+            run.forgotten = run.forgotten.max(number);
+            self.timers -= 1;
+        }
     }
 }
 
 impl Run {
     fn is_in_turn(&mut self, timer: Timer, number: u64) -> bool {
         match self.last.entry(timer) {
-            // A repeat has the number of the first time.
+            // Two changes of one call, or the same call once more.
             Entry::Occupied(last) if *last.get() == number => return true,
             Entry::Occupied(last) if *last.get() > number => return false,
             Entry::Occupied(mut last) => {
@@ -73,12 +96,6 @@ impl Run {
                 self.by_number.insert((number, last.key().clone()));
                 last.insert(number);
             }
-        }
-        if self.by_number.len() > TIMERS_MAX
-            && let Some((number, timer)) = self.by_number.pop_first()
-        {
-            self.last.remove(&timer);
-            self.forgotten = self.forgotten.max(number);
         }
         true
     }
@@ -113,17 +130,25 @@ mod tests {
     #[test]
     fn a_timer_that_was_forgotten_takes_no_earlier_change_and_memory_is_bounded() {
         let last = LastChanges::default();
-        for number in 1..=40_000 {
+        for number in 1..=100_000 {
             assert!(last.is_in_turn(1, "shop", id(number), u64::from(number) + 1));
         }
         assert!(!last.is_in_turn(1, "shop", id(1), 1), "it is forgotten, and may have been changed later");
-        assert!(last.is_in_turn(1, "shop", id(1), 50_000));
-        for run in 2..500 {
+        assert!(last.is_in_turn(1, "shop", id(1), 200_000));
+        // All processes share the room, and what one has done is not lost with it.
+        for number in 1..=60_000 {
+            assert!(last.is_in_turn(2, "shop", id(number), u64::from(number)));
+        }
+        assert!(last.0.lock().of[&1].last.len() < 10_000);
+        assert!(!last.is_in_turn(1, "shop", id(90_000), 90_000), "it may have been changed later");
+        assert!(!last.is_in_turn(2, "shop", id(2), 1) && last.is_in_turn(1, "shop", id(90_000), 200_001));
+        assert!(last.0.lock().timers <= TIMERS_MAX);
+        for run in 3..500 {
             assert!(last.is_in_turn(run, "shop", id(1), 1));
         }
         let runs = last.0.lock();
         assert_eq!(runs.of.len(), RUNS_MAX);
-        let timers = runs.of.values().map(|run| (run.last.len(), run.by_number.len()));
-        assert!(timers.into_iter().all(|(last, by_number)| last == by_number && last <= TIMERS_MAX));
+        assert!(runs.of.values().all(|run| run.last.len() == run.by_number.len()));
+        assert_eq!(runs.timers, runs.of.values().map(|run| run.last.len()).sum::<usize>());
     }
 }
