@@ -42,6 +42,7 @@ mod clock;
 pub mod connector;
 pub mod due;
 pub mod finished;
+mod fnv;
 pub mod long_delays;
 pub mod metrics;
 mod revocations;
@@ -51,3 +52,4 @@ pub mod tokens;
 pub mod verifier;
 
 pub use clock::Clock;
+pub use fnv::fnv1a;

@@ -177,10 +177,7 @@ impl Shards {
     }
 }
 
-/// Picks an order's shard: FNV-1a 64 (<http://www.isthe.com/chongo/tech/comp/fnv/>), the same on every machine
-/// and version.
+/// Picks an order's shard, the same on every machine and in every version.
 pub(crate) fn hash(trade_no: &str) -> u64 {
-    trade_no.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    windfall_contract::fnv1a(trade_no.as_bytes())
 }

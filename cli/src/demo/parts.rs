@@ -26,7 +26,7 @@ pub const APP_ID: &str = "windfall";
 /// The brokers that the demo's rules name.
 const BROKERS: [&str; 2] = ["a", "b"];
 /// Tokens that the SDK keeps: they wait in the table in front of the token store, where a credit finds them.
-const TOKENS_WAITING_MAX: usize = 16_384;
+const TOKENS_WAITING_MAX: usize = 32_768;
 /// The connector that pays badges.
 const BADGES: &str = "badges";
 /// About 480 packs on their way, enough for a broker that hangs for some seconds.

@@ -57,9 +57,47 @@ impl TaskId {
     }
 }
 
+/// An id as text, without memory of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskIdText([u8; 22]);
+
+impl TaskId {
+    /// As text: each task that fires needs it, so it costs no formatting and no memory.
+    pub fn text(&self) -> TaskIdText {
+        let mut text = [b'-'; 22];
+        write_hex(&mut text[0..4], u32::from(self.shard.0));
+        write_hex(&mut text[5..13], self.slot.0);
+        write_hex(&mut text[14..22], self.index);
+        TaskIdText(text)
+    }
+}
+
+/// The lowest digits of a number, as many as there is room for.
+fn write_hex(text: &mut [u8], number: u32) {
+    let mut rest = number;
+    for digit in text.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(rest & 0xf) as usize];
+        rest >>= 4;
+    }
+}
+
+impl TaskIdText {
+    /// The 22 bytes of the text, which are ASCII.
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<str> for TaskIdText {
+    fn as_ref(&self) -> &str {
+        // Hexadecimal digits and dashes are text.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04x}-{:08x}-{:08x}", self.shard.0, self.slot.0, self.index)
+        f.write_str(self.text().as_ref())
     }
 }
 

@@ -14,7 +14,7 @@ mod record;
 mod store;
 mod target;
 
-pub use ids::{FAR_INDEX, InvalidTask, Route, Shard, SlotMinute, TaskId, TaskKey};
+pub use ids::{FAR_INDEX, InvalidTask, Route, Shard, SlotMinute, TaskId, TaskIdText, TaskKey};
 pub use once::{AddedOnce, CancelOnce, CancelledOnce, OnceAnswers, OnceRecord};
 pub use past::{PastPage, PastSpan, PastTasks};
 pub use record::{DueRecord, RecordError, SlotEntry};

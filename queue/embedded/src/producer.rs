@@ -80,12 +80,9 @@ impl Drop for EmbeddedProducer {
     }
 }
 
-/// The partition of a key, equal for equal keys on any machine: FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>),
-/// its high bits spread over the partitions.
+/// The partition of a key, equal for equal keys on any machine: FNV-1a, its high bits spread over the partitions.
 fn partition_of(key: &[u8], partitions: usize) -> usize {
-    let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = windfall_contract::fnv1a(key);
     let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let wide = u128::from(mixed) * (partitions as u128);
     usize::try_from(wide >> 64).unwrap_or(0)

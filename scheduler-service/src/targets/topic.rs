@@ -3,7 +3,6 @@
 use super::deliveries::Deliveries;
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use prost::Message;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
@@ -166,16 +165,18 @@ impl Target for TopicTarget {
         let in_flight = self.deliveries.begin(batch.len());
         let mut refused: Vec<Option<Fired>> = vec![None; batch.len()];
         let mut is_full = None;
+        let mut value = Vec::new();
         for (nth, firing) in batch.iter().enumerate() {
             let sent = match &is_full {
                 Some(fate) => Err(Fired::clone(fate)),
                 None => {
-                    let value = firing.to_wire().encode_to_vec();
-                    let id = firing.id.to_string();
+                    value.clear();
+                    firing.encode_to(&mut value);
+                    let id = firing.id.text();
                     let key = firing.key.as_ref().map_or(id.as_bytes(), |key| key.as_bytes());
                     let (tag, record) = (in_flight.tag(nth), OutRecord { key, payload: &value });
                     match self.options.headers {
-                        true => send_with_headers(&**producer, tag, record, firing, &id),
+                        true => send_with_headers(&**producer, tag, record, firing, id.as_bytes()),
                         false => producer.send(tag, record),
                     }
                     .map_err(fate)
@@ -214,11 +215,11 @@ fn send_with_headers(
     tag: Tag,
     record: OutRecord<'_>,
     firing: &Firing,
-    id: &str,
+    id: &[u8],
 ) -> Result<(), SendRefused> {
     let (due_ms, attempt) = (firing.due_ms.to_string(), firing.attempt.to_string());
     let headers = [
-        ("windfall-timer-id", id.as_bytes()),
+        ("windfall-timer-id", id),
         ("windfall-timer-due-ms", due_ms.as_bytes()),
         ("windfall-timer-attempt", attempt.as_bytes()),
     ];

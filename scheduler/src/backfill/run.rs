@@ -72,10 +72,7 @@ fn log_of(request: &BackfillRequest) -> u64 {
     {
         which.extend(part.bytes().chain([0]));
     }
-    // FNV-1a.
-    which.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    windfall_contract::fnv1a(&which)
 }
 
 /// A route of a task that is kept, as the store knows it now.

@@ -378,13 +378,13 @@ fn due_ms(slot: SlotMinute, offset_ms: u16) -> u64 {
     slot.start_ms().saturating_add(u64::from(offset_ms))
 }
 
-fn firings(parts: &[BatchPart], tenant: &str) -> Vec<Firing> {
+fn firings(parts: &[BatchPart], tenant: &Arc<str>) -> Vec<Firing> {
     let mut batch = Vec::with_capacity(parts.iter().map(|part| part.tasks.len()).sum());
     for part in parts {
         let shard = part.term.lease.shard;
         batch.extend(part.tasks.iter().map(|task| Firing {
             id: task.record.first_id.unwrap_or(TaskId { shard, slot: task.slot, index: task.index }),
-            tenant: tenant.to_owned(),
+            tenant: Arc::clone(tenant),
             key: task.record.key.clone(),
             due_ms: crate::timers::asked_ms(task.slot, &task.record),
             attempt: task.attempts.saturating_add(1),

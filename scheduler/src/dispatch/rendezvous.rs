@@ -10,9 +10,7 @@ pub(super) fn is_mine(shard: Shard, instance: &str, living: &[String]) -> bool {
 }
 
 fn score(shard: Shard, instance: &str) -> u64 {
-    // FNV-1a, mixed with the shard.
-    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let name = instance.bytes().fold(0xcbf2_9ce4_8422_2325, hash);
+    let name = windfall_contract::fnv1a(instance.as_bytes());
     mix(name ^ mix(u64::from(shard.0).wrapping_add(0x9e37_79b9_7f4a_7c15)))
 }
 

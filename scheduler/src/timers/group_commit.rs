@@ -4,7 +4,8 @@
 //! costs the store far less than the same records in many lists. For the same reason it gathers while such a flush is on
 //! its way, for [`HOLD`] at most: the busier the store is, the more goes with each push. Callers that have their answers
 //! come again at once, so nothing waits longer than for as many callers as there were last: one caller alone waits for
-//! nobody.
+//! nobody. Where half of the callers make a push of [`PUSH_ITEMS`], they go without the other half: while the store works
+//! for the one half, the other one gets its answers and comes again.
 
 use crate::options::TimersOptions;
 use parking_lot::Mutex;
@@ -28,6 +29,9 @@ const PIECES_MAX: usize = 16_384;
 
 /// How long pieces for any shard wait at most for the answer to the flush before them.
 const HOLD: Duration = Duration::from_millis(5);
+
+/// Items for any shard that are a push of their own: more of them in one push hardly cost the store less each.
+const PUSH_ITEMS: usize = 256;
 
 /// What one flush made of a piece.
 pub(super) type Answers<A> = Result<Vec<A>, StoreError>;
@@ -222,7 +226,12 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
                 }
                 count = taken.recv_many(&mut arrived, 256), if is_open => {
                     is_open = count > 0;
-                    arrived.drain(..).for_each(|piece| self.gather(piece));
+                    for piece in arrived.drain(..) {
+                        self.gather(piece);
+                        if self.items_for_any() >= PUSH_ITEMS {
+                            self.flush_complete();
+                        }
+                    }
                     self.flush_complete();
                 }
             }
@@ -242,12 +251,13 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
         }
     }
 
-    /// Sends what is for any shard, if everybody is there who was there lately.
+    /// Sends what is for any shard, if everybody is there who was there lately, or half of them with a large push.
     fn flush_complete(&mut self) {
         let (waiting, callers) = self.callers_for_any();
         self.any.callers = self.any.callers.max(callers);
-        let has_room = self.flights.len() < self.flushes_max;
-        if waiting >= self.any.callers && self.any.flights == 0 && has_room {
+        let parts = if self.items_for_any() >= PUSH_ITEMS { 2 } else { 1 };
+        let has_room = self.any.flights < parts && self.flights.len() < self.flushes_max;
+        if has_room && waiting >= self.any.callers.div_ceil(parts) {
             self.flush(None);
         }
     }
@@ -259,6 +269,10 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
             self.any.callers = self.callers_for_any().1.max(1);
         }
         self.flush(which);
+    }
+
+    fn items_for_any(&self) -> usize {
+        self.groups.get(&None).map_or(0, |group| group.items)
     }
 
     /// Pieces for any shard: those that wait, and all that have no answer.
@@ -445,6 +459,29 @@ mod tests {
         callers.join_all().await;
         let sizes: Vec<usize> = calls.lock().iter().map(|(_, items)| items.len()).collect();
         assert!(sizes.iter().filter(|size| **size == 4).count() >= 18, "{sizes:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_pushes_go_in_two_halves_side_by_side() {
+        let (commit, calls) = doubling(&TimersOptions::default(), Duration::from_millis(4));
+        let commit = Arc::new(commit);
+        let began = Instant::now();
+        let mut callers = JoinSet::new();
+        for _ in 0..4 {
+            let commit = Arc::clone(&commit);
+            callers.spawn(async move {
+                for _ in 0..20 {
+                    let items = vec![1; PUSH_ITEMS / 2];
+                    answered(commit.submit(None, items, 1).unwrap()).await.unwrap();
+                    // The caller's own work: as long as the store's.
+                    tokio::time::sleep(Duration::from_millis(4)).await;
+                }
+            });
+        }
+        callers.join_all().await;
+        let sizes: Vec<usize> = calls.lock().iter().map(|(_, items)| items.len()).collect();
+        assert!(sizes.iter().filter(|size| **size == PUSH_ITEMS).count() >= 36, "{sizes:?}");
+        assert!(began.elapsed() < Duration::from_millis(20 * 8 + 12), "nobody waits for the other half");
     }
 
     #[tokio::test(start_paused = true)]

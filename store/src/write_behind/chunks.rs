@@ -19,7 +19,7 @@ const CHUNK_FULL: usize = CHUNK_TOKENS - 1;
 /// The number at which the chunks' numbers begin at 0 again.
 const CHUNK_NUMBERS: usize = 1 << 24;
 /// The bytes of memory that a token takes beside its two texts: its head, and its part of the two indexes.
-const TOKEN_BYTES: usize = size_of::<Head>() + 24;
+const TOKEN_BYTES: usize = size_of::<Head>() + 32;
 
 /// The chunks, the oldest first.
 pub(super) struct Chunks {

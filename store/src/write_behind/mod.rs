@@ -60,7 +60,7 @@ pub struct WriteBehindOptions {
     /// long. Default 0: it is written at once, and waits only while the store is behind.
     pub delay_ms: u64,
     /// The memory in bytes for waiting tokens, beside one batch. Default 72 MiB: by
-    /// calculation some 240,000 tokens of a rain, or 750,000 with a `spill_dir`.
+    /// calculation some 230,000 tokens of a rain, or 690,000 with a `spill_dir`.
     pub waiting_max_bytes: usize,
     /// The directory, which must be there, of the file for tokens beyond a quarter of this memory. Default `None`: all
     /// stay in memory.

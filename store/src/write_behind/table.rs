@@ -5,9 +5,9 @@ use super::chunks::{Full, Spilled, Text};
 use super::spill::Slot;
 use super::waiting::{Hashed, Waiting};
 use bytes::Bytes;
+use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
-use std::collections::hash_map::RandomState;
 use std::sync::Arc;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut};
 
@@ -47,7 +47,7 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(bounds: Bounds) -> Self {
-        let hashing = RandomState::new();
+        let hashing = RandomState::default();
         Self {
             bounds,
             young: Waiting::new(hashing.clone()),

@@ -4,19 +4,27 @@
 use super::chunks::{Chunks, Full, Place, Spilled, Text};
 use super::spill::Slot;
 use bytes::Bytes;
+use foldhash::quality::RandomState;
 use hashbrown::HashTable;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use windfall_contract::tokens::TokenPut;
 
 /// Tokens by key, the oldest first. A token that is put again takes the place of the earlier one and is young again.
 pub(super) struct Waiting {
     chunks: Chunks,
-    by_key: HashTable<Place>,
+    by_key: HashTable<Indexed>,
     /// The youngest token of each user.
     by_user: HashTable<Place>,
     hashing: RandomState,
     bytes: usize,
+}
+
+/// A token in the index of keys, with a part of its key's hash: the index grows without a look at any token.
+#[derive(Clone, Copy)]
+struct Indexed {
+    place: Place,
+    hash: u32,
 }
 
 /// A token's key with its hash, so that it is hashed once, however often it is looked for.
@@ -55,7 +63,8 @@ impl Waiting {
         let (place, bytes) = self.chunks.append(put);
         self.bytes += bytes;
         let Self { chunks, by_key, by_user, hashing, .. } = self;
-        by_key.insert_unique(key.hash, place, |place| hash_at(chunks, *place, hashing));
+        let indexed = Indexed { place, hash: part_of(key.hash) };
+        by_key.insert_unique(index_hash(indexed.hash), indexed, |indexed| index_hash(indexed.hash));
 
         let user_hash = |place: &Place| hashing.hash_one(chunks.head(*place).user_id);
         let is_of_user = |place: &Place| chunks.head(*place).user_id == put.user_id;
@@ -138,16 +147,19 @@ impl Waiting {
     }
 
     fn find(&self, key: Hashed<'_>) -> Option<Place> {
-        let is_it = |place: &Place| {
-            self.chunks.head(*place).user_id == key.user_id
-                && self.chunks.order(*place) == key.trade_no.as_bytes()
+        let part = part_of(key.hash);
+        let is_it = |found: &Indexed| {
+            found.hash == part
+                && self.chunks.head(found.place).user_id == key.user_id
+                && self.chunks.order(found.place) == key.trade_no.as_bytes()
         };
-        self.by_key.find(key.hash, is_it).copied()
+        self.by_key.find(index_hash(part), is_it).map(|found| found.place)
     }
 
     fn take_out(&mut self, place: Place, key_hash: u64) {
         let Self { chunks, by_key, by_user, hashing, .. } = self;
-        if let Ok(entry) = by_key.find_entry(key_hash, |found| *found == place) {
+        let hash = index_hash(part_of(key_hash));
+        if let Ok(entry) = by_key.find_entry(hash, |found| found.place == place) {
             entry.remove();
         }
         let head = chunks.head(place);
@@ -173,6 +185,17 @@ impl Waiting {
 
 fn hash_at(chunks: &Chunks, place: Place, hashing: &RandomState) -> u64 {
     key_hash(hashing, chunks.head(place).user_id, chunks.order(place))
+}
+
+/// The part of a key's hash that the index keeps.
+const fn part_of(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+/// What the index goes by. The part stands twice, as a table takes the lowest bits for the place and the highest for a
+/// first comparison.
+const fn index_hash(part: u32) -> u64 {
+    (part as u64) << 32 | part as u64
 }
 
 fn key_hash(hashing: &RandomState, user_id: i64, trade_no: &[u8]) -> u64 {
@@ -239,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_chunk_that_cannot_be_read_takes_its_own_tokens_along() {
-        let mut waiting = Waiting::new(RandomState::new());
+        let mut waiting = Waiting::new(RandomState::default());
         for number in 0..600_u16 {
             let trade_no = format!("order-{number}").into();
             waiting.put_in(&TokenPut { trade_no, ..put(1, 0, number) });
@@ -262,7 +285,7 @@ mod tests {
         /// Against a list in the order of the puts.
         #[test]
         fn it_holds_what_a_list_would_hold(steps in steps(), first in any::<usize>()) {
-            let mut waiting = Waiting::new(RandomState::new());
+            let mut waiting = Waiting::new(RandomState::default());
             waiting.chunks = Chunks::beginning_at(first);
             let file = SpillFile::new(std::env::temp_dir());
             let mut model: Vec<TokenPut> = Vec::new();
