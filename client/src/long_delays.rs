@@ -71,7 +71,8 @@ impl TimerDelays {
     async fn add(&self, timers: Vec<NewTimer>) -> Vec<Result<(), NotHandedOver>> {
         let count = timers.len();
         let needs = TimerNeeds { machine_durability: self.options.needs_machine_durability, rewards: true };
-        let (tenant, accept) = (self.options.tenant.clone(), TimerAccept::Unspecified.into());
+        // An event that is sent again has another award time under the same key, and the queue would set the second one aside.
+        let (tenant, accept) = (self.options.tenant.clone(), TimerAccept::Store.into());
         let request = AddTimersRequest { tenant, timers, needs: Some(needs), accept };
         match self.timers.add_batch(request).await {
             Ok(results) if results.len() == count => {
