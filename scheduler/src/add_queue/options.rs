@@ -73,8 +73,9 @@ pub(super) const CALLS_MAX: usize = 32;
 /// Records that one poll brings at most, and their bytes.
 pub(super) const POLL_RECORDS_MAX: usize = 2_000;
 pub(super) const POLL_BYTES_MAX: usize = 4 << 20;
-/// How long a poll waits for a record.
-pub(super) const POLL_WAIT: Duration = Duration::from_millis(200);
+/// How long a poll waits for a record: shorter than a tick, which ends a poll, so that a poll of a topic without new records
+/// succeeds too.
+pub(super) const POLL_WAIT: Duration = Duration::from_millis(50);
 /// How often it is looked what can be finished, and what is to be tried again.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// The pause after a call that the store did not answer; it doubles up to the longest one.
