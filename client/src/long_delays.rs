@@ -73,7 +73,8 @@ impl TimerDelays {
         let together = u32::try_from(together).unwrap_or(u32::MAX);
         let machine_durability = self.options.needs_machine_durability;
         let needs = TimerNeeds { machine_durability, rewards: true, together };
-        let accept = TimerAccept::Unspecified.into();
+        // An event that is sent again has another award time under the same key, and the queue would set the second one aside.
+        let accept = TimerAccept::Store.into();
         let (tenant, needs) = (self.options.tenant.clone(), Some(needs));
         let request = AddTimersRequest { tenant, timers, needs, forwarded: None, accept };
         match self.timers.add_batch(request).await {

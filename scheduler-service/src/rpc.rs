@@ -191,8 +191,21 @@ impl TimersService {
         ways.into_iter().map(answer).map(|answer| answer.unwrap_or(Err(TimersError::Busy))).collect()
     }
 
-    /// A target that the tenant does not have is refused when its timer is added.
-    fn check_needs(&self, tenant: &str, timers: &[NewTimer], needs: TimerNeeds) -> Result<(), Status> {
+    /// Where a call with needs goes. A target that the tenant does not have is refused when its timer is added.
+    fn check_needs(
+        &self,
+        tenant: &str,
+        timers: &[NewTimer],
+        needs: TimerNeeds,
+        asked: Option<Accept>,
+    ) -> Result<Option<Accept>, Status> {
+        // An OK of the queue comes before the store's, and is as durable as a topic.
+        if needs.machine_durability && asked == Some(Accept::Queue) {
+            return Err(Status::failed_precondition(
+                "needs.machine_durability: it is the timers' store that is judged, and an add by the queue is answered before \
+                 the store has it; leave accept out or ask for the store, or leave this out",
+            ));
+        }
         if needs.machine_durability && self.timers.durability() != Durability::Machine {
             return Err(Status::failed_precondition(
                 "needs.machine_durability: what the timers' store has taken may be lost with its machine; set \
@@ -212,7 +225,8 @@ impl TimersService {
                 "needs.rewards: the target `{}` of the tenant `{tenant}` does not send rewards: its `to` is not send_bonus",
                 timer.target
             ))),
-            None => Ok(()),
+            None if needs.machine_durability => Ok(Some(Accept::Store)),
+            None => Ok(asked),
         }
     }
 }
@@ -249,7 +263,7 @@ impl timers_server::Timers for TimersService {
         self.check_forwarded(forwarded.as_ref())?;
         let asked = self::accept(accept).map_err(Status::invalid_argument)?;
         check_count("timers", timers.len())?;
-        self.check_needs(tenant, &timers, needs.unwrap_or_default())?;
+        let asked = self.check_needs(tenant, &timers, needs.unwrap_or_default(), asked)?;
         // What is malformed is answered here, and does not keep the others from being stored.
         let (mut tasks, mut results) = (Vec::with_capacity(timers.len()), Vec::with_capacity(timers.len()));
         for timer in timers {
@@ -284,6 +298,9 @@ impl timers_server::Timers for TimersService {
         self.check_turn(tenant, &at, forwarded.as_ref())?;
         let may_be_on_its_way =
             matches!(at, TaskAt::Key(_)) && self.accept_of(tenant, asked) == Accept::Queue;
+        if may_be_on_its_way && !self.timers.has_queue() {
+            return Err(timers_status(&TimersError::NoQueue));
+        }
         let updated = self.timers.update(tenant, at, moved(due_ms, payload)).await;
         match updated.map_err(|error| timers_status(&error))? {
             Changed::Unknown if may_be_on_its_way => Err(not_there_yet()),

@@ -10,7 +10,7 @@ use windfall_proto::v1::timers_server::Timers as _;
 use windfall_proto::v1::{
     AddTimerRequest, AddTimersRequest, CancelTimerRequest, CancelTimersRequest, DeadTimerEnd,
     EndDeadTimersRequest, ForwardedCall, GetTimerRequest, ListDeadTimersRequest, ListTimersRequest, NewTimer,
-    TimerChange, TimerName, TimerNeeds, TimerState, UpdateTimerRequest, add_timer_result,
+    TimerAccept, TimerChange, TimerName, TimerNeeds, TimerState, UpdateTimerRequest, add_timer_result,
     cancel_timer_result,
 };
 use windfall_scheduler::{Class, TargetRules, TenantRules, Tenants, Timers, TimersOptions};
@@ -105,6 +105,15 @@ async fn a_timer_is_added_shown_moved_and_cancelled_by_its_id_and_by_its_key() {
     assert_eq!(cancelled.change(), TimerChange::Done, "its first id names it still");
     let cancelled = desk.service.cancel(cancel()).await.unwrap().into_inner();
     assert_eq!(cancelled.change(), TimerChange::AlreadyCancelled);
+    let by_queue = TimerAccept::Queue.into();
+    let refused = asking(UpdateTimerRequest {
+        key: "k".into(),
+        due_ms: Some(LATER_MS),
+        accept: by_queue,
+        ..Default::default()
+    });
+    let refused = desk.service.update(refused).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "there is no queue: {refused:?}");
     let gone = asking(CancelTimerRequest { key: "k".into(), ..Default::default() });
     assert_eq!(desk.service.cancel(gone).await.unwrap().into_inner().change(), TimerChange::NotFound);
     desk.timers.close().await;
@@ -193,12 +202,18 @@ async fn what_a_caller_needs_holds_or_nothing_is_stored() {
         let needs = Some(TimerNeeds { machine_durability, rewards, ..Default::default() });
         asking(AddTimersRequest { timers, needs, ..Default::default() })
     };
+    let by_queue = || {
+        let needs = Some(TimerNeeds { machine_durability: true, ..Default::default() });
+        let accept = TimerAccept::Queue.into();
+        asking(AddTimersRequest { timers: vec![on("hook")], needs, accept, ..Default::default() })
+    };
     let (weak, firm) = (desk_of(Durability::Process), desk_of(Durability::Machine));
     for (desk, request, said) in [
         (&weak, asked(vec![on("rewards")], true, false), "needs.machine_durability"),
         (&weak, asked(vec![on("rewards")], true, true), "needs.machine_durability"),
         (&firm, asked(vec![on("rewards"), on("hook")], true, true), "needs.rewards: the target `hook`"),
         (&weak, asked(vec![on("hook")], false, true), "needs.rewards"),
+        (&firm, by_queue(), "before the store has it"),
     ] {
         let refused = desk.service.add_batch(request).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);

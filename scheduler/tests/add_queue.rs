@@ -36,7 +36,7 @@ struct Process {
 }
 
 fn options() -> AddQueueOptions {
-    AddQueueOptions::default()
+    AddQueueOptions { settle_ms: 2_000, ..AddQueueOptions::default() }
 }
 
 fn shop(waiting_max: u64) -> TenantRules {
@@ -285,6 +285,55 @@ fn a_shard_that_is_away_and_bad_records_hold_up_no_others() {
     });
 }
 
+/// A store that begins to refuse everything refuses no record for its own sake: they are held, though it has answered just
+/// before. A record that is refused while others are taken is set aside.
+#[test]
+fn a_record_is_set_aside_as_refused_only_if_its_shard_answers_since() {
+    simulate(async {
+        let town = Town::new(ModelStore::new(SHARDS, 3, None));
+        let (process, dispatcher) = (town.start(), town.dispatcher());
+        process.known().await;
+        process.add(&town, 0..50, 1_000).await;
+        wait_for("them to be taken", 10_000, || process.queue.stats().stored.get() == 50).await;
+        town.store.refuse(Some(bytes::Bytes::new()));
+        process.add(&town, 50..60, 1_000).await;
+        sleep_ms(60_000).await;
+        assert_eq!(town.set_aside(), []);
+        town.store.refuse(Some(payload(55)));
+        wait_for("the others to fire", 60_000, || town.fired().len() == 59).await;
+        wait_for("it to be set aside", 60_000, || !town.set_aside().is_empty()).await;
+        let aside = town.set_aside().remove(0);
+        assert_eq!((&*aside.reason, aside.timer.unwrap().key.as_bytes()), ("refused", key(55).as_bytes()));
+        sleep_ms(5_000).await;
+        assert_eq!(town.broker.committed(TOPICS[0]), 60);
+        process.close().await;
+        dispatcher.drain(Duration::from_secs(5)).await;
+    });
+}
+
+/// A topic that cannot be read for some seconds is told, until it can be read.
+#[test]
+fn a_topic_that_cannot_be_read_is_told() {
+    simulate(async {
+        let town = Town::new(ModelStore::new(SHARDS, 3, None));
+        let process = town.start();
+        process.known().await;
+        sleep_ms(1_000).await;
+        assert_eq!(process.queue.check(), Ok(()));
+        town.broker.is_away.store(true, SeqCst);
+        sleep_ms(3_000).await;
+        assert_eq!(process.queue.check(), Ok(()), "a moment");
+        sleep_ms(4_000).await;
+        let said = process.queue.check().unwrap_err();
+        assert!(said.contains("the topic adds-a") && said.contains("a test wants it"), "{said}");
+        assert!(process.queue.stats().errors.get() > 10);
+        town.broker.is_away.store(false, SeqCst);
+        sleep_ms(1_000).await;
+        assert_eq!(process.queue.check(), Ok(()));
+        process.close().await;
+    });
+}
+
 /// What is held has a bound: beyond it the topics are not read, and nothing is lost.
 #[test]
 fn no_more_is_held_than_may_be() {
@@ -336,10 +385,14 @@ fn cancels_of_unknown_keys_have_a_quota() {
         let town = Town::of(ModelStore::new(SHARDS, 3, None), broker, shop(10));
         let process = town.start();
         process.known().await;
-        for number in 0..10 {
+        for number in 0..5 {
             assert_eq!(process.cancel(number).await, Ok(CancelledOnce::Marked), "{number}");
         }
-        assert_eq!(process.cancel(10).await, Err(TimersError::NoRoomForMark));
+        // One call takes no more room than there is.
+        let many = process.timers.cancel_once("shop", (5..30).map(key).collect()).await;
+        let marked = many.iter().filter(|answer| **answer == Ok(CancelledOnce::Marked)).count();
+        assert_eq!(marked, 5, "{many:?}");
+        assert_eq!(process.cancel(30).await, Err(TimersError::NoRoomForMark));
         assert_eq!(process.cancel(3).await, Ok(CancelledOnce::Cancelled), "it takes no more room");
         sleep_ms(20_000).await;
         assert_eq!(process.cancel(10).await, Err(TimersError::NoRoomForMark), "they are counted");

@@ -60,7 +60,7 @@ impl Fleet {
         let (broker, folder) = (Arc::<MemoryBroker>::default(), tempfile::tempdir().unwrap());
         let clock = Clock::system();
         let queue = AddQueue::start(AddQueueParts {
-            options: AddQueueOptions::default(),
+            options: AddQueueOptions { settle_ms: 2_000, ..AddQueueOptions::default() },
             tenants: Arc::clone(&tenants),
             store: Arc::clone(&store),
             writer: TestWriter::new(&broker, &TOPICS),

@@ -60,7 +60,7 @@ pub struct AddQueueAt {
     /// How long an add is offered to the topics: 100 to 60,000. Default 5,000.
     #[serde(default)]
     pub write_timeout_ms: Option<u64>,
-    /// How long after the store's answer a record is finished: 0 to 600,000. Default 2,000.
+    /// How long after the store's answer a record is finished: 0 to 600,000. Default 10,000.
     #[serde(default)]
     pub settle_ms: Option<u64>,
     /// Records of each topic that were read and are not stored yet, at most: 100 to 10,000,000. Default 65,536.
@@ -297,6 +297,20 @@ impl AddQueueAt {
                  them takes adds while the other is away"
             );
         }
+        for (tenant, at) in tenants {
+            for (target, at) in &at.targets {
+                let TargetTo::Topic(to) = &at.to else { continue };
+                let is_own = |at: &&AddTopicAt| (&at.broker, &at.topic) == (&to.broker, &to.topic);
+                if let Some(own) = [&self.master, &self.backup].into_iter().find(is_own) {
+                    bail!(
+                        "scheduler.queue has the topic {:?} of the broker {:?}, which the target {target} of the tenant \
+                         {tenant} writes to: adds need topics of their own",
+                        own.topic,
+                        own.broker
+                    );
+                }
+            }
+        }
         if let Some(unknown) = self.default_for.iter().find(|name| !tenants.contains_key(*name)) {
             bail!("scheduler.queue.default_for names {unknown:?}, but [scheduler.tenants] does not");
         }
@@ -493,6 +507,10 @@ mod tests {
             (queue("a", "x", "b", "y", "keys_kept_ms = 1"), "keys_kept_ms is 1"),
             (queue("a", "x", "b", "y", "store_id = \"7\""), "store_id is \"7\""),
             (queue("a", "x", "b", "y", "default_for = [\"shop\"]"), "default_for names \"shop\""),
+            (
+                format!("{}{}", queue("a", "x", "b", "t", ""), topic("broker = \"b\", topic = \"t\"")),
+                "adds need topics of their own",
+            ),
             ("[scheduler.timers]\nlinger_ms = 101\n".to_owned(), "linger_ms is 101"),
             ("[scheduler.dispatch]\njitter_seed = 1\n".to_owned(), "jitter_seed"),
             ("[scheduler.dispatch]\nlease_ttl_ms = 1\n".to_owned(), "lease_ttl_ms is 1"),

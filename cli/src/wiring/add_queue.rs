@@ -70,10 +70,10 @@ impl RunningAddQueue {
             Ok::<_, anyhow::Error>(QueueTopic { name, broker: Arc::clone(broker), partitions })
         };
         let topics = vec![topic(&master)?, topic(&backup)?];
-        let fanout =
-            Fanout::open(&rules(&master, &backup), brokers.clone(), FanoutOptions::default(), clock.clone())
-                .map(Arc::new)
-                .context("the queue of adds cannot be opened")?;
+        let fanout = fanout_options(options.write_timeout_ms);
+        let fanout = Fanout::open(&rules(&master, &backup), brokers.clone(), fanout, clock.clone())
+            .map(Arc::new)
+            .context("the queue of adds cannot be opened")?;
         let id = fanout.queue(QUEUE).context("the queue of adds has no topics")?;
         let writer = Arc::new(FanoutWriter { fanout: Arc::clone(&fanout), queue: id });
         let queue = AddQueue::start(AddQueueParts {
@@ -96,6 +96,13 @@ impl RunningAddQueue {
             tracing::error!(%error, "closing the topics of the queue of adds has panicked");
         }
     }
+}
+
+/// A master that does not answer has half of the time, so that the backup has the other half.
+fn fanout_options(write_timeout_ms: u64) -> FanoutOptions {
+    let default = FanoutOptions::default();
+    let delivery_timeout_ms = (write_timeout_ms / 2).clamp(100, default.delivery_timeout_ms);
+    FanoutOptions { delivery_timeout_ms, ..default }
 }
 
 /// A virtual queue as the live rules would have it; nothing but queue and topics is read of them.

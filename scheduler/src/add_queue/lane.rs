@@ -26,6 +26,8 @@ pub(super) struct Waiting {
     pub record: Bytes,
     /// How often it was refused alone.
     pub refusals: u32,
+    /// When it was refused alone for the first time.
+    pub refused_at: Option<Instant>,
 }
 
 /// One shard: a call at a time, so that a shard that is away holds up no other one, and its records keep their order.

@@ -16,9 +16,11 @@
 //! A record names the store that it is for by a random id, which the store itself keeps. The consumer group has this id in its
 //! name, so that the schedulers of two stores never share a group, whatever their options are.
 //!
-//! `record`: the bytes. `reader`: the loop of a topic; `lane`: what waits for a shard; `partition`: what is finished.
+//! `record`: the bytes. `reader`: the loop of a topic; `lane`: what waits for a shard; `partition`: what is finished;
+//! `health`: what readiness shows of a topic.
 //! `taker`: what surrounds the readers. `set_aside`: the file for people. `options`: all limits.
 
+mod health;
 mod lane;
 mod options;
 mod partition;
@@ -286,12 +288,14 @@ impl Identity {
 }
 
 impl Inner {
-    fn is_troubled(&self, name: &str, what: Option<String>) {
+    /// Notes what does not work now, or that it works; returns whether it was no trouble before.
+    fn is_troubled(&self, name: &str, what: Option<String>) -> bool {
         let mut troubles = self.troubles.lock();
-        match what {
+        let before = match what {
             Some(what) => troubles.insert(name.to_owned(), what),
             None => troubles.remove(name),
         };
+        before.is_none()
     }
 
     /// Writes to the file of records set aside; says so where that cannot be done.

@@ -20,7 +20,8 @@ pub struct AddQueueOptions {
     /// How long a record is offered to the topics before the call answers that nobody knows: 100 to 60,000. Default 5,000.
     pub write_timeout_ms: u64,
     /// How long after the store's answer a record is finished, if the server still has what it answered: 0 to 600,000.
-    /// Default 2,000, in which a Redis with `appendfsync everysec` writes to its disk what it has acknowledged.
+    /// Default 10,000. A Redis with `appendfsync everysec` answers for two seconds more while a sync of its disk takes long: this
+    /// has to be longer than two seconds and the longest sync.
     pub settle_ms: u64,
     /// Records of each topic at most that were read and are not stored yet: 100 to 10,000,000. Default 65,536. Beyond it the
     /// topic is not read.
@@ -39,7 +40,7 @@ impl Default for AddQueueOptions {
             default_for: BTreeSet::new(),
             keys_kept_ms: DAY_MS,
             write_timeout_ms: 5_000,
-            settle_ms: 2_000,
+            settle_ms: 10_000,
             held_records_max: 65_536,
             held_bytes_max: 64 << 20,
             set_aside_bytes_max: 256 << 20,
@@ -72,8 +73,9 @@ pub(super) const CALLS_MAX: usize = 32;
 /// Records that one poll brings at most, and their bytes.
 pub(super) const POLL_RECORDS_MAX: usize = 2_000;
 pub(super) const POLL_BYTES_MAX: usize = 4 << 20;
-/// How long a poll waits for a record.
-pub(super) const POLL_WAIT: Duration = Duration::from_millis(200);
+/// How long a poll waits for a record: shorter than a tick, which ends a poll, so that a poll of a topic without new records
+/// succeeds too.
+pub(super) const POLL_WAIT: Duration = Duration::from_millis(50);
 /// How often it is looked what can be finished, and what is to be tried again.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// The pause after a call that the store did not answer; it doubles up to the longest one.
@@ -81,9 +83,11 @@ pub(super) const RETRY_FIRST: Duration = Duration::from_millis(100);
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(5);
 /// The pause after a broker, the store at the start, or the file of records set aside was asked in vain.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
+/// How long polls or commits of a topic fail before readiness shows it.
+pub(super) const TROUBLED_AFTER: Duration = Duration::from_secs(5);
 /// How often all shards are looked at for marks whose time is over.
 pub(super) const TIDY_EVERY: Duration = Duration::from_secs(60);
-/// How often a record is refused alone, while its shard stores others, before it is set aside.
+/// How often a record is refused alone before it is set aside, where its shard answers meanwhile.
 pub(super) const REFUSALS_MAX: u32 = 5;
 /// How many times as many records as are held may wait to be finished.
-pub(super) const UNSETTLED_FACTOR: usize = 4;
+pub(super) const UNSETTLED_FACTOR: usize = 16;

@@ -1,7 +1,6 @@
 //! Takes the records of one topic, and stores their tasks.
 
-mod commit;
-
+use super::health::{DamagedPartitions, Health};
 use super::lane::{Lane, Place, Waiting};
 use super::options::{
     CALLS_MAX, POLL_BYTES_MAX, POLL_RECORDS_MAX, POLL_WAIT, REFUSALS_MAX, RETRY_MAX, TICK, UNSETTLED_FACTOR,
@@ -17,8 +16,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use windfall_contract::broker::{Change, Consumer, Fetch, InRecord, PollError, Polled};
+use windfall_contract::broker::{
+    Acks, Change, Commit, Consumer, Fetch, InRecord, PollError, Polled, Position,
+};
 use windfall_contract::due::{AddedOnce, OnceAnswers, OnceRecord, Route, Shard, StoreError};
+use windfall_contract::finished::Finished;
 
 /// How the adds of a store are recognised, and by which numbers it knows tenants and targets.
 pub(super) struct Known {
@@ -64,15 +66,20 @@ pub(super) struct Reader {
     next_shard: Shard,
     bytes: usize,
     reads_again: bool,
+    polls: Health,
+    commits: Health,
+    damaged: DamagedPartitions,
     /// What of the shared gauges is this reader's.
     shown_held: u64,
     shown_in_memory: u64,
 }
 
-/// Reads until it is to stop or to read again; commits what is finished before it returns.
+/// Reads until it is to stop or to read again; commits what is finished before it returns. Readiness shows what fails under
+/// `name`, which may stand there already.
 pub(super) async fn read_topic(
     inner: &Arc<Inner>,
     topic: &Arc<QueueTopic>,
+    name: &str,
     known: &Arc<Known>,
     consumer: &mut Box<dyn Consumer>,
     stop: &mut watch::Receiver<bool>,
@@ -91,6 +98,9 @@ pub(super) async fn read_topic(
         next_shard: Shard(0),
         bytes: 0,
         reads_again: false,
+        polls: Health::new(name.to_owned()),
+        commits: Health::new(format!("committing {name}")),
+        damaged: DamagedPartitions::new(format!("{name}, damaged records"), inner),
         shown_held: 0,
         shown_in_memory: 0,
     };
@@ -104,7 +114,10 @@ pub(super) async fn read_topic(
             Some(landed) = reader.calls.join_next(), if !reader.calls.is_empty() => reader.landed(landed),
             _ = ticks.tick() => reader.finish(&mut **consumer).await,
             polled = consumer.poll(fetch) => match polled {
-                Ok(polled) => reader.take(polled),
+                Ok(polled) => {
+                    reader.polls.succeeded(inner);
+                    reader.take(polled);
+                }
                 Err(error) => reader.poll_failed(&error).await,
             },
         }
@@ -139,11 +152,14 @@ impl Reader {
         Fetch { max_records, max_bytes: POLL_BYTES_MAX, wait: POLL_WAIT }
     }
 
-    async fn poll_failed(&self, error: &PollError) {
+    async fn poll_failed(&mut self, error: &PollError) {
         self.inner.stats.errors.add(1);
         match error {
-            PollError::Unavailable(what) => tracing::debug!(topic = self.topic.name, what, "no poll"),
-            PollError::Damaged { .. } | PollError::Lost { .. } => {
+            PollError::Unavailable(what) => self.polls.failed(&self.inner, what, Instant::now()),
+            PollError::Damaged { partition, offset, what } => {
+                self.damaged.found(&self.inner, *partition, *offset, what);
+            }
+            PollError::Lost { .. } => {
                 tracing::error!(topic = self.topic.name, %error, "adds of timers in the queue are lost");
             }
         }
@@ -169,6 +185,7 @@ impl Reader {
 
     /// Another member has the partition now, and reads everything again that is not committed.
     fn forget(&mut self, partition: u32) {
+        self.damaged.forget(&self.inner, partition);
         self.partitions.remove(&partition);
         for lane in self.lanes.values_mut() {
             self.bytes -= lane.forget(partition).1;
@@ -185,11 +202,12 @@ impl Reader {
         let InRecord { partition, epoch, offset, payload, .. } = record;
         let Some(own) = self.partitions.get_mut(&partition).filter(|own| own.epoch == epoch) else { return };
         own.read(offset);
+        self.damaged.read(&self.inner, partition, offset);
         self.bytes += payload.len();
         let at = Place { partition, epoch, offset };
         match self.judge(&payload) {
             Ok((shard, once)) => {
-                let waiting = Waiting { at, once, record: payload, refusals: 0 };
+                let waiting = Waiting { at, once, record: payload, refusals: 0, refused_at: None };
                 self.lanes.entry(shard).or_default().push(waiting);
             }
             Err(reason) => self.set_aside(at, reason, &payload),
@@ -381,7 +399,10 @@ impl Reader {
         }
         let Some(mut waiting) = batch.pop() else { return };
         waiting.refusals += 1;
-        let has_answered = lane.last.is_some_and(|last| last.asked_at + RETRY_MAX * 4 > now);
+        let first = *waiting.refused_at.get_or_insert(now);
+        // A shard that has begun to refuse everything has answered before that.
+        let is_since = |last: LastAnswer| last.asked_at > first && last.asked_at + RETRY_MAX * 4 > now;
+        let has_answered = lane.last.is_some_and(is_since);
         if waiting.refusals >= REFUSALS_MAX && has_answered {
             return self.set_aside(waiting.at, Reason::Refused(what.to_owned()), &waiting.record);
         }
@@ -438,7 +459,68 @@ impl Reader {
         self.partitions.get_mut(&at.partition).filter(|own| own.epoch == at.epoch)
     }
 
-    /// Shows what is held.
+    /// Tells the broker what is finished.
+    async fn finish(&mut self, consumer: &mut dyn Consumer) {
+        let settle = Duration::from_millis(self.inner.options.settle_ms);
+        let lanes = &self.lanes;
+        let last = |shard: Shard| lanes.get(&shard).and_then(|lane| lane.last);
+        self.partitions.values_mut().for_each(|own| own.settle(settle, &last));
+        let told = match consumer.acks() {
+            Acks::Prefix => self.commit(consumer).await,
+            Acks::Each => self.acknowledge(consumer).await,
+        };
+        match told {
+            Ok(()) => self.commits.succeeded(&self.inner),
+            Err(error) => {
+                self.inner.stats.errors.add(1);
+                self.commits.failed(&self.inner, &error.to_string(), Instant::now());
+            }
+        }
+    }
+
+    async fn commit(
+        &mut self,
+        consumer: &mut dyn Consumer,
+    ) -> Result<(), windfall_contract::broker::CommitError> {
+        let commit = |(partition, own): (&u32, &mut Partition)| {
+            own.take_finished();
+            let next_offset = own.position()?;
+            let (partition, epoch, finished) = (*partition, own.epoch, Finished::default());
+            Some(Commit { partition, epoch, next_offset, finished })
+        };
+        let commits: Vec<Commit> = self.partitions.iter_mut().filter_map(commit).collect();
+        if commits.is_empty() {
+            return Ok(());
+        }
+        consumer.commit(&commits).await?;
+        for Commit { partition, next_offset, .. } in commits {
+            if let Some(own) = self.partitions.get_mut(&partition) {
+                own.committed(next_offset);
+            }
+        }
+        Ok(())
+    }
+
+    async fn acknowledge(
+        &mut self,
+        consumer: &mut dyn Consumer,
+    ) -> Result<(), windfall_contract::broker::CommitError> {
+        for (partition, own) in &mut self.partitions {
+            let (partition, epoch, offsets) = (*partition, own.epoch, own.take_finished());
+            let positions: Vec<_> =
+                offsets.iter().map(|offset| Position { partition, epoch, offset: *offset }).collect();
+            if positions.is_empty() {
+                continue;
+            }
+            if let Err(error) = consumer.finish(&positions).await {
+                own.give_back(offsets);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows what is held, and forgets shards of which nothing is known any more.
     fn show(&mut self) {
         let failing: usize = self.lanes.values().filter(|lane| lane.is_failing()).map(Lane::len).sum();
         let stuck = if self.asides_not_before.is_some() { self.asides.len() } else { 0 };

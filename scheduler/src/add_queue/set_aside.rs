@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub struct SetAside {
     pub topic: String,
     /// Where it was read.
     pub partition: u32,
-    /// Where it was read. A record that was read again is there again, with the same offset.
+    /// Where it was read.
     pub offset: u64,
     /// The tenant, as far as the record can be read; and so on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,6 +44,9 @@ pub struct SetAsideTimer {
     pub tenant: String,
     /// Its target.
     pub target: String,
+    /// The id of the store that it is for.
+    #[serde(default)]
+    pub store: String,
     /// Its key.
     pub key: String,
     /// When it was to fire, in Unix milliseconds.
@@ -134,6 +138,7 @@ impl SetAside {
             tenant: add.tenant,
             target: add.target,
             key: String::from_utf8_lossy(add.key.as_bytes()).into(),
+            store: format!("{:016x}", add.store),
             due_ms: add.due_ms,
             written_ms: add.written_ms,
             payload: STANDARD.encode(&add.payload),
@@ -198,6 +203,13 @@ fn open_at_line(path: &Path) -> std::io::Result<(File, u64)> {
     }
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     let mut len = file.metadata()?.len();
+    if len == 0
+        && let Some(folder) = path.parent()
+    {
+        // The name of a new file is on the disk before anything in it is relied on.
+        File::open(folder)?.sync_all()?;
+        folder.parent().map(|parent| File::open(parent)?.sync_all()).transpose()?;
+    }
     if len > 0 {
         let mut last = [0];
         file.seek(SeekFrom::End(-1))?;
@@ -222,18 +234,22 @@ pub fn read_set_aside(folder: &Path) -> std::io::Result<(Vec<SetAside>, usize)> 
         Err(error) => return Err(error),
     };
     let (mut entries, mut damaged) = (Vec::new(), 0);
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for line in BufReader::new(file).split(b'\n') {
         let line = line?;
         if line.is_empty() {
             continue;
         }
         match serde_json::from_slice::<SetAside>(&line) {
-            // Records that were read again are set aside again.
-            Ok(entry) if seen.insert((entry.topic.clone(), entry.partition, entry.offset)) => {
-                entries.push(entry);
+            // Records that were read again are set aside again. Their offset may be another one by then, and other records may
+            // have the same one: topics are made anew, and RocketMQ counts each queue from 0.
+            Ok(entry) => {
+                let (topic, reason) = (entry.topic.clone(), entry.reason.clone());
+                let content = serde_json::to_string(&(&entry.timer, &entry.record))?;
+                if seen.insert((topic, reason, content)) {
+                    entries.push(entry);
+                }
             }
-            Ok(_) => {}
             Err(_) => damaged += 1,
         }
     }
@@ -273,12 +289,15 @@ mod tests {
         OpenOptions::new().append(true).open(folder.path().join(FILE)).unwrap().write_all(b"{\"at").unwrap();
         let file = SetAsideFile::new(folder.path(), 1 << 20);
         let other = SetAside::new(9, &Reason::OtherTask, at(3), &record());
-        file.append(&[too_old.clone(), other.clone()]).unwrap();
+        // Read again at another offset, and another record at the same one.
+        let moved = SetAside::new(10, &Reason::TooOld { kept_ms: 5 }, at(7), &record());
+        let begun_anew = SetAside::new(11, &Reason::Unreadable("no".into()), at(2), &"[]".into());
+        file.append(&[moved, other.clone(), begun_anew.clone()]).unwrap();
         let timer = too_old.timer.as_ref().unwrap();
         assert_eq!((&*timer.tenant, &*timer.key, timer.due_ms), ("calls", "call-7", 3));
         assert_eq!(STANDARD.decode(&timer.payload).unwrap(), b"hang up");
         assert_eq!((unreadable.timer.is_none(), unreadable.record.is_some()), (true, true));
-        assert_eq!(read_set_aside(folder.path()).unwrap(), (vec![too_old, unreadable, other], 1));
+        assert_eq!(read_set_aside(folder.path()).unwrap(), (vec![too_old, unreadable, other, begun_anew], 1));
     }
 
     #[test]

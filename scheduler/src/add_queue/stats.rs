@@ -58,8 +58,8 @@ declare_metrics! {
             pub rereads: Count,
         }
         counter "windfall_scheduler_queue_errors_total"
-        "Polls and commits of the queue of adds that failed" {
-            /// Polls and commits that failed.
+        "Topics of the queue of adds that could not be opened, and polls and commits that failed" {
+            /// Topics that could not be opened, and polls and commits that failed.
             pub errors: Count,
         }
     }

@@ -54,7 +54,9 @@ async fn learn(inner: &Arc<Inner>) -> Known {
                 inner.is_troubled(STORE, None);
                 return known;
             }
-            Err(what) => inner.is_troubled(STORE, Some(what)),
+            Err(what) => {
+                inner.is_troubled(STORE, Some(what));
+            }
         }
         tokio::time::sleep(AGAIN).await;
     }
@@ -130,18 +132,20 @@ async fn read(inner: Arc<Inner>, topic: Arc<QueueTopic>, known: Arc<Known>, mut 
         let mut consumer = match opened {
             Ok(consumer) => consumer,
             Err(error) => {
-                inner.is_troubled(&name, Some(error.to_string()));
+                inner.stats.errors.add(1);
+                if inner.is_troubled(&name, Some(error.to_string())) {
+                    tracing::warn!(%error, "{name} cannot be opened; it is tried again");
+                }
                 tokio::select! {
                     () = stopped(&mut stop) => return,
                     () = tokio::time::sleep(AGAIN) => continue,
                 }
             }
         };
-        inner.is_troubled(&name, None);
         if consumer.may_delete_unread() {
             tracing::warn!(topic = topic.name, "the broker may delete adds of timers before they are read");
         }
-        let ended = caught(read_topic(&inner, &topic, &known, &mut consumer, &mut stop)).await;
+        let ended = caught(read_topic(&inner, &topic, &name, &known, &mut consumer, &mut stop)).await;
         consumer.close().await;
         match ended {
             Ok(Ended::Stopped) => return,

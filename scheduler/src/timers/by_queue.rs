@@ -105,20 +105,20 @@ impl Inner {
             Err(error) => return all(error),
         };
         // A key that nobody knows takes memory until its mark is over, as a task does that waits.
-        let may_mark = self.quotas.has_room(tenant);
+        let (marks, mut reserved) = self.quotas.reserve_marks(tenant, count);
         let mut by_shard: BTreeMap<Shard, (Vec<usize>, Vec<CancelOnce>)> = BTreeMap::new();
         for (place, key) in keys.into_iter().enumerate() {
             let shard = key.shard(number, self.store.shards());
             let (places, cancels) = by_shard.entry(shard).or_default();
             places.push(place);
-            cancels.push(CancelOnce { tenant: number, key, may_mark });
+            cancels.push(CancelOnce { tenant: number, key, may_mark: place < marks });
         }
         let submit = |(shard, (places, cancels)): (Shard, (Vec<usize>, Vec<CancelOnce>))| {
             (places, by_queue.cancels.submit(Some(shard), cancels, 0))
         };
         let flights: Vec<_> = by_shard.into_iter().map(submit).collect();
         let mut answers = all(TimersError::Busy);
-        let mut marked = 0;
+        let mut not_marked = 0;
         for (places, flight) in flights {
             let cancelled = match flight {
                 Ok(flight) => answered(flight).await.map_err(TimersError::Store),
@@ -129,14 +129,18 @@ impl Inner {
                 answers[place] = match cancelled.as_ref().map(|cancelled| cancelled[nth]) {
                     Ok(CancelledOnce::Unmarked) => Err(TimersError::NoRoomForMark),
                     Ok(cancelled) => {
-                        marked += u64::from(cancelled == CancelledOnce::Marked);
+                        not_marked += u64::from(place < marks && cancelled != CancelledOnce::Marked);
                         Ok(cancelled)
                     }
-                    Err(error) => Err(error.clone()),
+                    Err(error) => {
+                        let is_certain = !matches!(error, TimersError::Store(_));
+                        not_marked += u64::from(place < marks && is_certain);
+                        Err(error.clone())
+                    }
                 };
             }
         }
-        self.quotas.marked(tenant, marked);
+        reserved.not_stored(not_marked);
         answers
     }
 }

@@ -147,6 +147,11 @@ impl Timers {
         }
     }
 
+    /// Whether adds can go by a queue here.
+    pub fn has_queue(&self) -> bool {
+        self.0.by_queue.is_some()
+    }
+
     /// Writes tasks to the queue of adds, from which they are taken into the store: one answer for each, in order. Ok: a
     /// broker has stored it. Each key is used once: a task whose key was used is dropped when it is taken.
     pub async fn add_by_queue(&self, tenant: &str, tasks: Vec<NewTask>) -> Vec<Result<(), AddError>> {

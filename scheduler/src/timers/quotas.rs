@@ -123,17 +123,18 @@ impl Quotas {
         Admitted { count: usize::try_from(granted).unwrap_or(wanted), rest, reserved }
     }
 
-    /// Whether one more of the tenant's tasks may wait.
-    pub fn has_room(&self, tenant: &str) -> bool {
-        self.tenants.get(tenant).is_some_and(|quota| quota.waiting.lock().sum() < quota.waiting_max)
-    }
-
-    /// So many marks of keys without a task were made, which count as waiting tasks.
-    pub fn marked(&self, tenant: &str, count: u64) {
-        if let Some(quota) = self.tenants.get(tenant) {
+    /// Reserves room for as many of `wanted` marks of keys without a task as the tenant may have, which count as waiting tasks;
+    /// returns how many.
+    pub fn reserve_marks(&self, tenant: &str, wanted: usize) -> (usize, Reserved<'_>) {
+        let quota = self.tenants.get(tenant);
+        let wanted_wide = u64::try_from(wanted).unwrap_or(u64::MAX);
+        let count = quota.map_or(0, |quota| {
             let mut waiting = quota.waiting.lock();
-            waiting.since = waiting.since.saturating_add(count);
-        }
+            let count = quota.waiting_max.saturating_sub(waiting.sum()).min(wanted_wide);
+            waiting.in_flight = waiting.in_flight.saturating_add(count);
+            count
+        });
+        (usize::try_from(count).unwrap_or(wanted), Reserved { quota, count, not_stored: 0 })
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {

@@ -22,6 +22,8 @@ struct Topic {
 #[derive(Default)]
 pub struct MemoryBroker {
     topics: Mutex<BTreeMap<String, Topic>>,
+    /// Nothing can be polled or committed.
+    pub is_away: AtomicBool,
     epochs: AtomicU64,
 }
 
@@ -107,6 +109,9 @@ struct Member {
 #[async_trait]
 impl Consumer for Member {
     async fn poll(&mut self, fetch: Fetch) -> Result<Polled, PollError> {
+        if self.broker.is_away.load(SeqCst) {
+            return Err(PollError::Unavailable("a test wants it".into()));
+        }
         let mut polled = Polled::default();
         if std::mem::take(&mut self.is_new) {
             for (partition, next_offset) in (0..).zip(self.next) {

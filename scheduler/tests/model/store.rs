@@ -55,6 +55,8 @@ struct Model {
     /// The run of the server; another one has lost what a test lets it lose.
     run: u64,
     away_shards: BTreeSet<Shard>,
+    /// Adds by the queue that are refused: those with this payload, or all calls where it is empty.
+    refuses: Option<Bytes>,
     tenants: Vec<String>,
     targets: Vec<(u16, String)>,
     living: BTreeMap<String, u64>,
@@ -100,6 +102,11 @@ impl ModelStore {
     /// Lets shards be away for adds and changes until they are back.
     pub fn away_shards(&self, shards: impl IntoIterator<Item = Shard>) {
         self.model.lock().away_shards = shards.into_iter().collect();
+    }
+
+    /// Lets adds by the queue with this payload be refused; all calls where it is empty.
+    pub fn refuse(&self, payload: Option<Bytes>) {
+        self.model.lock().refuses = payload;
     }
 
     pub fn queue_id_now(&self) -> Option<u64> {
@@ -532,6 +539,10 @@ impl SlotStore for ModelStore {
         batch: &[OnceRecord],
         keys_kept_ms: u64,
     ) -> Result<OnceAnswers, StoreError> {
+        let refuses = self.model.lock().refuses.clone();
+        if refuses.is_some_and(|what| what.is_empty() || batch.iter().any(|one| one.payload == what)) {
+            return Err(StoreError::Unusable("a test wants it".into()));
+        }
         self.call_of(shard, |model, now_ms| {
             let run = model.run;
             let shard_model = model.shard(shard);

@@ -67,7 +67,8 @@ fn mark_of(step: &ShardStep<'_>, tenant: u16, key: &[u8]) -> Result<Option<Mark>
     step.step.get(&mark_row(step, tenant, key))?.map(|bytes| Mark::decode(&bytes)).transpose()
 }
 
-/// Notes how a key was used up, in place of what was noted before.
+/// Notes how a key was used up, in place of what was noted before. A key whose add is awaited counts as a waiting task until
+/// something else is noted of it.
 pub(super) fn mark(
     step: &mut ShardStep<'_>,
     tenant: u16,
@@ -79,6 +80,9 @@ pub(super) fn mark(
     if let Some(before) = mark_of(step, tenant, key)? {
         let row = order_row(step, before.at_ms, tenant, key);
         step.step.remove(row);
+        if before.used == Used::Awaited && used != Used::Awaited {
+            step.count(tenant, 0, 1);
+        }
     }
     let row = order_row(step, now_ms, tenant, key);
     step.step.put(row, Bytes::new());
@@ -114,6 +118,20 @@ pub(super) fn free_key(
     }
     step.step.remove(row);
     Ok(())
+}
+
+/// The digest of the add of a task that is over, where it came by a queue.
+pub(super) fn digest_of_over(
+    step: &ShardStep<'_>,
+    tenant: u16,
+    key: &[u8],
+) -> Result<Option<u32>, StoreError> {
+    let held = step.step.get(&step.key_of(tenant, key))?;
+    if let Some(digest) = held.map(|held| digest_in(&held)).transpose()?.flatten() {
+        return Ok(Some(digest));
+    }
+    let mark = mark_of(step, tenant, key)?.filter(|mark| mark.used == Used::Over);
+    Ok(mark.map(|mark| mark.digest))
 }
 
 /// Marks a key whose task came by a queue and now loses it to another task.
@@ -192,6 +210,7 @@ fn judge(
     let (tenant, key) = (record.route.tenant, record.key.as_bytes());
     let known_or_other = |is_same: bool| Some(if is_same { AddedOnce::Known } else { AddedOnce::Other });
     let row = step.key_of(tenant, key);
+    let mut holder = None;
     if let Some(held) = step.step.get(&row)? {
         let place = rows::read_place(&held)?;
         if let Some(known) = digest_in(&held)? {
@@ -201,8 +220,9 @@ fn judge(
             }
             return Ok(known_or_other(known == digest));
         }
-        if let Some(is_same) = held_by_other(step, record, place)? {
-            return Ok(known_or_other(is_same));
+        holder = held_by_other(step, record, place)?;
+        if holder == Some(true) {
+            return Ok(Some(AddedOnce::Known));
         }
     }
     Ok(match mark_of(step, tenant, key)? {
@@ -210,9 +230,9 @@ fn judge(
         Some(Mark { used: Used::Cancelled, .. }) => Some(AddedOnce::Cancelled { had_come: true }),
         Some(Mark { used: Used::Awaited, .. }) => {
             mark(step, tenant, key, Used::Cancelled, digest, now_ms)?;
-            step.count(tenant, 0, 1);
             Some(AddedOnce::Cancelled { had_come: false })
         }
+        None if holder.is_some() => Some(AddedOnce::Other),
         None if record.written_ms < oldest_ms => Some(AddedOnce::TooOld),
         None => None,
     })
@@ -302,7 +322,11 @@ fn cancel_one(
     }
     match mark_of(step, tenant, key)? {
         Some(Mark { used: Used::Over, .. }) => Ok(CancelledOnce::Firing),
-        Some(_) => Ok(CancelledOnce::Cancelled),
+        // The caller may rely on this cancel from now on: the mark lasts as long as a new one.
+        Some(Mark { used, digest, .. }) => {
+            mark(step, tenant, key, used, digest, now_ms)?;
+            Ok(CancelledOnce::Cancelled)
+        }
         None if !cancel.may_mark => Ok(CancelledOnce::Unmarked),
         None => {
             mark(step, tenant, key, Used::Awaited, 0, now_ms)?;

@@ -217,8 +217,11 @@ pub(super) fn end_dead(
             if let Some(key) = &record.key
                 && step.by_key(tenant, key.as_bytes())?.is_none()
             {
-                let key = step.key_of(tenant, key.as_bytes());
-                step.step.put(key, rows::place(slot, index));
+                let digest = once::digest_of_over(step, tenant, key.as_bytes())?;
+                let mut held = rows::place(slot, index);
+                held.extend(digest.map(u32::to_be_bytes).into_iter().flatten());
+                let row = step.key_of(tenant, key.as_bytes());
+                step.step.put(row, held);
             }
             step.count(tenant, 1, 0);
         }

@@ -757,7 +757,7 @@ impl SlotStore for RedisSlots {
     ) -> Result<Vec<bool>, StoreError> {
         checks::shard(shard, self.options.shards)?;
         let names = self.keys(shard);
-        let keys = ["m", "n", "i", "k", "d"].map(|name| names.of(name));
+        let keys = ["m", "n", "i", "k", "d", "u"].map(|name| names.of(name));
         let mut arguments: Vec<Argument> = vec![tenant.into(), u16::from(again).into()];
         let here: Vec<bool> = ids.iter().map(|id| id.shard == shard).collect();
         let own = ids.iter().filter(|id| id.shard == shard);

@@ -193,7 +193,7 @@ fn part(folder: &Path) -> AddQueuePart {
     let topic =
         |broker: &str| AddTopic { broker: broker.into(), topic: format!("timers-{broker}"), partitions: 2 };
     AddQueuePart {
-        options: AddQueueOptions::default(),
+        options: AddQueueOptions { settle_ms: 2_000, ..AddQueueOptions::default() },
         master: topic("a"),
         backup: topic("b"),
         folder: folder.join("timers-queue"),

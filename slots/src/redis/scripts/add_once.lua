@@ -22,9 +22,8 @@ local function judge(field, written, due, digest, record)
     if not slot then gone[field] = once end
     return once == digest and 'k' or 'o'
   end
-  if slot and not gives_up_key(w, slot, index, due, record) then
-    return is_same(slot, redis.call('LINDEX', P .. 'l:' .. slot, index), due, record) and 'k' or 'o'
-  end
+  local is_held = slot and not gives_up_key(w, slot, index, due, record)
+  if is_held and is_same(slot, redis.call('LINDEX', P .. 'l:' .. slot, index), due, record) then return 'k' end
   local used = redis.call('HGET', KEYS[5], field)
   if used then
     local how = string.sub(used, 1, 1)
@@ -33,6 +32,7 @@ local function judge(field, written, due, digest, record)
     awaited[field] = digest
     return 'b'
   end
+  if is_held then return 'o' end
   if written < oldest then return 't' end
   of_batch[field] = digest
   return 's'
@@ -43,6 +43,20 @@ for one = 4, #ARGV, 8 do
   said[one] = judge(ARGV[one + 4], tonumber(ARGV[one]), tonumber(ARGV[one + 1]), ARGV[one + 5], ARGV[one + 6])
 end
 
+-- A mark whose add has never come stops to count. Deleting comes before what a full server refuses: behind a write it refuses
+-- nothing more.
+local function delete_marks()
+  local over_ms = text(now - kept - tonumber(ARGV[3]))
+  for _, field in ipairs(redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', over_ms, 'LIMIT', 0, 500)) do
+    local used = redis.call('HGET', KEYS[5], field)
+    redis.call('HDEL', KEYS[5], field)
+    redis.call('ZREM', KEYS[6], field)
+    if used and string.sub(used, 1, 1) == '3' then count(text((struct.unpack('>I2', field))), -1) end
+  end
+end
+
+-- A batch is not stored beyond the server's memory: it has to be refused before it deletes anything.
+if #ARGV == 3 then delete_marks() end
 local answer = { string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or '' }
 if m[2] ~= ARGV[1] or text(from) ~= (m[3] or '0') then
   redis.call('HSET', KEYS[1], 'qk', ARGV[1], 'qf', text(from))
@@ -64,19 +78,9 @@ for one = 4, #ARGV, 8 do
     redis.call('HINCRBY', KEYS[2], tenant, 1)
     answer[#answer + 1] = { what, slot, index }
   else
-    if what == 'b' then
-      mark(field, '2', digest)
-      count(tenant, -1)
-    end
+    if what == 'b' then mark(field, '2', digest) end
     answer[#answer + 1] = { what }
   end
 end
--- A mark whose add has never come stops to count.
-local over_ms = text(now - kept - tonumber(ARGV[3]))
-for _, field in ipairs(redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', over_ms, 'LIMIT', 0, 500)) do
-  local used = redis.call('HGET', KEYS[5], field)
-  if used and string.sub(used, 1, 1) == '3' then count(text(struct.unpack('>I2', field)), -1) end
-  redis.call('HDEL', KEYS[5], field)
-  redis.call('ZREM', KEYS[6], field)
-end
+if #ARGV > 3 then delete_marks() end
 return answer

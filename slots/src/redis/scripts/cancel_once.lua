@@ -30,7 +30,13 @@ local function cancel(tenant, number, field, may_mark)
   end
   if once and once ~= '' then return { 'f' } end
   local used = redis.call('HGET', KEYS[5], field)
-  if used then return { string.sub(used, 1, 1) == '1' and 'f' or 'c' } end
+  if used then
+    local how = string.sub(used, 1, 1)
+    if how == '1' then return { 'f' } end
+    -- The caller may rely on this cancel from now on: the mark lasts as long as a new one.
+    mark(field, how, string.sub(used, 2))
+    return { 'c' }
+  end
   if not may_mark then return { 'u' } end
   mark(field, '3', '\0\0\0\0')
   redis.call('HINCRBY', KEYS[2], number, 1)

@@ -91,9 +91,11 @@ local function count(tenant, change)
 end
 
 -- Notes that a key was used once: 1 its task is over, 2 it was cancelled, 3 it was cancelled before its add came. The digest
--- is that of its add.
+-- is that of its add. A mark of the third kind counts as a waiting task until another one takes its place.
 local function mark(field, how, digest)
+  local before = how ~= '3' and redis.call('HGET', P .. 'u', field)
   redis.call('HSET', P .. 'u', field, how .. digest)
+  if before and string.sub(before, 1, 1) == '3' then count(text((struct.unpack('>I2', field))), -1) end
   redis.call('ZADD', P .. 'x', text(now_ms()), field)
 end
 

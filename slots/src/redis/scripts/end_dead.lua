@@ -1,4 +1,4 @@
--- KEYS: m, n, i, k, d. ARGV: the tenant's number; 1 to send again; then the ids.
+-- KEYS: m, n, i, k, d, u. ARGV: the tenant's number; 1 to send again; then the ids.
 local w = tonumber(redis.call('HGET', KEYS[1], 'w') or '0')
 local slot, ms = slot_of(w)
 redis.call('EXISTS', P .. 'l:' .. slot)
@@ -38,8 +38,16 @@ for at = 3, #ARGV do
         .. payload
       local index = append(slot, entry)
       local field = key_of(record)
+      local held, _, digest
+      if field then held, _, digest = by_key(field) end
       -- Where another task has taken the key meanwhile, that one keeps it.
-      if field and not by_key(field) then redis.call('HSET', KEYS[4], field, place(slot, index)) end
+      if field and not held then
+        if not digest or digest == '' then
+          local used = redis.call('HGET', KEYS[6], field)
+          digest = used and string.sub(used, 1, 1) == '1' and string.sub(used, 2) or ''
+        end
+        redis.call('HSET', KEYS[4], field, place(slot, index) .. digest)
+      end
       redis.call('HINCRBY', KEYS[2], ARGV[1], 1)
     end
   end

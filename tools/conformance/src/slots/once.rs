@@ -4,8 +4,8 @@ use super::{Case, Checked, Fixture, holds, said, same, slot_of};
 use bytes::Bytes;
 use std::sync::Arc;
 use windfall_contract::due::{
-    Added, AddedOnce, CancelOnce, CancelledOnce, Change, Changed, FinishBatch, KEY_MARGIN_MS, Lease, Moved,
-    NewRecord, OnceRecord, StoreError, TaskAt, TaskId, TaskKey, Waiting,
+    Added, AddedOnce, CancelOnce, CancelledOnce, Change, Changed, DeadTask, DueRecord, FinishBatch,
+    KEY_MARGIN_MS, Lease, Moved, NewRecord, OnceRecord, StoreError, TaskAt, TaskId, TaskKey, Waiting,
 };
 
 const HOUR_MS: u64 = 3_600_000;
@@ -25,6 +25,8 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
         ("a_task_of_the_past_is_added_once", a_task_of_the_past_is_added_once(fixture).await),
         ("bad_adds_change_nothing", bad_adds_change_nothing(fixture).await),
         ("a_restart_keeps_marks", a_restart_keeps_marks(fixture).await),
+        ("a_repeated_cancel_renews_its_mark", a_repeated_cancel_renews_its_mark(fixture).await),
+        ("a_dead_letter_sent_again_stays_used", a_dead_letter_sent_again_stays_used(fixture).await),
     ]
 }
 
@@ -65,6 +67,17 @@ impl Case {
 
     /// Fires a task, as a dispatcher does that has an answer of its target.
     async fn fire(&self, lease: &Lease, sequence: u64, id: TaskId, key: &TaskKey) -> Result<(), String> {
+        self.end(lease, sequence, id, key, Vec::new()).await
+    }
+
+    async fn end(
+        &self,
+        lease: &Lease,
+        sequence: u64,
+        id: TaskId,
+        key: &TaskKey,
+        dead: Vec<DeadTask>,
+    ) -> Result<(), String> {
         self.advance(lease).await?;
         let byte = id.index / 8;
         let state = self.store.state(lease, id.slot).await.map_err(said)?;
@@ -74,6 +87,7 @@ impl Case {
             done: vec![(byte, Bytes::from(vec![before | (0x80 >> (id.index % 8))]))],
             keys: vec![(self.route.tenant, key.clone(), id.index)],
             over: [(self.route.tenant, 1)].into(),
+            dead,
             ..FinishBatch::default()
         };
         self.store.finish(lease, id.slot, &batch).await.map_err(said)
@@ -141,7 +155,8 @@ async fn a_key_stays_used_when_its_task_is_over(fixture: &dyn Fixture) -> Result
     // An ordinary add is not concerned.
     let ordinary = NewRecord { key: Some(key.clone()), ..case.task(fixture.now_ms() + HOUR_MS, "ordinary") };
     case.add(&[ordinary]).await?;
-    same("beside an ordinary one", &case.add_one_once(&record).await?, &AddedOnce::Other)
+    same("a copy beside an ordinary one", &case.add_one_once(&record).await?, &AddedOnce::Known)?;
+    same("another one beside it", &case.add_one_once(&other).await?, &AddedOnce::Other)
 }
 
 /// A cancel of a key that nobody knows keeps its add away, and counts until the add comes.
@@ -273,6 +288,7 @@ async fn other_adds_of_a_key(fixture: &dyn Fixture) -> Result<(), String> {
     same("its cancel", &case.cancel_once(&key, true).await?, &CancelledOnce::Done(held))?;
     let cancelled = AddedOnce::Cancelled { had_come: true };
     same("an add after it", &case.add_one_once(&other).await?, &cancelled)?;
+    cancel_beside_an_ordinary_task(fixture, &case).await?;
     // A task that came by a queue holds its key like any other, and stays marked when it loses the key.
     let next = case.key("next")?;
     let record = case.once(fixture, fixture.now_ms() - 120_000, &next, "once");
@@ -288,6 +304,27 @@ async fn other_adds_of_a_key(fixture: &dyn Fixture) -> Result<(), String> {
     let change = super::tasks::cancel(&case, TaskAt::Key(next));
     holds("it was armed", matches!(super::tasks::change_one(&case, change).await?, Changed::Done(_)))?;
     same("a copy", &case.add_one_once(&record).await?, &AddedOnce::Known)
+}
+
+/// A mark of a cancel counts until something else is noted of its key, and keeps its add away also where an ordinary task has
+/// taken the key meanwhile.
+async fn cancel_beside_an_ordinary_task(fixture: &dyn Fixture, case: &Case) -> Result<(), String> {
+    let due_ms = fixture.now_ms() + HOUR_MS;
+    for name in ["awaited", "awaited-add"] {
+        let key = case.key(name)?;
+        same("a mark", &case.cancel_once(&key, true).await?, &CancelledOnce::Marked)?;
+        let ordinary = NewRecord { key: Some(key.clone()), ..case.task(due_ms, "ordinary") };
+        let id = case.add(&[ordinary]).await?[0];
+        same("the count with the mark", &case.waiting().await?, &2)?;
+        if name == "awaited-add" {
+            let dropped = case.add_one_once(&case.once(fixture, due_ms, &key, "dropped")).await?;
+            same("its add", &dropped, &AddedOnce::Cancelled { had_come: false })?;
+            same("the count with the ordinary task", &case.waiting().await?, &1)?;
+        }
+        same("the ordinary task", &case.cancel_once(&key, true).await?, &CancelledOnce::Done(id))?;
+        same("the count without both", &case.waiting().await?, &0)?;
+    }
+    Ok(())
 }
 
 /// What is due in the past fires at once, and copies of it are dropped, in one batch and in two.
@@ -355,4 +392,61 @@ async fn a_restart_keeps_marks(fixture: &dyn Fixture) -> Result<(), String> {
     ];
     same("copies", &answers, &expected)?;
     same("the count", &case.waiting().await?, &1)
+}
+
+/// Whoever repeats a cancel may rely on it for as long as on a first one.
+async fn a_repeated_cancel_renews_its_mark(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, 62, "renewed").await?;
+    let (came, awaited) = (case.key("came")?, case.key("awaited")?);
+    let came = case.once(fixture, fixture.now_ms() + 30 * DAY_MS, &came, "came");
+    let awaited = case.once(fixture, fixture.now_ms() + 30 * DAY_MS, &awaited, "awaited");
+    case.store_once(&came).await?;
+    for key in [&came.key, &awaited.key] {
+        case.cancel_once(key, true).await?;
+    }
+    if !fixture.clock_ahead_ms(DAY_MS) {
+        return Ok(());
+    }
+    for key in [&came.key, &awaited.key] {
+        same("again", &case.cancel_once(key, false).await?, &CancelledOnce::Cancelled)?;
+    }
+    same("the count", &case.waiting().await?, &1)?;
+    fixture.clock_ahead_ms(DAY_MS);
+    case.add_once(&[], DAY_MS).await?;
+    for (record, had_come) in [(came, true), (awaited, false)] {
+        let anew = OnceRecord { written_ms: fixture.now_ms(), ..record };
+        same("an add", &case.add_one_once(&anew).await?, &AddedOnce::Cancelled { had_come })?;
+    }
+    same("the count", &case.waiting().await?, &0)
+}
+
+/// A task that was given up and is sent again came by a queue as before: its second end uses its key up, too.
+async fn a_dead_letter_sent_again_stays_used(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, 63, "again").await?;
+    let key = case.key("again")?;
+    let due_ms = fixture.now_ms() - 120_000;
+    let record = case.once(fixture, due_ms, &key, "again");
+    let id = case.store_once(&record).await?;
+    let due = DueRecord {
+        offset_ms: u16::try_from(due_ms % 60_000).unwrap_or(0),
+        route: case.route,
+        key: Some(key.clone()),
+        asked_ms: None,
+        first_id: None,
+        payload: record.payload.clone(),
+    };
+    let dead = DeadTask { id, due_ms, died_ms: due_ms, attempts: 1, reason: "it failed".into(), record: due };
+    case.end(&case.acquire("one").await?, 1, id, &key, vec![dead]).await?;
+    // The mark of the first end is over before that of the second one.
+    fixture.clock_ahead_ms(DAY_MS);
+    let ended = case.store.end_dead(case.shard, case.route.tenant, &[id], true).await.map_err(said)?;
+    same("sent again", &ended, &vec![true])?;
+    let again = super::tasks::find(&case, TaskAt::Key(key.clone())).await?;
+    let again = again.ok_or("it is not there")?.0;
+    same("a copy", &case.add_one_once(&record).await?, &AddedOnce::Known)?;
+    case.fire(&case.acquire("one").await?, 1, again, &key).await?;
+    fixture.clock_ahead_ms(DAY_MS);
+    case.add_once(&[], DAY_MS).await?;
+    let anew = OnceRecord { written_ms: fixture.now_ms(), ..record };
+    same("a copy after the second end", &case.add_one_once(&anew).await?, &AddedOnce::Known)
 }
