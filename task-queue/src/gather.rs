@@ -14,6 +14,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::JobStoreError;
 
@@ -81,7 +82,8 @@ impl<I: Send + 'static, A: Send + 'static> Gather<I, A> {
     /// Takes nothing more, and waits until what was taken is answered.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
-        let collector = self.collector.lock().take();
+        // Who gives up waiting ends it.
+        let collector = self.collector.lock().take().map(AbortOnDropHandle::new);
         if let Some(collector) = collector {
             // A panic was its last word; its callers know.
             collector.await.ok();
@@ -182,8 +184,8 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
     /// The next shard that answers, or the next one where none does.
     fn turn(&mut self) -> Shard {
         let shards = self.health.shards();
-        let in_turn = (0..shards).map(|at| Shard((self.next_shard + at) % shards));
-        let shard = in_turn.clone().find(|shard| self.health.is_well(*shard));
+        let mut in_turn = (0..shards).map(|at| Shard((self.next_shard + at) % shards));
+        let shard = in_turn.find(|shard| self.health.is_well(*shard));
         let shard = shard.unwrap_or(Shard(self.next_shard));
         self.next_shard = (shard.0 + 1) % shards;
         shard

@@ -178,7 +178,8 @@ pub trait JobStore: Send + Sync {
     /// first number is the store's clock.
     ///
     /// # Errors
-    /// [`JobStoreError`]; what was taken without an answer is ready again when its ttr has ended.
+    /// [`JobStoreError`]; what was taken without an answer is ready again when its ttr has ended, or dead if that was its
+    /// last try.
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError>;
 
     /// Ends jobs, wherever they are: acknowledges or cancels them. Whether each was there. One that was answered Ok is

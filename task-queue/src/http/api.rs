@@ -150,7 +150,7 @@ impl Api {
         let (body, room) = self.bodies.read(request.into_body(), BODY_MAX_BYTES).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, vec![body]);
         // A caller that hangs up does not free memory that the store still waits for.
-        let ids = pool.queues.publish(jobs, Some(Box::new(room))).await?;
+        let ids = pool.queues.publish(jobs, Box::new(room)).await?;
         let id = ids.first().copied();
         let id = id.ok_or_else(|| JobStoreError::Unusable("it has given no id".into()))?;
         // The new one is there before the old one goes: whoever dies in between has two, and not none.
@@ -171,7 +171,7 @@ impl Api {
         let (is_versioned, attributes) = attributes(request.headers());
         let (body, room) = self.bodies.read(request.into_body(), self.options.bulk_bytes_max).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, bulk_bodies(&body)?);
-        let ids = pool.queues.publish(jobs, Some(Box::new(room))).await?;
+        let ids = pool.queues.publish(jobs, Box::new(room)).await?;
         Ok(answers::published_all(&ids))
     }
 
@@ -408,7 +408,8 @@ mod tests {
         let array = |jobs: usize| format!("[{}]", vec!["1"; jobs].join(","));
         assert_eq!((count(array(1)), count(array(64))), (Some(1), Some(64)));
         assert_eq!((count(array(0)), count(array(65)), count("{}".into())), (None, None, None));
-        let FirstJobs(jobs) = serde_json::from_str(&array(100_000)).unwrap();
+        let many = array(100_000);
+        let FirstJobs(jobs) = serde_json::from_str(&many).unwrap();
         assert_eq!(jobs.len(), 65);
         assert!(serde_json::from_str::<FirstJobs<'_>>("[1,2").is_err());
     }

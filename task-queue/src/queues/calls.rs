@@ -6,7 +6,7 @@ use std::sync::Arc;
 use windfall_contract::task_queue::{JobId, JobStore, Lease, NewJobs, QueueCounts, QueueName, Take};
 
 /// What has to live as long as a piece is on its way to the store.
-pub(crate) type Kept = Option<Box<dyn Send>>;
+pub(crate) type Kept = Box<dyn Send>;
 
 /// Jobs to publish.
 pub(super) struct NewPiece {

@@ -33,7 +33,7 @@
 //! succeeded once, each call is [`JobStoreError::Unavailable`] with the reason.
 //!
 //! **Doubt.** A call whose connection was lost after it was sent is not sent again where that could do it twice: what it
-//! published may be there, and what it took is ready again when its ttr has ended.
+//! published may be there, and what it took is ready again when its ttr has ended, or dead if that was its last try.
 //!
 //! **Slots that move.** While a slot of a cluster is on its way to another node, a script on its shard changes nothing: it
 //! is asked again until it is there, or the call's time is over.
