@@ -4,6 +4,7 @@
 //! waits where it is idle. What belongs to no shard in particular goes to the shards in turn, one call at a time too: few
 //! calls with many jobs cost the store and this process less than many with few.
 
+use crate::health::Health;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::JobStoreError;
 
@@ -27,8 +29,6 @@ const CALL_BYTES_MAX: usize = 4 << 20;
 pub(crate) type Answers<A> = Pin<Box<dyn Future<Output = Result<Vec<A>, JobStoreError>> + Send>>;
 /// Calls the store.
 pub(crate) type Call<I, A> = Box<dyn Fn(Shard, Vec<I>) -> Answers<A> + Send>;
-/// Takes an answer whose caller has gone.
-pub(crate) type Unclaimed<A> = Arc<dyn Fn(Shard, A) + Send + Sync>;
 
 /// Why a piece was not taken, or has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,14 +62,14 @@ struct Piece<I, A> {
 }
 
 impl<I: Send + 'static, A: Send + 'static> Gather<I, A> {
-    pub(crate) fn start(shards: u16, call: Call<I, A>, unclaimed: Unclaimed<A>) -> Self {
+    /// An answer whose caller has gone is dropped.
+    pub(crate) fn start(health: Arc<Health>, call: Call<I, A>) -> Self {
         let (pieces, taken) = mpsc::channel(WAITING_MAX);
         let closing = CancellationToken::new();
         let collector = Collector {
-            shards: shards.max(1),
+            health,
             next_shard: 0,
             call,
-            unclaimed,
             waiting: BTreeMap::new(),
             under_way: BTreeMap::new(),
             calls: JoinSet::new(),
@@ -82,7 +82,8 @@ impl<I: Send + 'static, A: Send + 'static> Gather<I, A> {
     /// Takes nothing more, and waits until what was taken is answered.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
-        let collector = self.collector.lock().take();
+        // Who gives up waiting ends it.
+        let collector = self.collector.lock().take().map(AbortOnDropHandle::new);
         if let Some(collector) = collector {
             // A panic was its last word; its callers know.
             collector.await.ok();
@@ -114,10 +115,9 @@ impl<I: Send + 'static, A: Send + 'static> Gather<I, A> {
 
 /// Gathers pieces and sends them. Ends when the [`Gather`] is dropped.
 struct Collector<I, A> {
-    shards: u16,
+    health: Arc<Health>,
     next_shard: u16,
     call: Call<I, A>,
-    unclaimed: Unclaimed<A>,
     waiting: BTreeMap<Option<Shard>, Vec<Piece<I, A>>>,
     under_way: BTreeMap<Option<Shard>, Id>,
     calls: JoinSet<()>,
@@ -181,9 +181,13 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
         }
     }
 
+    /// The next shard that answers, or the next one where none does.
     fn turn(&mut self) -> Shard {
-        let shard = Shard(self.next_shard);
-        self.next_shard = (self.next_shard + 1) % self.shards;
+        let shards = self.health.shards();
+        let mut in_turn = (0..shards).map(|at| Shard((self.next_shard + at) % shards));
+        let shard = in_turn.find(|shard| self.health.is_well(*shard));
+        let shard = shard.unwrap_or(Shard(self.next_shard));
+        self.next_shard = (shard.0 + 1) % shards;
         shard
     }
 
@@ -211,14 +215,12 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
         let (items, replies): (Vec<I>, Vec<_>) =
             pieces.into_iter().map(|piece| (piece.item, piece.reply)).unzip();
         let answers = (self.call)(shard, items);
-        let unclaimed = Arc::clone(&self.unclaimed);
         let call = async move {
             match answers.await {
                 Ok(answers) => {
                     for (reply, answer) in replies.into_iter().zip(answers) {
-                        if let Err(Ok(answer)) = reply.send(Ok(answer)) {
-                            unclaimed(shard, answer);
-                        }
+                        // Dropped where nobody waits for it any more.
+                        reply.send(Ok(answer)).ok();
                     }
                 }
                 Err(error) => {
@@ -247,12 +249,7 @@ mod tests {
     type Seen = Arc<Mutex<Vec<(u16, Vec<u32>)>>>;
 
     /// A store that notes its calls, and answers each with its items when it is let.
-    fn gather(
-        shards: u16,
-        seen: &Seen,
-        lets: &Arc<Semaphore>,
-        unclaimed: Unclaimed<u32>,
-    ) -> Gather<u32, u32> {
+    fn gather(shards: u16, seen: &Seen, lets: &Arc<Semaphore>) -> Gather<u32, u32> {
         let (seen, lets) = (Arc::clone(seen), Arc::clone(lets));
         let call: Call<u32, u32> = Box::new(move |shard, items| {
             seen.lock().push((shard.0, items.clone()));
@@ -262,7 +259,7 @@ mod tests {
                 Ok(items)
             })
         });
-        Gather::start(shards, call, unclaimed)
+        Gather::start(Health::new(shards), call)
     }
 
     async fn settle() {
@@ -272,7 +269,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_comes_while_a_call_is_under_way_goes_with_the_next_one() {
         let (seen, lets) = (Seen::default(), Arc::new(Semaphore::new(0)));
-        let gather = gather(4, &seen, &lets, Arc::new(|_, _| {}));
+        let gather = gather(4, &seen, &lets);
         let mut answers = Vec::new();
         for item in 0..4 {
             answers.push(gather.send(Some(Shard(2)), item, 1).unwrap());
@@ -300,18 +297,51 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_whose_caller_has_gone_is_handed_over_and_a_close_waits_for_it() {
-        let (seen, lets) = (Seen::default(), Arc::new(Semaphore::new(0)));
+    async fn an_answer_that_nobody_receives_is_dropped_and_a_close_waits_for_it() {
+        struct Noted(Arc<Mutex<Vec<u32>>>, u32);
+        impl Drop for Noted {
+            fn drop(&mut self) {
+                self.0.lock().push(self.1);
+            }
+        }
         let left = Arc::new(Mutex::new(Vec::new()));
         let own = Arc::clone(&left);
-        let gather = gather(1, &seen, &lets, Arc::new(move |shard, item| own.lock().push((shard, item))));
+        let call: Call<u32, Noted> = Box::new(move |_, items| {
+            let own = Arc::clone(&own);
+            Box::pin(async move { Ok(items.into_iter().map(|item| Noted(Arc::clone(&own), item)).collect()) })
+        });
+        let gather = Gather::start(Health::new(1), call);
         drop(gather.send(Some(Shard(0)), 7, 1).unwrap());
+        // Its answer was sent, and is in nobody's hands when the caller goes.
+        let answered = gather.send(Some(Shard(0)), 8, 1).unwrap();
         settle().await;
-        drop(gather.send(Some(Shard(0)), 8, 1).unwrap());
-        lets.add_permits(2);
+        drop(answered);
+        drop(gather.send(Some(Shard(0)), 9, 1).unwrap());
         gather.close().await;
-        assert_eq!(*left.lock(), [(Shard(0), 7), (Shard(0), 8)]);
-        assert_eq!(gather.ask(None, 9, 1).await, Err(GatherError::Busy), "it takes nothing more");
+        assert_eq!(*left.lock(), [7, 8, 9]);
+        let refused = gather.ask(None, 10, 1).await.map(drop);
+        assert_eq!(refused, Err(GatherError::Busy), "it takes nothing more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_belongs_to_no_shard_passes_over_those_that_do_not_answer() {
+        let (seen, lets) = (Seen::default(), Arc::new(Semaphore::new(9)));
+        let health = Health::new(3);
+        health.note(Shard(1), false);
+        let (own, free) = (Arc::clone(&seen), Arc::clone(&lets));
+        let call: Call<u32, u32> = Box::new(move |shard, items| {
+            own.lock().push((shard.0, items.clone()));
+            let free = Arc::clone(&free);
+            Box::pin(async move {
+                free.acquire().await.map_err(|_| JobStoreError::Unavailable("shut".into()))?.forget();
+                Ok(items)
+            })
+        });
+        let gather = Gather::start(Arc::clone(&health), call);
+        for item in 0..3 {
+            assert_eq!(gather.ask(None, item, 1).await, Ok(item));
+        }
+        assert_eq!(*seen.lock(), [(0, vec![0]), (2, vec![1]), (0, vec![2])]);
     }
 
     #[tokio::test]
@@ -322,7 +352,7 @@ mod tests {
                 Ok(items)
             })
         });
-        let gather = Gather::start(2, call, Arc::new(|_, _| {}));
+        let gather = Gather::start(Health::new(2), call);
         for key in [None, Some(Shard(1))] {
             let stopped = gather.ask(key, 13, 1).await;
             assert!(matches!(stopped, Err(GatherError::Store(JobStoreError::Unavailable(_)))), "{stopped:?}");
@@ -333,7 +363,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn too_many_are_told_to_come_again() {
         let (seen, lets) = (Seen::default(), Arc::new(Semaphore::new(0)));
-        let gather = gather(1, &seen, &lets, Arc::new(|_, _| {}));
+        let gather = gather(1, &seen, &lets);
         let mut answers = Vec::new();
         let refused = loop {
             match gather.send(Some(Shard(0)), 1, 1) {

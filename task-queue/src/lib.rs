@@ -36,6 +36,7 @@
 mod checks;
 pub mod embedded;
 mod gather;
+mod health;
 mod http;
 mod metrics;
 mod options;

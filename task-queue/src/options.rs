@@ -33,7 +33,8 @@ pub struct ApiOptions {
     /// Passwords by name for the admin API (basic authentication). None: whoever reaches the address may use it, which
     /// only a loopback address allows. They are never shown.
     pub accounts: BTreeMap<String, String>,
-    /// Connections of both APIs; those beyond are closed at once. 1 to 1,000,000, default 20,000.
+    /// Connections of the queue API; those beyond are closed at once. 1 to 1,000,000, default 20,000. The admin API has 64 of
+    /// its own.
     pub connections_max: usize,
     /// The time for a request's head, and how long a connection may be idle. 100 to 3,600,000, default 75,000.
     pub idle_timeout_ms: u64,

@@ -43,6 +43,12 @@ pub(crate) struct KnownToken {
     namespace: String,
 }
 
+impl KnownToken {
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+}
+
 /// What a call counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {

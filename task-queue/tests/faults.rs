@@ -5,15 +5,16 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod api;
 
-use api::{Served, serve};
+use api::{Served, TOKEN, serve};
 use async_trait::async_trait;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FoundJob, JobId, JobStore, JobStoreError, NewJobs, QueueCounts, QueueName, QueueTokens, RateLimit, Swept,
-    Take, TakenJobs, Tended, TokenRecord,
+    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, QueueCounts, QueueName, QueueTokens, RateLimit,
+    Swept, Take, TakenJobs, Tended, TokenRecord,
 };
 use windfall_task_queue::ApiOptions;
 use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
@@ -25,9 +26,25 @@ const LOSE_ANSWER: u8 = 2;
 struct Faulty {
     inner: Arc<EmbeddedJobs>,
     next: AtomicU8,
+    /// Its last shard does not answer.
+    is_half_away: AtomicBool,
+    /// Publishing waits.
+    hangs: AtomicBool,
 }
 
 impl Faulty {
+    fn new(inner: Arc<EmbeddedJobs>) -> Arc<Self> {
+        let (is_half_away, hangs) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { inner, next: AtomicU8::new(0), is_half_away, hangs })
+    }
+
+    fn reaches(&self, shard: Shard) -> Result<(), JobStoreError> {
+        match self.is_half_away.load(SeqCst) && shard.0 + 1 == self.inner.shards() {
+            true => Err(JobStoreError::Unavailable("its server is away".into())),
+            false => Ok(()),
+        }
+    }
+
     fn refuses(&self) -> Result<(), JobStoreError> {
         match self.next.compare_exchange(REFUSE, 0, SeqCst, SeqCst) {
             Ok(_) => Err(JobStoreError::Unavailable("it is away".into())),
@@ -55,12 +72,17 @@ impl JobStore for Faulty {
 
     async fn publish(&self, shard: Shard, batch: &[NewJobs]) -> Result<Vec<Vec<JobId>>, JobStoreError> {
         self.refuses()?;
+        self.reaches(shard)?;
+        while self.hangs.load(SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         let ids = self.inner.publish(shard, batch).await?;
         self.loses().map(|()| ids)
     }
 
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
         self.refuses()?;
+        self.reaches(shard)?;
         let taken = self.inner.take(shard, batch).await?;
         self.loses().map(|()| taken)
     }
@@ -71,11 +93,12 @@ impl JobStore for Faulty {
         self.loses().map(|()| removed)
     }
 
-    async fn give_back(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<(), JobStoreError> {
-        self.inner.give_back(shard, jobs).await
+    async fn give_back(&self, shard: Shard, leases: &[Lease]) -> Result<(), JobStoreError> {
+        self.inner.give_back(shard, leases).await
     }
 
     async fn look(&self, shard: Shard, queues: &[QueueName]) -> Result<Vec<QueueCounts>, JobStoreError> {
+        self.reaches(shard)?;
         self.inner.look(shard, queues).await
     }
 
@@ -110,6 +133,7 @@ impl JobStore for Faulty {
     }
 
     async fn tend(&self, shard: Shard) -> Result<Tended, JobStoreError> {
+        self.reaches(shard)?;
         self.inner.tend(shard).await
     }
 
@@ -158,7 +182,7 @@ impl QueueTokens for Faulty {
 async fn a_lost_answer_loses_no_job_and_a_repeated_call_is_what_it_should_be() {
     let dir = tempfile::tempdir().unwrap();
     let inner = EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
-    let store = Arc::new(Faulty { inner, next: AtomicU8::new(0) });
+    let store = Faulty::new(inner);
     let Served { wire, queues: _queues, .. } =
         serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
     let next = |fault| store.next.store(fault, SeqCst);
@@ -198,4 +222,58 @@ async fn a_lost_answer_loses_no_job_and_a_repeated_call_is_what_it_should_be() {
         assert_eq!(wire.delete(&path).await.status, 500);
         assert_eq!((wire.delete(&path).await.status, wire.get(&path).await.status), (204, 404));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_that_is_away_holds_up_no_other_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedJobsOptions { shards: 3, ..EmbeddedJobsOptions::default() };
+    let store = Faulty::new(EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap());
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+    store.is_half_away.store(true, SeqCst);
+    // Whoever tends to leases finds out.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for _ in 0..12 {
+        assert_eq!(wire.put("/api/n/q?tries=3", "body").await.status, 201);
+    }
+    assert_eq!(wire.get("/api/n/q?ttr=1").await.status, 200);
+    let mut taken = 0;
+    while taken < 12 {
+        // The first one is back when its ttr has ended.
+        let job = wire.get("/api/n/q,other?ttr=600&timeout=10").await;
+        assert_eq!(job.status, 200, "{taken}: {job:?}");
+        taken += 1;
+    }
+    assert_eq!(wire.get("/api/n/q").await.status, 404);
+    assert_eq!(wire.get("/api/n/q/size").await.status, 500, "a size that leaves out a part would be a lie");
+    store.is_half_away.store(false, SeqCst);
+    assert_eq!(wire.get("/api/n/q/size").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_hang_up_free_no_memory_that_the_store_waits_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
+    let store = Faulty::new(inner);
+    let options = ApiOptions { bodies_bytes_max: 16 << 20, ..ApiOptions::default() };
+    let Served { wire, queues: _queues, .. } = serve(&[("default", Arc::clone(&store))], options).await;
+    store.hangs.store(true, SeqCst);
+    let body = "x".repeat(1 << 20);
+    for _ in 0..16 {
+        let gone = wire.begin("PUT", "/api/n/q", &[("x-token", TOKEN)], &body).await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        drop(gone);
+    }
+    assert_eq!(wire.put("/api/n/q", &body).await.status, 503);
+    store.hangs.store(false, SeqCst);
+    let mut status = 503;
+    for _ in 0..200 {
+        status = wire.put("/api/n/q", &body).await.status;
+        if status == 201 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(status, 201, "there is room again when the store has answered");
 }

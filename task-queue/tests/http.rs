@@ -130,3 +130,22 @@ async fn a_caller_that_does_not_read_its_answer_is_cut_off() {
     let _end = stream.read_to_end(&mut read).await;
     assert!(read.starts_with(b"HTTP/1.1 200") && read.len() < 16 << 20, "{} bytes came", read.len());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_token_consumes_no_more_by_its_open_polls() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, admin, queues: _queues } =
+        serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
+    let gone = admin.post("/token/n?description=x", "").await.text("token");
+    let poll = tokio::spawn({
+        let (wire, gone) = (wire.clone(), gone.clone());
+        async move { wire.call("GET", "/api/n/kept?timeout=30&ttr=600", &[("x-token", &gone)], "").await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(admin.delete(&format!("/token/n/{gone}")).await.status, 204);
+    wire.put("/api/n/kept", "body").await;
+    let refused = poll.await.unwrap();
+    assert_eq!((refused.status, refused.json()), (401, json!({ "error": "invalid token" })));
+    let job = wire.get("/api/n/kept?timeout=10&ttr=600").await;
+    assert_eq!((job.status, &job.json()["remain_tries"]), (200, &json!(0)), "{job:?}");
+}

@@ -136,6 +136,102 @@ async fn a_cluster_conforms_and_is_followed_when_slots_move() {
     assert_eq!(taken.len(), 50 * usize::from(store.shards()));
 }
 
+/// A node that has a part of a slot lets a script begin and stops it at the first key that is away: what it did before
+/// would stay, and be done again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn what_is_asked_while_a_slot_moves_is_done_once() {
+    const JOBS: usize = 60;
+    let cluster = tokio::task::spawn_blocking(|| Private::start(Spec::RedisCluster).unwrap()).await.unwrap();
+    let urls: Vec<String> = cluster.url().split(',').map(str::to_owned).collect();
+    let options = patient(RedisJobsOptions::cluster([urls[1].as_str()]));
+    let store = RedisJobs::open(options.clone()).await.unwrap();
+    let moves = SlotMoves::between(&urls).await;
+    let mut found = None;
+    for shard in 0..store.shards() {
+        let slot = moves.slot_of(&format!("{{{}:{shard:04x}}}:s", options.prefix)).await;
+        found = found.or(slot.map(|slot| (Shard(shard), slot)));
+    }
+    let (shard, slot) = found.expect("no shard lies on the first master");
+    // Keys enough for a move that takes its time.
+    for at in 0..30 {
+        let other = name(&format!("other-{at}"));
+        store
+            .publish(shard, &[jobs(&other, 0, vec!["x".into()]), jobs(&other, 900, vec!["y".into()])])
+            .await
+            .unwrap();
+    }
+    let ended = name("ended");
+    let twice = NewJobs { tries: 2, ..jobs(&ended, 0, vec!["x".into(); 20]) };
+    store.publish(shard, &[twice]).await.unwrap();
+    let take = |queue: &QueueName, count, ttr_s| [Take { queue: queue.clone(), count, ttr_s }];
+    assert_eq!(store.take(shard, &take(&ended, 20, 1)).await.unwrap().1[0].jobs.len(), 20);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+
+    let queue = name("moving");
+    let publish = async {
+        for at in 0..JOBS {
+            store.publish(shard, &[jobs(&queue, 0, vec![format!("{at:02}").into()])]).await.unwrap();
+        }
+    };
+    let taken = async {
+        let mut taken = Vec::new();
+        while taken.len() < JOBS {
+            let (_, answers) = store.take(shard, &take(&queue, 7, 600)).await.unwrap();
+            for job in &answers[0].jobs {
+                taken.push(String::from_utf8_lossy(&job.body).into_owned());
+                assert_eq!(store.remove(shard, &[(queue.clone(), job.id)]).await.unwrap(), [true]);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        taken
+    };
+    let tend = async {
+        let mut again = 0;
+        while again < 20 {
+            again += store.tend(shard).await.unwrap().again;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        again
+    };
+    let moving = moves.run_slowly(slot, Duration::from_millis(20));
+    let all = async { tokio::join!(moving, publish, taken, tend) };
+    let (moved, (), mut taken, again) = tokio::time::timeout(PATIENCE, all).await.unwrap();
+    assert!(moved > 50, "{moved} keys moved");
+    taken.sort_unstable();
+    assert_eq!(taken, (0..JOBS).map(|at| format!("{at:02}")).collect::<Vec<_>>());
+    assert_eq!(again, 20);
+    let counts = store.look(shard, &[queue, ended.clone()]).await.unwrap();
+    assert_eq!(counts[0], QueueCounts::default());
+    assert_eq!(counts[1], QueueCounts { ready: 20, ..QueueCounts::default() });
+    assert_eq!(store.take(shard, &take(&ended, 100, 600)).await.unwrap().1[0].jobs.len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn nothing_is_early_after_the_servers_clock_went_back() {
+    let server = single().await;
+    let store = open(&server).await;
+    let queue = name("back");
+    store.publish(Shard(0), &[jobs(&queue, 0, vec!["now".into()])]).await.unwrap();
+    // So it is where the clock was an hour ahead when jobs were counted last.
+    let counted_to = (now_ms() + 3_600_000).to_string();
+    let key = format!("{{{}:0000}}:m:{}", RedisJobsOptions::default().prefix, queue.as_str());
+    asked::<i64>(server.url(), &["HSET", &key, "w", &counted_to]).await;
+    store.publish(Shard(0), &[jobs(&queue, 2, vec!["soon".into()])]).await.unwrap();
+    let take = [Take { queue: queue.clone(), count: 9, ttr_s: 600 }];
+    let taken = async || {
+        let (_, answers) = store.take(Shard(0), &take).await.unwrap();
+        answers[0].jobs.iter().map(|job| job.body.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(taken().await, ["now"]);
+    assert_eq!(store.peek(Shard(0), &queue).await.unwrap(), None);
+    while store.drop_ready(Shard(0), &queue).await.unwrap() {}
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    assert_eq!(taken().await, ["soon"]);
+    assert_eq!(all_counts(&store, &queue).await, QueueCounts::default());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn a_delayed_job_costs_little_and_a_hundred_thousand_are_ready_at_once() {
@@ -277,6 +373,7 @@ async fn servers_that_lose_jobs_and_full_servers_say_so() {
     assert!(matches!(&refused, JobStoreError::Unavailable(why) if why.contains("OOM")), "{refused}");
     let take = [Take { queue: queue.clone(), count: 5, ttr_s: 60 }];
     assert_eq!(store.take(Shard(0), &take).await.unwrap().1[0].jobs.len(), 5);
+    assert_eq!(store.count_call("full", 60).await.unwrap(), 1, "a limited token can consume");
     let all: Vec<_> = ids[0].iter().map(|id| (queue.clone(), *id)).collect();
     assert_eq!(store.remove(Shard(0), &all).await.unwrap(), vec![true; 10]);
     asked::<()>(server.url(), &["CONFIG", "SET", "maxmemory", "0"]).await;

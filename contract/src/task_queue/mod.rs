@@ -17,7 +17,7 @@ pub use record::{
     Attributes, HeldRecord, HeldState, JobRecord, RECORD_HEAD_BYTES, RecordError, TOMBSTONE, encode_tail,
 };
 pub use store::{
-    FoundJob, JobStore, JobStoreError, NewJobs, QueueCounts, Swept, Take, TakenJob, TakenJobs, Tended,
+    FoundJob, JobStore, JobStoreError, Lease, NewJobs, QueueCounts, Swept, Take, TakenJob, TakenJobs, Tended,
 };
 pub use tokens::{QueueTokens, RateLimit, TokenRecord};
 

@@ -50,6 +50,24 @@ pub struct TakenJob {
     pub tries_left: u16,
 }
 
+/// What one [`take`](JobStore::take) has of a job: another one that takes it later has another end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The job's queue.
+    pub queue: QueueName,
+    /// Its id.
+    pub id: JobId,
+    /// When its ttr ends, in Unix milliseconds of the store's clock.
+    pub end_ms: u64,
+}
+
+impl Lease {
+    /// When a lease ends that was taken at `now_ms`.
+    pub const fn end_ms(now_ms: u64, ttr_s: u32) -> u64 {
+        now_ms + ttr_s as u64 * 1_000
+    }
+}
+
 /// The answer to one [`Take`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TakenJobs {
@@ -116,6 +134,8 @@ pub struct Swept {
     pub cursor: u64,
     /// Jobs whose ttl had ended, and that are gone.
     pub expired: u64,
+    /// Queues that were empty, and are forgotten.
+    pub forgotten: u64,
 }
 
 /// The store cannot do it.
@@ -154,10 +174,12 @@ pub trait JobStore: Send + Sync {
 
     /// Takes jobs that are ready, the one that has been ready longest about first, and leases each in the same step: no
     /// other call takes it within its ttr, unless it is given back. What has expired or was deleted is passed over. The
+    /// whole call is bounded in the entries that it looks at and in its bytes; takes that it did not reach are cut. The
     /// first number is the store's clock.
     ///
     /// # Errors
-    /// [`JobStoreError`]; what was taken without an answer is ready again when its ttr has ended.
+    /// [`JobStoreError`]; what was taken without an answer is ready again when its ttr has ended, or dead if that was its
+    /// last try.
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError>;
 
     /// Ends jobs, wherever they are: acknowledges or cancels them. Whether each was there. One that was answered Ok is
@@ -167,12 +189,12 @@ pub trait JobStore: Send + Sync {
     /// [`JobStoreError`].
     async fn remove(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<Vec<bool>, JobStoreError>;
 
-    /// Makes leased jobs ready again that no consumer has seen, with the try that taking them has cost. Does nothing for
-    /// others.
+    /// Makes leased jobs ready again that no consumer has seen, with the try that taking them has cost. Does nothing where
+    /// the lease has ended, even if somebody else has the job now.
     ///
     /// # Errors
     /// [`JobStoreError`].
-    async fn give_back(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<(), JobStoreError>;
+    async fn give_back(&self, shard: Shard, leases: &[Lease]) -> Result<(), JobStoreError>;
 
     /// How many jobs there are of each queue.
     ///

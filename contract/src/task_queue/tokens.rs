@@ -74,7 +74,7 @@ pub trait QueueTokens: Send + Sync {
     ) -> Result<bool, JobStoreError>;
 
     /// Counts a call under a name, and returns how many there were in its interval, with this one. An interval begins
-    /// with its first call.
+    /// with its first call; one that is longer than `interval_s` by now has ended.
     ///
     /// # Errors
     /// [`JobStoreError`]; it may be counted all the same.

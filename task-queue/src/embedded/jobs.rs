@@ -8,9 +8,12 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::{
-    FoundJob, HeldRecord, HeldState, JobId, JobRecord, JobStoreError, NewJobs, QueueName, TAKE_BYTES_MAX,
-    TAKE_MAX, Take, TakenJob, TakenJobs, ready_ms,
+    FoundJob, HeldRecord, HeldState, JobId, JobRecord, JobStoreError, Lease, NewJobs, QueueName,
+    TAKE_BYTES_MAX, TAKE_MAX, Take, TakenJob, TakenJobs, ready_ms,
 };
+
+/// The bytes after which no more rows are read ahead.
+const READ_AHEAD_BYTES: usize = 1 << 20;
 
 impl ShardStep<'_> {
     /// The queue, which is there from now on.
@@ -119,26 +122,47 @@ pub(super) fn publish(step: &mut ShardStep<'_>, batch: &[NewJobs]) -> Vec<Vec<Jo
     all
 }
 
-pub(super) fn take(step: &mut ShardStep<'_>, take: &Take) -> Result<TakenJobs, JobStoreError> {
+/// What one step has looked at, over all that it was asked for.
+#[derive(Default)]
+pub(super) struct Looked {
+    entries: usize,
+    bytes: usize,
+}
+
+impl Looked {
+    /// Whether the step has done as much as one may.
+    pub(super) const fn is_enough(&self) -> bool {
+        self.entries >= 2 * TAKE_MAX || self.bytes > TAKE_BYTES_MAX
+    }
+
+    pub(super) fn add(&mut self, record: &HeldRecord) {
+        self.entries += 1;
+        self.bytes += record.record.body.len();
+    }
+}
+
+pub(super) fn take(
+    step: &mut ShardStep<'_>,
+    take: &Take,
+    looked: &mut Looked,
+) -> Result<TakenJobs, JobStoreError> {
     let mut taken = TakenJobs::default();
     let mut ready = ReadyJobs::default();
-    let (mut looked, mut bytes) = (0, 0);
     while taken.jobs.len() < take.count {
-        let Some(next) = ready.next(step, &take.queue, take.count - taken.jobs.len())? else { break };
-        if looked >= 2 * TAKE_MAX || bytes > TAKE_BYTES_MAX {
-            taken.is_cut = taken.jobs.is_empty();
+        if looked.is_enough() {
+            let left = step.known(&take.queue).map_or(0, |queue| queue.counts().ready);
+            taken.is_cut = taken.jobs.is_empty() && left > 0;
             break;
         }
-        looked += 1;
+        let Some(next) = ready.next(step, &take.queue, take.count - taken.jobs.len())? else { break };
         let record = pop(step, &take.queue, next);
+        looked.add(&record);
         if is_expired(&record, step.now_ms) {
             continue;
         }
         let tries_left = record.tries_left.saturating_sub(1);
         let record = HeldRecord { state: HeldState::Leased, tries_left, ..record };
-        let end_ms = step.now_ms + u64::from(take.ttr_s) * 1_000;
-        step.hold(&take.queue, end_ms, &record);
-        bytes += record.record.body.len();
+        step.hold(&take.queue, Lease::end_ms(step.now_ms, take.ttr_s), &record);
         taken.jobs.push(taken_job(record));
     }
     if let Some(queue) = step.known(&take.queue) {
@@ -190,6 +214,7 @@ impl ReadyJobs {
         if self.fresh.is_empty() && fresh > 0 {
             let prefix = Key::of(b'w').u16(step.state.number).u32(number).end();
             let start = rows::waiting(step.state.number, number, from.0, from.1);
+            let mut bytes = 0;
             for row in step.files.range(&prefix, Bound::Included(start)).take(wanted) {
                 let (key, value) = row?;
                 let mut at = Reading(&key[prefix.len()..]);
@@ -197,8 +222,12 @@ impl ReadyJobs {
                 if ready_ms > step.now_ms {
                     break;
                 }
+                bytes += value.len();
                 let record = JobRecord::decode(&value)?.ok_or_else(rows::damaged)?;
                 self.fresh.push_back((ready_ms, sequence, record));
+                if bytes > READ_AHEAD_BYTES {
+                    break;
+                }
             }
         }
         let first_ms = self.fresh.front().map(|(ready_ms, ..)| *ready_ms);
@@ -257,10 +286,11 @@ pub(super) fn remove(step: &mut ShardStep<'_>, name: &QueueName, id: JobId) -> R
     Ok(true)
 }
 
-/// Undoes a lease.
-pub(super) fn give_back(step: &mut ShardStep<'_>, name: &QueueName, id: JobId) -> Result<(), JobStoreError> {
+/// Undoes a lease, if it has not ended: another end is that of somebody else's.
+pub(super) fn give_back(step: &mut ShardStep<'_>, lease: &Lease) -> Result<(), JobStoreError> {
+    let (name, id) = (&lease.queue, lease.id);
     let Some((at_ms, record)) = step.held_at(name, id)? else { return Ok(()) };
-    if record.state == HeldState::Leased {
+    if record.state == HeldState::Leased && at_ms == lease.end_ms {
         step.unhold(name, at_ms, record.state, id);
         let tries_left = record.tries_left.saturating_add(1);
         let record = HeldRecord { state: HeldState::ReadyAgain, tries_left, ..record };

@@ -28,7 +28,7 @@ use files::{Files, Step};
 use parking_lot::Mutex;
 use queue::QueueState;
 use rows::{Key, Reading};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use tokens::CallCounts;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FoundJob, HeldState, JobId, JobStore, JobStoreError, NewJobs, QueueCounts, QueueName, Swept, Take,
+    FoundJob, HeldState, JobId, JobStore, JobStoreError, Lease, NewJobs, QueueCounts, QueueName, Swept, Take,
     TakenJobs, Tended,
 };
 
@@ -127,7 +127,7 @@ struct ShardState {
     /// The number of the last job.
     sequence: u64,
     queues: HashMap<QueueName, QueueState>,
-    names: HashMap<u32, QueueName>,
+    names: BTreeMap<u32, QueueName>,
     next_queue: u32,
     /// By the end of the lease: queue and id.
     leases: BTreeSet<(u64, u32, JobId)>,
@@ -257,7 +257,7 @@ impl ShardState {
             number,
             sequence: sequence.map_or(Ok(0), |bytes| Reading(&bytes).u64())?,
             queues: HashMap::new(),
-            names: HashMap::new(),
+            names: BTreeMap::new(),
             next_queue: 0,
             leases: BTreeSet::new(),
         };
@@ -318,7 +318,9 @@ impl JobStore for EmbeddedJobs {
         checks::take(shard, self.shards(), batch)?;
         let batch = batch.to_vec();
         self.step(shard, move |step| {
-            let taken = batch.iter().map(|take| jobs::take(step, take)).collect::<Result<_, _>>()?;
+            let mut looked = jobs::Looked::default();
+            let taken = batch.iter().map(|take| jobs::take(step, take, &mut looked));
+            let taken = taken.collect::<Result<_, _>>()?;
             Ok((step.now_ms, taken))
         })
         .await
@@ -330,12 +332,9 @@ impl JobStore for EmbeddedJobs {
             .await
     }
 
-    async fn give_back(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<(), JobStoreError> {
-        let jobs = jobs.to_vec();
-        self.step(shard, move |step| {
-            jobs.iter().try_for_each(|(queue, id)| jobs::give_back(step, queue, *id))
-        })
-        .await
+    async fn give_back(&self, shard: Shard, leases: &[Lease]) -> Result<(), JobStoreError> {
+        let leases = leases.to_vec();
+        self.step(shard, move |step| leases.iter().try_for_each(|lease| jobs::give_back(step, lease))).await
     }
 
     async fn look(&self, shard: Shard, queues: &[QueueName]) -> Result<Vec<QueueCounts>, JobStoreError> {

@@ -1,7 +1,7 @@
 //! Leases that end, dead letters, and what goes away by itself.
 
 use super::ShardStep;
-use super::jobs::{ReadyJobs, is_expired, pop};
+use super::jobs::{Looked, ReadyJobs, is_expired, pop};
 use super::rows::Key;
 use windfall_contract::task_queue::{
     HeldRecord, HeldState, JobId, JobStoreError, QueueName, Swept, TAKE_MAX, Tended,
@@ -23,9 +23,15 @@ pub(super) fn tend(step: &mut ShardStep<'_>) -> Result<Tended, JobStoreError> {
         .copied()
         .collect();
     let mut tended = Tended { is_cut: ended.len() == TAKE_MAX, ..Tended::default() };
+    let mut looked = Looked::default();
     for (end_ms, number, id) in ended {
+        if looked.is_enough() {
+            tended.is_cut = true;
+            break;
+        }
         let name = step.state.names.get(&number).cloned().ok_or_else(super::rows::damaged)?;
         let (_, record) = step.held_at(&name, id)?.ok_or_else(super::rows::damaged)?;
+        looked.add(&record);
         step.unhold(&name, end_ms, HeldState::Leased, id);
         if record.tries_left == 0 {
             step.hold(&name, now_ms, &HeldRecord { state: HeldState::Dead, ..record });
@@ -60,14 +66,20 @@ pub(super) fn respawn(
 ) -> Result<usize, JobStoreError> {
     let dead = first_dead(step, name, limit);
     let now_ms = step.now_ms;
+    let (mut looked, mut count) = (Looked::default(), 0);
     for (at_ms, id) in &dead {
+        if looked.is_enough() {
+            break;
+        }
         let (_, record) = step.held_at(name, *id)?.ok_or_else(super::rows::damaged)?;
+        looked.add(&record);
+        count += 1;
         step.unhold(name, *at_ms, HeldState::Dead, *id);
         let expires_ms = if ttl_s == 0 { 0 } else { now_ms + u64::from(ttl_s) * 1_000 };
         let record = HeldRecord { state: HeldState::ReadyAgain, expires_ms, tries_left: 1, ..record };
         step.hold(name, now_ms, &record);
     }
-    Ok(dead.len())
+    Ok(count)
 }
 
 pub(super) fn drop_dead(step: &mut ShardStep<'_>, name: &QueueName, limit: usize) -> usize {
@@ -84,12 +96,14 @@ fn first_dead(step: &ShardStep<'_>, name: &QueueName, limit: usize) -> Vec<(u64,
 }
 
 pub(super) fn sweep(step: &mut ShardStep<'_>, cursor: u64) -> Result<Swept, JobStoreError> {
-    let mut numbers: Vec<u32> = step.state.names.keys().copied().collect();
-    numbers.sort_unstable();
+    let from = u32::try_from(cursor).unwrap_or(0);
+    let mut page: Vec<(u32, QueueName)> =
+        step.state.names.range(from..).take(SWEPT_QUEUES + 1).map(|(at, name)| (*at, name.clone())).collect();
     let mut swept = Swept::default();
-    let from = numbers.partition_point(|number| u64::from(*number) < cursor);
-    for number in numbers.iter().skip(from).take(SWEPT_QUEUES) {
-        let Some(name) = step.state.names.get(number).cloned() else { continue };
+    if page.len() > SWEPT_QUEUES {
+        swept.cursor = page.pop().map_or(0, |(number, _)| u64::from(number));
+    }
+    for (number, name) in page {
         let mut ready = ReadyJobs::default();
         for _ in 0..SWEPT_JOBS {
             let Some(next) = ready.next(step, &name, 1)? else { break };
@@ -101,13 +115,11 @@ pub(super) fn sweep(step: &mut ShardStep<'_>, cursor: u64) -> Result<Swept, JobS
         }
         if step.state.queues.get(&name).is_some_and(super::queue::QueueState::is_empty) {
             step.state.queues.remove(&name);
-            step.state.names.remove(number);
-            let key = Key::of(b'q').u16(step.state.number).u32(*number).end();
+            step.state.names.remove(&number);
+            let key = Key::of(b'q').u16(step.state.number).u32(number).end();
             step.step.remove(key);
+            swept.forgotten += 1;
         }
-    }
-    if from + SWEPT_QUEUES < numbers.len() {
-        swept.cursor = u64::from(numbers[from + SWEPT_QUEUES]);
     }
     Ok(swept)
 }

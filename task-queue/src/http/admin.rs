@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use subtle::ConstantTimeEq;
 use windfall_contract::task_queue::{QueueName, RateLimit, TokenRecord};
@@ -19,6 +20,15 @@ use windfall_contract::task_queue::{QueueName, RateLimit, TokenRecord};
 /// The bytes of an admin call's body at most.
 const BODY_MAX_BYTES: usize = 64 << 10;
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// A path as logs may show it: what follows a namespace is a token.
+pub(super) fn logged_path(path: &str) -> Cow<'_, str> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match decode(parts[0], false) == "token" && parts.len() > 2 {
+        true => Cow::Owned(format!("/token/{}/…", parts[1])),
+        false => Cow::Borrowed(path),
+    }
+}
 
 /// The admin API of a process.
 pub(super) struct Admin<'s>(pub(super) &'s Shared);
@@ -116,10 +126,11 @@ impl Admin<'_> {
                 tracing::error!(%why, "no random bytes for a token");
                 Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
             })?;
-        } else if own.len() < TOKEN_MIN_BYTES {
-            return Err("the user token was too short".into());
         } else if let Some((of, rest)) = own.split_once(':') {
             (pool, token) = (of, rest.to_owned());
+        }
+        if token.len() < TOKEN_MIN_BYTES {
+            return Err("the user token was too short".into());
         }
         if token.len() > TOKEN_MAX_BYTES || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':')
         {
@@ -238,5 +249,19 @@ impl Admin<'_> {
             is_known |= Sha256::digest(format!("{name}:{password}")).ct_eq(&given);
         }
         is_known.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_token_is_logged() {
+        for path in ["/token/n/secret", "//token/n/secret/limit", "/%74oken/n/secret"] {
+            assert_eq!(logged_path(path), "/token/n/…", "{path}");
+        }
+        assert_eq!(logged_path("/token/n"), "/token/n");
+        assert_eq!(logged_path("/api/n/q/job/x"), "/api/n/q/job/x");
     }
 }

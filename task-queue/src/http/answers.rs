@@ -138,7 +138,7 @@ pub(super) fn delivered(deliveries: &[Delivery], is_list: bool) -> Answer {
     if is_list {
         body.push('[');
     }
-    for (at, Delivery { queue, job, now_ms }) in deliveries.iter().enumerate() {
+    for (at, Delivery { queue, job, now_ms, .. }) in deliveries.iter().enumerate() {
         body.push_str(if at == 0 { r#"{"msg":"new job","# } else { r#",{"msg":"new job","# });
         push_job(&mut body, queue, job.id, Some(&job.body), left_s(job.expires_ms, *now_ms), *now_ms);
         push_end(&mut body, job.tries_left, &job.attributes);

@@ -13,9 +13,11 @@ use crate::tokens::{KnownToken, Use};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::json as to_value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_contract::task_queue::{BODY_MAX_BYTES, JobId, JobStoreError, NewJobs, QueueName};
@@ -130,7 +132,7 @@ impl Api {
             Route::Publish => self.publish(pool, &queues[0], &query, request, None).await,
             Route::Replace(id) => self.publish(pool, &queues[0], &query, request, Some(&id)).await,
             Route::Bulk => self.publish_bulk(pool, &queues[0], &query, request).await,
-            Route::Consume => self.consume(pool, queues, &query, &known).await,
+            Route::Consume => self.consume(pool, queues, &query, token, &known).await,
             other => on_queue(pool, &queues[0], &query, other).await,
         }
     }
@@ -145,9 +147,10 @@ impl Api {
     ) -> Result<Answer, Refused> {
         let terms = PublishTerms::of(query)?;
         let (is_versioned, attributes) = attributes(request.headers());
-        let (body, _taken) = self.bodies.read(request.into_body(), BODY_MAX_BYTES).await?;
+        let (body, room) = self.bodies.read(request.into_body(), BODY_MAX_BYTES).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, vec![body]);
-        let ids = pool.queues.publish(jobs).await?;
+        // A caller that hangs up does not free memory that the store still waits for.
+        let ids = pool.queues.publish(jobs, Box::new(room)).await?;
         let id = ids.first().copied();
         let id = id.ok_or_else(|| JobStoreError::Unusable("it has given no id".into()))?;
         // The new one is there before the old one goes: whoever dies in between has two, and not none.
@@ -166,9 +169,9 @@ impl Api {
     ) -> Result<Answer, Refused> {
         let terms = PublishTerms::of(query)?;
         let (is_versioned, attributes) = attributes(request.headers());
-        let (body, _taken) = self.bodies.read(request.into_body(), self.options.bulk_bytes_max).await?;
-        let bodies = bulk_bodies(&body)?;
-        let ids = pool.queues.publish(new_jobs(queue, terms, is_versioned, attributes, bodies)).await?;
+        let (body, room) = self.bodies.read(request.into_body(), self.options.bulk_bytes_max).await?;
+        let jobs = new_jobs(queue, terms, is_versioned, attributes, bulk_bodies(&body)?);
+        let ids = pool.queues.publish(jobs, Box::new(room)).await?;
         Ok(answers::published_all(&ids))
     }
 
@@ -177,12 +180,17 @@ impl Api {
         pool: &Pool,
         queues: Vec<QueueName>,
         query: &Query,
-        token: &KnownToken,
+        token: &str,
+        known: &KnownToken,
     ) -> Result<Answer, Refused> {
         let ConsumeTerms { ttr_s, timeout_s, count } = ConsumeTerms::of(query, CONSUME_COUNT_MAX)?;
         let timeout = Duration::from_secs(timeout_s.min(self.options.poll_max_s).into());
-        let wanted = Wanted { queues, count, ttr_s, timeout, poller: token.number };
+        let wanted = Wanted { queues, count, ttr_s, timeout, poller: known.number };
         let got = pool.queues.consume(wanted).await?;
+        if timeout_s > 0 && !got.jobs().is_empty() {
+            // The token may be gone since the poll began; what was taken is given back then.
+            authenticate(pool, known.namespace(), token).await?;
+        }
         let answer = answers::delivered(got.jobs(), count > 1);
         got.claim();
         Ok(answer)
@@ -316,9 +324,40 @@ fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
+/// The elements of an array, up to the one that is too much: the rest is passed over without being kept.
+struct FirstJobs<'b>(Vec<&'b RawValue>);
+
+impl<'de> Deserialize<'de> for FirstJobs<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(FirstJobsVisitor)
+    }
+}
+
+struct FirstJobsVisitor;
+
+impl<'de> Visitor<'de> for FirstJobsVisitor {
+    type Value = FirstJobs<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+        let mut jobs = Vec::new();
+        while jobs.len() <= BULK_JOBS_MAX {
+            match elements.next_element()? {
+                Some(job) => jobs.push(job),
+                None => return Ok(FirstJobs(jobs)),
+            }
+        }
+        while elements.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(FirstJobs(jobs))
+    }
+}
+
 /// The jobs of a bulk call: the text of each element.
 fn bulk_bodies(body: &Bytes) -> Result<Vec<Bytes>, Refused> {
-    let Ok(jobs) = serde_json::from_slice::<Vec<&RawValue>>(body) else {
+    let Ok(FirstJobs(jobs)) = serde_json::from_slice(body) else {
         return Err("request body should be an array of objects".into());
     };
     match jobs.len() {
@@ -361,6 +400,18 @@ mod tests {
         ] {
             assert_eq!(route(method, path), None, "{method} {path}");
         }
+    }
+
+    #[test]
+    fn a_bulk_call_is_read_up_to_the_job_that_is_too_much() {
+        let count = |text: String| bulk_bodies(&Bytes::from(text)).map(|bodies| bodies.len()).ok();
+        let array = |jobs: usize| format!("[{}]", vec!["1"; jobs].join(","));
+        assert_eq!((count(array(1)), count(array(64))), (Some(1), Some(64)));
+        assert_eq!((count(array(0)), count(array(65)), count("{}".into())), (None, None, None));
+        let many = array(100_000);
+        let FirstJobs(jobs) = serde_json::from_str(&many).unwrap();
+        assert_eq!(jobs.len(), 65);
+        assert!(serde_json::from_str::<FirstJobs<'_>>("[1,2").is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The listeners of both APIs: they accept connections, bound them, and stop in order.
 
-use super::admin::Admin;
+use super::admin::{Admin, logged_path};
 use super::answers::Answer;
 use super::api::Api;
 use super::body::BodyRoom;
@@ -31,6 +31,8 @@ use tokio_util::task::TaskTracker;
 use windfall_contract::Clock;
 use windfall_contract::task_queue::{JobStore, QueueTokens};
 
+/// The connections of the admin API at most.
+const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// The pause after a failed accept (mostly because no file handles are left).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// How often a connection is looked at.
@@ -124,7 +126,7 @@ pub async fn start(
     };
     let pools = pools.into_iter().map(open).collect();
     let bodies = BodyRoom::new(options.bodies_bytes_max, options.body_timeout_ms);
-    let places = Arc::new(Semaphore::new(options.connections_max));
+    let places = Semaphore::new(options.connections_max);
     let shared = Arc::new(Shared {
         api: Api { options, pools, bodies },
         clock,
@@ -137,12 +139,15 @@ pub async fn start(
     let (leaving, cut) = (CancellationToken::new(), CancellationToken::new());
     let mut acceptors = Vec::new();
     let (api_address, admin_address) = (api_listener.1, admin_listener.1);
-    for (listener, is_admin) in [(api_listener.0, false), (admin_listener.0, true)] {
+    // Those of the queue API leave room for the operator who wants to know what goes on.
+    let admin_places = Semaphore::new(ADMIN_CONNECTIONS_MAX);
+    let listeners = [(api_listener.0, false, places), (admin_listener.0, true, admin_places)];
+    for (listener, is_admin, places) in listeners {
         let acceptor = Acceptor {
             shared: Arc::clone(&shared),
             is_admin,
             connections: connections.clone(),
-            places: Arc::clone(&places),
+            places: Arc::new(places),
             leaving: leaving.clone(),
             cut: cut.clone(),
         };
@@ -313,7 +318,9 @@ impl Shared {
         let id = self.request_id(&request);
         let log = self.logs_access.load(Relaxed).then(|| {
             // The query may hold a token.
-            (request.method().clone(), request.uri().path().to_owned(), self.clock.monotonic_ns())
+            let path = request.uri().path();
+            let path = if is_admin { logged_path(path) } else { path.into() };
+            (request.method().clone(), path.into_owned(), self.clock.monotonic_ns())
         });
         let mut answer = match is_admin {
             true => Admin(self).answer(request).await,

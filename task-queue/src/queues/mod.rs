@@ -3,11 +3,16 @@
 //! [`Queues`] gathers calls, finds the shard that has a job, keeps consumers waiting who poll, and gives back what
 //! reached nobody; its task sees to leases that end, and wakes those who poll for what other processes have published.
 
+mod calls;
+mod deliveries;
 mod polls;
 mod tending;
 
-use crate::gather::{Call, Gather, GatherError, bytes_of};
+use crate::gather::{Gather, GatherError, bytes_of};
+use crate::health::Health;
 use crate::metrics::QueueCounters;
+use calls::{NewPiece, TakenPiece};
+use deliveries::Giving;
 use parking_lot::Mutex;
 use polls::Polls;
 use std::collections::hash_map::RandomState;
@@ -19,25 +24,17 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::{
-    FoundJob, JobId, JobStore, JobStoreError, NewJobs, QueueCounts, QueueName, TAKE_MAX, Take, TakenJob,
-    TakenJobs,
+    FoundJob, JobId, JobStore, JobStoreError, NewJobs, QueueCounts, QueueName, TAKE_MAX, Take,
 };
 
+pub(crate) use calls::Kept;
+pub(crate) use deliveries::{Deliveries, Delivery};
 pub(crate) use polls::PollLimits;
 
 /// How long a stop waits for jobs to be given back.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(2);
 /// How often a call that finds nothing but jobs that are over asks again, at most.
 const CUT_MAX: usize = 1_000;
-
-/// A job that is on its way to a consumer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Delivery {
-    pub(crate) queue: QueueName,
-    pub(crate) job: TakenJob,
-    /// The store's clock when it was taken.
-    pub(crate) now_ms: u64,
-}
 
 /// What a consumer asks for.
 #[derive(Debug, Clone)]
@@ -87,11 +84,12 @@ pub(crate) struct Queues {
 
 struct Inner {
     store: Arc<dyn JobStore>,
-    publishing: Gather<NewJobs, Vec<JobId>>,
-    taking: Gather<Take, (QueueName, u64, TakenJobs)>,
+    health: Arc<Health>,
+    publishing: Gather<NewPiece, Vec<JobId>>,
+    taking: Gather<Take, TakenPiece>,
     removing: Gather<(QueueName, JobId), bool>,
-    giving: Arc<Gather<(QueueName, JobId), ()>>,
-    looking: Gather<QueueName, QueueCounts>,
+    giving: Arc<Giving>,
+    looking: Gather<Vec<QueueName>, Vec<QueueCounts>>,
     polls: Polls,
     counters: Arc<QueueCounters>,
     leaving: CancellationToken,
@@ -102,19 +100,15 @@ struct Inner {
 impl Queues {
     /// Begins. Must be called within a tokio runtime.
     pub(crate) fn start(store: Arc<dyn JobStore>, counters: Arc<QueueCounters>, limits: PollLimits) -> Self {
-        let shards = store.shards();
-        let giving = Arc::new(Gather::start(shards, giving(&store), Arc::new(|_, ()| {})));
-        let giver = Arc::clone(&giving);
-        let unclaimed = Arc::new(move |shard: Shard, (queue, _, taken): (QueueName, u64, TakenJobs)| {
-            for job in taken.jobs {
-                give_back(&giver, shard, queue.clone(), job.id);
-            }
-        });
+        let health = Health::new(store.shards());
+        let start = || Arc::clone(&health);
+        let giving = Arc::new(Gather::start(start(), calls::giving(&store)));
         let inner = Arc::new(Inner {
-            publishing: Gather::start(shards, publishing(&store), Arc::new(|_, _| {})),
-            taking: Gather::start(shards, taking(&store), unclaimed),
-            removing: Gather::start(shards, removing(&store), Arc::new(|_, _| {})),
-            looking: Gather::start(shards, looking(&store), Arc::new(|_, _| {})),
+            publishing: Gather::start(start(), calls::publishing(&store)),
+            taking: Gather::start(start(), calls::taking(&store, &giving)),
+            removing: Gather::start(start(), calls::removing(&store)),
+            looking: Gather::start(start(), calls::looking(&store)),
+            health: start(),
             giving,
             store,
             polls: Polls::new(limits),
@@ -135,7 +129,12 @@ impl Queues {
     /// Gives back what has reached nobody, and ends its tasks.
     pub(crate) async fn close(&self) {
         self.leave();
-        if tokio::time::timeout(GIVE_BACK_WITHIN, self.inner.giving.close()).await.is_err() {
+        // What is still being taken comes back to nobody, and has to be given back too.
+        let close = async {
+            self.inner.taking.close().await;
+            self.inner.giving.close().await;
+        };
+        if tokio::time::timeout(GIVE_BACK_WITHIN, close).await.is_err() {
             tracing::warn!("the store was too slow to take back jobs; they are ready when their ttr ends");
         }
         let keeper = self.keeper.lock().take();
@@ -146,11 +145,12 @@ impl Queues {
         }
     }
 
-    /// Publishes jobs to the shard whose turn it is.
-    pub(crate) async fn publish(&self, jobs: NewJobs) -> Result<Vec<JobId>, QueueError> {
+    /// Publishes jobs to the shard whose turn it is. `kept` lives until the store has answered, whether or not the caller
+    /// waits for it.
+    pub(crate) async fn publish(&self, jobs: NewJobs, kept: Kept) -> Result<Vec<JobId>, QueueError> {
         let (queue, delay_s) = (jobs.queue.clone(), jobs.delay_s);
         let bytes = bytes_of(&jobs.bodies);
-        let ids = self.inner.publishing.ask(None, jobs, bytes).await?;
+        let ids = self.inner.publishing.ask(None, NewPiece { jobs, kept }, bytes).await?;
         self.inner.counters.produced(&queue, ids.len());
         if delay_s == 0 {
             self.inner.polls.wake(&queue, ids.len());
@@ -162,13 +162,13 @@ impl Queues {
     pub(crate) async fn consume(&self, wanted: Wanted) -> Result<Deliveries, QueueError> {
         let inner = &self.inner;
         let mut got = inner.take_now(&wanted.queues, wanted.count, wanted.ttr_s).await?;
-        if got.jobs.is_empty() && !wanted.timeout.is_zero() {
+        if got.jobs().is_empty() && !wanted.timeout.is_zero() {
             let end = tokio::time::Instant::now() + wanted.timeout;
             let poll = inner.polls.begin(&wanted.queues, wanted.poller)?;
             loop {
                 // Again, now that nothing can be published unnoticed.
                 got = inner.take_now(&wanted.queues, 1, wanted.ttr_s).await?;
-                if !got.jobs.is_empty() {
+                if !got.jobs().is_empty() {
                     break;
                 }
                 tokio::select! {
@@ -178,7 +178,7 @@ impl Queues {
                 }
             }
         }
-        for delivery in &got.jobs {
+        for delivery in got.jobs() {
             let waited_ms = delivery.now_ms.saturating_sub(delivery.job.id.published_ms());
             inner.counters.consumed(&delivery.queue, waited_ms);
         }
@@ -216,9 +216,11 @@ impl Queues {
 
     /// How many jobs a queue has.
     pub(crate) async fn counts(&self, queue: &QueueName) -> Result<QueueCounts, QueueError> {
+        let looks = self.inner.look_everywhere(std::slice::from_ref(queue)).await?;
         let mut all = QueueCounts::default();
-        for (_, counts) in self.inner.look(std::slice::from_ref(queue)).await? {
-            all += counts[0];
+        for (_, looked) in looks {
+            // A size that leaves out a part would be a lie.
+            all += looked?[0];
         }
         Ok(all)
     }
@@ -316,31 +318,49 @@ impl Inner {
         u16::try_from(hasher.finish() % u64::from(end.max(1))).unwrap_or(0)
     }
 
-    /// Takes what is ready now.
+    /// Takes what is ready now. Shards that do not answer are passed over, unless none does.
     async fn take_now(
-        self: &Arc<Self>,
+        &self,
         queues: &[QueueName],
         count: usize,
         ttr_s: u32,
     ) -> Result<Deliveries, QueueError> {
-        let mut got = Deliveries { jobs: Vec::new(), inner: Arc::clone(self), is_claimed: false };
+        let mut got = Deliveries::new(Vec::new(), &self.giving);
         if let [queue] = queues {
             // A busy queue has jobs in each shard, so the first look is mostly the last.
             let shard = Shard(self.random_shard());
-            self.take_from(shard, queue, count, ttr_s, &mut got).await?;
-            if got.jobs.len() >= count || self.store.shards() == 1 {
+            if self.is_asked(shard) {
+                let asked = self.take_from(shard, queue, count, ttr_s, &mut got).await;
+                if self.store.shards() == 1 {
+                    return asked.map(|()| got);
+                }
+                // Busy is busy everywhere.
+                if asked == Err(QueueError::Busy) {
+                    return Err(QueueError::Busy);
+                }
+            }
+            if got.jobs().len() >= count {
                 return Ok(got);
             }
         }
         let looks = self.look(queues).await?;
         for (at, queue) in queues.iter().enumerate() {
             for (shard, counts) in &looks {
-                if got.jobs.len() < count && counts[at].ready > 0 {
-                    self.take_from(*shard, queue, count, ttr_s, &mut got).await?;
+                if got.jobs().len() < count
+                    && counts[at].ready > 0
+                    && let Err(error) = self.take_from(*shard, queue, count, ttr_s, &mut got).await
+                    && looks.len() == 1
+                {
+                    return Err(error);
                 }
             }
         }
         Ok(got)
+    }
+
+    /// Whether a shard is asked that need not be.
+    fn is_asked(&self, shard: Shard) -> bool {
+        self.health.is_well(shard) || !self.health.is_any_well()
     }
 
     async fn take_from(
@@ -352,155 +372,68 @@ impl Inner {
         got: &mut Deliveries,
     ) -> Result<(), QueueError> {
         for _ in 0..CUT_MAX {
-            let missing = count - got.jobs.len();
+            let missing = count - got.jobs().len();
             let take = Take { queue: queue.clone(), count: missing, ttr_s };
             // About a thousand jobs go with one call.
             let asked = self.taking.ask(Some(shard), take, missing * 4_096).await;
-            let (_, now_ms, taken) = match asked {
-                Ok(answer) => answer,
+            let taken = match asked {
+                Ok(taken) => taken,
                 // What there is already goes out: it is leased.
-                Err(_) if !got.jobs.is_empty() => return Ok(()),
+                Err(_) if !got.jobs().is_empty() => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
-            let deliveries = taken.jobs.into_iter().map(|job| Delivery { queue: queue.clone(), job, now_ms });
-            got.jobs.extend(deliveries);
-            if !taken.is_cut || got.jobs.len() >= count {
+            got.add(taken.deliveries);
+            if !taken.is_cut || got.jobs().len() >= count {
                 break;
             }
         }
         Ok(())
     }
 
-    /// How many jobs of these queues each shard has.
+    /// How many jobs of these queues each shard has that answers.
     async fn look(&self, queues: &[QueueName]) -> Result<Vec<(Shard, Vec<QueueCounts>)>, QueueError> {
-        let mut asked = Vec::new();
-        for shard in self.shards() {
-            for queue in queues {
-                asked.push((shard, self.looking.send(Some(shard), queue.clone(), 64)?));
+        let (mut looks, mut failed) = (Vec::new(), None);
+        for (shard, looked) in self.ask_look(queues, |shard| self.is_asked(shard)).await? {
+            match looked {
+                Ok(counts) => looks.push((shard, counts)),
+                Err(error) => failed = Some(error),
             }
         }
-        let mut looks: Vec<(Shard, Vec<QueueCounts>)> = Vec::new();
+        match failed {
+            Some(error) if looks.is_empty() => Err(error),
+            _ => Ok(looks),
+        }
+    }
+
+    /// The same, with the answers of all shards.
+    async fn look_everywhere(&self, queues: &[QueueName]) -> Result<Looks, QueueError> {
+        self.ask_look(queues, |_| true).await
+    }
+
+    async fn ask_look(
+        &self,
+        queues: &[QueueName],
+        is_asked: impl Fn(Shard) -> bool,
+    ) -> Result<Looks, QueueError> {
+        let mut asked = Vec::new();
+        for shard in self.shards().filter(|shard| is_asked(*shard)) {
+            // About a thousand queues go with one call.
+            let bytes = queues.len() * 4_096;
+            asked.push((shard, self.looking.send(Some(shard), queues.to_vec(), bytes)?));
+        }
+        let mut looks = Vec::with_capacity(asked.len());
         for (shard, answer) in asked {
             let stopped = |_| JobStoreError::Unavailable("the call was given up".into());
-            let counts = answer.await.map_err(stopped)??;
-            match looks.last_mut() {
-                Some((of, all)) if *of == shard => all.push(counts),
-                _ => looks.push((shard, vec![counts])),
-            }
+            let counts = answer.await.map_err(stopped).and_then(|answer| answer);
+            let counts = counts.and_then(|counts| match counts.len() == queues.len() {
+                true => Ok(counts),
+                false => Err(JobStoreError::Unusable("it does not count each queue".into())),
+            });
+            looks.push((shard, counts.map_err(QueueError::Store)));
         }
         Ok(looks)
     }
 }
 
-/// Jobs that were taken. Those that nobody has claimed when it is dropped are given back: their consumer has gone.
-pub(crate) struct Deliveries {
-    jobs: Vec<Delivery>,
-    inner: Arc<Inner>,
-    is_claimed: bool,
-}
-
-impl Deliveries {
-    pub(crate) fn jobs(&self) -> &[Delivery] {
-        &self.jobs
-    }
-
-    /// The answer goes out now.
-    pub(crate) fn claim(mut self) {
-        self.is_claimed = true;
-    }
-}
-
-impl Drop for Deliveries {
-    fn drop(&mut self) {
-        if !self.is_claimed {
-            for delivery in self.jobs.drain(..) {
-                let id = delivery.job.id;
-                give_back(&self.inner.giving, id.shard(), delivery.queue, id);
-            }
-        }
-    }
-}
-
-fn give_back(giving: &Gather<(QueueName, JobId), ()>, shard: Shard, queue: QueueName, id: JobId) {
-    // A store that is too busy gets it back when its lease ends.
-    giving.send(Some(shard), (queue, id), 64).ok();
-}
-
-/// Merges what differs in the bodies alone, so that a store writes it at once.
-fn publishing(store: &Arc<dyn JobStore>) -> Call<NewJobs, Vec<JobId>> {
-    let store = Arc::clone(store);
-    Box::new(move |shard, items: Vec<NewJobs>| {
-        let store = Arc::clone(&store);
-        Box::pin(async move {
-            let mut groups: Vec<NewJobs> = Vec::new();
-            let mut places = Vec::with_capacity(items.len());
-            for mut item in items {
-                let same = |group: &NewJobs| {
-                    group.queue == item.queue
-                        && (group.delay_s, group.ttl_s, group.tries) == (item.delay_s, item.ttl_s, item.tries)
-                        && group.is_versioned == item.is_versioned
-                        && group.attributes == item.attributes
-                };
-                // Those that come together are mostly alike; looking further would cost more than it saves.
-                let alike = groups.iter().rposition(same).filter(|at| groups.len() - at <= 8);
-                let count = item.bodies.len();
-                let at = match alike {
-                    Some(at) => {
-                        groups[at].bodies.append(&mut item.bodies);
-                        at
-                    }
-                    None => {
-                        groups.push(item);
-                        groups.len() - 1
-                    }
-                };
-                places.push((at, count));
-            }
-            let ids = store.publish(shard, &groups).await?;
-            let mut ids: Vec<_> = ids.into_iter().map(Vec::into_iter).collect();
-            let answer = |(at, count): (usize, usize)| {
-                let ids = ids.get_mut(at).map(|ids| ids.by_ref().take(count).collect());
-                ids.unwrap_or_default()
-            };
-            Ok(places.into_iter().map(answer).collect())
-        })
-    })
-}
-
-fn taking(store: &Arc<dyn JobStore>) -> Call<Take, (QueueName, u64, TakenJobs)> {
-    let store = Arc::clone(store);
-    Box::new(move |shard, items: Vec<Take>| {
-        let store = Arc::clone(&store);
-        Box::pin(async move {
-            let (now_ms, taken) = store.take(shard, &items).await?;
-            Ok(items.into_iter().zip(taken).map(|(take, taken)| (take.queue, now_ms, taken)).collect())
-        })
-    })
-}
-
-fn removing(store: &Arc<dyn JobStore>) -> Call<(QueueName, JobId), bool> {
-    let store = Arc::clone(store);
-    Box::new(move |shard, jobs: Vec<(QueueName, JobId)>| {
-        let store = Arc::clone(&store);
-        Box::pin(async move { store.remove(shard, &jobs).await })
-    })
-}
-
-fn giving(store: &Arc<dyn JobStore>) -> Call<(QueueName, JobId), ()> {
-    let store = Arc::clone(store);
-    Box::new(move |shard, jobs: Vec<(QueueName, JobId)>| {
-        let store = Arc::clone(&store);
-        Box::pin(async move {
-            store.give_back(shard, &jobs).await?;
-            Ok(vec![(); jobs.len()])
-        })
-    })
-}
-
-fn looking(store: &Arc<dyn JobStore>) -> Call<QueueName, QueueCounts> {
-    let store = Arc::clone(store);
-    Box::new(move |shard, queues: Vec<QueueName>| {
-        let store = Arc::clone(&store);
-        Box::pin(async move { store.look(shard, &queues).await })
-    })
-}
+/// What each shard has said of some queues.
+type Looks = Vec<(Shard, Result<Vec<QueueCounts>, QueueError>)>;

@@ -3,7 +3,9 @@
 use super::Inner;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
+use windfall_contract::due::Shard;
 use windfall_contract::task_queue::QueueName;
 
 /// The pause between two looks for polls: a job that another process publishes is found within it.
@@ -16,19 +18,39 @@ const SWEEP_EVERY: Duration = Duration::from_millis(250);
 const POLLED_AT_ONCE: usize = 512;
 /// The calls in a row that one shard may need.
 const TEND_CALLS_MAX: usize = 100;
+/// The sweeps of a shard in a row, as long as they find something.
+const SWEEP_CALLS_MAX: usize = 20;
+/// The pause before a task that has panicked begins again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The pause between two looks for what the metrics show.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs until its owner ends it. Errors of the store are counted, and met by the next look.
 pub(super) async fn keep(inner: Arc<Inner>) {
-    tokio::join!(poll(&inner), tend(&inner), sweep(&inner), measure(&inner));
+    loop {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(poll(Arc::clone(&inner)));
+        tasks.spawn(measure(Arc::clone(&inner)));
+        // Each shard has its own, so that one that does not answer holds up no other one.
+        for shard in inner.shards() {
+            tasks.spawn(tend(Arc::clone(&inner), shard));
+            tasks.spawn(sweep(Arc::clone(&inner), shard));
+        }
+        // None of them ends but by a panic: leases have to end all the same.
+        if let Some(Err(error)) = tasks.join_next().await {
+            tracing::error!(%error, "what keeps the task queues has stopped, and begins again");
+        }
+        inner.counters.store_failed();
+        drop(tasks);
+        sleep(AGAIN_AFTER).await;
+    }
 }
 
-async fn poll(inner: &Inner) {
+async fn poll(inner: Arc<Inner>) {
     let mut last: Option<QueueName> = None;
     loop {
         // No two processes look at the same time for long.
-        sleep(POLL_EVERY + jitter(inner)).await;
+        sleep(POLL_EVERY + jitter(&inner)).await;
         let queues = inner.polls.queues(last.as_ref(), POLLED_AT_ONCE);
         if queues.is_empty() {
             continue;
@@ -46,50 +68,56 @@ async fn poll(inner: &Inner) {
     }
 }
 
-async fn tend(inner: &Inner) {
+async fn tend(inner: Arc<Inner>, shard: Shard) {
     loop {
         let began = Instant::now();
-        for shard in inner.shards() {
-            for _ in 0..TEND_CALLS_MAX {
-                match inner.store.tend(shard).await {
-                    Ok(tended) => {
-                        inner.counters.tended(&tended);
-                        if !tended.is_cut {
-                            break;
-                        }
-                    }
-                    Err(_) => {
-                        inner.counters.store_failed();
+        for _ in 0..TEND_CALLS_MAX {
+            let tended = inner.store.tend(shard).await;
+            inner.health.note(shard, tended.is_ok());
+            match tended {
+                Ok(tended) => {
+                    inner.counters.tended(&tended);
+                    if !tended.is_cut {
                         break;
                     }
                 }
+                Err(_) => {
+                    inner.counters.store_failed();
+                    break;
+                }
             }
         }
-        sleep(TEND_EVERY.saturating_sub(began.elapsed()).max(TEND_EVERY / 4) + jitter(inner)).await;
+        sleep(TEND_EVERY.saturating_sub(began.elapsed()).max(TEND_EVERY / 4) + jitter(&inner)).await;
     }
 }
 
-async fn sweep(inner: &Inner) {
-    let mut cursors = vec![0; usize::from(inner.store.shards())];
+async fn sweep(inner: Arc<Inner>, shard: Shard) {
+    let mut cursor = 0;
     loop {
-        for shard in inner.shards() {
-            let cursor = &mut cursors[usize::from(shard.0)];
-            match inner.store.sweep(shard, *cursor).await {
+        // Again at once while there is something to forget: queues that are used once come as fast as jobs.
+        for _ in 0..SWEEP_CALLS_MAX {
+            match inner.store.sweep(shard, cursor).await {
                 Ok(swept) => {
-                    *cursor = swept.cursor;
+                    cursor = swept.cursor;
                     inner.counters.swept(swept.expired);
+                    if swept.expired + swept.forgotten == 0 {
+                        break;
+                    }
                 }
-                Err(_) => inner.counters.store_failed(),
+                Err(_) => {
+                    inner.counters.store_failed();
+                    break;
+                }
             }
         }
-        sleep(SWEEP_EVERY + jitter(inner)).await;
+        sleep(SWEEP_EVERY + jitter(&inner)).await;
     }
 }
 
 /// Keeps the gauges of the queues that are shown.
-async fn measure(inner: &Inner) {
+async fn measure(inner: Arc<Inner>) {
     loop {
-        sleep(GAUGES_EVERY + jitter(inner)).await;
+        sleep(GAUGES_EVERY + jitter(&inner)).await;
         let queues = inner.counters.shown();
         for part in queues.chunks(POLLED_AT_ONCE) {
             let Ok(looks) = inner.look(part).await else {

@@ -127,7 +127,8 @@ impl Connected {
     }
 }
 
-/// The keys are on their way to another node: some are here, some there, and nothing was changed.
+/// The keys are on their way to another node: some are here, some there. Nothing was changed: each script touches two keys
+/// that never are before it changes anything, and a node that has a part of a slot refuses those.
 fn is_moving(error: &redis::ServerError) -> bool {
     error.code() == "TRYAGAIN" || error.details().is_some_and(|what| what.contains("non local key"))
 }

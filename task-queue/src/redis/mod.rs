@@ -33,7 +33,10 @@
 //! succeeded once, each call is [`JobStoreError::Unavailable`] with the reason.
 //!
 //! **Doubt.** A call whose connection was lost after it was sent is not sent again where that could do it twice: what it
-//! published may be there, and what it took is ready again when its ttr has ended.
+//! published may be there, and what it took is ready again when its ttr has ended, or dead if that was its last try.
+//!
+//! **Slots that move.** While a slot of a cluster is on its way to another node, a script on its shard changes nothing: it
+//! is asked again until it is there, or the call's time is over.
 //!
 //! **A full server.** At `maxmemory` a server refuses to publish. Whatever lets jobs go is carried out.
 //!
@@ -60,10 +63,13 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FoundJob, JobId, JobStore, JobStoreError, NewJobs, QueueCounts, QueueName, Swept, TAKE_BYTES_MAX,
-    TAKE_MAX, Take, TakenJobs, Tended, encode_tail,
+    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, QueueCounts, QueueName, Swept, TAKE_MAX, Take,
+    TakenJobs, Tended, encode_tail,
 };
 use windfall_redis_link::slot_of;
+
+/// What a script answers for a job that it did not reach.
+const NOT_REACHED: u8 = 2;
 
 /// The store of jobs on Redis. Dropped, it closes its connections and ends their tasks.
 pub struct RedisJobs {
@@ -163,7 +169,15 @@ impl RedisJobs {
     ) -> Result<usize, JobStoreError> {
         let mut arguments = vec![Argument::text(queue.as_str()), Argument::count(limit.min(TAKE_MAX))];
         arguments.extend(ttl_s.map(|ttl_s| Argument::Number(ttl_s.into())));
-        number(&self.call(&self.scripts.end_dead, shard, &arguments, Way::Once).await?)
+        loop {
+            let answer = self.call(&self.scripts.end_dead, shard, &arguments, Way::Once).await?;
+            let [done, is_cut] = parts(answer)?;
+            let done = number(&done)?;
+            // Nothing but entries of jobs that are gone were passed over.
+            if done > 0 || number::<u8>(&is_cut)? == 0 {
+                return Ok(done);
+            }
+        }
     }
 }
 
@@ -177,10 +191,15 @@ fn refused(answer: Value) -> Result<Value, JobStoreError> {
     }
 }
 
-fn jobs_arguments(jobs: &[(QueueName, JobId)]) -> Vec<Argument> {
+fn jobs_arguments<'j>(jobs: impl Iterator<Item = &'j (QueueName, JobId)>) -> Vec<Argument> {
     let pair =
         |(queue, id): &(QueueName, JobId)| [Argument::text(queue.as_str()), Argument::bytes(id.as_bytes())];
-    jobs.iter().flat_map(pair).collect()
+    jobs.flat_map(pair).collect()
+}
+
+fn lease_arguments(lease: &Lease) -> [Argument; 3] {
+    let Lease { queue, id, end_ms } = lease;
+    [Argument::text(queue.as_str()), Argument::bytes(id.as_bytes()), Argument::Number(*end_ms)]
 }
 
 fn publish_arguments(batch: &[NewJobs]) -> Vec<Argument> {
@@ -233,7 +252,7 @@ impl JobStore for RedisJobs {
 
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
         checks::take(shard, self.options.shards, batch)?;
-        let mut arguments = vec![Argument::count(TAKE_BYTES_MAX), Argument::count(LOOKED_MAX)];
+        let mut arguments = vec![Argument::count(LOOKED_MAX)];
         for take in batch {
             arguments.push(Argument::text(take.queue.as_str()));
             arguments.push(Argument::count(take.count));
@@ -251,12 +270,36 @@ impl JobStore for RedisJobs {
     }
 
     async fn remove(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<Vec<bool>, JobStoreError> {
-        let answer = self.call(&self.scripts.remove, shard, &jobs_arguments(jobs), Way::Repeats).await?;
-        array(answer)?.iter().map(|one| Ok(number::<u8>(one)? == 1)).collect()
+        let mut removed = vec![false; jobs.len()];
+        let mut asked: Vec<usize> = (0..jobs.len()).collect();
+        while !asked.is_empty() {
+            let arguments = jobs_arguments(asked.iter().map(|at| &jobs[*at]));
+            let answer = self.call(&self.scripts.remove, shard, &arguments, Way::Repeats).await?;
+            let mut again = Vec::new();
+            for (at, one) in asked.iter().zip(&array(answer)?) {
+                match number::<u8>(one)? {
+                    NOT_REACHED => again.push(*at),
+                    found => removed[*at] = found == 1,
+                }
+            }
+            if again.len() == asked.len() {
+                return Err(JobStoreError::Unavailable("the script that removes jobs does not go on".into()));
+            }
+            asked = again;
+        }
+        Ok(removed)
     }
 
-    async fn give_back(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<(), JobStoreError> {
-        self.call(&self.scripts.give_back, shard, &jobs_arguments(jobs), Way::Once).await.map(drop)
+    async fn give_back(&self, shard: Shard, leases: &[Lease]) -> Result<(), JobStoreError> {
+        let mut left = leases;
+        while !left.is_empty() {
+            let arguments: Vec<_> = left.iter().flat_map(lease_arguments).collect();
+            let done: usize =
+                number(&self.call(&self.scripts.give_back, shard, &arguments, Way::Once).await?)?;
+            // At least one in each call.
+            left = left.get(done.max(1)..).unwrap_or_default();
+        }
+        Ok(())
     }
 
     async fn look(&self, shard: Shard, queues: &[QueueName]) -> Result<Vec<QueueCounts>, JobStoreError> {
@@ -275,7 +318,13 @@ impl JobStore for RedisJobs {
 
     async fn peek(&self, shard: Shard, queue: &QueueName) -> Result<Option<FoundJob>, JobStoreError> {
         let arguments = [Argument::text(queue.as_str())];
-        found(self.call(&self.scripts.peek, shard, &arguments, Way::Repeats).await?)
+        loop {
+            let [now, job] = parts(self.call(&self.scripts.peek, shard, &arguments, Way::Repeats).await?)?;
+            // It has taken off what is over, and has not reached the end.
+            if !matches!(job, Value::Int(1)) {
+                return found(Value::Array(vec![now, job]));
+            }
+        }
     }
 
     async fn drop_ready(&self, shard: Shard, queue: &QueueName) -> Result<bool, JobStoreError> {
@@ -317,8 +366,8 @@ impl JobStore for RedisJobs {
     async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError> {
         let arguments = [Argument::Number(cursor), Argument::count(SWEPT.0), Argument::count(SWEPT.1)];
         let answer = self.call(&self.scripts.sweep, shard, &arguments, Way::Repeats).await?;
-        let [cursor, expired] = parts(answer)?;
-        Ok(Swept { cursor: number(&cursor)?, expired: count(&expired)? })
+        let [cursor, expired, forgotten] = parts(answer)?;
+        Ok(Swept { cursor: number(&cursor)?, expired: count(&expired)?, forgotten: count(&forgotten)? })
     }
 
     async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError> {

@@ -90,6 +90,17 @@ impl RedisJobsOptions {
         Self { urls: urls.into_iter().map(Into::into).collect(), is_cluster: true, ..Self::default() }
     }
 
+    /// Whether both name the same jobs: the same prefix on a server that both name. Two databases of a server and two names
+    /// of a host are seen as different.
+    pub fn is_same_store(&self, other: &Self) -> bool {
+        let place = |url: &str| {
+            let url = url.split_once("://").map_or(url, |(_, rest)| rest);
+            url.rsplit_once('@').map_or(url, |(_, place)| place).trim_end_matches('/').to_owned()
+        };
+        let places: Vec<String> = other.urls.iter().map(|url| place(url)).collect();
+        self.prefix == other.prefix && self.urls.iter().any(|url| places.contains(&place(url)))
+    }
+
     /// The counter of a shard's jobs, whose name without its last letter begins the names of all its keys.
     pub(super) fn counter(&self, shard: Shard) -> Vec<u8> {
         format!("{{{}:{:04x}}}:s", self.prefix, shard.0).into_bytes()
@@ -172,6 +183,17 @@ fn evicts_nothing(report: &Report) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_is_a_prefix_on_a_server() {
+        let one = RedisJobsOptions::at("redis://user:pass@10.0.0.5:6379/");
+        let same = RedisJobsOptions::cluster(["10.0.0.4:6379", "10.0.0.5:6379"]);
+        assert!(one.is_same_store(&same) && same.is_same_store(&one));
+        let other = RedisJobsOptions { prefix: "other".into(), ..same };
+        assert!(!one.is_same_store(&other));
+        assert!(!one.is_same_store(&RedisJobsOptions::at("10.0.0.6:6379")));
+        assert!(!one.is_same_store(&RedisJobsOptions::at("10.0.0.5:6379/1")));
+    }
 
     #[test]
     fn a_server_that_can_lose_jobs_is_refused_unless_allowed_by_name() {

@@ -1,6 +1,13 @@
 //! The scripts, and how they are called.
 
 use redis::{Cmd, Script};
+use windfall_contract::task_queue::TAKE_BYTES_MAX;
+
+/// Begins a script that a server carries out though its memory is full.
+const AT_THE_LIMIT: &str = "#!lua flags=allow-oom\n";
+
+/// The scripts have this bound too.
+const _: () = assert!(TAKE_BYTES_MAX == 4_194_304);
 
 /// A script that the server knows by its hash once it has seen its text.
 pub(super) struct Known {
@@ -16,7 +23,7 @@ impl Known {
 
     /// One that a full server carries out too: without it nothing would leave the server, so that it would stay full.
     fn at_the_limit(own: &str) -> Self {
-        Self::of(format!("#!lua flags=allow-oom\n{}{own}", include_str!("scripts/common.lua")))
+        Self::of(format!("{AT_THE_LIMIT}{}{own}", include_str!("scripts/common.lua")))
     }
 
     fn of(text: String) -> Self {
@@ -101,7 +108,7 @@ impl Scripts {
             end_dead: Known::at_the_limit(include_str!("scripts/end_dead.lua")),
             tend: Known::at_the_limit(include_str!("scripts/tend.lua")),
             sweep: Known::at_the_limit(include_str!("scripts/sweep.lua")),
-            count_call: Known::of(include_str!("scripts/count_call.lua").to_owned()),
+            count_call: Known::of(format!("{AT_THE_LIMIT}{}", include_str!("scripts/count_call.lua"))),
         }
     }
 }

@@ -63,6 +63,14 @@ impl<'u> SlotMoves<'u> {
     /// # Panics
     /// If a node refuses.
     pub async fn run(&self, slot: u16) -> usize {
+        self.run_slowly(slot, Duration::ZERO).await
+    }
+
+    /// The same, with a pause behind every few keys.
+    ///
+    /// # Panics
+    /// If a node refuses.
+    pub async fn run_slowly(&self, slot: u16, pause: Duration) -> usize {
         let (from, to, slot) = (&self.urls[0], &self.urls[2], slot.to_string());
         let to_port = to.rsplit_once(':').map_or("", |(_, port)| port);
         let set = async |url: &str, how: &str, id: &str| {
@@ -72,7 +80,7 @@ impl<'u> SlotMoves<'u> {
         set(from, "MIGRATING", &self.to_id).await;
         let mut moved = 0;
         loop {
-            let keys: Vec<String> = asked(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).await;
+            let keys: Vec<String> = asked(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "3"]).await;
             if keys.is_empty() {
                 break;
             }
@@ -80,6 +88,7 @@ impl<'u> SlotMoves<'u> {
             for key in keys {
                 asked::<()>(from, &["MIGRATE", "127.0.0.1", to_port, &key, "0", "5000"]).await;
             }
+            tokio::time::sleep(pause).await;
         }
         for url in [to, from, &self.urls[1]] {
             set(url, "NODE", &self.to_id).await;

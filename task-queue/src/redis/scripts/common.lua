@@ -5,6 +5,12 @@ local HALF = SEQUENCES / 2
 -- The bit of the time that a job with attributes has.
 local VERSIONED = 35184372088832
 local TOMB = string.char(255)
+-- The bytes of values after which a script looks at no more of them.
+local BYTES_MAX = 4194304
+
+-- While a slot of a cluster moves to another node, a script would find some keys and end at the first one that is away,
+-- with a part of its work done. Two keys that never are make such a node refuse it here, before it has changed anything.
+redis.call('EXISTS', P .. 'none1', P .. 'none2')
 
 local function text(number)
   return string.format('%.0f', number)
@@ -45,7 +51,7 @@ local function count(q, field, change)
   if change ~= 0 then redis.call('HINCRBY', P .. 'm:' .. q, field, text(change)) end
 end
 
--- Counts as ready what has become so since the last look; returns the time up to which it did.
+-- Counts as ready what has become so since the last look. It may have counted further, where the clock has gone back.
 local function advance(q, now)
   local m = P .. 'm:' .. q
   local w = tonumber(redis.call('HGET', m, 'w') or '0')
@@ -62,7 +68,6 @@ local function advance(q, now)
     count(q, 'd', -n)
     if #due > 0 or redis.call('EXISTS', m) == 1 then redis.call('HSET', m, 'w', text(w)) end
   end
-  return w
 end
 
 -- The place of an id in a list that is in the order of numbers, and its record.
@@ -90,7 +95,7 @@ local function list_of(q, id)
 end
 
 -- The list whose head has been ready longest: 'q' (ready again), 'r' (published without a delay) or 'b', with its key.
-local function oldest(q, w)
+local function oldest(q, now)
   local kind, key, since
   local head = redis.call('LINDEX', P .. 'q:' .. q, 0)
   if head then kind, key, since = 'q', P .. 'q:' .. q, (struct.unpack('>I6', head)) end
@@ -102,7 +107,7 @@ local function oldest(q, w)
   head = redis.call('ZRANGE', P .. 'i:' .. q, 0, 0)[1]
   if head then
     local ready = tonumber(head)
-    if ready <= w and (not since or ready < since) then
+    if ready <= now and (not since or ready < since) then
       kind, key, since = 'b', P .. 'b:' .. head .. ':' .. q, ready
     end
   end

@@ -1,4 +1,8 @@
--- KEYS: the counter of calls. ARGV: the interval in milliseconds.
+-- KEYS: the counter of calls. ARGV: the interval in milliseconds. An interval that was longer ends now.
 local n = redis.call('INCR', KEYS[1])
-if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
+local left = redis.call('PTTL', KEYS[1])
+if left < 0 or left > tonumber(ARGV[1]) then
+  redis.call('SET', KEYS[1], 1, 'PX', ARGV[1])
+  n = 1
+end
 return n

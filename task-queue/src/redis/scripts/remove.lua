@@ -1,36 +1,55 @@
--- KEYS: the counter of jobs. ARGV: queue and id of each job.
+-- KEYS: the counter of jobs. ARGV: queue and id of each job. Returns for each whether it was there, or 2 where it has to be
+-- asked for again: looking through long lists and reading long values takes time, so a script does some of them only.
 local answer = {}
+local finds, bytes = 0, 0
+
+local function end_held(q, id, value)
+  redis.call('HDEL', P .. 'j:' .. q, id)
+  local state = string.sub(value, 1, 1)
+  if state == 'L' then
+    redis.call('ZREM', P .. 'L', id .. q)
+  else
+    count(q, state == 'R' and 'n' or 'k', -1)
+  end
+end
+
+local function end_waiting(q, id)
+  local key, ready = list_of(q, id)
+  if redis.call('LLEN', key) > 1000 then
+    if finds == 16 then return 2 end
+    finds = finds + 1
+  end
+  local place = find(key, id)
+  if not place then return 0 end
+  redis.call('LSET', key, place, TOMB .. id)
+  local w = tonumber(redis.call('HGET', P .. 'm:' .. q, 'w') or '0')
+  if not ready or ready <= w then
+    count(q, 'n', -1)
+    return 1
+  end
+  count(q, 'd', -1)
+  local gone = redis.call('HINCRBY', P .. 'x:' .. q, text(ready), 1)
+  if gone == redis.call('LLEN', key) then
+    redis.call('DEL', key)
+    redis.call('ZREM', P .. 'i:' .. q, text(ready))
+    redis.call('HDEL', P .. 'x:' .. q, text(ready))
+  end
+  return 1
+end
+
 for at = 1, #ARGV, 2 do
   local q, id = ARGV[at], ARGV[at + 1]
-  local value = redis.call('HGET', P .. 'j:' .. q, id)
-  if value then
-    redis.call('HDEL', P .. 'j:' .. q, id)
-    local state = string.sub(value, 1, 1)
-    if state == 'L' then
-      redis.call('ZREM', P .. 'L', id .. q)
+  local done = 2
+  if bytes <= BYTES_MAX then
+    local value = redis.call('HGET', P .. 'j:' .. q, id)
+    if value then
+      bytes = bytes + #value
+      end_held(q, id, value)
+      done = 1
     else
-      count(q, state == 'R' and 'n' or 'k', -1)
+      done = end_waiting(q, id)
     end
-    answer[#answer + 1] = 1
-  else
-    local key, ready = list_of(q, id)
-    local place = find(key, id)
-    if place then
-      redis.call('LSET', key, place, TOMB .. id)
-      local w = tonumber(redis.call('HGET', P .. 'm:' .. q, 'w') or '0')
-      if not ready or ready <= w then
-        count(q, 'n', -1)
-      else
-        count(q, 'd', -1)
-        local gone = redis.call('HINCRBY', P .. 'x:' .. q, text(ready), 1)
-        if gone == redis.call('LLEN', key) then
-          redis.call('DEL', key)
-          redis.call('ZREM', P .. 'i:' .. q, text(ready))
-          redis.call('HDEL', P .. 'x:' .. q, text(ready))
-        end
-      end
-    end
-    answer[#answer + 1] = place and 1 or 0
   end
+  answer[#answer + 1] = done
 end
 return answer

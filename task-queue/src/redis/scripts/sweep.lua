@@ -1,7 +1,8 @@
--- KEYS: the counter of jobs. ARGV: cursor, about how many queues, how many jobs of each at most.
+-- KEYS: the counter of jobs. ARGV: cursor, about how many queues, how many jobs of each at most. Returns where to go on,
+-- and how many jobs and queues are gone.
 local now = now_ms()
 local page = redis.call('SSCAN', P .. 'Q', ARGV[1], 'COUNT', ARGV[2])
-local expired = 0
+local expired, forgotten, bytes = 0, 0, 0
 
 -- Whether the head of a list is of a job that is over.
 local function is_over(kind, q, entry)
@@ -9,22 +10,24 @@ local function is_over(kind, q, entry)
     local id = string.sub(entry, 7)
     local value = redis.call('HGET', P .. 'j:' .. q, id)
     if not value or string.sub(value, 1, 1) ~= 'R' then return true, 0 end
+    bytes = bytes + #value
     local expires = struct.unpack('>I6', value, 2)
     if expires == 0 or expires > now then return false end
     redis.call('HDEL', P .. 'j:' .. q, id)
     return true, 1
   end
+  bytes = bytes + #entry
   if string.sub(entry, 1, 1) == TOMB then return true, 0 end
   local expires = terms(entry)
   return expires ~= 0 and expires <= now, 1
 end
 
 for _, q in ipairs(page[2]) do
-  local w = advance(q, now)
+  advance(q, now)
   local over = 0
   for _ = 1, tonumber(ARGV[3]) do
-    local kind, key, since = oldest(q, w)
-    if not kind then break end
+    local kind, key, since = oldest(q, now)
+    if not kind or bytes > BYTES_MAX then break end
     local is_gone, counted = is_over(kind, q, redis.call('LINDEX', key, 0))
     if not is_gone then break end
     pop(kind, key, since, q, 1)
@@ -44,6 +47,7 @@ for _, q in ipairs(page[2]) do
   if there == 0 then
     redis.call('DEL', P .. 'm:' .. q, P .. 'x:' .. q, P .. 'd:' .. q)
     redis.call('SREM', P .. 'Q', q)
+    forgotten = forgotten + 1
   end
 end
-return { page[1], expired }
+return { page[1], expired, forgotten }

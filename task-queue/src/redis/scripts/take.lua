@@ -1,12 +1,14 @@
--- KEYS: the counter of jobs. ARGV: the bytes after which no more is taken, the number of entries that are looked at at
--- most; then queue, count and ttr in milliseconds of each take.
+-- KEYS: the counter of jobs. ARGV: the number of entries that are looked at at most; then queue, count and ttr in
+-- milliseconds of each take. The bounds hold for all takes together: those that they leave nothing for are answered as
+-- cut.
 local now = now_ms()
-local bytes_max, looked_max = tonumber(ARGV[1]), tonumber(ARGV[2])
+local looked_max = tonumber(ARGV[1])
+local looked, bytes = 0, 0
 
 local function take(q, most, ttr)
-  local w = advance(q, now)
-  local taken, leases, rows, over, looked, bytes = {}, {}, {}, 0, 0, 0
-  local cut = 0
+  advance(q, now)
+  local taken, leases, rows, over, cut = {}, {}, {}, 0, 0
+  local step, longest = 4, 1
   local function lease(id, expires, tries, record)
     local value = held('L', expires, tries - 1, record)
     taken[#taken + 1] = value
@@ -14,28 +16,26 @@ local function take(q, most, ttr)
     rows[#rows + 1] = value
     leases[#leases + 1] = text(now + ttr)
     leases[#leases + 1] = id .. q
-    bytes = bytes + #record
   end
   while #taken < most do
-    if looked >= looked_max or bytes > bytes_max then
+    local kind, key, since = oldest(q, now)
+    if not kind then break end
+    if looked >= looked_max or bytes > BYTES_MAX then
       if #taken == 0 then cut = 1 end
       break
     end
-    local kind, key, since = oldest(q, w)
-    if not kind then break end
-    -- Bodies may be long: no more than a few are taken before they are counted.
-    local some = math.min(most - #taken, bytes > 65536 and 1 or 16, looked_max - looked)
-    if bytes == 0 and kind ~= 'q' then
-      some = math.min(most - #taken, looked_max - looked)
-      local head = redis.call('LINDEX', key, 0)
-      if #head * some > bytes_max then some = math.max(1, math.floor(bytes_max / #head)) end
-    end
+    -- Nobody knows how long bodies are before they are popped: a few at first, and few where they have been long.
+    local fitting = math.max(1, math.floor((BYTES_MAX - bytes) / longest))
+    local some = math.min(most - #taken, looked_max - looked, step, fitting)
+    step = math.min(2 * step, 16)
     for _, entry in ipairs(pop(kind, key, since, q, some)) do
       looked = looked + 1
+      local length = #entry
       if kind == 'q' then
         local id = string.sub(entry, 7)
         local value = redis.call('HGET', P .. 'j:' .. q, id)
         if value and string.sub(value, 1, 1) == 'R' then
+          length = #value
           local expires, tries = struct.unpack('>I6I2', value, 2)
           if expires ~= 0 and expires <= now then
             redis.call('HDEL', P .. 'j:' .. q, id)
@@ -52,6 +52,8 @@ local function take(q, most, ttr)
           lease(string.sub(entry, 2, 17), expires, tries, entry)
         end
       end
+      bytes = bytes + length
+      longest = math.max(longest, length)
     end
   end
   if #taken > 0 then
@@ -63,7 +65,7 @@ local function take(q, most, ttr)
 end
 
 local answer = { text(now) }
-for at = 3, #ARGV, 3 do
+for at = 2, #ARGV, 3 do
   answer[#answer + 1] = take(ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]))
 end
 return answer

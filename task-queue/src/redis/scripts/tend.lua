@@ -2,11 +2,17 @@
 local now = now_ms()
 local most = tonumber(ARGV[1])
 local ended = redis.call('ZRANGEBYSCORE', P .. 'L', '-inf', text(now), 'LIMIT', 0, most)
-local again, dead, expired = 0, 0, 0
+local again, dead, expired, bytes = 0, 0, 0, 0
+local cut = #ended == most and 1 or 0
 for _, member in ipairs(ended) do
+  if bytes > BYTES_MAX then
+    cut = 1
+    break
+  end
   local id, q = string.sub(member, 1, 16), string.sub(member, 17)
   local value = redis.call('HGET', P .. 'j:' .. q, id)
   if value and string.sub(value, 1, 1) == 'L' then
+    bytes = bytes + #value
     local expires, tries = struct.unpack('>I6I2', value, 2)
     if tries == 0 then
       redis.call('HSET', P .. 'j:' .. q, id, 'D' .. string.sub(value, 2))
@@ -25,4 +31,4 @@ for _, member in ipairs(ended) do
   end
   redis.call('ZREM', P .. 'L', member)
 end
-return { again, dead, expired, #ended == most and 1 or 0 }
+return { again, dead, expired, cut }

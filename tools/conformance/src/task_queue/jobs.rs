@@ -2,7 +2,7 @@
 
 use super::{Case, Checked, Fixture, bodies, holds, said, same};
 use std::collections::BTreeSet;
-use windfall_contract::task_queue::{NewJobs, ready_ms};
+use windfall_contract::task_queue::{JobId, Lease, NewJobs, TAKE_BYTES_MAX, Take, ready_ms};
 
 pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
     vec![
@@ -11,6 +11,8 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
         ("a delayed job is ready when it is due and not before", delays(fixture).await),
         ("what has expired is passed over", expiry(fixture).await),
         ("a deleted job is never taken, wherever it waited", deletion(fixture).await),
+        ("many jobs are deleted in one call", deletion_of_many(fixture).await),
+        ("a call takes no more bytes than one may", bounded_bytes(fixture).await),
         ("jobs that are gone hide none that is ready", gone_heads(fixture).await),
         ("a job is found wherever it is", finding(fixture).await),
         ("ready jobs are dropped and no others", dropping(fixture).await),
@@ -118,6 +120,50 @@ async fn deletion(fixture: &dyn Fixture) -> Result<(), String> {
     case.has("at the end", 0, 0, 0).await
 }
 
+async fn deletion_of_many(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "deletion-of-many").await?;
+    let ids = case.publish(case.jobs(&vec!["x"; 1_500])).await?;
+    let named = |ids: &[JobId]| ids.iter().map(|id| (case.queue.clone(), *id)).collect::<Vec<_>>();
+    let removed = case.store.remove(case.shard, &named(&ids[..60])).await.map_err(said)?;
+    same("deleted", &removed, &vec![true; 60])?;
+    case.has("then", 1_440, 0, 0).await?;
+    let removed = case.store.remove(case.shard, &named(&ids[50..70])).await.map_err(said)?;
+    same("some of them again", &removed, &[vec![false; 10], vec![true; 10]].concat())?;
+    let first = case.take(1, 600).await?;
+    same("the first one that is left", &first.first().map(|job| job.id), &Some(ids[70]))?;
+    while case.store.drop_ready(case.shard, &case.queue).await.map_err(said)? {}
+    Ok(())
+}
+
+async fn bounded_bytes(fixture: &dyn Fixture) -> Result<(), String> {
+    const LONG: usize = 1 << 20;
+    let case = Case::open(fixture, "bounded-bytes").await?;
+    case.publish(case.jobs(&["x"])).await?;
+    for _ in 0..12 {
+        case.publish(NewJobs { bodies: vec![vec![b'y'; LONG].into()], tries: 2, ..case.jobs(&[]) }).await?;
+    }
+    let take = |count| Take { queue: case.queue.clone(), count, ttr_s: 1 };
+    let (_, answers) = case.store.take(case.shard, &[take(100), take(100), take(1)]).await.map_err(said)?;
+    let bytes: usize = answers.iter().flat_map(|taken| &taken.jobs).map(|job| job.body.len()).sum();
+    holds("it takes some", bytes > LONG)?;
+    holds("it takes no more than it may, and what it had begun", bytes <= TAKE_BYTES_MAX + 4 * LONG)?;
+    let last = &answers[2];
+    holds("what it did not reach is to be asked for again", last.jobs.is_empty() && last.is_cut)?;
+    let mut taken: usize = answers.iter().map(|taken| taken.jobs.len()).sum();
+    while taken < 13 {
+        match case.take(100, 1).await?.len() {
+            0 => return Err(format!("{taken} of 13 jobs were taken")),
+            some => taken += some,
+        }
+    }
+    // Leases of so many bytes end in several calls.
+    fixture.wait_ms(1_100).await;
+    case.tend().await?;
+    case.has("back, and dead", 12, 0, 1).await?;
+    while case.store.drop_ready(case.shard, &case.queue).await.map_err(said)? {}
+    case.has("dropped", 0, 0, 1).await
+}
+
 async fn gone_heads(fixture: &dyn Fixture) -> Result<(), String> {
     let case = Case::open(fixture, "gone-heads").await?;
     let many = vec!["x"; 300];
@@ -178,9 +224,10 @@ async fn reopening(fixture: &dyn Fixture) -> Result<(), String> {
     fixture.wait_ms(1_100).await;
     case.tend().await?;
     // "ready" and "dead" wait, "again" was taken before them.
-    let again = case.take(1, 600).await?;
-    same("the oldest", &bodies(&again), &vec!["ready".to_owned()])?;
-    case.store.give_back(case.shard, &[(case.queue.clone(), again[0].id)]).await.map_err(said)?;
+    let (now_ms, again) = case.take_at(1, 600).await?;
+    same("the oldest", &bodies(&again.jobs), &vec!["ready".to_owned()])?;
+    let lease = Lease { queue: case.queue.clone(), id: again.jobs[0].id, end_ms: Lease::end_ms(now_ms, 600) };
+    case.store.give_back(case.shard, &[lease]).await.map_err(said)?;
     let before = case.counts().await?;
     drop(case);
     let case = Case::open(fixture, "reopening").await?;

@@ -3,7 +3,7 @@
 use super::{Case, Checked, Fixture, bodies, holds, said, same};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use windfall_contract::task_queue::{NewJobs, Take};
+use windfall_contract::task_queue::{Lease, NewJobs, Take};
 
 pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
     vec![
@@ -11,6 +11,7 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
         ("an acknowledged job does not come back", acknowledged(fixture).await),
         ("a job that expires under its lease is gone, or dead", expiry_under_lease(fixture).await),
         ("what is given back has not cost a try", given_back(fixture).await),
+        ("what another one has by now is not given back", given_back_late(fixture).await),
         ("the dead are brought back or dropped", dead_letters(fixture).await),
         ("no two consumers have one job", one_consumer_each(fixture).await),
         ("many jobs come back", many_leases(fixture).await),
@@ -76,23 +77,39 @@ async fn expiry_under_lease(fixture: &dyn Fixture) -> Result<(), String> {
 async fn given_back(fixture: &dyn Fixture) -> Result<(), String> {
     let case = Case::open(fixture, "given-back").await?;
     let id = case.publish_one(case.jobs(&["a"])).await?;
-    let back = [(case.queue.clone(), id)];
+    let lease = |end_ms| [Lease { queue: case.queue.clone(), id, end_ms }];
+    let back = lease(Lease::end_ms(id.published_ms(), 600));
     case.store.give_back(case.shard, &back).await.map_err(said)?;
     case.has("what nobody has is not given back", 1, 0, 0).await?;
     for _ in 0..3 {
-        same(
-            "taken",
-            &case.take(2, 600).await?.iter().map(|job| job.tries_left).collect::<Vec<_>>(),
-            &vec![0],
-        )?;
+        let (now_ms, taken) = case.take_at(2, 600).await?;
+        same("taken", &taken.jobs.iter().map(|job| job.tries_left).collect::<Vec<_>>(), &vec![0])?;
+        let back = lease(Lease::end_ms(now_ms, 600));
         case.store.give_back(case.shard, &back).await.map_err(said)?;
         case.store.give_back(case.shard, &back).await.map_err(said)?;
         case.has("given back", 1, 0, 0).await?;
     }
-    case.take(1, 600).await?;
+    let (now_ms, _) = case.take_at(1, 600).await?;
     case.remove(id).await?;
-    case.store.give_back(case.shard, &back).await.map_err(said)?;
+    case.store.give_back(case.shard, &lease(Lease::end_ms(now_ms, 600))).await.map_err(said)?;
     case.has("what is over is not given back", 0, 0, 0).await
+}
+
+/// A consumer hung up, and what was taken for it came back so late that another one has it.
+async fn given_back_late(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "given-back-late").await?;
+    let id = case.publish_one(NewJobs { tries: 3, ..case.jobs(&["a"]) }).await?;
+    let (now_ms, _) = case.take_at(1, 1).await?;
+    fixture.wait_ms(1_100).await;
+    case.tend().await?;
+    let (second_ms, second) = case.take_at(1, 600).await?;
+    same("taken again", &second.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), &vec![id])?;
+    let lease = |end_ms| [Lease { queue: case.queue.clone(), id, end_ms }];
+    case.store.give_back(case.shard, &lease(Lease::end_ms(now_ms, 1))).await.map_err(said)?;
+    case.has("the second one keeps it", 0, 0, 0).await?;
+    same("taken from the second one", &case.take(1, 600).await?.len(), &0)?;
+    case.store.give_back(case.shard, &lease(Lease::end_ms(second_ms, 600))).await.map_err(said)?;
+    case.has("given back by the second one", 1, 0, 0).await
 }
 
 async fn dead_letters(fixture: &dyn Fixture) -> Result<(), String> {

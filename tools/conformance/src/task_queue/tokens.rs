@@ -53,6 +53,10 @@ async fn counts(fixture: &dyn Fixture) -> Result<(), String> {
         same("calls", &count("checks-a").await?, &call)?;
     }
     same("another name", &count("checks-b").await?, &1)?;
+    for call in 1..=2 {
+        same("of a long interval", &store.count_call("checks-c", 600).await.map_err(said)?, &call)?;
+    }
+    same("an interval that is shorter now", &count("checks-c").await?, &1)?;
     fixture.wait_ms(1_100).await;
     same("the next interval", &count("checks-a").await?, &1)
 }
