@@ -48,6 +48,11 @@ impl JobsAt {
         }
     }
 
+    /// Whether both are the same jobs. Files are of one pool each.
+    pub fn is_same_store(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Redis(one), Self::Redis(two)) if is_same_redis(one, two))
+    }
+
     /// Opens it, also where its server is away. `dir` and `durability` are of files.
     pub async fn open(&self, dir: &Path, durability: DurabilityAt, clock: &Clock) -> Result<OpenJobs> {
         match self {
@@ -68,6 +73,16 @@ impl JobsAt {
 
 #[cfg(feature = "redis")]
 const NOT_IN_REDIS: &str = "the store of the task queue's jobs in Redis cannot be opened";
+
+#[cfg(feature = "redis")]
+fn is_same_redis(one: &RedisJobsOptions, two: &RedisJobsOptions) -> bool {
+    one.is_same_store(two)
+}
+
+#[cfg(not(feature = "redis"))]
+const fn is_same_redis(_: &RedisJobsOptions, _: &RedisJobsOptions) -> bool {
+    false
+}
 
 #[cfg(feature = "redis")]
 async fn open_redis(options: &RedisJobsOptions) -> Result<OpenJobs> {

@@ -54,6 +54,15 @@ impl TaskQueueAt {
                 bail!("task_queue.pools.{name}: a pool's name has 1 to 64 letters, digits, `-` and `_`");
             }
         }
+        let mut pools = self.pools.iter();
+        while let Some((name, pool)) = pools.next() {
+            let same = pools.clone().find(|(_, other)| pool.store.is_same_store(&other.store));
+            if let Some((other, _)) = same {
+                bail!(
+                    "task_queue.pools.{name} and {other} have one Redis and one prefix: give each a prefix of its own"
+                );
+            }
+        }
         Ok(())
     }
 }
@@ -231,6 +240,22 @@ mod tests {
             [Role::Serve, Role::TaskQueue, Role::Wallet].map(|role| options.has_task_queues(role))
         };
         assert_eq!((pulls(&none), pulls(&one)), ([false, true, false], [true, true, false]));
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn two_pools_have_no_store_in_common() {
+        let pools = |prefix: &str| {
+            let pool = |name: &str, prefix: &str| {
+                format!(
+                    "[task_queue.pools.{name}.store.redis]\nurls = [\"10.0.0.5:6379\"]\nprefix = \"{prefix}\"\n"
+                )
+            };
+            load(&(pool("a", "one") + &pool("b", prefix)))
+        };
+        assert!(pools("two").is_ok());
+        let refused = format!("{:#}", pools("one").unwrap_err());
+        assert!(refused.contains("task_queue.pools.a and b"), "{refused}");
     }
 
     #[test]
