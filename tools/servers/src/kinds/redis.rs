@@ -47,8 +47,9 @@ pub(super) fn plan_cluster(place: &Place<'_>) -> Result<Entry, Error> {
         let cluster = [
             ("cluster-enabled", "yes".to_owned()),
             ("cluster-port", bus.to_string()),
-            // A master that is gone is noticed soon; its slots then answer with an error.
-            ("cluster-node-timeout", "2000".to_owned()),
+            // A node that a busy machine does not let answer for a while is not gone. One that is gone is noticed after
+            // this; its slots then answer with an error.
+            ("cluster-node-timeout", "10000".to_owned()),
         ];
         parts.push(node(place, &name, *client, &RedisOptions::default(), &cluster)?);
         addresses.insert(name, loopback(*client).to_string());
