@@ -10,7 +10,8 @@
 //! that consume join, leave and are killed) and `real_failover` (the master broker is frozen) put the crates together
 //! themselves, to see each event; `real_timers` has two schedulers on one Redis, which are killed, frozen and restarted;
 //! `real_race` has withdrawals race with the queue while processes are killed, and
-//! `real_openapi` holds the HTTP face against its own document.
+//! `real_openapi` holds the HTTP face against its own document; `real_task_queue` drives task queues by a client that was
+//! written for lmstfy, and by curl.
 //!
 //! ```no_run
 //! use windfall_tests::{Run, plain, scratch};
