@@ -102,6 +102,15 @@ impl JobStore for Faulty {
         self.inner.look(shard, queues).await
     }
 
+    async fn ready_for_ms(
+        &self,
+        shard: Shard,
+        queues: &[QueueName],
+    ) -> Result<Vec<Option<u64>>, JobStoreError> {
+        self.reaches(shard)?;
+        self.inner.ready_for_ms(shard, queues).await
+    }
+
     async fn get(&self, queue: &QueueName, id: JobId) -> Result<Option<FoundJob>, JobStoreError> {
         self.inner.get(queue, id).await
     }

@@ -202,6 +202,17 @@ pub trait JobStore: Send + Sync {
     /// [`JobStoreError`].
     async fn look(&self, shard: Shard, queues: &[QueueName]) -> Result<Vec<QueueCounts>, JobStoreError>;
 
+    /// For how long, in milliseconds of the store's clock, the job of each queue that about comes next has been ready;
+    /// `None` where none is.
+    ///
+    /// # Errors
+    /// [`JobStoreError`].
+    async fn ready_for_ms(
+        &self,
+        shard: Shard,
+        queues: &[QueueName],
+    ) -> Result<Vec<Option<u64>>, JobStoreError>;
+
     /// A job, wherever it is.
     ///
     /// # Errors

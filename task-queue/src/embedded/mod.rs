@@ -351,6 +351,16 @@ impl JobStore for EmbeddedJobs {
         .await
     }
 
+    async fn ready_for_ms(
+        &self,
+        shard: Shard,
+        queues: &[QueueName],
+    ) -> Result<Vec<Option<u64>>, JobStoreError> {
+        let queues = queues.to_vec();
+        self.step(shard, move |step| queues.iter().map(|queue| jobs::ready_for_ms(step, queue)).collect())
+            .await
+    }
+
     async fn get(&self, queue: &QueueName, id: JobId) -> Result<Option<FoundJob>, JobStoreError> {
         let queue = queue.clone();
         self.step(id.shard(), move |step| jobs::get(step, &queue, id)).await

@@ -311,6 +311,17 @@ impl JobStore for RedisJobs {
         counts.collect()
     }
 
+    async fn ready_for_ms(
+        &self,
+        shard: Shard,
+        queues: &[QueueName],
+    ) -> Result<Vec<Option<u64>>, JobStoreError> {
+        let arguments: Vec<Argument> = queues.iter().map(|queue| Argument::text(queue.as_str())).collect();
+        let answer = array(self.call(&self.scripts.ready_for, shard, &arguments, Way::Repeats).await?)?;
+        // Where nothing is ready, the number is below zero.
+        answer.iter().map(|ms| Ok(u64::try_from(number::<i64>(ms)?).ok())).collect()
+    }
+
     async fn get(&self, queue: &QueueName, id: JobId) -> Result<Option<FoundJob>, JobStoreError> {
         let arguments = [Argument::text(queue.as_str()), Argument::bytes(id.as_bytes())];
         found(self.call(&self.scripts.get, id.shard(), &arguments, Way::Repeats).await?)

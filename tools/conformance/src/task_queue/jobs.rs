@@ -2,7 +2,7 @@
 
 use super::{Case, Checked, Fixture, bodies, holds, said, same};
 use std::collections::BTreeSet;
-use windfall_contract::task_queue::{JobId, Lease, NewJobs, TAKE_BYTES_MAX, Take, ready_ms};
+use windfall_contract::task_queue::{JobId, Lease, NewJobs, QueueName, TAKE_BYTES_MAX, Take, ready_ms};
 
 pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
     vec![
@@ -15,6 +15,7 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
         ("a call takes no more bytes than one may", bounded_bytes(fixture).await),
         ("jobs that are gone hide none that is ready", gone_heads(fixture).await),
         ("a job is found wherever it is", finding(fixture).await),
+        ("it is said for how long jobs have been ready", readiness(fixture).await),
         ("ready jobs are dropped and no others", dropping(fixture).await),
         ("what is stored is there when it is opened again", reopening(fixture).await),
         ("an empty queue is forgotten", sweeping(fixture).await),
@@ -196,6 +197,33 @@ async fn finding(fixture: &dyn Fixture) -> Result<(), String> {
     case.remove(ready[0]).await?;
     same("gone", &find(ready[0]).await?, &None)?;
     case.has("counts", 1, 1, 0).await
+}
+
+async fn readiness(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "readiness").await?;
+    let unused = QueueName::new("checks", "readiness-of-none").map_err(said)?;
+    let asked = [unused, case.queue.clone()];
+    let ready_for_ms = async || {
+        let found = case.store.ready_for_ms(case.shard, &asked).await.map_err(said)?;
+        same("answers", &found.len(), &2)?;
+        same("of a queue without jobs", &found[0], &None)?;
+        Ok::<_, String>(found[1])
+    };
+    same("of an empty queue", &ready_for_ms().await?, &None)?;
+    case.publish(NewJobs { delay_s: 1, tries: 2, ..case.jobs(&["x"]) }).await?;
+    same("of a delayed job", &ready_for_ms().await?, &None)?;
+    fixture.wait_ms(1_650).await;
+    let waited_ms = ready_for_ms().await?;
+    holds("it counts from the end of the delay", waited_ms.is_some_and(|ms| ms >= 500))?;
+    case.publish(case.jobs(&["y"])).await?;
+    holds("the oldest one counts", ready_for_ms().await? >= waited_ms)?;
+    same("taken", &case.take(9, 1).await?.len(), &2)?;
+    same("of leased jobs", &ready_for_ms().await?, &None)?;
+    fixture.wait_ms(1_100).await;
+    case.tend().await?;
+    holds("it is ready again", ready_for_ms().await?.is_some())?;
+    while case.store.drop_ready(case.shard, &case.queue).await.map_err(said)? {}
+    same("of dropped jobs", &ready_for_ms().await?, &None)
 }
 
 async fn dropping(fixture: &dyn Fixture) -> Result<(), String> {
