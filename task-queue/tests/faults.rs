@@ -13,8 +13,8 @@ use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, QueueCounts, QueueName, QueueTokens, RateLimit,
-    Swept, Take, TakenJobs, Tended, TokenRecord,
+    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, QueueCounts, QueueName, QueueTokens,
+    RateLimit, Swept, Take, TakenJobs, Tended, TokenRecord,
 };
 use windfall_task_queue::ApiOptions;
 use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
@@ -77,6 +77,17 @@ impl JobStore for Faulty {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let ids = self.inner.publish(shard, batch).await?;
+        self.loses().map(|()| ids)
+    }
+
+    async fn publish_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceJob],
+    ) -> Result<Vec<Option<JobId>>, JobStoreError> {
+        self.refuses()?;
+        self.reaches(shard)?;
+        let ids = self.inner.publish_once(shard, batch).await?;
         self.loses().map(|()| ids)
     }
 

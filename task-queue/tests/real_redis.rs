@@ -16,7 +16,8 @@ use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
 use windfall_conformance::task_queue::{self, Fixture};
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    JobStore, JobStoreError, NewJobs, QueueCounts, QueueName, QueueTokens, TTL_DEFAULT_S, Take,
+    JobStore, JobStoreError, NewJobs, ONCE_KEPT_MS, OnceJob, OnceMark, QueueCounts, QueueName, QueueTokens,
+    TTL_DEFAULT_S, Take,
 };
 use windfall_servers::{Private, RedisOptions as ServerOptions, Spec};
 use windfall_task_queue::ApiOptions;
@@ -278,6 +279,29 @@ async fn a_node_that_has_got_a_part_of_a_slot_begins_nothing_anew() {
     let (_, answers) = store.take(shard, &take).await.unwrap();
     let bodies: Vec<_> = answers[0].jobs.iter().map(|job| job.body.clone()).collect();
     assert_eq!(bodies, ["old", "new"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn marks_go_by_themselves_when_they_were_kept_for_an_hour() {
+    let server = single().await;
+    let store = open(&server).await;
+    let once = |number: u8| OnceJob {
+        mark: OnceMark([number; 16]),
+        job: jobs(&name("once"), 0, vec![vec![number].into()]),
+    };
+    let batch: Vec<OnceJob> = (0..100).map(once).collect();
+    let stored = store.publish_once(Shard(1), &batch).await.unwrap();
+    assert_eq!(stored.iter().flatten().count(), 100);
+    let pattern = format!("{{{}:0001}}:o:*", RedisJobsOptions::default().prefix);
+    let keys: Vec<String> = asked(server.url(), &["KEYS", &pattern]).await;
+    // Two, where the hour has ended meanwhile.
+    assert!((1..=2).contains(&keys.len()), "{keys:?}");
+    for key in keys {
+        let left_ms: u64 = asked(server.url(), &["PTTL", &key]).await;
+        // From the end of the hour on it is kept for one more; the rest is the time of this test.
+        assert!((ONCE_KEPT_MS - 600_000..=2 * ONCE_KEPT_MS).contains(&left_ms), "{key}: {left_ms} ms");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

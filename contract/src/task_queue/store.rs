@@ -24,6 +24,27 @@ pub struct NewJobs {
     pub bodies: Vec<Bytes>,
 }
 
+/// What a job is known by that is published by several calls at most once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OnceMark(pub [u8; 16]);
+
+impl OnceMark {
+    /// The shard of a store with so many: the same mark always meets the same one.
+    pub fn shard(self, shards: u16) -> Shard {
+        let [first, second, ..] = self.0;
+        Shard(u16::from_be_bytes([first, second]) % shards.max(1))
+    }
+}
+
+/// A job that is published at most once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnceJob {
+    /// What it is known by.
+    pub mark: OnceMark,
+    /// The job, with one body.
+    pub job: NewJobs,
+}
+
 /// What a consumer wants of one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Take {
@@ -171,6 +192,18 @@ pub trait JobStore: Send + Sync {
     /// # Errors
     /// [`JobStoreError`].
     async fn publish(&self, shard: Shard, batch: &[NewJobs]) -> Result<Vec<Vec<JobId>>, JobStoreError>;
+
+    /// Publishes jobs, but those whose mark the shard has: their ids, or `None`. The shard keeps the mark of a job for
+    /// [`ONCE_KEPT_MS`](super::ONCE_KEPT_MS) at least, whatever becomes of the job. So a call that has no answer may be
+    /// repeated.
+    ///
+    /// # Errors
+    /// [`JobStoreError`].
+    async fn publish_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceJob],
+    ) -> Result<Vec<Option<JobId>>, JobStoreError>;
 
     /// Takes jobs that are ready, the one that has been ready longest about first, and leases each in the same step: no
     /// other call takes it within its ttr, unless it is given back. What has expired or was deleted is passed over. The
