@@ -155,7 +155,7 @@ pub struct Swept {
     pub cursor: u64,
     /// Jobs whose ttl had ended, and that are gone.
     pub expired: u64,
-    /// Queues that were empty, and are forgotten.
+    /// Queues that were empty, and marks that were kept for long enough: all are forgotten.
     pub forgotten: u64,
 }
 

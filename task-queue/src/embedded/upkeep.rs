@@ -101,8 +101,7 @@ pub(super) fn sweep(step: &mut ShardStep<'_>, cursor: u64) -> Result<Swept, JobS
     let mut page: Vec<(u32, QueueName)> =
         step.state.names.range(from..).take(SWEPT_QUEUES + 1).map(|(at, name)| (*at, name.clone())).collect();
     let mut swept = Swept::default();
-    // Marks go in their own time: what they are of does not say how many there are to come.
-    once::forget(step)?;
+    swept.forgotten += once::forget(step)? as u64;
     if page.len() > SWEPT_QUEUES {
         swept.cursor = page.pop().map_or(0, |(number, _)| u64::from(number));
     }
