@@ -125,7 +125,10 @@ def chart(roles):
     if not shutil.which("helm"):
         return print("deploy: helm is not installed: the chart is not rendered")
     run("helm lint", "helm", "lint", "--strict", str(folder))
+    worker = {"name": "w", "namespace": "n", "queue": "q", "readyJobs": "1", "oldestReadyMilliseconds": "1"}
+    worker |= {"minReplicas": "0", "maxReplicas": "2"}
     everything = ["autoscaling.enabled=true", "serviceMonitor.enabled=true", "rules.document=version = 1"]
+    everything += [f"jobWorkers[0].{key}={value}" for key, value in worker.items()]
     for settings in [[], everything]:
         flags = [flag for one in settings for flag in ("--set", one)]
         rendered = run("helm template", "helm", "template", "try", str(folder), *flags)

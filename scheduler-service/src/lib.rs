@@ -5,6 +5,7 @@
 //! - [`BackfillsService`] offers operators `windfall.v1.Backfills`.
 //! - [`TopicTarget`] writes a timer to a topic, as a [`FiredTimer`](windfall_proto::v1::FiredTimer).
 //! - [`BonusTarget`] sends a reward at its time, once for each order number.
+//! - [`JobTarget`] publishes a timer to a task queue, from which consumers pull it.
 //! - The target that calls an HTTP address stands with the other signed HTTP requests: `windfall_connectors::HttpCallback`.
 //!
 //! Not here: when a timer fires, how often it is tried, and in which order (`windfall-scheduler`); where timers lie (the
@@ -50,4 +51,6 @@ mod targets;
 pub use backfills::BackfillsService;
 pub use cursor::{InvalidCursor, ListCursor};
 pub use rpc::{BATCH_MAX, PAGE_DEFAULT, PAGE_MAX, TimersService};
-pub use targets::{BonusTarget, TopicChecks, TopicOptions, TopicTarget, refusal};
+pub use targets::{
+    BonusTarget, JobTarget, JobTargetOptions, TopicChecks, TopicOptions, TopicTarget, refusal,
+};

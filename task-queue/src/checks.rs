@@ -2,7 +2,9 @@
 
 use std::ops::RangeInclusive;
 use windfall_contract::due::Shard;
-use windfall_contract::task_queue::{BODY_MAX_BYTES, JobStoreError, NewJobs, SHARDS_MAX, TAKE_MAX, Take};
+use windfall_contract::task_queue::{
+    BODY_MAX_BYTES, JobStoreError, NewJobs, OnceJob, SHARDS_MAX, TAKE_MAX, Take,
+};
 
 /// The numbers of shards that a store may have.
 pub(crate) const SHARDS: RangeInclusive<u16> = 1..=SHARDS_MAX;
@@ -28,6 +30,17 @@ pub(crate) fn publish(own: Shard, shards: u16, batch: &[NewJobs]) -> Result<(), 
         let texts = jobs.attributes.iter().flat_map(|(key, value)| [key.len(), value.len()]);
         if texts.clone().any(|len| len > 255) || texts.map(|len| len + 1).sum::<usize>() > 65_000 {
             return Err(unusable("the attributes of a job are too long"));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn publish_once(own: Shard, shards: u16, batch: &[OnceJob]) -> Result<(), JobStoreError> {
+    shard(own, shards)?;
+    for OnceJob { job, .. } in batch {
+        publish(own, shards, std::slice::from_ref(job))?;
+        if job.bodies.len() != 1 {
+            return Err(unusable("a job that is published once has one body"));
         }
     }
     Ok(())

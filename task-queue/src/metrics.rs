@@ -31,6 +31,10 @@ windfall_contract::declare_metrics! {
             /// Jobs in the dead letter.
             pub dead: u64 as "dead",
         }
+        gauge "windfall_taskqueue_oldest_ready_milliseconds" "For how long the job that comes next has been ready; looked at every few seconds" {
+            /// For how long the job that comes next has been ready, 0 where none is.
+            pub oldest_ready_ms: u64,
+        }
     }
 }
 
@@ -143,11 +147,12 @@ impl QueueCounters {
         self.by_queue.read().keys().cloned().collect()
     }
 
-    pub(crate) fn measured(&self, queue: &QueueName, counts: &QueueCounts) {
+    pub(crate) fn measured(&self, queue: &QueueName, counts: &QueueCounts, oldest_ready_ms: u64) {
         let own = self.of(queue);
         own.numbers.ready.store(counts.ready, Relaxed);
         own.numbers.delayed.store(counts.delayed, Relaxed);
         own.numbers.dead.store(counts.dead, Relaxed);
+        own.numbers.oldest_ready_ms.store(oldest_ready_ms, Relaxed);
     }
 
     pub(crate) fn tended(&self, tended: &Tended) {

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use windfall_conformance::task_queue::{self, Fixture};
 use windfall_contract::Clock;
-use windfall_contract::due::Durability;
-use windfall_contract::task_queue::{JobStore, QueueTokens};
+use windfall_contract::due::{Durability, Shard};
+use windfall_contract::task_queue::{
+    JobStore, NewJobs, ONCE_KEPT_MS, OnceJob, OnceMark, QueueName, QueueTokens,
+};
 use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions, OpenJobsError};
 
 /// Some day in 2027.
@@ -71,4 +73,43 @@ async fn open_says_what_is_wrong() {
     assert!(matches!(open(small(0)), Err(OpenJobsError::Invalid(what)) if what.starts_with("shards is 0")));
     std::fs::write(fixture.dir.path().join("WINDFALL-JOBS"), "9\n").unwrap();
     assert!(matches!(open(small(2)), Err(OpenJobsError::Newer { found: 9, known: 1, .. })));
+}
+
+#[tokio::test]
+async fn marks_are_kept_for_an_hour_whatever_the_clock_does_and_no_longer_than_two() {
+    let fixture = Embedded::new(small(1));
+    let store = fixture.open_now().unwrap();
+    let job = NewJobs {
+        queue: QueueName::new("n", "q").unwrap(),
+        delay_s: 0,
+        ttl_s: 1,
+        tries: 1,
+        is_versioned: false,
+        attributes: Vec::new(),
+        bodies: vec!["x".into()],
+    };
+    let batch: Vec<OnceJob> = (0..5_000_u16)
+        .map(|number| {
+            let mut mark = [0; 16];
+            mark[..2].copy_from_slice(&number.to_be_bytes());
+            OnceJob { mark: OnceMark(mark), job: job.clone() }
+        })
+        .collect();
+    let publish = async || {
+        let ids = store.publish_once(Shard(0), &batch).await.unwrap();
+        ids.into_iter().flatten().count()
+    };
+    assert_eq!(publish().await, 5_000);
+    // Back and forth again: the clock was wrong for a while.
+    fixture.now_ms.fetch_sub(ONCE_KEPT_MS, SeqCst);
+    assert_eq!(publish().await, 0);
+    fixture.now_ms.fetch_add(2 * ONCE_KEPT_MS - 1, SeqCst);
+    assert_eq!(publish().await, 0);
+    // By then a sweep has forgotten them, several calls of it, and the rows are gone.
+    fixture.now_ms.fetch_add(2 * ONCE_KEPT_MS, SeqCst);
+    for _ in 0..40 {
+        store.sweep(Shard(0), 0).await.unwrap();
+    }
+    fixture.now_ms.fetch_sub(2 * ONCE_KEPT_MS, SeqCst);
+    assert_eq!(publish().await, 5_000);
 }

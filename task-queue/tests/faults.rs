@@ -13,8 +13,8 @@ use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, QueueCounts, QueueName, QueueTokens, RateLimit,
-    Swept, Take, TakenJobs, Tended, TokenRecord,
+    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, QueueCounts, QueueName, QueueTokens,
+    RateLimit, Swept, Take, TakenJobs, Tended, TokenRecord,
 };
 use windfall_task_queue::ApiOptions;
 use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
@@ -80,6 +80,17 @@ impl JobStore for Faulty {
         self.loses().map(|()| ids)
     }
 
+    async fn publish_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceJob],
+    ) -> Result<Vec<Option<JobId>>, JobStoreError> {
+        self.refuses()?;
+        self.reaches(shard)?;
+        let ids = self.inner.publish_once(shard, batch).await?;
+        self.loses().map(|()| ids)
+    }
+
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
         self.refuses()?;
         self.reaches(shard)?;
@@ -100,6 +111,15 @@ impl JobStore for Faulty {
     async fn look(&self, shard: Shard, queues: &[QueueName]) -> Result<Vec<QueueCounts>, JobStoreError> {
         self.reaches(shard)?;
         self.inner.look(shard, queues).await
+    }
+
+    async fn ready_for_ms(
+        &self,
+        shard: Shard,
+        queues: &[QueueName],
+    ) -> Result<Vec<Option<u64>>, JobStoreError> {
+        self.reaches(shard)?;
+        self.inner.ready_for_ms(shard, queues).await
     }
 
     async fn get(&self, queue: &QueueName, id: JobId) -> Result<Option<FoundJob>, JobStoreError> {

@@ -16,7 +16,8 @@ use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
 use windfall_conformance::task_queue::{self, Fixture};
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    JobStore, JobStoreError, NewJobs, QueueCounts, QueueName, QueueTokens, TTL_DEFAULT_S, Take,
+    JobStore, JobStoreError, NewJobs, ONCE_KEPT_MS, OnceJob, OnceMark, QueueCounts, QueueName, QueueTokens,
+    TTL_DEFAULT_S, Take,
 };
 use windfall_servers::{Private, RedisOptions as ServerOptions, Spec};
 use windfall_task_queue::ApiOptions;
@@ -142,17 +143,9 @@ async fn a_cluster_conforms_and_is_followed_when_slots_move() {
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn what_is_asked_while_a_slot_moves_is_done_once() {
     const JOBS: usize = 60;
-    let cluster = tokio::task::spawn_blocking(|| Private::start(Spec::RedisCluster).unwrap()).await.unwrap();
-    let urls: Vec<String> = cluster.url().split(',').map(str::to_owned).collect();
-    let options = patient(RedisJobsOptions::cluster([urls[1].as_str()]));
-    let store = RedisJobs::open(options.clone()).await.unwrap();
+    let (_cluster, urls, options, shard, slot) = cluster_with_a_shard_to_move().await;
+    let store = RedisJobs::open(options).await.unwrap();
     let moves = SlotMoves::between(&urls).await;
-    let mut found = None;
-    for shard in 0..store.shards() {
-        let slot = moves.slot_of(&format!("{{{}:{shard:04x}}}:s", options.prefix)).await;
-        found = found.or(slot.map(|slot| (Shard(shard), slot)));
-    }
-    let (shard, slot) = found.expect("no shard lies on the first master");
     // Keys enough for a move that takes its time.
     for at in 0..30 {
         let other = name(&format!("other-{at}"));
@@ -205,6 +198,110 @@ async fn what_is_asked_while_a_slot_moves_is_done_once() {
     assert_eq!(counts[0], QueueCounts::default());
     assert_eq!(counts[1], QueueCounts { ready: 20, ..QueueCounts::default() });
     assert_eq!(store.take(shard, &take(&ended, 100, 600)).await.unwrap().1[0].jobs.len(), 20);
+}
+
+/// A cluster, a shard whose slot lies on its first master, and that slot.
+async fn cluster_with_a_shard_to_move() -> (Private, Vec<String>, RedisJobsOptions, Shard, u16) {
+    let cluster = tokio::task::spawn_blocking(|| Private::start(Spec::RedisCluster).unwrap()).await.unwrap();
+    let urls: Vec<String> = cluster.url().split(',').map(str::to_owned).collect();
+    let options = patient(RedisJobsOptions::cluster([urls[1].as_str()]));
+    let shards = RedisJobs::open(options.clone()).await.unwrap().shards();
+    let moves = SlotMoves::between(&urls).await;
+    for shard in 0..shards {
+        if let Some(slot) = moves.slot_of(&format!("{{{}:{shard:04x}}}:s", options.prefix)).await {
+            return (cluster, urls, options, Shard(shard), slot);
+        }
+    }
+    panic!("no shard lies on the first master");
+}
+
+/// The node that a slot leaves has the lists of a queue and no more the jobs that were taken before. A script that began
+/// there would take an entry off its list and end at the first key that is away: the job would be in no list.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_node_that_has_lost_a_part_of_a_slot_changes_nothing_in_it() {
+    let (_cluster, urls, options, shard, slot) = cluster_with_a_shard_to_move().await;
+    let store = RedisJobs::open(options.clone()).await.unwrap();
+    let queue = name("torn");
+    let take = |count| [Take { queue: queue.clone(), count, ttr_s: 1 }];
+    // Ready again, so that they are in a list and in a hash; one that is ready, and one that waits.
+    let twice = NewJobs { tries: 9, ..jobs(&queue, 0, vec!["again".into(); 5]) };
+    store.publish(shard, &[twice]).await.unwrap();
+    assert_eq!(store.take(shard, &take(5)).await.unwrap().1[0].jobs.len(), 5);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(store.tend(shard).await.unwrap().again, 5);
+    store.publish(shard, &[jobs(&queue, 0, vec!["ready".into()])]).await.unwrap();
+    store.publish(shard, &[jobs(&queue, 900, vec!["later".into()])]).await.unwrap();
+    let before = store.look(shard, std::slice::from_ref(&queue)).await.unwrap();
+
+    let moves = SlotMoves::between(&urls).await;
+    moves.begin(slot).await;
+    moves.move_key(&format!("{{{}:{:04x}}}:j:{}", options.prefix, shard.0, queue.as_str())).await;
+    let hasty = RedisJobsOptions { call_timeout_ms: 500, ..options };
+    let hasty = RedisJobs::open(hasty).await.unwrap();
+    for _ in 0..3 {
+        let taken = hasty.take(shard, &take(3)).await;
+        assert!(taken.is_err(), "{taken:?} was taken of a half");
+    }
+    moves.finish(slot).await;
+    assert_eq!(store.look(shard, std::slice::from_ref(&queue)).await.unwrap(), before);
+    let (_, answers) = store.take(shard, &take(100)).await.unwrap();
+    let mut bodies: Vec<_> = answers[0].jobs.iter().map(|job| job.body.clone()).collect();
+    bodies.sort_unstable();
+    assert_eq!(bodies, ["again", "again", "again", "again", "again", "ready"]);
+}
+
+/// The node that a slot comes to has a part of its keys. To a script there, the others would look as if they had never
+/// been: it would begin a queue anew, and the list that comes afterwards could only be refused, or take the place of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_node_that_has_got_a_part_of_a_slot_begins_nothing_anew() {
+    let (_cluster, urls, options, shard, slot) = cluster_with_a_shard_to_move().await;
+    let store = RedisJobs::open(options.clone()).await.unwrap();
+    let queue = name("begun");
+    store.publish(shard, &[jobs(&queue, 0, vec!["old".into()])]).await.unwrap();
+    let moves = SlotMoves::between(&urls).await;
+    moves.begin(slot).await;
+    // The key that calls name comes first, so that they are sent on to the new node.
+    moves.move_key(&format!("{{{}:{:04x}}}:s", options.prefix, shard.0)).await;
+    let publishing = tokio::spawn({
+        let (store, jobs) = (Arc::clone(&store), jobs(&queue, 0, vec!["new".into()]));
+        async move { store.publish(shard, &[jobs]).await }
+    });
+    let hasty = RedisJobsOptions { call_timeout_ms: 500, ..options };
+    let hasty = RedisJobs::open(hasty).await.unwrap();
+    let take = [Take { queue: queue.clone(), count: 9, ttr_s: 600 }];
+    let taken = hasty.take(shard, &take).await;
+    assert!(taken.is_err(), "{taken:?}: the node does not know what is in the queue");
+    assert!(!publishing.is_finished(), "it was published into a half");
+    moves.finish(slot).await;
+    publishing.await.unwrap().unwrap();
+    let (_, answers) = store.take(shard, &take).await.unwrap();
+    let bodies: Vec<_> = answers[0].jobs.iter().map(|job| job.body.clone()).collect();
+    assert_eq!(bodies, ["old", "new"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn marks_go_by_themselves_when_they_were_kept_for_an_hour() {
+    let server = single().await;
+    let store = open(&server).await;
+    let once = |number: u8| OnceJob {
+        mark: OnceMark([number; 16]),
+        job: jobs(&name("once"), 0, vec![vec![number].into()]),
+    };
+    let batch: Vec<OnceJob> = (0..100).map(once).collect();
+    let stored = store.publish_once(Shard(1), &batch).await.unwrap();
+    assert_eq!(stored.iter().flatten().count(), 100);
+    let pattern = format!("{{{}:0001}}:o:*", RedisJobsOptions::default().prefix);
+    let keys: Vec<String> = asked(server.url(), &["KEYS", &pattern]).await;
+    // Two, where the hour has ended meanwhile.
+    assert!((1..=2).contains(&keys.len()), "{keys:?}");
+    for key in keys {
+        let left_ms: u64 = asked(server.url(), &["PTTL", &key]).await;
+        // From the end of the hour on it is kept for one more; the rest is the time of this test.
+        assert!((ONCE_KEPT_MS - 600_000..=2 * ONCE_KEPT_MS).contains(&left_ms), "{key}: {left_ms} ms");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,14 +3,15 @@
 //! Most tests use nothing of the workspace but the binary: what they show is what an operator sees. They live in
 //! `tests/`: `demo` (the whole way, its report and exit codes), `crash` (kill -9 at seeded moments), `sabotage`
 //! (a broken promise must be noticed), `bad_input` (a clear error, and nothing changed), `services` and `services_grpc`
-//! (every call and every error, by HTTP and by the gRPC clients) and `attacks` (who must get nothing, within bounded
-//! memory).
+//! (every call and every error, by HTTP and by the gRPC clients), `timers_to_jobs` (timers that go to a task queue, in a
+//! process that is killed) and `attacks` (who must get nothing, within bounded memory).
 //!
 //! Those named `real_…` need real servers: `real_demo` and `real_bad_input` drive the binary, `real_churn` (processes
 //! that consume join, leave and are killed) and `real_failover` (the master broker is frozen) put the crates together
 //! themselves, to see each event; `real_timers` has two schedulers on one Redis, which are killed, frozen and restarted;
 //! `real_race` has withdrawals race with the queue while processes are killed, and
-//! `real_openapi` holds the HTTP face against its own document.
+//! `real_openapi` holds the HTTP face against its own document; `real_task_queue` drives task queues by a client that was
+//! written for lmstfy, and by curl.
 //!
 //! ```no_run
 //! use windfall_tests::{Run, plain, scratch};

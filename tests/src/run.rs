@@ -158,6 +158,14 @@ impl Running {
         text(&self.stderr)
     }
 
+    /// Its output on standard output so far.
+    ///
+    /// # Panics
+    /// If that cannot be read.
+    pub fn output(&self) -> String {
+        text(&self.stdout)
+    }
+
     /// Waits until standard error says this. False if it ends without.
     ///
     /// # Panics

@@ -163,6 +163,11 @@ impl Service {
         self.running.kill()
     }
 
+    /// Its output on standard output.
+    pub fn output(&self) -> String {
+        self.running.output()
+    }
+
     /// Its output on standard error.
     pub fn said(&self) -> String {
         self.running.said()
@@ -178,6 +183,12 @@ impl Deref for Service {
 }
 
 impl Caller {
+    /// The same client for another address.
+    #[must_use]
+    pub fn at(&self, address: SocketAddr) -> Self {
+        Self { address, ..self.clone() }
+    }
+
     /// Posts JSON as a caller, for a user where one is given.
     ///
     /// # Panics

@@ -18,7 +18,7 @@ mod tokens;
 use anyhow::{Result, bail};
 pub use brokers::BrokerAt;
 pub use far::{Far, FarAt, far_elsewhere};
-pub use jobs::JobsAt;
+pub use jobs::{JobsAt, OpenJobs};
 pub use ledger::{LedgerAt, PostgresAt};
 pub use rules::{RulesAt, RulesFollower};
 pub use slots::{Connect, DurabilityAt, Slots, SlotsAt};

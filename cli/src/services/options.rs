@@ -343,7 +343,7 @@ impl ServiceOptions {
         options.grant_async.check()?;
         options.rewards.check()?;
         options.consumer.check().context("the options [consumer] cannot be used")?;
-        options.scheduler.check(&options.brokers)?;
+        options.scheduler.check(&options.brokers, &options.task_queue.pools)?;
         options.task_queue.check()?;
         options.check_long_delays()?;
         if options.drain_ms > 600_000 {

@@ -6,6 +6,7 @@ use super::polled_metrics::PolledMetrics;
 use super::role::Role;
 use super::rules_report::{RulesReport, process_name};
 use super::scheduler::SchedulerAt;
+use super::task_queue::JobStores;
 use crate::drivers::{self, RulesFollower};
 use crate::place;
 use crate::wiring::{self, Wiring};
@@ -61,18 +62,20 @@ impl Deref for Parts {
 }
 
 impl Parts {
-    /// Opens what the options name and the role needs, and starts it. `rules` are the live rules with their follower.
+    /// Opens what the options name and the role needs, and starts it. `rules` are the live rules with their follower, and
+    /// `jobs` the stores of the task queues that timers go to.
     pub async fn open(
         role: Role,
         options: &ServiceOptions,
         rules: (LiveRules, RulesFollower),
+        jobs: &JobStores,
         health: &Health,
         clock: &Clock,
     ) -> Result<Self> {
         let work = options.work_of(role);
         let connectors = if work.grants() { options.wire_connectors(clock)? } else { Vec::new() };
         let parts = options.open_parts(work, rules, &connectors, health, clock).await?;
-        let wiring = Wiring::start(work, parts, options.wiring_options(role, work, clock)?).await?;
+        let wiring = Wiring::start(work, parts, options.wiring_options(role, work, jobs, clock)?).await?;
         let (rules, brokers, rewards) =
             (wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
         let polled = PolledMetrics::start(&wiring.tasks, rules, brokers, rewards);
@@ -232,9 +235,17 @@ impl ServiceOptions {
     }
 
     /// How the wiring uses the parts.
-    fn wiring_options(&self, role: Role, work: wiring::Work, clock: &Clock) -> Result<wiring::Options> {
-        let scheduling =
-            if work.schedules { Some(self.scheduling_options(instance_name(role), clock)?) } else { None };
+    fn wiring_options(
+        &self,
+        role: Role,
+        work: wiring::Work,
+        jobs: &JobStores,
+        clock: &Clock,
+    ) -> Result<wiring::Options> {
+        let scheduling = match work.schedules {
+            true => Some(self.scheduling_options(instance_name(role), jobs, clock)?),
+            false => None,
+        };
         Ok(wiring::Options {
             sdk: SdkOptions { app_id: self.tenant.clone(), ..self.sdk.clone() },
             data: self.data.clone(),

@@ -5,7 +5,7 @@ use super::metrics;
 use super::options::ServiceOptions;
 use super::parts::Parts;
 use super::role::Role;
-use super::task_queue::{self, Pulling};
+use super::task_queue::{self, Pools, Pulling};
 use crate::drivers::RulesFollower;
 use crate::logging::LogArgs;
 use crate::outcome::Outcome;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windfall_config::LiveRules;
 use windfall_contract::Clock;
-use windfall_edge::{AccessSource, Health, Metrics, Parts as Served, Router};
+use windfall_edge::{AccessSource, Health, Metrics, Need, Parts as Served, Router};
 
 /// Rules that are there are read within this time; after it health is served meanwhile.
 const RULES_AT_ONCE: Duration = Duration::from_secs(5);
@@ -103,10 +103,11 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
             return Ok(Outcome::Clean);
         }
     };
-    let parts = Parts::open(role, &options, rules, &health, &clock).await?;
-    let pulling = match options.has_task_queues(role) {
-        true => Some(Pulling::start(&options, &parts.tasks, &health, &clock).await?),
-        false => None,
+    let pools = Pools::open(&options, role, &clock).await?;
+    let parts = Parts::open(role, &options, rules, &pools.stores(), &health, &clock).await?;
+    let (pulling, followed) = match options.has_task_queues(role) {
+        true => (Some(Pulling::start(&options, pools, &parts.tasks, &health, &clock).await?), Vec::new()),
+        false => (None, pools.follow(&parts.tasks, &health, Need::Weak)),
     };
     let measured = Metrics::new();
     let pools = pulling.as_ref().map(Pulling::counters).unwrap_or_default();
@@ -145,7 +146,11 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
         if let Some(pulling) = pulling {
             pulling.close(left(began) / 2).await;
         }
-        parts.close(left(began)).await
+        let closed = parts.close(left(began)).await;
+        for task in followed {
+            task.end().await;
+        }
+        closed
     };
     tokio::select! {
         closed = ending => match outcome {

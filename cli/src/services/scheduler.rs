@@ -1,6 +1,7 @@
 //! The options of the scheduler: where timers lie, whose they are, and where they go.
 
 use super::options::ServiceOptions;
+use super::task_queue::{JobStores, PoolAt};
 use crate::drivers::{Driver, DurabilityAt, FarAt, SlotsAt};
 use crate::place;
 use crate::wiring::{AddQueuePart, AddTopic, SchedulingOptions, TargetPart};
@@ -11,10 +12,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use windfall_connectors::{HttpCallback, HttpOptions};
 use windfall_contract::Clock;
+use windfall_contract::task_queue::{QueueName, TTL_DEFAULT_S};
 use windfall_scheduler::{
     AddQueueOptions, CatchUp, Class, DispatchOptions, Retry, TargetRules, TenantRules, Tenants, TimersOptions,
 };
-use windfall_scheduler_service::{TopicChecks, TopicOptions};
+use windfall_scheduler_service::{JobTarget, JobTargetOptions, TopicChecks, TopicOptions};
 
 /// Options of the scheduler.
 #[derive(Debug, Clone, Deserialize)]
@@ -131,6 +133,49 @@ pub enum TargetTo {
     Http(HttpOptions),
     /// A reward, sent by this process's SDK.
     SendBonus,
+    /// A queue of a pool of `task_queue.pools`.
+    TaskQueue(TimersQueueAt),
+}
+
+/// A queue that timers are published to.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimersQueueAt {
+    /// One of `task_queue.pools`. Default `default`.
+    #[serde(default = "default_pool")]
+    pub pool: String,
+    /// The queue's namespace.
+    pub namespace: String,
+    /// The queue.
+    pub queue: String,
+    /// How long a job lives from when its timer fires, in seconds; 0 is for ever. Default 86,400, a day.
+    #[serde(default = "default_ttl_s")]
+    pub ttl_s: u32,
+    /// How often it may be taken, 1 to 65,535. Default 1.
+    #[serde(default = "default_tries")]
+    pub tries: u16,
+}
+
+impl TimersQueueAt {
+    fn options(&self) -> Result<JobTargetOptions> {
+        let queue = QueueName::new(&self.namespace, &self.queue)?;
+        if self.tries == 0 {
+            bail!("tries is 0, but a job needs one");
+        }
+        Ok(JobTargetOptions { queue, ttl_s: self.ttl_s, tries: self.tries })
+    }
+}
+
+fn default_pool() -> String {
+    "default".into()
+}
+
+const fn default_ttl_s() -> u32 {
+    TTL_DEFAULT_S
+}
+
+const fn default_tries() -> u16 {
+    1
 }
 
 /// A topic that timers are written to.
@@ -209,7 +254,11 @@ impl Default for TenantAt {
 
 impl SchedulerAt {
     /// Refuses what cannot be, and names the option.
-    pub fn check(&self, brokers: &BTreeMap<String, crate::drivers::BrokerAt>) -> Result<()> {
+    pub fn check(
+        &self,
+        brokers: &BTreeMap<String, crate::drivers::BrokerAt>,
+        pools: &BTreeMap<String, PoolAt>,
+    ) -> Result<()> {
         if !(16..=1_024).contains(&self.shards) {
             bail!("scheduler.shards is {}, but only 16 to 1024 is allowed", self.shards);
         }
@@ -227,6 +276,14 @@ impl SchedulerAt {
         self.timers.check().context("the options [scheduler.timers] cannot be used")?;
         self.dispatch.check().context("the options [scheduler.dispatch] cannot be used")?;
         self.rules().check().context("the options [scheduler.tenants] cannot be used")?;
+        for (tenant, target, at) in self.all_targets() {
+            let TargetTo::TaskQueue(at) = &at.to else { continue };
+            let key = format!("scheduler.tenants.{tenant}.targets.{target}.to.task_queue");
+            if !pools.contains_key(&at.pool) {
+                bail!("{key}.pool is {:?}, but [task_queue.pools] does not name it", at.pool);
+            }
+            at.options().with_context(|| format!("the options {key} cannot be used"))?;
+        }
         for (tenant, target, at) in self.all_targets() {
             let key = format!("scheduler.tenants.{tenant}.targets.{target}.to.topic");
             let TargetTo::Topic(topic) = &at.to else { continue };
@@ -253,6 +310,15 @@ impl SchedulerAt {
     /// Whether a target sends rewards, so that the process needs an SDK.
     pub fn sends_bonuses(&self) -> bool {
         self.all_targets().any(|(_, _, at)| matches!(at.to, TargetTo::SendBonus))
+    }
+
+    /// The pools that timers are published to.
+    pub fn pools(&self) -> BTreeSet<&str> {
+        let pools = self.all_targets().filter_map(|(_, _, at)| match &at.to {
+            TargetTo::TaskQueue(at) => Some(at.pool.as_str()),
+            TargetTo::Topic(_) | TargetTo::Http(_) | TargetTo::SendBonus => None,
+        });
+        pools.collect()
     }
 
     fn all_targets(&self) -> impl Iterator<Item = (&str, &str, &TargetAt)> {
@@ -369,12 +435,22 @@ impl TargetAt {
 }
 
 impl ServiceOptions {
-    /// How the scheduler is started. Connects to nothing yet.
-    pub fn scheduling_options(&self, instance: String, clock: &Clock) -> Result<SchedulingOptions> {
+    /// How the scheduler is started. Connects to nothing yet. `jobs` are the stores of the pools that timers go to.
+    pub fn scheduling_options(
+        &self,
+        instance: String,
+        jobs: &JobStores,
+        clock: &Clock,
+    ) -> Result<SchedulingOptions> {
         let mut targets = BTreeMap::new();
         for (tenant, target, at) in self.scheduler.all_targets() {
             let part = match &at.to {
                 TargetTo::SendBonus => TargetPart::SendBonus,
+                TargetTo::TaskQueue(at) => {
+                    let store = jobs.get(&at.pool);
+                    let store = store.with_context(|| format!("the pool {} is not open", at.pool))?;
+                    TargetPart::Ready(Arc::new(JobTarget::new(Arc::clone(store), at.options()?)))
+                }
                 TargetTo::Topic(at) => TargetPart::Topic {
                     broker: at.broker.clone(),
                     options: TopicOptions {
@@ -529,6 +605,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_queue_is_a_target_where_its_pool_is_named() {
+        let text = include_str!("../../../docs/scheduler.md");
+        let block = text.split("```toml\n").find(|block| block.contains("task_queue = {")).unwrap();
+        let options = load(block.split("```").next().unwrap()).unwrap();
+        assert_eq!(options.scheduler.pools(), BTreeSet::from(["default"]));
+        let to = |to: &str| format!("[task_queue.pools.a]\n{TARGET}to = {{ task_queue = {{ {to} }} }}\n");
+        let one = load(&to("pool = \"a\", namespace = \"n\", queue = \"q\"")).unwrap();
+        let TargetTo::TaskQueue(at) = &one.scheduler.all_targets().next().unwrap().2.to else {
+            panic!("it is no queue");
+        };
+        assert_eq!((at.ttl_s, at.tries), (86_400, 1));
+        for (wrong, named) in [
+            ("namespace = \"n\", queue = \"q\"", "to.task_queue.pool is \"default\""),
+            ("pool = \"a\", namespace = \"n\", queue = \"q\", tries = 0", "tries is 0"),
+            ("pool = \"a\", namespace = \"n\", queue = \"_q\"", "to.task_queue cannot be used"),
+            ("pool = \"a\", namespace = \"n\"", "queue"),
+        ] {
+            let refused = format!("{:#}", load(&to(wrong)).err().unwrap());
+            assert!(refused.contains(named), "{wrong}: {refused}");
+        }
+    }
+
     #[cfg(feature = "redis")]
     #[test]
     fn a_store_in_redis_is_an_option_and_its_server_need_not_be_there() {
@@ -557,7 +656,8 @@ mod tests {
              allow = [\"b.example.com\"]\nkey_id = \"k\"\nsecret_file = \"/nowhere\"\n"
         );
         let options = load(&text).unwrap();
-        let refused = options.scheduling_options("i".into(), &Clock::system()).err().unwrap();
+        let refused =
+            options.scheduling_options("i".into(), &JobStores::new(), &Clock::system()).err().unwrap();
         let refused = format!("{refused:#}");
         assert!(refused.contains("targets.reminders.to.http") && refused.contains("allow"), "{refused}");
     }

@@ -4,20 +4,20 @@ use super::metrics::{self, Sources};
 use super::options::ServiceOptions;
 use super::role::Role;
 use super::run::{Stops, tell_readiness};
-use crate::drivers::{Connect, DurabilityAt, JobsAt};
+use crate::drivers::{Connect, DurabilityAt, JobsAt, OpenJobs};
 use crate::outcome::Outcome;
 use crate::place;
 use crate::wiring::{Background, Hopeless, Tasks, connect};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::JobStore;
-use windfall_edge::{Access, AccessSource, Health, Metrics, Need, Parts, Router};
+use windfall_edge::{Access, AccessSource, Health, Metrics, Need, Part, Parts, Router};
 use windfall_task_queue::{ApiOptions, PoolParts, QueueCounters, TaskQueues};
 
 /// The pause between two looks at a pool's store.
@@ -67,6 +67,57 @@ impl TaskQueueAt {
     }
 }
 
+/// The stores of jobs that are open, by pool.
+pub type JobStores = BTreeMap<String, Arc<dyn JobStore>>;
+
+/// The pools of a process.
+pub struct Pools(BTreeMap<String, OpenJobs>);
+
+impl Pools {
+    /// Opens the pools of a role: all of them where it has task queues, else those that its timers are published to.
+    pub async fn open(options: &ServiceOptions, role: Role, clock: &Clock) -> Result<Self> {
+        let mut pools = options.task_queue.pools.clone();
+        if options.has_task_queues(role) {
+            if pools.is_empty() {
+                pools.insert("default".into(), PoolAt::default());
+            }
+        } else {
+            let schedules = options.work_of(role).schedules;
+            let named = if schedules { options.scheduler.pools() } else { BTreeSet::new() };
+            pools.retain(|name, _| named.contains(name.as_str()));
+            if let Some((name, _)) = pools.iter().find(|(_, at)| matches!(at.store, JobsAt::Embedded)) {
+                bail!(
+                    "timers are published to task_queue.pools.{name}, which lies in files of one process: name a Redis, or \
+                     let one `windfall serve` have timers and task queues"
+                );
+            }
+        }
+        let mut open = BTreeMap::new();
+        for (name, at) in pools {
+            let dir = place::jobs(&options.data, &name);
+            let opened = at.store.open(&dir, at.durability, clock).await;
+            let opened = opened.with_context(|| format!("the pool {name} of the task queue"))?;
+            tracing::info!(pool = name, durability = ?opened.store.durability(), "an Ok for a job survives this");
+            open.insert(name, opened);
+        }
+        Ok(Self(open))
+    }
+
+    /// Where their jobs wait.
+    pub fn stores(&self) -> JobStores {
+        self.0.iter().map(|(name, open)| (name.clone(), Arc::clone(&open.store))).collect()
+    }
+
+    /// Connects to stores that were away, and reports how they are.
+    pub fn follow(&self, tasks: &Tasks, health: &Health, need: Need) -> Vec<Background> {
+        let each = |(name, open): (&String, &OpenJobs)| {
+            let part = health.part(format!("pool {name} of the task queue"), need);
+            follow(tasks, part, Arc::clone(&open.store), open.away.clone())
+        };
+        self.0.iter().map(each).collect()
+    }
+}
+
 /// The running task queues of a process.
 pub struct Pulling {
     queues: TaskQueues,
@@ -74,26 +125,20 @@ pub struct Pulling {
 }
 
 impl Pulling {
-    /// Opens the pools and listens.
+    /// Listens.
     pub async fn start(
         options: &ServiceOptions,
+        pools: Pools,
         tasks: &Tasks,
         health: &Health,
         clock: &Clock,
     ) -> Result<Self> {
-        let mut pools = options.task_queue.pools.clone();
-        if pools.is_empty() {
-            pools.insert("default".into(), PoolAt::default());
-        }
-        let (mut parts, mut background) = (BTreeMap::new(), Vec::new());
-        for (name, at) in pools {
-            let dir = place::jobs(&options.data, &name);
-            let opened = at.store.open(&dir, at.durability, clock).await;
-            let opened = opened.with_context(|| format!("the pool {name} of the task queue"))?;
-            tracing::info!(pool = name, durability = ?opened.store.durability(), "an Ok for a job survives this");
-            background.push(follow(tasks, health, &name, Arc::clone(&opened.store), opened.away));
-            parts.insert(name, PoolParts { store: opened.store, tokens: opened.tokens });
-        }
+        let background = pools.follow(tasks, health, Need::Strong);
+        let parts = pools
+            .0
+            .into_iter()
+            .map(|(name, open)| (name, PoolParts { store: open.store, tokens: open.tokens }));
+        let parts = parts.collect();
         let api = options.task_queue.api.clone();
         if !api.listen.ip().is_loopback() {
             tracing::warn!(address = %api.listen, "serving without TLS: tokens cross the network in the clear");
@@ -146,7 +191,8 @@ pub async fn live(options: &ServiceOptions, stops: &mut Stops, clock: &Clock) ->
     let access = access.with_context(|| format!("callers cannot be read from {}", path.display()))?;
     let health = Health::new();
     let tasks = Tasks::new(health.clone());
-    let pulling = Pulling::start(options, &tasks, &health, clock).await?;
+    let pools = Pools::open(options, Role::TaskQueue, clock).await?;
+    let pulling = Pulling::start(options, pools, &tasks, &health, clock).await?;
     let measured = Metrics::new();
     let sources = Sources::of_process(&health, &tasks).with_pools(pulling.counters());
     metrics::export(&measured, &sources);
@@ -187,14 +233,8 @@ pub async fn live(options: &ServiceOptions, stops: &mut Stops, clock: &Clock) ->
 }
 
 /// Connects to a pool's store where its server was away at the start, and follows whether it answers.
-fn follow(
-    tasks: &Tasks,
-    health: &Health,
-    pool: &str,
-    store: Arc<dyn JobStore>,
-    away: Option<Arc<dyn Connect>>,
-) -> Background {
-    let part = Arc::new(health.part(format!("pool {pool} of the task queue"), Need::Strong));
+fn follow(tasks: &Tasks, part: Part, store: Arc<dyn JobStore>, away: Option<Arc<dyn Connect>>) -> Background {
+    let part = Arc::new(part);
     let owner = tasks.clone();
     tasks.spawn("looks at a store of jobs", move || {
         let (part, owner) = (Arc::clone(&part), owner.clone());
@@ -231,6 +271,29 @@ mod tests {
             let options = load(block.split("```").next().unwrap()).unwrap();
             assert!(!options.task_queue.pools.is_empty());
         }
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_scheduler_opens_the_pools_of_its_targets_alone_and_none_in_files() {
+        let text = "[task_queue.pools.files]\n[task_queue.pools.far.store.redis]\nurls = [\"127.0.0.1:1\"]\n\
+                    connect_timeout_ms = 100\nprefix = \"far\"\n[scheduler.tenants.t.targets.q]\n";
+        let load_to = |pool: &str| {
+            let to =
+                format!("to = {{ task_queue = {{ pool = {pool:?}, namespace = \"n\", queue = \"q\" }} }}\n");
+            load(&format!("{text}{to}"))
+        };
+        let files = load_to("files").unwrap();
+        let refused = Pools::open(&files, Role::Scheduler, &Clock::system()).await.err().unwrap().to_string();
+        assert!(
+            refused.contains("task_queue.pools.files") && refused.contains("files of one process"),
+            "{refused}"
+        );
+        let none = Pools::open(&files, Role::Wallet, &Clock::system()).await.unwrap();
+        assert!(none.stores().is_empty());
+        // Its server is away, which is no reason not to start.
+        let far = Pools::open(&load_to("far").unwrap(), Role::Scheduler, &Clock::system()).await.unwrap();
+        assert_eq!(far.stores().into_keys().collect::<Vec<_>>(), ["far"]);
     }
 
     #[test]

@@ -17,7 +17,8 @@ pub use record::{
     Attributes, HeldRecord, HeldState, JobRecord, RECORD_HEAD_BYTES, RecordError, TOMBSTONE, encode_tail,
 };
 pub use store::{
-    FoundJob, JobStore, JobStoreError, Lease, NewJobs, QueueCounts, Swept, Take, TakenJob, TakenJobs, Tended,
+    FoundJob, JobStore, JobStoreError, Lease, NewJobs, OnceJob, OnceMark, QueueCounts, Swept, Take, TakenJob,
+    TakenJobs, Tended,
 };
 pub use tokens::{QueueTokens, RateLimit, TokenRecord};
 
@@ -31,6 +32,8 @@ pub const SHARDS_MAX: u16 = 256;
 pub const TAKE_MAX: usize = 1_000;
 /// The bytes of bodies after which a call takes no more jobs.
 pub const TAKE_BYTES_MAX: usize = 4 << 20;
+/// How long a mark is kept at least that keeps a job from being published twice.
+pub const ONCE_KEPT_MS: u64 = 3_600_000;
 /// The seconds that a job lives where its publisher says nothing.
 pub const TTL_DEFAULT_S: u32 = 86_400;
 

@@ -24,6 +24,27 @@ pub struct NewJobs {
     pub bodies: Vec<Bytes>,
 }
 
+/// What a job is known by that is published by several calls at most once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OnceMark(pub [u8; 16]);
+
+impl OnceMark {
+    /// The shard of a store with so many: the same mark always meets the same one.
+    pub fn shard(self, shards: u16) -> Shard {
+        let [first, second, ..] = self.0;
+        Shard(u16::from_be_bytes([first, second]) % shards.max(1))
+    }
+}
+
+/// A job that is published at most once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnceJob {
+    /// What it is known by.
+    pub mark: OnceMark,
+    /// The job, with one body.
+    pub job: NewJobs,
+}
+
 /// What a consumer wants of one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Take {
@@ -134,7 +155,7 @@ pub struct Swept {
     pub cursor: u64,
     /// Jobs whose ttl had ended, and that are gone.
     pub expired: u64,
-    /// Queues that were empty, and are forgotten.
+    /// Queues that were empty, and marks that were kept for long enough: all are forgotten.
     pub forgotten: u64,
 }
 
@@ -172,6 +193,18 @@ pub trait JobStore: Send + Sync {
     /// [`JobStoreError`].
     async fn publish(&self, shard: Shard, batch: &[NewJobs]) -> Result<Vec<Vec<JobId>>, JobStoreError>;
 
+    /// Publishes jobs, but those whose mark the shard has: their ids, or `None`. The shard keeps the mark of a job for
+    /// [`ONCE_KEPT_MS`](super::ONCE_KEPT_MS) at least, whatever becomes of the job. So a call that has no answer may be
+    /// repeated.
+    ///
+    /// # Errors
+    /// [`JobStoreError`].
+    async fn publish_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceJob],
+    ) -> Result<Vec<Option<JobId>>, JobStoreError>;
+
     /// Takes jobs that are ready, the one that has been ready longest about first, and leases each in the same step: no
     /// other call takes it within its ttr, unless it is given back. What has expired or was deleted is passed over. The
     /// whole call is bounded in the entries that it looks at and in its bytes; takes that it did not reach are cut. The
@@ -201,6 +234,17 @@ pub trait JobStore: Send + Sync {
     /// # Errors
     /// [`JobStoreError`].
     async fn look(&self, shard: Shard, queues: &[QueueName]) -> Result<Vec<QueueCounts>, JobStoreError>;
+
+    /// For how long, in milliseconds of the store's clock, the job of each queue that about comes next has been ready;
+    /// `None` where none is.
+    ///
+    /// # Errors
+    /// [`JobStoreError`].
+    async fn ready_for_ms(
+        &self,
+        shard: Shard,
+        queues: &[QueueName],
+    ) -> Result<Vec<Option<u64>>, JobStoreError>;
 
     /// A job, wherever it is.
     ///

@@ -2,7 +2,9 @@
 
 mod bonus;
 mod deliveries;
+mod jobs;
 mod topic;
 
 pub use bonus::BonusTarget;
+pub use jobs::{JobTarget, JobTargetOptions};
 pub use topic::{TopicChecks, TopicOptions, TopicTarget, refusal};

@@ -317,6 +317,16 @@ pub(super) fn get(
     Ok(found.map(|record| FoundJob { job: taken_job(record), now_ms: step.now_ms }))
 }
 
+/// For how long the job that comes next has been ready.
+pub(super) fn ready_for_ms(step: &mut ShardStep<'_>, name: &QueueName) -> Result<Option<u64>, JobStoreError> {
+    let next = ReadyJobs::default().next(step, name, 1)?;
+    Ok(next.map(|ready| match ready {
+        Ready::Fresh { ready_ms: since_ms, .. } | Ready::Again { at_ms: since_ms, .. } => {
+            step.now_ms.saturating_sub(since_ms)
+        }
+    }))
+}
+
 pub(super) fn peek(step: &mut ShardStep<'_>, name: &QueueName) -> Result<Option<FoundJob>, JobStoreError> {
     let next = ReadyJobs::default().next(step, name, 1)?;
     Ok(next.map(|ready| {

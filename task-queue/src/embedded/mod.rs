@@ -17,6 +17,7 @@
 
 mod files;
 mod jobs;
+mod once;
 mod queue;
 mod rows;
 mod tokens;
@@ -36,8 +37,8 @@ use tokens::CallCounts;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FoundJob, HeldState, JobId, JobStore, JobStoreError, Lease, NewJobs, QueueCounts, QueueName, Swept, Take,
-    TakenJobs, Tended,
+    FoundJob, HeldState, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, QueueCounts, QueueName,
+    Swept, Take, TakenJobs, Tended,
 };
 
 /// How an embedded store of jobs uses memory and disk.
@@ -314,6 +315,16 @@ impl JobStore for EmbeddedJobs {
         self.step(shard, move |step| Ok(jobs::publish(step, &batch))).await
     }
 
+    async fn publish_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceJob],
+    ) -> Result<Vec<Option<JobId>>, JobStoreError> {
+        checks::publish_once(shard, self.shards(), batch)?;
+        let batch = batch.to_vec();
+        self.step(shard, move |step| once::publish(step, &batch)).await
+    }
+
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
         checks::take(shard, self.shards(), batch)?;
         let batch = batch.to_vec();
@@ -349,6 +360,16 @@ impl JobStore for EmbeddedJobs {
             queues.iter().map(look).collect()
         })
         .await
+    }
+
+    async fn ready_for_ms(
+        &self,
+        shard: Shard,
+        queues: &[QueueName],
+    ) -> Result<Vec<Option<u64>>, JobStoreError> {
+        let queues = queues.to_vec();
+        self.step(shard, move |step| queues.iter().map(|queue| jobs::ready_for_ms(step, queue)).collect())
+            .await
     }
 
     async fn get(&self, queue: &QueueName, id: JobId) -> Result<Option<FoundJob>, JobStoreError> {

@@ -7,11 +7,12 @@
 //! | `q` shard, number | the name of a queue that has jobs in the shard |
 //! | `w` shard, queue, ready from, sequence | a job that was never taken |
 //! | `h` shard, queue, id | since or until when, then a job that was taken |
+//! | `o` shard, hour, mark | nothing: a job with this mark was published in this hour |
 //! | `t` namespace, 0, digest | a token |
 //! | `l` namespace, 0, digest | its limit |
 
 use bytes::{BufMut, Bytes, BytesMut};
-use windfall_contract::task_queue::{HeldRecord, JobId, JobStoreError};
+use windfall_contract::task_queue::{HeldRecord, JobId, JobStoreError, OnceMark};
 
 /// Writes a key.
 pub(super) struct Key(Vec<u8>);
@@ -54,6 +55,10 @@ pub(super) fn waiting(shard: u16, queue: u32, ready_ms: u64, sequence: u64) -> V
 
 pub(super) fn held(shard: u16, queue: u32, id: JobId) -> Vec<u8> {
     Key::of(b'h').u16(shard).u32(queue).bytes(id.as_bytes()).end()
+}
+
+pub(super) fn once(shard: u16, hour: u64, mark: OnceMark) -> Vec<u8> {
+    Key::of(b'o').u16(shard).u64(hour).bytes(&mark.0).end()
 }
 
 /// The value of a held job: the end of its lease, or since when it is ready again or dead.

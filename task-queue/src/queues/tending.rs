@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use windfall_contract::due::Shard;
-use windfall_contract::task_queue::QueueName;
+use windfall_contract::task_queue::{QueueCounts, QueueName};
 
 /// The pause between two looks for polls: a job that another process publishes is found within it.
 const POLL_EVERY: Duration = Duration::from_millis(40);
@@ -124,14 +124,38 @@ async fn measure(inner: Arc<Inner>) {
                 inner.counters.store_failed();
                 break;
             };
+            let oldest_ms = oldest_ready_ms(&inner, part, &looks).await;
             for (at, queue) in part.iter().enumerate() {
-                let mut all = windfall_contract::task_queue::QueueCounts::default();
+                let mut all = QueueCounts::default();
                 looks.iter().for_each(|(_, counts)| all += counts[at]);
-                inner.counters.measured(queue, &all);
+                inner.counters.measured(queue, &all, oldest_ms[at]);
             }
         }
         inner.counters.polls(inner.polls.count());
     }
+}
+
+/// For how long the job that comes next of each queue has been ready, by the shards that have one and that answer.
+async fn oldest_ready_ms(
+    inner: &Inner,
+    queues: &[QueueName],
+    looks: &[(Shard, Vec<QueueCounts>)],
+) -> Vec<u64> {
+    let mut oldest_ms = vec![0; queues.len()];
+    for (shard, counts) in looks {
+        let asked: Vec<usize> = (0..queues.len()).filter(|at| counts[*at].ready > 0).collect();
+        if asked.is_empty() {
+            continue;
+        }
+        let names: Vec<QueueName> = asked.iter().map(|at| queues[*at].clone()).collect();
+        match inner.store.ready_for_ms(*shard, &names).await {
+            Ok(found) => asked.iter().zip(found).for_each(|(at, ready_ms)| {
+                oldest_ms[*at] = oldest_ms[*at].max(ready_ms.unwrap_or(0));
+            }),
+            Err(_) => inner.counters.store_failed(),
+        }
+    }
+    oldest_ms
 }
 
 /// 0 to 15 ms.

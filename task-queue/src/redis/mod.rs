@@ -63,8 +63,8 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, QueueCounts, QueueName, Swept, TAKE_MAX, Take,
-    TakenJobs, Tended, encode_tail,
+    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, QueueCounts, QueueName, Swept,
+    TAKE_MAX, Take, TakenJobs, Tended, encode_tail,
 };
 use windfall_redis_link::slot_of;
 
@@ -223,6 +223,22 @@ fn publish_arguments(batch: &[NewJobs]) -> Vec<Argument> {
     arguments
 }
 
+fn once_arguments(batch: &[OnceJob]) -> Vec<Argument> {
+    let mut arguments = Vec::with_capacity(7 * batch.len());
+    for OnceJob { mark, job } in batch {
+        let body = job.bodies.first().map_or(&[][..], |body| body);
+        let (flags, tail) = encode_tail(job.tries, job.ttl_s, &job.attributes, body);
+        arguments.push(Argument::bytes(&mark.0));
+        arguments.push(Argument::text(job.queue.as_str()));
+        arguments.push(Argument::Number(job.is_versioned.into()));
+        arguments.push(Argument::Number(job.delay_s.into()));
+        arguments.push(Argument::bytes(&job.delay_s.to_le_bytes()));
+        arguments.push(Argument::bytes(&[flags]));
+        arguments.push(Argument::Bytes(tail));
+    }
+    arguments
+}
+
 #[async_trait]
 impl JobStore for RedisJobs {
     fn shards(&self) -> u16 {
@@ -248,6 +264,27 @@ impl JobStore for RedisJobs {
             jobs.bodies.iter().map(id).collect()
         });
         Ok(ids.collect())
+    }
+
+    async fn publish_once(
+        &self,
+        shard: Shard,
+        batch: &[OnceJob],
+    ) -> Result<Vec<Option<JobId>>, JobStoreError> {
+        checks::publish_once(shard, self.options.shards, batch)?;
+        let arguments = once_arguments(batch);
+        let answer = self.call(&self.scripts.publish_once, shard, &arguments, Way::Repeats).await?;
+        let mut answer = array(answer)?.into_iter();
+        let now_ms: u64 = number(&answer.next().unwrap_or(Value::Nil))?;
+        if answer.len() != batch.len() {
+            return Err(JobStoreError::Unusable("the script does not answer for each job".into()));
+        }
+        let ids = batch.iter().zip(answer).map(|(once, sequence)| {
+            let (sequence, job): (u64, _) = (number(&sequence)?, &once.job);
+            let id = || JobId::new(now_ms, shard, sequence % JobId::SEQUENCES, job.delay_s, job.is_versioned);
+            Ok((sequence != 0).then(id))
+        });
+        ids.collect()
     }
 
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
@@ -309,6 +346,17 @@ impl JobStore for RedisJobs {
             Ok(QueueCounts { ready: count(&three[0])?, delayed: count(&three[1])?, dead: count(&three[2])? })
         });
         counts.collect()
+    }
+
+    async fn ready_for_ms(
+        &self,
+        shard: Shard,
+        queues: &[QueueName],
+    ) -> Result<Vec<Option<u64>>, JobStoreError> {
+        let arguments: Vec<Argument> = queues.iter().map(|queue| Argument::text(queue.as_str())).collect();
+        let answer = array(self.call(&self.scripts.ready_for, shard, &arguments, Way::Repeats).await?)?;
+        // Where nothing is ready, the number is below zero.
+        answer.iter().map(|ms| Ok(u64::try_from(number::<i64>(ms)?).ok())).collect()
     }
 
     async fn get(&self, queue: &QueueName, id: JobId) -> Result<Option<FoundJob>, JobStoreError> {

@@ -1,13 +1,15 @@
 //! The scripts, and how they are called.
 
 use redis::{Cmd, Script};
-use windfall_contract::task_queue::TAKE_BYTES_MAX;
+use windfall_contract::task_queue::{ONCE_KEPT_MS, TAKE_BYTES_MAX};
 
 /// Begins a script that a server carries out though its memory is full.
 const AT_THE_LIMIT: &str = "#!lua flags=allow-oom\n";
 
 /// The scripts have this bound too.
 const _: () = assert!(TAKE_BYTES_MAX == 4_194_304);
+/// Marks are kept by the hour.
+const _: () = assert!(ONCE_KEPT_MS == 3_600_000);
 
 /// A script that the server knows by its hash once it has seen its text.
 pub(super) struct Known {
@@ -79,10 +81,12 @@ impl Argument {
 /// All scripts.
 pub(super) struct Scripts {
     pub(super) publish: Known,
+    pub(super) publish_once: Known,
     pub(super) take: Known,
     pub(super) remove: Known,
     pub(super) give_back: Known,
     pub(super) look: Known,
+    pub(super) ready_for: Known,
     pub(super) get: Known,
     pub(super) peek: Known,
     pub(super) drop_ready: Known,
@@ -97,10 +101,12 @@ impl Scripts {
     pub(super) fn new() -> Self {
         Self {
             publish: Known::new(include_str!("scripts/publish.lua")),
+            publish_once: Known::new(include_str!("scripts/publish_once.lua")),
             take: Known::at_the_limit(include_str!("scripts/take.lua")),
             remove: Known::at_the_limit(include_str!("scripts/remove.lua")),
             give_back: Known::at_the_limit(include_str!("scripts/give_back.lua")),
             look: Known::at_the_limit(include_str!("scripts/look.lua")),
+            ready_for: Known::at_the_limit(include_str!("scripts/ready_for.lua")),
             get: Known::new(include_str!("scripts/get.lua")),
             peek: Known::at_the_limit(include_str!("scripts/peek.lua")),
             drop_ready: Known::at_the_limit(include_str!("scripts/drop_ready.lua")),

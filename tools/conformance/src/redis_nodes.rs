@@ -71,28 +71,57 @@ impl<'u> SlotMoves<'u> {
     /// # Panics
     /// If a node refuses.
     pub async fn run_slowly(&self, slot: u16, pause: Duration) -> usize {
-        let (from, to, slot) = (&self.urls[0], &self.urls[2], slot.to_string());
-        let to_port = to.rsplit_once(':').map_or("", |(_, port)| port);
-        let set = async |url: &str, how: &str, id: &str| {
-            asked::<()>(url, &["CLUSTER", "SETSLOT", &slot, how, id]).await;
-        };
-        set(to, "IMPORTING", &self.from_id).await;
-        set(from, "MIGRATING", &self.to_id).await;
+        self.begin(slot).await;
+        self.finish_slowly(slot, pause).await
+    }
+
+    /// Begins a move: until it is finished, keys of the slot lie on either node.
+    ///
+    /// # Panics
+    /// If a node refuses.
+    pub async fn begin(&self, slot: u16) {
+        self.set(&self.urls[2], slot, "IMPORTING", &self.from_id).await;
+        self.set(&self.urls[0], slot, "MIGRATING", &self.to_id).await;
+    }
+
+    /// Moves one key of a slot whose move has begun.
+    ///
+    /// # Panics
+    /// If a node refuses, as it does where both nodes have the key.
+    pub async fn move_key(&self, key: &str) {
+        let to_port = self.urls[2].rsplit_once(':').map_or("", |(_, port)| port);
+        asked::<()>(&self.urls[0], &["MIGRATE", "127.0.0.1", to_port, key, "0", "5000"]).await;
+    }
+
+    /// Moves the keys that are left, and the slot; returns how many keys moved.
+    ///
+    /// # Panics
+    /// If a node refuses.
+    pub async fn finish(&self, slot: u16) -> usize {
+        self.finish_slowly(slot, Duration::ZERO).await
+    }
+
+    async fn finish_slowly(&self, slot: u16, pause: Duration) -> usize {
         let mut moved = 0;
         loop {
-            let keys: Vec<String> = asked(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "3"]).await;
+            let keys = ["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "3"];
+            let keys: Vec<String> = asked(&self.urls[0], &keys).await;
             if keys.is_empty() {
                 break;
             }
             moved += keys.len();
             for key in keys {
-                asked::<()>(from, &["MIGRATE", "127.0.0.1", to_port, &key, "0", "5000"]).await;
+                self.move_key(&key).await;
             }
             tokio::time::sleep(pause).await;
         }
-        for url in [to, from, &self.urls[1]] {
-            set(url, "NODE", &self.to_id).await;
+        for url in [&self.urls[2], &self.urls[0], &self.urls[1]] {
+            self.set(url, slot, "NODE", &self.to_id).await;
         }
         moved
+    }
+
+    async fn set(&self, url: &str, slot: u16, how: &str, id: &str) {
+        asked::<()>(url, &["CLUSTER", "SETSLOT", &slot.to_string(), how, id]).await;
     }
 }

@@ -114,6 +114,30 @@ local function oldest(q, now)
   return kind, key, since
 end
 
+-- Puts records of new jobs, all with this delay and at most 4,000, into the list in which they wait.
+local function enqueue(q, delay, now, records)
+  local key, ready = P .. 'r:' .. q, nil
+  if delay > 0 then
+    ready = ready_ms(now, delay)
+    key = P .. 'b:' .. text(ready) .. ':' .. q
+  end
+  local length = redis.call('RPUSH', key, unpack(records))
+  if not ready then
+    count(q, 'n', #records)
+  else
+    if length == #records then redis.call('ZADD', P .. 'i:' .. q, text(ready), text(ready)) end
+    -- A clock that has gone back: it was counted up to there before.
+    local w = tonumber(redis.call('HGET', P .. 'm:' .. q, 'w') or '0')
+    count(q, ready <= w and 'n' or 'd', #records)
+  end
+  redis.call('SADD', P .. 'Q', q)
+end
+
+-- The bytes of a new job's record but for its tail.
+local function head(flags, published, shard, number, coded)
+  return flags .. struct.pack('>I6I6', published, shard * SEQUENCES + number % SEQUENCES) .. coded
+end
+
 -- Takes up to so many entries off the head of a list.
 local function pop(kind, key, since, q, most)
   local popped = redis.call('LPOP', key, most) or {}

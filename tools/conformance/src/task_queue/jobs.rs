@@ -2,7 +2,9 @@
 
 use super::{Case, Checked, Fixture, bodies, holds, said, same};
 use std::collections::BTreeSet;
-use windfall_contract::task_queue::{JobId, Lease, NewJobs, TAKE_BYTES_MAX, Take, ready_ms};
+use windfall_contract::task_queue::{
+    JobId, Lease, NewJobs, OnceJob, OnceMark, QueueName, TAKE_BYTES_MAX, Take, ready_ms,
+};
 
 pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
     vec![
@@ -15,6 +17,8 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
         ("a call takes no more bytes than one may", bounded_bytes(fixture).await),
         ("jobs that are gone hide none that is ready", gone_heads(fixture).await),
         ("a job is found wherever it is", finding(fixture).await),
+        ("it is said for how long jobs have been ready", readiness(fixture).await),
+        ("a job with a mark is published once, whatever became of it", once(fixture).await),
         ("ready jobs are dropped and no others", dropping(fixture).await),
         ("what is stored is there when it is opened again", reopening(fixture).await),
         ("an empty queue is forgotten", sweeping(fixture).await),
@@ -196,6 +200,71 @@ async fn finding(fixture: &dyn Fixture) -> Result<(), String> {
     case.remove(ready[0]).await?;
     same("gone", &find(ready[0]).await?, &None)?;
     case.has("counts", 1, 1, 0).await
+}
+
+async fn readiness(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "readiness").await?;
+    let unused = QueueName::new("checks", "readiness-of-none").map_err(said)?;
+    let asked = [unused, case.queue.clone()];
+    let ready_for_ms = async || {
+        let found = case.store.ready_for_ms(case.shard, &asked).await.map_err(said)?;
+        same("answers", &found.len(), &2)?;
+        same("of a queue without jobs", &found[0], &None)?;
+        Ok::<_, String>(found[1])
+    };
+    same("of an empty queue", &ready_for_ms().await?, &None)?;
+    case.publish(NewJobs { delay_s: 1, tries: 2, ..case.jobs(&["x"]) }).await?;
+    same("of a delayed job", &ready_for_ms().await?, &None)?;
+    fixture.wait_ms(1_650).await;
+    let waited_ms = ready_for_ms().await?;
+    holds("it counts from the end of the delay", waited_ms.is_some_and(|ms| ms >= 500))?;
+    case.publish(case.jobs(&["y"])).await?;
+    holds("the oldest one counts", ready_for_ms().await? >= waited_ms)?;
+    same("taken", &case.take(9, 1).await?.len(), &2)?;
+    same("of leased jobs", &ready_for_ms().await?, &None)?;
+    fixture.wait_ms(1_100).await;
+    case.tend().await?;
+    holds("it is ready again", ready_for_ms().await?.is_some())?;
+    while case.store.drop_ready(case.shard, &case.queue).await.map_err(said)? {}
+    same("of dropped jobs", &ready_for_ms().await?, &None)
+}
+
+async fn once(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "once").await?;
+    let with = |mark: u8, job: NewJobs| OnceJob { mark: OnceMark([mark; 16]), job };
+    let publish = async |batch: &[OnceJob]| case.store.publish_once(case.shard, batch).await.map_err(said);
+    let attributes = vec![("timer-id".to_owned(), "7".to_owned())];
+    let first = NewJobs { attributes: attributes.clone(), is_versioned: true, tries: 2, ..case.jobs(&["a"]) };
+    let later = NewJobs { delay_s: 1, ..case.jobs(&["later"]) };
+    // The same mark twice in one call is the same job.
+    let batch = [with(1, first), with(2, case.jobs(&["b"])), with(2, case.jobs(&["b"])), with(3, later)];
+    let ids = publish(&batch).await?;
+    let found: Vec<bool> = ids.iter().map(Option::is_some).collect();
+    same("stored", &found, &vec![true, true, false, true])?;
+    holds("the id says what it is", ids[0].is_some_and(|id| id.is_versioned() && id.shard() == case.shard))?;
+    holds("the delay is in the id", ids[3].is_some_and(|id| id.delay_s() == 1))?;
+    same("stored again", &publish(&batch).await?, &vec![None; 4])?;
+    case.has("after the repeat", 2, 1, 0).await?;
+    fixture.wait_ms(1_150).await;
+    let taken = case.take(9, 60).await?;
+    same("taken", &bodies(&taken), &["a", "b", "later"].map(str::to_owned).to_vec())?;
+    same("attributes", &taken[0].attributes, &attributes)?;
+    same("ids", &taken.iter().map(|job| Some(job.id)).collect::<Vec<_>>(), &vec![ids[0], ids[1], ids[3]])?;
+    same("while they are leased", &publish(&batch).await?, &vec![None; 4])?;
+    for job in &taken {
+        same("acknowledged", &case.remove(job.id).await?, &true)?;
+    }
+    same("when they are over", &publish(&batch).await?, &vec![None; 4])?;
+    case.has("at the end", 0, 0, 0).await?;
+    // A restart forgets nothing.
+    let (store, queue) = (case.store.shards(), case.queue.clone());
+    drop(case);
+    let again = Case::open(fixture, "once").await?;
+    same("shards", &again.store.shards(), &store)?;
+    let repeated = again.store.publish_once(again.shard, &batch).await.map_err(said)?;
+    same("after a restart", &repeated, &vec![None; 4])?;
+    let counts = again.store.look(again.shard, &[queue]).await.map_err(said)?;
+    same("nothing is there", &counts, &vec![windfall_contract::task_queue::QueueCounts::default()])
 }
 
 async fn dropping(fixture: &dyn Fixture) -> Result<(), String> {
