@@ -1,0 +1,1 @@
+//! Stores of jobs and their runs.

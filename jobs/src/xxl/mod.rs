@@ -1,0 +1,1 @@
+//! The HTTP protocol that XXL-JOB's executors speak.
