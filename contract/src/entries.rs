@@ -13,7 +13,7 @@ pub const VALUE_MAX_BYTES: usize = 256 * 1024;
 /// groups that one [`apply`](EntryStore::apply) has at most.
 pub const CALL_MAX: usize = 1_000;
 /// Changes of one group at most.
-pub const GROUP_MAX: usize = 100;
+pub const GROUP_MAX: usize = 2_000;
 /// Bytes that an answer of [`scan`](EntryStore::scan) or [`woken`](EntryStore::woken) has at most, but for one entry, which is
 /// always there.
 pub const ANSWER_MAX_BYTES: usize = 4 * 1024 * 1024;

@@ -1,0 +1,124 @@
+//! What the parts of a process's jobs share.
+
+use crate::book::{Book, Definitions, definition_key, state_key};
+use crate::definition::{Definition, JobNumber, Priority};
+use crate::executors::{ExecutorCalls, ExecutorTable};
+use crate::occurrences::Occurrence;
+use crate::options::JobsOptions;
+use crate::routing::Router;
+use crate::runs::{JobState, Run, RunNumber};
+use crate::stats::JobsStats;
+use crate::store_clock::StoreClock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use windfall_contract::Clock;
+use windfall_contract::due::{Shard, Target};
+use windfall_contract::entries::EntryError;
+use windfall_scheduler::{AddError, CALL_TASKS_MAX, NewTask, Timers};
+
+/// The name of the target that jobs' due tasks go to, with each of the tenants of [`tenant_of`].
+pub(crate) const OCCURRENCES: &str = "occurrences";
+
+/// The scheduler's tenant for due tasks of a priority. No other tenant's name begins with an underscore.
+pub(crate) const fn tenant_of(priority: Priority) -> &'static str {
+    match priority {
+        Priority::Urgent => "_jobs_urgent",
+        Priority::Normal => "_jobs",
+        Priority::Bulk => "_jobs_bulk",
+    }
+}
+
+pub(crate) struct Core {
+    pub book: Book,
+    pub definitions: Definitions,
+    pub timers: Timers,
+    pub clock: Clock,
+    pub store_clock: StoreClock,
+    pub options: JobsOptions,
+    pub stats: Arc<JobsStats>,
+    pub executors: ExecutorTable,
+    pub router: Router,
+    pub calls: Arc<dyn ExecutorCalls>,
+    /// The tenants' targets in the scheduler, by tenant and name.
+    pub targets: BTreeMap<(String, String), Arc<dyn Target>>,
+    pub sending: mpsc::Sender<Ticket>,
+}
+
+/// A run that this process has to send: it has begun it, and nobody else sends it until its lease is over.
+pub(crate) struct Ticket {
+    pub number: RunNumber,
+    pub run: Run,
+    /// The version in which the run was written.
+    pub version: u64,
+    pub definition: Arc<Definition>,
+    /// When the call that wrote it was made, by the monotonic clock: the lease is not over before it has passed since.
+    pub begun_ns: u64,
+}
+
+impl Core {
+    /// A job's definition, if it still is of this version.
+    pub async fn definition(
+        &self,
+        shard: Shard,
+        number: JobNumber,
+        version: u64,
+    ) -> Result<Option<Arc<Definition>>, EntryError> {
+        if let Some(known) = self.definitions.get(number, version) {
+            return Ok(Some(known));
+        }
+        Ok(self.latest_definition(shard, number).await?.filter(|found| found.version == version))
+    }
+
+    /// A job's definition as it is now; `None` where the job was removed.
+    pub async fn latest_definition(
+        &self,
+        shard: Shard,
+        number: JobNumber,
+    ) -> Result<Option<Arc<Definition>>, EntryError> {
+        let found = self.book.read::<Definition>(shard, &[definition_key(number)]).await?.pop().flatten();
+        let Some(kept) = found else { return Ok(None) };
+        let definition = Arc::new(kept.is);
+        self.definitions.put(number, Arc::clone(&definition));
+        Ok(Some(definition))
+    }
+
+    /// The states of jobs, in order.
+    pub async fn states(
+        &self,
+        shard: Shard,
+        numbers: &[JobNumber],
+    ) -> Result<Vec<Option<crate::book::Kept<JobState>>>, EntryError> {
+        let keys: Vec<_> = numbers.iter().map(|number| state_key(*number)).collect();
+        self.book.read(shard, &keys).await
+    }
+
+    /// Adds the due tasks of occurrences. Where one waits already, nothing is added: the answer may be lost, and this be
+    /// called again. One answer for each, in order.
+    pub async fn add_due(&self, occurrences: &[(Priority, Occurrence)]) -> Vec<Result<(), AddError>> {
+        let mut answers = vec![Ok(()); occurrences.len()];
+        for priority in [Priority::Urgent, Priority::Normal, Priority::Bulk] {
+            let of_it: Vec<_> =
+                occurrences.iter().enumerate().filter(|(_, (own, _))| *own == priority).collect();
+            for part in of_it.chunks(CALL_TASKS_MAX) {
+                let tasks = part.iter().map(|(_, (_, occurrence))| NewTask {
+                    target: OCCURRENCES.to_owned(),
+                    due_ms: occurrence.due_ms,
+                    key: occurrence.key(),
+                    payload: occurrence.encode(),
+                });
+                let added = self.timers.add(tenant_of(priority), tasks.collect()).await;
+                for ((place, _), added) in part.iter().zip(added) {
+                    answers[*place] = added.map(drop);
+                }
+            }
+        }
+        answers
+    }
+
+    /// Counts a call of a store that failed, and says so in the log.
+    pub fn store_failed(&self, what: &str, error: &dyn std::fmt::Display) {
+        self.stats.store_failed.add(1);
+        tracing::warn!(%error, "jobs: {what}");
+    }
+}
