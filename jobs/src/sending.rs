@@ -4,7 +4,7 @@ use crate::core::{Core, Ticket};
 use crate::definition::Destination;
 use crate::executors::{App, RunCall};
 use crate::occurrences::Tickets;
-use crate::routing::Choice;
+use crate::routing::{Choice, Request};
 use crate::runs::{LEASE_MS, Part, Reported, Sent};
 use crate::transition::{Event, Happened};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use windfall_contract::due::{Fired, Firing, Shard, SlotMinute, Target, TaskId, TaskKey};
+use windfall_contract::due::{Fired, Firing, Shard, SlotMinute, TaskId, TaskKey};
 
 /// Runs that are taken from the queue at once.
 const BATCH_MAX: usize = 256;
@@ -147,7 +147,12 @@ async fn to_executor(core: &Core, ticket: Ticket, app: String, handler: &str, se
                 fallbacks: Vec::new(),
             })
         }
-        None => core.router.choose(ticket.run.job.0, params.as_bytes(), routing, &addresses),
+        None => {
+            let key = Some(params).filter(|params| !params.is_empty());
+            let now_ms = core.clock.monotonic_ns() / 1_000_000;
+            let request = Request { job: ticket.run.job.0, key, strategy: routing, now_ms };
+            core.router.choose(&request, &addresses)
+        }
     };
     match choice {
         Choice::None => {
@@ -167,7 +172,10 @@ async fn to_executor(core: &Core, ticket: Ticket, app: String, handler: &str, se
             let idle = first(&addresses, |address| core.calls.is_idle(address, job)).await;
             call_found(core, ticket, handler, idle, "no executor is idle", settling).await;
         }
-        Choice::All(addresses) => broadcast(core, ticket, handler, &addresses, settling).await,
+        Choice::All(shards) => {
+            let addresses: Vec<_> = shards.into_iter().map(|shard| shard.address).collect();
+            broadcast(core, ticket, handler, &addresses, settling).await;
+        }
     }
 }
 
@@ -214,10 +222,14 @@ async fn call_in_order(
         }
         core.stats.sent.add(1);
         let began_ns = core.clock.monotonic_ns();
-        core.router.began(&address);
+        core.router.sent(&address, began_ns / 1_000_000);
         let sent = core.calls.run(&address, call_of(&ticket, handler)).await;
-        let answered_ns = core.clock.monotonic_ns().saturating_sub(began_ns);
-        core.router.ended(&address, answered_ns / 1_000, !matches!(sent, Sent::NotSent(_) | Sent::Unknown(_)));
+        let now_ms = core.clock.monotonic_ns() / 1_000_000;
+        let took_ms = now_ms.saturating_sub(began_ns / 1_000_000);
+        match sent {
+            Sent::NotSent(_) | Sent::Unknown(_) => core.router.failed(&address, took_ms, now_ms),
+            _ => core.router.answered(&address, took_ms, now_ms),
+        }
         let goes_on = matches!(sent, Sent::NotSent(_));
         last = (sent, Some(address.to_string()));
         if !goes_on {
@@ -278,7 +290,7 @@ async fn to_target(core: &Core, name: (String, String), tickets: Vec<Ticket>, se
         return;
     };
     core.stats.sent.add(u64::try_from(tickets.len()).unwrap_or(u64::MAX));
-    let fired = fire(target.as_ref(), tickets.iter().map(firing_of).collect()).await;
+    let fired = target.fire(tickets.iter().map(firing_of).collect()).await;
     let silent = || Fired::Failed("the target has not answered".to_owned());
     for (ticket, fired) in tickets.iter().zip(fired.into_iter().chain(std::iter::repeat_with(silent))) {
         let sent = match fired {
@@ -289,10 +301,6 @@ async fn to_target(core: &Core, name: (String, String), tickets: Vec<Ticket>, se
         };
         settled(settling, ticket, sent, None).await;
     }
-}
-
-async fn fire(target: &dyn Target, batch: Vec<Firing>) -> Vec<Fired> {
-    target.fire(batch).await
 }
 
 /// A run as a target gets it. Its id is the same in every attempt, and no due task's: no slot store has its shard.

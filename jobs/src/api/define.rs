@@ -274,18 +274,27 @@ impl Core {
             let made = self.put_new_in(shard, tenant, jobs, &places, note).await;
             places.into_iter().zip(made)
         });
-        let (mut due, mut places) = (Vec::new(), Vec::new());
+        let (mut due, mut places, mut known) = (Vec::new(), Vec::new(), Vec::new());
         for (place, made) in futures_util::future::join_all(shards).await.into_iter().flatten() {
             answers[place] = made.map(|occurrence| {
                 due.push((jobs[place].1.priority, occurrence));
                 places.push(place);
                 occurrence.job
             });
+            if matches!(answers[place], Err(JobsError::OtherVersion { .. })) {
+                known.push(place);
+            }
         }
         for (place, added) in places.into_iter().zip(self.add_due(&due).await) {
             if let Err(error) = added {
                 answers[place] = Err(JobsError::NotScheduled(error));
             }
+        }
+        // A job that is there may have been made by this very call, whose answer was lost.
+        for place in known {
+            let (name, spec) = &jobs[place];
+            let made = self.edit(tenant, name, &Edit::Spec(spec), Some(0), note.clone()).await;
+            answers[place] = made.map(|view| view.number);
         }
         answers
     }

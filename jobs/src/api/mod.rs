@@ -13,7 +13,7 @@ use crate::definition::Priority;
 use crate::executors::{ExecutorCalls, ExecutorTable};
 use crate::occurrences::Occurrences;
 use crate::options::JobsOptions;
-use crate::routing::Router;
+use crate::routing::{Router, RouterOptions};
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClock;
 use crate::{sending, tending};
@@ -81,7 +81,7 @@ impl Jobs {
             options,
             stats: Arc::new(JobsStats::default()),
             executors: ExecutorTable::default(),
-            router: Router::default(),
+            router: Router::new(RouterOptions::default(), seed()),
             calls,
             targets,
             sending,
@@ -135,6 +135,11 @@ impl Jobs {
         sending.abort();
         is_done
     }
+}
+
+/// Instances choose differently, so that together they spread runs.
+fn seed() -> u64 {
+    getrandom::u64().unwrap_or_default()
 }
 
 impl Drop for Inner {
