@@ -7,6 +7,7 @@ use crate::occurrences::Tickets;
 use crate::routing::{Choice, Request};
 use crate::runs::{LEASE_MS, Part, Reported, Sent};
 use crate::transition::{Event, Happened};
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -164,12 +165,12 @@ async fn to_executor(core: &Core, ticket: Ticket, app: String, handler: &str, se
             call_in_order(core, ticket, handler, order, settling).await;
         }
         Choice::FirstThatBeats(addresses) => {
-            let alive = first(&addresses, |address| core.calls.is_alive(address)).await;
+            let alive = first(&addresses, join_all(addresses.iter().map(|address| core.calls.is_alive(address))).await);
             call_found(core, ticket, handler, alive, "no executor answers its beat", settling).await;
         }
         Choice::FirstThatIsIdle(addresses) => {
             let job = ticket.run.job.0;
-            let idle = first(&addresses, |address| core.calls.is_idle(address, job)).await;
+            let idle = first(&addresses, join_all(addresses.iter().map(|address| core.calls.is_idle(address, job))).await);
             call_found(core, ticket, handler, idle, "no executor is idle", settling).await;
         }
         Choice::All(shards) => {
@@ -179,12 +180,8 @@ async fn to_executor(core: &Core, ticket: Ticket, app: String, handler: &str, se
     }
 }
 
-/// The first address of which something is true. All are asked at once, so that those that hang cost one time-out.
-async fn first<F: Future<Output = bool>>(
-    addresses: &[Arc<str>],
-    is_good: impl Fn(&str) -> F,
-) -> Option<Arc<str>> {
-    let answers = futures_util::future::join_all(addresses.iter().map(|address| is_good(address))).await;
+/// The first address of which something is true. All were asked at once, so that those that hang cost one time-out.
+fn first(addresses: &[Arc<str>], answers: Vec<bool>) -> Option<Arc<str>> {
     addresses.iter().zip(answers).find(|(_, is_good)| *is_good).map(|(address, _)| Arc::clone(address))
 }
 
@@ -257,7 +254,7 @@ async fn broadcast(
             let calls = parts.into_iter().zip(addresses).map(|(part, address)| {
                 call_in_order(core, part, handler, std::iter::once(Arc::clone(address)), settling)
             });
-            futures_util::future::join_all(calls).await;
+            join_all(calls).await;
         }
         Ok(None) => {}
         Err(error) => core.store_failed("a broadcast cannot be written now", &error),
@@ -339,7 +336,7 @@ async fn settle(core: Arc<Core>, mut events: mpsc::Receiver<Event>) {
     while events.recv_many(&mut batch, SETTLE_MAX).await > 0 {
         let shards = crate::transition::by_shard(&core, std::mem::take(&mut batch)).into_iter();
         let written = shards.map(|(shard, events)| settle_shard(&core, shard, events));
-        futures_util::future::join_all(written).await;
+        join_all(written).await;
     }
 }
 

@@ -4,7 +4,7 @@ use super::{Jobs, JobsError, RunView};
 use crate::book::{Kept, group, job_run_key, put_run, run_key};
 use crate::definition::{JobName, PARAMS_MAX_BYTES};
 use crate::executors::LogLines;
-use crate::runs::{Cause, LEASE_MS, Reported, Run, RunNumber, RunState};
+use crate::runs::{Cause, Reported, Run, RunNumber, RunState};
 use crate::transition::{Event, Happened, by_shard};
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{Applied, EntryKey, Expect};
