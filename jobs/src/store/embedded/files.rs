@@ -5,7 +5,8 @@ use bytes::Bytes;
 use fjall::compaction::Leveled;
 use fjall::config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{
-    Database, Error, Iter, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable as _, Snapshot,
+    Database, Error, Iter, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable as _,
+    Snapshot,
 };
 use parking_lot::Mutex;
 use std::fs::{File, TryLockError};
@@ -229,7 +230,12 @@ fn lock(dir: &Path, place: &str) -> Result<File, OpenEntriesError> {
     }
 }
 
-fn open_files(dir: &Path, options: &EmbeddedEntriesOptions, is_fresh: bool, lock: File) -> Result<Files, Error> {
+fn open_files(
+    dir: &Path,
+    options: &EmbeddedEntriesOptions,
+    is_fresh: bool,
+    lock: File,
+) -> Result<Files, Error> {
     let home = dir.join("db");
     if is_fresh && !home.exists() {
         // fjall cannot open what a kill left half made: so it is made aside, and moved when it is whole.

@@ -282,10 +282,8 @@ impl EntryStore for EmbeddedEntries {
     async fn apply(&self, shard: Shard, groups: &[EntryGroup]) -> Result<(u64, Vec<Applied>), EntryError> {
         checks::groups(groups)?;
         let groups = groups.to_vec();
-        self.on_shard(shard, move |state, files, now_ms| {
-            Ok((now_ms, state.apply(files, now_ms, &groups)?))
-        })
-        .await
+        self.on_shard(shard, move |state, files, now_ms| Ok((now_ms, state.apply(files, now_ms, &groups)?)))
+            .await
     }
 
     async fn scan(

@@ -193,7 +193,7 @@ impl Connected {
 /// The user lacks a right. A script says so in its text.
 fn is_denied(error: &redis::ServerError) -> bool {
     let says = |part| error.details().is_some_and(|what| what.contains(part));
-    error.code() == "NOPERM" || says("No permissions") || says("NOPERM") || says("ACL failure")
+    error.code() == "NOPERM" || says("can't run this command") || says("can't access") || says("ACL failure")
 }
 
 /// The keys are on their way to another node: some are here, some there, and nothing was changed.

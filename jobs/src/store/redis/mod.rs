@@ -161,20 +161,17 @@ impl RedisEntries {
 /// A server or a script says no by an error; nothing was changed.
 fn refused(answer: Value) -> Result<Value, EntryError> {
     match answer {
-        Value::ServerError(error) if matches!(error.code(), "UNUSABLE" | "DAMAGED" | "WRONGTYPE") => {
+        Value::ServerError(error) if error.details().is_some_and(|what| what.starts_with("unusable:")) => {
             Err(EntryError::Unusable(format!("Redis refuses the call: {error}")))
         }
-        Value::ServerError(error) => {
-            Err(EntryError::Unavailable(format!("Redis refuses the call: {error}")))
-        }
+        Value::ServerError(error) => Err(EntryError::Unavailable(format!("Redis refuses the call: {error}"))),
         answer => Ok(answer),
     }
 }
 
-/// The server has no memory for what the call would write.
+/// The server has no memory for what the call may add, and nothing was changed.
 fn is_full(answer: &Value) -> bool {
-    let Value::ServerError(error) = answer else { return false };
-    error.code() == "OOM" || error.details().is_some_and(|what| what.contains("maxmemory"))
+    matches!(answer, Value::Array(parts) if matches!(&parts[..], [Value::BulkString(word)] if word == b"full"))
 }
 
 fn digits(number: impl ToString) -> Bytes {

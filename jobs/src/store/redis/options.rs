@@ -162,9 +162,11 @@ impl RedisEntriesOptions {
 
 fn keeps_a_file(report: &Report) -> Result<(), String> {
     match report.value("aof_enabled") == "0" && report.value("loading") == "0" {
-        true => Err("keeps no append-only file, so that a restart loses all jobs; set appendonly yes on the \
+        true => {
+            Err("keeps no append-only file, so that a restart loses all jobs; set appendonly yes on the \
                      server, or the option allow_without_appendonly"
-            .into()),
+                .into())
+        }
         false => Ok(()),
     }
 }

@@ -54,7 +54,7 @@ while at <= #ARGV do
     -- From the year 2112 on, versions are counted.
     version = now_us < 4503599627370496 and now_us > version and now_us or version + 1
     if version >= 9007199254740992 then
-      return redis.error_reply('UNUSABLE all versions of the shard are given')
+      return redis.error_reply('ERR unusable: all versions of the shard are given')
     end
     make(from, to, struct.pack('>I8', version))
     answer[#answer + 1] = text(version)
@@ -98,10 +98,13 @@ for _, key in ipairs(changed) do
     asleep[#asleep + 1] = key
   end
 end
-if FULL and #named > 0 then return redis.error_reply('OOM the server is full, and takes no new entries') end
+if FULL and #named > 0 then return redis.error_reply('ERR full: the server has no memory for new entries') end
 
 -- A server that is full, or may not write, says so to the first command. From there on nothing may fail.
-redis.call('HSET', KEYS[1], 'v', text(version))
+local noted = redis.pcall('HSET', KEYS[1], 'v', text(version))
+if type(noted) == 'table' and noted.err then
+  return string.find(noted.err, 'OOM', 1, true) and { 'full' } or noted
+end
 for _, one in ipairs(work) do
   local command, key, arguments = one[1], one[2], one[3]
   for first = 1, #arguments, 4000 do

@@ -29,7 +29,7 @@ local function entries(keys, limit)
       break
     end
     local entry = redis.call('HGET', ENTRIES, key)
-    if not entry then return redis.error_reply('DAMAGED an entry that is named is not there') end
+    if not entry then return redis.error_reply('ERR unusable: an entry that is named is not there') end
     bytes = bytes + #key + #entry
     if bytes > BYTES_MAX and place > 1 then
       answer[1] = 1
