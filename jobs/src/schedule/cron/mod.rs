@@ -81,8 +81,7 @@ impl CronSchedule {
             return Err(wrong(CronProblem::TooLong { length: expression.len() }));
         }
         let calendar = parse::parse(expression).map_err(wrong)?;
-        let zone =
-            TimeZone::get(zone).map_err(|_| ScheduleError::UnknownZone { zone: shorten(zone) })?;
+        let zone = TimeZone::get(zone).map_err(|_| ScheduleError::UnknownZone { zone: shorten(zone) })?;
         let words: Vec<&str> = expression.split_ascii_whitespace().collect();
         let schedule = Self { expression: words.join(" ").into(), calendar, zone };
         match schedule.first_from(0) {

@@ -31,5 +31,9 @@ fn measure_next_after() {
     }
     let started = Instant::now();
     assert!(crate::schedule::CronSchedule::new("0 0 0 30 2 ?", "Europe/Berlin").is_err());
-    println!("refused after {:?}; a schedule has {} bytes", started.elapsed(), size_of::<crate::schedule::Schedule>());
+    println!(
+        "refused after {:?}; a schedule has {} bytes",
+        started.elapsed(),
+        size_of::<crate::schedule::Schedule>()
+    );
 }
