@@ -15,7 +15,7 @@ fn router() -> Router {
 
 /// Addresses in order.
 fn addresses(count: usize) -> Vec<Arc<str>> {
-    (0..count).map(|at| format!("http://10.0.{}.{}:9999", 10 + at / 100, 10 + at % 100).into()).collect()
+    (0..count).map(|at| format!("http://10.0.{}.{}:9999", 100 + at / 100, 100 + at % 100).into()).collect()
 }
 
 fn without(alive: &[Arc<str>], gone: &Arc<str>) -> Vec<Arc<str>> {

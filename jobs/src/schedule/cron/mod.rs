@@ -44,8 +44,9 @@
 //!
 //! # Cost
 //!
-//! An expression is compiled into bit sets of about 230 bytes. The next occurrence takes well below a microsecond, and is
-//! bounded for any expression: the search goes month by month, to the end of 2199 at most.
+//! An expression is compiled into bit sets of about 200 bytes, in some 15 µs. The next occurrence takes 0.2 to 1 µs (measured
+//! on a busy machine; every second in UTC and once a year in Berlin are the ends). It is bounded for any expression, because
+//! the search goes month by month to the end of 2199 at most: what never matches is refused within 50 µs.
 
 mod calendar;
 mod days;
