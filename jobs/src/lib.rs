@@ -91,6 +91,7 @@ pub mod routing;
 pub mod runs;
 pub mod schedule;
 mod sending;
+mod settling;
 mod stats;
 pub mod store;
 mod store_clock;
