@@ -6,6 +6,7 @@ use crate::definition::{ChangeNote, Definition, JobName, JobNumber, JobSpec};
 const KEEP: Keep = Keep { succeeded_ms: 1_000, failed_ms: 10_000 };
 const JOB: JobNumber = JobNumber(7);
 const NOW: u64 = 1_800_000_000_000;
+const HOUR_MS: u64 = 3_600_000;
 
 fn spec(more: &str) -> JobSpec {
     let json = format!(
@@ -72,17 +73,29 @@ fn a_job_that_was_changed_decides_nothing_twice() {
 
 #[test]
 fn after_a_long_outage_the_misfire_strategy_decides() {
-    let nothing = definition(spec(r#", "misfire": "do_nothing""#));
-    let (after, run) = begun(&nothing, &state(&nothing), NOW + 1_000, NOW + 60_500);
-    assert_eq!(run, None);
-    assert!(after.next_ms.is_some_and(|next_ms| next_ms > NOW + 60_500 - 5_000), "{after:?}");
-    assert!(after.missed > 50, "{after:?}");
+    let every = |more: &str, every_ms: u64| {
+        let mut spec = spec(more);
+        let json = format!(r#"{{"fixed_rate": {{"every_ms": {every_ms}}}}}"#);
+        spec.schedule = serde_json::from_str(&json).unwrap();
+        definition(spec)
+    };
+    // An hour after its time, with nothing since.
+    let nothing = every(r#", "misfire": "do_nothing""#, 2 * HOUR_MS);
+    let first = state(&nothing);
+    let due_ms = first.next_ms.unwrap();
+    let (after, run) = begun(&nothing, &first, due_ms, due_ms + HOUR_MS);
+    assert_eq!((run, after.missed), (None, 1));
+    assert_eq!(after.next_ms, Some(due_ms + 2 * HOUR_MS));
 
-    let once = definition(spec(r#", "misfire": "fire_once_now""#));
-    let (after, run) = begun(&once, &state(&once), NOW + 1_000, NOW + 60_500);
-    let run = run.unwrap();
-    assert!(after.last_ms >= Some(run.due_ms), "{after:?} {run:?}");
-    assert!(after.next_ms > after.last_ms, "{after:?}");
+    let once = every(r#", "misfire": "fire_once_now""#, 2 * HOUR_MS);
+    let (after, run) = begun(&once, &first, due_ms, due_ms + HOUR_MS);
+    assert_eq!((run.map(|run| run.due_ms), after.missed), (Some(due_ms), 0));
+
+    // Of those of each second, those count as on time that a fail-over may have delayed.
+    let seconds = every("", 1_000);
+    let (after, run) = begun(&seconds, &state(&seconds), NOW + 1_000, NOW + 60_500);
+    assert_eq!(run.map(|run| run.due_ms), Some(NOW + 46_000));
+    assert_eq!((after.next_ms, after.missed), (Some(NOW + 47_000), 45));
 }
 
 #[test]
