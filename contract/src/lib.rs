@@ -14,6 +14,7 @@
 //! | [`accounts`] | balances, flow, orders, withdrawals | reward service, its gRPC client | wallet, token service |
 //! | [`connector`] | a downstream system that pays | `connectors` | reward service |
 //! | [`due`] | the slot store and the targets of due tasks | `slots`, `scheduler` | `scheduler` |
+//! | [`entries`] | a store of versioned entries that change in groups and are woken at a time | `jobs` | `jobs` |
 //! | [`task_queue`] | the store of jobs that consumers pull | `task-queue` | `task-queue` |
 //! | [`long_delays`] | events that are due long after now | the scheduler's client | consumer |
 //! | [`rules`] | the live rules after validation | `config` parses and follows them | everybody |
@@ -42,6 +43,7 @@ pub mod broker;
 mod clock;
 pub mod connector;
 pub mod due;
+pub mod entries;
 pub mod finished;
 mod fnv;
 pub mod long_delays;

@@ -1,0 +1,213 @@
+//! Runs are started by hand, shown, ended, and reported.
+
+use super::{Jobs, JobsError, RunView};
+use crate::book::{Kept, group, job_run_key, put_run, run_key};
+use crate::definition::{JobName, PARAMS_MAX_BYTES};
+use crate::executors::LogLines;
+use crate::runs::{Cause, Reported, Run, RunNumber, RunState};
+use crate::transition::{Became, Event, Happened, by_shard};
+use std::collections::BTreeMap;
+use windfall_contract::due::Shard;
+use windfall_contract::entries::{Applied, EntryKey, Expect, To};
+
+/// Runs that one call shows at most.
+pub const RUNS_MAX: usize = 1_000;
+const CONFLICTS_MAX: usize = 5;
+
+impl Jobs {
+    /// Runs a job once, now, whatever its schedule says, and also if it is paused.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn run(
+        &self,
+        tenant: &str,
+        name: &JobName,
+        params: Option<String>,
+    ) -> Result<RunNumber, JobsError> {
+        if let Some(len) = params.as_ref().map(String::len).filter(|len| *len > PARAMS_MAX_BYTES) {
+            let what = format!("at most {PARAMS_MAX_BYTES} bytes, not {len}");
+            return Err(JobsError::WrongField { field: "params", what });
+        }
+        let core = &self.0.core;
+        let unknown = || JobsError::UnknownJob(name.to_string());
+        let (shard, number) = core.number_of(tenant, name).await?.ok_or_else(unknown)?;
+        core.start_run(shard, number, Cause::Call, params).await?.ok_or_else(unknown)
+    }
+
+    /// A run as it is.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn find_run(&self, tenant: &str, number: RunNumber) -> Result<RunView, JobsError> {
+        let (_, kept) = self.read_run(tenant, number).await?;
+        Ok(RunView { number, run: kept.is })
+    }
+
+    /// A job's runs, the newest first, behind `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn runs(
+        &self,
+        tenant: &str,
+        name: &JobName,
+        after: Option<RunNumber>,
+        limit: usize,
+    ) -> Result<Vec<RunView>, JobsError> {
+        let core = &self.0.core;
+        let unknown = || JobsError::UnknownJob(name.to_string());
+        let (shard, job) = core.number_of(tenant, name).await?.ok_or_else(unknown)?;
+        let prefix = [b"i/".as_slice(), &job.0.to_be_bytes()].concat();
+        let after = after.map(|after| job_run_key(job, after));
+        let page = core.book.scan(shard, &prefix, after.as_ref(), limit.clamp(1, RUNS_MAX)).await?;
+        let numbers = page.entries.iter().filter_map(|entry| crate::book::last_number(&entry.key));
+        self.views(shard, numbers.map(|inverted| RunNumber(u64::MAX - inverted)).collect()).await
+    }
+
+    /// The tenant's runs that ended badly, by shard, behind `after`, at most `limit`: they wait to be run again, or to be
+    /// forgotten.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn dead_runs(
+        &self,
+        tenant: &str,
+        after: Option<RunNumber>,
+        limit: usize,
+    ) -> Result<Vec<RunView>, JobsError> {
+        let core = &self.0.core;
+        let prefix = [b"x/", tenant.as_bytes(), b"\0"].concat();
+        let (limit, mut views) = (limit.clamp(1, RUNS_MAX), Vec::new());
+        let first = after.and_then(|after| core.book.shard_of(after.0)).unwrap_or(Shard(0));
+        let mut after: Option<EntryKey> = after.map(|after| crate::book::dead_key(tenant, after));
+        for shard in core.book.shards().skip_while(|shard| *shard < first) {
+            while views.len() < limit {
+                let page = core.book.scan(shard, &prefix, after.as_ref(), limit - views.len()).await?;
+                let numbers = page.entries.iter().filter_map(|entry| crate::book::last_number(&entry.key));
+                views.extend(self.views(shard, numbers.map(RunNumber).collect()).await?);
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(views)
+    }
+
+    /// Runs a run that is over once more, under its number and its occurrence id, from its first attempt.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn run_again(&self, tenant: &str, number: RunNumber) -> Result<(), JobsError> {
+        let core = &self.0.core;
+        for _ in 0..CONFLICTS_MAX {
+            let (shard, kept) = self.read_run(tenant, number).await?;
+            let outcome = match kept.is.state {
+                RunState::Ended { outcome, .. } => outcome,
+                // The same call once more.
+                RunState::Retrying { .. } if kept.is.attempt == 0 => return Ok(()),
+                _ => return Err(JobsError::NotOver),
+            };
+            let Some(definition) = core.latest_definition(shard, kept.is.job).await? else {
+                return Err(JobsError::JobRemoved);
+            };
+            // It is taken up by the next look of any process.
+            let at_ms = core.now_ms(shard).await?;
+            let state = RunState::Retrying { at_ms };
+            let run = Run { state, attempt: 0, unanswered: 0, ..kept.is };
+            let mut changes = put_run(number, Expect::Version(kept.version), &run, core.options.keep());
+            let unchanged = Expect::Version(definition.version);
+            changes.push(crate::book::change(crate::book::definition_key(run.job), unchanged, To::Same));
+            if outcome.is_dead() {
+                let key = crate::book::dead_key(&run.tenant, number);
+                changes.push(crate::book::change(key, Expect::Anything, To::Deleted));
+            }
+            let (_, applied) = core.apply(shard, &[group(changes)]).await?;
+            if let Some(Applied::Done(_)) = applied.first() {
+                return Ok(());
+            }
+        }
+        Err(JobsError::Contended)
+    }
+
+    /// Ends a run: its executor is asked to end it, and it is not tried again. A run that an executor does not end goes on
+    /// there all the same, and so does one that was being sent in this very moment.
+    ///
+    /// # Errors
+    /// [`JobsError`]; with [`JobsError::Executor`] the run counts as killed, although the executor has not said that it ended.
+    pub async fn kill(&self, tenant: &str, number: RunNumber, by: &str) -> Result<(), JobsError> {
+        let (shard, kept) = self.read_run(tenant, number).await?;
+        let killed = Reported::Killed(format!("ended by {by}"));
+        let happened = Happened::Reported(tenant.to_owned(), killed);
+        let event = Event { number, happened, read: Some((kept.version, kept.is.clone())) };
+        failed(self.0.core.happened(shard, vec![event]).await)?;
+        let Some(address) = kept.is.executor.filter(|_| matches!(kept.is.state, RunState::Running { .. }))
+        else {
+            return Ok(());
+        };
+        let asked = self.0.core.calls.kill(&address, kept.is.job.0).await;
+        asked.map_err(|why| JobsError::Executor { address, why })
+    }
+
+    /// Lines of a run's log, which its executor keeps, from a line on, 1 being the first.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn log(&self, tenant: &str, number: RunNumber, from_line: u32) -> Result<LogLines, JobsError> {
+        let (_, kept) = self.read_run(tenant, number).await?;
+        let address = kept.is.executor.ok_or(JobsError::NoExecutor)?;
+        let read = self.0.core.calls.log(&address, number.0, kept.is.due_ms, from_line).await;
+        read.map_err(|why| JobsError::Executor { address, why })
+    }
+
+    /// Notes how runs of a tenant ended. Reports of runs that are over, not known, or another tenant's, are passed over, so
+    /// that a batch may be repeated. Of several reports of one run the last one counts.
+    ///
+    /// # Errors
+    /// [`JobsError::Store`]: some of them may be noted; report all of them again.
+    pub async fn report(&self, tenant: &str, reports: Vec<(RunNumber, Reported)>) -> Result<(), JobsError> {
+        let core = &self.0.core;
+        let last: BTreeMap<RunNumber, Reported> = reports.into_iter().collect();
+        let event = |(number, how)| {
+            let happened = Happened::Reported(tenant.to_owned(), how);
+            Event { number, happened, read: None }
+        };
+        let shards = by_shard(core, last.into_iter().map(event).collect()).into_iter();
+        let noted = shards.map(|(shard, events)| core.happened(shard, events));
+        for noted in futures_util::future::join_all(noted).await {
+            failed(noted)?;
+        }
+        Ok(())
+    }
+
+    async fn read_run(&self, tenant: &str, number: RunNumber) -> Result<(Shard, Kept<Run>), JobsError> {
+        let core = &self.0.core;
+        let unknown = JobsError::UnknownRun(number.0);
+        let Some(shard) = core.book.shard_of(number.0) else { return Err(unknown) };
+        let kept = core.book.read_one::<Run>(shard, run_key(number)).await?;
+        let kept = kept.filter(|kept| kept.is.tenant == tenant).ok_or(unknown)?;
+        Ok((shard, kept))
+    }
+
+    async fn views(&self, shard: Shard, numbers: Vec<RunNumber>) -> Result<Vec<RunView>, JobsError> {
+        let keys: Vec<_> = numbers.iter().map(|number| run_key(*number)).collect();
+        let core = &self.0.core;
+        let found = core.book.read::<Run>(shard, &keys).await?;
+        let view = |(number, kept): (RunNumber, Option<Kept<Run>>)| {
+            kept.map(|kept| RunView { number, run: kept.is })
+        };
+        let found =
+            found.into_iter().map(|kept| kept.inspect_err(|error| core.unreadable(error)).ok().flatten());
+        Ok(numbers.into_iter().zip(found).filter_map(view).collect())
+    }
+}
+
+/// The first event that could not be written.
+fn failed(became: Vec<Became>) -> Result<(), JobsError> {
+    let failed = became.into_iter().find_map(|became| match became {
+        Became::Failed(error) => Some(JobsError::Store(error)),
+        Became::Written(_) | Became::Stays => None,
+    });
+    failed.map_or(Ok(()), Err)
+}

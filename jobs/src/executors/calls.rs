@@ -1,0 +1,66 @@
+//! What executors are asked, whatever protocol they speak.
+
+use crate::definition::Block;
+use crate::runs::{Part, Sent};
+use async_trait::async_trait;
+
+/// A run for an executor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunCall {
+    /// The run's number, by which it is reported.
+    pub run: u64,
+    /// The job's number.
+    pub job: u64,
+    /// The same in every attempt, and different for every other occurrence.
+    pub occurrence_id: String,
+    /// Which handler of the executor runs it.
+    pub handler: String,
+    /// What the handler gets.
+    pub params: String,
+    /// What happens while an earlier run of the job still goes there.
+    pub block: Block,
+    /// Seconds that it may take.
+    pub timeout_s: u32,
+    /// When it was due, in Unix milliseconds.
+    pub due_ms: u64,
+    /// 1 at the first attempt.
+    pub attempt: u32,
+    /// Which part of a broadcast it is; 0 of 1 where it is none.
+    pub part: Part,
+}
+
+/// Lines of a run's log.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogLines {
+    /// The text.
+    pub text: String,
+    /// The line to go on with.
+    pub next_line: u32,
+    /// Whether nothing will follow.
+    pub is_end: bool,
+}
+
+/// Speaks with executors. Each call answers in its own time-out.
+#[async_trait]
+pub trait ExecutorCalls: Send + Sync {
+    /// Hands a run over.
+    async fn run(&self, address: &str, call: RunCall) -> Sent;
+
+    /// Whether the executor answers.
+    async fn is_alive(&self, address: &str) -> bool;
+
+    /// Whether the executor answers, and no run of the job goes or waits there.
+    async fn is_idle(&self, address: &str, job: u64) -> bool;
+
+    /// Asks the executor to end the runs of a job.
+    ///
+    /// # Errors
+    /// Says why it could not be asked, or what it said.
+    async fn kill(&self, address: &str, job: u64) -> Result<(), String>;
+
+    /// Reads a run's log from a line on, 1 being the first.
+    ///
+    /// # Errors
+    /// Says why it could not be asked, or what it said.
+    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, String>;
+}

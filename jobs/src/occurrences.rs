@@ -1,0 +1,269 @@
+//! Occurrences: the due tasks of jobs, and what is done when the scheduler fires them.
+//!
+//! An occurrence is decided by one change of the job's state, together with the run that it becomes. Only then the due task of
+//! the next occurrence is added, and only then the scheduler is told that this one is done. So a process that dies on any line
+//! between them leaves a task that fires again, finds the occurrence decided, and adds the next one.
+
+use crate::book::{Kept, group, put_run, put_state};
+use crate::core::{Core, Ticket};
+use crate::definition::{Definition, JobNumber, Priority};
+use crate::runs::{Begin, JobState, Run, RunNumber, begin};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use windfall_contract::due::{Fired, Firing, Shard, Target, TaskKey};
+use windfall_contract::entries::{Applied, EntryError, EntryGroup, Expect};
+
+/// Times that a decision is made anew because somebody else changed the job meanwhile.
+const CONFLICTS_MAX: usize = 5;
+/// Occurrences that are decided together.
+const TOGETHER_MAX: usize = 500;
+
+/// An occurrence of a job, as its due task carries it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Occurrence {
+    pub job: JobNumber,
+    pub version: u64,
+    pub due_ms: u64,
+}
+
+impl Occurrence {
+    pub fn encode(&self) -> Bytes {
+        [self.job.0, self.version, self.due_ms].map(u64::to_be_bytes).concat().into()
+    }
+
+    pub fn decode(payload: &[u8]) -> Option<Self> {
+        let mut numbers = payload.chunks_exact(8).map(|part| part.try_into().ok().map(u64::from_be_bytes));
+        let mut number = || numbers.next().flatten();
+        let occurrence = Self { job: JobNumber(number()?), version: number()?, due_ms: number()? };
+        (payload.len() == 24).then_some(occurrence)
+    }
+
+    /// One task per occurrence waits at a time.
+    pub fn key(&self) -> Option<TaskKey> {
+        TaskKey::new(&self.encode()).ok()
+    }
+}
+
+/// What the scheduler fires occurrences at.
+pub(crate) struct Occurrences(pub Arc<Core>);
+
+#[async_trait]
+impl Target for Occurrences {
+    async fn fire(&self, batch: Vec<Firing>) -> Vec<Fired> {
+        let mut answers = Vec::with_capacity(batch.len());
+        for part in batch.chunks(TOGETHER_MAX) {
+            answers.extend(self.0.decide(part).await);
+        }
+        answers
+    }
+}
+
+impl Core {
+    /// Decides occurrences, and sends the runs of each shard as soon as it has answered.
+    async fn decide(&self, batch: &[Firing]) -> Vec<Fired> {
+        let mut answers = vec![Fired::Done; batch.len()];
+        let mut by_shard: BTreeMap<Shard, Vec<(usize, Occurrence)>> = BTreeMap::new();
+        for (place, firing) in batch.iter().enumerate() {
+            let occurrence = Occurrence::decode(&firing.payload);
+            match occurrence.and_then(|it| Some((self.book.shard_of(it.job.0)?, it))) {
+                Some((shard, occurrence)) => by_shard.entry(shard).or_default().push((place, occurrence)),
+                None => answers[place] = Fired::Refused("this is no occurrence of a job".to_owned()),
+            }
+        }
+        // Room to send first: what is begun is sent at once.
+        let Ok(mut permits) = self.sending.reserve_many(batch.len()).await else {
+            return vec![Fired::Busy("jobs are closing".to_owned()); batch.len()];
+        };
+        let mut shards: FuturesUnordered<_> = by_shard
+            .into_iter()
+            .map(|(shard, occurrences)| Deciding::new(self, shard).run(occurrences))
+            .collect();
+        let mut next = Vec::new();
+        while let Some(decided) = shards.next().await {
+            for (place, fired) in decided.fired {
+                answers[place] = fired;
+            }
+            // Tickets first: a permit that is taken for none would be lost.
+            decided
+                .tickets
+                .into_iter()
+                .zip(permits.by_ref())
+                .for_each(|(ticket, permit)| permit.send(ticket));
+            next.extend(decided.next);
+        }
+        let occurrences: Vec<_> = next.iter().map(|(_, occurrence)| *occurrence).collect();
+        for ((place, _), added) in next.iter().zip(self.add_due(&occurrences).await) {
+            if let Err(error) = added {
+                answers[*place] = Fired::Away(format!("the next occurrence cannot be added: {error}"));
+            }
+        }
+        answers
+    }
+}
+
+/// What became of the occurrences of one shard.
+#[derive(Default)]
+struct Decided {
+    fired: Vec<(usize, Fired)>,
+    tickets: Vec<Ticket>,
+    next: Vec<(usize, (Priority, Occurrence))>,
+}
+
+struct Deciding<'a> {
+    core: &'a Core,
+    shard: Shard,
+    decided: Decided,
+}
+
+/// An occurrence that is decided as soon as its group is applied.
+struct Candidate {
+    place: usize,
+    occurrence: Occurrence,
+    definition: Arc<Definition>,
+    state: JobState,
+    run: Option<(RunNumber, Run)>,
+}
+
+impl<'a> Deciding<'a> {
+    fn new(core: &'a Core, shard: Shard) -> Self {
+        Self { core, shard, decided: Decided::default() }
+    }
+
+    async fn run(mut self, occurrences: Vec<(usize, Occurrence)>) -> Decided {
+        let mut left = occurrences;
+        for _ in 0..CONFLICTS_MAX {
+            match self.round(&left).await {
+                Ok(conflicts) if conflicts.is_empty() => return self.decided,
+                Ok(conflicts) => left = conflicts,
+                Err(error) => {
+                    self.core.store_failed("occurrences wait for the store of entries", &error);
+                    let away = |(place, _): &(usize, Occurrence)| (*place, Fired::Away(error.to_string()));
+                    self.decided.fired.extend(left.iter().map(away));
+                    return self.decided;
+                }
+            }
+        }
+        let busy = || Fired::Busy("the job is being changed again and again".to_owned());
+        self.decided.fired.extend(left.iter().map(|(place, _)| (*place, busy())));
+        self.decided
+    }
+
+    /// Decides what can be; what somebody else changed meanwhile is returned.
+    async fn round(
+        &mut self,
+        occurrences: &[(usize, Occurrence)],
+    ) -> Result<Vec<(usize, Occurrence)>, EntryError> {
+        // A job's second occurrence of a batch follows from what became of the first one.
+        let mut later = Vec::new();
+        let mut first = BTreeMap::new();
+        for (place, occurrence) in occurrences {
+            match first.entry(occurrence.job) {
+                Entry::Occupied(_) => later.push((*place, *occurrence)),
+                Entry::Vacant(free) => drop(free.insert((*place, *occurrence))),
+            }
+        }
+        // Before any look at the store's clock: leases that are counted from there are over later than from here.
+        let begun_ns = self.core.clock.monotonic_ns();
+        let numbers: Vec<JobNumber> = first.keys().copied().collect();
+        let states = self.core.states(self.shard, &numbers).await?;
+        let (mut groups, mut candidates) = (Vec::new(), Vec::new());
+        for ((place, occurrence), state) in first.into_values().zip(states) {
+            let decided = match state {
+                Ok(state) => self.decide(place, occurrence, state).await,
+                Err(error) => Err(error),
+            };
+            match decided {
+                Ok(decided) => {
+                    if let Some((group, candidate)) = decided {
+                        groups.push(group);
+                        candidates.push(candidate);
+                    }
+                }
+                // It waits by itself; the others go on.
+                Err(error @ EntryError::Unusable(_)) => {
+                    self.core.unreadable(&error);
+                    self.decided.fired.push((place, Fired::Away(error.to_string())));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if !groups.is_empty() {
+            let (now_ms, applied) = self.core.apply(self.shard, &groups).await?;
+            for (candidate, applied) in candidates.into_iter().zip(applied) {
+                match applied {
+                    Applied::Done(version) => self.done(candidate, version, begun_ns, now_ms),
+                    Applied::Conflict | Applied::Late => later.push((candidate.place, candidate.occurrence)),
+                }
+            }
+        }
+        Ok(later)
+    }
+
+    async fn decide(
+        &mut self,
+        place: usize,
+        occurrence: Occurrence,
+        state: Option<Kept<JobState>>,
+    ) -> Result<Option<(EntryGroup, Candidate)>, EntryError> {
+        let Occurrence { job, version, due_ms } = occurrence;
+        let stale = |this: &mut Self| {
+            this.core.stats.stale.add(1);
+            Ok(None)
+        };
+        let Some(Kept { version: state_version, is: state }) = state else { return stale(self) };
+        if state.version != version {
+            return stale(self);
+        }
+        let Some(definition) = self.core.definition(self.shard, job, version).await? else {
+            return stale(self);
+        };
+        let now_ms = self.core.now_ms(self.shard).await?;
+        let keep = self.core.options.keep();
+        match begin(job, &definition, &state, version, due_ms, keep, now_ms) {
+            Begin::Stale => stale(self),
+            Begin::Before { next_ms } => {
+                let next = next_ms.map(|due_ms| Occurrence { job, version, due_ms });
+                let priority = definition.spec.priority;
+                self.decided.next.extend(next.map(|next| (place, (priority, next))));
+                stale(self)
+            }
+            Begin::Now { state, run } => {
+                let mut changes = vec![put_state(job, Expect::Version(state_version), &state)];
+                let run = match run {
+                    Some(run) => {
+                        let number = self.core.book.numbers(self.shard, 1).await?;
+                        number.first().map(|number| (RunNumber(*number), run))
+                    }
+                    None => None,
+                };
+                if let Some((number, run)) = &run {
+                    changes.extend(put_run(*number, Expect::Absent, run, keep));
+                }
+                let candidate = Candidate { place, occurrence, definition, state, run };
+                Ok(Some((group(changes), candidate)))
+            }
+        }
+    }
+
+    fn done(&mut self, candidate: Candidate, version: u64, begun_ns: u64, now_ms: u64) {
+        let Candidate { place, occurrence, definition, state, run } = candidate;
+        let next = state.next_ms.map(|due_ms| Occurrence { due_ms, ..occurrence });
+        let priority = definition.spec.priority;
+        self.decided.next.extend(next.map(|next| (place, (priority, next))));
+        match run {
+            Some((number, run)) => {
+                self.core.stats.started_late(now_ms.saturating_sub(run.due_ms));
+                self.decided.tickets.push(Ticket { number, run, version, definition, begun_ns });
+            }
+            None => self.core.stats.left_out.add(1),
+        }
+    }
+}
+
+/// The other end of what occurrences are sent through.
+pub(crate) type Tickets = mpsc::Receiver<Ticket>;

@@ -1,0 +1,151 @@
+//! A run, and how it is.
+
+use crate::definition::JobNumber;
+use serde::{Deserialize, Serialize};
+
+/// The number of a run, by which executors report it: it says the shard in which the run lies. Numbers are never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunNumber(pub u64);
+
+/// An occurrence of a job that was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The job.
+    pub job: JobNumber,
+    /// Whose it is.
+    pub tenant: String,
+    /// The version of the job that it follows.
+    pub version: u64,
+    /// When it was due, in Unix milliseconds. Together with the job's number and [`part`](Self::part) it is the occurrence id
+    /// of a scheduled run, the same in every attempt.
+    pub due_ms: u64,
+    /// Why it was started.
+    pub cause: Cause,
+    /// 1 at the first attempt.
+    pub attempt: u32,
+    /// Which part of a broadcast it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
+    /// Parameters in place of the job's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<String>,
+    /// How it is.
+    pub state: RunState,
+    /// The executor that it was sent to last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// What was said of it last.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// How often in this attempt nobody knew whether it was sent; 0 where its executor has acknowledged it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unanswered: u32,
+}
+
+// Serde's form.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Why a run was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Its time had come.
+    Schedule,
+    /// A caller asked for it.
+    Call,
+    /// A run of a parent job succeeded: this one.
+    Parent(RunNumber),
+}
+
+/// One executor's part of a broadcast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// 0 to `total` - 1.
+    pub index: u32,
+    /// How many executors there were.
+    pub total: u32,
+}
+
+/// How a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// A process is about to send it, or is sending it.
+    Starting {
+        /// When the process is taken for dead, by the store's clock.
+        until_ms: u64,
+        /// Whether it may have been sent. It is written for jobs that run at most once, before they are sent.
+        #[serde(default)]
+        is_sending: bool,
+    },
+    /// An executor has it, or may have it.
+    Running {
+        /// When it is given up, by the store's clock.
+        until_ms: u64,
+    },
+    /// It failed, and is tried again.
+    Retrying {
+        /// When, by the store's clock.
+        at_ms: u64,
+    },
+    /// It is over.
+    Ended {
+        /// When, by the store's clock.
+        at_ms: u64,
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Its executor or its target said so.
+    Succeeded,
+    /// Its executor or its target said so, or none could be reached, and its retries are spent.
+    Failed,
+    /// It was not reported in its time, and its retries are spent.
+    TimedOut,
+    /// It may be run at most once, and nobody knows whether it was sent: it is not sent again.
+    Missed,
+    /// An operator ended it.
+    Killed,
+}
+
+impl Outcome {
+    /// Whether it waits in the dead letter until somebody runs it again or it is forgotten.
+    pub const fn is_dead(self) -> bool {
+        matches!(self, Self::Failed | Self::TimedOut | Self::Missed)
+    }
+}
+
+impl Run {
+    /// Whether it is over.
+    pub const fn is_over(&self) -> bool {
+        matches!(self.state, RunState::Ended { .. })
+    }
+
+    /// When it is to be looked at again, by the store's clock.
+    pub fn wake_ms(&self, keep: super::Keep) -> u64 {
+        match self.state {
+            RunState::Starting { until_ms, .. } | RunState::Running { until_ms } => until_ms,
+            RunState::Retrying { at_ms } => at_ms,
+            RunState::Ended { at_ms, outcome: Outcome::Succeeded } => at_ms.saturating_add(keep.succeeded_ms),
+            RunState::Ended { at_ms, .. } => at_ms.saturating_add(keep.failed_ms),
+        }
+    }
+
+    /// What is the same in every attempt, and differs for every other occurrence.
+    pub fn occurrence_id(&self, number: RunNumber) -> String {
+        let part = self.part.map_or(String::new(), |part| format!(".{}", part.index));
+        match self.cause {
+            Cause::Schedule => format!("{}-{}{part}", self.job.0, self.due_ms),
+            Cause::Call | Cause::Parent(_) => format!("{}-r{}", self.job.0, number.0),
+        }
+    }
+}

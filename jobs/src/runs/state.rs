@@ -1,0 +1,60 @@
+//! What is known of a job besides its definition.
+
+use crate::definition::{Definition, JobName};
+use serde::{Deserialize, Serialize};
+
+/// What changes with each occurrence of a job. It is written in one group with the run that the occurrence becomes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobState {
+    /// The version of the definition that it follows. A due task of another version is dropped.
+    pub version: u64,
+    /// The occurrence that comes next. A due task for it has been added, or is going to be.
+    #[serde(default)]
+    pub next_ms: Option<u64>,
+    /// The last occurrence that was decided.
+    #[serde(default)]
+    pub last_ms: Option<u64>,
+    /// Occurrences that the misfire strategy left out, since the job was made.
+    #[serde(default)]
+    pub missed: u64,
+    /// When the job is forgotten, because no occurrence follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forget_ms: Option<u64>,
+    /// Whose it is.
+    pub tenant: String,
+    /// The job's name.
+    pub name: JobName,
+}
+
+impl JobState {
+    /// After the occurrence that comes next has been due for so long, it is looked for: its due task may be lost.
+    pub const OVERDUE_MS: u64 = 2_000;
+
+    /// The state of a job that was made or changed at `now_ms`. What it has decided before stays decided, and an occurrence
+    /// that is due and not decided yet stays due, where the change leaves the schedule as it was.
+    pub fn of(definition: &Definition, before: Option<(&Definition, &Self)>, now_ms: u64) -> Self {
+        let state = before.map(|(_, state)| state);
+        let after_ms = state.and_then(|state| state.last_ms).map_or(now_ms, |last_ms| last_ms.max(now_ms));
+        let spec = &definition.spec;
+        let kept = before.and_then(|(before, state)| {
+            let is_same = !before.is_paused && before.spec.schedule == spec.schedule;
+            state.next_ms.filter(|next_ms| is_same && *next_ms <= now_ms)
+        });
+        let next_ms = kept.or_else(|| spec.next_after(after_ms)).or_else(|| spec.next_after_end(now_ms));
+        let before = state;
+        Self {
+            version: definition.version,
+            next_ms: next_ms.filter(|_| !definition.is_paused),
+            last_ms: before.and_then(|state| state.last_ms),
+            missed: before.map_or(0, |state| state.missed),
+            forget_ms: None,
+            tenant: definition.tenant.clone(),
+            name: definition.name.clone(),
+        }
+    }
+
+    /// When somebody has to look whether the next occurrence was decided, or has to forget the job.
+    pub fn wake_ms(&self) -> Option<u64> {
+        self.next_ms.map(|next_ms| next_ms.saturating_add(Self::OVERDUE_MS)).or(self.forget_ms)
+    }
+}
