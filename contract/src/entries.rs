@@ -5,6 +5,8 @@ use crate::due::{Durability, Shard};
 use async_trait::async_trait;
 use bytes::Bytes;
 
+/// Shards of a store at most.
+pub const SHARDS_MAX: u16 = 1_024;
 /// Bytes of a key at most.
 pub const KEY_MAX_BYTES: usize = 512;
 /// Bytes of a value at most.
@@ -14,6 +16,14 @@ pub const VALUE_MAX_BYTES: usize = 256 * 1024;
 pub const CALL_MAX: usize = 1_000;
 /// Changes of one group at most.
 pub const GROUP_MAX: usize = 2_000;
+/// Changes that the groups of one [`apply`](EntryStore::apply) have together at most.
+pub const APPLY_MAX_CHANGES: usize = 10_000;
+/// Bytes of keys and values that the groups of one [`apply`](EntryStore::apply) have together at most.
+pub const APPLY_MAX_BYTES: usize = 32 * 1024 * 1024;
+/// Numbers that one [`numbers`](EntryStore::numbers) gives at most.
+pub const NUMBERS_MAX: u32 = 100_000;
+/// Times to wake are below this, in Unix milliseconds: 2^53.
+pub const WAKE_MAX_MS: u64 = 1 << 53;
 /// Bytes that an answer of [`scan`](EntryStore::scan) or [`woken`](EntryStore::woken) has at most, but for one entry, which is
 /// always there.
 pub const ANSWER_MAX_BYTES: usize = 4 * 1024 * 1024;
@@ -51,8 +61,9 @@ impl EntryKey {
 pub struct Entry {
     /// Its key.
     pub key: EntryKey,
-    /// Which change wrote it: the shard's changes are numbered upwards, and no two have the same number, also where an entry
-    /// was deleted and made anew.
+    /// Which change wrote it: the shard's changes are numbered upwards, below 2^53, and no two have the same number, also
+    /// where an entry was deleted and made anew. Numbers of changes that the store has lost ([`EntryStore::durability`], a
+    /// fail-over) are not given again as long as its clock has not gone back; what holds beyond that, the store says.
     pub version: u64,
     /// When it is to be woken, in Unix milliseconds by the store's clock.
     pub wake_ms: Option<u64>,
@@ -78,7 +89,7 @@ pub enum To {
     Put {
         /// What it says, at most [`VALUE_MAX_BYTES`].
         value: Bytes,
-        /// When it is to be woken, below 2^53; `None`: never.
+        /// When it is to be woken, below [`WAKE_MAX_MS`]; `None`: never.
         wake_ms: Option<u64>,
     },
     /// It is deleted. One that is not there stays so.
@@ -103,7 +114,8 @@ pub struct EntryChange {
 pub struct EntryGroup {
     /// The changes, 1 to [`GROUP_MAX`].
     pub changes: Vec<EntryChange>,
-    /// Later than this by the store's clock nothing is changed: a call whose answer was lost is over then.
+    /// Later than this by the store's clock nothing is changed, whatever the expectations: a call whose answer was lost is
+    /// over then.
     pub not_after_ms: Option<u64>,
 }
 
@@ -160,21 +172,22 @@ pub trait EntryStore: Send + Sync {
     /// What an Ok survives.
     fn durability(&self) -> Durability;
 
-    /// Entries of a shard: one answer for each key, in order.
+    /// Entries of a shard: one answer for each key, in order. A key may be asked for twice.
     ///
     /// # Errors
-    /// [`EntryError`].
+    /// [`EntryError`]; [`EntryError::Unusable`] for more than [`CALL_MAX`] keys.
     async fn read(&self, shard: Shard, keys: &[EntryKey]) -> Result<Vec<Option<Entry>>, EntryError>;
 
     /// Changes groups of entries, one group after the other, so that a later one sees what an earlier one did: the store's
-    /// clock, and one answer for each group, in order.
+    /// clock, and one answer for each group, in order. Without groups it only tells the clock.
     ///
     /// # Errors
     /// [`EntryError`]: all groups were looked at or none. [`EntryError::Unusable`] for what is outside of the limits above,
-    /// and nothing was changed then.
+    /// for a group without changes and for one that names an entry twice, and nothing was changed then.
     async fn apply(&self, shard: Shard, groups: &[EntryGroup]) -> Result<(u64, Vec<Applied>), EntryError>;
 
-    /// Entries whose keys begin with `prefix`, behind `after`, at most `limit`.
+    /// Entries whose keys begin with `prefix`, behind `after`, at most `limit`, which counts as 1 to [`CALL_MAX`]. `after` need
+    /// not be there, nor begin with `prefix`.
     ///
     /// # Errors
     /// [`EntryError`].
@@ -186,15 +199,16 @@ pub trait EntryStore: Send + Sync {
         limit: usize,
     ) -> Result<EntryPage, EntryError>;
 
-    /// Entries of which the time to wake has come by the store's clock, at most `limit`.
+    /// Entries of which the time to wake has come by the store's clock, at most `limit`, which counts as 1 to [`CALL_MAX`].
     ///
     /// # Errors
     /// [`EntryError`].
     async fn woken(&self, shard: Shard, limit: usize) -> Result<Woken, EntryError>;
 
-    /// The first of `count` numbers that nobody had before: 1 upwards by shard, below 2^50. Numbers may be skipped.
+    /// The first of `count` numbers that nobody had before, also where the store has lost what it answered: 1 upwards by
+    /// shard, below 2^50. Numbers may be skipped.
     ///
     /// # Errors
-    /// [`EntryError`].
+    /// [`EntryError`]; [`EntryError::Unusable`] where `count` is not 1 to [`NUMBERS_MAX`].
     async fn numbers(&self, shard: Shard, count: u32) -> Result<u64, EntryError>;
 }

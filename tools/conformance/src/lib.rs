@@ -7,6 +7,7 @@
 //! | suite | contract | feature |
 //! |---|---|---|
 //! | [`broker`] | producers and consumers of topics, `windfall_contract::broker` | – |
+//! | [`entries`] | stores of versioned entries that change in groups, `windfall_contract::entries` | – |
 //! | [`slots`] | slot stores of due tasks, `windfall_contract::due` | – |
 //! | [`task_queue`] | stores of jobs that consumers pull, `windfall_contract::task_queue` | – |
 //! | [`tokens`] | token stores, `windfall_contract::tokens` | – |
@@ -46,6 +47,7 @@
 //! ```
 
 pub mod broker;
+pub mod entries;
 #[cfg(feature = "ledger")]
 pub mod ledger;
 #[cfg(feature = "redis")]

@@ -1,0 +1,322 @@
+//! The files: one fjall database with one keyspace, changed by steps that are carried out whole or not at all.
+
+use super::{EmbeddedEntriesOptions, OpenEntriesError};
+use bytes::Bytes;
+use fjall::compaction::Leveled;
+use fjall::config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
+use fjall::{
+    Database, Error, Iter, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable as _,
+    Snapshot,
+};
+use parking_lot::Mutex;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
+use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use windfall_contract::due::Durability;
+use windfall_contract::entries::EntryError;
+
+const FORMAT: u32 = 1;
+const FORMAT_FILE: &str = "WINDFALL-ENTRIES";
+/// Table files that wait to be merged: more of them is less to write twice, and more to look into for a read. fjall
+/// slows writers down from 20 on.
+const TABLES_BEFORE_MERGE: u8 = 8;
+/// About what a row takes in memory beside its key and value.
+const ROW_BYTES: usize = 150;
+/// How often a full store looks whether an earlier memtable has reached its file.
+const ROTATE_RETRY: Duration = Duration::from_millis(1);
+
+pub(super) struct Files {
+    database: Database,
+    rows: Keyspace,
+    memtable_bytes: u64,
+    /// Written since the last rotation.
+    fresh_bytes: Mutex<u64>,
+    /// An Ok is synced first.
+    is_synced: bool,
+    /// Batches written, and how many of them are synced.
+    written: AtomicU64,
+    synced: AtomicU64,
+    /// A write has failed: nobody knows whether it is there, so nothing may be built on it before the files are read
+    /// again.
+    has_failed: AtomicBool,
+    /// Released last.
+    _lock: File,
+}
+
+impl Files {
+    pub(super) fn open(dir: &Path, options: &EmbeddedEntriesOptions) -> Result<Self, OpenEntriesError> {
+        let place = dir.display().to_string();
+        std::fs::create_dir_all(dir)
+            .map_err(|error| OpenEntriesError::Io { place: place.clone(), what: error.to_string() })?;
+        let lock = lock(dir, &place)?;
+        let is_fresh = is_fresh(dir, &place)?;
+        // fjall asserts on some damage while it recovers.
+        let files = match catch_unwind(AssertUnwindSafe(|| open_files(dir, options, is_fresh, lock))) {
+            Ok(files) => files.map_err(|error| open_error(&place, &error))?,
+            Err(_) => {
+                let what = "recovery stopped at an impossible value".into();
+                return Err(OpenEntriesError::Damaged { place, what });
+            }
+        };
+        write_format(dir, &place)?;
+        Ok(files)
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, EntryError> {
+        Ok(self.rows.get(key).map_err(|error| unavailable(&error))?.map(Bytes::from))
+    }
+
+    /// Rows from `from` on, in order, as long as their keys begin with `prefix`.
+    pub(super) fn range(&self, prefix: &[u8], from: Bound<Vec<u8>>) -> impl Iterator<Item = Row> + use<> {
+        rows_of(self.rows.range((from, Bound::Unbounded)), prefix)
+    }
+
+    /// The files as they are at this moment.
+    pub(super) fn view(&self) -> View<'_> {
+        View { rows: &self.rows, snapshot: self.database.snapshot() }
+    }
+
+    /// Whether anything may be asked.
+    pub(super) fn check(&self) -> Result<(), EntryError> {
+        match self.has_failed.load(SeqCst) {
+            true => Err(failed("an earlier write has failed")),
+            false => Ok(()),
+        }
+    }
+
+    /// The last batch that was written, as long as an Ok for it has to wait for a [`sync`](Self::sync).
+    pub(super) fn unsynced(&self) -> Option<u64> {
+        let written = self.written.load(SeqCst);
+        (self.is_synced && self.synced.load(SeqCst) < written).then_some(written)
+    }
+
+    /// Syncs all that is written, unless another call has done so up to this batch.
+    pub(super) fn sync(&self, batch: u64) -> Result<(), EntryError> {
+        match self.synced.load(SeqCst) >= batch {
+            true => self.check(),
+            false => self.sync_all(),
+        }
+    }
+
+    /// Syncs all that is written.
+    pub(super) fn sync_all(&self) -> Result<(), EntryError> {
+        self.check()?;
+        let up_to = self.written.load(SeqCst);
+        self.database.persist(PersistMode::SyncData).map_err(|error| self.give_up(&error))?;
+        self.synced.fetch_max(up_to, SeqCst);
+        Ok(())
+    }
+
+    /// Begins a step.
+    pub(super) fn step(&self) -> Step<'_> {
+        let batch = OwnedWriteBatch::with_capacity(self.database.clone(), 64);
+        Step { files: self, batch, bytes: 0 }
+    }
+
+    /// Writes a batch of so many bytes, then keeps memory within bounds: fjall alone rotates when it gets to it, and
+    /// lets memory grow until then (I9). Whoever fills it up waits for the disk.
+    fn commit(&self, batch: OwnedWriteBatch, bytes: usize) -> Result<(), EntryError> {
+        self.check()?;
+        let committed = batch.durability(Some(PersistMode::Buffer)).commit();
+        committed.map_err(|error| self.give_up(&error))?;
+        self.written.fetch_add(1, SeqCst);
+        let mut fresh = self.fresh_bytes.lock();
+        *fresh += bytes as u64;
+        if *fresh < self.memtable_bytes {
+            return Ok(());
+        }
+        while self.rows.sealed_memtable_count() >= 2 {
+            // Says so when a flush has failed: nobody would ever empty a memtable again.
+            self.database.persist(PersistMode::Buffer).map_err(|error| self.give_up(&error))?;
+            std::thread::sleep(ROTATE_RETRY);
+        }
+        // The batch itself is written: a memtable that stays one more time is no reason to deny it.
+        if let Err(error) = self.rows.rotate_memtable() {
+            tracing::warn!(%error, "a memtable of the store of entries cannot be put aside; the next write tries again");
+            return Ok(());
+        }
+        *fresh = 0;
+        Ok(())
+    }
+
+    /// Refuses everything from now on: nobody knows what of a failed write is there.
+    fn give_up(&self, error: &Error) -> EntryError {
+        self.has_failed.store(true, SeqCst);
+        failed(&error.to_string())
+    }
+}
+
+/// A key and its value.
+pub(super) type Row = Result<(Bytes, Bytes), EntryError>;
+
+fn rows_of(rows: Iter, prefix: &[u8]) -> impl Iterator<Item = Row> + use<> {
+    let prefix = prefix.to_vec();
+    rows.map(|guard| {
+        let (key, value) = guard.into_inner().map_err(|error| unavailable(&error))?;
+        Ok((Bytes::from(key), Bytes::from(value)))
+    })
+    .take_while(move |row| row.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix)))
+}
+
+/// The files at one moment, whatever is written meanwhile.
+pub(super) struct View<'f> {
+    rows: &'f Keyspace,
+    snapshot: Snapshot,
+}
+
+impl View<'_> {
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, EntryError> {
+        Ok(self.snapshot.get(self.rows, key).map_err(|error| unavailable(&error))?.map(Bytes::from))
+    }
+
+    /// Rows from `from` on, in order, as long as their keys begin with `prefix`.
+    pub(super) fn range(&self, prefix: &[u8], from: Bound<Vec<u8>>) -> impl Iterator<Item = Row> + use<> {
+        rows_of(self.snapshot.range(self.rows, (from, Bound::Unbounded)), prefix)
+    }
+}
+
+/// Changes that are carried out together. A key is changed once.
+pub(super) struct Step<'f> {
+    files: &'f Files,
+    batch: OwnedWriteBatch,
+    bytes: usize,
+}
+
+impl Step<'_> {
+    pub(super) fn put(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
+        let value = value.into();
+        self.bytes += ROW_BYTES + key.len() + value.len();
+        self.batch.insert(&self.files.rows, key, value);
+    }
+
+    pub(super) fn remove(&mut self, key: Vec<u8>) {
+        self.bytes += ROW_BYTES + key.len();
+        self.batch.remove(&self.files.rows, key);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    pub(super) fn commit(self) -> Result<(), EntryError> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        self.files.commit(self.batch, self.bytes)
+    }
+}
+
+fn unavailable(error: &Error) -> EntryError {
+    EntryError::Unavailable(error.to_string())
+}
+
+fn failed(what: &str) -> EntryError {
+    EntryError::Unavailable(format!("{what}; the store must be opened again"))
+}
+
+/// Makes `dir` this handle's alone, before anything in it is looked at.
+fn lock(dir: &Path, place: &str) -> Result<File, OpenEntriesError> {
+    let io = |error: std::io::Error| OpenEntriesError::Io { place: place.into(), what: error.to_string() };
+    let file = File::create(dir.join("LOCK")).map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenEntriesError::InUse(place.into())),
+        Err(TryLockError::Error(error)) => Err(io(error)),
+    }
+}
+
+fn open_files(
+    dir: &Path,
+    options: &EmbeddedEntriesOptions,
+    is_fresh: bool,
+    lock: File,
+) -> Result<Files, Error> {
+    let home = dir.join("db");
+    if is_fresh && !home.exists() {
+        // fjall cannot open what a kill left half made: so it is made aside, and moved when it is whole.
+        let making = dir.join("making");
+        if making.exists() {
+            std::fs::remove_dir_all(&making)?;
+        }
+        drop(open_database(&making, options)?);
+        std::fs::rename(&making, &home)?;
+        File::open(dir)?.sync_all()?;
+    }
+    if !home.exists() {
+        return Err(std::io::Error::new(ErrorKind::NotFound, "the database is gone").into());
+    }
+    let (database, rows) = open_database(&home, options)?;
+    Ok(Files {
+        database,
+        rows,
+        memtable_bytes: options.memtable_bytes,
+        fresh_bytes: Mutex::new(0),
+        is_synced: options.durability == Durability::Machine,
+        written: AtomicU64::new(0),
+        synced: AtomicU64::new(0),
+        has_failed: AtomicBool::new(false),
+        _lock: lock,
+    })
+}
+
+fn open_database(path: &Path, options: &EmbeddedEntriesOptions) -> Result<(Database, Keyspace), Error> {
+    let database = Database::builder(path)
+        .cache_size(options.cache_bytes)
+        .max_journaling_size((options.memtable_bytes * 8).max(64 << 20))
+        .worker_threads(2)
+        .max_cached_files(Some(64))
+        .open()?;
+    let bits = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0));
+    let merge = Leveled::default().with_l0_threshold(TABLES_BEFORE_MERGE);
+    let rows = database.keyspace("rows", || {
+        KeyspaceCreateOptions::default()
+            .max_memtable_size(options.memtable_bytes * 2)
+            .data_block_size_policy(BlockSizePolicy::all(8 << 10))
+            .filter_policy(FilterPolicy::all(bits))
+            .compaction_strategy(Arc::new(merge))
+    })?;
+    Ok((database, rows))
+}
+
+/// Whether the files were never made whole: the file that names the layout is written last.
+fn is_fresh(dir: &Path, place: &str) -> Result<bool, OpenEntriesError> {
+    match std::fs::read_to_string(dir.join(FORMAT_FILE)) {
+        Ok(text) => match text.trim().parse::<u32>() {
+            Ok(found) if found > FORMAT => {
+                Err(OpenEntriesError::Newer { place: place.into(), found, known: FORMAT })
+            }
+            Ok(1..) => Ok(false),
+            _ => {
+                let what = format!("{FORMAT_FILE} holds no version");
+                Err(OpenEntriesError::Damaged { place: place.into(), what })
+            }
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(OpenEntriesError::Io { place: place.into(), what: error.to_string() }),
+    }
+}
+
+fn write_format(dir: &Path, place: &str) -> Result<(), OpenEntriesError> {
+    let fresh = dir.join(format!("{FORMAT_FILE}.new"));
+    std::fs::write(&fresh, format!("{FORMAT}\n"))
+        .and_then(|()| File::open(&fresh)?.sync_all())
+        .and_then(|()| std::fs::rename(&fresh, dir.join(FORMAT_FILE)))
+        .map_err(|error| OpenEntriesError::Io { place: place.into(), what: error.to_string() })
+}
+
+fn open_error(place: &str, error: &Error) -> OpenEntriesError {
+    let place = place.to_owned();
+    let missing = [ErrorKind::UnexpectedEof, ErrorKind::NotFound, ErrorKind::InvalidData];
+    match error {
+        Error::Locked => OpenEntriesError::InUse(place),
+        Error::Io(system) if !missing.contains(&system.kind()) => {
+            OpenEntriesError::Io { place, what: system.to_string() }
+        }
+        damaged => OpenEntriesError::Damaged { place, what: damaged.to_string() },
+    }
+}

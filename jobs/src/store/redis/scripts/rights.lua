@@ -1,0 +1,13 @@
+-- KEYS: the counters. Each command of the other scripts, so that a user who lacks one is told before a call is made by half.
+redis.call('HDEL', KEYS[1], '-')
+redis.call('HSET', P .. 'try1', '-', '-')
+redis.call('ZADD', P .. 'try2', '0', '-')
+redis.call('HGET', P .. 'try1', '-')
+redis.call('HMGET', P .. 'try1', '-', '-')
+redis.call('ZCARD', P .. 'try2')
+redis.call('ZRANGEBYLEX', P .. 'try2', '-', '+', 'LIMIT', 0, 1)
+redis.call('ZRANGEBYSCORE', P .. 'try2', '-inf', '0', 'LIMIT', 0, 1)
+redis.call('INFO', 'server')
+redis.call('HDEL', P .. 'try1', '-')
+redis.call('ZREM', P .. 'try2', '-')
+return text(clock())

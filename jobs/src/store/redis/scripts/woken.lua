@@ -1,0 +1,4 @@
+-- KEYS: the counters. ARGV: how many entries at most.
+local now, limit = clock(), tonumber(ARGV[1])
+local keys = redis.call('ZRANGEBYSCORE', WAKES, '-inf', text(now), 'LIMIT', 0, limit + 1)
+return { text(now), entries(keys, limit) }
