@@ -165,12 +165,14 @@ async fn to_executor(core: &Core, ticket: Ticket, app: String, handler: &str, se
             call_in_order(core, ticket, handler, order, settling).await;
         }
         Choice::FirstThatBeats(addresses) => {
-            let alive = first(&addresses, join_all(addresses.iter().map(|address| core.calls.is_alive(address))).await);
+            let calls = core.calls_of(&app.tenant, &app.app);
+            let alive = first(&addresses, join_all(addresses.iter().map(|address| calls.is_alive(address))).await);
             call_found(core, ticket, handler, alive, "no executor answers its beat", settling).await;
         }
         Choice::FirstThatIsIdle(addresses) => {
             let job = ticket.run.job.0;
-            let idle = first(&addresses, join_all(addresses.iter().map(|address| core.calls.is_idle(address, job))).await);
+            let calls = core.calls_of(&app.tenant, &app.app);
+            let idle = first(&addresses, join_all(addresses.iter().map(|address| calls.is_idle(address, job))).await);
             call_found(core, ticket, handler, idle, "no executor is idle", settling).await;
         }
         Choice::All(shards) => {
@@ -211,6 +213,8 @@ async fn call_in_order(
     settling: &Settling,
 ) {
     let mut last = (Sent::NotSent("there is no executor".to_owned()), None);
+    let Destination::Executor { app, .. } = &ticket.definition.spec.destination else { return };
+    let calls = core.calls_of(&ticket.definition.tenant, app);
     for address in order {
         let waited_ms = core.clock.monotonic_ns().saturating_sub(ticket.begun_ns) / 1_000_000;
         if waited_ms + CALL_MAX_MS >= LEASE_MS {
@@ -220,7 +224,7 @@ async fn call_in_order(
         core.stats.sent.add(1);
         let began_ns = core.clock.monotonic_ns();
         core.router.sent(&address, began_ns / 1_000_000);
-        let sent = core.calls.run(&address, call_of(&ticket, handler)).await;
+        let sent = calls.run(&address, call_of(&ticket, handler)).await;
         let now_ms = core.clock.monotonic_ns() / 1_000_000;
         let took_ms = now_ms.saturating_sub(began_ns / 1_000_000);
         match sent {

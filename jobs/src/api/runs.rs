@@ -2,7 +2,7 @@
 
 use super::{Jobs, JobsError, RunView};
 use crate::book::{Kept, group, job_run_key, put_run, run_key};
-use crate::definition::{JobName, PARAMS_MAX_BYTES};
+use crate::definition::{Destination, JobName, PARAMS_MAX_BYTES};
 use crate::executors::LogLines;
 use crate::runs::{Cause, Reported, Run, RunNumber, RunState};
 use crate::transition::{Event, Happened, by_shard};
@@ -127,11 +127,10 @@ impl Jobs {
         let killed = Happened::Reported(Reported::Killed(format!("ended by {by}")));
         let event = Event { number, happened: killed, read: Some((kept.version, kept.is.clone())) };
         self.0.core.happened(shard, vec![event]).await?;
-        let Some(address) = kept.is.executor.filter(|_| matches!(kept.is.state, RunState::Running { .. }))
-        else {
-            return Ok(());
-        };
-        let asked = self.0.core.calls.kill(&address, kept.is.job.0).await;
+        let is_there = matches!(kept.is.state, RunState::Running { .. });
+        let Some(address) = kept.is.executor.clone().filter(|_| is_there) else { return Ok(()) };
+        let calls = self.0.core.calls_of(tenant, &self.app_of(shard, &kept.is).await?);
+        let asked = calls.kill(&address, kept.is.job.0).await;
         asked.map_err(|why| JobsError::Executor { address, why })
     }
 
@@ -145,9 +144,10 @@ impl Jobs {
         number: RunNumber,
         from_line: u32,
     ) -> Result<LogLines, JobsError> {
-        let (_, kept) = self.read_run(tenant, number).await?;
+        let (shard, kept) = self.read_run(tenant, number).await?;
+        let app = self.app_of(shard, &kept.is).await?;
         let address = kept.is.executor.ok_or(JobsError::NoExecutor)?;
-        let read = self.0.core.calls.log(&address, number.0, kept.is.due_ms, from_line).await;
+        let read = self.0.core.calls_of(tenant, &app).log(&address, number.0, kept.is.due_ms, from_line).await;
         read.map_err(|why| JobsError::Executor { address, why })
     }
 
@@ -166,6 +166,30 @@ impl Jobs {
         Ok(())
     }
 
+    /// The same, of an executor of this tenant: runs of others are passed over as unknown ones.
+    ///
+    /// # Errors
+    /// As [`report`](Self::report).
+    pub async fn report_of(&self, tenant: &str, reports: Vec<(RunNumber, Reported)>) -> Result<(), JobsError> {
+        let core = &self.0.core;
+        let event = |(number, how)| Event { number, happened: Happened::Reported(how), read: None };
+        let shards = by_shard(core, reports.into_iter().map(event).collect()).into_iter();
+        let noted = shards.map(|(shard, mut events)| async move {
+            let keys: Vec<_> = events.iter().map(|event| run_key(event.number)).collect();
+            for (event, kept) in events.iter_mut().zip(core.book.read::<Run>(shard, &keys).await?) {
+                event.read = kept.map(|kept| (kept.version, kept.is));
+            }
+            let asked = events.len();
+            events.retain(|event| event.read.as_ref().is_some_and(|(_, run)| run.tenant == tenant));
+            core.stats.reports_unknown.add(u64::try_from(asked - events.len()).unwrap_or(0));
+            core.happened(shard, events).await
+        });
+        for noted in futures_util::future::join_all(noted).await {
+            noted?;
+        }
+        Ok(())
+    }
+
     async fn read_run(&self, tenant: &str, number: RunNumber) -> Result<(Shard, Kept<Run>), JobsError> {
         let core = &self.0.core;
         let unknown = JobsError::UnknownRun(number.0);
@@ -173,6 +197,15 @@ impl Jobs {
         let kept = core.book.read::<Run>(shard, &[run_key(number)]).await?.pop().flatten();
         let kept = kept.filter(|kept| kept.is.tenant == tenant).ok_or(unknown)?;
         Ok((shard, kept))
+    }
+
+    /// The app that a run's job goes to; empty where the job is not there any more.
+    async fn app_of(&self, shard: Shard, run: &Run) -> Result<String, JobsError> {
+        let definition = self.0.core.latest_definition(shard, run.job).await?;
+        Ok(match definition.map(|definition| definition.spec.destination.clone()) {
+            Some(Destination::Executor { app, .. }) => app,
+            Some(Destination::Target { .. }) | None => String::new(),
+        })
     }
 
     async fn views(&self, shard: Shard, numbers: Vec<RunNumber>) -> Result<Vec<RunView>, JobsError> {

@@ -5,6 +5,7 @@
 mod connectors;
 #[cfg(test)]
 mod documented;
+mod jobs;
 mod live_rules;
 mod process;
 mod task_queue;
@@ -57,6 +58,7 @@ pub struct Sources {
     backfills: Option<Arc<BackfillStats>>,
     polled: Option<Arc<Mutex<Found>>>,
     connectors: Vec<(String, ReadSnapshot)>,
+    jobs: jobs::Jobs,
     pools: task_queue::Pools,
 }
 
@@ -86,6 +88,10 @@ impl Sources {
             backfills: parts.scheduling.as_ref().map(|scheduling| scheduling.backfills.stats()),
             polled: parts.polled_metrics().map(|polled| polled.found()),
             connectors: connectors.map(|wired| (wired.name.clone(), Arc::clone(&wired.snapshot))).collect(),
+            jobs: parts
+                .scheduling
+                .as_ref()
+                .and_then(|scheduling| scheduling.jobs().map(|running| running.jobs.stats())),
             pools: task_queue::Pools::new(),
         }
     }
@@ -130,6 +136,7 @@ pub fn export(metrics: &Metrics, sources: &Sources) {
         polled.iter().for_each(|found| each(&[], &found.lock()));
     });
     connectors::export(metrics, sources.connectors.clone());
+    jobs::export(metrics, &sources.jobs);
     task_queue::export(metrics, &sources.pools);
 }
 
