@@ -15,11 +15,12 @@ pub const VALUE_MAX_BYTES: usize = 256 * 1024;
 /// groups that one [`apply`](EntryStore::apply) has at most.
 pub const CALL_MAX: usize = 1_000;
 /// Changes of one group at most.
-pub const GROUP_MAX: usize = 2_000;
+pub const GROUP_MAX: usize = 100;
 /// Changes that the groups of one [`apply`](EntryStore::apply) have together at most.
 pub const APPLY_MAX_CHANGES: usize = 10_000;
-/// Bytes of keys and values that the groups of one [`apply`](EntryStore::apply) have together at most.
+/// Bytes of keys and values that the groups of one [`apply`](EntryStore::apply) have together at most. One group always fits.
 pub const APPLY_MAX_BYTES: usize = 32 * 1024 * 1024;
+const _: () = assert!(GROUP_MAX * (KEY_MAX_BYTES + VALUE_MAX_BYTES) <= APPLY_MAX_BYTES);
 /// Numbers that one [`numbers`](EntryStore::numbers) gives at most.
 pub const NUMBERS_MAX: u32 = 100_000;
 /// Times to wake are below this, in Unix milliseconds: 2^53.

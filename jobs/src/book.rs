@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{
-    Applied, CALL_MAX, Entry, EntryChange, EntryError, EntryGroup, EntryKey, EntryPage, EntryStore, Expect, To,
+    APPLY_MAX_BYTES, APPLY_MAX_CHANGES, Applied, CALL_MAX, Entry, EntryChange, EntryError, EntryGroup, EntryKey, EntryPage, EntryStore, Expect, To,
     Woken,
 };
 
@@ -111,10 +111,13 @@ impl Book {
         groups: &[EntryGroup],
     ) -> Result<(u64, Vec<Applied>), EntryError> {
         let (mut now_ms, mut answers) = (0, Vec::with_capacity(groups.len()));
-        for part in groups.chunks(CALL_MAX) {
+        let mut left = groups;
+        while !left.is_empty() {
+            let (part, rest) = left.split_at(fitting(left));
             let (at_ms, applied) = self.store.apply(shard, part).await?;
             now_ms = at_ms;
             answers.extend(applied);
+            left = rest;
         }
         Ok((now_ms, answers))
     }
@@ -147,6 +150,21 @@ impl Book {
     ) -> Result<EntryPage, EntryError> {
         self.store.scan(shard, prefix, after, limit.clamp(1, CALL_MAX)).await
     }
+}
+
+/// How many of the first groups fit into one call; at least one.
+fn fitting(groups: &[EntryGroup]) -> usize {
+    let (mut changes, mut bytes) = (0, 0);
+    let size = |change: &EntryChange| match &change.to {
+        To::Put { value, .. } => change.key.as_bytes().len() + value.len(),
+        To::Deleted | To::Same => change.key.as_bytes().len(),
+    };
+    let is_full = |group: &EntryGroup| {
+        changes += group.changes.len();
+        bytes += group.changes.iter().map(size).sum::<usize>();
+        changes > APPLY_MAX_CHANGES || bytes > APPLY_MAX_BYTES
+    };
+    groups.iter().take(CALL_MAX).position(is_full).unwrap_or(groups.len().min(CALL_MAX)).max(1)
 }
 
 /// A value with its version.

@@ -23,7 +23,7 @@ const TARGET_BATCH_MAX: usize = 256;
 /// must answer within it.
 pub(crate) const CALL_MAX_MS: u64 = 2_500;
 /// Parts of a broadcast at most.
-const PARTS_MAX: usize = 500;
+const PARTS_MAX: usize = 450;
 const SETTLE_MAX: usize = 2_000;
 const SETTLE_RETRY: Duration = Duration::from_millis(200);
 

@@ -10,10 +10,12 @@ use crate::runs::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use windfall_contract::due::Shard;
-use windfall_contract::entries::{Applied, EntryError, EntryGroup, Expect};
+use windfall_contract::entries::{Applied, EntryError, EntryGroup, Expect, To};
 
 const CONFLICTS_MAX: usize = 5;
 const CHILD_MARK_MS: u64 = 86_400_000;
+/// Parts of a broadcast that are written by one group; each takes two changes.
+const PARTS_PER_GROUP: usize = 40;
 
 /// Something that happened to a run.
 #[derive(Debug, Clone)]
@@ -307,20 +309,34 @@ impl Core {
                 (RunNumber(number), Run { part, state: RunState::Starting { until_ms }, ..ticket.run.clone() })
             })
             .collect();
-        let changes = runs.iter().flat_map(|(number, run)| {
-            let expect =
-                if *number == ticket.number { Expect::Version(ticket.version) } else { Expect::Absent };
-            put_run(*number, expect, run, self.options.keep())
-        });
+        let groups = self.split_groups(ticket, &runs);
         let begun_ns = self.clock.monotonic_ns();
-        let (now_ms, applied) = self.book.apply(shard, &[group(changes.collect())]).await?;
+        let (now_ms, applied) = self.book.apply(shard, &groups).await?;
         self.store_clock.answered(now_ms);
-        let Some(Applied::Done(version)) = applied.first().copied() else { return Ok(None) };
-        let ticket_of = |(number, run)| {
+        // The last group writes the run itself. Where it was not changed before, nor were those that expect the same of it.
+        let Some(Applied::Done(version)) = applied.last().copied() else { return Ok(None) };
+        let versions = applied.iter().take(applied.len() - 1).flat_map(|applied| match applied {
+            Applied::Done(version) => vec![*version; PARTS_PER_GROUP],
+            Applied::Conflict | Applied::Late => Vec::new(),
+        });
+        let versions: Vec<u64> = std::iter::once(version).chain(versions).collect();
+        let ticket_of = |((number, run), version)| {
             let definition = Arc::clone(&ticket.definition);
             Ticket { number, run, version, definition, begun_ns }
         };
-        Ok(Some(runs.into_iter().map(ticket_of).collect()))
+        Ok(Some(runs.into_iter().zip(versions).map(ticket_of).collect()))
+    }
+
+    /// The groups that write a run's parts: the other ones first, each as long as the run is what it was, and then itself.
+    fn split_groups(&self, ticket: &Ticket, runs: &[(RunNumber, Run)]) -> Vec<EntryGroup> {
+        let (is_same, keep) = (Expect::Version(ticket.version), self.options.keep());
+        let Some(((number, run), others)) = runs.split_first() else { return Vec::new() };
+        let others = others.chunks(PARTS_PER_GROUP).map(|part| {
+            let mut changes = vec![crate::book::change(run_key(*number), is_same, To::Same)];
+            changes.extend(part.iter().flat_map(|(number, run)| put_run(*number, Expect::Absent, run, keep)));
+            group(changes)
+        });
+        others.chain(std::iter::once(group(put_run(*number, is_same, run, keep)))).collect()
     }
 
     /// A job's state whose next occurrence is overdue: its due task is added once more; or a job that is to be forgotten.

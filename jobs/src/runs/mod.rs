@@ -21,3 +21,6 @@ pub struct Keep {
     /// How long any other one is kept, in milliseconds.
     pub failed_ms: u64,
 }
+
+#[cfg(test)]
+mod tests;

@@ -199,10 +199,6 @@ impl Step<'_> {
         self.batch.remove(&self.files.rows, key);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.batch.is_empty()
-    }
-
     pub(super) fn commit(self) -> Result<(), EntryError> {
         if self.batch.is_empty() {
             return Ok(());

@@ -1,8 +1,10 @@
 -- KEYS: the counters. ARGV: for each group the last time at which it may be made ('': any) and the number of its changes;
 -- then of each change its key, what is expected ('': anything, A: nothing there, else the version in 8 bytes), and what the
--- entry becomes ('': the same, D: deleted, else P, the time to wake in 8 bytes, and the value).
+-- entry becomes ('': the same, D: deleted, else P, the time to wake in 8 bytes, and the value). Answers the clock, and of each
+-- group its version, c (a conflict) or l (late); or `full` alone, where the server has no memory for it.
 local now, now_us = clock()
-local version = tonumber(redis.call('HGET', KEYS[1], 'v') or '0')
+local version_before = tonumber(redis.call('HGET', KEYS[1], 'v') or '0')
+local version = version_before
 -- A key of another type shows here, not when a part is written.
 redis.call('ZCARD', NAMES)
 redis.call('ZCARD', WAKES)
@@ -60,7 +62,8 @@ while at <= #ARGV do
     answer[#answer + 1] = text(version)
   end
 end
-if #changed == 0 then return answer end
+-- Also where a group wrote nothing, its version is an answer that is given once.
+if version == version_before then return answer end
 
 local function wake_of(entry)
   local packed = entry and string.sub(entry, 9, 16)

@@ -1,0 +1,209 @@
+//! What becomes of occurrences and runs, case by case.
+
+use super::*;
+use crate::definition::{ChangeNote, Definition, JobName, JobNumber, JobSpec};
+
+const KEEP: Keep = Keep { succeeded_ms: 1_000, failed_ms: 10_000 };
+const JOB: JobNumber = JobNumber(7);
+const NOW: u64 = 1_800_000_000_000;
+
+fn spec(more: &str) -> JobSpec {
+    let json = format!(
+        r#"{{"destination": {{"executor": {{"app": "a", "handler": "h"}}}},
+             "schedule": {{"fixed_rate": {{"every_ms": 1000, "start_ms": 0}}}}{more}}}"#
+    );
+    serde_json::from_str(&json).unwrap()
+}
+
+fn definition(spec: JobSpec) -> Definition {
+    let (tenant, name) = ("t".to_owned(), JobName::new("job").unwrap());
+    Definition { tenant, name, version: 3, change: ChangeNote::default(), is_paused: false, spec }
+}
+
+fn state(definition: &Definition) -> JobState {
+    JobState::of(definition, None, NOW)
+}
+
+fn begun(definition: &Definition, state: &JobState, due_ms: u64, now_ms: u64) -> (JobState, Option<Run>) {
+    match begin(JOB, definition, state, 3, due_ms, KEEP, now_ms) {
+        Begin::Now { state, run } => (state, run),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn run(spec: &JobSpec) -> Run {
+    let definition = definition(spec.clone());
+    begun(&definition, &state(&definition), NOW + 1_000, NOW + 1_000).1.unwrap()
+}
+
+#[test]
+fn an_occurrence_is_decided_once_and_the_next_one_follows() {
+    let definition = definition(spec(""));
+    let first = state(&definition);
+    assert_eq!(first.next_ms, Some(NOW + 1_000));
+    let (second, run) = begun(&definition, &first, NOW + 1_000, NOW + 1_003);
+    let run = run.unwrap();
+    assert_eq!((run.due_ms, run.attempt, run.cause), (NOW + 1_000, 1, Cause::Schedule));
+    assert_eq!(run.state, RunState::Starting { until_ms: NOW + 1_003 + LEASE_MS });
+    assert_eq!((second.last_ms, second.next_ms), (Some(NOW + 1_000), Some(NOW + 2_000)));
+
+    // Its due task fires again: nothing starts, and the next occurrence is named, so that its due task can be added.
+    let again = begin(JOB, &definition, &second, 3, NOW + 1_000, KEEP, NOW + 1_500);
+    assert_eq!(again, Begin::Before { next_ms: Some(NOW + 2_000) });
+}
+
+#[test]
+fn an_occurrence_of_another_version_is_dropped() {
+    let definition = definition(spec(""));
+    let state = state(&definition);
+    assert_eq!(begin(JOB, &definition, &state, 2, NOW + 1_000, KEEP, NOW + 1_000), Begin::Stale);
+    let paused = Definition { is_paused: true, ..definition };
+    assert_eq!(begin(JOB, &paused, &state, 3, NOW + 1_000, KEEP, NOW + 1_000), Begin::Stale);
+    assert_eq!(JobState::of(&paused, None, NOW).next_ms, None);
+}
+
+#[test]
+fn a_job_that_was_changed_decides_nothing_twice() {
+    let definition = definition(spec(""));
+    let (after, _) = begun(&definition, &state(&definition), NOW + 1_000, NOW + 1_000);
+    let changed = JobState::of(&definition, Some(&after), NOW + 500);
+    assert_eq!(changed.next_ms, Some(NOW + 2_000), "the clock went back, and what is decided stays decided");
+}
+
+#[test]
+fn after_a_long_outage_the_misfire_strategy_decides() {
+    let nothing = definition(spec(r#", "misfire": "do_nothing""#));
+    let (after, run) = begun(&nothing, &state(&nothing), NOW + 1_000, NOW + 60_500);
+    assert_eq!(run, None);
+    assert!(after.next_ms.is_some_and(|next_ms| next_ms > NOW + 60_500 - 5_000), "{after:?}");
+    assert!(after.missed > 50, "{after:?}");
+
+    let once = definition(spec(r#", "misfire": "fire_once_now""#));
+    let (after, run) = begun(&once, &state(&once), NOW + 1_000, NOW + 60_500);
+    let run = run.unwrap();
+    assert!(after.last_ms >= Some(run.due_ms), "{after:?} {run:?}");
+    assert!(after.next_ms > after.last_ms, "{after:?}");
+}
+
+#[test]
+fn a_fixed_delay_waits_for_the_end_and_is_never_left_out() {
+    let mut delayed = spec("");
+    delayed.schedule = serde_json::from_str(r#"{"fixed_delay": {"delay_ms": 5000}}"#).unwrap();
+    let definition = definition(delayed);
+    let first = state(&definition);
+    assert_eq!(first.next_ms, Some(NOW + 5_000));
+    let (after, run) = begun(&definition, &first, NOW + 5_000, NOW + 3_600_000);
+    assert!(run.is_some());
+    assert_eq!((after.next_ms, after.forget_ms), (None, None), "the next one follows from the end");
+}
+
+#[test]
+fn a_job_without_another_occurrence_is_forgotten_in_time() {
+    let mut once = spec("");
+    once.schedule = serde_json::from_str(&format!(r#"{{"at": {{"time_ms": {}}}}}"#, NOW + 10)).unwrap();
+    let definition = definition(once);
+    let (after, run) = begun(&definition, &state(&definition), NOW + 10, NOW + 20);
+    assert!(run.is_some());
+    assert_eq!((after.next_ms, after.forget_ms), (None, Some(NOW + 20 + KEEP.failed_ms)));
+    assert_eq!(after.wake_ms(), after.forget_ms);
+}
+
+#[test]
+fn a_run_that_was_accepted_waits_for_its_report() {
+    let spec = spec(r#", "timeout_s": 10"#);
+    let accepted = sent(&run(&spec), &spec, &Sent::Accepted, Some("x"), NOW).unwrap();
+    assert_eq!(accepted.state, RunState::Running { until_ms: NOW + 10_000 });
+    assert_eq!(accepted.executor.as_deref(), Some("x"));
+    // Its answer comes once more, after its end: nothing changes.
+    let ended = reported(&accepted, &spec, &Reported::Succeeded("ok".into()), NOW + 5).unwrap();
+    assert_eq!(ended.state, RunState::Ended { at_ms: NOW + 5, outcome: Outcome::Succeeded });
+    assert_eq!(sent(&ended, &spec, &Sent::Accepted, Some("x"), NOW + 6), None);
+    assert_eq!(reported(&ended, &spec, &Reported::Failed("no".into()), NOW + 7), None);
+    assert_eq!(ended.wake_ms(KEEP), NOW + 5 + KEEP.succeeded_ms);
+}
+
+#[test]
+fn a_report_that_overtakes_the_answer_to_the_call_is_kept() {
+    let spec = spec("");
+    let ended = reported(&run(&spec), &spec, &Reported::Succeeded(String::new()), NOW).unwrap();
+    assert!(ended.is_over());
+    assert_eq!(sent(&ended, &spec, &Sent::Accepted, Some("x"), NOW), None);
+}
+
+#[test]
+fn retries_are_spent_one_by_one() {
+    let spec = spec(r#", "retries": {"exponential": {"max": 2, "first_ms": 100, "max_ms": 150}}"#);
+    let mut now = run(&spec);
+    for (attempt, wait_ms) in [(1, 100), (2, 150)] {
+        assert_eq!(now.attempt, attempt);
+        now = sent(&now, &spec, &Sent::Refused("busy".into()), None, NOW).unwrap();
+        assert_eq!(now.state, RunState::Retrying { at_ms: NOW + wait_ms });
+        assert_eq!(woken(&now, Some(&spec), NOW + wait_ms - 1), WokenRun::Not);
+        let WokenRun::Send(next) = woken(&now, Some(&spec), NOW + wait_ms) else { panic!("{now:?}") };
+        now = next;
+    }
+    let dead = sent(&now, &spec, &Sent::NotSent("nobody".into()), None, NOW).unwrap();
+    assert_eq!(dead.state, RunState::Ended { at_ms: NOW, outcome: Outcome::Failed });
+    assert_eq!(dead.message, "nobody");
+}
+
+#[test]
+fn a_run_that_is_not_reported_is_timed_out_and_retried() {
+    let spec = spec(r#", "timeout_s": 10, "retries": {"fixed": {"max": 1, "wait_ms": 0}}"#);
+    let running = sent(&run(&spec), &spec, &Sent::Accepted, Some("x"), NOW).unwrap();
+    assert_eq!(woken(&running, Some(&spec), NOW + 9_999), WokenRun::Not);
+    let WokenRun::Goes(retrying) = woken(&running, Some(&spec), NOW + 10_000) else { panic!() };
+    assert_eq!(retrying.state, RunState::Retrying { at_ms: NOW + 10_000 });
+    // Its report comes after all.
+    assert!(reported(&retrying, &spec, &Reported::Succeeded(String::new()), NOW).unwrap().is_over());
+}
+
+#[test]
+fn where_nobody_knows_whether_it_was_sent_delivery_decides() {
+    let often = spec(r#", "timeout_s": 60"#);
+    let unsure = sent(&run(&often), &often, &Sent::Unknown("silence".into()), Some("x"), NOW).unwrap();
+    assert_eq!(unsure.state, RunState::Running { until_ms: NOW + 20_000 });
+    let WokenRun::Send(again) = woken(&unsure, Some(&often), NOW + 20_000) else { panic!("{unsure:?}") };
+    assert_eq!((again.attempt, again.unanswered), (1, 1), "the same attempt once more");
+
+    let once = spec(r#", "timeout_s": 60, "delivery": "at_most_once""#);
+    let unsure = sent(&run(&once), &once, &Sent::Unknown("silence".into()), Some("x"), NOW).unwrap();
+    assert_eq!(unsure.state, RunState::Running { until_ms: NOW + 60_000 });
+    let WokenRun::Goes(ended) = woken(&unsure, Some(&once), NOW + 60_000) else { panic!("{unsure:?}") };
+    assert_eq!(ended.state, RunState::Ended { at_ms: NOW + 60_000, outcome: Outcome::TimedOut });
+}
+
+#[test]
+fn a_run_whose_process_is_gone_is_sent_again_or_missed() {
+    let (often, once) = (spec(""), spec(r#", "delivery": "at_most_once""#));
+    let over_ms = NOW + 1_000 + LEASE_MS;
+    assert_eq!(woken(&run(&often), Some(&often), over_ms - 1), WokenRun::Not);
+    let WokenRun::Send(again) = woken(&run(&often), Some(&often), over_ms) else { panic!() };
+    assert_eq!((again.attempt, again.due_ms), (1, NOW + 1_000));
+    let WokenRun::Goes(missed) = woken(&run(&once), Some(&once), over_ms) else { panic!() };
+    assert!(matches!(missed.state, RunState::Ended { outcome: Outcome::Missed, .. }));
+}
+
+#[test]
+fn an_occurrence_id_is_the_same_in_every_attempt() {
+    let spec = spec(r#", "retries": {"fixed": {"max": 1, "wait_ms": 0}}"#);
+    let first = run(&spec);
+    let failed = sent(&first, &spec, &Sent::NotSent(String::new()), None, NOW).unwrap();
+    let WokenRun::Send(second) = woken(&failed, Some(&spec), NOW) else { panic!() };
+    assert_eq!(first.occurrence_id(RunNumber(9)), second.occurrence_id(RunNumber(9)));
+    let part = Run { part: Some(Part { index: 1, total: 2 }), ..first.clone() };
+    assert_ne!(first.occurrence_id(RunNumber(9)), part.occurrence_id(RunNumber(10)));
+}
+
+#[test]
+fn a_run_of_a_removed_job_is_forgotten() {
+    assert_eq!(woken(&run(&spec("")), None, NOW + 1_000 + LEASE_MS), WokenRun::Forget);
+}
+
+#[test]
+fn long_messages_are_cut_at_a_letter() {
+    let spec = spec("");
+    let long = "红".repeat(1_000);
+    let ended = reported(&run(&spec), &spec, &Reported::Failed(long), NOW).unwrap();
+    assert_eq!(ended.message.chars().count(), 333);
+}
