@@ -72,6 +72,11 @@ impl<K: Hash + Eq, V: Cost> Generations<K, V> {
         }
         self.old.remove_entry(key)
     }
+
+    #[cfg(test)]
+    pub(super) fn cost(&self) -> usize {
+        self.young.values().chain(self.old.values()).map(Cost::cost).sum()
+    }
 }
 
 #[cfg(test)]

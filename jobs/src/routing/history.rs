@@ -55,9 +55,8 @@ impl Uses {
 
     /// The positions of the `count` lowest numbers, lowest first; of equal ones, the first at or behind `from`.
     fn lowest(&self, from: usize, count: usize) -> Vec<usize> {
-        let total = self.by_address.len();
-        let positions = (0..total).map(|passed| (from + passed) % total);
-        let ranked = positions.filter_map(|at| self.by_address.get(at).map(|(_, value)| (*value, at)));
+        let (before, behind) = self.by_address.split_at(from.min(self.by_address.len()));
+        let ranked = (from..).zip(behind).chain((0..).zip(before)).map(|(at, (_, value))| (*value, at));
         best(ranked, count, |one, other| one.0 < other.0).into_iter().map(|(_, at)| at).collect()
     }
 
@@ -136,11 +135,12 @@ pub(super) fn best<T>(
 ) -> Vec<T> {
     let mut best: Vec<T> = Vec::with_capacity(count + 1);
     for item in items {
-        let place = best.iter().position(|known| is_better(&item, known)).unwrap_or(best.len());
-        if place < count {
-            best.insert(place, item);
-            best.truncate(count);
+        if best.len() == count && best.last().is_none_or(|worst| !is_better(&item, worst)) {
+            continue;
         }
+        let place = best.iter().position(|known| is_better(&item, known)).unwrap_or(best.len());
+        best.insert(place, item);
+        best.truncate(count);
     }
     best
 }

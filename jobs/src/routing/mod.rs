@@ -24,8 +24,9 @@
 //! newcomer starts with the lowest count of the others, so that it gets its share and no more; counts never have to age.
 //! For `least_recently_used` a newcomer is next, once. Who has left the list is forgotten.
 //!
-//! Every call takes one lock of many for well below a microsecond with ten executors; `cargo test --release -p windfall-jobs
-//! routing -- --ignored --nocapture` measures it.
+//! A call holds one lock of 64 while it looks up a job or an executor, and none while it computes scores. On a busy
+//! machine a choice takes about 1 µs with ten executors and 3 to 10 µs with a hundred, where a job's history or all scores are
+//! needed, and 0.2 to 0.4 µs otherwise.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -16,7 +16,7 @@ pub const FALLBACKS_MAX: usize = 3;
 /// The parts of the memory, each with a lock of its own.
 const PARTS: usize = 64;
 
-/// How much a router remembers.
+/// How much a router remembers. A figure out of its bounds counts as the nearest that is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RouterOptions {
@@ -112,15 +112,15 @@ impl Router {
             Strategy::First => in_turn(0, alive.len(), count),
             Strategy::Last => (0..alive.len()).rev().take(count).collect(),
             Strategy::Random => in_turn(below(self.random(), alive.len()), alive.len(), count),
-            Strategy::Round => self.with_history(request.job, |history, random| {
-                history.round(alive, random, count)
-            }),
-            Strategy::LeastFrequentlyUsed => self.with_history(request.job, |history, random| {
-                history.least_frequent(alive, random, count)
-            }),
-            Strategy::LeastRecentlyUsed => self.with_history(request.job, |history, random| {
-                history.least_recent(alive, random, count)
-            }),
+            Strategy::Round => {
+                self.with_history(request.job, |history, random| history.round(alive, random, count))
+            }
+            Strategy::LeastFrequentlyUsed => {
+                self.with_history(request.job, |history, random| history.least_frequent(alive, random, count))
+            }
+            Strategy::LeastRecentlyUsed => {
+                self.with_history(request.job, |history, random| history.least_recent(alive, random, count))
+            }
             Strategy::ConsistentHash => by_score(request, alive, count),
             Strategy::LeastLoaded => self.less_loaded(alive, request.now_ms, count),
             Strategy::Failover => return Choice::FirstThatBeats(alive.to_vec()),
@@ -161,6 +161,16 @@ impl Router {
         self.part_of(address).lock().get(address).map_or(0, Load::in_flight)
     }
 
+    #[cfg(test)]
+    pub(super) fn history_entries(&self) -> usize {
+        self.histories.iter().map(|part| part.lock().cost()).sum()
+    }
+
+    #[cfg(test)]
+    pub(super) fn executors(&self) -> usize {
+        self.loads.iter().map(|part| part.lock().cost()).sum()
+    }
+
     fn with_history(&self, job: u64, choose: impl FnOnce(&mut History, u64) -> Vec<usize>) -> Vec<usize> {
         let Some(part) = self.histories.get(part(mix(job))) else { return Vec::new() };
         let random = self.random();
@@ -189,8 +199,7 @@ impl Router {
                 self.part_of(address).lock().get(&**address).map_or(1.0, |load| load.score(now_ms))
             })
         };
-        let (better, worse) =
-            if score(second) < score(first) { (second, first) } else { (first, second) };
+        let (better, worse) = if score(second) < score(first) { (second, first) } else { (first, second) };
         let others = in_turn(first, alive.len(), count + 1).into_iter();
         let others = others.filter(|at| *at != better && *at != worse);
         [better, worse].into_iter().chain(others).take(count).collect()

@@ -88,9 +88,9 @@ impl FromStr for Strategy {
 
     /// Reads a name in snake case, or in upper case as XXL-JOB writes it.
     fn from_str(name: &str) -> Result<Self, UnknownStrategy> {
-        let found = Self::ALL.into_iter().find(|strategy| {
-            name == strategy.name() || name == strategy.name().to_ascii_uppercase()
-        });
+        let found = Self::ALL
+            .into_iter()
+            .find(|strategy| name == strategy.name() || name == strategy.name().to_ascii_uppercase());
         found.ok_or_else(|| UnknownStrategy { name: name.chars().take(64).collect() })
     }
 }

@@ -23,7 +23,9 @@ pub enum ScheduleError {
         zone: String,
     },
     /// An interval is too short or too long.
-    #[error("{option} is {value_ms}, but must be between {INTERVAL_MIN_MS} and {INTERVAL_MAX_MS} milliseconds")]
+    #[error(
+        "{option} is {value_ms}, but must be between {INTERVAL_MIN_MS} and {INTERVAL_MAX_MS} milliseconds"
+    )]
     Interval {
         /// The name of the option.
         option: &'static str,
@@ -83,7 +85,9 @@ pub enum CronProblem {
         problem: ItemProblem,
     },
     /// Both day fields have a question mark.
-    #[error("day of month and day of week are both \"?\", but only one of them may be: write \"*\" for every day")]
+    #[error(
+        "day of month and day of week are both \"?\", but only one of them may be: write \"*\" for every day"
+    )]
     NoDay,
     /// With six or seven fields, both day fields are restricted.
     #[error(

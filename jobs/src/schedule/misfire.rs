@@ -104,7 +104,8 @@ pub fn due_now(
     match (misfire, on_time_ms) {
         (Misfire::FireAll(limit), _) => {
             let latest_ms = latest(schedule, first_ms, on_time_from_ms, limit.get() as usize);
-            let (start_ms, caught_up) = latest_ms.first().map_or((first_ms, 1), |oldest_ms| (*oldest_ms, latest_ms.len()));
+            let (start_ms, caught_up) =
+                latest_ms.first().map_or((first_ms, 1), |oldest_ms| (*oldest_ms, latest_ms.len()));
             start(start_ms, missed.saturating_sub(caught_up as u64))
         }
         (Misfire::DoNothing | Misfire::FireOnceNow, Some(on_time_ms)) => start(on_time_ms, missed),

@@ -44,8 +44,7 @@ impl Calendar {
             let first_month = if year == from_year { u32::try_from(from.month()).ok()? } else { 1 };
             let mut next_month = next_bit(self.months, first_month);
             while let Some(month) = next_month {
-                let first =
-                    Date::new(i16::try_from(year).ok()?, i8::try_from(month).ok()?, 1).ok()?;
+                let first = Date::new(i16::try_from(year).ok()?, i8::try_from(month).ok()?, 1).ok()?;
                 let is_start = year == from_year && month == first_month && from.month() == first.month();
                 let first_day = if is_start { u32::try_from(from.day()).ok()? } else { 1 };
                 if let Some(day) = next_bit(u64::from(self.days.of_month(first)), first_day) {
@@ -66,26 +65,22 @@ impl Calendar {
             return self.time(hour, 0, 0);
         }
         let from_second = u32::try_from(from.second()).ok()?;
-        self.time(hour, from_minute, from_second)
-            .or_else(|| self.time(next_bit(self.hours, hour + 1)?, 0, 0))
+        self.time(hour, from_minute, from_second).or_else(|| self.time(next_bit(self.hours, hour + 1)?, 0, 0))
     }
 
     /// The first time that matches within an hour.
     fn time(&self, hour: u32, from_minute: u32, from_second: u32) -> Option<Time> {
         let mut minute = next_bit(self.minutes, from_minute)?;
-        let mut second =
-            if minute == from_minute { next_bit(self.seconds, from_second) } else { next_bit(self.seconds, 0) };
+        let mut second = if minute == from_minute {
+            next_bit(self.seconds, from_second)
+        } else {
+            next_bit(self.seconds, 0)
+        };
         if second.is_none() {
             minute = next_bit(self.minutes, minute + 1)?;
             second = next_bit(self.seconds, 0);
         }
-        Time::new(
-            i8::try_from(hour).ok()?,
-            i8::try_from(minute).ok()?,
-            i8::try_from(second?).ok()?,
-            0,
-        )
-        .ok()
+        Time::new(i8::try_from(hour).ok()?, i8::try_from(minute).ok()?, i8::try_from(second?).ok()?, 0).ok()
     }
 }
 

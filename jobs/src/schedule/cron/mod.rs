@@ -15,13 +15,13 @@
 //! | `L` in the day of week | refused: write `5L` | Saturday |
 //!
 //! With five fields, a day field that starts with `*` (also `*/2`) does not count as restricted: then both must match, as
-//! in the classical cron. `0 0 12 * * *`, with `*` in both day fields, is accepted although Quartz refuses it; what Quartz runs, runs here
-//! at the same times.
+//! in the classical cron. With six or seven, `0 0 12 * * *`, with `*` in both day fields, is accepted although Quartz refuses
+//! it. What Quartz accepts means the same here, except while clocks change, and except `L-3W`, which is refused.
 //!
 //! Both know lists (`1,15`), ranges (`9-17`, and `22-2` or `FRI-MON` over the end), steps (`*/5`, `9-17/2`), the names of
 //! months and weekdays (`JAN`, `MON`), and
 //! - `L` in the day of month: the last day; `L-3`: three days before it; `LW`: the last day from Monday to Friday;
-//! - `15W`: the day from Monday to Friday that is closest to the 15th, within the same month;
+//! - `15W`: the day from Monday to Friday that is closest to the 15th, within the same month (`31W` skips shorter ones);
 //! - `6L` in the day of week: the last such weekday of the month; `6#3`: the third one.
 //!
 //! `@yearly`, `@annually`, `@monthly`, `@weekly`, `@daily`, `@midnight` and `@hourly` stand for five fields. Years run
@@ -44,8 +44,9 @@
 //!
 //! # Cost
 //!
-//! An expression is compiled into bit sets of about 230 bytes. The next occurrence takes well below a microsecond, and is
-//! bounded for any expression: the search goes month by month, to the end of 2199 at most.
+//! An expression is compiled into bit sets of about 200 bytes, in some 15 µs. The next occurrence takes 0.2 to 1 µs (measured
+//! on a busy machine; every second in UTC and once a year in Berlin are the ends). It is bounded for any expression, because
+//! the search goes month by month to the end of 2199 at most: what never matches is refused within 50 µs.
 
 mod calendar;
 mod days;
@@ -81,8 +82,7 @@ impl CronSchedule {
             return Err(wrong(CronProblem::TooLong { length: expression.len() }));
         }
         let calendar = parse::parse(expression).map_err(wrong)?;
-        let zone =
-            TimeZone::get(zone).map_err(|_| ScheduleError::UnknownZone { zone: shorten(zone) })?;
+        let zone = TimeZone::get(zone).map_err(|_| ScheduleError::UnknownZone { zone: shorten(zone) })?;
         let words: Vec<&str> = expression.split_ascii_whitespace().collect();
         let schedule = Self { expression: words.join(" ").into(), calendar, zone };
         match schedule.first_from(0) {

@@ -10,9 +10,7 @@ pub(super) fn parse(expression: &str) -> Result<Calendar, CronProblem> {
     let expression = if expression.starts_with('@') { nickname(&expression)? } else { &expression };
     let words: Vec<&str> = expression.split_ascii_whitespace().collect();
     let (dialect, second, [minute, hour, day, month, weekday], year) = match *words.as_slice() {
-        [minute, hour, day, month, weekday] => {
-            (Dialect::Unix, "0", [minute, hour, day, month, weekday], "*")
-        }
+        [minute, hour, day, month, weekday] => (Dialect::Unix, "0", [minute, hour, day, month, weekday], "*"),
         [second, minute, hour, day, month, weekday] => {
             (Dialect::Quartz, second, [minute, hour, day, month, weekday], "*")
         }
@@ -49,8 +47,7 @@ const MINUTE: Field = Field::plain("minute", 0, 59);
 const HOUR: Field = Field::plain("hour", 0, 23);
 const DAY: Field = Field::plain("day of month", 1, 31);
 const MONTH: Field = Field { names: &MONTH_NAMES, ..Field::plain("month", 1, 12) };
-const UNIX_WEEKDAY: Field =
-    Field { names: &WEEKDAY_NAMES, cycle: 7, ..Field::plain("day of week", 0, 7) };
+const UNIX_WEEKDAY: Field = Field { names: &WEEKDAY_NAMES, cycle: 7, ..Field::plain("day of week", 0, 7) };
 const QUARTZ_WEEKDAY: Field = Field { names: &WEEKDAY_NAMES, ..Field::plain("day of week", 1, 7) };
 const YEAR: Field = Field { wraps: false, ..Field::plain("year", FIRST_YEAR, LAST_YEAR) };
 

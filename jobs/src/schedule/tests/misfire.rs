@@ -1,8 +1,8 @@
 //! Which occurrence is started, and which are skipped.
 
 use crate::schedule::{
-    At, COUNTED_MAX, CronSchedule, Decision, FIRE_ALL_MAX, FireAllLimit, FixedDelay, FixedRate, Misfire, Schedule,
-    THRESHOLD_MS, due_now,
+    At, COUNTED_MAX, CronSchedule, Decision, FIRE_ALL_MAX, FireAllLimit, FixedDelay, FixedRate, Misfire,
+    Schedule, THRESHOLD_MS, due_now,
 };
 use proptest::prelude::*;
 
@@ -20,7 +20,12 @@ fn fire_all(limit: u32) -> Misfire {
     Misfire::FireAll(FireAllLimit::new(limit).unwrap())
 }
 
-fn decide(schedule: &Schedule, last_ms: u64, now_ms: u64, misfire: Misfire) -> (Option<u64>, u64, Option<u64>) {
+fn decide(
+    schedule: &Schedule,
+    last_ms: u64,
+    now_ms: u64,
+    misfire: Misfire,
+) -> (Option<u64>, u64, Option<u64>) {
     let Decision { start_ms, missed, next_ms } = due_now(schedule, last_ms, now_ms, misfire, THRESHOLD_MS);
     (start_ms, missed, next_ms)
 }
@@ -77,7 +82,9 @@ fn every_second_within_the_threshold_loses_none() {
     let mut last_ms = 1_767_225_600_000;
     let now_ms = last_ms + 5_000;
     let mut started = 0;
-    while let Some(start_ms) = due_now(&every_second(), last_ms, now_ms, Misfire::DoNothing, THRESHOLD_MS).start_ms {
+    while let Some(start_ms) =
+        due_now(&every_second(), last_ms, now_ms, Misfire::DoNothing, THRESHOLD_MS).start_ms
+    {
         assert_eq!(start_ms, last_ms + 1_000);
         last_ms = start_ms;
         started += 1;
@@ -97,7 +104,10 @@ fn an_outage_of_a_year_is_decided_at_once() {
     // Once a year, thrice.
     let yearly = Schedule::Cron(CronSchedule::new("@yearly", "UTC").unwrap());
     let now_ms = last_ms + 3 * 365 * 86_400_000 + 40 * 86_400_000;
-    assert_eq!(decide(&yearly, last_ms, now_ms, Misfire::FireOnceNow), (Some(1_861_920_000_000), 2, Some(1_893_456_000_000)));
+    assert_eq!(
+        decide(&yearly, last_ms, now_ms, Misfire::FireOnceNow),
+        (Some(1_861_920_000_000), 2, Some(1_893_456_000_000))
+    );
 }
 
 #[test]

@@ -11,7 +11,11 @@ use crate::schedule::CronSchedule;
 fn a_fixed_time_that_does_not_exist_is_due_when_the_gap_ends() {
     assert_eq!(
         next("0 30 2 * * ?", "2026-03-28T00:00:00[Europe/Berlin]", 3),
-        ["2026-03-28 Sat 02:30:00 +01:00", "2026-03-29 Sun 03:00:00 +02:00", "2026-03-30 Mon 02:30:00 +02:00"]
+        [
+            "2026-03-28 Sat 02:30:00 +01:00",
+            "2026-03-29 Sun 03:00:00 +02:00",
+            "2026-03-30 Mon 02:30:00 +02:00"
+        ]
     );
     assert_eq!(
         next("30 2 * * *", "2026-03-08T01:59:59[America/New_York]", 2),
@@ -132,7 +136,9 @@ fn what_is_only_ever_due_in_a_gap_never_matches_unless_it_is_a_fixed_time() {
 
 #[test]
 fn each_day_has_one_occurrence_of_a_fixed_time_whatever_the_zone() {
-    for zone in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Casablanca"] {
+    for zone in
+        ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Casablanca"]
+    {
         for hour in 0..24 {
             let schedule = cron(&format!("0 30 {hour} * * ?"), zone);
             let from_ms = at(&format!("2026-01-01T00:00:00[{zone}]"));

@@ -19,7 +19,8 @@ fn number(low: u32, high: u32) -> impl Strategy<Value = String> {
 
 /// A field with lists, ranges and steps.
 fn field(low: u32, high: u32) -> impl Strategy<Value = String> {
-    let range = (low..=high, low..=high).prop_map(|(one, other)| format!("{}-{}", one.min(other), one.max(other)));
+    let range =
+        (low..=high, low..=high).prop_map(|(one, other)| format!("{}-{}", one.min(other), one.max(other)));
     let item = prop_oneof![number(low, high), range.clone()];
     prop_oneof![
         3 => Just("*".to_owned()),
@@ -50,9 +51,12 @@ fn weekday(low: u32) -> impl Strategy<Value = String> {
 /// A second, minute and hour that are all numbers, or one of which has a star.
 fn times() -> impl Strategy<Value = [String; 3]> {
     prop_oneof![
-        (number(0, 59), number(0, 59), number(0, 23)).prop_map(|(second, minute, hour)| [second, minute, hour]),
-        (field(0, 59), field(0, 59), Just("*".to_owned())).prop_map(|(second, minute, hour)| [second, minute, hour]),
-        (Just("*/7".to_owned()), field(0, 59), field(0, 23)).prop_map(|(second, minute, hour)| [second, minute, hour]),
+        (number(0, 59), number(0, 59), number(0, 23))
+            .prop_map(|(second, minute, hour)| [second, minute, hour]),
+        (field(0, 59), field(0, 59), Just("*".to_owned()))
+            .prop_map(|(second, minute, hour)| [second, minute, hour]),
+        (Just("*/7".to_owned()), field(0, 59), field(0, 23))
+            .prop_map(|(second, minute, hour)| [second, minute, hour]),
     ]
 }
 
@@ -68,9 +72,9 @@ fn quartz() -> impl Strategy<Value = String> {
 }
 
 fn unix() -> impl Strategy<Value = String> {
-    (times(), day_of_month(), field(1, 12), weekday(0)).prop_map(|([_, minute, hour], day, month, weekday)| {
-        format!("{minute} {hour} {day} {month} {weekday}")
-    })
+    (times(), day_of_month(), field(1, 12), weekday(0)).prop_map(
+        |([_, minute, hour], day, month, weekday)| format!("{minute} {hour} {day} {month} {weekday}"),
+    )
 }
 
 /// Whether croner takes the expression for one of fixed times exactly if we do.

@@ -102,7 +102,8 @@ fn an_occurrence_is_strictly_later() {
 
 #[test]
 fn what_never_matches_is_refused() {
-    for expression in ["0 0 0 30 2 ?", "0 0 31 4,6,9,11 *", "0 0 0 30W 2 ?", "0 0 0 29 2 ? 2027", "0 0 0 L-30 2 ?"]
+    for expression in
+        ["0 0 0 30 2 ?", "0 0 31 4,6,9,11 *", "0 0 0 30W 2 ?", "0 0 0 29 2 ? 2027", "0 0 0 L-30 2 ?"]
     {
         assert_eq!(problem(expression), CronProblem::NeverMatches, "{expression}");
     }
