@@ -5,7 +5,7 @@
 use async_trait::async_trait;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windfall_conformance::entries::{self, Fixture};
 use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
@@ -154,8 +154,8 @@ async fn a_cluster_conforms_and_is_followed_when_slots_move_and_nodes_die() {
 /// Moves the shards of the first node one by one while entries are made, changed, deleted, read and woken: no call fails,
 /// and each is carried out as a whole.
 async fn slots_move_under_load(store: &Arc<RedisEntries>, urls: &[String], prefix: &str) {
-    let is_over = Arc::new(AtomicBool::new(false));
-    let (own, over) = (Arc::clone(store), Arc::clone(&is_over));
+    let (is_over, reached) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (own, over, at) = (Arc::clone(store), Arc::clone(&is_over), Arc::clone(&reached));
     let load = tokio::spawn(async move {
         let mut rounds = 0_u64;
         let mut versions = vec![0; 64];
@@ -178,10 +178,11 @@ async fn slots_move_under_load(store: &Arc<RedisEntries>, urls: &[String], prefi
             done(&own, shard, vec![delete(&own_key)]).await;
             own.numbers(shard, 1).await.unwrap();
             rounds += 1;
+            at.store(rounds, SeqCst);
         }
-        rounds
     });
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Each shard twice.
+    until("rounds", async || reached.load(SeqCst) > 128 || load.is_finished()).await;
     let (moves, mut moved) = (SlotMoves::between(urls).await, 0);
     for shard in 0..64 {
         if let Some(slot) = moves.slot_of(&format!("{{{prefix}:{shard:04x}}}:m")).await {
@@ -189,8 +190,8 @@ async fn slots_move_under_load(store: &Arc<RedisEntries>, urls: &[String], prefi
         }
     }
     is_over.store(true, SeqCst);
-    let rounds = load.await.unwrap();
-    assert!(rounds > 64 && moved > 20, "{rounds} rounds, {moved} moved");
+    load.await.unwrap();
+    assert!(moved > 20, "{moved} moved");
     for shard in (0..store.shards()).map(Shard) {
         let found = values(store, shard).await.unwrap();
         assert_eq!(found.len(), 2, "shard {shard:?}");
@@ -207,8 +208,8 @@ async fn killed_and_restarted_in_mid_stream() {
         RedisEntriesOptions { call_timeout_ms: 2_000, ..patient(RedisEntriesOptions::at(server.url())) };
     let store = RedisEntries::open(options).await.unwrap();
     let shard = Shard(1);
-    let is_over = Arc::new(AtomicBool::new(false));
-    let (own, over) = (Arc::clone(&store), Arc::clone(&is_over));
+    let (is_over, reached) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (own, over, at) = (Arc::clone(&store), Arc::clone(&is_over), Arc::clone(&reached));
     let writer = tokio::spawn(async move {
         let (mut versions, mut numbers, mut failures) = (BTreeSet::new(), BTreeSet::new(), 0);
         let mut round = 0_u64;
@@ -232,21 +233,25 @@ async fn killed_and_restarted_in_mid_stream() {
             }
             if let Ok(first) = own.numbers(shard, 3).await {
                 (first..first + 3).for_each(|number| assert!(numbers.insert(number), "{number} twice"));
+                at.fetch_add(1, SeqCst);
             }
         }
         (versions, numbers, failures)
     });
+    let more = async || {
+        let before = reached.load(SeqCst);
+        until("changes", async || reached.load(SeqCst) > before + 100 || writer.is_finished()).await;
+    };
     for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        more().await;
         server.kill().unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.start().unwrap();
     }
-    until("an answer", async || values(&store, shard).await.is_ok()).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    more().await;
     is_over.store(true, SeqCst);
     let (versions, numbers, failures) = writer.await.unwrap();
-    assert!(failures > 0 && versions.len() > 100, "{failures} failures, {} changes", versions.len());
+    assert!(failures > 0 && versions.len() > 400, "{failures} failures, {} changes", versions.len());
     assert!(*numbers.last().unwrap() > 1_000_000, "another run skips numbers");
     // The server has forgotten the scripts, and nothing else.
     command(server.url(), &["SCRIPT", "FLUSH"]).await.unwrap();
@@ -280,7 +285,7 @@ async fn a_frozen_server_is_unavailable_in_time() {
         longest = longest.max(started.elapsed());
     }
     // The rest is for a machine that stands still meanwhile.
-    assert!(longest < Duration::from_millis(500 + 2_000), "{longest:?}");
+    assert!(longest < Duration::from_millis(500 + 5_000), "{longest:?}");
     server.thaw().unwrap();
     until("an answer", async || store.read(shard, &[key("a")]).await.is_ok()).await;
     // Read before it is repeated: it is done or not, once.
@@ -449,7 +454,8 @@ async fn a_key_of_another_type_refuses_the_call_as_a_whole() {
         let error = apply(&store, shard, vec![put("a", "1")]).await.unwrap_err();
         assert!(error.to_string().contains("WRONGTYPE"), "{error}");
         let mine = format!("{{{}:0005}}:*", options.prefix);
-        assert_eq!(asked::<Vec<String>>(server.url(), &["KEYS", &mine]).await, [foreign.clone()]);
+        let found: Vec<String> = asked(server.url(), &["KEYS", &mine]).await;
+        assert_eq!(found, std::slice::from_ref(&foreign));
         command(server.url(), &["DEL", &foreign]).await.unwrap();
     }
     done(&store, Shard(5), vec![put("a", "1")]).await;

@@ -9,17 +9,41 @@ local version = version_before
 redis.call('ZCARD', NAMES)
 redis.call('ZCARD', WAKES)
 
--- Entries as they were, as the groups so far have made them, and the keys of those that changed, in order.
+-- Version and time to wake of entries as they were; the same, or what is written, as the groups so far have made them; and
+-- the keys of those that changed, in order.
 local before, present, changed, is_changed = {}, {}, {}, {}
+
+local function read(keys)
+  for place, entry in ipairs(redis.call('HMGET', ENTRIES, unpack(keys))) do
+    -- A value is of no use here, and many of them would be much.
+    local head = entry and string.sub(entry, 1, 16)
+    before[keys[place]], present[keys[place]] = head, head
+  end
+end
+
+local function read_all()
+  local keys, at = {}, 1
+  while at <= #ARGV do
+    local from = at + 2
+    local to = from + 3 * tonumber(ARGV[at + 1]) - 1
+    at = to + 1
+    for one = from, to, 3 do
+      local key = ARGV[one]
+      if before[key] == nil then
+        before[key] = false
+        keys[#keys + 1] = key
+      end
+    end
+    if #keys >= 100 or (at > #ARGV and #keys > 0) then
+      read(keys)
+      keys = {}
+    end
+  end
+end
 
 local function all_as_expected(from, to)
   for at = from, to, 3 do
-    local key, expected = ARGV[at], ARGV[at + 1]
-    local entry = present[key]
-    if entry == nil then
-      entry = redis.call('HGET', ENTRIES, key)
-      before[key], present[key] = entry, entry
-    end
+    local entry, expected = present[ARGV[at]], ARGV[at + 1]
     if expected == 'A' then
       if entry then return false end
     elseif expected ~= '' then
@@ -42,6 +66,7 @@ local function make(from, to, packed)
   end
 end
 
+read_all()
 local answer = { text(now) }
 local at = 1
 while at <= #ARGV do
