@@ -13,8 +13,8 @@ pub trait Admin: Send + Sync + 'static {
     /// [`AdminError`]; it asks again at its next beat, or at another server.
     async fn register(&self, executor: Executor) -> Result<(), AdminError>;
 
-    /// An executor ends in order: it takes no more runs. Those that it has end first or are reported as failed. One that is not
-    /// registered is no error.
+    /// An executor ends in order: it takes no more runs. Those that it has end first or are reported as failed. One
+    /// that is not registered is no error.
     ///
     /// # Errors
     /// [`AdminError`]; it does not ask again.
@@ -22,9 +22,9 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Runs have ended. Ok: all of these results are durable, for the executor forgets them.
     ///
-    /// The same results may come any number of times, beside other ones and at the same time: an executor whose report was not
-    /// answered within three seconds keeps it in a file and repeats it every 30 seconds, also after a restart. So a result of a run that is
-    /// unknown or has ended already is no error, or it would come for ever.
+    /// The same results may come any number of times, beside other ones and at the same time: an executor whose report
+    /// was not answered within three seconds keeps it in a file and repeats it every 30 seconds, also after a restart.
+    /// So a result of a run that is unknown or has ended already is no error, or it would come for ever.
     ///
     /// # Errors
     /// [`AdminError`]; the executor reports them again.

@@ -258,8 +258,8 @@ impl Api {
         Ok(())
     }
 
-    /// Does it in a task of its own: an executor waits three seconds, and a report that takes longer must not be begun anew for
-    /// ever.
+    /// Does it in a task of its own: an executor waits three seconds, and a report that takes longer must not be begun
+    /// anew for ever.
     async fn finish(
         &self,
         work: impl Future<Output = Result<(), AdminError>> + Send + 'static,

@@ -13,8 +13,8 @@ pub enum CallError {
         /// Why.
         reason: String,
     },
-    /// The executor answered that it does not do it. Another executor may be tried; not so after [`Refusal::Repeated`], which
-    /// says that an earlier call with the same number is there.
+    /// The executor answered that it does not do it. Another executor may be tried; not so after [`Refusal::Repeated`],
+    /// which says that an earlier call with the same number is there.
     #[error("{address} refused ({code}): {msg}")]
     Refused {
         /// The executor.
@@ -26,8 +26,8 @@ pub enum CallError {
         /// What that means.
         refusal: Refusal,
     },
-    /// No answer, or none that can be read: the executor may have it, and may report a result. To try it on another executor
-    /// is to risk that it runs twice.
+    /// No answer, or none that can be read: the executor may have it, and may report a result. To try it on another
+    /// executor is to risk that it runs twice.
     #[error("it is unknown whether {address} has it: {reason}")]
     Unknown {
         /// The executor.

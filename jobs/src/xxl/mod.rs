@@ -1,4 +1,5 @@
-//! The HTTP protocol that XXL-JOB's executors speak, so that unmodified ones register here, get runs and report results.
+//! The HTTP protocol that XXL-JOB's executors speak, so that unmodified ones register here, get runs and report
+//! results.
 //!
 //! - [`XxlClient`] calls executors.
 //! - [`XxlServer`] takes their registrations and results, and passes them to an [`Admin`].
@@ -8,9 +9,9 @@
 //! Not here: which executor gets a run ([`routing`](crate::routing)), when, and where results are kept.
 //!
 //! # The protocol
-//! As the released jars speak it: `com.xuxueli:xxl-job-core` 2.4.2 and 3.3.2, which the tests run. Each call is a POST with JSON,
-//! with the header `XXL-JOB-ACCESS-TOKEN` where there is a token. Both sides answer HTTP 200 to everything and put the outcome into
-//! the body.
+//! As the released jars speak it: `com.xuxueli:xxl-job-core` 2.4.2 and 3.3.2, which the tests run. Each call is a POST
+//! with JSON, with the header `XXL-JOB-ACCESS-TOKEN` where there is a token. Both sides answer HTTP 200 to everything
+//! and put the outcome into the body.
 //!
 //! | call | body | answer |
 //! |---|---|---|
@@ -28,19 +29,20 @@
 //! | path of runs | `/run` | `/run` | `/trigger` |
 //! | header with the application | – | – | `XXL-JOB-APPNAME`, in both directions |
 //!
-//! - **Codes**: 200 is success; 500 any failure, told apart by the words alone ([`Refusal`]). A path that is not there is 500, too,
-//!   and not HTTP 404.
-//! - **Registration** every 30 s, at each of the configured servers until one answers 200. An executor that ends in order says so
-//!   before it kills its runs (3.3 waits 5 s between), and reports them as failed.
-//! - **Reports**: all results that wait, in one call, to each server until one answers 200. A call takes at most 3 s (3.3: what is
-//!   configured, up to 10). What none took goes to a file in the executor's log folder, and is tried again every 30 s and after
-//!   a restart: at least once, in any order.
-//! - **Runs** wait in memory: what an executor had not reported when it died is lost without a word. A run whose number waits already is
-//!   refused; the number of one that has begun is not known any more.
+//! - **Codes**: 200 is success; 500 any failure, told apart by the words alone ([`Refusal`]). A path that is not there
+//!   is 500, too, and not HTTP 404.
+//! - **Registration** every 30 s, at each of the configured servers until one answers 200. An executor that ends in
+//!   order says so before it kills its runs (3.3 waits 5 s between), and reports them as failed.
+//! - **Reports**: all results that wait, in one call, to each server until one answers 200. A call takes at most 3 s
+//!   (3.3: what is configured, up to 10). What none took goes to a file in the executor's log folder, and is tried
+//!   again every 30 s and after a restart: at least once, in any order.
+//! - **Runs** wait in memory: what an executor had not reported when it died is lost without a word. A run whose number
+//!   waits already is refused; the number of one that has begun is not known any more.
 //! - **A job's thread** belongs to its id: another handler under the same id ends the thread.
-//! - **Limits of the executor**: 5 MiB a body; 200 threads and 2,000 waiting calls, beyond which it closes the connection
-//!   without an answer; connections without traffic for 90 s are closed.
-//! - **A time-out** interrupts the handler's thread and is reported as 502. A handler that catches the interruption goes on all the same.
+//! - **Limits of the executor**: 5 MiB a body; 200 threads and 2,000 waiting calls, beyond which it closes the
+//!   connection without an answer; connections without traffic for 90 s are closed.
+//! - **A time-out** interrupts the handler's thread and is reported as 502. A handler that catches the interruption
+//!   goes on all the same.
 //! - **Log lines** are read from a line on to the last one, without a limit.
 
 mod address;

@@ -9,23 +9,23 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientOptions {
-    /// The time for a connection, with name resolution and TLS. 50 to 60,000, default 1,000; less than `call_timeout_ms`, so that a
-    /// host which does not answer is known not to have the run.
+    /// The time for a connection, with name resolution and TLS. 50 to 60,000, default 1,000; less than
+    /// `call_timeout_ms`, so that a host which does not answer is known not to have the run.
     pub connect_timeout_ms: u64,
     /// The time from a connection's start to the whole answer, and for a free place before it. 100 to 300,000, default
     /// 3,000. An executor only queues a run before it answers.
     pub call_timeout_ms: u64,
     /// Calls at a time. 1 to 1,000,000, default 2,048.
     pub calls_max: usize,
-    /// Calls at a time to one executor, so that one that hangs does not take all places. 1 to 100,000, default 128; a Java
-    /// executor has 200 threads for them.
+    /// Calls at a time to one executor, so that one that hangs does not take all places. 1 to 100,000, default 128; a
+    /// Java executor has 200 threads for them.
     pub calls_per_executor_max: usize,
     /// How long an unused connection is kept. 100 to 85,000, default 60,000: executors close theirs after 90 s.
     pub idle_timeout_ms: u64,
     /// The bytes of an answer that are read. 1 KiB to 16 MiB, default 64 KiB.
     pub answer_max_bytes: usize,
-    /// The bytes of an answer with log lines that are read. 64 KiB to 256 MiB, default 16 MiB. The protocol gives all lines from
-    /// one on, so the lines of a run that wrote more cannot be read.
+    /// The bytes of an answer with log lines that are read. 64 KiB to 256 MiB, default 16 MiB. The protocol gives all
+    /// lines from one on, so the lines of a run that wrote more cannot be read.
     pub log_max_bytes: usize,
     /// Executors that are remembered. 1 to 1,000,000, default 20,000.
     pub executors_max: usize,
@@ -37,8 +37,8 @@ pub struct ClientOptions {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerOptions {
-    /// Where it listens. Default 127.0.0.1:8080. It speaks HTTP without TLS: listen beyond loopback only where something else
-    /// encrypts.
+    /// Where it listens. Default 127.0.0.1:8080. It speaks HTTP without TLS: listen beyond loopback only where
+    /// something else encrypts.
     pub listen: SocketAddr,
     /// Connections; those beyond are closed at once. 1 to 1,000,000, default 20,000.
     pub connections_max: usize,
@@ -46,13 +46,14 @@ pub struct ServerOptions {
     pub idle_timeout_ms: u64,
     /// The time for a request's body, and for the caller to read its answer. 100 to 300,000, default 10,000.
     pub body_timeout_ms: u64,
-    /// The bytes of one body. 64 KiB to 256 MiB, default 16 MiB. An executor reports all results that wait in one call, each with a
-    /// message of up to 50,000 characters; it repeats a report that is refused as it was, for ever.
+    /// The bytes of one body. 64 KiB to 256 MiB, default 16 MiB. An executor reports all results that wait in one call,
+    /// each with a message of up to 50,000 characters; it repeats a report that is refused as it was, for ever.
     pub body_max_bytes: usize,
-    /// The bytes of all bodies in memory. At least `body_max_bytes`, default 256 MiB. A call beyond is told to come again.
+    /// The bytes of all bodies in memory. At least `body_max_bytes`, default 256 MiB. A call beyond is told to come
+    /// again.
     pub bodies_max_bytes: usize,
-    /// The time for a registration or a report to be durable. 100 to 300,000, default 10,000. An executor waits 3 s and repeats a
-    /// report after 30.
+    /// The time for a registration or a report to be durable. 100 to 300,000, default 10,000. An executor waits 3 s and
+    /// repeats a report after 30.
     pub admin_timeout_ms: u64,
 }
 

@@ -11,7 +11,8 @@ const TIMEOUT: i32 = 502;
 pub enum HandleCode {
     /// The handler ended well (200).
     Success,
-    /// The handler failed, its result was lost, or the run was killed or never begun (500, and each code that a handler makes up).
+    /// The handler failed, its result was lost, or the run was killed or never begun (500, and each code that a handler
+    /// makes up).
     Failure,
     /// The handler was ended after its time-out (502).
     Timeout,
@@ -22,8 +23,8 @@ pub enum HandleCode {
 pub struct RunResult {
     /// The run's number: [`RunRequest::log_id`](super::RunRequest::log_id).
     pub run: i64,
-    /// When the run was triggered: [`RunRequest::log_date_time_ms`](super::RunRequest::log_date_time_ms), as the executor
-    /// kept it.
+    /// When the run was triggered: [`RunRequest::log_date_time_ms`](super::RunRequest::log_date_time_ms), as the
+    /// executor kept it.
     pub log_date_time_ms: i64,
     /// How it ended.
     pub handle_code: HandleCode,

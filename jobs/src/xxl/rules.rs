@@ -1,10 +1,11 @@
-//! The networks in which executors may be. Whoever holds the access token registers any address, and we send requests there:
-//! an address is input of an attacker (server-side request forgery).
+//! The networks in which executors may be. Whoever holds the access token registers any address, and we send requests
+//! there: an address is input of an attacker (server-side request forgery).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Networks that no executor is in unless the operator lists them: this machine, link-local networks, broadcast and multicast, the
-/// addresses at which clouds show a machine its credentials, and IPv6 addresses that carry an IPv4 one inside.
+/// Networks that no executor is in unless the operator lists them: this machine, link-local networks, broadcast and
+/// multicast, the addresses at which clouds show a machine its credentials, and IPv6 addresses that carry an IPv4 one
+/// inside.
 const REFUSED: [&str; 20] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -34,9 +35,9 @@ const REFUSED: [&str; 20] = [
 
 /// Decides to which addresses a request may go.
 ///
-/// With a list, these networks alone. Without one, any address but those of this machine, of link-local networks, of multicast and
-/// of clouds' metadata: executors live in private networks as well as in public ones. An executor on the same machine needs
-/// `127.0.0.0/8` in the list.
+/// With a list, these networks alone. Without one, any address but those of this machine, of link-local networks, of
+/// multicast and of clouds' metadata: executors live in private networks as well as in public ones. An executor on the
+/// same machine needs `127.0.0.0/8` in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressRules {
     networks: Vec<Network>,

@@ -35,8 +35,8 @@ pub struct RunRequest {
     #[serde(rename = "executorTimeout", serialize_with = "java_int", default)]
     pub timeout_s: u32,
     /// The run's number, which its result carries. While a run waits in the executor, one of the same number is refused
-    /// ([`Refusal::Repeated`](super::Refusal::Repeated)); once it has begun, the executor has forgotten the number and begins
-    /// again.
+    /// ([`Refusal::Repeated`](super::Refusal::Repeated)); once it has begun, the executor has forgotten the number and
+    /// begins again.
     pub log_id: i64,
     /// When the run was triggered, Unix milliseconds. The executor files the log lines under its day, so that
     /// [`log`](super::XxlClient::log) needs the same value.

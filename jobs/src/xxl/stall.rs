@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// Fails with `TimedOut` when a write waits for longer than it may, so that a caller who does not read its answers holds no
-/// connection for ever.
+/// Fails with `TimedOut` when a write waits for longer than it may, so that a caller who does not read its answers
+/// holds no connection for ever.
 pub(super) struct StallGuard<T> {
     inner: T,
     longest: Duration,

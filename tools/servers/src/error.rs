@@ -47,12 +47,12 @@ pub enum Error {
         "PostgreSQL does not run as root, and there is no user 'postgres' to run it as: sudo apt-get install -y postgresql, or run this as another user"
     )]
     NoPostgresUser,
-    /// The jars of a server could not be fetched.
+    /// The jars of a server or a peer could not be fetched.
     #[error(
         "cannot fetch the jars of {what} with Maven (is repo.maven.apache.org or a mirror in ~/.m2/settings.xml reachable?):\n{output}"
     )]
     Fetch {
-        /// Kafka or RocketMQ.
+        /// The server or the peer.
         what: String,
         /// The last lines that Maven wrote.
         output: String,

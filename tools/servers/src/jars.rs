@@ -1,4 +1,4 @@
-//! Kafka's and RocketMQ's jars, fetched once from Maven Central into an ignored folder.
+//! Jars of servers and peers that run on Java, fetched once from Maven Central into an ignored folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::{Error, lock, say};
 pub(crate) struct JarSet {
     pub(crate) name: &'static str,
     size: &'static str,
-    artifacts: &'static [(&'static str, &'static str, &'static str)],
+    artifacts: &'static [Artifact],
 }
 
 /// Kafka's broker, its storage tool, and a logger.
@@ -35,6 +35,19 @@ pub(crate) const ROCKETMQ: JarSet = JarSet {
         ("org.apache.rocketmq", "rocketmq-proxy", "5.5.0"),
     ],
 };
+
+/// XXL-JOB's executors: what is deployed widely, and the newest release. With a logger.
+pub(crate) const XXL_JOB: [JarSet; 2] = [xxl_job(&[XXL_JOB_2, LOGGER]), xxl_job(&[XXL_JOB_3, LOGGER])];
+
+type Artifact = (&'static str, &'static str, &'static str);
+
+const XXL_JOB_2: Artifact = ("com.xuxueli", "xxl-job-core", "2.4.2");
+const XXL_JOB_3: Artifact = ("com.xuxueli", "xxl-job-core", "3.3.2");
+const LOGGER: Artifact = ("org.slf4j", "slf4j-simple", "2.0.17");
+
+const fn xxl_job(artifacts: &'static [Artifact]) -> JarSet {
+    JarSet { name: "xxl-job", size: "12 MB", artifacts }
+}
 
 impl JarSet {
     /// The class path of the set; fetches it the first time.

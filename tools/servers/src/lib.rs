@@ -57,6 +57,15 @@ pub fn rocketmq_jars() -> Result<std::path::PathBuf, Error> {
     jars::ROCKETMQ.folder(&servers::home())
 }
 
+/// The folders of the jars of XXL-JOB's executors, 2.4 and 3.3; fetches them the first time.
+///
+/// # Errors
+/// [`Error`]: no Maven, or nothing to be had from it.
+pub fn xxl_job_jars() -> Result<[std::path::PathBuf; 2], Error> {
+    let [two, three] = &jars::XXL_JOB;
+    Ok([two.folder(&servers::home())?, three.folder(&servers::home())?])
+}
+
 /// Progress that a person waits for; to standard error, so that `--json` stays clean.
 fn say(text: &str) {
     eprintln!("windfall-servers: {text}");

@@ -1,5 +1,5 @@
-//! An executor that runs nothing: it answers as its script says, remembers what it was asked, and reports results. For tests and
-//! measurements.
+//! An executor that runs nothing: it answers as its script says, remembers what it was asked, and reports results. For
+//! tests and measurements.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {

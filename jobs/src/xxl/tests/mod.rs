@@ -29,11 +29,6 @@ fn patient() -> ClientOptions {
     ClientOptions { connect_timeout_ms: 20_000, call_timeout_ms: 30_000, ..ClientOptions::default() }
 }
 
-/// Gives up soon.
-fn hasty() -> ClientOptions {
-    ClientOptions { connect_timeout_ms: 150, call_timeout_ms: 300, ..ClientOptions::default() }
-}
-
 fn client(options: ClientOptions) -> XxlClient {
     XxlClient::new(options, Some(&token()), here()).unwrap()
 }

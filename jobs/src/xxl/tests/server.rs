@@ -199,8 +199,8 @@ async fn without_the_token_nothing_is_done() {
 #[tokio::test]
 async fn bodies_are_bounded() {
     let admin = Arc::new(FakeAdmin::default());
-    let small = ServerOptions { body_max_bytes: 64 << 10, bodies_max_bytes: 64 << 10, ..options() };
-    let server = serve(small, admin.clone()).await;
+    let limits = ServerOptions { body_max_bytes: 64 << 10, bodies_max_bytes: 64 << 10, ..options() };
+    let server = serve(ServerOptions { body_timeout_ms: 300_000, ..limits }, admin.clone()).await;
     let address = server.address();
     let long = head("/api/callback", "s3cret-token", 65 << 10);
     let answer = exchange(address, &long).await;
@@ -224,17 +224,23 @@ async fn bodies_are_bounded() {
 
 #[tokio::test]
 async fn slow_callers_are_cut_off() {
-    let admin = Arc::new(FakeAdmin::default());
-    let hasty = ServerOptions { idle_timeout_ms: 100, body_timeout_ms: 100, ..options() };
-    let server = serve(hasty, admin).await;
+    let server =
+        serve(ServerOptions { body_timeout_ms: 100, ..options() }, Arc::new(FakeAdmin::default())).await;
     let answer = exchange(server.address(), &head("/api/callback", "s3cret-token", 10)).await;
     assert!(code(&answer) == 500 && answer.contains("in time"), "{answer}");
-    // No head, half a head, and nothing after a call.
+
+    let hasty = ServerOptions { idle_timeout_ms: 300, ..options() };
+    let server = serve(hasty, Arc::new(FakeAdmin::default())).await;
+    // No head, and half a head.
     assert_eq!(exchange(server.address(), "").await, "");
     let half = exchange(server.address(), "POST /api/callback HTTP/1.1\r\nhost:").await;
     assert!(!half.contains("200 OK"), "{half}");
+    // Nothing after a call; on a busy machine the call itself may come too late.
     let kept = head("/api/callback", "s3cret-token", RESULT.len()).replace("connection: close\r\n", "");
-    assert_eq!(code(&exchange(server.address(), &format!("{kept}{RESULT}")).await), 200);
+    let idle = async {
+        while !exchange(server.address(), &format!("{kept}{RESULT}")).await.contains(r#""code":200"#) {}
+    };
+    timeout(PATIENCE, idle).await.unwrap();
 }
 
 #[tokio::test]
@@ -327,6 +333,8 @@ async fn a_call_that_does_not_end_is_cut_at_the_deadline() {
     let caller = tokio::spawn(async move { post(address, "/api/callback", RESULT).await });
     until(|| admin.begun.load(SeqCst) == 1).await;
     assert_eq!(server.close(Duration::from_millis(50)).await.cut, 1);
-    assert_eq!(caller.await.unwrap(), "", "no answer that says that it was done");
+    // Whether the answer still leaves is a race; that it does not say that it was done is none.
+    assert!(!caller.await.unwrap().contains(r#""code":200"#));
+    assert_eq!(admin.finished.load(SeqCst), 0);
     assert!(TcpStream::connect(address).await.is_err());
 }
