@@ -7,7 +7,12 @@ use std::sync::Arc;
 use tonic::transport::Channel;
 use windfall_proto::v1::jobs_client::JobsClient as Stub;
 use windfall_proto::v1::{
-    GetJobRequest, GetRunRequest, Job, JobRun, JobVersionsReply, JobVersionsRequest, KillRunReply, KillRunRequest, ListDeadRunsReply, ListDeadRunsRequest, ListExecutorsReply, ListExecutorsRequest, ListJobsReply, ListJobsRequest, ListRunsReply, ListRunsRequest, PreviewJobReply, PreviewJobRequest, PutJobRequest, PutJobsReply, PutJobsRequest, RegisterExecutorReply, RegisterExecutorRequest, RemoveJobReply, RemoveJobRequest, ReportRunsReply, ReportRunsRequest, RunAgainReply, RunAgainRequest, RunJobReply, RunJobRequest, RunLogReply, RunLogRequest, SetJobPausedRequest,
+    GetJobRequest, GetRunRequest, Job, JobRun, JobVersionsReply, JobVersionsRequest, KillRunReply,
+    KillRunRequest, ListDeadRunsReply, ListDeadRunsRequest, ListExecutorsReply, ListExecutorsRequest,
+    ListJobsReply, ListJobsRequest, ListRunsReply, ListRunsRequest, PreviewJobReply, PreviewJobRequest,
+    PutJobRequest, PutJobsReply, PutJobsRequest, RegisterExecutorReply, RegisterExecutorRequest,
+    RemoveJobReply, RemoveJobRequest, ReportRunsReply, ReportRunsRequest, RunAgainReply, RunAgainRequest,
+    RunJobReply, RunJobRequest, RunLogReply, RunLogRequest, SetJobPausedRequest,
 };
 
 /// The calls about jobs. Cheap to clone.
@@ -184,7 +189,10 @@ impl JobsClient {
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn list_executors(&self, request: ListExecutorsRequest) -> Result<ListExecutorsReply, CallError> {
+    pub async fn list_executors(
+        &self,
+        request: ListExecutorsRequest,
+    ) -> Result<ListExecutorsReply, CallError> {
         let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
             stub(channel).list_executors(request).await
         });
@@ -195,7 +203,10 @@ impl JobsClient {
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn register(&self, request: RegisterExecutorRequest) -> Result<RegisterExecutorReply, CallError> {
+    pub async fn register(
+        &self,
+        request: RegisterExecutorRequest,
+    ) -> Result<RegisterExecutorReply, CallError> {
         let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
             stub(channel).register(request).await
         });
@@ -206,7 +217,10 @@ impl JobsClient {
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn unregister(&self, request: RegisterExecutorRequest) -> Result<RegisterExecutorReply, CallError> {
+    pub async fn unregister(
+        &self,
+        request: RegisterExecutorRequest,
+    ) -> Result<RegisterExecutorReply, CallError> {
         let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
             stub(channel).unregister(request).await
         });

@@ -186,7 +186,8 @@ pub fn run(args: &JobsArgs) -> Result<Outcome> {
     let options = args.server.options()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let asking = Asking { client: JobsClient::open(options)?, tenant: args.tenant.clone(), json: args.json };
+        let asking =
+            Asking { client: JobsClient::open(options)?, tenant: args.tenant.clone(), json: args.json };
         match asking.ask(&args.command).await {
             Ok(outcome) => Ok(outcome),
             Err(error) => match error.downcast_ref::<CallError>() {
@@ -450,7 +451,17 @@ mod tests {
             &["--zone", "Asia/Shanghai", "--executor", "app/handler", "--routing", "failover"][..],
             &["--target", "hook", "--params", "x", "--retries", "3", "--retry-wait", "1s"],
             &["--executor", "a/h", "--misfire", "FIRE_ONCE_NOW", "--block", "COVER_EARLY"],
-            &["--executor", "a/h", "--misfire", "fire-all:10", "--at-most-once", "--child", "b", "--child", "c"],
+            &[
+                "--executor",
+                "a/h",
+                "--misfire",
+                "fire-all:10",
+                "--at-most-once",
+                "--child",
+                "b",
+                "--child",
+                "c",
+            ],
             &["--executor", "a/h", "--timeout", "90s", "--priority", "urgent", "--why", "because", "--json"],
         ] {
             assert!(with(good).is_ok(), "{good:?}: {}", with(good).unwrap_err());

@@ -65,7 +65,8 @@ impl EntriesAt {
                     DurabilityAt::Process => Durability::Process,
                     DurabilityAt::Machine => Durability::Machine,
                 };
-                let options = EmbeddedEntriesOptions { shards, durability, ..EmbeddedEntriesOptions::default() };
+                let options =
+                    EmbeddedEntriesOptions { shards, durability, ..EmbeddedEntriesOptions::default() };
                 let opened = block_in_place(|| EmbeddedEntries::open(dir, &options, clock.clone()));
                 Ok(Entries { store: opened.context("the store of jobs cannot be opened")?, away: None })
             }

@@ -365,7 +365,8 @@ impl ServiceOptions {
     /// a scheduler has an SDK if one of its targets sends rewards.
     pub fn work_of(&self, role: Role) -> Work {
         let work = role.work();
-        let schedules = work.schedules && (role == Role::Scheduler || !self.scheduler.tenants.is_empty() || self.jobs.is_some());
+        let schedules = work.schedules
+            && (role == Role::Scheduler || !self.scheduler.tenants.is_empty() || self.jobs.is_some());
         Work { sends: work.sends || (schedules && self.scheduler.sends_bonuses()), schedules, ..work }
     }
 

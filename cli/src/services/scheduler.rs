@@ -227,7 +227,9 @@ impl SchedulerAt {
         self.timers.check().context("the options [scheduler.timers] cannot be used")?;
         self.dispatch.check().context("the options [scheduler.dispatch] cannot be used")?;
         if let Some(own) = self.tenants.keys().find(|name| name.starts_with('_')) {
-            bail!("scheduler.tenants.{own}: names that begin with `_` are the scheduler's own; name the tenant otherwise");
+            bail!(
+                "scheduler.tenants.{own}: names that begin with `_` are the scheduler's own; name the tenant otherwise"
+            );
         }
         self.rules().check().context("the options [scheduler.tenants] cannot be used")?;
         for (tenant, target, at) in self.all_targets() {

@@ -89,11 +89,16 @@ impl RunningJobs {
         if let Some(server) = self.xxl {
             let closed = server.close(deadline / 2).await;
             if closed.cut > 0 {
-                tracing::warn!(closed.cut, "calls of executors were in hand for too long; executors repeat them");
+                tracing::warn!(
+                    closed.cut,
+                    "calls of executors were in hand for too long; executors repeat them"
+                );
             }
         }
         if !self.jobs.close(deadline.saturating_sub(began.elapsed())).await {
-            tracing::warn!("runs of jobs were not sent in time; another process, or the next start, goes on with them");
+            tracing::warn!(
+                "runs of jobs were not sent in time; another process, or the next start, goes on with them"
+            );
         }
     }
 }

@@ -138,16 +138,12 @@ impl Jobs {
     ///
     /// # Errors
     /// [`JobsError`].
-    pub async fn log(
-        &self,
-        tenant: &str,
-        number: RunNumber,
-        from_line: u32,
-    ) -> Result<LogLines, JobsError> {
+    pub async fn log(&self, tenant: &str, number: RunNumber, from_line: u32) -> Result<LogLines, JobsError> {
         let (shard, kept) = self.read_run(tenant, number).await?;
         let app = self.app_of(shard, &kept.is).await?;
         let address = kept.is.executor.ok_or(JobsError::NoExecutor)?;
-        let read = self.0.core.calls_of(tenant, &app).log(&address, number.0, kept.is.due_ms, from_line).await;
+        let read =
+            self.0.core.calls_of(tenant, &app).log(&address, number.0, kept.is.due_ms, from_line).await;
         read.map_err(|why| JobsError::Executor { address, why })
     }
 
@@ -170,7 +166,11 @@ impl Jobs {
     ///
     /// # Errors
     /// As [`report`](Self::report).
-    pub async fn report_of(&self, tenant: &str, reports: Vec<(RunNumber, Reported)>) -> Result<(), JobsError> {
+    pub async fn report_of(
+        &self,
+        tenant: &str,
+        reports: Vec<(RunNumber, Reported)>,
+    ) -> Result<(), JobsError> {
         let core = &self.0.core;
         let event = |(number, how)| Event { number, happened: Happened::Reported(how), read: None };
         let shards = by_shard(core, reports.into_iter().map(event).collect()).into_iter();

@@ -93,7 +93,10 @@ impl ExecutorCalls for XxlExecutors {
             Err(why) => return Sent::NotSent(why),
         };
         let Ok(log_id) = i64::try_from(call.run) else {
-            return Sent::Refused(format!("the number {} of the run is too large for the protocol", call.run));
+            return Sent::Refused(format!(
+                "the number {} of the run is too large for the protocol",
+                call.run
+            ));
         };
         let request = RunRequest {
             job_id: job_id(call.job),
@@ -193,11 +196,14 @@ impl Admin for XxlAdmin {
         let reports = results.into_iter().filter_map(|result| {
             // A number below zero is none of ours.
             let number = RunNumber(u64::try_from(result.run).ok()?);
-            Some((number, match result.handle_code {
-                HandleCode::Success => Reported::Succeeded(result.message),
-                HandleCode::Failure => Reported::Failed(result.message),
-                HandleCode::Timeout => Reported::TimedOut(result.message),
-            }))
+            Some((
+                number,
+                match result.handle_code {
+                    HandleCode::Success => Reported::Succeeded(result.message),
+                    HandleCode::Failure => Reported::Failed(result.message),
+                    HandleCode::Timeout => Reported::TimedOut(result.message),
+                },
+            ))
         });
         self.jobs.report_of(&self.tenant, reports.collect()).await.map_err(not_done)
     }
@@ -210,7 +216,8 @@ mod tests {
     #[test]
     fn a_jobs_number_stays_where_it_fits_and_is_negative_where_not() {
         assert_eq!((job_id(0), job_id(1_027), job_id(i32::MAX as u64)), (0, 1_027, i32::MAX));
-        let large: std::collections::BTreeSet<i32> = (0..1_000).map(|job| job_id((1 << 31) + job * 1_024)).collect();
+        let large: std::collections::BTreeSet<i32> =
+            (0..1_000).map(|job| job_id((1 << 31) + job * 1_024)).collect();
         assert!(large.len() == 1_000 && large.iter().all(|id| *id < 0));
         assert!(job_id(u64::MAX) < 0);
     }

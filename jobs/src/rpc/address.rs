@@ -12,7 +12,10 @@ const GRPC: &str = "grpc://";
 /// [`JobsError::WrongField`].
 pub(super) fn canonical(address: &str) -> Result<String, JobsError> {
     let refused = |what: &dyn std::fmt::Display| {
-        wrong("address", format!("{what}; it is grpc://host:port, or http://host:port where XXL-JOB's protocol is spoken"))
+        wrong(
+            "address",
+            format!("{what}; it is grpc://host:port, or http://host:port where XXL-JOB's protocol is spoken"),
+        )
     };
     match address.strip_prefix(GRPC) {
         Some(rest) => {
@@ -44,7 +47,9 @@ mod tests {
         assert_eq!(canonical("grpc://Worker-1:7000/").unwrap(), "grpc://worker-1:7000");
         assert_eq!(canonical("http://10.0.0.1:9999/").unwrap(), "http://10.0.0.1:9999");
         assert_eq!(host_and_port("grpc://worker-1:7000"), Some("worker-1:7000"));
-        for wrong in ["", "worker:7000", "grpc://", "grpc://a:1/path", "grpc://u@a:1", "ftp://a:1", "grpc://127.1:1"] {
+        for wrong in
+            ["", "worker:7000", "grpc://", "grpc://a:1/path", "grpc://u@a:1", "ftp://a:1", "grpc://127.1:1"]
+        {
             let why = canonical(wrong).unwrap_err().to_string();
             assert!(why.starts_with("`address`:"), "{wrong}: {why}");
         }

@@ -167,7 +167,8 @@ impl ExecutorCalls for GrpcExecutors {
 
     async fn is_alive(&self, address: &str) -> bool {
         let message = v1::BeatRequest { app: self.app.clone() };
-        let beat = self.ask(address, message, |mut client, request| async move { client.beat(request).await });
+        let beat =
+            self.ask(address, message, |mut client, request| async move { client.beat(request).await });
         beat.await.is_ok()
     }
 
@@ -180,7 +181,8 @@ impl ExecutorCalls for GrpcExecutors {
 
     async fn kill(&self, address: &str, job: u64) -> Result<(), String> {
         let message = v1::KillJobRequest { app: self.app.clone(), job };
-        let kill = self.ask(address, message, |mut client, request| async move { client.kill(request).await });
+        let kill =
+            self.ask(address, message, |mut client, request| async move { client.kill(request).await });
         kill.await.map(drop)
     }
 

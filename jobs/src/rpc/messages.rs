@@ -130,7 +130,10 @@ mod tests {
         };
         let told = |run: Run| super::run(&RunView { number: RunNumber(9), run });
         let starting = told(plain.clone());
-        assert_eq!((starting.state(), starting.outcome()), (v1::JobRunState::Starting, v1::JobRunOutcome::Unspecified));
+        assert_eq!(
+            (starting.state(), starting.outcome()),
+            (v1::JobRunState::Starting, v1::JobRunOutcome::Unspecified)
+        );
         assert_eq!((starting.occurrence_id.as_str(), starting.part_total), ("7-1000", 0));
         for (outcome, shown) in [
             (Outcome::Succeeded, v1::JobRunOutcome::Succeeded),

@@ -88,7 +88,8 @@ impl JobsService {
         let count = size("count", asked.count, PREVIEW_DEFAULT, PREVIEW_MAX)?;
         let mut wire = asked.spec.unwrap_or_default();
         // Where its runs go does not matter.
-        wire.destination = Some(v1::job_spec::Destination::Target(v1::TargetDestination { name: "any".into() }));
+        wire.destination =
+            Some(v1::job_spec::Destination::Target(v1::TargetDestination { name: "any".into() }));
         let spec = spec_of(Some(wire))?;
         spec.check()?;
         let after_ms = if asked.after_ms == 0 { self.clock.unix_ms() } else { asked.after_ms };
@@ -264,9 +265,10 @@ impl jobs_server::Jobs for JobsService {
     ) -> Answer<v1::ListExecutorsReply> {
         let (_, tenant, asked) = begin(request, |asked| &asked.tenant)?;
         let executors = self.jobs.executors(&tenant, &asked.app).await;
-        answer(executors.map(|views| v1::ListExecutorsReply {
-            executors: views.into_iter().map(executor).collect(),
-        }))
+        answer(
+            executors
+                .map(|views| v1::ListExecutorsReply { executors: views.into_iter().map(executor).collect() }),
+        )
     }
 
     async fn register(

@@ -1,11 +1,11 @@
 //! What a job does, between the wire and our own form.
 
+use crate::JobsError;
 use crate::definition::{Block, Delivery, Destination, JobName, JobSpec, Priority, Retries};
 use crate::routing::Strategy;
 use crate::schedule::{
     At, CronSchedule, FireAllLimit, FixedDelay, FixedRate, Misfire, Schedule, ScheduleError, Times,
 };
-use crate::JobsError;
 use windfall_proto::v1;
 
 const TIMEOUT_DEFAULT_S: u32 = 300;
@@ -93,7 +93,8 @@ pub(super) fn wrong(field: &'static str, what: impl Into<String>) -> JobsError {
 
 fn schedule_of(wire: Option<v1::job_spec::Schedule>) -> Result<Schedule, JobsError> {
     use v1::job_spec::Schedule as Wire;
-    let missing = || wrong("spec.schedule", "one of cron, fixed_rate, fixed_delay, at and times must be given");
+    let missing =
+        || wrong("spec.schedule", "one of cron, fixed_rate, fixed_delay, at and times must be given");
     let schedule = match wire.ok_or_else(missing)? {
         Wire::Cron(cron) => {
             let zone = if cron.zone.is_empty() { "UTC" } else { &cron.zone };
@@ -252,10 +253,14 @@ mod tests {
     #[test]
     fn a_spec_is_shown_as_it_was_given_and_what_is_left_out_has_its_default() {
         let spec = spec_of(Some(wire())).unwrap();
-        assert_eq!((spec.timeout_s, spec.misfire, spec.retries), (300, Misfire::DoNothing, Retries::default()));
+        assert_eq!(
+            (spec.timeout_s, spec.misfire, spec.retries),
+            (300, Misfire::DoNothing, Retries::default())
+        );
         assert_eq!(spec_of(Some(wire_of(&spec))).unwrap(), spec);
         for strategy in Strategy::ALL {
-            let destination = Destination::Executor { app: "a".into(), handler: "h".into(), routing: strategy };
+            let destination =
+                Destination::Executor { app: "a".into(), handler: "h".into(), routing: strategy };
             assert_eq!(destination_of(Some(wire_destination(&destination))).unwrap(), destination);
         }
         let all = JobSpec {

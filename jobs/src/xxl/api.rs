@@ -195,7 +195,8 @@ impl Api {
         let carried = request.headers().get(TOKEN_HEADER);
         let is_open = |door: &Door| door.token.as_ref().is_none_or(|token| token.is_carried_by(carried));
         // All of them are compared, so that the time tells nothing about which one it was.
-        let open = self.doors.iter().filter(|door| is_open(door)).fold(None, |first, door| first.or(Some(door)));
+        let open =
+            self.doors.iter().filter(|door| is_open(door)).fold(None, |first, door| first.or(Some(door)));
         open.map(|door| (call, Arc::clone(&door.admin))).ok_or(Refused::WrongToken)
     }
 

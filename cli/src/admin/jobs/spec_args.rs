@@ -160,7 +160,9 @@ impl ScheduleArgs {
         }
         match (&mut spec.schedule, self.start) {
             (Some(Schedule::FixedRate(rate)), Some(start_ms)) => rate.start_ms = start_ms,
-            (_, Some(_)) => bail!("--start goes with --every alone; --from sets the first time of any schedule"),
+            (_, Some(_)) => {
+                bail!("--start goes with --every alone; --from sets the first time of any schedule")
+            }
             _ => {}
         }
         spec.starts_ms = self.from.unwrap_or(spec.starts_ms);
@@ -320,7 +322,16 @@ mod tests {
 
     #[test]
     fn what_is_not_given_stays_as_it_is() {
-        let first = ["--cron", "0 0/5 * * * ?", "--zone", "Asia/Shanghai", "--executor", "a/h", "--routing", "FAILOVER"];
+        let first = [
+            "--cron",
+            "0 0/5 * * * ?",
+            "--zone",
+            "Asia/Shanghai",
+            "--executor",
+            "a/h",
+            "--routing",
+            "FAILOVER",
+        ];
         let made = apply(&first, JobSpec::default()).unwrap();
         assert_eq!(apply(&[], made.clone()).unwrap(), made);
         let changed = apply(&["--cron", "0 0 3 * * ?", "--retries", "3", "--executor", "b/h"], made).unwrap();
@@ -355,7 +366,10 @@ mod tests {
         }
         assert_eq!(misfire("FIRE_ONCE_NOW"), Ok((JobMisfire::FireOnceNow, 0)));
         assert_eq!(misfire("fire-all:7"), Ok((JobMisfire::FireAll, 7)));
-        assert_eq!((block("COVER_EARLY"), block("serial")), (Ok(JobBlock::CoverEarly), Ok(JobBlock::SerialExecution)));
+        assert_eq!(
+            (block("COVER_EARLY"), block("serial")),
+            (Ok(JobBlock::CoverEarly), Ok(JobBlock::SerialExecution))
+        );
         assert_eq!((seconds("90s"), seconds("5m")), (Ok(90), Ok(300)));
     }
 }

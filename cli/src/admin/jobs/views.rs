@@ -191,7 +191,8 @@ fn duration(ms: u64) -> String {
 
 /// The beginning of a text, without line breaks.
 fn shown(text: &str) -> String {
-    let mut short: String = text.chars().take(SHOWN).map(|sign| if sign.is_control() { ' ' } else { sign }).collect();
+    let mut short: String =
+        text.chars().take(SHOWN).map(|sign| if sign.is_control() { ' ' } else { sign }).collect();
     if text.chars().nth(SHOWN).is_some() {
         short.push('…');
     }

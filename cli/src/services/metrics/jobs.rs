@@ -121,7 +121,8 @@ impl Collector for Lateness {
         let Some(jobs) = &self.0 else { return Ok(()) };
         let seconds = |ms: u64| Duration::from_millis(ms).as_secs_f64();
         let ends = LATENESS_BUCKETS_MS.iter().map(|end_ms| seconds(*end_ms)).chain([f64::MAX]);
-        let buckets: Vec<(f64, u64)> = ends.zip(jobs.lateness.iter().map(windfall_jobs::Count::get)).collect();
+        let buckets: Vec<(f64, u64)> =
+            ends.zip(jobs.lateness.iter().map(windfall_jobs::Count::get)).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = seconds(jobs.lateness_sum_ms.get());
         encoder

@@ -97,26 +97,34 @@ async fn runs_of_a_moment_go_in_one_call_and_each_has_its_own_answer() {
     let handlers = ["accepts", "ends", "refuses", "later", "nothing"];
     let runs = handlers.iter().zip(1..).map(|(handler, run)| calls.run(&address, call(run, handler)));
     let sent = join_all(runs).await;
-    assert_eq!(sent[..4], [
-        Sent::Accepted,
-        Sent::Finished(Reported::Failed("p2".into())),
-        Sent::Refused("no".into()),
-        Sent::Later("full".into()),
-    ]);
+    assert_eq!(
+        sent[..4],
+        [
+            Sent::Accepted,
+            Sent::Finished(Reported::Failed("p2".into())),
+            Sent::Refused("no".into()),
+            Sent::Later("full".into()),
+        ]
+    );
     assert!(matches!(&sent[4], Sent::Unknown(why) if why.contains("empty receipt")), "{:?}", sent[4]);
     assert_eq!(*fake.0.lock(), [(5, "Bearer s3cret".to_owned())]);
     // More than one call holds are several.
     let sent = join_all((0..600).map(|run| calls.run(&address, call(run, "accepts")))).await;
     assert!(sent.iter().all(|sent| *sent == Sent::Accepted));
     let sizes: Vec<usize> = fake.0.lock().iter().skip(1).map(|(size, _)| *size).collect();
-    assert_eq!((sizes.iter().sum::<usize>(), sizes.iter().all(|size| *size <= 256)), (600, true), "{sizes:?}");
+    assert_eq!(
+        (sizes.iter().sum::<usize>(), sizes.iter().all(|size| *size <= 256)),
+        (600, true),
+        "{sizes:?}"
+    );
 }
 
 #[tokio::test]
 async fn what_may_have_come_is_unknown_and_what_found_nobody_was_not_sent() {
     let fake = Fake::default();
     let address = serve(&fake).await;
-    let calls = calls(GrpcOptions { call_timeout_ms: 300, connect_timeout_ms: 200, ..GrpcOptions::default() });
+    let calls =
+        calls(GrpcOptions { call_timeout_ms: 300, connect_timeout_ms: 200, ..GrpcOptions::default() });
     let broken = calls.run(&address, call(1, "breaks")).await;
     assert!(matches!(&broken, Sent::Unknown(why) if why.contains("broken")), "{broken:?}");
     let hanging = calls.run(&address, call(2, "hangs")).await;
