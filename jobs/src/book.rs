@@ -24,8 +24,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{
-    APPLY_MAX_BYTES, APPLY_MAX_CHANGES, Applied, CALL_MAX, Entry, EntryChange, EntryError, EntryGroup,
-    EntryKey, EntryPage, EntryStore, Expect, To, Woken,
+    APPLY_MAX_BYTES, APPLY_MAX_CHANGES, Applied, CALL_MAX, Entry, EntryChange, EntryError, EntryGroup, EntryKey, EntryPage, EntryStore, Expect, To,
+    Woken,
 };
 
 const SHARD_BITS: u32 = 10;
@@ -195,7 +195,12 @@ pub(crate) fn put_state(number: JobNumber, expect: Expect, state: &JobState) -> 
 }
 
 /// The changes that write a run: itself, and where it is listed.
-pub(crate) fn put_run(number: RunNumber, expect: Expect, run: &Run, keep: Keep) -> Vec<EntryChange> {
+pub(crate) fn put_run(
+    number: RunNumber,
+    expect: Expect,
+    run: &Run,
+    keep: Keep,
+) -> Vec<EntryChange> {
     let nothing = || To::Put { value: Bytes::new(), wake_ms: None };
     let mut changes = vec![put(run_key(number), expect, run, Some(run.wake_ms(keep)))];
     if expect == Expect::Absent {

@@ -166,17 +166,13 @@ async fn to_executor(core: &Core, ticket: Ticket, app: String, handler: &str, se
         }
         Choice::FirstThatBeats(addresses) => {
             let calls = core.calls_of(&app.tenant, &app.app);
-            let alive =
-                first(&addresses, join_all(addresses.iter().map(|address| calls.is_alive(address))).await);
+            let alive = first(&addresses, join_all(addresses.iter().map(|address| calls.is_alive(address))).await);
             call_found(core, ticket, handler, alive, "no executor answers its beat", settling).await;
         }
         Choice::FirstThatIsIdle(addresses) => {
             let job = ticket.run.job.0;
             let calls = core.calls_of(&app.tenant, &app.app);
-            let idle = first(
-                &addresses,
-                join_all(addresses.iter().map(|address| calls.is_idle(address, job))).await,
-            );
+            let idle = first(&addresses, join_all(addresses.iter().map(|address| calls.is_idle(address, job))).await);
             call_found(core, ticket, handler, idle, "no executor is idle", settling).await;
         }
         Choice::All(shards) => {
@@ -245,10 +241,15 @@ async fn call_in_order(
 }
 
 /// Splits a run into one for each executor, and sends them.
-async fn broadcast(core: &Core, ticket: Ticket, handler: &str, addresses: &[Arc<str>], settling: &Settling) {
+async fn broadcast(
+    core: &Core,
+    ticket: Ticket,
+    handler: &str,
+    addresses: &[Arc<str>],
+    settling: &Settling,
+) {
     if addresses.len() > PARTS_MAX {
-        let why =
-            format!("a broadcast goes to at most {PARTS_MAX} executors, and {} are there", addresses.len());
+        let why = format!("a broadcast goes to at most {PARTS_MAX} executors, and {} are there", addresses.len());
         return settled(settling, &ticket, Sent::Refused(why), None).await;
     }
     let Some(shard) = core.book.shard_of(ticket.number.0) else { return };
@@ -309,8 +310,7 @@ fn firing_of(ticket: &Ticket) -> Firing {
     let counter = number.0 >> 10;
     let low = |number: u64| u32::try_from(number & u64::from(u32::MAX)).unwrap_or(0);
     let shard = u16::try_from(number.0 & 0x3ff).unwrap_or(0);
-    let id =
-        TaskId { shard: Shard(0x8000 | shard), slot: SlotMinute(low(counter >> 32)), index: low(counter) };
+    let id = TaskId { shard: Shard(0x8000 | shard), slot: SlotMinute(low(counter >> 32)), index: low(counter) };
     let params = run.params.as_ref().unwrap_or(&definition.spec.params);
     Firing {
         id,

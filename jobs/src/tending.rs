@@ -120,7 +120,8 @@ async fn executors_of(core: &Core, shard: Shard) -> Result<Vec<Registered>, Entr
         let page = core.book.scan(shard, b"e/", after.as_ref(), 1_000).await?;
         // Those that are silent may still be there until somebody forgets them.
         let now_ms = core.store_clock.now_ms();
-        let living = page.entries.iter().filter(|entry| entry.wake_ms.is_none_or(|wake_ms| wake_ms > now_ms));
+        let living =
+            page.entries.iter().filter(|entry| entry.wake_ms.is_none_or(|wake_ms| wake_ms > now_ms));
         for entry in living {
             found.push(kept::<Registered>(entry)?.is);
         }

@@ -5,8 +5,7 @@ use crate::core::{Core, Ticket};
 use crate::definition::{Definition, JobNumber};
 use crate::occurrences::Occurrence;
 use crate::runs::{
-    Cause, JobState, LEASE_MS, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent,
-    woken,
+    Cause, JobState, LEASE_MS, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent, woken,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -307,10 +306,7 @@ impl Core {
             .zip(numbers)
             .map(|(index, number)| {
                 let part = Some(crate::runs::Part { index, total: total_parts });
-                (
-                    RunNumber(number),
-                    Run { part, state: RunState::Starting { until_ms }, ..ticket.run.clone() },
-                )
+                (RunNumber(number), Run { part, state: RunState::Starting { until_ms }, ..ticket.run.clone() })
             })
             .collect();
         let groups = self.split_groups(ticket, &runs);

@@ -148,10 +148,7 @@ impl Jobs {
     ) -> Vec<Result<JobNumber, JobsError>> {
         if jobs.len() > PUT_MAX {
             let what = format!("one call makes at most {PUT_MAX} jobs, not {}", jobs.len());
-            return jobs
-                .iter()
-                .map(|_| Err(JobsError::WrongField { field: "jobs", what: what.clone() }))
-                .collect();
+            return jobs.iter().map(|_| Err(JobsError::WrongField { field: "jobs", what: what.clone() })).collect();
         }
         self.0.core.put_new(tenant, jobs, note).await
     }
@@ -164,14 +161,18 @@ impl Stored {
 }
 
 impl Core {
-    async fn stored(&self, shard: Shard, tenant: &str, name: &JobName) -> Result<Option<Stored>, JobsError> {
+    async fn stored(
+        &self,
+        shard: Shard,
+        tenant: &str,
+        name: &JobName,
+    ) -> Result<Option<Stored>, JobsError> {
         let key = name_key(tenant, name.as_str());
         let Some(number) = self.book.read::<JobNumber>(shard, &[key]).await?.pop().flatten() else {
             return Ok(None);
         };
         let number = number.is;
-        let definition =
-            self.book.read::<Definition>(shard, &[definition_key(number)]).await?.pop().flatten();
+        let definition = self.book.read::<Definition>(shard, &[definition_key(number)]).await?.pop().flatten();
         let state = self.book.read::<JobState>(shard, &[state_key(number)]).await?.pop().flatten();
         // They are written together; between two reads the job may have been removed.
         Ok(definition.zip(state).map(|(definition, state)| Stored { number, definition, state }))

@@ -63,9 +63,7 @@ pub fn sent(run: &Run, spec: &JobSpec, sent: &Sent, executor: Option<&str>, now_
     Some(match sent {
         Sent::Accepted => Run { state: RunState::Running { until_ms }, unanswered: 0, ..run },
         Sent::Finished(reported) => ended(run, spec, reported, now_ms),
-        Sent::NotSent(message) | Sent::Refused(message) => {
-            failed(run, spec, Outcome::Failed, message, now_ms)
-        }
+        Sent::NotSent(message) | Sent::Refused(message) => failed(run, spec, Outcome::Failed, message, now_ms),
         // It may go there now: its report is waited for, but not so long where it may be sent again.
         Sent::Unknown(message) => {
             let until_ms = match spec.delivery {
@@ -94,9 +92,7 @@ pub fn woken(run: &Run, spec: Option<&JobSpec>, now_ms: u64) -> WokenRun {
     let starting = RunState::Starting { until_ms: now_ms.saturating_add(LEASE_MS) };
     let Some(spec) = spec else { return WokenRun::Forget };
     match run.state {
-        RunState::Starting { until_ms } | RunState::Running { until_ms } if until_ms > now_ms => {
-            WokenRun::Not
-        }
+        RunState::Starting { until_ms } | RunState::Running { until_ms } if until_ms > now_ms => WokenRun::Not,
         RunState::Retrying { at_ms } if at_ms > now_ms => WokenRun::Not,
         RunState::Retrying { .. } => {
             let attempt = run.attempt.saturating_add(1);
