@@ -1,6 +1,7 @@
 //! `windfall jobs`: cron and one-off jobs of a running scheduler, for people and scripts, over gRPC.
 
 mod follow;
+mod plan;
 mod spec_args;
 mod views;
 
@@ -168,6 +169,20 @@ enum Ask {
         /// The job
         name: String,
     },
+    /// Upload a plan of up to millions of lines, each with a time and a payload that goes to a target
+    ///
+    /// Each line becomes a timer under a key of its own, `plan/NAME/ID`, so that a repeated upload adds nothing twice while it
+    /// waits. An upload that was broken off goes on where it was, which FILE.progress notes.
+    #[command(after_help = "Examples:
+  windfall jobs plan tomorrow.ndjson --target hook
+  windfall jobs plan tomorrow.ndjson --target rewards --name 2027-02-06 --restart
+
+A line: {\"user\": 42, \"time\": \"2027-02-06T12:00:00Z\", \"payload\": {\"sale\": 7}, \"id\": \"42-1\"}
+The time may be Unix milliseconds. Without an id, the line's number stands for it. A payload that is an object gets the
+user, where it has none of its own; one that is a text goes as it is.
+
+Exit code 1: some lines were refused or left out; they are told or counted.")]
+    Plan(plan::PlanArgs),
     /// Say when a schedule is due, and make nothing
     #[command(after_help = "Examples:
   windfall jobs preview --cron '0 30 2 * * ?' --zone Europe/Berlin --count 10
@@ -183,22 +198,30 @@ enum Ask {
 
 /// Runs the command and prints its outcome.
 pub fn run(args: &JobsArgs) -> Result<Outcome> {
+    if let Ask::Plan(plan) = &args.command {
+        return or_again(plan::run(plan, &args.server, &args.tenant, args.json));
+    }
     let options = args.server.options()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let asking =
             Asking { client: JobsClient::open(options)?, tenant: args.tenant.clone(), json: args.json };
-        match asking.ask(&args.command).await {
-            Ok(outcome) => Ok(outcome),
-            Err(error) => match error.downcast_ref::<CallError>() {
-                Some(CallError::Busy { .. } | CallError::Unanswered(_)) => {
-                    eprintln!("windfall: {error}");
-                    Ok(Outcome::Damage)
-                }
-                _ => Err(error),
-            },
-        }
+        or_again(asking.ask(&args.command).await)
     })
+}
+
+/// A call that was not answered is not one that was wrong.
+fn or_again(asked: Result<Outcome>) -> Result<Outcome> {
+    match asked {
+        Err(error) => match error.downcast_ref::<CallError>() {
+            Some(CallError::Busy { .. } | CallError::Unanswered(_)) => {
+                eprintln!("windfall: {error:#}");
+                Ok(Outcome::Damage)
+            }
+            _ => Err(error),
+        },
+        answered => answered,
+    }
 }
 
 /// Who is asked, for whom, and how answers are shown.
@@ -232,6 +255,8 @@ impl Asking {
             Ask::Executors { app } => self.executors(app).await,
             Ask::Versions { name } => self.versions(name).await,
             Ask::Preview { schedule, count } => self.preview(schedule, *count).await,
+            // It asks for timers: `run` has seen to it.
+            Ask::Plan(_) => Ok(Outcome::Clean),
         }
     }
 
@@ -487,6 +512,7 @@ mod tests {
             &["log", "7", "--follow", "--from", "3"],
             &["again", "7", "8"],
             &["preview", "--cron", "*/5 * * * *", "--count", "3"],
+            &["plan", "day.ndjson", "--target", "hook", "--name", "day", "--calls", "4"],
             &["add", "a", "--times", "2027-02-06T12:00:00Z,1795345200000", "--target", "hook"],
             &["add", "a", "--every", "5s", "--start", "2027-02-06T12:00:00Z", "--target", "hook"],
             &["add", "a", "--fixed-rate", "5s", "--target", "hook"],

@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_contract::Clock;
@@ -76,11 +75,6 @@ impl RunningJobs {
         println!("windfall jobs: executors of XXL-JOB register at http://{}", server.address());
         self.xxl = Some(server);
         Ok(())
-    }
-
-    /// Where executors of XXL-JOB register.
-    pub fn xxl_address(&self) -> Option<SocketAddr> {
-        self.xxl.as_ref().map(XxlServer::address)
     }
 
     /// Ends them: executors report elsewhere, and runs that are being sent are sent. The scheduler's dispatcher has been drained.
