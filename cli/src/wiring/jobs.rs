@@ -9,7 +9,7 @@ use windfall_contract::due::Target;
 use windfall_contract::entries::EntryStore;
 use windfall_jobs::executors::{BySchemes, XxlAdmin, XxlExecutors};
 use windfall_jobs::rpc::{GrpcExecutors, GrpcOptions};
-use windfall_jobs::xxl::{AccessToken, AddressRules, Door, ServerOptions, XxlServer};
+use windfall_jobs::xxl::{AccessToken, AddressRules, Door, ServerOptions, ServerStats, XxlServer};
 use windfall_jobs::{Jobs, JobsOptions, JobsParts};
 use windfall_scheduler::Timers;
 
@@ -27,6 +27,9 @@ pub struct JobsPart {
     /// Whose those executors are where no tenant has a token.
     pub tenant: String,
 }
+
+/// Reads what a listener for executors has counted.
+pub type ReadXxlStats = Arc<dyn Fn() -> ServerStats + Send + Sync>;
 
 /// Running jobs.
 pub struct RunningJobs {
@@ -75,6 +78,11 @@ impl RunningJobs {
         println!("windfall jobs: executors of XXL-JOB register at http://{}", server.address());
         self.xxl = Some(server);
         Ok(())
+    }
+
+    /// Reads what executors of XXL-JOB have called, where they may register.
+    pub fn xxl_stats(&self) -> Option<ReadXxlStats> {
+        self.xxl.as_ref().map(|server| Arc::new(server.read_stats()) as _)
     }
 
     /// Ends them: executors report elsewhere, and runs that are being sent are sent. The scheduler's dispatcher has been drained.

@@ -26,7 +26,7 @@ mod work;
 pub use add_queue::{AddQueuePart, AddTopic};
 pub use background::{Background, Hopeless, Tasks};
 pub use consuming::Consuming;
-pub use jobs::JobsPart;
+pub use jobs::{JobsPart, ReadXxlStats, RunningJobs};
 pub use parts::{Brokers, Options, Parts};
 pub use queues::{lag, open as open_queues};
 pub use readiness::connect;

@@ -147,6 +147,12 @@ impl XxlServer {
         self.api.counters.snapshot()
     }
 
+    /// Reads what it counted, for as long as anybody asks.
+    pub fn read_stats(&self) -> impl Fn() -> ServerStats + Send + Sync + use<> {
+        let api = Arc::clone(&self.api);
+        move || api.counters.snapshot()
+    }
+
     /// Stops: accepts nothing more, and lets calls in flight finish until the deadline. Executors repeat what was cut.
     pub async fn close(self, deadline: Duration) -> Closed {
         self.leaving.cancel();

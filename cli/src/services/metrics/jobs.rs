@@ -1,5 +1,6 @@
 //! The metrics of cron and one-off jobs.
 
+use crate::wiring::ReadXxlStats;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use windfall_edge::prometheus_client::collector::Collector;
 use windfall_edge::prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use windfall_edge::prometheus_client::metrics::MetricType;
 use windfall_edge::{Described, Metrics};
+use windfall_jobs::xxl::ServerStats;
 use windfall_jobs::{JobsStats, LATENESS_BUCKETS_MS};
 
 const LATENESS: &str = "windfall_jobs_start_lateness_seconds";
@@ -92,10 +94,36 @@ const METRICS: &[Metric<JobsStats>] = &[
     }),
 ];
 
+const XXL_METRICS: &[Metric<ServerStats>] = &[
+    Metric {
+        name: "windfall_jobs_xxl_calls_total",
+        help: "Calls of executors that speak the protocol of XXL-JOB, by what became of them",
+        kind: MetricKind::Counter,
+        labels: &["answer"],
+        read: |xxl, each| {
+            each(&["registered"], xxl.registrations);
+            each(&["removed"], xxl.removals);
+            each(&["reported"], xxl.reports);
+            each(&["wrong_token"], xxl.wrong_tokens);
+            each(&["bad"], xxl.bad_calls);
+            each(&["failed"], xxl.failed_calls);
+        },
+    },
+    Metric {
+        name: "windfall_jobs_xxl_results_total",
+        help: "Results of runs that executors of XXL-JOB have reported, repeated ones included",
+        kind: MetricKind::Counter,
+        labels: &[],
+        read: |xxl, each| each(&[], xxl.results),
+    },
+];
+
 /// The jobs of a process, if it runs any.
 pub type Jobs = Option<Arc<JobsStats>>;
 
-pub(super) fn export(metrics: &Metrics, jobs: &Jobs) {
+pub(super) fn export(metrics: &Metrics, jobs: &Jobs, xxl: &Option<ReadXxlStats>) {
+    let own = xxl.clone();
+    metrics.export(XXL_METRICS, &[], move |each| own.iter().for_each(|read| each(&[], &read())));
     let own = jobs.clone();
     metrics.export(METRICS, &[], move |each| own.iter().for_each(|jobs| each(&[], jobs.as_ref())));
     let described = Described {

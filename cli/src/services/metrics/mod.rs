@@ -12,7 +12,7 @@ mod task_queue;
 
 use super::parts::Parts;
 use super::polled_metrics::Found;
-use crate::wiring::Tasks;
+use crate::wiring::{ReadXxlStats, RunningJobs, Tasks};
 use crate::wiring::topic_life::{self, TopicLives};
 use connectors::ReadSnapshot;
 use parking_lot::Mutex;
@@ -59,6 +59,7 @@ pub struct Sources {
     polled: Option<Arc<Mutex<Found>>>,
     connectors: Vec<(String, ReadSnapshot)>,
     jobs: jobs::Jobs,
+    xxl: Option<ReadXxlStats>,
     pools: task_queue::Pools,
 }
 
@@ -88,6 +89,10 @@ impl Sources {
             backfills: parts.scheduling.as_ref().map(|scheduling| scheduling.backfills.stats()),
             polled: parts.polled_metrics().map(|polled| polled.found()),
             connectors: connectors.map(|wired| (wired.name.clone(), Arc::clone(&wired.snapshot))).collect(),
+            xxl: parts
+                .scheduling
+                .as_ref()
+                .and_then(|scheduling| scheduling.jobs().and_then(RunningJobs::xxl_stats)),
             jobs: parts
                 .scheduling
                 .as_ref()
@@ -136,7 +141,7 @@ pub fn export(metrics: &Metrics, sources: &Sources) {
         polled.iter().for_each(|found| each(&[], &found.lock()));
     });
     connectors::export(metrics, sources.connectors.clone());
-    jobs::export(metrics, &sources.jobs);
+    jobs::export(metrics, &sources.jobs, &sources.xxl);
     task_queue::export(metrics, &sources.pools);
 }
 
