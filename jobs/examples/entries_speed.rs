@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 async fn run(store: Arc<EmbeddedEntries>, caller: u64, batch: u64) -> Result<u64, EntryError> {
     let mut done = 0;
     for call in (caller..GROUPS / batch).step_by(8) {
-        let groups: Result<Vec<_>, _> = (0..batch).map(|at| group(call * batch + at)).collect();
+        let groups: Result<Vec<_>, _> = (0..batch).map(|at| group(call * batch + at, batch)).collect();
         let groups = groups.map_err(|error| EntryError::Unusable(error.to_string()))?;
         let shard = Shard(u16::try_from(call % u64::from(SHARDS)).unwrap_or(0));
         let (_, applied) = store.apply(shard, &groups).await?;
@@ -49,12 +49,17 @@ async fn run(store: Arc<EmbeddedEntries>, caller: u64, batch: u64) -> Result<u64
     Ok(done)
 }
 
-fn group(at: u64) -> Result<EntryGroup, InvalidKey> {
+fn group(at: u64, batch: u64) -> Result<EntryGroup, InvalidKey> {
     let put = |name: String, expect, wake_ms| {
         let to = To::Put { value: vec![7; 200].into(), wake_ms };
         Ok(EntryChange { key: EntryKey::new(name)?, expect, to })
     };
-    let gone = EntryKey::new(format!("run/{:016}", at.saturating_sub(600)))?;
+    // The one of the shard's call before.
+    let gone = match at.checked_sub(u64::from(SHARDS) * batch) {
+        Some(before) => format!("run/{before:016}"),
+        None => "none".into(),
+    };
+    let gone = EntryKey::new(gone)?;
     let changes = vec![
         put(format!("job/{:08}", at % 5_000), Expect::Anything, Some(1_900_000_000_000 + at))?,
         put(format!("run/{at:016}"), Expect::Absent, Some(1_900_000_000_000 + at))?,

@@ -24,8 +24,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{
-    APPLY_MAX_BYTES, APPLY_MAX_CHANGES, Applied, CALL_MAX, Entry, EntryChange, EntryError, EntryGroup, EntryKey, EntryPage, EntryStore, Expect, To,
-    Woken,
+    APPLY_MAX_BYTES, APPLY_MAX_CHANGES, Applied, CALL_MAX, Entry, EntryChange, EntryError, EntryGroup,
+    EntryKey, EntryPage, EntryStore, Expect, To, Woken,
 };
 
 const SHARD_BITS: u32 = 10;
@@ -122,19 +122,27 @@ impl Book {
         Ok((now_ms, answers))
     }
 
-    /// Values under keys, with the versions in which they were read.
+    /// Values under keys, with the versions in which they were read; an error where one cannot be read.
     pub async fn read<T: DeserializeOwned>(
         &self,
         shard: Shard,
         keys: &[EntryKey],
-    ) -> Result<Vec<Option<Kept<T>>>, EntryError> {
+    ) -> Result<Vec<Result<Option<Kept<T>>, EntryError>>, EntryError> {
         let mut read = Vec::with_capacity(keys.len());
         for part in keys.chunks(CALL_MAX) {
-            for entry in self.store.read(shard, part).await? {
-                read.push(entry.map(|entry| kept(&entry)).transpose()?);
-            }
+            let entries = self.store.read(shard, part).await?;
+            read.extend(entries.into_iter().map(|entry| entry.map(|entry| kept(&entry)).transpose()));
         }
         Ok(read)
+    }
+
+    /// The value under a key.
+    pub async fn read_one<T: DeserializeOwned>(
+        &self,
+        shard: Shard,
+        key: EntryKey,
+    ) -> Result<Option<Kept<T>>, EntryError> {
+        self.read(shard, &[key]).await?.pop().unwrap_or(Ok(None))
     }
 
     pub async fn woken(&self, shard: Shard) -> Result<Woken, EntryError> {
@@ -195,12 +203,7 @@ pub(crate) fn put_state(number: JobNumber, expect: Expect, state: &JobState) -> 
 }
 
 /// The changes that write a run: itself, and where it is listed.
-pub(crate) fn put_run(
-    number: RunNumber,
-    expect: Expect,
-    run: &Run,
-    keep: Keep,
-) -> Vec<EntryChange> {
+pub(crate) fn put_run(number: RunNumber, expect: Expect, run: &Run, keep: Keep) -> Vec<EntryChange> {
     let nothing = || To::Put { value: Bytes::new(), wake_ms: None };
     let mut changes = vec![put(run_key(number), expect, run, Some(run.wake_ms(keep)))];
     if expect == Expect::Absent {

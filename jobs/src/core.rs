@@ -1,6 +1,6 @@
 //! What the parts of a process's jobs share.
 
-use crate::book::{Book, Definitions, definition_key, state_key};
+use crate::book::{Book, Definitions, Kept, definition_key, state_key};
 use crate::definition::{Definition, JobNumber, Priority};
 use crate::executors::{ExecutorCalls, ExecutorTable};
 use crate::occurrences::Occurrence;
@@ -8,13 +8,13 @@ use crate::options::JobsOptions;
 use crate::routing::Router;
 use crate::runs::{JobState, Run, RunNumber};
 use crate::stats::JobsStats;
-use crate::store_clock::StoreClock;
+use crate::store_clock::StoreClocks;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use windfall_contract::Clock;
-use windfall_contract::due::{Shard, Target};
-use windfall_contract::entries::EntryError;
+use windfall_contract::due::{Shard, Target, TaskAt};
+use windfall_contract::entries::{Applied, EntryError, EntryGroup};
 use windfall_scheduler::{AddError, CALL_TASKS_MAX, NewTask, Timers};
 
 /// The name of the target that jobs' due tasks go to, with each of the tenants of [`tenant_of`].
@@ -34,7 +34,7 @@ pub(crate) struct Core {
     pub definitions: Definitions,
     pub timers: Timers,
     pub clock: Clock,
-    pub store_clock: StoreClock,
+    pub store_clocks: StoreClocks,
     pub options: JobsOptions,
     pub stats: Arc<JobsStats>,
     pub executors: ExecutorTable,
@@ -52,11 +52,32 @@ pub(crate) struct Ticket {
     /// The version in which the run was written.
     pub version: u64,
     pub definition: Arc<Definition>,
-    /// When the call that wrote it was made, by the monotonic clock: the lease is not over before it has passed since.
+    /// When its lease began, by the monotonic clock: earlier than by the store's.
     pub begun_ns: u64,
 }
 
 impl Core {
+    /// The time of a shard's store. It is asked for where it has not answered yet.
+    pub async fn now_ms(&self, shard: Shard) -> Result<u64, EntryError> {
+        if let Some(now_ms) = self.store_clocks.now_ms(shard) {
+            return Ok(now_ms);
+        }
+        let woken = self.book.woken(shard).await?;
+        self.store_clocks.answered(shard, woken.now_ms);
+        Ok(woken.now_ms)
+    }
+
+    /// Changes groups of a shard, and notes its clock.
+    pub async fn apply(
+        &self,
+        shard: Shard,
+        groups: &[EntryGroup],
+    ) -> Result<(u64, Vec<Applied>), EntryError> {
+        let (now_ms, applied) = self.book.apply(shard, groups).await?;
+        self.store_clocks.answered(shard, now_ms);
+        Ok((now_ms, applied))
+    }
+
     /// A job's definition, if it still is of this version.
     pub async fn definition(
         &self,
@@ -67,7 +88,8 @@ impl Core {
         if let Some(known) = self.definitions.get(number, version) {
             return Ok(Some(known));
         }
-        Ok(self.latest_definition(shard, number).await?.filter(|found| found.version == version))
+        let latest = self.latest_definition(shard, number).await?;
+        Ok(latest.map(|kept| kept.is).filter(|found| found.version == version))
     }
 
     /// A job's definition as it is now; `None` where the job was removed.
@@ -75,20 +97,20 @@ impl Core {
         &self,
         shard: Shard,
         number: JobNumber,
-    ) -> Result<Option<Arc<Definition>>, EntryError> {
-        let found = self.book.read::<Definition>(shard, &[definition_key(number)]).await?.pop().flatten();
-        let Some(kept) = found else { return Ok(None) };
-        let definition = Arc::new(kept.is);
+    ) -> Result<Option<Kept<Arc<Definition>>>, EntryError> {
+        let found = self.book.read_one::<Definition>(shard, definition_key(number)).await?;
+        let Some(Kept { version, is }) = found else { return Ok(None) };
+        let definition = Arc::new(is);
         self.definitions.put(number, Arc::clone(&definition));
-        Ok(Some(definition))
+        Ok(Some(Kept { version, is: definition }))
     }
 
-    /// The states of jobs, in order.
+    /// The states of jobs, in order; an error where one cannot be read.
     pub async fn states(
         &self,
         shard: Shard,
         numbers: &[JobNumber],
-    ) -> Result<Vec<Option<crate::book::Kept<JobState>>>, EntryError> {
+    ) -> Result<Vec<Result<Option<Kept<JobState>>, EntryError>>, EntryError> {
         let keys: Vec<_> = numbers.iter().map(|number| state_key(*number)).collect();
         self.book.read(shard, &keys).await
     }
@@ -121,9 +143,26 @@ impl Core {
         answers
     }
 
+    /// Takes the due task of an occurrence that no version of its job wants any more out of the scheduler. One that stays is
+    /// dropped when it fires.
+    pub async fn cancel_due(&self, priority: Priority, occurrence: Occurrence) {
+        let at = occurrence.key().map(TaskAt::Key);
+        for cancelled in self.timers.cancel(tenant_of(priority), at.into_iter().collect()).await {
+            if let Err(error) = cancelled {
+                tracing::debug!(%error, "the due task of a changed job stays until it fires");
+            }
+        }
+    }
+
     /// Counts a call of a store that failed, and says so in the log.
     pub fn store_failed(&self, what: &str, error: &dyn std::fmt::Display) {
         self.stats.store_failed.add(1);
         tracing::warn!(%error, "jobs: {what}");
+    }
+
+    /// Counts an entry that cannot be read, and says so in the log.
+    pub fn unreadable(&self, error: &EntryError) {
+        self.stats.unreadable.add(1);
+        tracing::error!(%error, "jobs: an entry is passed over");
     }
 }

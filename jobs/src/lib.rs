@@ -93,6 +93,7 @@ pub mod rpc;
 pub mod runs;
 pub mod schedule;
 mod sending;
+mod settling;
 mod stats;
 pub mod store;
 mod store_clock;

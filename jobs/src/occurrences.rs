@@ -10,7 +10,7 @@ use crate::definition::{Definition, JobNumber, Priority};
 use crate::runs::{Begin, JobState, Run, RunNumber, begin};
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -19,6 +19,8 @@ use windfall_contract::entries::{Applied, EntryError, EntryGroup, Expect};
 
 /// Times that a decision is made anew because somebody else changed the job meanwhile.
 const CONFLICTS_MAX: usize = 5;
+/// Occurrences that are decided together.
+const TOGETHER_MAX: usize = 500;
 
 /// An occurrence of a job, as its due task carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,33 +54,49 @@ pub(crate) struct Occurrences(pub Arc<Core>);
 #[async_trait]
 impl Target for Occurrences {
     async fn fire(&self, batch: Vec<Firing>) -> Vec<Fired> {
+        let mut answers = Vec::with_capacity(batch.len());
+        for part in batch.chunks(TOGETHER_MAX) {
+            answers.extend(self.0.decide(part).await);
+        }
+        answers
+    }
+}
+
+impl Core {
+    /// Decides occurrences, and sends the runs of each shard as soon as it has answered.
+    async fn decide(&self, batch: &[Firing]) -> Vec<Fired> {
         let mut answers = vec![Fired::Done; batch.len()];
         let mut by_shard: BTreeMap<Shard, Vec<(usize, Occurrence)>> = BTreeMap::new();
         for (place, firing) in batch.iter().enumerate() {
             let occurrence = Occurrence::decode(&firing.payload);
-            let known = occurrence.and_then(|it| Some((self.0.book.shard_of(it.job.0)?, it)));
-            match known {
+            match occurrence.and_then(|it| Some((self.book.shard_of(it.job.0)?, it))) {
                 Some((shard, occurrence)) => by_shard.entry(shard).or_default().push((place, occurrence)),
                 None => answers[place] = Fired::Refused("this is no occurrence of a job".to_owned()),
             }
         }
         // Room to send first: what is begun is sent at once.
-        let Ok(permits) = self.0.sending.reserve_many(batch.len()).await else {
+        let Ok(mut permits) = self.sending.reserve_many(batch.len()).await else {
             return vec![Fired::Busy("jobs are closing".to_owned()); batch.len()];
         };
-        let shards =
-            by_shard.into_iter().map(|(shard, occurrences)| Deciding::new(&self.0, shard).run(occurrences));
-        let (mut tickets, mut next) = (Vec::new(), Vec::new());
-        for decided in join_all(shards).await {
+        let mut shards: FuturesUnordered<_> = by_shard
+            .into_iter()
+            .map(|(shard, occurrences)| Deciding::new(self, shard).run(occurrences))
+            .collect();
+        let mut next = Vec::new();
+        while let Some(decided) = shards.next().await {
             for (place, fired) in decided.fired {
                 answers[place] = fired;
             }
-            tickets.extend(decided.tickets);
+            // Tickets first: a permit that is taken for none would be lost.
+            decided
+                .tickets
+                .into_iter()
+                .zip(permits.by_ref())
+                .for_each(|(ticket, permit)| permit.send(ticket));
             next.extend(decided.next);
         }
-        permits.zip(tickets).for_each(|(permit, ticket)| permit.send(ticket));
         let occurrences: Vec<_> = next.iter().map(|(_, occurrence)| *occurrence).collect();
-        for ((place, _), added) in next.iter().zip(self.0.add_due(&occurrences).await) {
+        for ((place, _), added) in next.iter().zip(self.add_due(&occurrences).await) {
             if let Err(error) = added {
                 answers[*place] = Fired::Away(format!("the next occurrence cannot be added: {error}"));
             }
@@ -149,19 +167,33 @@ impl<'a> Deciding<'a> {
                 first.insert(occurrence.job, (*place, *occurrence));
             }
         }
+        // Before any look at the store's clock: leases that are counted from there are over later than from here.
+        let begun_ns = self.core.clock.monotonic_ns();
         let numbers: Vec<JobNumber> = first.keys().copied().collect();
         let states = self.core.states(self.shard, &numbers).await?;
         let (mut groups, mut candidates) = (Vec::new(), Vec::new());
         for ((place, occurrence), state) in first.into_values().zip(states) {
-            if let Some((group, candidate)) = self.decide(place, occurrence, state).await? {
-                groups.push(group);
-                candidates.push(candidate);
+            let decided = match state {
+                Ok(state) => self.decide(place, occurrence, state).await,
+                Err(error) => Err(error),
+            };
+            match decided {
+                Ok(decided) => {
+                    if let Some((group, candidate)) = decided {
+                        groups.push(group);
+                        candidates.push(candidate);
+                    }
+                }
+                // It waits by itself; the others go on.
+                Err(error @ EntryError::Unusable(_)) => {
+                    self.core.unreadable(&error);
+                    self.decided.fired.push((place, Fired::Away(error.to_string())));
+                }
+                Err(error) => return Err(error),
             }
         }
         if !groups.is_empty() {
-            let begun_ns = self.core.clock.monotonic_ns();
-            let (now_ms, applied) = self.core.book.apply(self.shard, &groups).await?;
-            self.core.store_clock.answered(now_ms);
+            let (now_ms, applied) = self.core.apply(self.shard, &groups).await?;
             for (candidate, applied) in candidates.into_iter().zip(applied) {
                 match applied {
                     Applied::Done(version) => self.done(candidate, version, begun_ns, now_ms),
@@ -190,7 +222,7 @@ impl<'a> Deciding<'a> {
         let Some(definition) = self.core.definition(self.shard, job, version).await? else {
             return stale(self);
         };
-        let now_ms = self.core.store_clock.now_ms();
+        let now_ms = self.core.now_ms(self.shard).await?;
         let keep = self.core.options.keep();
         match begin(job, &definition, &state, version, due_ms, keep, now_ms) {
             Begin::Stale => stale(self),

@@ -1,62 +1,77 @@
 //! Sends runs to executors and targets, side by side, within a bound, and writes how that went.
 
 use crate::core::{Core, Ticket};
-use crate::definition::Destination;
+use crate::definition::{Delivery, Destination, Priority};
 use crate::executors::{App, RunCall};
 use crate::occurrences::Tickets;
 use crate::routing::{Choice, Request};
-use crate::runs::{LEASE_MS, Part, Reported, Sent};
+use crate::runs::{Part, Reported, RunNumber, Sent};
+use crate::settling::{SETTLE_MAX, settle};
 use crate::transition::{Event, Happened};
+use futures_util::FutureExt;
 use futures_util::future::join_all;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use windfall_contract::due::{Fired, Firing, Shard, SlotMinute, TaskId, TaskKey};
 
 /// Runs that are taken from the queue at once.
 const BATCH_MAX: usize = 256;
-/// Runs of one target that are handed over together.
-const TARGET_BATCH_MAX: usize = 256;
-/// What is left of a run's lease when its sending begins, at least; an older run's lease is renewed before. Calls to executors
-/// must answer within it.
-pub(crate) const CALL_MAX_MS: u64 = 2_500;
+/// Work that waits for its turn.
+const WAITING_MAX: usize = 2_000;
+/// Calls that one app or one target may have open, as a part of all: one that hangs leaves room for the others.
+const SHARE_OF_CALLS: usize = 2;
+/// Destinations whose calls are counted; those without calls are forgotten beyond it.
+const DESTINATIONS_MAX: usize = 10_000;
+/// A run that has waited for longer than this since its lease began gets a new one before it is sent.
+const FRESH_MS: u64 = 500;
+/// While a call is open, its lease is renewed as often.
+const RENEW_EVERY: Duration = Duration::from_millis(1_500);
 /// Parts of a broadcast at most.
 const PARTS_MAX: usize = 450;
-const SETTLE_MAX: usize = 2_000;
-const SETTLE_RETRY: Duration = Duration::from_millis(200);
+/// How many of each priority go in a round: each has its floor.
+const TURNS: [(Priority, usize); 3] = [(Priority::Urgent, 8), (Priority::Normal, 4), (Priority::Bulk, 1)];
 
 /// Sends what comes through the queue until it is to close, then what it still has, and waits for all calls.
 pub(crate) async fn run(core: Arc<Core>, mut tickets: Tickets, closing: CancellationToken) {
     let (settling, settled) = mpsc::channel(SETTLE_MAX);
     let settler = tokio::spawn(settle(Arc::clone(&core), settled));
     let calls = Arc::new(Semaphore::new(core.options.calls_max));
-    let (mut tasks, mut batch) = (JoinSet::new(), Vec::with_capacity(BATCH_MAX));
-    loop {
+    let (mut tasks, mut batch, mut waiting) = (JoinSet::new(), Vec::new(), Waiting::default());
+    let mut open = Destinations::new(core.options.calls_max);
+    let mut is_ended = false;
+    while !is_ended || waiting.len() > 0 {
         tokio::select! {
             biased;
-            () = closing.cancelled(), if !tickets.is_closed() => {
-                tickets.close();
-                continue;
-            }
-            taken = tickets.recv_many(&mut batch, BATCH_MAX) => {
-                if taken == 0 {
-                    break;
+            () = closing.cancelled(), if !is_ended && !tickets.is_closed() => tickets.close(),
+            Some(ended) = tasks.join_next() => {
+                if let Err(error) = ended {
+                    // The run's lease ends, and its sending is counted: it is not repeated for ever.
+                    tracing::error!(%error, "the sending of a run has ended without an outcome");
                 }
             }
+            taken = tickets.recv_many(&mut batch, BATCH_MAX), if !is_ended && waiting.len() < WAITING_MAX => {
+                is_ended = taken == 0;
+                works(batch.drain(..)).into_iter().for_each(|work| waiting.push(work));
+            }
+            Ok(permit) = Arc::clone(&calls).acquire_owned(), if waiting.len() > 0 => {
+                let Some(work) = waiting.pop() else { continue };
+                let place = open.take(work.destination());
+                let (core, settling) = (Arc::clone(&core), settling.clone());
+                tasks.spawn(async move {
+                    match place {
+                        Some(_place) => work.go(&core, &settling).await,
+                        None => work.later(&settling).await,
+                    }
+                    drop(permit);
+                });
+            }
         }
-        core.stats.waiting.set(u64::try_from(tickets.len()).unwrap_or(u64::MAX));
-        while tasks.try_join_next().is_some() {}
-        for work in works(batch.drain(..)) {
-            // It is closed nowhere.
-            let Ok(permit) = Arc::clone(&calls).acquire_owned().await else { break };
-            let (core, settling) = (Arc::clone(&core), settling.clone());
-            tasks.spawn(async move {
-                work.go(&core, &settling).await;
-                drop(permit);
-            });
-        }
+        core.stats.waiting.set(u64::try_from(tickets.len() + waiting.len()).unwrap_or(u64::MAX));
     }
     while tasks.join_next().await.is_some() {}
     drop(settling);
@@ -65,70 +80,172 @@ pub(crate) async fn run(core: Arc<Core>, mut tickets: Tickets, closing: Cancella
     }
 }
 
-/// What is sent by one task.
+/// Work by priority, in turns.
+#[derive(Default)]
+struct Waiting {
+    queues: BTreeMap<Priority, VecDeque<Work>>,
+    /// What is left of this round.
+    left: BTreeMap<Priority, usize>,
+    len: usize,
+}
+
+impl Waiting {
+    const fn len(&self) -> usize {
+        self.len
+    }
+
+    fn push(&mut self, work: Work) {
+        self.queues.entry(work.priority()).or_default().push_back(work);
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<Work> {
+        for _ in 0..2 {
+            for (priority, _) in TURNS {
+                let Some(left) = self.left.get_mut(&priority).filter(|left| **left > 0) else { continue };
+                if let Some(work) = self.queues.get_mut(&priority).and_then(VecDeque::pop_front) {
+                    *left -= 1;
+                    self.len -= 1;
+                    return Some(work);
+                }
+            }
+            self.left = TURNS.into();
+        }
+        None
+    }
+}
+
+/// The calls that each app and each target has open.
+struct Destinations {
+    each_max: usize,
+    open: HashMap<(String, String), Arc<Semaphore>>,
+}
+
+impl Destinations {
+    fn new(calls_max: usize) -> Self {
+        Self { each_max: calls_max.div_ceil(SHARE_OF_CALLS), open: HashMap::new() }
+    }
+
+    /// A place for a call; `None` where the destination has as many as it may.
+    fn take(&mut self, destination: (String, String)) -> Option<OwnedSemaphorePermit> {
+        if self.open.len() > DESTINATIONS_MAX {
+            self.open.retain(|_, open| open.available_permits() < self.each_max);
+        }
+        let open = self.open.entry(destination).or_insert_with(|| Arc::new(Semaphore::new(self.each_max)));
+        Arc::clone(open).try_acquire_owned().ok()
+    }
+}
+
+/// What is sent by one task: an executor's run by itself, runs for one target together.
 enum Work {
     Executor(Box<Ticket>, String, String),
     Target(String, String, Vec<Ticket>),
 }
 
-/// Runs for one target go together; each executor's run goes by itself.
+/// Runs for one target and of one priority go together; each executor's run goes by itself.
 fn works(batch: impl Iterator<Item = Ticket>) -> Vec<Work> {
-    let (mut works, mut targets) = (Vec::new(), std::collections::BTreeMap::<_, Vec<Ticket>>::new());
+    let (mut works, mut targets) = (Vec::new(), BTreeMap::<_, Vec<Ticket>>::new());
     for ticket in batch {
-        match &ticket.definition.spec.destination {
+        let spec = &ticket.definition.spec;
+        match &spec.destination {
             Destination::Executor { app, handler, .. } => {
                 let (app, handler) = (app.clone(), handler.clone());
                 works.push(Work::Executor(Box::new(ticket), app, handler));
             }
             Destination::Target { name } => {
-                targets.entry((ticket.definition.tenant.clone(), name.clone())).or_default().push(ticket);
+                let target = (spec.priority, ticket.definition.tenant.clone(), name.clone());
+                targets.entry(target).or_default().push(ticket);
             }
         }
     }
-    for ((tenant, name), tickets) in targets {
-        let mut tickets = tickets.into_iter().peekable();
-        while tickets.peek().is_some() {
-            let part = tickets.by_ref().take(TARGET_BATCH_MAX).collect();
-            works.push(Work::Target(tenant.clone(), name.clone(), part));
-        }
-    }
+    works.extend(targets.into_iter().map(|((_, tenant, name), tickets)| Work::Target(tenant, name, tickets)));
     works
 }
 
 type Settling = mpsc::Sender<Event>;
 
 impl Work {
+    fn tickets(&self) -> &[Ticket] {
+        match self {
+            Self::Executor(ticket, ..) => std::slice::from_ref(ticket),
+            Self::Target(_, _, tickets) => tickets,
+        }
+    }
+
+    fn priority(&self) -> Priority {
+        self.tickets().first().map_or(Priority::Normal, |ticket| ticket.definition.spec.priority)
+    }
+
+    fn destination(&self) -> (String, String) {
+        match self {
+            // No target's name has a zero byte.
+            Self::Executor(ticket, app, _) => (ticket.definition.tenant.clone(), format!("{app}\0")),
+            Self::Target(tenant, name, _) => (tenant.clone(), name.clone()),
+        }
+    }
+
+    /// Its destination has as many calls open as it may.
+    async fn later(self, settling: &Settling) {
+        for ticket in self.tickets() {
+            let why = "its destination has as many calls open as it may".to_owned();
+            settled(settling, ticket, Sent::Later(why), None).await;
+        }
+    }
+
     async fn go(self, core: &Core, settling: &Settling) {
         match self {
             Self::Executor(ticket, app, handler) => {
-                let Some(ticket) = renewed(core, *ticket).await else { return };
-                to_executor(core, ticket, app, &handler, settling).await;
+                if let Some(ticket) = fresh(core, vec![*ticket]).await.pop() {
+                    to_executor(core, ticket, app, &handler, settling).await;
+                }
             }
             Self::Target(tenant, name, tickets) => {
-                let mut good = Vec::with_capacity(tickets.len());
-                for ticket in tickets {
-                    good.extend(renewed(core, ticket).await);
-                }
-                to_target(core, (tenant, name), good, settling).await;
+                let tickets = fresh(core, tickets).await;
+                to_target(core, (tenant, name), tickets, settling).await;
             }
         }
     }
 }
 
-/// A run whose lease lasts for a call. One that has waited for too long is written anew first, and is not sent where
-/// somebody else has it by now.
-async fn renewed(core: &Core, ticket: Ticket) -> Option<Ticket> {
-    let waited_ms = core.clock.monotonic_ns().saturating_sub(ticket.begun_ns) / 1_000_000;
-    if waited_ms + CALL_MAX_MS < LEASE_MS {
-        return Some(ticket);
+/// Runs whose lease has just begun, and of which it is written that they are being sent where they may be sent only once.
+/// Those that somebody else has by now are left out.
+async fn fresh(core: &Core, tickets: Vec<Ticket>) -> Vec<Ticket> {
+    let now_ns = core.clock.monotonic_ns();
+    let (old, mut fresh): (Vec<_>, Vec<_>) = tickets.into_iter().partition(|ticket| {
+        let waited_ms = now_ns.saturating_sub(ticket.begun_ns) / 1_000_000;
+        waited_ms > FRESH_MS || ticket.definition.spec.delivery == Delivery::AtMostOnce
+    });
+    fresh.extend(renewed(core, old).await);
+    fresh
+}
+
+/// Runs with new leases. Where the store does not answer, they are left out: they are found when their lease is over.
+async fn renewed(core: &Core, tickets: Vec<Ticket>) -> Vec<Ticket> {
+    let mut by_shard: BTreeMap<Shard, Vec<Ticket>> = BTreeMap::new();
+    for ticket in tickets {
+        if let Some(shard) = core.book.shard_of(ticket.number.0) {
+            by_shard.entry(shard).or_default().push(ticket);
+        }
     }
-    let shard = core.book.shard_of(ticket.number.0)?;
-    match core.split(shard, &ticket, 1).await {
-        Ok(tickets) => tickets?.pop(),
-        Err(error) => {
-            // Unwritten, it is found when its lease is over.
-            core.store_failed("a run's lease cannot be renewed now", &error);
-            None
+    let shards = by_shard.into_iter().map(|(shard, tickets)| core.renew(shard, tickets));
+    let mut renewed = Vec::new();
+    for result in join_all(shards).await {
+        match result {
+            Ok(tickets) => renewed.extend(tickets),
+            Err(error) => core.store_failed("the leases of runs cannot be renewed now", &error),
+        }
+    }
+    renewed
+}
+
+/// Waits for a call, and renews the leases of its runs meanwhile: the call's answer, and the runs that are still ours.
+async fn leased<T>(core: &Core, mut tickets: Vec<Ticket>, call: impl Future<Output = T>) -> (T, Vec<Ticket>) {
+    let mut call = std::pin::pin!(call);
+    loop {
+        tokio::select! {
+            biased;
+            answer = &mut call => return (answer, tickets),
+            () = tokio::time::sleep(RENEW_EVERY) => tickets = renewed(core, tickets).await,
         }
     }
 }
@@ -136,7 +253,10 @@ async fn renewed(core: &Core, ticket: Ticket) -> Option<Ticket> {
 async fn to_executor(core: &Core, ticket: Ticket, app: String, handler: &str, settling: &Settling) {
     let Destination::Executor { routing, .. } = ticket.definition.spec.destination else { return };
     let app = App { tenant: ticket.definition.tenant.clone(), app };
-    let addresses = core.executors.of(&app);
+    let Some(addresses) = core.executors.of(&app) else {
+        let why = "the executors have not been read yet".to_owned();
+        return settled(settling, &ticket, Sent::Later(why), None).await;
+    };
     let spec = &ticket.definition.spec;
     let params = ticket.run.params.as_deref().unwrap_or(&spec.params);
     let choice = match ticket.run.part {
@@ -166,13 +286,15 @@ async fn to_executor(core: &Core, ticket: Ticket, app: String, handler: &str, se
         }
         Choice::FirstThatBeats(addresses) => {
             let calls = core.calls_of(&app.tenant, &app.app);
-            let alive = first(&addresses, join_all(addresses.iter().map(|address| calls.is_alive(address))).await);
+            let asked = addresses.iter().map(|address| calls.is_alive(address));
+            let alive = first(&addresses, join_all(asked).await);
             call_found(core, ticket, handler, alive, "no executor answers its beat", settling).await;
         }
         Choice::FirstThatIsIdle(addresses) => {
             let job = ticket.run.job.0;
             let calls = core.calls_of(&app.tenant, &app.app);
-            let idle = first(&addresses, join_all(addresses.iter().map(|address| calls.is_idle(address, job))).await);
+            let asked = addresses.iter().map(|address| calls.is_idle(address, job));
+            let idle = first(&addresses, join_all(asked).await);
             call_found(core, ticket, handler, idle, "no executor is idle", settling).await;
         }
         Choice::All(shards) => {
@@ -196,10 +318,12 @@ async fn call_found(
     settling: &Settling,
 ) {
     match found {
-        Some(address) => match renewed(core, ticket).await {
-            Some(ticket) => call_in_order(core, ticket, handler, std::iter::once(address), settling).await,
-            None => {}
-        },
+        // The probes have taken a while.
+        Some(address) => {
+            if let Some(ticket) = fresh(core, vec![ticket]).await.pop() {
+                call_in_order(core, ticket, handler, std::iter::once(address), settling).await;
+            }
+        }
         None => settled(settling, &ticket, Sent::NotSent(why_not.to_owned()), None).await,
     }
 }
@@ -212,44 +336,49 @@ async fn call_in_order(
     order: impl Iterator<Item = Arc<str>>,
     settling: &Settling,
 ) {
-    let mut last = (Sent::NotSent("there is no executor".to_owned()), None);
+    let call = call_of(&ticket, handler);
     let Destination::Executor { app, .. } = &ticket.definition.spec.destination else { return };
     let calls = core.calls_of(&ticket.definition.tenant, app);
-    for address in order {
-        let waited_ms = core.clock.monotonic_ns().saturating_sub(ticket.begun_ns) / 1_000_000;
-        if waited_ms + CALL_MAX_MS >= LEASE_MS {
-            // Its next attempt goes on.
-            break;
+    let asked = async {
+        let mut last = (Sent::NotSent("there is no executor".to_owned()), None);
+        for address in order {
+            core.stats.sent.add(1);
+            let began_ms = core.clock.monotonic_ns() / 1_000_000;
+            core.router.sent(&address, began_ms);
+            let sent = calls.run(&address, call.clone()).await;
+            let now_ms = core.clock.monotonic_ns() / 1_000_000;
+            let took_ms = now_ms.saturating_sub(began_ms);
+            match sent {
+                Sent::NotSent(_) | Sent::Unknown(_) => core.router.failed(&address, took_ms, now_ms),
+                _ => core.router.answered(&address, took_ms, now_ms),
+            }
+            let goes_on = matches!(sent, Sent::NotSent(_));
+            last = (sent, Some(address.to_string()));
+            if !goes_on {
+                break;
+            }
         }
-        core.stats.sent.add(1);
-        let began_ns = core.clock.monotonic_ns();
-        core.router.sent(&address, began_ns / 1_000_000);
-        let sent = calls.run(&address, call_of(&ticket, handler)).await;
-        let now_ms = core.clock.monotonic_ns() / 1_000_000;
-        let took_ms = now_ms.saturating_sub(began_ns / 1_000_000);
-        match sent {
-            Sent::NotSent(_) | Sent::Unknown(_) => core.router.failed(&address, took_ms, now_ms),
-            _ => core.router.answered(&address, took_ms, now_ms),
+        last
+    };
+    let (number, version, run) = (ticket.number, ticket.version, ticket.run.clone());
+    let ((sent, executor), ours) = leased(core, vec![ticket], asked).await;
+    match ours.first() {
+        Some(ticket) => settled(settling, ticket, sent, executor).await,
+        // Somebody else has it by now; but an end is an end.
+        None if matches!(sent, Sent::Finished(_)) => {
+            let event =
+                Event { number, happened: Happened::Sent(sent, executor), read: Some((version, run)) };
+            send_event(settling, event).await;
         }
-        let goes_on = matches!(sent, Sent::NotSent(_));
-        last = (sent, Some(address.to_string()));
-        if !goes_on {
-            break;
-        }
+        None => {}
     }
-    settled(settling, &ticket, last.0, last.1).await;
 }
 
 /// Splits a run into one for each executor, and sends them.
-async fn broadcast(
-    core: &Core,
-    ticket: Ticket,
-    handler: &str,
-    addresses: &[Arc<str>],
-    settling: &Settling,
-) {
+async fn broadcast(core: &Core, ticket: Ticket, handler: &str, addresses: &[Arc<str>], settling: &Settling) {
     if addresses.len() > PARTS_MAX {
-        let why = format!("a broadcast goes to at most {PARTS_MAX} executors, and {} are there", addresses.len());
+        let why =
+            format!("a broadcast goes to at most {PARTS_MAX} executors, and {} are there", addresses.len());
         return settled(settling, &ticket, Sent::Refused(why), None).await;
     }
     let Some(shard) = core.book.shard_of(ticket.number.0) else { return };
@@ -291,16 +420,39 @@ async fn to_target(core: &Core, name: (String, String), tickets: Vec<Ticket>, se
         return;
     };
     core.stats.sent.add(u64::try_from(tickets.len()).unwrap_or(u64::MAX));
-    let fired = target.fire(tickets.iter().map(firing_of).collect()).await;
+    let order: Vec<_> =
+        tickets.iter().map(|ticket| (ticket.number, ticket.version, ticket.run.clone())).collect();
+    let firings = tickets.iter().map(firing_of).collect();
+    let call = AssertUnwindSafe(target.fire(firings)).catch_unwind();
+    let (fired, ours) = leased(core, tickets, call).await;
+    let fired = fired.unwrap_or_else(|_| {
+        tracing::error!(target = name.1, "a target has panicked");
+        Vec::new()
+    });
+    let mut ours: BTreeMap<RunNumber, Ticket> =
+        ours.into_iter().map(|ticket| (ticket.number, ticket)).collect();
     let silent = || Fired::Failed("the target has not answered".to_owned());
-    for (ticket, fired) in tickets.iter().zip(fired.into_iter().chain(std::iter::repeat_with(silent))) {
+    for ((number, version, run), fired) in
+        order.into_iter().zip(fired.into_iter().chain(std::iter::repeat_with(silent)))
+    {
+        let ticket = ours.remove(&number);
+        let delivery = ticket.as_ref().map(|ticket| ticket.definition.spec.delivery);
         let sent = match fired {
             Fired::Done => Sent::Finished(Reported::Succeeded(String::new())),
             Fired::Failed(why) => Sent::Finished(Reported::Failed(why)),
             Fired::Refused(why) => Sent::Refused(why),
+            // A target says so, too, where it does not know whether it has it.
+            Fired::Away(why) if delivery == Some(Delivery::AtMostOnce) => Sent::Unknown(why),
             Fired::Away(why) | Fired::Busy(why) => Sent::Later(why),
         };
-        settled(settling, ticket, sent, None).await;
+        match ticket {
+            Some(ticket) => settled(settling, &ticket, sent, None).await,
+            None if matches!(sent, Sent::Finished(Reported::Succeeded(_))) => {
+                let happened = Happened::Sent(sent, None);
+                send_event(settling, Event { number, happened, read: Some((version, run)) }).await;
+            }
+            None => {}
+        }
     }
 }
 
@@ -310,7 +462,8 @@ fn firing_of(ticket: &Ticket) -> Firing {
     let counter = number.0 >> 10;
     let low = |number: u64| u32::try_from(number & u64::from(u32::MAX)).unwrap_or(0);
     let shard = u16::try_from(number.0 & 0x3ff).unwrap_or(0);
-    let id = TaskId { shard: Shard(0x8000 | shard), slot: SlotMinute(low(counter >> 32)), index: low(counter) };
+    let id =
+        TaskId { shard: Shard(0x8000 | shard), slot: SlotMinute(low(counter >> 32)), index: low(counter) };
     let params = run.params.as_ref().unwrap_or(&definition.spec.params);
     Firing {
         id,
@@ -322,39 +475,17 @@ fn firing_of(ticket: &Ticket) -> Firing {
     }
 }
 
-/// Has an outcome written. Where the writer is gone, the run is found when its lease is over.
+/// Has an outcome written.
 async fn settled(settling: &Settling, ticket: &Ticket, sent: Sent, executor: Option<String>) {
-    let event = Event {
-        number: ticket.number,
-        happened: Happened::Sent(sent, executor),
-        read: Some((ticket.version, ticket.run.clone())),
-    };
+    let happened = Happened::Sent(sent, executor);
+    let read = Some((ticket.version, ticket.run.clone()));
+    send_event(settling, Event { number: ticket.number, happened, read }).await;
+}
+
+/// Where the writer is gone, the run is found when its lease is over.
+async fn send_event(settling: &Settling, event: Event) {
+    let number = event.number.0;
     if settling.send(event).await.is_err() {
-        tracing::error!(run = ticket.number.0, "the outcome of a run cannot be written any more");
-    }
-}
-
-/// Writes outcomes, as many together as have come meanwhile.
-async fn settle(core: Arc<Core>, mut events: mpsc::Receiver<Event>) {
-    let mut batch = Vec::with_capacity(SETTLE_MAX);
-    while events.recv_many(&mut batch, SETTLE_MAX).await > 0 {
-        let shards = crate::transition::by_shard(&core, std::mem::take(&mut batch)).into_iter();
-        let written = shards.map(|(shard, events)| settle_shard(&core, shard, events));
-        join_all(written).await;
-    }
-}
-
-/// Writes the outcomes of one shard. While the store is away they are kept for as long as a lease; then the look for runs
-/// whose lease is over decides.
-async fn settle_shard(core: &Core, shard: Shard, events: Vec<Event>) {
-    let began_ns = core.clock.monotonic_ns();
-    loop {
-        let Err(error) = core.happened(shard, events.clone()).await else { return };
-        core.store_failed("the outcomes of runs cannot be written now", &error);
-        let waited_ms = core.clock.monotonic_ns().saturating_sub(began_ns) / 1_000_000;
-        if waited_ms > LEASE_MS {
-            return;
-        }
-        tokio::time::sleep(SETTLE_RETRY).await;
+        tracing::error!(run = number, "the outcome of a run cannot be written any more");
     }
 }

@@ -1,17 +1,24 @@
 //! Runs that go on: what happened to them is written in one step, with what follows from it.
 
-use crate::book::{child_key, forget_run, group, kept, put, put_run, put_state, run_key, state_key};
+use crate::book::{
+    Kept, change, child_key, definition_key, forget_run, group, put, put_run, put_state, run_key, state_key,
+};
 use crate::core::{Core, Ticket};
-use crate::definition::{Definition, JobNumber};
+use crate::definition::{Definition, Delivery, JobName, JobNumber};
 use crate::occurrences::Occurrence;
 use crate::runs::{
-    Cause, JobState, LEASE_MS, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent, woken,
+    Cause, JobState, LEASE_MS, Outcome, Part, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported,
+    sent, woken,
 };
-use std::collections::BTreeMap;
+use crate::schedule::Schedule;
+use futures_util::stream::{self, StreamExt};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windfall_contract::due::Shard;
-use windfall_contract::entries::{Applied, EntryError, EntryGroup, Expect, To};
+use windfall_contract::entries::{Applied, EntryChange, EntryError, EntryGroup, Expect, To};
 
+/// Events that are decided side by side.
+const SIDE_BY_SIDE: usize = 64;
 const CONFLICTS_MAX: usize = 5;
 const CHILD_MARK_MS: u64 = 86_400_000;
 /// Parts of a broadcast that are written by one group; each takes two changes.
@@ -22,8 +29,8 @@ const PARTS_PER_GROUP: usize = 40;
 pub(crate) enum Happened {
     /// An attempt to send it ended, at this executor.
     Sent(Sent, Option<String>),
-    /// It was reported.
-    Reported(Reported),
+    /// It was reported by an executor of this tenant.
+    Reported(String, Reported),
     /// Its time to wake has come.
     Woken,
 }
@@ -42,6 +49,8 @@ pub(crate) enum Became {
     Written(Option<Ticket>),
     /// What had happened meanwhile stays, or there is no such run.
     Stays,
+    /// It is not written, or nobody knows. It may be repeated.
+    Failed(EntryError),
 }
 
 /// What is written for an event.
@@ -56,54 +65,78 @@ struct Step {
 
 impl Core {
     /// Writes what happened to runs of one shard: one answer for each, in order.
-    ///
-    /// # Errors
-    /// [`EntryError`]: some of it may be written. It may be repeated.
-    pub async fn happened(&self, shard: Shard, events: Vec<Event>) -> Result<Vec<Became>, EntryError> {
+    pub async fn happened(&self, shard: Shard, events: Vec<Event>) -> Vec<Became> {
         let mut became: Vec<Became> = events.iter().map(|_| Became::Stays).collect();
         let mut left: Vec<(usize, Event)> = events.into_iter().enumerate().collect();
         for _ in 0..CONFLICTS_MAX {
             if left.is_empty() {
-                return Ok(became);
+                return became;
             }
-            left = self.happened_round(shard, left, &mut became).await?;
+            let places: Vec<usize> = left.iter().map(|(place, _)| *place).collect();
+            left = match self.happened_round(shard, left, &mut became).await {
+                Ok(left) => left,
+                Err(error) => {
+                    for place in places {
+                        if matches!(became[place], Became::Stays) {
+                            became[place] = Became::Failed(error.clone());
+                        }
+                    }
+                    return became;
+                }
+            };
         }
-        match left.is_empty() {
-            true => Ok(became),
-            false => Err(EntryError::Unavailable("runs are being changed again and again".to_owned())),
+        for (place, _) in left {
+            let contended = "the run is being changed again and again".to_owned();
+            became[place] = Became::Failed(EntryError::Unavailable(contended));
         }
+        became
     }
 
     async fn happened_round(
         &self,
         shard: Shard,
-        mut events: Vec<(usize, Event)>,
+        events: Vec<(usize, Event)>,
         became: &mut [Became],
     ) -> Result<Vec<(usize, Event)>, EntryError> {
-        self.read_runs(shard, &mut events).await?;
-        let (mut groups, mut steps, mut later) = (Vec::new(), Vec::new(), Vec::new());
-        let mut seen = std::collections::BTreeSet::new();
+        let begun_ns = self.clock.monotonic_ns();
+        let now_ms = self.now_ms(shard).await?;
+        let events = self.read_runs(shard, events, became).await?;
+        let (mut first, mut later, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (place, event) in events {
             // A second event of a run follows from the first one.
-            if !seen.insert(event.number) {
+            if seen.insert(event.number) {
+                first.push((place, event));
+            } else {
                 later.push((place, Event { read: None, ..event }));
-                continue;
             }
-            if let Some((group, step)) = self.step(shard, event).await? {
-                groups.push(group);
-                steps.push((place, step));
+        }
+        let decided: Vec<_> = stream::iter(first)
+            .map(|(place, event)| async move { (place, self.step(shard, event, now_ms).await) })
+            .buffer_unordered(SIDE_BY_SIDE)
+            .collect()
+            .await;
+        let (mut groups, mut steps) = (Vec::new(), Vec::new());
+        for (place, step) in decided {
+            match step {
+                Ok(Some((group, step))) => {
+                    groups.push(group);
+                    steps.push((place, step));
+                }
+                Ok(None) => {}
+                Err(error) => became[place] = Became::Failed(error),
             }
         }
         if groups.is_empty() {
             return Ok(later);
         }
-        let begun_ns = self.clock.monotonic_ns();
-        let (now_ms, applied) = self.book.apply(shard, &groups).await?;
-        self.store_clock.answered(now_ms);
+        let (_, applied) = self.apply(shard, &groups).await?;
         let mut next = Vec::new();
         for ((place, step), applied) in steps.into_iter().zip(applied) {
             let Applied::Done(version) = applied else {
-                later.push((place, Event { read: None, ..step.event }));
+                // How an attempt to send went says nothing about a run that somebody else has taken over meanwhile.
+                if !step.event.is_superseded_by_any() {
+                    later.push((place, Event { read: None, ..step.event }));
+                }
                 continue;
             };
             self.count(&step);
@@ -128,31 +161,69 @@ impl Core {
     }
 
     /// Reads the runs that nobody has read yet; those that are not there are left out.
-    async fn read_runs(&self, shard: Shard, events: &mut Vec<(usize, Event)>) -> Result<(), EntryError> {
-        let missing: Vec<usize> = (0..events.len()).filter(|place| events[*place].1.read.is_none()).collect();
-        let keys: Vec<_> = missing.iter().map(|place| run_key(events[*place].1.number)).collect();
-        let found = self.book.read::<Run>(shard, &keys).await?;
-        for (place, found) in missing.into_iter().zip(found) {
-            events[place].1.read = found.map(|kept| (kept.version, kept.is));
-        }
-        events.retain(|(_, event)| {
-            if event.read.is_none() && matches!(event.happened, Happened::Reported(_)) {
-                self.stats.reports_unknown.add(1);
+    async fn read_runs(
+        &self,
+        shard: Shard,
+        events: Vec<(usize, Event)>,
+        became: &mut [Became],
+    ) -> Result<Vec<(usize, Event)>, EntryError> {
+        let missing = events.iter().filter(|(_, event)| event.read.is_none());
+        let keys: Vec<_> = missing.map(|(_, event)| run_key(event.number)).collect();
+        let mut found = self.book.read::<Run>(shard, &keys).await?.into_iter();
+        let mut read = Vec::with_capacity(events.len());
+        for (place, mut event) in events {
+            if event.read.is_none() {
+                match found.next().unwrap_or(Ok(None)) {
+                    Ok(kept) => event.read = kept.map(|kept| (kept.version, kept.is)),
+                    Err(error) => {
+                        self.unreadable(&error);
+                        became[place] = Became::Failed(error);
+                        continue;
+                    }
+                }
             }
-            event.read.is_some()
-        });
-        Ok(())
+            match (&event.read, &event.happened) {
+                (Some((_, run)), Happened::Reported(tenant, _)) if run.tenant != *tenant => {
+                    self.stats.reports_unknown.add(1);
+                }
+                (Some(_), _) => read.push((place, event)),
+                (None, Happened::Reported(..)) => self.stats.reports_unknown.add(1),
+                (None, _) => {}
+            }
+        }
+        Ok(read)
     }
 
     /// What an event makes of its run, and what has to be written for it; `None`: nothing.
-    async fn step(&self, shard: Shard, event: Event) -> Result<Option<(EntryGroup, Step)>, EntryError> {
+    async fn step(
+        &self,
+        shard: Shard,
+        event: Event,
+        now_ms: u64,
+    ) -> Result<Option<(EntryGroup, Step)>, EntryError> {
         let Some((version, run)) = &event.read else { return Ok(None) };
-        let (version, keep) = (*version, self.options.keep());
-        let definition = match self.definitions.get(run.job, run.version) {
-            Some(known) => Some(known),
-            None => self.latest_definition(shard, run.job).await?,
+        let (expect, keep) = (Expect::Version(*version), self.options.keep());
+        let is_woken = matches!(event.happened, Happened::Woken);
+        if is_woken && run.is_over() {
+            if run.wake_ms(keep) > now_ms {
+                return Ok(None);
+            }
+            let changes = forget_run(event.number, expect, run);
+            let step = Step { event, definition: None, run: None, is_to_send: false, next: None };
+            return Ok(Some((group(changes), step)));
+        }
+        // What is woken may be sent: only a look at the store tells whether its job is still there.
+        let known = self.definitions.get(run.job, run.version).filter(|_| !is_woken);
+        let (definition, fence) = match known {
+            Some(known) => (Some(known), None),
+            None => match self.latest_definition(shard, run.job).await? {
+                Some(kept) => {
+                    let unchanged = Expect::Version(kept.version);
+                    (Some(kept.is), Some(change(definition_key(run.job), unchanged, To::Same)))
+                }
+                None => (None, None),
+            },
         };
-        let now_ms = self.store_clock.now_ms();
         let spec = definition.as_ref().map(|definition| &definition.spec);
         let (after, is_to_send) = match (&event.happened, spec) {
             (Happened::Woken, spec) => match woken(run, spec, now_ms) {
@@ -164,23 +235,23 @@ impl Core {
             (Happened::Sent(how, executor), Some(spec)) => {
                 (sent(run, spec, how, executor.as_deref(), now_ms), false)
             }
-            (Happened::Reported(how), Some(spec)) => (reported(run, spec, how, now_ms), false),
+            (Happened::Reported(_, how), Some(spec)) => (reported(run, spec, how, now_ms), false),
             // The job was removed: nothing goes on.
-            (Happened::Sent(..) | Happened::Reported(_), None) => (None, false),
+            (Happened::Sent(..) | Happened::Reported(..), None) => (None, false),
         };
-        let expect = Expect::Version(version);
         let Some(after) = after else {
-            if matches!(event.happened, Happened::Woken) {
+            if is_woken {
                 let changes = forget_run(event.number, expect, run);
                 let step = Step { event, definition, run: None, is_to_send: false, next: None };
                 return Ok(Some((group(changes), step)));
             }
-            if matches!(event.happened, Happened::Reported(_)) {
+            if matches!(event.happened, Happened::Reported(..)) {
                 self.stats.reports_unknown.add(1);
             }
             return Ok(None);
         };
         let mut changes = put_run(event.number, expect, &after, keep);
+        changes.extend(fence.filter(|_| is_to_send));
         let mut next = None;
         if let (RunState::Ended { at_ms, outcome }, Some(definition)) = (after.state, &definition) {
             if outcome == Outcome::Succeeded {
@@ -190,61 +261,68 @@ impl Core {
             }
             if let Some((change, occurrence)) = self.follow(shard, definition, &after, at_ms).await? {
                 changes.push(change);
-                next = Some(occurrence);
+                next = occurrence;
             }
         }
         let step = Step { event, definition, run: Some(after), is_to_send, next };
         Ok(Some((group(changes), step)))
     }
 
-    /// For a job with a fixed delay: the occurrence that follows from the end of a scheduled run.
+    /// For a job with a fixed delay: the occurrence that follows from the end of the scheduled run that came last.
     async fn follow(
         &self,
         shard: Shard,
         definition: &Definition,
         run: &Run,
         ended_ms: u64,
-    ) -> Result<Option<(windfall_contract::entries::EntryChange, Occurrence)>, EntryError> {
+    ) -> Result<Option<(EntryChange, Option<Occurrence>)>, EntryError> {
         let is_first_part = run.part.is_none_or(|part| part.index == 0);
+        let is_delay = matches!(definition.spec.schedule, Schedule::FixedDelay(_));
         let is_current = run.cause == Cause::Schedule && run.version == definition.version;
-        let Some(due_ms) = definition.spec.next_after_end(ended_ms).filter(|_| is_first_part && is_current)
-        else {
-            return Ok(None);
-        };
-        let Some(state) = self.states(shard, &[run.job]).await?.pop().flatten() else { return Ok(None) };
-        // Paused or changed since: the next one was decided then.
-        if state.is.version != run.version || state.is.next_ms.is_some() {
+        if !(is_first_part && is_delay && is_current) {
             return Ok(None);
         }
-        let after = JobState { next_ms: Some(due_ms), ..state.is };
+        let Some(state) = self.book.read_one::<JobState>(shard, state_key(run.job)).await? else {
+            return Ok(None);
+        };
+        // Paused or changed since: the next one was decided then. Another run came since: that one is followed.
+        if state.is.version != run.version
+            || state.is.next_ms.is_some()
+            || state.is.last_ms != Some(run.due_ms)
+        {
+            return Ok(None);
+        }
+        let next_ms = definition.spec.next_after_end(ended_ms.max(run.due_ms));
+        let forget_ms = ended_ms.saturating_add(self.options.keep_failed_ms);
+        let forget_ms = next_ms.is_none().then_some(forget_ms);
+        let after = JobState { next_ms, forget_ms, ..state.is };
         let change = put_state(run.job, Expect::Version(state.version), &after);
-        Ok(Some((change, Occurrence { job: run.job, version: run.version, due_ms })))
+        let next = next_ms.map(|due_ms| Occurrence { job: run.job, version: run.version, due_ms });
+        Ok(Some((change, next)))
     }
 
     /// Starts a job's children, each once per run of the parent.
     async fn start_children(&self, definition: &Definition, parent: RunNumber) -> Result<(), EntryError> {
-        for child in &definition.spec.children {
-            let Some((shard, number)) = self.number_of(&definition.tenant, child).await? else {
-                tracing::warn!(tenant = definition.tenant, %child, "a child job does not exist, and is not run");
-                continue;
+        let tenant = &definition.tenant;
+        let started = definition.spec.children.iter().map(|child| async move {
+            let Some((shard, number)) = self.number_of(tenant, child).await? else {
+                tracing::warn!(tenant, %child, "a child job does not exist, and is not run");
+                return Ok(());
             };
-            let started = self.start_run(shard, number, Cause::Parent(parent), None).await?;
-            if started.is_none() {
-                tracing::debug!(tenant = definition.tenant, %child, "a child job was started before, or is gone");
-            }
-        }
-        Ok(())
+            self.start_run(shard, number, Cause::Parent(parent), None).await.map(drop)
+        });
+        futures_util::future::try_join_all(started).await.map(drop)
     }
 
     /// The shard and the number of a job.
     pub async fn number_of(
         &self,
         tenant: &str,
-        name: &crate::definition::JobName,
+        name: &JobName,
     ) -> Result<Option<(Shard, JobNumber)>, EntryError> {
         let shard = self.book.shard_of_name(tenant, name);
         let key = crate::book::name_key(tenant, name.as_str());
-        let found = self.book.read::<JobNumber>(shard, &[key]).await?.pop().flatten();
+        let found = self.book.read_one::<JobNumber>(shard, key).await?;
         Ok(found.map(|kept| (shard, kept.is)))
     }
 
@@ -256,10 +334,13 @@ impl Core {
         cause: Cause,
         params: Option<String>,
     ) -> Result<Option<RunNumber>, EntryError> {
-        let Some(definition) = self.latest_definition(shard, job).await? else { return Ok(None) };
+        let begun_ns = self.clock.monotonic_ns();
+        let Some(Kept { version, is: definition }) = self.latest_definition(shard, job).await? else {
+            return Ok(None);
+        };
         let numbers = self.book.numbers(shard, 1).await?;
         let Some(number) = numbers.first().copied().map(RunNumber) else { return Ok(None) };
-        let now_ms = self.store_clock.now_ms();
+        let now_ms = self.now_ms(shard).await?;
         let run = Run {
             job,
             tenant: definition.tenant.clone(),
@@ -269,21 +350,20 @@ impl Core {
             attempt: 1,
             part: None,
             params,
-            state: RunState::Starting { until_ms: now_ms.saturating_add(LEASE_MS) },
+            state: RunState::Starting { until_ms: now_ms.saturating_add(LEASE_MS), is_sending: false },
             executor: None,
             message: String::new(),
             unanswered: 0,
         };
         let mut changes = put_run(number, Expect::Absent, &run, self.options.keep());
+        changes.push(change(definition_key(job), Expect::Version(version), To::Same));
         if let Cause::Parent(parent) = cause {
             let wake_ms = Some(now_ms.saturating_add(CHILD_MARK_MS));
             changes.push(put(child_key(parent, job), Expect::Absent, &number, wake_ms));
         }
         // Without room to send it, it is found when its lease is over.
         let permit = self.sending.try_reserve();
-        let begun_ns = self.clock.monotonic_ns();
-        let (now_ms, applied) = self.book.apply(shard, &[group(changes)]).await?;
-        self.store_clock.answered(now_ms);
+        let (_, applied) = self.apply(shard, &[group(changes)]).await?;
         let Some(Applied::Done(version)) = applied.first().copied() else { return Ok(None) };
         if let Ok(permit) = permit {
             permit.send(Ticket { number, run, version, definition, begun_ns });
@@ -298,21 +378,19 @@ impl Core {
         ticket: &Ticket,
         total: usize,
     ) -> Result<Option<Vec<Ticket>>, EntryError> {
+        let begun_ns = self.clock.monotonic_ns();
         let total_parts = u32::try_from(total).unwrap_or(u32::MAX);
         let mut numbers = vec![ticket.number.0];
         numbers.extend(self.book.numbers(shard, total.saturating_sub(1)).await?);
-        let until_ms = self.store_clock.now_ms().saturating_add(LEASE_MS);
+        let state = self.leased(shard, &ticket.definition).await?;
         let runs: Vec<(RunNumber, Run)> = (0..total_parts)
             .zip(numbers)
             .map(|(index, number)| {
-                let part = Some(crate::runs::Part { index, total: total_parts });
-                (RunNumber(number), Run { part, state: RunState::Starting { until_ms }, ..ticket.run.clone() })
+                let part = Some(Part { index, total: total_parts });
+                (RunNumber(number), Run { part, state, ..ticket.run.clone() })
             })
             .collect();
-        let groups = self.split_groups(ticket, &runs);
-        let begun_ns = self.clock.monotonic_ns();
-        let (now_ms, applied) = self.book.apply(shard, &groups).await?;
-        self.store_clock.answered(now_ms);
+        let (_, applied) = self.apply(shard, &self.split_groups(ticket, &runs)).await?;
         // The last group writes the run itself. Where it was not changed before, nor were those that expect the same of it.
         let Some(Applied::Done(version)) = applied.last().copied() else { return Ok(None) };
         let versions = applied.iter().take(applied.len() - 1).flat_map(|applied| match applied {
@@ -327,42 +405,44 @@ impl Core {
         Ok(Some(runs.into_iter().zip(versions).map(ticket_of).collect()))
     }
 
+    /// Gives leases of one shard anew, from now, and notes that the runs are being sent. Those that somebody else has taken
+    /// over are left out.
+    pub async fn renew(&self, shard: Shard, tickets: Vec<Ticket>) -> Result<Vec<Ticket>, EntryError> {
+        let begun_ns = self.clock.monotonic_ns();
+        let mut renewed = Vec::with_capacity(tickets.len());
+        for ticket in tickets {
+            let state = self.leased(shard, &ticket.definition).await?;
+            renewed.push(Ticket { run: Run { state, ..ticket.run }, begun_ns, ..ticket });
+        }
+        let keep = self.options.keep();
+        let write = |ticket: &Ticket| {
+            group(put_run(ticket.number, Expect::Version(ticket.version), &ticket.run, keep))
+        };
+        let groups: Vec<_> = renewed.iter().map(write).collect();
+        let (_, applied) = self.apply(shard, &groups).await?;
+        let kept = renewed.into_iter().zip(applied).filter_map(|(ticket, applied)| match applied {
+            Applied::Done(version) => Some(Ticket { version, ..ticket }),
+            Applied::Conflict | Applied::Late => None,
+        });
+        Ok(kept.collect())
+    }
+
+    async fn leased(&self, shard: Shard, definition: &Definition) -> Result<RunState, EntryError> {
+        let until_ms = self.now_ms(shard).await?.saturating_add(LEASE_MS);
+        let is_sending = definition.spec.delivery == Delivery::AtMostOnce;
+        Ok(RunState::Starting { until_ms, is_sending })
+    }
+
     /// The groups that write a run's parts: the other ones first, each as long as the run is what it was, and then itself.
     fn split_groups(&self, ticket: &Ticket, runs: &[(RunNumber, Run)]) -> Vec<EntryGroup> {
         let (is_same, keep) = (Expect::Version(ticket.version), self.options.keep());
         let Some(((number, run), others)) = runs.split_first() else { return Vec::new() };
         let others = others.chunks(PARTS_PER_GROUP).map(|part| {
-            let mut changes = vec![crate::book::change(run_key(*number), is_same, To::Same)];
+            let mut changes = vec![change(run_key(*number), is_same, To::Same)];
             changes.extend(part.iter().flat_map(|(number, run)| put_run(*number, Expect::Absent, run, keep)));
             group(changes)
         });
         others.chain(std::iter::once(group(put_run(*number, is_same, run, keep)))).collect()
-    }
-
-    /// A job's state whose next occurrence is overdue: its due task is added once more; or a job that is to be forgotten.
-    pub async fn state_woken(
-        &self,
-        shard: Shard,
-        entry: &windfall_contract::entries::Entry,
-        job: JobNumber,
-    ) -> Result<(), EntryError> {
-        let kept = kept::<JobState>(entry)?;
-        let Some(due_ms) = kept.is.next_ms else {
-            return self.forget_job(shard, job, &kept).await;
-        };
-        let Some(definition) = self.definition(shard, job, kept.is.version).await? else { return Ok(()) };
-        let occurrence = Occurrence { job, version: kept.is.version, due_ms };
-        let added = self.add_due(&[(definition.spec.priority, occurrence)]).await;
-        if let Some(Err(error)) = added.first() {
-            self.store_failed("an overdue occurrence cannot be added now", error);
-            return Ok(());
-        }
-        self.stats.overdue_found.add(1);
-        // It is looked for again, but not before it had time to fire.
-        let wake_ms = Some(self.store_clock.now_ms().saturating_add(JobState::OVERDUE_MS));
-        let changes = vec![put(state_key(job), Expect::Version(kept.version), &kept.is, wake_ms)];
-        self.book.apply(shard, &[group(changes)]).await?;
-        Ok(())
     }
 
     fn count(&self, step: &Step) {
@@ -382,6 +462,13 @@ impl Core {
             };
             count.add(1);
         }
+    }
+}
+
+impl Event {
+    /// Whether it is about an attempt that does not count any more when somebody else has changed the run.
+    const fn is_superseded_by_any(&self) -> bool {
+        matches!(&self.happened, Happened::Sent(how, _) if !matches!(how, Sent::Finished(_)))
     }
 }
 

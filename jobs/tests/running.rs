@@ -80,16 +80,16 @@ async fn a_failed_run_is_tried_again_and_then_dead_until_somebody_runs_it_again(
     assert!(calls.iter().all(|call| call.call.params == "by hand"));
     assert_eq!(calls[0].call.occurrence_id, calls[1].call.occurrence_id);
 
-    assert_eq!(fleet.jobs().dead_runs("t", 10).await.unwrap().len(), 1);
-    assert_eq!(fleet.jobs().dead_runs("other", 10).await.unwrap().len(), 0);
+    assert_eq!(fleet.jobs().dead_runs("t", None, 10).await.unwrap().len(), 1);
+    assert_eq!(fleet.jobs().dead_runs("other", None, 10).await.unwrap().len(), 0);
     assert!(fleet.jobs().find_run("other", run).await.is_err(), "another tenant sees nothing of it");
     fleet.answer(|_| Sent::Accepted);
     fleet.jobs().run_again("t", run).await.unwrap();
-    assert_eq!(fleet.jobs().dead_runs("t", 10).await.unwrap().len(), 0);
+    assert_eq!(fleet.jobs().dead_runs("t", None, 10).await.unwrap().len(), 0);
     eventually(|| async { fleet.calls().len() == 3 }).await;
-    fleet.jobs().report(vec![(run, Reported::Succeeded("done".into()))]).await.unwrap();
+    fleet.jobs().report("t", vec![(run, Reported::Succeeded("done".into()))]).await.unwrap();
     // A report that comes again changes nothing.
-    fleet.jobs().report(vec![(run, Reported::Failed("late".into()))]).await.unwrap();
+    fleet.jobs().report("t", vec![(run, Reported::Failed("late".into()))]).await.unwrap();
     let ended = fleet.jobs().find_run("t", run).await.unwrap().run;
     assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Succeeded, .. }), "{ended:?}");
     assert_eq!(fleet.jobs().runs("t", &name("f"), None, 10).await.unwrap().len(), 1);
@@ -151,7 +151,7 @@ async fn a_fixed_delay_counts_from_the_report() {
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         assert_eq!(fleet.calls().len(), round, "the next one came before the report");
         let run = windfall_jobs::runs::RunNumber(fleet.calls()[round - 1].call.run);
-        fleet.jobs().report(vec![(run, Reported::Succeeded(String::new()))]).await.unwrap();
+        fleet.jobs().report("t", vec![(run, Reported::Succeeded(String::new()))]).await.unwrap();
     }
     eventually(|| async { fleet.calls().len() == 4 }).await;
     fleet.stop().await;
@@ -174,7 +174,7 @@ async fn children_run_once_for_each_success_of_their_parent() {
     let run = fleet.jobs().run("t", &name("parent"), None).await.unwrap();
     eventually(|| async { fleet.calls().len() == 1 }).await;
     for _ in 0..2 {
-        fleet.jobs().report(vec![(run, Reported::Succeeded(String::new()))]).await.unwrap();
+        fleet.jobs().report("t", vec![(run, Reported::Succeeded(String::new()))]).await.unwrap();
     }
     eventually(|| async { fleet.calls().len() == 2 }).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -216,7 +216,7 @@ async fn a_process_that_dies_leaves_every_occurrence_to_another_one() {
     let mut fleet = Fleet::start().await;
     fleet.register("app", &["x"]).await;
     let to = r#"{"executor": {"app": "app", "handler": "h"}}"#;
-    let more = r#", "misfire": "fire_all""#;
+    let more = r#", "misfire": {"fire_all": {"limit": 1000}}"#;
     let job = spec(EVERY_SECOND, to, more);
     fleet.jobs().put("t", &name("crash"), &job, None, note()).await.unwrap();
     for _ in 0..3 {
@@ -250,8 +250,8 @@ async fn what_was_begun_at_most_once_is_reported_as_missed_after_a_crash() {
     fleet.crash_and_restart().await;
     eventually(|| async { fleet.jobs().find_run("t", often).await.unwrap().run.is_over() }).await;
     eventually(|| async { fleet.jobs().find_run("t", once).await.unwrap().run.is_over() }).await;
-    let state = |number| async move { fleet.jobs().find_run("t", number).await.unwrap().run.state };
-    let (once_state, often_state) = (state(once).await, state(often).await);
+    let once_state = fleet.jobs().find_run("t", once).await.unwrap().run.state;
+    let often_state = fleet.jobs().find_run("t", often).await.unwrap().run.state;
     assert!(matches!(once_state, RunState::Ended { outcome: Outcome::Missed, .. }), "{once_state:?}");
     assert!(matches!(often_state, RunState::Ended { outcome: Outcome::Succeeded, .. }), "{often_state:?}");
     let of = |run: windfall_jobs::runs::RunNumber| {

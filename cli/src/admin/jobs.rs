@@ -133,6 +133,9 @@ enum Ask {
     },
     /// List runs that ended badly: failed, timed out or missed
     Dead {
+        /// Only runs behind this one, which is the last one of the page before
+        #[arg(long, value_name = "RUN", default_value_t = 0, hide_default_value = true)]
+        after: u64,
         /// The largest number to list
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         limit: u32,
@@ -246,7 +249,7 @@ impl Asking {
                 self.runs(name.clone().unwrap_or_default(), *after, *limit).await
             }
             Ask::Runs { run: Some(run), .. } => self.show_run(*run).await,
-            Ask::Dead { limit } => self.dead(*limit).await,
+            Ask::Dead { after, limit } => self.dead(*after, *limit).await,
             Ask::Again { runs } => self.again(runs).await,
             Ask::Log { run, from, follow } => {
                 follow::log(&self.client, &self.tenant, *run, *from, *follow).await
@@ -391,9 +394,11 @@ impl Asking {
         Ok(Outcome::Clean)
     }
 
-    async fn dead(&self, limit: u32) -> Result<Outcome> {
-        let reply = self.client.list_dead(ListDeadRunsRequest { tenant: self.tenant(), limit }).await?;
+    async fn dead(&self, after: u64, limit: u32) -> Result<Outcome> {
+        let request = ListDeadRunsRequest { tenant: self.tenant(), limit, after };
+        let reply = self.client.list_dead(request).await?;
         self.rows::<JobRun>(&reply.runs, run_row);
+        more(reply.next_after > 0, reply.next_after);
         Ok(Outcome::Clean)
     }
 

@@ -12,6 +12,9 @@ use windfall_contract::due::Shard;
 use windfall_contract::entries::{Applied, EntryChange, EntryKey, Expect, To};
 
 const CONFLICTS_MAX: usize = 5;
+const TENANT_MAX_BYTES: usize = 100;
+const WHO_MAX_BYTES: usize = 200;
+const WHY_MAX_BYTES: usize = 1_000;
 /// Jobs that one call makes at most.
 pub const PUT_MAX: usize = 1_000;
 
@@ -43,6 +46,7 @@ impl Jobs {
         note: ChangeNote,
     ) -> Result<JobView, JobsError> {
         spec.check()?;
+        check_caller(tenant, &note)?;
         self.0.core.edit(tenant, name, &Edit::Spec(spec), expected, note).await
     }
 
@@ -57,6 +61,7 @@ impl Jobs {
         is_paused: bool,
         note: ChangeNote,
     ) -> Result<JobView, JobsError> {
+        check_caller(tenant, &note)?;
         self.0.core.edit(tenant, name, &Edit::Paused(is_paused), None, note).await
     }
 
@@ -70,6 +75,7 @@ impl Jobs {
         for _ in 0..CONFLICTS_MAX {
             let Some(stored) = core.stored(shard, tenant, name).await? else { return Ok(false) };
             core.forget_job(shard, stored.number, &stored.state).await?;
+            core.cancel_next(&stored).await;
             // Where it was changed meanwhile, it is still there.
             if core.stored(shard, tenant, name).await?.is_none_or(|now| now.number != stored.number) {
                 return Ok(true);
@@ -120,7 +126,7 @@ impl Jobs {
         Ok((names, false))
     }
 
-    /// Earlier versions of a job, the oldest first, at most 100 of them.
+    /// Earlier versions of a job, the oldest first, at most 90 of them.
     ///
     /// # Errors
     /// [`JobsError`].
@@ -130,10 +136,16 @@ impl Jobs {
         let unknown = || JobsError::UnknownJob(name.to_string());
         let stored = core.stored(shard, tenant, name).await?.ok_or_else(unknown)?;
         let prefix = [b"v/".as_slice(), &stored.number.0.to_be_bytes()].concat();
-        let page = core.book.scan(shard, &prefix, None, 1_000).await?;
-        let mut versions = Vec::with_capacity(page.entries.len() + 1);
-        for entry in &page.entries {
-            versions.push(kept::<Definition>(entry)?.is);
+        let (mut versions, mut after) = (Vec::new(), None);
+        loop {
+            let page = core.book.scan(shard, &prefix, after.as_ref(), 1_000).await?;
+            for entry in &page.entries {
+                versions.push(kept::<Definition>(entry)?.is);
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
         }
         versions.push(stored.definition.is);
         Ok(versions)
@@ -148,7 +160,13 @@ impl Jobs {
     ) -> Vec<Result<JobNumber, JobsError>> {
         if jobs.len() > PUT_MAX {
             let what = format!("one call makes at most {PUT_MAX} jobs, not {}", jobs.len());
-            return jobs.iter().map(|_| Err(JobsError::WrongField { field: "jobs", what: what.clone() })).collect();
+            return jobs
+                .iter()
+                .map(|_| Err(JobsError::WrongField { field: "jobs", what: what.clone() }))
+                .collect();
+        }
+        if let Err(wrong) = check_caller(tenant, note) {
+            return jobs.iter().map(|_| Err(wrong.clone())).collect();
         }
         self.0.core.put_new(tenant, jobs, note).await
     }
@@ -161,19 +179,12 @@ impl Stored {
 }
 
 impl Core {
-    async fn stored(
-        &self,
-        shard: Shard,
-        tenant: &str,
-        name: &JobName,
-    ) -> Result<Option<Stored>, JobsError> {
+    async fn stored(&self, shard: Shard, tenant: &str, name: &JobName) -> Result<Option<Stored>, JobsError> {
         let key = name_key(tenant, name.as_str());
-        let Some(number) = self.book.read::<JobNumber>(shard, &[key]).await?.pop().flatten() else {
-            return Ok(None);
-        };
+        let Some(number) = self.book.read_one::<JobNumber>(shard, key).await? else { return Ok(None) };
         let number = number.is;
-        let definition = self.book.read::<Definition>(shard, &[definition_key(number)]).await?.pop().flatten();
-        let state = self.book.read::<JobState>(shard, &[state_key(number)]).await?.pop().flatten();
+        let definition = self.book.read_one::<Definition>(shard, definition_key(number)).await?;
+        let state = self.book.read_one::<JobState>(shard, state_key(number)).await?;
         // They are written together; between two reads the job may have been removed.
         Ok(definition.zip(state).map(|(definition, state)| Stored { number, definition, state }))
     }
@@ -225,8 +236,9 @@ impl Core {
             Some(stored) => stored.number,
             None => JobNumber(self.book.numbers(shard, 1).await?.first().copied().unwrap_or_default()),
         };
-        let now_ms = self.store_clock.now_ms();
-        let state = JobState::of(&definition, before.as_ref().map(|stored| &stored.state.is), now_ms);
+        let now_ms = self.now_ms(shard).await?;
+        let old = before.as_ref().map(|stored| (&stored.definition.is, &stored.state.is));
+        let state = JobState::of(&definition, old, now_ms);
         if state.next_ms.is_none() && !definition.is_paused {
             return Err(JobsError::NeverDue);
         }
@@ -238,9 +250,11 @@ impl Core {
                 changes.push(change(version_key(number, oldest), Expect::Anything, To::Deleted));
             }
         }
-        let (now_ms, applied) = self.book.apply(shard, &[group(changes)]).await?;
-        self.store_clock.answered(now_ms);
+        let (_, applied) = self.apply(shard, &[group(changes)]).await?;
         let Some(Applied::Done(version)) = applied.first().copied() else { return Ok(None) };
+        if let Some(before) = &before {
+            self.cancel_next(before).await;
+        }
         let (definition, state) = (Kept { version, is: definition }, Kept { version, is: state });
         Ok(Some(Stored { number, definition, state }))
     }
@@ -253,6 +267,14 @@ impl Core {
         match self.add_due(&[(definition.is.spec.priority, occurrence)]).await.pop() {
             Some(Err(error)) => Err(JobsError::NotScheduled(error)),
             _ => Ok(()),
+        }
+    }
+
+    /// Takes the due task of what was the next occurrence out of the scheduler.
+    async fn cancel_next(&self, before: &Stored) {
+        if let Some(due_ms) = before.state.is.next_ms {
+            let occurrence = Occurrence { job: before.number, version: before.state.is.version, due_ms };
+            self.cancel_due(before.definition.is.spec.priority, occurrence).await;
         }
     }
 
@@ -281,7 +303,7 @@ impl Core {
                 places.push(place);
                 occurrence.job
             });
-            if matches!(answers[place], Err(JobsError::OtherVersion { .. })) {
+            if matches!(answers[place], Err(JobsError::OtherVersion { .. } | JobsError::NeverDue)) {
                 known.push(place);
             }
         }
@@ -309,7 +331,7 @@ impl Core {
     ) -> Vec<Result<Occurrence, JobsError>> {
         let made = async {
             let numbers = self.book.numbers(shard, places.len()).await?;
-            let now_ms = self.store_clock.now_ms();
+            let now_ms = self.now_ms(shard).await?;
             let (mut groups, mut occurrences) = (Vec::new(), Vec::new());
             for (place, number) in places.iter().zip(numbers) {
                 let (name, spec) = &jobs[*place];
@@ -328,8 +350,7 @@ impl Core {
                 }
                 occurrences.push(next);
             }
-            let (now_ms, applied) = self.book.apply(shard, &groups).await?;
-            self.store_clock.answered(now_ms);
+            let (_, applied) = self.apply(shard, &groups).await?;
             let mut applied = applied.into_iter();
             let answers = occurrences.into_iter().map(|next| match next {
                 None => Err(JobsError::NeverDue),
@@ -388,6 +409,20 @@ fn put_job(
         changes.push(put(name, Expect::Absent, &number, None));
     }
     changes
+}
+
+/// What callers say of themselves is kept with each version, so it is bounded.
+fn check_caller(tenant: &str, note: &ChangeNote) -> Result<(), JobsError> {
+    let wrong = |field, max: usize| {
+        Err(JobsError::WrongField { field, what: format!("it has at most {max} bytes, and no zero byte") })
+    };
+    let is_good = |text: &str, max: usize| text.len() <= max && !text.contains('\0');
+    match () {
+        () if tenant.is_empty() || !is_good(tenant, TENANT_MAX_BYTES) => wrong("tenant", TENANT_MAX_BYTES),
+        () if !is_good(&note.by, WHO_MAX_BYTES) => wrong("by", WHO_MAX_BYTES),
+        () if !is_good(&note.why, WHY_MAX_BYTES) => wrong("why", WHY_MAX_BYTES),
+        () => Ok(()),
+    }
 }
 
 fn name_prefix(tenant: &str) -> Vec<u8> {

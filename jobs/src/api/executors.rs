@@ -5,6 +5,7 @@ use crate::book::{change, executor_key, group, kept, put};
 use crate::executors::Registered;
 use windfall_contract::entries::{Expect, To};
 
+const TENANT_MAX_BYTES: usize = 100;
 const APP_MAX_BYTES: usize = 128;
 const ADDRESS_MAX_BYTES: usize = 200;
 
@@ -15,21 +16,19 @@ impl Jobs {
     /// # Errors
     /// [`JobsError`].
     pub async fn register(&self, tenant: &str, app: &str, address: &str) -> Result<(), JobsError> {
+        check("tenant", tenant, TENANT_MAX_BYTES)?;
         check("app", app, APP_MAX_BYTES)?;
         check("address", address, ADDRESS_MAX_BYTES)?;
         let core = &self.0.core;
         let shard = core.book.shard_of_app(tenant, app);
         let key = executor_key(tenant, app, address);
-        let known = core.book.read::<Registered>(shard, std::slice::from_ref(&key)).await?.pop().flatten();
+        let known = core.book.read_one::<Registered>(shard, key.clone()).await?;
         let since_ms = known.map_or_else(|| core.clock.unix_ms(), |kept| kept.is.since_ms);
         let (tenant, app, address) = (tenant.to_owned(), app.to_owned(), address.to_owned());
         let registered = Registered { tenant, app, address, since_ms };
-        // By this process's idea of the store's clock, which is late by one answer at most.
-        let wake_ms = core.store_clock.now_ms().saturating_add(core.options.executor_ttl_ms);
+        let wake_ms = core.now_ms(shard).await?.saturating_add(core.options.executor_ttl_ms);
         let changes = vec![put(key, Expect::Anything, &registered, Some(wake_ms))];
-        let (now_ms, _) = core.book.apply(shard, &[group(changes)]).await?;
-        core.store_clock.answered(now_ms);
-        Ok(())
+        core.apply(shard, &[group(changes)]).await.map(drop).map_err(JobsError::from)
     }
 
     /// An executor says that it goes.
@@ -42,7 +41,7 @@ impl Jobs {
         let core = &self.0.core;
         let shard = core.book.shard_of_app(tenant, app);
         let gone = change(executor_key(tenant, app, address), Expect::Anything, To::Deleted);
-        core.book.apply(shard, &[group(vec![gone])]).await?;
+        core.apply(shard, &[group(vec![gone])]).await?;
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use crate::occurrences::Occurrences;
 use crate::options::JobsOptions;
 use crate::routing::{Router, RouterOptions};
 use crate::stats::JobsStats;
-use crate::store_clock::StoreClock;
+use crate::store_clock::StoreClocks;
 use crate::{sending, tending};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ use windfall_scheduler::{Class, Retry, TargetRules, TenantRules, Timers};
 /// Runs that wait in a process to be sent. What has no room stays with the scheduler or in the store.
 const SENDING_MAX: usize = 2_000;
 /// Versions of a job that are kept besides the one that is there.
-pub(crate) const VERSIONS_MAX: u64 = 100;
+pub(crate) const VERSIONS_MAX: u64 = 90;
 
 /// What jobs are made of.
 pub struct JobsParts {
@@ -72,11 +72,12 @@ impl Jobs {
     pub fn start(options: JobsOptions, parts: JobsParts) -> Self {
         let JobsParts { store, timers, calls, targets, clock } = parts;
         let (sending, tickets) = mpsc::channel(SENDING_MAX);
+        let shards = store.shards();
         let core = Arc::new(Core {
             book: Book::new(store),
             definitions: Definitions::default(),
             timers,
-            store_clock: StoreClock::new(clock.clone()),
+            store_clocks: StoreClocks::new(clock.clone(), usize::from(shards)),
             clock,
             options,
             stats: Arc::new(JobsStats::default()),

@@ -5,9 +5,10 @@ use crate::book::{Kept, group, job_run_key, put_run, run_key};
 use crate::definition::{Destination, JobName, PARAMS_MAX_BYTES};
 use crate::executors::LogLines;
 use crate::runs::{Cause, Reported, Run, RunNumber, RunState};
-use crate::transition::{Event, Happened, by_shard};
+use crate::transition::{Became, Event, Happened, by_shard};
+use std::collections::BTreeMap;
 use windfall_contract::due::Shard;
-use windfall_contract::entries::{Applied, EntryKey, Expect};
+use windfall_contract::entries::{Applied, EntryKey, Expect, To};
 
 /// Runs that one call shows at most.
 pub const RUNS_MAX: usize = 1_000;
@@ -64,16 +65,23 @@ impl Jobs {
         self.views(shard, numbers.map(|inverted| RunNumber(u64::MAX - inverted)).collect()).await
     }
 
-    /// The tenant's runs that ended badly, by shard, at most `limit`: they wait to be run again, or to be forgotten.
+    /// The tenant's runs that ended badly, by shard, behind `after`, at most `limit`: they wait to be run again, or to be
+    /// forgotten.
     ///
     /// # Errors
     /// [`JobsError`].
-    pub async fn dead_runs(&self, tenant: &str, limit: usize) -> Result<Vec<RunView>, JobsError> {
+    pub async fn dead_runs(
+        &self,
+        tenant: &str,
+        after: Option<RunNumber>,
+        limit: usize,
+    ) -> Result<Vec<RunView>, JobsError> {
         let core = &self.0.core;
         let prefix = [b"x/", tenant.as_bytes(), b"\0"].concat();
         let (limit, mut views) = (limit.clamp(1, RUNS_MAX), Vec::new());
-        for shard in core.book.shards() {
-            let mut after: Option<EntryKey> = None;
+        let first = after.and_then(|after| core.book.shard_of(after.0)).unwrap_or(Shard(0));
+        let mut after: Option<EntryKey> = after.map(|after| crate::book::dead_key(tenant, after));
+        for shard in core.book.shards().skip_while(|shard| *shard < first) {
             while views.len() < limit {
                 let page = core.book.scan(shard, &prefix, after.as_ref(), limit - views.len()).await?;
                 let numbers = page.entries.iter().filter_map(|entry| crate::book::last_number(&entry.key));
@@ -95,21 +103,27 @@ impl Jobs {
         let core = &self.0.core;
         for _ in 0..CONFLICTS_MAX {
             let (shard, kept) = self.read_run(tenant, number).await?;
-            let RunState::Ended { outcome, .. } = kept.is.state else { return Err(JobsError::NotOver) };
+            let outcome = match kept.is.state {
+                RunState::Ended { outcome, .. } => outcome,
+                // The same call once more.
+                RunState::Retrying { .. } if kept.is.attempt == 0 => return Ok(()),
+                _ => return Err(JobsError::NotOver),
+            };
+            let Some(definition) = core.latest_definition(shard, kept.is.job).await? else {
+                return Err(JobsError::JobRemoved);
+            };
             // It is taken up by the next look of any process.
-            let at_ms = core.store_clock.now_ms();
+            let at_ms = core.now_ms(shard).await?;
             let state = RunState::Retrying { at_ms };
             let run = Run { state, attempt: 0, unanswered: 0, ..kept.is };
             let mut changes = put_run(number, Expect::Version(kept.version), &run, core.options.keep());
+            let unchanged = Expect::Version(definition.version);
+            changes.push(crate::book::change(crate::book::definition_key(run.job), unchanged, To::Same));
             if outcome.is_dead() {
                 let key = crate::book::dead_key(&run.tenant, number);
-                changes.push(crate::book::change(
-                    key,
-                    Expect::Anything,
-                    windfall_contract::entries::To::Deleted,
-                ));
+                changes.push(crate::book::change(key, Expect::Anything, To::Deleted));
             }
-            let (_, applied) = core.book.apply(shard, &[group(changes)]).await?;
+            let (_, applied) = core.apply(shard, &[group(changes)]).await?;
             if let Some(Applied::Done(_)) = applied.first() {
                 return Ok(());
             }
@@ -118,15 +132,16 @@ impl Jobs {
     }
 
     /// Ends a run: its executor is asked to end it, and it is not tried again. A run that an executor does not end goes on
-    /// there all the same.
+    /// there all the same, and so does one that was being sent in this very moment.
     ///
     /// # Errors
     /// [`JobsError`]; with [`JobsError::Executor`] the run counts as killed, although the executor has not said that it ended.
     pub async fn kill(&self, tenant: &str, number: RunNumber, by: &str) -> Result<(), JobsError> {
         let (shard, kept) = self.read_run(tenant, number).await?;
-        let killed = Happened::Reported(Reported::Killed(format!("ended by {by}")));
-        let event = Event { number, happened: killed, read: Some((kept.version, kept.is.clone())) };
-        self.0.core.happened(shard, vec![event]).await?;
+        let killed = Reported::Killed(format!("ended by {by}"));
+        let happened = Happened::Reported(tenant.to_owned(), killed);
+        let event = Event { number, happened, read: Some((kept.version, kept.is.clone())) };
+        failed(self.0.core.happened(shard, vec![event]).await)?;
         let is_there = matches!(kept.is.state, RunState::Running { .. });
         let Some(address) = kept.is.executor.clone().filter(|_| is_there) else { return Ok(()) };
         let calls = self.0.core.calls_of(tenant, &self.app_of(shard, &kept.is).await?);
@@ -147,45 +162,22 @@ impl Jobs {
         read.map_err(|why| JobsError::Executor { address, why })
     }
 
-    /// Notes how runs ended. Reports of runs that are over, or not known, are passed over, so that a batch may be repeated.
+    /// Notes how runs of a tenant ended. Reports of runs that are over, not known, or another tenant's, are passed over, so
+    /// that a batch may be repeated. Of several reports of one run the last one counts.
     ///
     /// # Errors
     /// [`JobsError::Store`]: some of them may be noted; report all of them again.
-    pub async fn report(&self, reports: Vec<(RunNumber, Reported)>) -> Result<(), JobsError> {
+    pub async fn report(&self, tenant: &str, reports: Vec<(RunNumber, Reported)>) -> Result<(), JobsError> {
         let core = &self.0.core;
-        let event = |(number, how)| Event { number, happened: Happened::Reported(how), read: None };
-        let shards = by_shard(core, reports.into_iter().map(event).collect()).into_iter();
+        let last: BTreeMap<RunNumber, Reported> = reports.into_iter().collect();
+        let event = |(number, how)| {
+            let happened = Happened::Reported(tenant.to_owned(), how);
+            Event { number, happened, read: None }
+        };
+        let shards = by_shard(core, last.into_iter().map(event).collect()).into_iter();
         let noted = shards.map(|(shard, events)| core.happened(shard, events));
         for noted in futures_util::future::join_all(noted).await {
-            noted?;
-        }
-        Ok(())
-    }
-
-    /// The same, of an executor of this tenant: runs of others are passed over as unknown ones.
-    ///
-    /// # Errors
-    /// As [`report`](Self::report).
-    pub async fn report_of(
-        &self,
-        tenant: &str,
-        reports: Vec<(RunNumber, Reported)>,
-    ) -> Result<(), JobsError> {
-        let core = &self.0.core;
-        let event = |(number, how)| Event { number, happened: Happened::Reported(how), read: None };
-        let shards = by_shard(core, reports.into_iter().map(event).collect()).into_iter();
-        let noted = shards.map(|(shard, mut events)| async move {
-            let keys: Vec<_> = events.iter().map(|event| run_key(event.number)).collect();
-            for (event, kept) in events.iter_mut().zip(core.book.read::<Run>(shard, &keys).await?) {
-                event.read = kept.map(|kept| (kept.version, kept.is));
-            }
-            let asked = events.len();
-            events.retain(|event| event.read.as_ref().is_some_and(|(_, run)| run.tenant == tenant));
-            core.stats.reports_unknown.add(u64::try_from(asked - events.len()).unwrap_or(0));
-            core.happened(shard, events).await
-        });
-        for noted in futures_util::future::join_all(noted).await {
-            noted?;
+            failed(noted)?;
         }
         Ok(())
     }
@@ -194,7 +186,7 @@ impl Jobs {
         let core = &self.0.core;
         let unknown = JobsError::UnknownRun(number.0);
         let Some(shard) = core.book.shard_of(number.0) else { return Err(unknown) };
-        let kept = core.book.read::<Run>(shard, &[run_key(number)]).await?.pop().flatten();
+        let kept = core.book.read_one::<Run>(shard, run_key(number)).await?;
         let kept = kept.filter(|kept| kept.is.tenant == tenant).ok_or(unknown)?;
         Ok((shard, kept))
     }
@@ -210,10 +202,22 @@ impl Jobs {
 
     async fn views(&self, shard: Shard, numbers: Vec<RunNumber>) -> Result<Vec<RunView>, JobsError> {
         let keys: Vec<_> = numbers.iter().map(|number| run_key(*number)).collect();
-        let found = self.0.core.book.read::<Run>(shard, &keys).await?;
+        let core = &self.0.core;
+        let found = core.book.read::<Run>(shard, &keys).await?;
         let view = |(number, kept): (RunNumber, Option<Kept<Run>>)| {
             kept.map(|kept| RunView { number, run: kept.is })
         };
+        let found =
+            found.into_iter().map(|kept| kept.inspect_err(|error| core.unreadable(error)).ok().flatten());
         Ok(numbers.into_iter().zip(found).filter_map(view).collect())
     }
+}
+
+/// The first event that could not be written.
+fn failed(became: Vec<Became>) -> Result<(), JobsError> {
+    let failed = became.into_iter().find_map(|became| match became {
+        Became::Failed(error) => Some(JobsError::Store(error)),
+        Became::Written(_) | Became::Stays => None,
+    });
+    failed.map_or(Ok(()), Err)
 }

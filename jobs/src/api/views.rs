@@ -75,6 +75,9 @@ pub enum JobsError {
     /// Nothing can be asked of an executor: the run was sent to none.
     #[error("the run was sent to no executor")]
     NoExecutor,
+    /// The run's job was removed.
+    #[error("the run's job was removed: it cannot be run again")]
+    JobRemoved,
     /// The run is not over.
     #[error("the run is not over")]
     NotOver,

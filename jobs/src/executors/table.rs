@@ -26,28 +26,23 @@ type Addresses = Arc<[Arc<str>]>;
 
 /// The addresses of each app, sorted.
 #[derive(Debug, Default)]
-pub(crate) struct ExecutorTable(Mutex<Arc<BTreeMap<App, Addresses>>>);
+pub(crate) struct ExecutorTable(Mutex<Option<Arc<BTreeMap<App, Addresses>>>>);
 
 impl ExecutorTable {
-    /// The addresses of an app.
-    pub fn of(&self, app: &App) -> Addresses {
-        let apps = Arc::clone(&self.0.lock());
-        apps.get(app).cloned().unwrap_or_default()
-    }
-
-    /// How many executors there are.
-    pub fn len(&self) -> usize {
-        self.0.lock().values().map(|addresses| addresses.len()).sum()
+    /// The addresses of an app; `None` before they were read.
+    pub fn of(&self, app: &App) -> Option<Addresses> {
+        let apps = self.0.lock().clone()?;
+        Some(apps.get(app).cloned().unwrap_or_default())
     }
 
     /// Takes what was read over. An app whose executors are the same keeps its list, so that whoever compares lists by
     /// their place finds it the same.
     pub fn replace(&self, read: Vec<Registered>) {
+        let before = self.0.lock().clone().unwrap_or_default();
         let mut sorted: BTreeMap<App, Vec<Arc<str>>> = BTreeMap::new();
         for Registered { tenant, app, address, .. } in read {
             sorted.entry(App { tenant, app }).or_default().push(address.into());
         }
-        let before = Arc::clone(&self.0.lock());
         let apps = sorted.into_iter().map(|(app, mut addresses)| {
             addresses.sort_unstable();
             addresses.dedup();
@@ -55,6 +50,6 @@ impl ExecutorTable {
             (app, same.unwrap_or_else(|| addresses.into()))
         });
         let apps = Arc::new(apps.collect());
-        *self.0.lock() = apps;
+        *self.0.lock() = Some(apps);
     }
 }

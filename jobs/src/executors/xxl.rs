@@ -205,7 +205,7 @@ impl Admin for XxlAdmin {
                 },
             ))
         });
-        self.jobs.report_of(&self.tenant, reports.collect()).await.map_err(not_done)
+        self.jobs.report(&self.tenant, reports.collect()).await.map_err(not_done)
     }
 }
 

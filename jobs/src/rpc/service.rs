@@ -253,8 +253,10 @@ impl jobs_server::Jobs for JobsService {
         let (_, tenant, asked) = begin(request, |asked| &asked.tenant)?;
         let list = async {
             let limit = size("limit", asked.limit, PAGE_DEFAULT, PAGE_MAX)?;
-            let runs = self.jobs.dead_runs(&tenant, limit).await?;
-            Ok(v1::ListDeadRunsReply { runs: runs.iter().map(run).collect() })
+            let after = Some(asked.after).filter(|after| *after > 0).map(RunNumber);
+            let runs = self.jobs.dead_runs(&tenant, after, limit).await?;
+            let next_after = runs.last().filter(|_| runs.len() == limit).map_or(0, |last| last.number.0);
+            Ok(v1::ListDeadRunsReply { runs: runs.iter().map(run).collect(), next_after })
         };
         answer(list.await)
     }
@@ -300,7 +302,7 @@ impl jobs_server::Jobs for JobsService {
         check_count("reports", asked.reports.len())?;
         let reported = async {
             let reports = asked.reports.into_iter().map(report).collect::<Result<Vec<_>, _>>()?;
-            self.jobs.report_of(&tenant, reports).await
+            self.jobs.report(&tenant, reports).await
         };
         answer(reported.await.map(|()| v1::ReportRunsReply {}))
     }

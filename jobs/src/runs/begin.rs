@@ -2,7 +2,11 @@
 
 use super::{Cause, JobState, Keep, LEASE_MS, Run, RunState};
 use crate::definition::{Definition, JobNumber};
-use crate::schedule::{THRESHOLD_MS, due_now};
+use crate::schedule::{Misfire, Schedule, due_now};
+
+/// By how much an occurrence may be late without being taken for missed. XXL-JOB has 5 s; a shard whose owner was killed is taken
+/// over within 5 s, and that shall not count as a miss.
+pub const MISFIRE_MS: u64 = 15_000;
 
 /// What becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,14 +40,24 @@ pub fn begin(
     if state.version != version || definition.version != version || definition.is_paused {
         return Begin::Stale;
     }
-    if state.last_ms.is_some_and(|last_ms| due_ms <= last_ms) {
+    if state.next_ms != Some(due_ms) {
         return Begin::Before { next_ms: state.next_ms };
     }
+    // Whoever fires it has seen its time come, by a clock that may be ahead of ours.
+    let now_ms = now_ms.max(due_ms);
     let spec = &definition.spec;
-    let decision = due_now(&spec.schedule, due_ms.saturating_sub(1), now_ms, spec.misfire, THRESHOLD_MS);
+    let misfire = match (&spec.schedule, spec.misfire) {
+        // It has no other occurrence that could stand for it.
+        (Schedule::At(_), Misfire::DoNothing) => Misfire::FireOnceNow,
+        (_, misfire) => misfire,
+    };
+    let decision = due_now(&spec.schedule, due_ms.saturating_sub(1), now_ms, misfire, MISFIRE_MS);
     // A fixed delay has one occurrence at a time, which is never left out: nothing would follow it.
     let follows_end = spec.schedule.next_after_end(due_ms).is_some();
-    let start_ms = if follows_end { Some(due_ms) } else { decision.start_ms };
+    let within = |start_ms: u64| {
+        if spec.ends_ms.is_some_and(|ends_ms| start_ms > ends_ms) { due_ms } else { start_ms }
+    };
+    let start_ms = if follows_end { Some(due_ms) } else { decision.start_ms.map(within) };
     let next_ms = decision.next_ms.and_then(|next_ms| spec.next_after(next_ms.saturating_sub(1)));
     let next = JobState {
         next_ms,
@@ -62,7 +76,7 @@ pub fn begin(
         attempt: 1,
         part: None,
         params: None,
-        state: RunState::Starting { until_ms: now_ms.saturating_add(LEASE_MS) },
+        state: RunState::Starting { until_ms: now_ms.saturating_add(LEASE_MS), is_sending: false },
         executor: None,
         message: String::new(),
         unanswered: 0,

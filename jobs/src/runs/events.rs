@@ -63,7 +63,9 @@ pub fn sent(run: &Run, spec: &JobSpec, sent: &Sent, executor: Option<&str>, now_
     Some(match sent {
         Sent::Accepted => Run { state: RunState::Running { until_ms }, unanswered: 0, ..run },
         Sent::Finished(reported) => ended(run, spec, reported, now_ms),
-        Sent::NotSent(message) | Sent::Refused(message) => failed(run, spec, Outcome::Failed, message, now_ms),
+        Sent::NotSent(message) | Sent::Refused(message) => {
+            failed(run, spec, Outcome::Failed, message, now_ms)
+        }
         // It may go there now: its report is waited for, but not so long where it may be sent again.
         Sent::Unknown(message) => {
             let until_ms = match spec.delivery {
@@ -89,23 +91,34 @@ pub fn reported(run: &Run, spec: &JobSpec, reported: &Reported, now_ms: u64) -> 
 
 /// A run whose time to wake has come.
 pub fn woken(run: &Run, spec: Option<&JobSpec>, now_ms: u64) -> WokenRun {
-    let starting = RunState::Starting { until_ms: now_ms.saturating_add(LEASE_MS) };
+    let starting = RunState::Starting { until_ms: now_ms.saturating_add(LEASE_MS), is_sending: false };
+    if run.is_over() {
+        return WokenRun::Forget;
+    }
     let Some(spec) = spec else { return WokenRun::Forget };
     match run.state {
-        RunState::Starting { until_ms } | RunState::Running { until_ms } if until_ms > now_ms => WokenRun::Not,
+        RunState::Starting { until_ms, .. } | RunState::Running { until_ms } if until_ms > now_ms => {
+            WokenRun::Not
+        }
         RunState::Retrying { at_ms } if at_ms > now_ms => WokenRun::Not,
         RunState::Retrying { .. } => {
             let attempt = run.attempt.saturating_add(1);
             WokenRun::Send(Run { state: starting, attempt, unanswered: 0, ..run.clone() })
         }
         // Whoever was to send it is gone.
-        RunState::Starting { .. } => match spec.delivery {
-            Delivery::AtLeastOnce => WokenRun::Send(Run { state: starting, ..run.clone() }),
-            Delivery::AtMostOnce => {
-                let message = "the process that was to send it has ended: nobody knows whether it was sent";
-                WokenRun::Goes(over(run.clone(), Outcome::Missed, message, now_ms))
-            }
-        },
+        RunState::Starting { is_sending: true, .. } if spec.delivery == Delivery::AtMostOnce => {
+            let message = "the process that was to send it has ended: nobody knows whether it was sent";
+            WokenRun::Goes(over(run.clone(), Outcome::Missed, message, now_ms))
+        }
+        RunState::Starting { .. } if run.unanswered < UNANSWERED_MAX => WokenRun::Send(Run {
+            state: starting,
+            unanswered: run.unanswered.saturating_add(1),
+            ..run.clone()
+        }),
+        RunState::Starting { .. } => {
+            let message = format!("{UNANSWERED_MAX} processes that were to send it have ended");
+            WokenRun::Goes(failed(run.clone(), spec, Outcome::Failed, &message, now_ms))
+        }
         // Nobody has acknowledged it: this attempt was perhaps never made.
         RunState::Running { .. }
             if spec.delivery == Delivery::AtLeastOnce && (1..UNANSWERED_MAX).contains(&run.unanswered) =>

@@ -38,7 +38,7 @@ pub struct Run {
     /// What was said of it last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// How often in this attempt it was sent without an answer; 0 where its executor has acknowledged it.
+    /// How often in this attempt nobody knew whether it was sent; 0 where its executor has acknowledged it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unanswered: u32,
 }
@@ -78,6 +78,9 @@ pub enum RunState {
     Starting {
         /// When the process is taken for dead, by the store's clock.
         until_ms: u64,
+        /// Whether it may have been sent. It is written for jobs that run at most once, before they are sent.
+        #[serde(default)]
+        is_sending: bool,
     },
     /// An executor has it, or may have it.
     Running {
@@ -130,7 +133,7 @@ impl Run {
     /// When it is to be looked at again, by the store's clock.
     pub fn wake_ms(&self, keep: super::Keep) -> u64 {
         match self.state {
-            RunState::Starting { until_ms } | RunState::Running { until_ms } => until_ms,
+            RunState::Starting { until_ms, .. } | RunState::Running { until_ms } => until_ms,
             RunState::Retrying { at_ms } => at_ms,
             RunState::Ended { at_ms, outcome: Outcome::Succeeded } => at_ms.saturating_add(keep.succeeded_ms),
             RunState::Ended { at_ms, .. } => at_ms.saturating_add(keep.failed_ms),

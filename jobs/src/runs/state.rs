@@ -28,13 +28,20 @@ pub struct JobState {
 
 impl JobState {
     /// After the occurrence that comes next has been due for so long, it is looked for: its due task may be lost.
-    pub const OVERDUE_MS: u64 = 10_000;
+    pub const OVERDUE_MS: u64 = 2_000;
 
-    /// The state of a job that was made or changed at `now_ms`. What it has decided before stays decided.
-    pub fn of(definition: &Definition, before: Option<&Self>, now_ms: u64) -> Self {
-        let after_ms = before.and_then(|state| state.last_ms).map_or(now_ms, |last_ms| last_ms.max(now_ms));
+    /// The state of a job that was made or changed at `now_ms`. What it has decided before stays decided, and an occurrence
+    /// that is due and not decided yet stays due, where the change leaves the schedule as it was.
+    pub fn of(definition: &Definition, before: Option<(&Definition, &Self)>, now_ms: u64) -> Self {
+        let state = before.map(|(_, state)| state);
+        let after_ms = state.and_then(|state| state.last_ms).map_or(now_ms, |last_ms| last_ms.max(now_ms));
         let spec = &definition.spec;
-        let next_ms = spec.next_after(after_ms).or_else(|| spec.next_after_end(now_ms));
+        let kept = before.and_then(|(before, state)| {
+            let is_same = !before.is_paused && before.spec.schedule == spec.schedule;
+            state.next_ms.filter(|next_ms| is_same && *next_ms <= now_ms)
+        });
+        let next_ms = kept.or_else(|| spec.next_after(after_ms)).or_else(|| spec.next_after_end(now_ms));
+        let before = state;
         Self {
             version: definition.version,
             next_ms: next_ms.filter(|_| !definition.is_paused),

@@ -6,6 +6,7 @@ use crate::definition::{ChangeNote, Definition, JobName, JobNumber, JobSpec};
 const KEEP: Keep = Keep { succeeded_ms: 1_000, failed_ms: 10_000 };
 const JOB: JobNumber = JobNumber(7);
 const NOW: u64 = 1_800_000_000_000;
+const HOUR_MS: u64 = 3_600_000;
 
 fn spec(more: &str) -> JobSpec {
     let json = format!(
@@ -44,7 +45,7 @@ fn an_occurrence_is_decided_once_and_the_next_one_follows() {
     let (second, run) = begun(&definition, &first, NOW + 1_000, NOW + 1_003);
     let run = run.unwrap();
     assert_eq!((run.due_ms, run.attempt, run.cause), (NOW + 1_000, 1, Cause::Schedule));
-    assert_eq!(run.state, RunState::Starting { until_ms: NOW + 1_003 + LEASE_MS });
+    assert_eq!(run.state, RunState::Starting { until_ms: NOW + 1_003 + LEASE_MS, is_sending: false });
     assert_eq!((second.last_ms, second.next_ms), (Some(NOW + 1_000), Some(NOW + 2_000)));
 
     // Its due task fires again: nothing starts, and the next occurrence is named, so that its due task can be added.
@@ -66,23 +67,35 @@ fn an_occurrence_of_another_version_is_dropped() {
 fn a_job_that_was_changed_decides_nothing_twice() {
     let definition = definition(spec(""));
     let (after, _) = begun(&definition, &state(&definition), NOW + 1_000, NOW + 1_000);
-    let changed = JobState::of(&definition, Some(&after), NOW + 500);
+    let changed = JobState::of(&definition, Some((&definition, &after)), NOW + 500);
     assert_eq!(changed.next_ms, Some(NOW + 2_000), "the clock went back, and what is decided stays decided");
 }
 
 #[test]
 fn after_a_long_outage_the_misfire_strategy_decides() {
-    let nothing = definition(spec(r#", "misfire": "do_nothing""#));
-    let (after, run) = begun(&nothing, &state(&nothing), NOW + 1_000, NOW + 60_500);
-    assert_eq!(run, None);
-    assert!(after.next_ms.is_some_and(|next_ms| next_ms > NOW + 60_500 - 5_000), "{after:?}");
-    assert!(after.missed > 50, "{after:?}");
+    let every = |more: &str, every_ms: u64| {
+        let mut spec = spec(more);
+        let json = format!(r#"{{"fixed_rate": {{"every_ms": {every_ms}}}}}"#);
+        spec.schedule = serde_json::from_str(&json).unwrap();
+        definition(spec)
+    };
+    // An hour after its time, with nothing since.
+    let nothing = every(r#", "misfire": "do_nothing""#, 2 * HOUR_MS);
+    let first = state(&nothing);
+    let due_ms = first.next_ms.unwrap();
+    let (after, run) = begun(&nothing, &first, due_ms, due_ms + HOUR_MS);
+    assert_eq!((run, after.missed), (None, 1));
+    assert_eq!(after.next_ms, Some(due_ms + 2 * HOUR_MS));
 
-    let once = definition(spec(r#", "misfire": "fire_once_now""#));
-    let (after, run) = begun(&once, &state(&once), NOW + 1_000, NOW + 60_500);
-    let run = run.unwrap();
-    assert!(after.last_ms >= Some(run.due_ms), "{after:?} {run:?}");
-    assert!(after.next_ms > after.last_ms, "{after:?}");
+    let once = every(r#", "misfire": "fire_once_now""#, 2 * HOUR_MS);
+    let (after, run) = begun(&once, &first, due_ms, due_ms + HOUR_MS);
+    assert_eq!((run.map(|run| run.due_ms), after.missed), (Some(due_ms), 0));
+
+    // Of those of each second, those count as on time that a fail-over may have delayed.
+    let seconds = every("", 1_000);
+    let (after, run) = begun(&seconds, &state(&seconds), NOW + 1_000, NOW + 60_500);
+    assert_eq!(run.map(|run| run.due_ms), Some(NOW + 46_000));
+    assert_eq!((after.next_ms, after.missed), (Some(NOW + 47_000), 45));
 }
 
 #[test]
@@ -180,7 +193,9 @@ fn a_run_whose_process_is_gone_is_sent_again_or_missed() {
     assert_eq!(woken(&run(&often), Some(&often), over_ms - 1), WokenRun::Not);
     let WokenRun::Send(again) = woken(&run(&often), Some(&often), over_ms) else { panic!() };
     assert_eq!((again.attempt, again.due_ms), (1, NOW + 1_000));
-    let WokenRun::Goes(missed) = woken(&run(&once), Some(&once), over_ms) else { panic!() };
+    assert!(matches!(woken(&run(&once), Some(&once), over_ms), WokenRun::Send(_)), "it was not sent yet");
+    let sending = Run { state: RunState::Starting { until_ms: over_ms, is_sending: true }, ..run(&once) };
+    let WokenRun::Goes(missed) = woken(&sending, Some(&once), over_ms) else { panic!() };
     assert!(matches!(missed.state, RunState::Ended { outcome: Outcome::Missed, .. }));
 }
 
@@ -206,4 +221,48 @@ fn long_messages_are_cut_at_a_letter() {
     let long = "红".repeat(1_000);
     let ended = reported(&run(&spec), &spec, &Reported::Failed(long), NOW).unwrap();
     assert_eq!(ended.message.chars().count(), 333);
+}
+
+#[test]
+fn a_clock_that_lags_behind_the_schedulers_stops_no_chain() {
+    let definition = definition(spec(""));
+    let (after, run) = begun(&definition, &state(&definition), NOW + 1_000, NOW + 990);
+    assert!(run.is_some_and(|run| run.due_ms == NOW + 1_000));
+    assert_eq!(after.next_ms, Some(NOW + 2_000));
+}
+
+#[test]
+fn a_one_off_job_that_is_late_runs_all_the_same() {
+    let mut once = spec("");
+    once.schedule = serde_json::from_str(&format!(r#"{{"at": {{"time_ms": {}}}}}"#, NOW + 10)).unwrap();
+    let definition = definition(once);
+    let (_, run) = begun(&definition, &state(&definition), NOW + 10, NOW + 86_400_000);
+    assert!(run.is_some_and(|run| run.due_ms == NOW + 10));
+}
+
+#[test]
+fn a_change_of_something_else_keeps_what_is_due() {
+    let before = definition(spec(""));
+    let is = state(&before);
+    let after = Definition { version: 4, ..definition(spec(r#", "alarm_email": "a@b""#)) };
+    assert_eq!(JobState::of(&after, Some((&before, &is)), NOW + 60_000).next_ms, Some(NOW + 1_000));
+    let mut other = spec("");
+    other.schedule = serde_json::from_str(r#"{"fixed_rate": {"every_ms": 5000}}"#).unwrap();
+    let after = Definition { version: 4, ..definition(other) };
+    assert!(JobState::of(&after, Some((&before, &is)), NOW + 60_000).next_ms > Some(NOW + 60_000));
+}
+
+#[test]
+fn processes_that_die_with_a_run_again_and_again_do_not_get_it_for_ever() {
+    let spec = spec("");
+    let (mut now, mut sent) = (run(&spec), 0);
+    let ended = loop {
+        match woken(&now, Some(&spec), NOW + 86_400_000 * (sent + 1)) {
+            WokenRun::Send(run) => (now, sent) = (run, sent + 1),
+            WokenRun::Goes(run) => break run,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(sent, 10);
+    assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Failed, .. }));
 }

@@ -53,6 +53,8 @@ pub struct FakeOptions {
     pub keep_max: usize,
     /// The results that may wait for their report; the answers to runs wait for a free place. Default 65,536.
     pub results_max: usize,
+    /// The lines that it shows for every run. Default: two.
+    pub log_text: String,
     /// How it answers runs. Default: each one succeeds.
     pub script: Script,
 }
@@ -68,6 +70,7 @@ impl FakeOptions {
             beat_ms: 30_000,
             keep_max: 10_000,
             results_max: 65_536,
+            log_text: "begun\nended\n".into(),
             script: Arc::new(|_| Reply::Finish(HandleCode::Success, String::new())),
         }
     }

@@ -35,7 +35,7 @@ async fn executors_of_each_generation_get_runs() {
 
         let request = LogRequest { log_id: 3, log_date_time_ms: 1, from_line: 1 };
         let lines = client.log(fake.executor(), request).await.unwrap();
-        assert_eq!((lines.from_line, lines.to_line, lines.text.as_str()), (1, 2, "run 3\nended\n"));
+        assert_eq!((lines.from_line, lines.to_line, lines.text.as_str()), (1, 2, "begun\nended\n"));
         fake.close().await;
     }
 }
@@ -189,11 +189,15 @@ async fn an_executor_that_became_another_one_is_found_by_either_path() {
 }
 
 #[tokio::test]
-async fn an_answer_is_read_up_to_its_limit() {
-    let big = format!(r#"{{"code":200,"data":{{"toLineNum":1,"logContent":"{}"}}}}"#, "x".repeat(70_000));
-    let fake = fake(move |_| Reply::Raw(200, big.clone().into())).await;
-    let error = client(patient()).run(fake.executor(), &run(1)).await.unwrap_err();
+async fn log_lines_have_a_limit_of_their_own() {
+    let log_text = "line\n".repeat(15_000);
+    let fake = FakeExecutor::start(FakeOptions { log_text: log_text.clone(), ..FakeOptions::new(app()) })
+        .await
+        .unwrap();
+    let request = LogRequest { log_id: 1, log_date_time_ms: 1, from_line: 1 };
+    let lines = client(patient()).log(fake.executor(), request).await.unwrap();
+    assert!(lines.text == log_text && lines.to_line == 15_000);
+    let narrow = ClientOptions { log_max_bytes: 64 << 10, ..patient() };
+    let error = client(narrow).log(fake.executor(), request).await.unwrap_err();
     assert!(matches!(error, CallError::Unknown { .. }), "{error}");
-    let wide = ClientOptions { answer_max_bytes: 1 << 20, ..patient() };
-    client(wide).run(fake.executor(), &run(2)).await.unwrap();
 }
