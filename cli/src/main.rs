@@ -53,7 +53,7 @@ enum Command {
     Wallet(services::ServiceArgs),
     /// Run the service that sends rewards for activity services that cannot link the SDK
     SdkGateway(services::ServiceArgs),
-    /// Run the service that keeps timers and fires them at their time, or have past timers fired again
+    /// Run the service that keeps timers and fires them at their time, and jobs if they are among its options; or have past timers fired again
     Scheduler(admin::backfill::SchedulerArgs),
     /// Run the task queues: jobs over HTTP for consumers that pull them, by the contract that clients of lmstfy speak
     TaskQueue(services::ServiceArgs),
@@ -78,6 +78,8 @@ enum Command {
     Operate(admin::operate::OperateArgs),
     /// Ask a running scheduler: add, move, cancel, show and list timers, and see to those that were given up
     Schedule(admin::schedule::ScheduleArgs),
+    /// Ask a running scheduler about jobs: make, change, run, pause and remove them, and see to their runs
+    Jobs(admin::jobs::JobsArgs),
     /// List and replay the failure archive in a demo's data directory
     #[command(subcommand)]
     Archive(admin::archive::ArchiveCommand),
@@ -137,6 +139,7 @@ fn main() -> ExitCode {
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
         Command::Operate(args) => admin::operate::run(args),
         Command::Schedule(args) => admin::schedule::run(args),
+        Command::Jobs(args) => admin::jobs::run(args),
         Command::Archive(command) => admin::archive::run(command),
         Command::Salvage(command) => admin::salvage::run(command),
     };

@@ -73,6 +73,11 @@ pub fn badge_book(data: &Path) -> PathBuf {
     data.join("badge.book")
 }
 
+/// Cron and one-off jobs, their runs and their executors.
+pub fn entries(data: &Path) -> PathBuf {
+    data.join("cron-jobs")
+}
+
 /// The jobs of a pool of the task queue.
 pub fn jobs(data: &Path, pool: &str) -> PathBuf {
     data.join("jobs").join(pool)

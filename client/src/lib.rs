@@ -2,8 +2,8 @@
 //!
 //! - [`GatewayClient`] sends rewards through a gateway and implements [`SendBonus`], as the SDK does: moving from one
 //!   to the other is a change of the constructor.
-//! - [`TokensClient`], [`WalletClient`], [`RewardsClient`], [`ArchiveClient`], [`TimersClient`] and [`BackfillsClient`] are
-//!   the other services' calls, each with an error that says what to do next.
+//! - [`TokensClient`], [`WalletClient`], [`RewardsClient`], [`ArchiveClient`], [`TimersClient`], [`JobsClient`] and
+//!   [`BackfillsClient`] are the other services' calls, each with an error that says what to do next.
 //! - [`TimerDelays`] keeps events that a consumer is to grant long after now, as timers that send them as rewards.
 //! - [`FiredIds`] is for the other end of a timer: it recognises a timer that is delivered again.
 //! - [`ClientOptions`]: the endpoints, the key or certificate, the time-outs and the number of attempts.
@@ -43,6 +43,7 @@ mod archive;
 mod backfills;
 mod error;
 mod gateway;
+mod jobs;
 mod link;
 mod long_delays;
 mod options;
@@ -57,6 +58,7 @@ pub use archive::ArchiveClient;
 pub use backfills::BackfillsClient;
 pub use error::{CallError, WithdrawError};
 pub use gateway::GatewayClient;
+pub use jobs::JobsClient;
 pub use long_delays::{TimerDelays, TimerDelaysOptions};
 pub use options::{ClientOptions, OpenError};
 pub use repeats::{FiredIds, Seen};

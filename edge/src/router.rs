@@ -22,11 +22,12 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use windfall_proto::methods::{
-    self, ArchiveMethod, BackfillsMethod, Method, Mount, RewardsMethod, SendMethod, TimersMethod,
+    self, ArchiveMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod, SendMethod, TimersMethod,
     TokensMethod, WalletMethod,
 };
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
 use windfall_proto::v1::backfills_server::{Backfills, BackfillsServer};
+use windfall_proto::v1::jobs_server::{Jobs, JobsServer};
 use windfall_proto::v1::rewards_server::{Rewards, RewardsServer};
 use windfall_proto::v1::send_server::{Send as SendService, SendServer};
 use windfall_proto::v1::timers_server::{Timers, TimersServer};
@@ -179,6 +180,36 @@ impl Router {
         };
         let mut mounting = Mounting { router: self, service, role: Role::Operate, path, grpc: grpc(server) };
         methods::backfills(&mut mounting);
+        mounting.router
+    }
+
+    /// Mounts jobs. Role: schedule.
+    #[must_use]
+    pub fn jobs<S: Jobs>(self, service: Arc<S>) -> Self {
+        let server = JobsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            JobsMethod::Put => "/v1/jobs/put",
+            JobsMethod::PutMany => "/v1/jobs/put-many",
+            JobsMethod::Get => "/v1/jobs/get",
+            JobsMethod::List => "/v1/jobs/list",
+            JobsMethod::Versions => "/v1/jobs/versions",
+            JobsMethod::SetPaused => "/v1/jobs/set-paused",
+            JobsMethod::Remove => "/v1/jobs/remove",
+            JobsMethod::Run => "/v1/jobs/run",
+            JobsMethod::ListRuns => "/v1/jobs/runs/list",
+            JobsMethod::GetRun => "/v1/jobs/runs/get",
+            JobsMethod::RunAgain => "/v1/jobs/runs/again",
+            JobsMethod::Kill => "/v1/jobs/runs/kill",
+            JobsMethod::Log => "/v1/jobs/runs/log",
+            JobsMethod::ListDead => "/v1/jobs/runs/dead",
+            JobsMethod::ListExecutors => "/v1/jobs/executors/list",
+            JobsMethod::Register => "/v1/jobs/executors/register",
+            JobsMethod::Unregister => "/v1/jobs/executors/unregister",
+            JobsMethod::Report => "/v1/jobs/runs/report",
+            JobsMethod::Preview => "/v1/jobs/preview",
+        };
+        let mut mounting = Mounting { router: self, service, role: Role::Schedule, path, grpc: grpc(server) };
+        methods::jobs(&mut mounting);
         mounting.router
     }
 

@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 28] = [
+const PATHS: [(&str, Role); 47] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -43,6 +43,25 @@ const PATHS: [(&str, Role); 28] = [
     ("/v1/backfills/start", Role::Operate),
     ("/v1/backfills/get", Role::Operate),
     ("/v1/backfills/cancel", Role::Operate),
+    ("/v1/jobs/put", Role::Schedule),
+    ("/v1/jobs/put-many", Role::Schedule),
+    ("/v1/jobs/get", Role::Schedule),
+    ("/v1/jobs/list", Role::Schedule),
+    ("/v1/jobs/versions", Role::Schedule),
+    ("/v1/jobs/set-paused", Role::Schedule),
+    ("/v1/jobs/remove", Role::Schedule),
+    ("/v1/jobs/run", Role::Schedule),
+    ("/v1/jobs/runs/list", Role::Schedule),
+    ("/v1/jobs/runs/get", Role::Schedule),
+    ("/v1/jobs/runs/again", Role::Schedule),
+    ("/v1/jobs/runs/kill", Role::Schedule),
+    ("/v1/jobs/runs/log", Role::Schedule),
+    ("/v1/jobs/runs/dead", Role::Schedule),
+    ("/v1/jobs/executors/list", Role::Schedule),
+    ("/v1/jobs/executors/register", Role::Schedule),
+    ("/v1/jobs/executors/unregister", Role::Schedule),
+    ("/v1/jobs/runs/report", Role::Schedule),
+    ("/v1/jobs/preview", Role::Schedule),
 ];
 
 #[tokio::test]

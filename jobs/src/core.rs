@@ -115,6 +115,11 @@ impl Core {
         self.book.read(shard, &keys).await
     }
 
+    /// What speaks with the executors of a tenant's app.
+    pub fn calls_of(&self, tenant: &str, app: &str) -> Arc<dyn ExecutorCalls> {
+        self.calls.of(tenant, app).unwrap_or_else(|| Arc::clone(&self.calls))
+    }
+
     /// Adds the due tasks of occurrences. Where one waits already, nothing is added: the answer may be lost, and this be
     /// called again. One answer for each, in order.
     pub async fn add_due(&self, occurrences: &[(Priority, Occurrence)]) -> Vec<Result<(), AddError>> {

@@ -88,6 +88,8 @@ pub mod executors;
 mod occurrences;
 mod options;
 pub mod routing;
+#[cfg(feature = "rpc")]
+pub mod rpc;
 pub mod runs;
 pub mod schedule;
 mod sending;

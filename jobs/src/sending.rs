@@ -285,18 +285,16 @@ async fn to_executor(core: &Core, ticket: Ticket, app: String, handler: &str, se
             call_in_order(core, ticket, handler, order, settling).await;
         }
         Choice::FirstThatBeats(addresses) => {
-            let alive = first(
-                &addresses,
-                join_all(addresses.iter().map(|address| core.calls.is_alive(address))).await,
-            );
+            let calls = core.calls_of(&app.tenant, &app.app);
+            let asked = addresses.iter().map(|address| calls.is_alive(address));
+            let alive = first(&addresses, join_all(asked).await);
             call_found(core, ticket, handler, alive, "no executor answers its beat", settling).await;
         }
         Choice::FirstThatIsIdle(addresses) => {
             let job = ticket.run.job.0;
-            let idle = first(
-                &addresses,
-                join_all(addresses.iter().map(|address| core.calls.is_idle(address, job))).await,
-            );
+            let calls = core.calls_of(&app.tenant, &app.app);
+            let asked = addresses.iter().map(|address| calls.is_idle(address, job));
+            let idle = first(&addresses, join_all(asked).await);
             call_found(core, ticket, handler, idle, "no executor is idle", settling).await;
         }
         Choice::All(shards) => {
@@ -339,13 +337,15 @@ async fn call_in_order(
     settling: &Settling,
 ) {
     let call = call_of(&ticket, handler);
+    let Destination::Executor { app, .. } = &ticket.definition.spec.destination else { return };
+    let calls = core.calls_of(&ticket.definition.tenant, app);
     let asked = async {
         let mut last = (Sent::NotSent("there is no executor".to_owned()), None);
         for address in order {
             core.stats.sent.add(1);
             let began_ms = core.clock.monotonic_ns() / 1_000_000;
             core.router.sent(&address, began_ms);
-            let sent = core.calls.run(&address, call.clone()).await;
+            let sent = calls.run(&address, call.clone()).await;
             let now_ms = core.clock.monotonic_ns() / 1_000_000;
             let took_ms = now_ms.saturating_sub(began_ms);
             match sent {

@@ -63,12 +63,15 @@ pub struct JobsStats {
     pub waiting: Count,
     /// Starts by lateness: see [`LATENESS_BUCKETS_MS`].
     pub lateness: [Count; LATENESS_BUCKETS_MS.len() + 1],
+    /// The sum of it, in milliseconds.
+    pub lateness_sum_ms: Count,
 }
 
 impl JobsStats {
     pub(crate) fn started_late(&self, late_ms: u64) {
         self.started.add(1);
         let bucket = LATENESS_BUCKETS_MS.iter().position(|most_ms| late_ms <= *most_ms);
+        self.lateness_sum_ms.add(late_ms);
         self.lateness[bucket.unwrap_or(LATENESS_BUCKETS_MS.len())].add(1);
     }
 }

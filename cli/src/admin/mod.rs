@@ -1,9 +1,10 @@
-//! Commands for operators: keys, rules, tokens, the failure archive, salvage files, running services, timers.
+//! Commands for operators: keys, rules, tokens, the failure archive, salvage files, running services, timers, jobs.
 
 pub mod access;
 pub mod archive;
 mod ask;
 pub mod backfill;
+pub mod jobs;
 pub mod keys;
 pub mod operate;
 pub mod rules;

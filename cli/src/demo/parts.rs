@@ -128,6 +128,7 @@ pub async fn open(
         ledger: Some(ledger),
         long_delays: None,
         slots: None,
+        entries: None,
         far: None,
         connectors: vec![Arc::clone(&badges) as Arc<dyn Connector>],
         clock,

@@ -2,11 +2,12 @@
 //!
 //! An options file of a role and a demo's command line both come down to the same choices: [`BrokerAt`], [`TokensAt`],
 //! [`LedgerAt`], [`RulesAt`]; a role also has [`SlotsAt`], where timers wait, and [`JobsAt`], where the jobs of
-//! task queues do. Each driver of a real server is a cargo
+//! task queues do, and [`EntriesAt`], where cron and one-off jobs lie. Each driver of a real server is a cargo
 //! feature of this binary; a binary that was built without one still reads the options that name it, and refuses them by
 //! [`Driver::check`].
 
 mod brokers;
+mod entries;
 mod far;
 mod far_keeper;
 mod jobs;
@@ -17,6 +18,7 @@ mod tokens;
 
 use anyhow::{Result, bail};
 pub use brokers::BrokerAt;
+pub use entries::{Entries, EntriesAt};
 pub use far::{Far, FarAt, far_elsewhere};
 pub use jobs::{JobsAt, OpenJobs};
 pub use ledger::{LedgerAt, PostgresAt};

@@ -17,7 +17,7 @@ const CALLERS: [(&str, &str, bool, &str); 5] = [
     ("wallet-front", r#"["verify"]"#, true, "sees and empties wallets, names users by x-windfall-user"),
     ("grants", r#"["grant"]"#, false, "grants without a queue"),
     ("operator", r#"["operate"]"#, false, "archive, budgets, /metrics"),
-    ("scheduler", r#"["schedule"]"#, false, "adds timers, to the targets `hook` and `rewards`"),
+    ("scheduler", r#"["schedule"]"#, false, "adds timers, to the targets `hook` and `rewards`, and jobs"),
 ];
 
 /// The address that the timers of a try-out call.
@@ -92,6 +92,12 @@ pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
         let tenant = timers_tenant(&options.data)?;
         options.scheduler.tenants.insert(options.tenant.clone(), tenant);
         println!("Timers of the target `hook` are posted to {HOOK}, those of `rewards` send rewards.");
+    }
+    if let Some(jobs) = &mut options.jobs
+        && jobs.allow.is_empty()
+    {
+        // Executors are tried out on this machine.
+        jobs.allow = vec!["127.0.0.0/8".into(), "::1".into()];
     }
     let access = options.access_path();
     println!("Keys of this start ({} holds their hashes):", access.display());

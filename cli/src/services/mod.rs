@@ -7,6 +7,7 @@
 mod connectors;
 pub mod dev;
 mod fake;
+mod jobs;
 mod long_delays;
 mod metrics;
 mod options;

@@ -1,5 +1,6 @@
 //! The options file of a role: its backends, its callers and its services.
 
+use super::jobs::JobsServiceAt;
 use super::long_delays::LongDelaysAt;
 use super::role::Role;
 use super::scheduler::SchedulerAt;
@@ -61,6 +62,8 @@ pub struct ServiceOptions {
     pub connectors: BTreeMap<String, ConnectorAt>,
     /// The options of the scheduler: its store, its tenants and their targets.
     pub scheduler: SchedulerAt,
+    /// The options of cron and one-off jobs; none: the process runs none.
+    pub jobs: Option<JobsServiceAt>,
     /// The options of the task queues: their APIs and their pools.
     pub task_queue: TaskQueueAt,
     /// The options of the token verifier.
@@ -313,6 +316,7 @@ impl Default for ServiceOptions {
             grant_async: GrantAsyncAt::default(),
             connectors: BTreeMap::new(),
             scheduler: SchedulerAt::default(),
+            jobs: None,
             task_queue: TaskQueueAt::default(),
             token_service: TokenOptions::default(),
             wallet: WalletOptions::default(),
@@ -345,6 +349,9 @@ impl ServiceOptions {
         options.consumer.check().context("the options [consumer] cannot be used")?;
         options.scheduler.check(&options.brokers, &options.task_queue.pools)?;
         options.task_queue.check()?;
+        if let Some(jobs) = &options.jobs {
+            jobs.check(options.scheduler.store.is_shared())?;
+        }
         options.check_long_delays()?;
         if options.drain_ms > 600_000 {
             bail!("drain_ms is {}, but only 0 to 600000 is allowed", options.drain_ms);
@@ -354,11 +361,12 @@ impl ServiceOptions {
         Ok(options)
     }
 
-    /// What a process of this role does with these options: `serve` keeps timers if a tenant is named, and a scheduler has
-    /// an SDK if one of its targets sends rewards.
+    /// What a process of this role does with these options: `serve` keeps timers if a tenant is named or jobs are run, and
+    /// a scheduler has an SDK if one of its targets sends rewards.
     pub fn work_of(&self, role: Role) -> Work {
         let work = role.work();
-        let schedules = work.schedules && (role == Role::Scheduler || !self.scheduler.tenants.is_empty());
+        let schedules = work.schedules
+            && (role == Role::Scheduler || !self.scheduler.tenants.is_empty() || self.jobs.is_some());
         Work { sends: work.sends || (schedules && self.scheduler.sends_bonuses()), schedules, ..work }
     }
 
@@ -389,6 +397,7 @@ impl ServiceOptions {
         check("tokens", self.tokens.driver())?;
         check("ledger", self.ledger.driver())?;
         check("scheduler.store", self.scheduler.store.driver())?;
+        check("jobs.store", self.jobs.as_ref().and_then(|jobs| jobs.store.driver()))?;
         for (name, pool) in &self.task_queue.pools {
             check(&format!("task_queue.pools.{name}"), pool.store.driver())?;
         }

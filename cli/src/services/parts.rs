@@ -21,6 +21,7 @@ use windfall_config::LiveRules;
 use windfall_contract::Clock;
 use windfall_contract::rules::Rules;
 use windfall_edge::{Health, Need, Router};
+use windfall_jobs::rpc::JobsService;
 use windfall_ledger::Unbudgeted;
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
 use windfall_scheduler_service::{BackfillsService, TimersService};
@@ -51,6 +52,7 @@ pub struct Parts {
     report: RulesReport,
     /// Whether another process keeps the far timers.
     forwards: bool,
+    clock: Clock,
 }
 
 impl Deref for Parts {
@@ -82,7 +84,7 @@ impl Parts {
         let store = options.rules.store(&options.data, None)?;
         let report = RulesReport::start(&wiring.tasks, role, store, wiring.rules.clone(), clock.clone());
         let forwards = options.scheduler.far.as_ref().is_some_and(|far| far.forward_to.is_some());
-        Ok(Self { wiring, connectors, polled, report, forwards })
+        Ok(Self { wiring, connectors, polled, report, forwards, clock: clock.clone() })
     }
 
     /// The metrics that are polled every few seconds.
@@ -114,6 +116,10 @@ impl Parts {
             router = router
                 .timers(Arc::new(timers))
                 .backfills(Arc::new(BackfillsService::new(scheduling.backfills.clone())));
+            if let Some(running) = scheduling.jobs() {
+                let service = JobsService::new(running.jobs.clone(), self.clock.clone());
+                router = router.jobs(Arc::new(service));
+            }
         }
         router
     }
@@ -161,6 +167,13 @@ impl ServiceOptions {
             }
             slots = Some(opened);
         }
+        let entries = match &self.jobs {
+            Some(at) if work.schedules => {
+                let dir = place::entries(&self.data);
+                Some(at.store.open(&dir, at.shards, at.durability, clock).await?)
+            }
+            _ => None,
+        };
         let long_delays = if work.consumes { self.open_long_delays()? } else { None };
         let connectors = connectors.iter().map(|wired| Arc::clone(&wired.connector)).collect();
         let clock = clock.clone();
@@ -176,6 +189,7 @@ impl ServiceOptions {
             long_delays,
             slots,
             far,
+            entries,
             connectors,
             clock,
             tasks: wiring::Tasks::new(health.clone()),

@@ -275,6 +275,11 @@ impl SchedulerAt {
         }
         self.timers.check().context("the options [scheduler.timers] cannot be used")?;
         self.dispatch.check().context("the options [scheduler.dispatch] cannot be used")?;
+        if let Some(own) = self.tenants.keys().find(|name| name.starts_with('_')) {
+            bail!(
+                "scheduler.tenants.{own}: names that begin with `_` are the scheduler's own; name the tenant otherwise"
+            );
+        }
         self.rules().check().context("the options [scheduler.tenants] cannot be used")?;
         for (tenant, target, at) in self.all_targets() {
             let TargetTo::TaskQueue(at) = &at.to else { continue };
@@ -473,14 +478,20 @@ impl ServiceOptions {
             };
             targets.insert((tenant.to_owned(), target.to_owned()), part);
         }
+        let jobs = self.jobs_part()?;
+        let mut tenants = self.scheduler.rules();
+        if jobs.is_some() {
+            tenants.0.extend(windfall_jobs::Jobs::tenants());
+        }
         let mut seed = DefaultHasher::new();
         instance.hash(&mut seed);
         Ok(SchedulingOptions {
             timers: self.scheduler.timers.clone(),
             dispatch: DispatchOptions { jitter_seed: seed.finish(), ..self.scheduler.dispatch.clone() },
-            tenants: Arc::new(self.scheduler.rules()),
+            tenants: Arc::new(tenants),
             targets,
             queue: self.scheduler.queue.as_ref().map(|at| at.part(&self.data)).transpose()?,
+            jobs,
             instance,
         })
     }

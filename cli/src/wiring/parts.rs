@@ -2,7 +2,7 @@
 
 use super::background::Tasks;
 use super::scheduling::SchedulingOptions;
-use crate::drivers::{Far, RulesFollower, Slots};
+use crate::drivers::{Entries, Far, RulesFollower, Slots};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,6 +45,8 @@ pub struct Parts {
     pub slots: Option<Slots>,
     /// The far tier in front of them, where there is one.
     pub far: Option<Far>,
+    /// Where jobs are kept; needed where the process runs jobs.
+    pub entries: Option<Entries>,
     /// The downstream systems that `Options::rewards` names.
     pub connectors: Vec<Arc<dyn Connector>>,
     /// The process's clock.

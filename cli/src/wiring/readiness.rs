@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_config::LiveRules;
+use windfall_contract::due::Shard;
+use windfall_contract::entries::EntryStore;
 use windfall_contract::tokens::{TokenKey, TokenStore};
 use windfall_edge::{Health, Need, Part};
 use windfall_ledger::LedgerError;
@@ -110,6 +112,31 @@ pub fn scheduler(
                 if found.is_ok() || began.elapsed() > STORE_AT_ONCE {
                     part.looked(found);
                 }
+                tokio::time::sleep(STORE_EVERY).await;
+            }
+        }
+    })
+}
+
+/// Follows the store of jobs: without it jobs wait, and everything else goes on.
+pub fn jobs(
+    tasks: &Tasks,
+    health: &Health,
+    store: &Arc<dyn EntryStore>,
+    away: Option<Arc<dyn Connect>>,
+) -> Background {
+    let part = Arc::new(health.part("jobs", Need::Weak));
+    let (store, owner) = (Arc::clone(store), tasks.clone());
+    tasks.spawn("looks at the store of jobs", move || {
+        let (part, store, owner, away) = (Arc::clone(&part), Arc::clone(&store), owner.clone(), away.clone());
+        async move {
+            if let Some(away) = away {
+                connect(&part, &owner, &*away).await;
+            }
+            tracing::info!(durability = ?store.durability(), "an Ok for a job survives this");
+            loop {
+                let found = store.woken(Shard(0), 1).await;
+                part.looked(found.map(drop).map_err(|error| error.to_string()));
                 tokio::time::sleep(STORE_EVERY).await;
             }
         }

@@ -153,7 +153,14 @@ impl Wiring {
                 options.scheduling.context("a process that keeps timers must know whose they are")?;
             let sdk = own.sdks.values().next();
             let past = own.far.clone().map(|far| Arc::new(far) as Arc<dyn PastTasks>);
-            let scheduling = Scheduling::start(slots.store, past, scheduling, &own.brokers, sdk, &clock)?;
+            let (entries, entries_away) = parts.entries.map(|open| (open.store, open.away)).unzip();
+            let mut scheduling =
+                Scheduling::start(slots.store, past, entries, scheduling, &own.brokers, sdk, &clock)?;
+            scheduling.listen().await?;
+            if let Some(running) = scheduling.jobs() {
+                let away = entries_away.flatten();
+                own.background.push(readiness::jobs(&own.tasks, &own.health, &running.store, away));
+            }
             own.background.push(readiness::scheduler(&own.tasks, &own.health, &scheduling, slots.away));
             if let Some(far) = parts.far {
                 own.background.push(readiness::far(&own.tasks, &own.health, far));
@@ -380,6 +387,7 @@ mod tests {
             long_delays: None,
             slots: Some(SlotsAt::Embedded.open(data, 16, DurabilityAt::Process, &clock).await.unwrap()),
             far: None,
+            entries: None,
             connectors: Vec::new(),
             clock,
             tasks: Tasks::new(health.clone()),
@@ -420,6 +428,7 @@ mod tests {
             tenants: Arc::new(Tenants([("windfall".to_owned(), rules)].into())),
             targets: [(("windfall".to_owned(), "rewards".to_owned()), TargetPart::SendBonus)].into(),
             queue: None,
+            jobs: None,
             instance: "test".into(),
         }
     }

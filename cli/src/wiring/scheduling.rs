@@ -1,6 +1,7 @@
 //! The scheduler of a process: what adds timers, what fires them, and where they go.
 
 use super::add_queue::{AddQueuePart, RunningAddQueue};
+use super::jobs::{JobsPart, RunningJobs};
 use super::parts::Brokers;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_contract::Clock;
 use windfall_contract::due::{PastTasks, SlotStore, Target};
+use windfall_contract::entries::EntryStore;
 use windfall_scheduler::{
     BackfillParts, Backfills, DispatchOptions, DispatchStats, Dispatcher, Tenants, Timers, TimersOptions,
 };
@@ -27,6 +29,8 @@ pub struct SchedulingOptions {
     pub targets: BTreeMap<(String, String), TargetPart>,
     /// The queue by which adds may come.
     pub queue: Option<AddQueuePart>,
+    /// How jobs are run, if they are.
+    pub jobs: Option<JobsPart>,
     /// The name of this process among those that fire the same store's timers.
     pub instance: String,
 }
@@ -57,6 +61,7 @@ pub struct Scheduling {
     pub backfills: Backfills,
     dispatcher: Dispatcher,
     topics: Vec<TimersTopic>,
+    jobs: Option<RunningJobs>,
     queue: Option<RunningAddQueue>,
 }
 
@@ -74,12 +79,13 @@ impl Scheduling {
     pub fn start(
         store: Arc<dyn SlotStore>,
         past: Option<Arc<dyn PastTasks>>,
+        entries: Option<Arc<dyn EntryStore>>,
         options: SchedulingOptions,
         brokers: &Brokers,
         sdk: Option<&Sdk>,
         clock: &Clock,
     ) -> Result<Self> {
-        let SchedulingOptions { timers, dispatch, tenants, targets, queue, instance } = options;
+        let SchedulingOptions { timers, dispatch, tenants, targets, queue, jobs, instance } = options;
         let (mut open, mut topics) = (BTreeMap::new(), Vec::new());
         for (name, part) in targets {
             let target: Arc<dyn Target> = match part {
@@ -104,11 +110,20 @@ impl Scheduling {
         let by_queue = queue.as_ref().map(|running| running.queue.clone());
         let (whose, slots) = (Arc::clone(&tenants), Arc::clone(&store));
         let timers = Timers::start_with(timers, whose, slots, by_queue, clock.clone());
+        let jobs = match jobs {
+            Some(part) => {
+                let entries = entries.context("a process that runs jobs needs a store of jobs")?;
+                let running = RunningJobs::start(part, entries, timers.clone(), open.clone(), clock)?;
+                open.extend(running.jobs.targets());
+                Some(running)
+            }
+            None => None,
+        };
         let (whose, slots) = (Arc::clone(&tenants), Arc::clone(&store));
         let dispatcher = Dispatcher::start(dispatch, whose, slots, open, instance, clock.clone());
         let fired = dispatcher.stats();
         let parts = BackfillParts { store, past, tenants, fired: Arc::clone(&fired), clock: clock.clone() };
-        Ok(Self { timers, fired, backfills: Backfills::new(parts), dispatcher, topics, queue })
+        Ok(Self { timers, fired, backfills: Backfills::new(parts), dispatcher, topics, jobs, queue })
     }
 
     /// The topics that timers are written to.
@@ -121,6 +136,19 @@ impl Scheduling {
         self.queue.as_ref()
     }
 
+    /// The jobs.
+    pub const fn jobs(&self) -> Option<&RunningJobs> {
+        self.jobs.as_ref()
+    }
+
+    /// Lets executors register, where the options say so.
+    pub async fn listen(&mut self) -> Result<()> {
+        match &mut self.jobs {
+            Some(jobs) => jobs.listen().await,
+            None => Ok(()),
+        }
+    }
+
     /// Whether it can fire.
     pub fn check(&self) -> impl Fn() -> Result<(), String> + Send + Sync + use<> {
         self.dispatcher.check()
@@ -130,17 +158,25 @@ impl Scheduling {
     pub async fn close(self, deadline: Duration) {
         let began = Instant::now();
         let left = || deadline.saturating_sub(began.elapsed());
-        self.timers.close().await;
+        if self.jobs.is_none() {
+            self.timers.close().await;
+        }
         if let Some(queue) = self.queue {
             queue.close(left() / 2).await;
         }
         self.backfills.close().await;
-        let drained = self.dispatcher.drain(left()).await;
+        let draining = if self.jobs.is_some() { left() / 2 } else { left() };
+        let drained = self.dispatcher.drain(draining).await;
         if drained.unnoted_tasks > 0 || drained.unreleased_shards > 0 {
             tracing::warn!(
                 ?drained,
                 "the scheduler was not done in time; what it had handed over may fire again"
             );
+        }
+        if let Some(jobs) = self.jobs {
+            jobs.close(left()).await;
+            // Jobs add their next occurrences to the end.
+            self.timers.close().await;
         }
         for topic in self.topics {
             topic.target.close(left()).await;

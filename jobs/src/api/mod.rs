@@ -120,6 +120,11 @@ impl Jobs {
         [Priority::Urgent, Priority::Normal, Priority::Bulk].map(of).into()
     }
 
+    /// Whether the tenant has a target of this name in this process.
+    pub fn has_target(&self, tenant: &str, name: &str) -> bool {
+        self.0.core.targets.contains_key(&(tenant.to_owned(), name.to_owned()))
+    }
+
     /// What is counted.
     pub fn stats(&self) -> Arc<JobsStats> {
         Arc::clone(&self.0.core.stats)

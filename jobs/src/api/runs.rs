@@ -2,7 +2,7 @@
 
 use super::{Jobs, JobsError, RunView};
 use crate::book::{Kept, group, job_run_key, put_run, run_key};
-use crate::definition::{JobName, PARAMS_MAX_BYTES};
+use crate::definition::{Destination, JobName, PARAMS_MAX_BYTES};
 use crate::executors::LogLines;
 use crate::runs::{Cause, Reported, Run, RunNumber, RunState};
 use crate::transition::{Became, Event, Happened, by_shard};
@@ -142,11 +142,10 @@ impl Jobs {
         let happened = Happened::Reported(tenant.to_owned(), killed);
         let event = Event { number, happened, read: Some((kept.version, kept.is.clone())) };
         failed(self.0.core.happened(shard, vec![event]).await)?;
-        let Some(address) = kept.is.executor.filter(|_| matches!(kept.is.state, RunState::Running { .. }))
-        else {
-            return Ok(());
-        };
-        let asked = self.0.core.calls.kill(&address, kept.is.job.0).await;
+        let is_there = matches!(kept.is.state, RunState::Running { .. });
+        let Some(address) = kept.is.executor.clone().filter(|_| is_there) else { return Ok(()) };
+        let calls = self.0.core.calls_of(tenant, &self.app_of(shard, &kept.is).await?);
+        let asked = calls.kill(&address, kept.is.job.0).await;
         asked.map_err(|why| JobsError::Executor { address, why })
     }
 
@@ -155,9 +154,11 @@ impl Jobs {
     /// # Errors
     /// [`JobsError`].
     pub async fn log(&self, tenant: &str, number: RunNumber, from_line: u32) -> Result<LogLines, JobsError> {
-        let (_, kept) = self.read_run(tenant, number).await?;
+        let (shard, kept) = self.read_run(tenant, number).await?;
+        let app = self.app_of(shard, &kept.is).await?;
         let address = kept.is.executor.ok_or(JobsError::NoExecutor)?;
-        let read = self.0.core.calls.log(&address, number.0, kept.is.due_ms, from_line).await;
+        let read =
+            self.0.core.calls_of(tenant, &app).log(&address, number.0, kept.is.due_ms, from_line).await;
         read.map_err(|why| JobsError::Executor { address, why })
     }
 
@@ -188,6 +189,15 @@ impl Jobs {
         let kept = core.book.read_one::<Run>(shard, run_key(number)).await?;
         let kept = kept.filter(|kept| kept.is.tenant == tenant).ok_or(unknown)?;
         Ok((shard, kept))
+    }
+
+    /// The app that a run's job goes to; empty where the job is not there any more.
+    async fn app_of(&self, shard: Shard, run: &Run) -> Result<String, JobsError> {
+        let definition = self.0.core.latest_definition(shard, run.job).await?;
+        Ok(match definition.map(|definition| definition.spec.destination.clone()) {
+            Some(Destination::Executor { app, .. }) => app,
+            Some(Destination::Target { .. }) | None => String::new(),
+        })
     }
 
     async fn views(&self, shard: Shard, numbers: Vec<RunNumber>) -> Result<Vec<RunView>, JobsError> {

@@ -3,6 +3,7 @@
 use crate::definition::Block;
 use crate::runs::{Part, Sent};
 use async_trait::async_trait;
+use std::sync::Arc;
 
 /// A run for an executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +44,11 @@ pub struct LogLines {
 /// Speaks with executors. Each call answers in its own time-out.
 #[async_trait]
 pub trait ExecutorCalls: Send + Sync {
+    /// The calls to executors of a tenant's app, where they differ from others, as by the access token that they carry.
+    fn of(&self, _tenant: &str, _app: &str) -> Option<Arc<dyn ExecutorCalls>> {
+        None
+    }
+
     /// Hands a run over.
     async fn run(&self, address: &str, call: RunCall) -> Sent;
 

@@ -1,7 +1,11 @@
 //! Executors: who is there for an app, and what a run asks of one.
 
 mod calls;
+mod schemes;
 mod table;
+mod xxl;
 
 pub use calls::{ExecutorCalls, LogLines, RunCall};
+pub use schemes::BySchemes;
 pub(crate) use table::{App, ExecutorTable, Registered};
+pub use xxl::{XxlAdmin, XxlExecutors};

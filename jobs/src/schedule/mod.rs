@@ -46,6 +46,14 @@ pub use times::{At, TIMES_MAX, Times};
 
 use serde::{Deserialize, Serialize};
 
+/// A time by the wall clock of a zone, as `2027-02-06T20:00:00+08:00`; `None` where the zone or the time is none.
+#[must_use]
+pub fn local_time(time_ms: u64, zone: &str) -> Option<String> {
+    let time = jiff::Timestamp::from_millisecond(i64::try_from(time_ms).ok()?).ok()?;
+    let local = time.in_tz(zone).ok()?;
+    Some(local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string())
+}
+
 /// The end of time: 2200-01-01T00:00:00Z. No occurrence lies there or later. A time that was given in micro- or
 /// nanoseconds by mistake lies beyond it, and is refused.
 pub const END_OF_TIME_MS: u64 = 7_258_118_400_000;

@@ -7,7 +7,8 @@ use super::app::AppName;
 use super::body::{Body, BodyError, BodyRoom, discard};
 use super::result::read_results;
 use super::rules::AddressRules;
-use super::token::{AccessToken, TOKEN_HEADER};
+use super::server::Door;
+use super::token::TOKEN_HEADER;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -26,9 +27,8 @@ const EXECUTORS: &str = "EXECUTOR";
 
 /// What all connections share.
 pub(super) struct Api {
-    pub(super) token: Option<AccessToken>,
+    pub(super) doors: Vec<Door>,
     pub(super) rules: AddressRules,
-    pub(super) admin: Arc<dyn Admin>,
     pub(super) clock: Clock,
     pub(super) bodies: BodyRoom,
     pub(super) admin_timeout: Duration,
@@ -186,20 +186,22 @@ impl Api {
         counter.fetch_add(1, Relaxed);
     }
 
-    fn call_of(&self, request: &Request<Incoming>) -> Result<Call, Refused> {
+    /// What is called, and who takes it: the one whose token the request carries.
+    fn call_of(&self, request: &Request<Incoming>) -> Result<(Call, Arc<dyn Admin>), Refused> {
         let call = Call::of(request.uri().path()).ok_or(Refused::NoSuchCall)?;
         if request.method() != Method::POST {
             return Err(Refused::NoPost);
         }
         let carried = request.headers().get(TOKEN_HEADER);
-        match &self.token {
-            Some(token) if !token.is_carried_by(carried) => Err(Refused::WrongToken),
-            _ => Ok(call),
-        }
+        let is_open = |door: &Door| door.token.as_ref().is_none_or(|token| token.is_carried_by(carried));
+        // All of them are compared, so that the time tells nothing about which one it was.
+        let open =
+            self.doors.iter().filter(|door| is_open(door)).fold(None, |first, door| first.or(Some(door)));
+        open.map(|door| (call, Arc::clone(&door.admin))).ok_or(Refused::WrongToken)
     }
 
     async fn done(&self, request: Request<Incoming>) -> Result<(), Refused> {
-        let call = match self.call_of(&request) {
+        let (call, admin) = match self.call_of(&request) {
             Ok(call) => call,
             Err(refused) => {
                 // Or the caller might find its connection reset before it reads why.
@@ -211,17 +213,15 @@ impl Api {
         match call {
             Call::Register => {
                 let executor = self.read_executor(&body.bytes)?;
-                let admin = Arc::clone(&self.admin);
                 self.finish(async move { admin.register(executor).await }).await?;
                 self.counters.registrations.fetch_add(1, Relaxed);
             }
             Call::Remove => {
                 let executor = self.read_executor(&body.bytes)?;
-                let admin = Arc::clone(&self.admin);
                 self.finish(async move { admin.remove(executor).await }).await?;
                 self.counters.removals.fetch_add(1, Relaxed);
             }
-            Call::Report => self.report(body).await?,
+            Call::Report => self.report(admin, body).await?,
         }
         Ok(())
     }
@@ -241,12 +241,11 @@ impl Api {
         Ok(Executor { app, address })
     }
 
-    async fn report(&self, body: Body) -> Result<(), Refused> {
+    async fn report(&self, admin: Arc<dyn Admin>, body: Body) -> Result<(), Refused> {
         let results = read_results(&body.bytes, self.clock.wall_ms());
         let results = results.map_err(|error| Refused::Bad(error.to_string()))?;
         let count = results.len() as u64;
         if count > 0 {
-            let admin = Arc::clone(&self.admin);
             self.finish(async move {
                 let reported = admin.report(results).await;
                 // The results are as large as the body that they were read from.

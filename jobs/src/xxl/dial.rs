@@ -30,7 +30,7 @@ const ADDRESSES_MAX: usize = 8;
 
 /// No connection: nothing of a request was written.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum DialError {
+pub(crate) enum DialError {
     #[error("the host cannot be resolved: {0}")]
     Resolve(io::Error),
     #[error("requests to {0} are not allowed")]
@@ -45,7 +45,7 @@ pub(super) enum DialError {
 
 impl DialError {
     /// Finds this error among the causes of a client library's error.
-    pub(super) fn find<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e Self> {
+    pub(crate) fn find<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e Self> {
         let mut next = Some(error);
         while let Some(error) = next {
             if let Some(found) = error.downcast_ref() {
@@ -59,7 +59,7 @@ impl DialError {
 
 /// Dials executors.
 #[derive(Clone)]
-pub(super) struct Dialer(Arc<Inner>);
+pub(crate) struct Dialer(Arc<Inner>);
 
 struct Inner {
     rules: AddressRules,
@@ -68,7 +68,7 @@ struct Inner {
 }
 
 impl Dialer {
-    pub(super) fn new(
+    pub(crate) fn new(
         rules: AddressRules,
         ca_file: Option<&Path>,
         timeout_ms: u64,
@@ -157,7 +157,7 @@ impl tower_service::Service<Uri> for Dialer {
 }
 
 /// An open connection.
-pub(super) enum Conn {
+pub(crate) enum Conn {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }

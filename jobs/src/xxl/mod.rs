@@ -52,7 +52,7 @@ mod api;
 mod app;
 mod body;
 mod client;
-mod dial;
+pub(crate) mod dial;
 mod error;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
@@ -79,5 +79,5 @@ pub use options::{ClientOptions, ServerOptions, WrongOption};
 pub use result::{HandleCode, RunResult};
 pub use rules::{AddressRules, BadNetwork};
 pub use run::{BlockStrategy, RunRequest};
-pub use server::{Closed, StartError, XxlServer};
+pub use server::{Closed, Door, StartError, XxlServer};
 pub use token::{AccessToken, BadToken};

@@ -52,6 +52,14 @@ pub struct Closed {
     pub cut: usize,
 }
 
+/// Who takes the calls that carry a token.
+pub struct Door {
+    /// The token. None: calls are taken whatever they carry, so there is no other door.
+    pub token: Option<AccessToken>,
+    /// Takes them.
+    pub admin: Arc<dyn Admin>,
+}
+
 /// Takes registrations and reports of executors by HTTP, under any prefix. Dropped, it ends at once.
 pub struct XxlServer {
     api: Arc<Api>,
@@ -76,15 +84,30 @@ impl XxlServer {
         admin: Arc<dyn Admin>,
         clock: Clock,
     ) -> Result<Self, StartError> {
+        Self::start_with(options, vec![Door { token, admin }], rules, clock).await
+    }
+
+    /// The same for several tenants, each with a token of its own.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub async fn start_with(
+        options: ServerOptions,
+        doors: Vec<Door>,
+        rules: AddressRules,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
         options.check()?;
-        match &token {
-            None if !options.listen.ip().is_loopback() => {
-                return Err(WrongOption::NoToken(options.listen).into());
+        for door in &doors {
+            match &door.token {
+                None if !options.listen.ip().is_loopback() => {
+                    return Err(WrongOption::NoToken(options.listen).into());
+                }
+                Some(token) if token.is_sample() => {
+                    tracing::warn!("the access token is the one of XXL-JOB's samples, which everybody knows");
+                }
+                _ => {}
             }
-            Some(token) if token.is_sample() => {
-                tracing::warn!("the access token is the one of XXL-JOB's samples, which everybody knows");
-            }
-            _ => {}
         }
         let failed = |error| StartError::Listen { address: options.listen, error };
         let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
@@ -92,9 +115,8 @@ impl XxlServer {
         let bodies = BodyRoom::new(options.bodies_max_bytes, options.body_max_bytes, options.body_timeout_ms);
         let (leaving, cut) = (CancellationToken::new(), CancellationToken::new());
         let api = Arc::new(Api {
-            token,
+            doors,
             rules,
-            admin,
             clock,
             bodies,
             admin_timeout: Duration::from_millis(options.admin_timeout_ms),
@@ -123,6 +145,12 @@ impl XxlServer {
     /// What it counted since it was started.
     pub fn stats(&self) -> ServerStats {
         self.api.counters.snapshot()
+    }
+
+    /// Reads what it counted, for as long as anybody asks.
+    pub fn read_stats(&self) -> impl Fn() -> ServerStats + Send + Sync + use<> {
+        let api = Arc::clone(&self.api);
+        move || api.counters.snapshot()
     }
 
     /// Stops: accepts nothing more, and lets calls in flight finish until the deadline. Executors repeat what was cut.

@@ -48,6 +48,15 @@ impl AccessToken {
         header.is_some_and(|header| bool::from(self.0.as_bytes().ct_eq(header.as_bytes())))
     }
 
+    /// The token as a bearer key of a gRPC call.
+    #[cfg(feature = "rpc")]
+    pub(crate) fn bearer(&self) -> Option<tonic::metadata::MetadataValue<tonic::metadata::Ascii>> {
+        let text = Zeroizing::new(format!("Bearer {}", *self.0));
+        let mut value = tonic::metadata::MetadataValue::try_from(text.as_str()).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let mut value = HeaderValue::from_str(&self.0).ok()?;
         value.set_sensitive(true);

@@ -92,10 +92,11 @@ impl Fleet {
             tenants: Arc::clone(&self.tenants),
             targets: BTreeMap::from([((TENANT.to_owned(), TARGET.to_owned()), target)]),
             queue: None,
+            jobs: None,
             instance: format!("dispatcher-{number}"),
         };
         let scheduling =
-            Scheduling::start(Arc::clone(store), None, options, &Brokers::new(), None, &self.clock)?;
+            Scheduling::start(Arc::clone(store), None, None, options, &Brokers::new(), None, &self.clock)?;
         let fired = Arc::clone(&scheduling.fired);
         self.instances.push(Instance { scheduling: Some(scheduling), fired, is_killed: false });
         Ok(())

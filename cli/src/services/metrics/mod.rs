@@ -5,13 +5,14 @@
 mod connectors;
 #[cfg(test)]
 mod documented;
+mod jobs;
 mod live_rules;
 mod process;
 mod task_queue;
 
 use super::parts::Parts;
 use super::polled_metrics::Found;
-use crate::wiring::Tasks;
+use crate::wiring::{ReadXxlStats, RunningJobs, Tasks};
 use crate::wiring::topic_life::{self, TopicLives};
 use connectors::ReadSnapshot;
 use parking_lot::Mutex;
@@ -57,6 +58,8 @@ pub struct Sources {
     backfills: Option<Arc<BackfillStats>>,
     polled: Option<Arc<Mutex<Found>>>,
     connectors: Vec<(String, ReadSnapshot)>,
+    jobs: jobs::Jobs,
+    xxl: Option<ReadXxlStats>,
     pools: task_queue::Pools,
 }
 
@@ -86,6 +89,14 @@ impl Sources {
             backfills: parts.scheduling.as_ref().map(|scheduling| scheduling.backfills.stats()),
             polled: parts.polled_metrics().map(|polled| polled.found()),
             connectors: connectors.map(|wired| (wired.name.clone(), Arc::clone(&wired.snapshot))).collect(),
+            xxl: parts
+                .scheduling
+                .as_ref()
+                .and_then(|scheduling| scheduling.jobs().and_then(RunningJobs::xxl_stats)),
+            jobs: parts
+                .scheduling
+                .as_ref()
+                .and_then(|scheduling| scheduling.jobs().map(|running| running.jobs.stats())),
             pools: task_queue::Pools::new(),
         }
     }
@@ -130,6 +141,7 @@ pub fn export(metrics: &Metrics, sources: &Sources) {
         polled.iter().for_each(|found| each(&[], &found.lock()));
     });
     connectors::export(metrics, sources.connectors.clone());
+    jobs::export(metrics, &sources.jobs, &sources.xxl);
     task_queue::export(metrics, &sources.pools);
 }
 
