@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use windfall_contract::due::{Fired, Firing, Shard, Target, TaskKey};
@@ -161,10 +162,9 @@ impl<'a> Deciding<'a> {
         let mut later = Vec::new();
         let mut first = BTreeMap::new();
         for (place, occurrence) in occurrences {
-            if first.contains_key(&occurrence.job) {
-                later.push((*place, *occurrence));
-            } else {
-                first.insert(occurrence.job, (*place, *occurrence));
+            match first.entry(occurrence.job) {
+                Entry::Occupied(_) => later.push((*place, *occurrence)),
+                Entry::Vacant(free) => drop(free.insert((*place, *occurrence))),
             }
         }
         // Before any look at the store's clock: leases that are counted from there are over later than from here.

@@ -10,6 +10,7 @@ pub const MISFIRE_MS: u64 = 15_000;
 
 /// What becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "it lives for a moment, and mostly is the largest one")]
 pub enum Begin {
     /// The job was changed, paused or removed since: nothing.
     Stale,
