@@ -151,7 +151,7 @@ impl Jobs {
         Ok(versions)
     }
 
-    /// Makes many jobs, each of which must be new: one answer for each, in order. At most [`PUT_MAX`].
+    /// Makes many jobs, each of which must be new: one answer for each, in order. At most 1,000.
     pub async fn put_new(
         &self,
         tenant: &str,
