@@ -121,8 +121,7 @@ impl QueueCounters {
         if let Some(own) = self.by_queue.read().get(queue) {
             return Arc::clone(own);
         }
-        // The answer to a synchronous job comes in a queue of its own, which is used once.
-        let is_answer = queue.queue().parse::<JobId>().is_ok();
+        let is_answer = is_answer(queue);
         let mut all = self.by_queue.write();
         if is_answer || all.len() >= self.queues_max && !all.contains_key(queue) {
             return Arc::clone(&self.others);
@@ -140,6 +139,23 @@ impl QueueCounters {
         let at = WAIT_BUCKETS_MS.iter().position(|end_ms| waited_ms <= *end_ms).unwrap_or(BUCKETS - 1);
         own.buckets[at].fetch_add(1, Relaxed);
         own.sum_ms.fetch_add(waited_ms, Relaxed);
+    }
+
+    /// Whether another queue can be counted by itself.
+    pub(crate) fn has_room(&self) -> bool {
+        self.by_queue.read().len() < self.queues_max
+    }
+
+    /// Counts these queues by themselves too, as far as there is room.
+    pub(crate) fn show(&self, queues: Vec<QueueName>) {
+        let queues: Vec<QueueName> = queues.into_iter().filter(|queue| !is_answer(queue)).collect();
+        let mut all = self.by_queue.write();
+        for queue in queues {
+            if all.len() >= self.queues_max {
+                break;
+            }
+            all.entry(queue).or_default();
+        }
     }
 
     /// The queues whose jobs are counted by themselves.
@@ -179,6 +195,11 @@ impl OfQueue {
         let buckets = std::array::from_fn(|at| self.buckets[at].load(Relaxed));
         WaitTimes { buckets, sum_ms: self.sum_ms.load(Relaxed) }
     }
+}
+
+/// The answer to a synchronous job comes in a queue of its own, which is named like the job and used once.
+fn is_answer(queue: &QueueName) -> bool {
+    queue.queue().parse::<JobId>().is_ok()
 }
 
 #[cfg(test)]
