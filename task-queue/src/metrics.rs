@@ -74,6 +74,14 @@ pub struct WaitTimes {
     pub sum_ms: u64,
 }
 
+/// What the shards of a store hold of a queue.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Measured {
+    pub(crate) counts: QueueCounts,
+    /// For how long the job that comes next has been ready, 0 where none is.
+    pub(crate) oldest_ready_ms: u64,
+}
+
 /// The counters of a pool.
 pub struct QueueCounters {
     queues_max: usize,
@@ -163,12 +171,22 @@ impl QueueCounters {
         self.by_queue.read().keys().cloned().collect()
     }
 
-    pub(crate) fn measured(&self, queue: &QueueName, counts: &QueueCounts, oldest_ready_ms: u64) {
+    /// Shows what the shards hold that have answered. Where one did not, no number goes down: what it holds is missing, and
+    /// alerts would end and workers go while its jobs wait.
+    pub(crate) fn measured(&self, queue: &QueueName, measured: &Measured, is_whole: bool) {
         let own = self.of(queue);
-        own.numbers.ready.store(counts.ready, Relaxed);
-        own.numbers.delayed.store(counts.delayed, Relaxed);
-        own.numbers.dead.store(counts.dead, Relaxed);
-        own.numbers.oldest_ready_ms.store(oldest_ready_ms, Relaxed);
+        let Measured { counts, oldest_ready_ms } = *measured;
+        for (gauge, value) in [
+            (&own.numbers.ready, counts.ready),
+            (&own.numbers.delayed, counts.delayed),
+            (&own.numbers.dead, counts.dead),
+            (&own.numbers.oldest_ready_ms, oldest_ready_ms),
+        ] {
+            match is_whole {
+                true => gauge.store(value, Relaxed),
+                false => _ = gauge.fetch_max(value, Relaxed),
+            }
+        }
     }
 
     pub(crate) fn tended(&self, tended: &Tended) {

@@ -1,6 +1,7 @@
 //! What has to be done though nobody calls: leases that end, jobs that expire, polls for what others publish.
 
 use super::Inner;
+use crate::metrics::Measured;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -144,23 +145,25 @@ async fn measure_once(inner: &Inner) {
             inner.counters.store_failed();
             break;
         };
-        let oldest_ms = oldest_ready_ms(inner, part, &looks).await;
-        for (at, queue) in part.iter().enumerate() {
-            let mut all = QueueCounts::default();
-            looks.iter().for_each(|(_, counts)| all += counts[at]);
-            inner.counters.measured(queue, &all, oldest_ms[at]);
+        let mut all: Vec<Measured> = vec![Measured::default(); part.len()];
+        for (_, counts) in &looks {
+            all.iter_mut().zip(counts).for_each(|(own, counts)| own.counts += *counts);
         }
+        let all_answered = looks.len() == usize::from(inner.store.shards());
+        let is_whole = add_oldest(inner, part, &looks, &mut all).await && all_answered;
+        part.iter().zip(&all).for_each(|(queue, own)| inner.counters.measured(queue, own, is_whole));
     }
     inner.counters.polls(inner.polls.count());
 }
 
-/// For how long the job that comes next of each queue has been ready, by the shards that have one and that answer.
-async fn oldest_ready_ms(
+/// Finds for how long the job that comes next of each queue has been ready. Whether all shards that have one have answered.
+async fn add_oldest(
     inner: &Inner,
     queues: &[QueueName],
     looks: &[(Shard, Vec<QueueCounts>)],
-) -> Vec<u64> {
-    let mut oldest_ms = vec![0; queues.len()];
+    all: &mut [Measured],
+) -> bool {
+    let mut is_whole = true;
     for (shard, counts) in looks {
         let asked: Vec<usize> = (0..queues.len()).filter(|at| counts[*at].ready > 0).collect();
         if asked.is_empty() {
@@ -169,12 +172,16 @@ async fn oldest_ready_ms(
         let names: Vec<QueueName> = asked.iter().map(|at| queues[*at].clone()).collect();
         match inner.store.ready_for_ms(*shard, &names).await {
             Ok(found) => asked.iter().zip(found).for_each(|(at, ready_ms)| {
-                oldest_ms[*at] = oldest_ms[*at].max(ready_ms.unwrap_or(0));
+                let own = &mut all[*at].oldest_ready_ms;
+                *own = (*own).max(ready_ms.unwrap_or(0));
             }),
-            Err(_) => inner.counters.store_failed(),
+            Err(_) => {
+                is_whole = false;
+                inner.counters.store_failed();
+            }
         }
     }
-    oldest_ms
+    is_whole
 }
 
 /// 0 to 15 ms.
