@@ -76,7 +76,7 @@ async fn open_says_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn marks_are_kept_for_an_hour_whatever_the_clock_does_and_no_longer_than_two() {
+async fn marks_are_kept_for_an_hour_though_the_clock_goes_back_by_one_and_no_longer_than_two() {
     let fixture = Embedded::new(small(1));
     let store = fixture.open_now().unwrap();
     let queue = QueueName::new("n", "q").unwrap();

@@ -50,7 +50,7 @@ pub(super) fn publish(
     let mut ids = Vec::with_capacity(batch.len());
     for OnceJob { mark, job } in batch {
         let mut is_known = false;
-        // The next hour's, too: the clock may have gone back.
+        // The next hour's, too: the clock may have gone back, by an hour.
         for near in hour.saturating_sub(1)..=hour + 1 {
             is_known |= step.step.get(&rows::once(step.state.number, near, *mark))?.is_some();
         }

@@ -42,7 +42,7 @@ local function note_mark(hour, mark)
   end
 end
 
--- Whether a job of this mark was published about now. The next hour's, too: the clock may have gone back.
+-- Whether a job of this mark was published about now. The next hour's, too: the clock may have gone back, by an hour.
 local function is_known(now, mark)
   local hour, known = math.floor(now / HOUR), 0
   for near = hour - 1, hour + 1 do known = known + redis.call('SISMEMBER', marks(near, mark), mark) end
