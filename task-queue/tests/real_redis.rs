@@ -313,7 +313,8 @@ async fn marks_of_an_hour_go_little_by_little() {
         seconds / (ONCE_KEPT_MS / 1_000)
     };
     let began = hour().await;
-    let fill = "for set = 0, 255 do for mark = 1, 200 do redis.call('SADD', ARGV[1] .. set, 'mark' .. mark) end end";
+    let fill =
+        "for set = 0, 255 do for mark = 1, 200 do redis.call('SADD', ARGV[1] .. set, 'mark' .. mark) end end";
     for before in [2, 1] {
         let of_hour = format!("{prefix}{}:", began - before);
         command(server.url(), &["EVAL", fill, "0", &of_hour]).await.unwrap();

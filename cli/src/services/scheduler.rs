@@ -665,7 +665,10 @@ mod tests {
         };
         assert!(load_with(5_001).is_ok());
         let refused = format!("{:#}", load_with(5_000).err().unwrap());
-        assert!(refused.contains("fire_timeout_ms is 5000") && refused.contains("targets.reminders"), "{refused}");
+        assert!(
+            refused.contains("fire_timeout_ms is 5000") && refused.contains("targets.reminders"),
+            "{refused}"
+        );
     }
 
     #[cfg(feature = "redis")]
