@@ -118,13 +118,18 @@ impl QueueCounters {
     }
 
     fn of(&self, queue: &QueueName) -> Arc<OfQueue> {
-        if let Some(own) = self.by_queue.read().get(queue) {
-            return Arc::clone(own);
+        {
+            let all = self.by_queue.read();
+            if let Some(own) = all.get(queue) {
+                return Arc::clone(own);
+            }
+            // The answer to a synchronous job comes in a queue of its own, which is used once.
+            if all.len() >= self.queues_max || queue.queue().parse::<JobId>().is_ok() {
+                return Arc::clone(&self.others);
+            }
         }
-        // The answer to a synchronous job comes in a queue of its own, which is used once.
-        let is_answer = queue.queue().parse::<JobId>().is_ok();
         let mut all = self.by_queue.write();
-        if is_answer || all.len() >= self.queues_max && !all.contains_key(queue) {
+        if all.len() >= self.queues_max && !all.contains_key(queue) {
             return Arc::clone(&self.others);
         }
         Arc::clone(all.entry(queue.clone()).or_default())
