@@ -126,12 +126,17 @@ impl QueueCounters {
     }
 
     fn of(&self, queue: &QueueName) -> Arc<OfQueue> {
-        if let Some(own) = self.by_queue.read().get(queue) {
-            return Arc::clone(own);
+        {
+            let all = self.by_queue.read();
+            if let Some(own) = all.get(queue) {
+                return Arc::clone(own);
+            }
+            if all.len() >= self.queues_max || is_answer(queue) {
+                return Arc::clone(&self.others);
+            }
         }
-        let is_answer = is_answer(queue);
         let mut all = self.by_queue.write();
-        if is_answer || all.len() >= self.queues_max && !all.contains_key(queue) {
+        if all.len() >= self.queues_max && !all.contains_key(queue) {
             return Arc::clone(&self.others);
         }
         Arc::clone(all.entry(queue.clone()).or_default())
