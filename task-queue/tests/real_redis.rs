@@ -328,7 +328,7 @@ async fn marks_of_an_hour_go_little_by_little() {
         assert!(gone[0].starts_with(&format!("{prefix}{}:", began - 2)), "{gone:?}");
     }
     redis_nodes::until("the server to free it beside its work", PATIENCE, async || {
-        let info: String = asked(server.url(), &["INFO", "stats"]).await;
+        let info: String = asked(server.url(), &["INFO", "memory"]).await;
         info.lines().any(|line| line.strip_prefix("lazyfreed_objects:").is_some_and(|count| count != "0"))
     })
     .await;
