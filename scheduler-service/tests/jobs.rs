@@ -96,7 +96,8 @@ async fn a_lost_answer_and_a_store_that_is_away_cost_no_attempt_and_make_no_seco
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
     let faulty = Faulty::new(&store);
-    (faulty.is_away.store(true, SeqCst), faulty.loses.store(true, SeqCst));
+    faulty.is_away.store(true, SeqCst);
+    faulty.loses.store(true, SeqCst);
     let target = target(faulty.clone());
     let is_away = |fates: Vec<Fired>| fates.iter().all(|fate| matches!(fate, Fired::Away(_)));
     assert!(is_away(target.fire(firings(9, 1)).await));
