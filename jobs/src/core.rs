@@ -2,23 +2,29 @@
 
 use crate::book::{Book, Definitions, Kept, definition_key, state_key};
 use crate::definition::{Definition, JobNumber, Priority};
-use crate::executors::{ExecutorCalls, ExecutorTable};
+use crate::executors::{Addresses, App, ExecutorCalls, ExecutorTable};
 use crate::occurrences::Occurrence;
 use crate::options::JobsOptions;
+use crate::outbox::Outbox;
 use crate::routing::Router;
-use crate::runs::{JobState, Run, RunNumber};
+use crate::runs::JobState;
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClocks;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::mpsc;
 use windfall_contract::Clock;
 use windfall_contract::due::{Shard, Target, TaskAt};
-use windfall_contract::entries::{Applied, EntryError, EntryGroup};
+use windfall_contract::entries::{Applied, EntryError, EntryGroup, Woken};
 use windfall_scheduler::{AddError, CALL_TASKS_MAX, NewTask, Timers};
 
 /// The name of the target that jobs' due tasks go to, with each of the tenants of [`tenant_of`].
 pub(crate) const OCCURRENCES: &str = "occurrences";
+
+/// The priority of which this is the scheduler's tenant.
+pub(crate) fn priority_of(tenant: &str) -> Priority {
+    let all = [Priority::Urgent, Priority::Normal, Priority::Bulk];
+    all.into_iter().find(|priority| tenant_of(*priority) == tenant).unwrap_or_default()
+}
 
 /// The scheduler's tenant for due tasks of a priority. No other tenant's name begins with an underscore.
 pub(crate) const fn tenant_of(priority: Priority) -> &'static str {
@@ -42,18 +48,7 @@ pub(crate) struct Core {
     pub calls: Arc<dyn ExecutorCalls>,
     /// The tenants' targets in the scheduler, by tenant and name.
     pub targets: BTreeMap<(String, String), Arc<dyn Target>>,
-    pub sending: mpsc::Sender<Ticket>,
-}
-
-/// A run that this process has to send: it has begun it, and nobody else sends it until its lease is over.
-pub(crate) struct Ticket {
-    pub number: RunNumber,
-    pub run: Run,
-    /// The version in which the run was written.
-    pub version: u64,
-    pub definition: Arc<Definition>,
-    /// When its lease began, by the monotonic clock: earlier than by the store's.
-    pub begun_ns: u64,
+    pub outbox: Outbox,
 }
 
 impl Core {
@@ -62,9 +57,15 @@ impl Core {
         if let Some(now_ms) = self.store_clocks.now_ms(shard) {
             return Ok(now_ms);
         }
+        self.woken(shard).await.map(|woken| woken.now_ms)
+    }
+
+    /// The entries of a shard of which the time to wake has come. Its clock is noted.
+    pub async fn woken(&self, shard: Shard) -> Result<Woken, EntryError> {
+        let asked_ns = self.clock.monotonic_ns();
         let woken = self.book.woken(shard).await?;
-        self.store_clocks.answered(shard, woken.now_ms);
-        Ok(woken.now_ms)
+        self.store_clocks.answered(shard, asked_ns, woken.now_ms);
+        Ok(woken)
     }
 
     /// Changes groups of a shard, and notes its clock.
@@ -73,8 +74,12 @@ impl Core {
         shard: Shard,
         groups: &[EntryGroup],
     ) -> Result<(u64, Vec<Applied>), EntryError> {
+        if groups.is_empty() {
+            return Ok((self.now_ms(shard).await?, Vec::new()));
+        }
+        let asked_ns = self.clock.monotonic_ns();
         let (now_ms, applied) = self.book.apply(shard, groups).await?;
-        self.store_clocks.answered(shard, now_ms);
+        self.store_clocks.answered(shard, asked_ns, now_ms);
         Ok((now_ms, applied))
     }
 
@@ -113,6 +118,11 @@ impl Core {
     ) -> Result<Vec<Result<Option<Kept<JobState>>, EntryError>>, EntryError> {
         let keys: Vec<_> = numbers.iter().map(|number| state_key(*number)).collect();
         self.book.read(shard, &keys).await
+    }
+
+    /// The addresses of an app's executors; `None` before they were read.
+    pub fn executors_of(&self, app: &App) -> Option<Addresses> {
+        self.executors.of(self.book.shard_of_app(&app.tenant, &app.app), app)
     }
 
     /// What speaks with the executors of a tenant's app.

@@ -82,11 +82,17 @@
 
 mod api;
 mod book;
+mod calling;
+mod children;
 mod core;
 pub mod definition;
 pub mod executors;
+mod forgetting;
+mod leasing;
 mod occurrences;
 mod options;
+mod outbox;
+mod presence;
 pub mod routing;
 #[cfg(feature = "rpc")]
 pub mod rpc;
@@ -94,11 +100,18 @@ pub mod runs;
 pub mod schedule;
 mod sending;
 mod settling;
+mod starting;
 mod stats;
+mod steps;
 pub mod store;
 mod store_clock;
 mod tending;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod transition;
+mod waiting;
 pub mod xxl;
 
 pub use api::{ExecutorView, JobView, Jobs, JobsError, JobsParts, RunView};

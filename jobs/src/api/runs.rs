@@ -5,6 +5,7 @@ use crate::book::{Kept, group, job_run_key, put_run, run_key};
 use crate::definition::{Destination, JobName, PARAMS_MAX_BYTES};
 use crate::executors::LogLines;
 use crate::runs::{Cause, Reported, Run, RunNumber, RunState};
+use crate::starting::Started;
 use crate::transition::{Became, Event, Happened, by_shard};
 use std::collections::BTreeMap;
 use windfall_contract::due::Shard;
@@ -32,7 +33,11 @@ impl Jobs {
         let core = &self.0.core;
         let unknown = || JobsError::UnknownJob(name.to_string());
         let (shard, number) = core.number_of(tenant, name).await?.ok_or_else(unknown)?;
-        core.start_run(shard, number, Cause::Call, params).await?.ok_or_else(unknown)
+        match core.start_run(shard, number, Cause::Call, params).await? {
+            Started::Run(run) => Ok(run),
+            Started::NoJob => Err(unknown()),
+            Started::Contended => Err(JobsError::Contended),
+        }
     }
 
     /// A run as it is.
@@ -115,7 +120,7 @@ impl Jobs {
             // It is taken up by the next look of any process.
             let at_ms = core.now_ms(shard).await?;
             let state = RunState::Retrying { at_ms };
-            let run = Run { state, attempt: 0, unanswered: 0, ..kept.is };
+            let run = Run { state, attempt: 0, unanswered: 0, postponed: 0, ..kept.is };
             let mut changes = put_run(number, Expect::Version(kept.version), &run, core.options.keep());
             let unchanged = Expect::Version(definition.version);
             changes.push(crate::book::change(crate::book::definition_key(run.job), unchanged, To::Same));

@@ -127,6 +127,8 @@ mod tests {
             executor: None,
             message: String::new(),
             unanswered: 0,
+            postponed: 0,
+            lease: 0,
         };
         let told = |run: Run| super::run(&RunView { number: RunNumber(9), run });
         let starting = told(plain.clone());

@@ -81,6 +81,8 @@ pub fn begin(
         executor: None,
         message: String::new(),
         unanswered: 0,
+        postponed: 0,
+        lease: 0,
     });
     Begin::Now { state: next, run }
 }

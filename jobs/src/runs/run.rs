@@ -41,6 +41,13 @@ pub struct Run {
     /// How often in this attempt nobody knew whether it was sent; 0 where its executor has acknowledged it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unanswered: u32,
+    /// How often in a row this attempt was put off before it was sent; 0 where it was not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub postponed: u32,
+    /// Which lease it has, or had last: one more each time that a process takes it to send it. It never counts anew, so that a
+    /// process knows its own lease, whatever was written meanwhile.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lease: u32,
 }
 
 // Serde's form.
@@ -128,6 +135,20 @@ impl Run {
     /// Whether it is over.
     pub const fn is_over(&self) -> bool {
         matches!(self.state, RunState::Ended { .. })
+    }
+
+    /// Whether it may have to be sent when its time to wake has come.
+    pub const fn may_be_sent(&self) -> bool {
+        match self.state {
+            RunState::Starting { .. } | RunState::Retrying { .. } => true,
+            RunState::Running { .. } => self.unanswered > 0,
+            RunState::Ended { .. } => false,
+        }
+    }
+
+    /// Whether it still has the lease of this number, and waits for whoever has that one to send it.
+    pub const fn is_leased_as(&self, lease: u32) -> bool {
+        matches!(self.state, RunState::Starting { .. }) && self.lease == lease
     }
 
     /// When it is to be looked at again, by the store's clock.

@@ -1,0 +1,184 @@
+//! Leases of runs: as long as a process has one, nobody else sends the run. Each lease of a run has a number, by which whoever
+//! has it knows it again, also where the answer to its last change was lost.
+
+use crate::book::{Kept, group, put_run, run_key};
+use crate::core::Core;
+use crate::definition::{Definition, Delivery};
+use crate::outbox::Ticket;
+use crate::runs::{LEASE_MS, Run, RunState};
+use futures_util::future::join_all;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use windfall_contract::due::Shard;
+use windfall_contract::entries::{Applied, EntryError, Expect};
+
+/// A run that has waited for longer than this since its lease began gets a new one before it is sent.
+const FRESH_MS: u64 = 500;
+/// A run whose lease cannot be renewed now is sent all the same while so much of it is left.
+const LEFT_MS: u64 = 1_500;
+/// While a call is open, its lease is renewed as often.
+const RENEW_EVERY_MS: u64 = 1_500;
+/// The same after the store has failed.
+const RENEW_AGAIN_MS: u64 = 300;
+/// A store that is slow to renew leases is asked again after so long.
+const LEAST_WAIT_MS: u64 = 100;
+const CONFLICTS_MAX: usize = 3;
+
+/// Runs before they are sent.
+#[derive(Default)]
+pub(crate) struct Fresh {
+    /// Those that may be sent now.
+    pub ready: Vec<Ticket>,
+    /// Those that may not, because the store does not answer: they were not sent.
+    pub later: Vec<Ticket>,
+}
+
+/// Looks after the leases of runs that are to be sent now: they have just begun, and it is written that they are being sent
+/// where they may be sent only once. Those that somebody else has by now are left out.
+pub(crate) async fn fresh(core: &Core, tickets: Vec<Ticket>) -> Fresh {
+    let is_once = |ticket: &Ticket| ticket.definition.spec.delivery == Delivery::AtMostOnce;
+    let (old, ready): (Vec<_>, Vec<_>) =
+        tickets.into_iter().partition(|ticket| age_ms(core, ticket) > FRESH_MS || is_once(ticket));
+    let mut fresh = Fresh { ready, later: Vec::new() };
+    if old.is_empty() {
+        return fresh;
+    }
+    let Renewed { renewed, unknown } = renewed(core, &old).await;
+    fresh.ready.extend(renewed);
+    for ticket in unknown {
+        if !is_once(&ticket) && age_ms(core, &ticket) + LEFT_MS <= LEASE_MS {
+            fresh.ready.push(ticket);
+        } else {
+            fresh.later.push(ticket);
+        }
+    }
+    fresh
+}
+
+/// Waits for a call, and renews the leases of its runs meanwhile: the call's answer, and the runs that are still ours.
+pub(crate) async fn leased<T>(
+    core: &Core,
+    mut tickets: Vec<Ticket>,
+    call: impl Future<Output = T>,
+) -> (T, Vec<Ticket>) {
+    let mut call = std::pin::pin!(call);
+    let mut is_known = true;
+    while !tickets.is_empty() {
+        let oldest_ms = tickets.iter().map(|ticket| age_ms(core, ticket)).max().unwrap_or(0);
+        let wait_ms = match is_known {
+            true => RENEW_EVERY_MS.saturating_sub(oldest_ms).max(LEAST_WAIT_MS),
+            false => RENEW_AGAIN_MS,
+        };
+        let renewing = async {
+            tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+            renewed(core, &tickets).await
+        };
+        let Renewed { renewed, unknown } = tokio::select! {
+            biased;
+            // A renewal that is on its way does no harm: the lease is known by its number, whatever its version is.
+            answer = &mut call => return (answer, tickets),
+            renewed = renewing => renewed,
+        };
+        is_known = unknown.is_empty();
+        tickets = renewed;
+        tickets.extend(unknown);
+    }
+    (call.await, tickets)
+}
+
+/// What became of renewals.
+struct Renewed {
+    /// With their new leases.
+    renewed: Vec<Ticket>,
+    /// As they were: the store has not answered.
+    unknown: Vec<Ticket>,
+}
+
+async fn renewed(core: &Core, tickets: &[Ticket]) -> Renewed {
+    let mut by_shard: BTreeMap<Shard, Vec<Ticket>> = BTreeMap::new();
+    for ticket in tickets {
+        if let Some(shard) = core.book.shard_of(ticket.number.0) {
+            by_shard.entry(shard).or_default().push(ticket.clone());
+        }
+    }
+    let shards = by_shard.into_iter().map(|(shard, tickets)| async move {
+        let renewed = core.renew(shard, &tickets).await;
+        (tickets, renewed)
+    });
+    let mut all = Renewed { renewed: Vec::new(), unknown: Vec::new() };
+    for (tickets, renewed) in join_all(shards).await {
+        match renewed {
+            Ok(renewed) => all.renewed.extend(renewed),
+            Err(error) => {
+                core.store_failed("the leases of runs cannot be renewed now", &error);
+                all.unknown.extend(tickets);
+            }
+        }
+    }
+    all
+}
+
+fn age_ms(core: &Core, ticket: &Ticket) -> u64 {
+    core.clock.monotonic_ns().saturating_sub(ticket.begun_ns) / 1_000_000
+}
+
+impl Core {
+    /// Gives leases of one shard anew, from now, and notes that the runs are being sent. Those that somebody else has taken
+    /// over, or heard of, are left out.
+    async fn renew(&self, shard: Shard, tickets: &[Ticket]) -> Result<Vec<Ticket>, EntryError> {
+        let mut renewed = Vec::with_capacity(tickets.len());
+        let mut left = tickets.to_vec();
+        for _ in 0..CONFLICTS_MAX {
+            let begun_ns = self.clock.monotonic_ns();
+            for ticket in &mut left {
+                ticket.run.state = self.lease(shard, &ticket.definition).await?;
+            }
+            let keep = self.options.keep();
+            let write = |ticket: &Ticket| {
+                group(put_run(ticket.number, Expect::Version(ticket.version), &ticket.run, keep))
+            };
+            let groups: Vec<_> = left.iter().map(write).collect();
+            let (_, applied) = self.apply(shard, &groups).await?;
+            let mut conflicts = Vec::new();
+            for (ticket, applied) in left.into_iter().zip(applied) {
+                match applied {
+                    Applied::Done(version) => renewed.push(Ticket { version, begun_ns, ..ticket }),
+                    Applied::Conflict | Applied::Late => conflicts.push(ticket),
+                }
+            }
+            left = self.still_leased(shard, conflicts).await?;
+            if left.is_empty() {
+                break;
+            }
+        }
+        renewed.extend(left);
+        Ok(renewed)
+    }
+
+    /// Of runs that have changed, those that still have our lease: it was our own change, whose answer was lost.
+    async fn still_leased(&self, shard: Shard, tickets: Vec<Ticket>) -> Result<Vec<Ticket>, EntryError> {
+        if tickets.is_empty() {
+            return Ok(tickets);
+        }
+        let keys: Vec<_> = tickets.iter().map(|ticket| run_key(ticket.number)).collect();
+        let read = self.book.read::<Run>(shard, &keys).await?;
+        let is_ours = |(ticket, read): (Ticket, Result<Option<Kept<Run>>, EntryError>)| match read {
+            Ok(kept) => {
+                let Kept { version, is } = kept.filter(|kept| kept.is.is_leased_as(ticket.run.lease))?;
+                Some(Ticket { version, run: is, ..ticket })
+            }
+            Err(error) => {
+                self.unreadable(&error);
+                None
+            }
+        };
+        Ok(tickets.into_iter().zip(read).filter_map(is_ours).collect())
+    }
+
+    /// The state of a run of which the lease begins now.
+    pub async fn lease(&self, shard: Shard, definition: &Definition) -> Result<RunState, EntryError> {
+        let until_ms = self.now_ms(shard).await?.saturating_add(LEASE_MS);
+        let is_sending = definition.spec.delivery == Delivery::AtMostOnce;
+        Ok(RunState::Starting { until_ms, is_sending })
+    }
+}

@@ -1,0 +1,150 @@
+//! Runs that are being sent stay with whoever sends them.
+
+use crate::JobsOptions;
+use crate::runs::{Outcome, Reported, RunState, Sent};
+use crate::testing::{Call, DAILY, Fault, Fleet, TO_APP, eventually, sleep_ms};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The executor takes runs after a while.
+async fn slow_fleet(answer_ms: u64) -> Fleet {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    fleet.put("job", DAILY, TO_APP, "").await;
+    fleet.answer(move |_, _| (answer_ms, Sent::Accepted));
+    fleet
+}
+
+fn is_running(fleet: &Fleet, run: crate::runs::RunNumber) -> bool {
+    matches!(fleet.stored(run).unwrap().0.state, RunState::Running { .. })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_stays_ours_while_executors_are_probed() {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    let failover = r#"{"executor": {"app": "app", "handler": "h", "routing": "failover"}}"#;
+    fleet.put("job", DAILY, failover, "").await;
+    *fleet.executors.beat_ms.lock() = 15_000;
+    let run = fleet.run("job").await;
+    eventually(|| fleet.stored(run).unwrap().0.is_over()).await;
+    sleep_ms(60_000).await;
+    assert_eq!((fleet.calls_of(run), fleet.jobs.stats().sent_again.get()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_gives_no_run_away() {
+    let fleet = slow_fleet(20_000).await;
+    let run = fleet.run("job").await;
+    sleep_ms(1_000).await;
+    fleet.store.fault(|_, call| if matches!(call, Call::Apply(_)) { Fault::Fails } else { Fault::None });
+    sleep_ms(1_500).await;
+    fleet.store.heal();
+    eventually(|| is_running(&fleet, run)).await;
+    sleep_ms(5_000).await;
+    assert_eq!((fleet.calls_of(run), fleet.jobs.stats().sent_again.get()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_whose_answer_is_lost_gives_no_run_away() {
+    let fleet = slow_fleet(20_000).await;
+    let run = fleet.run("job").await;
+    sleep_ms(1_000).await;
+    let lost = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&lost);
+    fleet.store.fault(move |_, call| match call {
+        Call::Apply(_) if call.touches(b"r/") && count.fetch_add(1, Ordering::Relaxed) % 2 == 0 => {
+            Fault::AnswerLost
+        }
+        _ => Fault::None,
+    });
+    eventually(|| is_running(&fleet, run)).await;
+    assert!(lost.load(Ordering::Relaxed) > 4);
+    sleep_ms(5_000).await;
+    assert_eq!((fleet.calls_of(run), fleet.jobs.stats().sent_again.get()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_taken_while_a_renewal_hangs() {
+    let fleet = slow_fleet(2_000).await;
+    let run = fleet.run("job").await;
+    sleep_ms(1_000).await;
+    // The renewal after 1.5 s takes effect after the answer, and is answered after it.
+    let first = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&first);
+    fleet.store.fault(move |_, call| match call {
+        Call::Apply(_) if call.touches(b"r/") && count.fetch_add(1, Ordering::Relaxed) == 0 => {
+            Fault::After(60_000)
+        }
+        _ => Fault::None,
+    });
+    sleep_ms(1_500).await;
+    assert!(first.load(Ordering::Relaxed) > 1 && is_running(&fleet, run), "{:?}", fleet.stored(run));
+    sleep_ms(10_000).await;
+    assert_eq!(fleet.calls_of(run), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_of_the_store_runs_are_left_to_those_that_send_them() {
+    let fleet = slow_fleet(20_000).await;
+    let run = fleet.run("job").await;
+    sleep_ms(1_000).await;
+    fleet.store.fault(|_, _| Fault::Fails);
+    sleep_ms(10_000).await;
+    fleet.store.heal();
+    eventually(|| is_running(&fleet, run)).await;
+    sleep_ms(5_000).await;
+    assert_eq!((fleet.calls_of(run), fleet.jobs.stats().sent_again.get()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_the_store_has_hung_runs_are_left_to_those_that_send_them() {
+    let fleet = slow_fleet(20_000).await;
+    let run = fleet.run("job").await;
+    sleep_ms(1_000).await;
+    // As if the process was stopped for a while: nothing fails, and nothing goes on.
+    let clock = fleet.clock.clone();
+    let until_ms = clock.unix_ms() + 8_000;
+    fleet.store.fault(move |_, _| match until_ms.saturating_sub(clock.unix_ms()) {
+        0 => Fault::None,
+        left_ms => Fault::After(left_ms),
+    });
+    eventually(|| is_running(&fleet, run)).await;
+    sleep_ms(5_000).await;
+    assert_eq!((fleet.calls_of(run), fleet.jobs.stats().sent_again.get()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_of_a_process_that_is_gone_is_sent_by_another_one() {
+    let mut fleet = slow_fleet(1_000_000).await;
+    let run = fleet.run("job").await;
+    eventually(|| fleet.calls_of(run) == 1).await;
+    // It ends without a word.
+    fleet.jobs.close(std::time::Duration::ZERO).await;
+    fleet.answer(|_, _| (0, Sent::Accepted));
+    fleet.restart(JobsOptions::default()).await;
+    eventually(|| is_running(&fleet, run)).await;
+    assert_eq!((fleet.calls_of(run), fleet.stored(run).unwrap().0.lease), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_sent_at_most_once_and_was_not_sent_is_not_missed() {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    fleet.put("job", DAILY, TO_APP, r#", "delivery": "at_most_once""#).await;
+    fleet.answer(|_, _| (0, Sent::Finished(Reported::Succeeded(String::new()))));
+    // The note that it is being sent is written, and its answer is lost.
+    let lost = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&lost);
+    fleet.store.fault(move |_, call| match call {
+        Call::Apply(_)
+            if call.touches(b"r/") && !call.touches(b"i/") && count.fetch_add(1, Ordering::Relaxed) == 0 =>
+        {
+            Fault::AnswerLost
+        }
+        _ => Fault::None,
+    });
+    let run = fleet.run("job").await;
+    eventually(|| fleet.stored(run).unwrap().0.is_over()).await;
+    let (ended, _) = fleet.stored(run).unwrap();
+    assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Succeeded, .. }), "{ended:?}");
+    assert!(lost.load(Ordering::Relaxed) > 0);
+    assert_eq!(fleet.calls_of(run), 1);
+}
