@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -137,7 +137,7 @@ impl Executor {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let own = Self { address, runs: Arc::default(), scheduler: Arc::default(), ends: Arc::default() };
-        let (runs, (sender, reports)) = (Arc::clone(&own.runs), channel::<(i64, i64)>());
+        let (runs, (sender, reports)) = (Arc::clone(&own.runs), sync_channel::<(i64, i64)>(10_000));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (runs, sender) = (Arc::clone(&runs), sender.clone());

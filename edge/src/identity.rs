@@ -16,7 +16,7 @@ pub enum Role {
     Grant,
     /// Look into the archive and replay from it, see budgets and metrics.
     Operate,
-    /// Add, change, cancel and list timers.
+    /// Add, change, cancel and list timers; the same of jobs and their runs.
     Schedule,
 }
 

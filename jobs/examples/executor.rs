@@ -63,7 +63,8 @@ impl Executor for Printing {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let scheduler = std::env::var("WINDFALL_SERVER").unwrap_or_else(|_| "http://127.0.0.1:8080".into());
-    let key = std::env::var("WINDFALL_KEY").map_err(|_| "set WINDFALL_KEY to a key with the role `schedule`")?;
+    let key =
+        std::env::var("WINDFALL_KEY").map_err(|_| "set WINDFALL_KEY to a key with the role `schedule`")?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("grpc://{}", listener.local_addr()?);
     println!("an executor of the app `demo` at {address}");

@@ -179,7 +179,11 @@ async fn executors_come_and_go_and_what_cannot_be_is_refused_by_its_field() {
     let fleet = Fleet::start().await;
     let service = service(&fleet);
     let at = |address: &str| {
-        asking(v1::RegisterExecutorRequest { app: "app".into(), address: address.into(), ..Default::default() })
+        asking(v1::RegisterExecutorRequest {
+            app: "app".into(),
+            address: address.into(),
+            ..Default::default()
+        })
     };
     service.register(at("GRPC://a:1")).await.unwrap_err();
     service.register(at("grpc://Worker:7000")).await.unwrap();
@@ -197,7 +201,12 @@ async fn executors_come_and_go_and_what_cannot_be_is_refused_by_its_field() {
     let past = Schedule::At(v1::OneTime { time_ms: 1 });
     for (name, spec, code, words) in [
         ("a b", spec(), Code::InvalidArgument, "is no name of a job"),
-        ("a", v1::JobSpec { destination: Some(target), ..spec() }, Code::InvalidArgument, "no target `nowhere`"),
+        (
+            "a",
+            v1::JobSpec { destination: Some(target), ..spec() },
+            Code::InvalidArgument,
+            "no target `nowhere`",
+        ),
         ("a", v1::JobSpec { schedule: Some(past), ..spec() }, Code::FailedPrecondition, "no occurrence"),
         ("a", v1::JobSpec { timeout_s: 90_000, ..spec() }, Code::InvalidArgument, "timeout_s"),
     ] {

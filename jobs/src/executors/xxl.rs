@@ -12,8 +12,7 @@ use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The wait for a free place and the call itself each take so long at most: together less than what is left of a run's lease
-/// when it is sent.
+/// The wait for a free place and the call itself each take so long at most: an executor only queues a run before it answers.
 const CALL_TIMEOUT_MS: u64 = 1_200;
 const CONNECT_TIMEOUT_MS: u64 = 800;
 

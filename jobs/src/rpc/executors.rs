@@ -31,7 +31,7 @@ const ANSWER_MAX_BYTES: usize = 16 << 20;
 pub struct GrpcOptions {
     /// The time for a connection. Less than `call_timeout_ms`, so that a host which does not answer is known not to have a run.
     pub connect_timeout_ms: u64,
-    /// The time from a call's start to its answer. With `linger_ms` less than what is left of a run's lease when it is sent: 2.5 s.
+    /// The time from a call's start to its answer. An executor only takes runs before it answers, or ends short ones.
     pub call_timeout_ms: u64,
     /// How long runs for one executor are gathered. 0 hands each over by itself.
     pub linger_ms: u64,

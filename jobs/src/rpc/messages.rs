@@ -42,7 +42,7 @@ pub(super) fn run(view: &RunView) -> v1::JobRun {
         Cause::Parent(parent) => (v1::JobRunCause::Parent, parent.0),
     };
     let (state, at_ms, outcome) = match run.state {
-        RunState::Starting { until_ms } => (v1::JobRunState::Starting, until_ms, None),
+        RunState::Starting { until_ms, .. } => (v1::JobRunState::Starting, until_ms, None),
         RunState::Running { until_ms } => (v1::JobRunState::Running, until_ms, None),
         RunState::Retrying { at_ms } => (v1::JobRunState::Retrying, at_ms, None),
         RunState::Ended { at_ms, outcome } => (v1::JobRunState::Ended, at_ms, Some(outcome)),
@@ -123,7 +123,7 @@ mod tests {
             attempt: 1,
             part: None,
             params: None,
-            state: RunState::Starting { until_ms: 5 },
+            state: RunState::Starting { until_ms: 5, is_sending: false },
             executor: None,
             message: String::new(),
             unanswered: 0,

@@ -30,9 +30,11 @@ fn of(error: &JobsError) -> (Code, String) {
         JobsError::UnknownJob(_) | JobsError::UnknownRun(_) => (Code::NotFound, what),
         JobsError::WrongSpec(_) => (Code::InvalidArgument, format!("spec: {what}")),
         JobsError::WrongName(_) | JobsError::WrongField { .. } => (Code::InvalidArgument, what),
-        JobsError::OtherVersion { .. } | JobsError::NeverDue | JobsError::NoExecutor | JobsError::JobRemoved | JobsError::NotOver => {
-            (Code::FailedPrecondition, what)
-        }
+        JobsError::OtherVersion { .. }
+        | JobsError::NeverDue
+        | JobsError::NoExecutor
+        | JobsError::JobRemoved
+        | JobsError::NotOver => (Code::FailedPrecondition, what),
         JobsError::Executor { .. } | JobsError::Contended => (Code::Unavailable, what),
         JobsError::NotScheduled(error) => {
             tracing::warn!(%error, "the occurrence of a job could not be added");

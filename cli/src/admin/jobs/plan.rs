@@ -127,7 +127,8 @@ async fn upload(client: &TimersClient, args: &PlanArgs, tenant: &str) -> Result<
     let mut plan = Plan::open(args)?;
     let note = progress_file(&args.file);
     let bar = ProgressBar::new(plan.progress.file_bytes).with_style(
-        ProgressStyle::with_template("{bar:40} {percent}%  {msg}  {eta} left").context("the bar's own text")?,
+        ProgressStyle::with_template("{bar:40} {percent}%  {msg}  {eta} left")
+            .context("the bar's own text")?,
     );
     let mut done = plan.progress.clone();
     let (mut calls, mut behind) = (JoinSet::new(), BTreeMap::<u64, Batch>::new());
@@ -182,7 +183,8 @@ impl Plan {
         if name.is_empty() || name.len() > 100 || name.contains('/') {
             bail!("`{name}` is no name of a plan, which has 1 to 100 bytes and no `/`: give --name");
         }
-        let fresh = Progress { plan: format!("{name} → {}", args.target), file_bytes, ..Progress::default() };
+        let fresh =
+            Progress { plan: format!("{name} → {}", args.target), file_bytes, ..Progress::default() };
         let progress = match args.restart {
             true => fresh,
             false => read_progress(&progress_file(path), fresh)?,
@@ -212,7 +214,9 @@ impl Plan {
                 continue;
             }
             match timer_of(&line, &self.name, self.lines, &self.target) {
-                Ok(timer) if !self.send_past && timer.due_ms.saturating_add(PAST_MS) < now_ms => counts.past += 1,
+                Ok(timer) if !self.send_past && timer.due_ms.saturating_add(PAST_MS) < now_ms => {
+                    counts.past += 1
+                }
                 Ok(timer) => {
                     size += timer.payload.len();
                     timers.push((self.lines, timer));
@@ -227,7 +231,13 @@ impl Plan {
             }
         }
         let is_end = self.lines == begin;
-        Ok((!is_end).then_some(Batch { number, timers, counts, bytes_end: self.bytes, lines_end: self.lines }))
+        Ok((!is_end).then_some(Batch {
+            number,
+            timers,
+            counts,
+            bytes_end: self.bytes,
+            lines_end: self.lines,
+        }))
     }
 }
 
@@ -306,7 +316,9 @@ fn settle(
 ) -> Vec<(u64, NewTimer)> {
     const FOR_GOOD: [i32; 5] = [3, 5, 7, 9, 12];
     let mut left = Vec::new();
-    for ((line, timer), result) in sent.into_iter().zip(results.into_iter().map(Some).chain(std::iter::repeat(None))) {
+    for ((line, timer), result) in
+        sent.into_iter().zip(results.into_iter().map(Some).chain(std::iter::repeat(None)))
+    {
         match result.and_then(|result| result.result) {
             Some(add_timer_result::Result::Added(added)) if added.existed => counts.existed += 1,
             Some(add_timer_result::Result::Added(_)) => counts.added += 1,
@@ -334,7 +346,8 @@ fn read_progress(path: &Path, fresh: Progress) -> Result<Progress> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(fresh),
         Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
     };
-    let begin_anew = || format!("{} is of another plan, or damaged: delete it, or give --restart", path.display());
+    let begin_anew =
+        || format!("{} is of another plan, or damaged: delete it, or give --restart", path.display());
     let noted: Progress = serde_json::from_str(&text).with_context(begin_anew)?;
     if noted.plan != fresh.plan || noted.file_bytes < noted.bytes || fresh.file_bytes < noted.file_bytes {
         bail!("{}", begin_anew());
@@ -370,14 +383,27 @@ mod tests {
     #[test]
     fn a_line_becomes_a_timer_with_a_key_of_its_own() {
         let timer = |line: &str| timer_of(line.as_bytes(), "day", 7, "hook");
-        let full = timer(r#"{"user": 42, "time": "2027-02-06T12:00:00Z", "payload": {"sale": 1}, "id": "a"}"#).unwrap();
+        let full =
+            timer(r#"{"user": 42, "time": "2027-02-06T12:00:00Z", "payload": {"sale": 1}, "id": "a"}"#)
+                .unwrap();
         assert_eq!((full.key.as_str(), full.target.as_str()), ("plan/day/a", "hook"));
         assert_eq!(full.due_ms, 1_801_915_200_000);
         assert_eq!(serde_json::from_slice::<Value>(&full.payload).unwrap(), json!({"sale": 1, "user": 42}));
         let plain = timer(r#"{"time": 5, "payload": "hang up"}"#).unwrap();
-        assert_eq!((plain.key.as_str(), plain.due_ms, &plain.payload[..]), ("plan/day/7", 5, &b"hang up"[..]));
+        assert_eq!(
+            (plain.key.as_str(), plain.due_ms, &plain.payload[..]),
+            ("plan/day/7", 5, &b"hang up"[..])
+        );
         assert_eq!(timer(r#"{"time": 5, "user": 42}"#).unwrap().payload, br#"{"user":42}"#);
-        for wrong in ["", "{}", "[]", r#"{"time": "soon"}"#, r#"{"time": -1}"#, r#"{"time": 5, "when": 6}"#, r#"{"time": 5, "id": []}"#] {
+        for wrong in [
+            "",
+            "{}",
+            "[]",
+            r#"{"time": "soon"}"#,
+            r#"{"time": -1}"#,
+            r#"{"time": 5, "when": 6}"#,
+            r#"{"time": 5, "id": []}"#,
+        ] {
             assert!(timer(wrong).is_err(), "{wrong}");
         }
     }
@@ -408,9 +434,12 @@ mod tests {
     #[test]
     fn what_has_no_answer_or_no_room_is_sent_again_and_what_is_wrong_is_not() {
         let timers = (1..=5).map(|line| (line, NewTimer::default())).collect();
-        let failure = |code| add_timer_result::Result::Failure(TimerFailure { code, ..TimerFailure::default() });
-        let added = |existed| add_timer_result::Result::Added(AddTimerReply { existed, ..AddTimerReply::default() });
-        let results = [added(false), added(true), failure(3), failure(8)].map(|result| AddTimerResult { result: Some(result) });
+        let failure =
+            |code| add_timer_result::Result::Failure(TimerFailure { code, ..TimerFailure::default() });
+        let added =
+            |existed| add_timer_result::Result::Added(AddTimerReply { existed, ..AddTimerReply::default() });
+        let results = [added(false), added(true), failure(3), failure(8)]
+            .map(|result| AddTimerResult { result: Some(result) });
         let mut counts = Counts::default();
         let left = settle(timers, results.into(), &mut counts);
         assert_eq!(left.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [4, 5]);

@@ -12,8 +12,8 @@ mod task_queue;
 
 use super::parts::Parts;
 use super::polled_metrics::Found;
-use crate::wiring::{ReadXxlStats, RunningJobs, Tasks};
 use crate::wiring::topic_life::{self, TopicLives};
+use crate::wiring::{ReadXxlStats, RunningJobs, Tasks};
 use connectors::ReadSnapshot;
 use parking_lot::Mutex;
 use std::sync::Arc;
