@@ -1,8 +1,10 @@
 //! An executor of jobs: a small gRPC server of the soak's own, which notes each run. Most runs it ends at once; some it
 //! accepts, so that they have to be reported, and some fail in their first attempt.
 
+use crate::control::Control;
 use crate::draw::mix;
-use crate::job_book::Note;
+use crate::event_book::Writing;
+use crate::job_book::{JobBook, JobEvent, Note};
 use crate::journal::now_ms;
 use anyhow::{Context, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,24 +18,30 @@ use windfall_proto::v1;
 use windfall_proto::v1::executor_server::{Executor, ExecutorServer};
 use windfall_proto::v1::run_receipt::Receipt;
 
-/// The parameters of jobs that may be run once at most; their runs do not fail on purpose.
-pub const AT_MOST_ONCE: &str = "at most once";
+/// The handler of jobs that may be run once at most; their runs do not fail on purpose.
+pub const MOST: &str = "most";
+/// The handler of all others.
+pub const LEAST: &str = "least";
 /// Runs that may wait for their report.
 const REPORTS_MAX: usize = 1_000;
 /// How often it looks whether it gets a processor, and how much later that may be.
 const LOOK: Duration = Duration::from_millis(200);
 const STALL_MS: u64 = 800;
 
-/// What it has noted.
-#[derive(Default)]
-struct Noted {
-    notes: Vec<Note>,
-    to_report: Vec<u64>,
-    stalls: Vec<(u64, u64)>,
+/// The journal of jobs, which their callers and the executor write.
+pub type JobPad = Arc<Mutex<Writing<JobBook>>>;
+
+/// The journal, held.
+pub fn held(pad: &JobPad) -> MutexGuard<'_, Writing<JobBook>> {
+    pad.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[derive(Clone, Default)]
-struct Noting(Arc<Mutex<Noted>>);
+#[derive(Clone)]
+struct Noting {
+    pad: JobPad,
+    to_report: Arc<Mutex<Vec<u64>>>,
+    control: Option<Control>,
+}
 
 /// The running executor. It ends when it is dropped.
 pub struct RunningExecutor {
@@ -44,12 +52,12 @@ pub struct RunningExecutor {
 
 impl RunningExecutor {
     /// Listens on a free port.
-    pub fn start() -> Result<Self> {
+    pub fn start(pad: &JobPad, control: Option<Control>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"));
         let listener = listener.context("the executor of jobs cannot listen")?;
         let address = format!("grpc://{}", listener.local_addr()?);
-        let noting = Noting::default();
+        let noting = Noting { pad: Arc::clone(pad), to_report: Arc::default(), control };
         let serving = Server::builder()
             .add_service(ExecutorServer::new(noting.clone()))
             .serve_with_incoming(TcpIncoming::from(listener));
@@ -59,58 +67,54 @@ impl RunningExecutor {
                 eprintln!("soak: the executor of jobs has ended: {error}");
             }
         });
-        runtime.spawn(noting.clone().watch());
+        runtime.spawn(watch(Arc::clone(pad)));
         Ok(Self { noting, address, _runtime: runtime })
     }
 
-    /// Where it is called.
+    /// The address where it is called.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The runs in the order in which they came, and the times in which it got no processor.
-    pub fn noted(&self) -> (Vec<Note>, Vec<(u64, u64)>) {
-        let noted = self.noting.held();
-        (noted.notes.clone(), noted.stalls.clone())
-    }
-
-    /// The runs that have to be reported now. What is not reported after all is given back by [`Self::reports_later`].
+    /// The runs that have to be reported now. What is not reported after all is given back by [`Self::report_later`].
     pub fn take_reports(&self) -> Vec<u64> {
-        std::mem::take(&mut self.noting.held().to_report)
+        std::mem::take(&mut *self.noting.to_report())
     }
 
     /// These have to be reported still.
-    pub fn reports_later(&self, runs: Vec<u64>) {
-        self.noting.held().to_report.extend(runs);
+    pub fn report_later(&self, runs: Vec<u64>) {
+        self.noting.to_report().extend(runs);
+    }
+}
+
+/// Notes when this process gets no processor.
+async fn watch(pad: JobPad) {
+    let mut last_ms = now_ms();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let (from_ms, to_ms) = (last_ms, now_ms());
+        if to_ms.saturating_sub(from_ms) > STALL_MS {
+            held(&pad).note(JobEvent::Stalled { from_ms, to_ms });
+        }
+        last_ms = to_ms;
     }
 }
 
 impl Noting {
-    fn held(&self) -> MutexGuard<'_, Noted> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes when this process gets no processor.
-    async fn watch(self) {
-        let mut last_ms = now_ms();
-        loop {
-            tokio::time::sleep(LOOK).await;
-            let now_ms = now_ms();
-            if now_ms.saturating_sub(last_ms) > STALL_MS {
-                self.held().stalls.push((last_ms, now_ms));
-            }
-            last_ms = now_ms;
-        }
+    fn to_report(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.to_report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self, run: v1::ExecutorRun) -> Receipt {
-        let mut noted = self.held();
         let draw = mix(run.job ^ run.due_ms.rotate_left(20)) % 8;
-        let is_failed = draw == 1 && run.attempt == 1 && run.params != AT_MOST_ONCE;
-        if draw == 0 && noted.to_report.len() >= REPORTS_MAX {
+        let may_fail = run.handler != MOST || self.control == Some(Control::Repeat);
+        let is_failed = draw == 1 && run.attempt == 1 && may_fail;
+        let is_accepted = draw == 0;
+        let mut to_report = self.to_report();
+        if is_accepted && to_report.len() >= REPORTS_MAX {
             return Receipt::Later("too many reports wait".into());
         }
-        noted.notes.push(Note {
+        held(&self.pad).note(JobEvent::Came(Note {
             job: run.job,
             run: run.run,
             occurrence: run.occurrence_id,
@@ -119,9 +123,9 @@ impl Noting {
             attempt: run.attempt,
             at_ms: now_ms(),
             is_failed,
-        });
-        if draw == 0 {
-            noted.to_report.push(run.run);
+        }));
+        if is_accepted {
+            to_report.push(run.run);
             return Receipt::Accepted(v1::RunAccepted {});
         }
         let result = if is_failed { v1::RunResult::Failed } else { v1::RunResult::Succeeded };

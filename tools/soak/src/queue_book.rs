@@ -1,11 +1,11 @@
-//! What publishers and consumers of the task queue note of each call. Their process is never killed, so it is held in memory,
-//! and written to the directory of the run at its end.
+//! What publishers and consumers of the task queue note of each call, before it and after its answer.
 
-use serde::Serialize;
+use crate::event_book::EventBook;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
 /// How its consumers treat a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Manner {
     /// It is acknowledged when it comes.
     Prompt,
@@ -16,7 +16,7 @@ pub enum Manner {
 }
 
 /// A job as its publisher asked for it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     /// When the call began, Unix milliseconds.
     pub asked_ms: u64,
@@ -31,7 +31,7 @@ pub struct Published {
 }
 
 /// A job as a consumer got it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
     /// Its body, which names it.
     pub tag: String,
@@ -45,8 +45,46 @@ pub struct Delivery {
     pub remain_tries: u64,
 }
 
+/// Something that happened.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueEvent {
+    /// A job is published now.
+    Publishes {
+        /// Its body, which names it.
+        tag: String,
+        /// What is asked for.
+        job: Published,
+    },
+    /// The publishing was answered.
+    Published {
+        /// The job's body.
+        tag: String,
+        /// Its id.
+        id: String,
+    },
+    /// A consumer got a job.
+    Came(Delivery),
+    /// An acknowledgement was answered.
+    Acknowledged {
+        /// The job's id.
+        id: String,
+        /// When the answer came.
+        at_ms: u64,
+    },
+    /// A call that consumes had no answer: it may have taken as many jobs as a call may.
+    Unanswered,
+    /// The dead letter is brought back from now on.
+    Revives {
+        /// Unix milliseconds.
+        at_ms: u64,
+    },
+    /// A call was refused, which no call of the soak should be.
+    Refused(String),
+}
+
 /// All that was noted.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub struct QueueBook {
     /// Jobs by their tags.
     pub jobs: BTreeMap<String, Published>,
@@ -54,34 +92,48 @@ pub struct QueueBook {
     pub deliveries: Vec<Delivery>,
     /// When the acknowledgement of an id was answered first.
     pub acknowledged: HashMap<String, u64>,
-    /// Calls that consume and had no answer: each may have taken as many jobs as a call may.
+    /// Calls that consume and had no answer.
     pub unanswered: u64,
     /// When jobs were first brought back from the dead letter.
     pub revived_ms: Option<u64>,
-    /// Calls that were refused, which no call of the soak should be.
+    /// Calls that were refused.
     pub refused: Vec<String>,
     /// How often each id came.
-    #[serde(skip)]
     came: HashMap<String, u64>,
 }
 
-impl QueueBook {
-    /// Notes a delivery; whether the job is to be acknowledged now.
-    pub fn comes(&mut self, delivery: Delivery) -> bool {
-        let came = self.came.entry(delivery.id.clone()).or_default();
-        *came += 1;
-        let is_time = self.jobs.get(&delivery.tag).is_none_or(|job| match job.manner {
-            Manner::Prompt => true,
-            Manner::Slow => *came > 1,
-            Manner::Dying => *came > job.tries,
-        });
-        self.deliveries.push(delivery);
-        is_time
-    }
+impl EventBook for QueueBook {
+    type Event = QueueEvent;
 
-    /// The acknowledgement of a job was answered now.
-    pub fn acknowledges(&mut self, id: &str, now_ms: u64) {
-        self.acknowledged.entry(id.to_owned()).or_insert(now_ms);
+    fn apply(&mut self, event: QueueEvent) {
+        match event {
+            QueueEvent::Publishes { tag, job } => drop(self.jobs.insert(tag, job)),
+            QueueEvent::Published { tag, id } => {
+                if let Some(job) = self.jobs.get_mut(&tag) {
+                    job.id = Some(id);
+                }
+            }
+            QueueEvent::Came(delivery) => {
+                *self.came.entry(delivery.id.clone()).or_default() += 1;
+                self.deliveries.push(delivery);
+            }
+            QueueEvent::Acknowledged { id, at_ms } => drop(self.acknowledged.entry(id).or_insert(at_ms)),
+            QueueEvent::Unanswered => self.unanswered += 1,
+            QueueEvent::Revives { at_ms } => drop(self.revived_ms.get_or_insert(at_ms)),
+            QueueEvent::Refused(why) => self.refused.push(why),
+        }
+    }
+}
+
+impl QueueBook {
+    /// Whether a job that has come now is to be acknowledged.
+    pub fn is_time(&self, tag: &str, id: &str) -> bool {
+        let came = self.came.get(id).copied().unwrap_or_default();
+        self.jobs.get(tag).is_none_or(|job| match job.manner {
+            Manner::Prompt => true,
+            Manner::Slow => came > 1,
+            Manner::Dying => came > job.tries,
+        })
     }
 
     /// How many jobs were answered and are not acknowledged.

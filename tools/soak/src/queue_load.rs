@@ -3,15 +3,15 @@
 
 use crate::control::Control;
 use crate::draw::mix;
+use crate::event_book::{Writing, read};
 use crate::fleet::{Fleet, QUEUES};
-use crate::ground::Ground;
 use crate::journal::now_ms;
-use crate::queue_book::{Delivery, Manner, Published, QueueBook};
+use crate::queue_book::{Delivery, Manner, Published, QueueBook, QueueEvent};
 use anyhow::{Context, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -31,44 +31,46 @@ const QUEUE: &str = "soak/work";
 const TOKEN: &str = "a-token-of-the-soak-which-is-nobody's";
 const CALL_TIMEOUT: Duration = Duration::from_secs(6);
 const AGAIN: Duration = Duration::from_millis(150);
-/// An acknowledgement is repeated so often; after that the job comes again.
-const ACKNOWLEDGEMENTS: u32 = 3;
 /// The pause between two looks at the dead letter.
 const REVIVE_EVERY: Duration = Duration::from_secs(1);
+
+/// The journal in the directory of the run.
+const JOURNAL: &str = "task-queue.ndjson";
 
 /// The state that all callers share.
 struct Shared {
     fleet: Arc<Fleet>,
     agent: ureq::Agent,
-    book: Mutex<QueueBook>,
+    book: Mutex<Writing<QueueBook>>,
     /// No new jobs; the dead letter is brought back.
     closing: AtomicBool,
     ends: AtomicBool,
-    /// Some acknowledgements are noted and never asked for.
-    forgets: bool,
+    control: Option<Control>,
 }
 
 /// The running callers.
 pub struct QueueLoad {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    journal: PathBuf,
 }
 
 impl QueueLoad {
     /// Makes the queue's token and starts them.
-    pub fn start(fleet: &Arc<Fleet>, control: Option<Control>) -> Result<Self> {
+    pub fn start(dir: &Path, fleet: &Arc<Fleet>, control: Option<Control>) -> Result<Self> {
+        let journal = dir.join(JOURNAL);
         let config = ureq::Agent::config_builder().http_status_as_error(false);
         let agent = config.timeout_global(Some(CALL_TIMEOUT)).build().into();
         let shared = Arc::new(Shared {
             fleet: Arc::clone(fleet),
             agent,
-            book: Mutex::default(),
+            book: Mutex::new(Writing::open(&journal)?),
             closing: AtomicBool::new(false),
             ends: AtomicBool::new(false),
-            forgets: control == Some(Control::Acknowledge),
+            control,
         });
         shared.make_token()?;
-        let mut own = Self { shared, threads: Vec::new() };
+        let mut own = Self { shared, threads: Vec::new(), journal };
         for at in 0..QUEUES.len() {
             own.spawn(&format!("publisher-{at}"), move |shared| shared.publish_all(at))?;
             own.spawn(&format!("taker-{at}"), move |shared| shared.consume_all(at))?;
@@ -84,22 +86,19 @@ impl QueueLoad {
 
     /// How many jobs are neither acknowledged nor out of the dead letter yet.
     pub fn waiting(&self) -> usize {
-        self.shared.book().waiting()
+        self.shared.book().book().waiting()
     }
 
-    /// Ends all callers; what they have noted, which is also written to this directory.
-    pub fn finish(self, dir: &Path) -> Result<QueueBook> {
+    /// Ends all callers; what their journal has.
+    pub fn finish(self) -> Result<QueueBook> {
         self.shared.ends.store(true, Relaxed);
         for thread in self.threads {
             if thread.join().is_err() {
                 bail!("a caller of the task queue has panicked");
             }
         }
-        let book = self.shared.book().clone();
-        let path = dir.join("task-queue.json");
-        std::fs::write(&path, serde_json::to_vec(&book)?)
-            .with_context(|| format!("{} cannot be written", path.display()))?;
-        Ok(book)
+        self.shared.book().check()?;
+        read(&self.journal)
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce(&Shared) + Send + 'static) -> Result<()> {
@@ -118,12 +117,16 @@ enum Method {
 }
 
 impl Shared {
-    fn book(&self) -> MutexGuard<'_, QueueBook> {
+    fn book(&self) -> MutexGuard<'_, Writing<QueueBook>> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn note(&self, event: QueueEvent) {
+        self.book().note(event);
+    }
+
     fn make_token(&self) -> Result<()> {
-        let (_, admin) = self.fleet.queue_addresses(QUEUES[0]);
+        let [_, admin] = self.fleet.queue_addresses(QUEUES[0]);
         let url = format!("http://{admin}/token/soak?description=soak&token={TOKEN}");
         let mut answer = self.agent.post(url).send_empty().context("no token of the task queue")?;
         let (status, said) = (answer.status().as_u16(), answer.body_mut().read_to_string()?);
@@ -135,7 +138,7 @@ impl Shared {
 
     /// Status and body of the answer; `None`: nobody knows whether it was done.
     fn call(&self, at: usize, method: Method, rest: &str, body: &str) -> Option<(u16, String)> {
-        let (api, _) = self.fleet.queue_addresses(QUEUES[at % QUEUES.len()]);
+        let [api, _] = self.fleet.queue_addresses(QUEUES[at % QUEUES.len()]);
         let url = format!("http://{api}/api/{QUEUE}{rest}");
         let answer = match method {
             Method::Get => self.agent.get(url).header("x-token", TOKEN).call(),
@@ -146,7 +149,7 @@ impl Shared {
         let status = answer.status().as_u16();
         let said = answer.body_mut().read_to_string().ok()?;
         if (400..500).contains(&status) && status != 404 && status != 429 {
-            self.book().refused.push(format!("{rest}: HTTP {status} {said}"));
+            self.note(QueueEvent::Refused(format!("{rest}: HTTP {status} {said}")));
         }
         Some((status, said))
     }
@@ -176,17 +179,17 @@ impl Shared {
         };
         let delay_s = [0, 0, 1, 2][usize::try_from(draw % 4).unwrap_or(0)];
         let job = Published { asked_ms: now_ms(), delay_s, tries, manner, id: None };
-        self.book().jobs.insert(tag.to_owned(), job);
-        let answer = self.call(at, Method::Put, &format!("?delay={delay_s}&tries={tries}&ttl=0"), tag);
+        self.note(QueueEvent::Publishes { tag: tag.to_owned(), job });
+        // A job whose ttl equals its delay has expired when it is ready.
+        let ttl_s = if self.control == Some(Control::Expire) { delay_s } else { 0 };
+        let answer = self.call(at, Method::Put, &format!("?delay={delay_s}&tries={tries}&ttl={ttl_s}"), tag);
         let Some((201, said)) = answer else { return false };
         let said: Value = serde_json::from_str(&said).unwrap_or(Value::Null);
         let Some(id) = said["job_id"].as_str() else {
-            self.book().refused.push(format!("a publish was answered 201 and {said}"));
+            self.note(QueueEvent::Refused(format!("a publish was answered 201 and {said}")));
             return true;
         };
-        if let Some(job) = self.book().jobs.get_mut(tag) {
-            job.id = Some(id.to_owned());
-        }
+        self.note(QueueEvent::Published { tag: tag.to_owned(), id: id.to_owned() });
         true
     }
 
@@ -210,7 +213,7 @@ impl Shared {
             _ => Vec::new(),
         };
         if jobs.is_empty() {
-            self.book().unanswered += 1;
+            self.note(QueueEvent::Unanswered);
             return false;
         }
         let at_ms = now_ms();
@@ -224,23 +227,33 @@ impl Shared {
                 at_ms,
                 remain_tries: job["remain_tries"].as_u64().unwrap_or_default(),
             };
-            let id = delivery.id.clone();
-            let is_forgotten = self.forgets && mix(at_ms).is_multiple_of(4);
-            if self.book().comes(delivery) && (is_forgotten || self.acknowledge(at, &id)) {
-                self.book().acknowledges(&id, now_ms());
+            let (tag, id) = (delivery.tag.clone(), delivery.id.clone());
+            let is_time = {
+                let mut book = self.book();
+                book.note(QueueEvent::Came(delivery));
+                book.book().is_time(&tag, &id)
+            };
+            if is_time && (self.forgets(at_ms) || self.acknowledge(at, &id)) {
+                self.note(QueueEvent::Acknowledged { id, at_ms: now_ms() });
             }
         }
         true
     }
 
-    /// Whether the acknowledgement was answered.
-    fn acknowledge(&self, at: usize, id: &str) -> bool {
-        for again in 0..ACKNOWLEDGEMENTS {
-            // The other process may be there where this one is not.
-            let place = at + usize::try_from(again).unwrap_or(0);
-            if let Some((204, _)) = self.call(place, Method::Delete, &format!("/job/{id}"), "") {
+    /// Whether an acknowledgement is noted that was never asked for.
+    fn forgets(&self, at_ms: u64) -> bool {
+        self.control == Some(Control::Acknowledge) && mix(at_ms).is_multiple_of(4)
+    }
+
+    /// Asks until it is answered, also where the job has gone meanwhile. Whether it was.
+    fn acknowledge(&self, first: usize, id: &str) -> bool {
+        let mut at = first;
+        while !self.ends.load(Relaxed) {
+            if let Some((204, _)) = self.call(at, Method::Delete, &format!("/job/{id}"), "") {
                 return true;
             }
+            // The other process may be there where this one is not.
+            at += 1;
             std::thread::sleep(AGAIN);
         }
         false
@@ -248,14 +261,18 @@ impl Shared {
 
     /// Brings back what the dead letter has, as soon as nothing new is published.
     fn revive_all(&self) {
-        let mut at = 0;
+        let (mut at, mut is_noted) = (0, false);
         while !self.ends.load(Relaxed) {
             std::thread::sleep(REVIVE_EVERY);
-            if self.closing.load(Relaxed) {
-                self.book().revived_ms.get_or_insert_with(now_ms);
-                if self.call(at, Method::Put, "/deadletter?limit=100&ttl=86400", "").is_none() {
-                    at += 1;
-                }
+            if !self.closing.load(Relaxed) {
+                continue;
+            }
+            if !std::mem::replace(&mut is_noted, true) {
+                self.note(QueueEvent::Revives { at_ms: now_ms() });
+            }
+            let answer = self.call(at, Method::Put, "/deadletter?limit=100&ttl=86400", "");
+            if answer.is_none_or(|(status, _)| status != 200) {
+                at += 1;
             }
         }
     }

@@ -105,19 +105,27 @@ fn of_job(tag: &str, job: &Published, came: &[&Delivery], book: &QueueBook, verd
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue_book::Manner;
+    use crate::event_book::EventBook as _;
+    use crate::queue_book::{Manner, QueueEvent};
 
     fn book(tries: u64, manner: Manner) -> QueueBook {
         let mut book = QueueBook::default();
-        let job = Published { asked_ms: 1_000, delay_s: 1, tries, manner, id: Some("1".into()) };
-        book.jobs.insert("a".into(), job);
+        let job = Published { asked_ms: 1_000, delay_s: 1, tries, manner, id: None };
+        book.apply(QueueEvent::Publishes { tag: "a".into(), job });
+        book.apply(QueueEvent::Published { tag: "a".into(), id: "1".into() });
         book
     }
 
+    /// It comes; whether it is to be acknowledged.
     fn comes(book: &mut QueueBook, asked_ms: u64, remain_tries: u64) -> bool {
         let delivery =
             Delivery { tag: "a".into(), id: "1".into(), asked_ms, at_ms: asked_ms + 10, remain_tries };
-        book.comes(delivery)
+        book.apply(QueueEvent::Came(delivery));
+        book.is_time("a", "1")
+    }
+
+    fn acknowledges(book: &mut QueueBook, at_ms: u64) {
+        book.apply(QueueEvent::Acknowledged { id: "1".into(), at_ms });
     }
 
     fn found(book: &QueueBook) -> Vec<&'static str> {
@@ -131,7 +139,7 @@ mod tests {
         let mut book = book(5, Manner::Prompt);
         assert_eq!((book.waiting(), found(&book)), (1, vec!["lost"]));
         assert!(comes(&mut book, 2_000, 4));
-        book.acknowledges("1", 2_020);
+        acknowledges(&mut book, 2_020);
         assert_eq!((book.waiting(), found(&book)), (0, vec![]));
         assert!(comes(&mut book, 4_100, 3), "its lease is over, but it is gone");
         assert_eq!(found(&book), ["after_cancel"]);
@@ -141,17 +149,17 @@ mod tests {
     fn what_is_early_or_in_two_hands_is_found() {
         let mut early = book(5, Manner::Slow);
         assert!(!comes(&mut early, 1_980, 4));
-        early.acknowledges("1", 9_000);
+        acknowledges(&mut early, 9_000);
         assert_eq!(found(&early), ["early"]);
         let mut two = book(5, Manner::Slow);
         comes(&mut two, 2_000, 4);
         assert!(comes(&mut two, 3_980, 3));
-        two.acknowledges("1", 9_000);
+        acknowledges(&mut two, 9_000);
         assert_eq!(found(&two), ["double"]);
         let mut later = book(5, Manner::Slow);
         comes(&mut later, 2_000, 4);
         comes(&mut later, 3_995, 3);
-        later.acknowledges("1", 9_000);
+        acknowledges(&mut later, 9_000);
         assert_eq!(found(&later), [""; 0], "the lease is over when the answer comes");
     }
 
@@ -161,13 +169,13 @@ mod tests {
         assert!(!comes(&mut dying, 2_000, 1));
         assert!(!comes(&mut dying, 5_000, 0));
         assert!(comes(&mut dying, 8_000, 0));
-        dying.acknowledges("1", 8_100);
+        acknowledges(&mut dying, 8_100);
         assert_eq!(found(&dying), ["double"]);
         dying.revived_ms = Some(7_500);
         assert_eq!(found(&dying), [""; 0]);
         let mut lossy = book(5, Manner::Prompt);
         comes(&mut lossy, 5_000, 3);
-        lossy.acknowledges("1", 5_100);
+        acknowledges(&mut lossy, 5_100);
         assert_eq!(found(&lossy), ["unexplained"]);
         lossy.unanswered = 1;
         assert_eq!(found(&lossy), [""; 0]);
