@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 /// How long an adopter runs on the files of a process that went for good.
 const ADOPTION: Duration = Duration::from_secs(8);
 
+/// A restart of all processes in turn has so many steps.
+const STEPS: u32 = PROCESSES.len() as u32;
 /// The pause between two faults of a lane.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -142,7 +144,7 @@ impl Shared {
                 self.fleet.hit(name, How::Stop)?;
                 self.fleet.change_version(name)?;
                 self.fleet.launch(name)?;
-                self.sleep(long / 8);
+                self.sleep(long / STEPS);
                 Ok(())
             }),
             Action::Clock { process, ahead_ms } => {

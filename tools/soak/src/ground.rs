@@ -319,7 +319,7 @@ impl Ground {
         Ok(format!(
             r#"
 [jobs]
-shards = 16
+shards = 8
 allow = ["127.0.0.0/8"]
 store = {{ redis = {{ urls = [{redis:?}], prefix = "{PREFIX}-jobs" }} }}
 "#,
