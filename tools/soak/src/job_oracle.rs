@@ -318,11 +318,14 @@ mod tests {
         let mut early = sound(Kind::Least);
         early.apply(JobEvent::Came(note(13_000, 12_999)));
         assert_eq!(found(&early, &[]).0, ["early"]);
-        let mut hasty = book(Kind::Delay);
-        [note(10_000, 10_100), note(11_050, 11_060)]
-            .into_iter()
-            .for_each(|note| hasty.apply(JobEvent::Came(note)));
-        assert_eq!(found(&hasty, &[]).0, ["early"]);
+        let delayed = |first_ms, second_ms| {
+            let mut book = book(Kind::Delay);
+            book.apply(JobEvent::Came(note(10_000, first_ms)));
+            book.apply(JobEvent::Came(note(second_ms, second_ms + 10)));
+            found(&book, &[]).0
+        };
+        assert_eq!(delayed(10_100, 11_090), [""; 0]);
+        assert_eq!((delayed(10_100, 10_990), delayed(11_500, 11_490)), (vec!["early"], vec!["early"]));
         let mut paused = sound(Kind::Least);
         paused.apply(JobEvent::Pauses { name: "a".into() });
         paused.apply(JobEvent::Paused { name: "a".into(), last_ms: 11_000 });
