@@ -63,7 +63,7 @@ const PICTURES_MAX: usize = 8;
 /// A killed scheduler delays its jobs by five seconds at most where the machine is quick, which it need not be.
 const LATE_AFTER_KILL: Duration = Duration::from_secs(30);
 /// Faults that are so near to each other are not told apart.
-const NEAR_MS: u64 = 15_000;
+const NEAR_MS: u64 = 10_000;
 
 /// Runs it in this directory with this `windfall`. `None` if it was told to stop.
 pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>) -> Result<Option<Report>> {
