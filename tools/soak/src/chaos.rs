@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 /// How long an adopter runs on the files of a process that went for good.
 const ADOPTION: Duration = Duration::from_secs(8);
 
-/// A restart of all processes in turn has so many steps.
-const STEPS: u32 = PROCESSES.len() as u32;
 /// The pause between two faults of a lane.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -140,13 +138,16 @@ impl Shared {
                 self.sleep(long);
                 self.fleet.mend(name, *how)
             }
-            Action::Rolling => PROCESSES.iter().try_for_each(|name| {
-                self.fleet.hit(name, How::Stop)?;
-                self.fleet.change_version(name)?;
-                self.fleet.launch(name)?;
-                self.sleep(long / STEPS);
-                Ok(())
-            }),
+            Action::Rolling => {
+                let steps = u32::try_from(PROCESSES.len())?;
+                PROCESSES.iter().try_for_each(|name| {
+                    self.fleet.hit(name, How::Stop)?;
+                    self.fleet.change_version(name)?;
+                    self.fleet.launch(name)?;
+                    self.sleep(long / steps);
+                    Ok(())
+                })
+            }
             Action::Clock { process, ahead_ms } => {
                 self.restart(process, *ahead_ms)?;
                 self.sleep(long);

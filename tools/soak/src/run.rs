@@ -393,18 +393,16 @@ fn crash(done: &Done) -> Option<Crash> {
 fn judge_jobs(book: &JobBook, done: &[Done], slack: Duration, verdict: &mut Verdict) -> JobTally {
     let is_of_jobs = |done: &&Done| !matches!(done.fault.action, Action::Downstream(_));
     let crashes: Vec<Crash> = done.iter().filter(is_of_jobs).filter_map(crash).collect();
-    let is_kill = |done: &&Done| {
-        let of_scheduler =
-            matches!(done.fault.action, Action::Process(name, How::Kill) if name.starts_with("scheduler"));
-        // Where Redis is away at the same time, jobs wait for that.
-        let own = Crash { from_ms: done.from_ms, to_ms: done.to_ms };
-        of_scheduler
-            && crashes
-                .iter()
-                .filter(|crash| **crash != own)
-                .all(|crash| crash.to_ms + NEAR_MS < own.from_ms || own.to_ms + NEAR_MS < crash.from_ms)
+    let is_kill = |done: &&Done| matches!(done.fault.action, Action::Process(name, How::Kill) if name.starts_with("scheduler"));
+    // Where Redis is away or a scheduler is frozen at the same time, jobs wait for that.
+    let others: Vec<Crash> =
+        done.iter().filter(|done| is_of_jobs(done) && !is_kill(done)).filter_map(crash).collect();
+    let is_alone = |kill: &Crash| {
+        let is_far =
+            |other: &Crash| other.to_ms + NEAR_MS < kill.from_ms || kill.to_ms + NEAR_MS < other.from_ms;
+        others.iter().all(is_far)
     };
-    let kills: Vec<Crash> = done.iter().filter(is_kill).filter_map(crash).collect();
+    let kills: Vec<Crash> = done.iter().filter(is_kill).filter_map(crash).filter(is_alone).collect();
     let late_max_ms = u64::try_from((LATE_AFTER_KILL + slack).as_millis()).unwrap_or(u64::MAX);
     job_oracle::judge(&JobEvidence { book, crashes: &crashes, kills: &kills, late_max_ms }, verdict)
 }
