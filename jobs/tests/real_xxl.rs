@@ -268,7 +268,7 @@ impl Fixture {
         let time = |line: &str| line.get(..19).filter(|text| text.starts_with("20")).map(str::to_owned);
         let mut times = log.text.lines().filter_map(time);
         let first = times.next().unwrap_or_else(|| panic!("a log without a time: {log:?}"));
-        (first.clone(), times.last().unwrap_or(first))
+        (first.clone(), times.next_back().unwrap_or(first))
     }
 
     async fn end(mut self) {
