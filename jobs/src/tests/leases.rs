@@ -51,7 +51,7 @@ async fn a_renewal_whose_answer_is_lost_gives_no_run_away() {
     let lost = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&lost);
     fleet.store.fault(move |_, call| match call {
-        Call::Apply(_) if call.touches(b"r/") && count.fetch_add(1, Ordering::Relaxed) % 2 == 0 => {
+        Call::Apply(_) if call.touches(b"r/") && count.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) => {
             Fault::AnswerLost
         }
         _ => Fault::None,
