@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Endpoint;
 use windfall_contract::Clock;
 use windfall_edge::{Role, Router};
 use windfall_jobs::rpc::JobsService;
@@ -101,7 +102,7 @@ async fn put_many(served: &Served, round: &'static str, jobs: u64, from_ms: u64)
     let options = served.client();
     let key = options.bearer_key.unwrap_or_default();
     let bearer: MetadataValue<Ascii> = format!("Bearer {key}").parse()?;
-    let client = JobsClient::connect(options.endpoints[0].clone()).await?;
+    let client = JobsClient::new(Endpoint::new(options.endpoints[0].clone())?.connect().await?);
     let began = Instant::now();
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {

@@ -10,6 +10,7 @@ use crate::scheduler::{Control, on_redis, sized};
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
+use tonic::transport::Endpoint;
 use windfall_proto::v1;
 use windfall_proto::v1::executor_client::ExecutorClient;
 
@@ -91,7 +92,7 @@ async fn redis_cpu_ns(control: &mut Option<Control>) -> Result<f64> {
 /// Runs per second by calls that are made one after the other by each of [`BARE_CALLERS`], and come from no store.
 async fn bare_calls() -> Result<f64> {
     let (address, serving) = serve_wired().await?;
-    let client = ExecutorClient::connect(format!("http://{address}")).await?;
+    let client = ExecutorClient::new(Endpoint::new(format!("http://{address}"))?.connect().await?);
     let (calls, began) = (sized(5_000, 50), Instant::now());
     let mut callers = JoinSet::new();
     for _ in 0..BARE_CALLERS {
