@@ -3,6 +3,7 @@
 use crate::book::{Book, Definitions, Kept, definition_key, state_key};
 use crate::definition::{Definition, JobNumber, Priority};
 use crate::executors::{Addresses, App, ExecutorCalls, ExecutorTable};
+use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrence;
 use crate::options::JobsOptions;
 use crate::outbox::Outbox;
@@ -41,6 +42,7 @@ pub(crate) struct Core {
     pub timers: Timers,
     pub clock: Clock,
     pub store_clocks: StoreClocks,
+    pub leases: LeaseNumbers,
     pub options: JobsOptions,
     pub stats: Arc<JobsStats>,
     pub executors: ExecutorTable,

@@ -1,5 +1,5 @@
-//! Leases of runs: as long as a process has one, nobody else sends the run. Each lease of a run has a number, by which whoever
-//! has it knows it again, also where the answer to its last change was lost.
+//! Leases of runs: as long as a process has one, nobody else sends the run. Each lease of a run has a random number, by which
+//! whoever has it knows it again, also where the answer to its last change was lost.
 
 use crate::book::{Kept, group, put_run, run_key};
 use crate::core::Core;
@@ -8,6 +8,7 @@ use crate::outbox::Ticket;
 use crate::runs::{LEASE_MS, Run, RunState};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{Applied, EntryError, Expect};
@@ -23,6 +24,30 @@ const RENEW_AGAIN_MS: u64 = 300;
 /// A store that is slow to renew leases is asked again after so long.
 const LEAST_WAIT_MS: u64 = 100;
 const CONFLICTS_MAX: usize = 3;
+
+/// The numbers of a process's leases. They are random, so that two processes never give a run the same one, also where one of
+/// them is of a version that does not write them.
+pub(crate) struct LeaseNumbers(AtomicU64);
+
+impl LeaseNumbers {
+    pub const fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed))
+    }
+
+    /// Another number; never 0.
+    pub fn next(&self) -> u32 {
+        loop {
+            // SplitMix64.
+            let at = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+            let mixed = (at ^ (at >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let lease = u32::try_from(mixed >> 32).unwrap_or(0);
+            if lease != 0 {
+                return lease;
+            }
+        }
+    }
+}
 
 /// Runs before they are sent.
 #[derive(Default)]

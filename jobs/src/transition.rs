@@ -220,7 +220,7 @@ impl Core {
         };
         let spec = definition.as_ref().map(|definition| &definition.spec);
         let (after, is_to_send) = match (&event.happened, spec) {
-            (Happened::Woken, spec) => match woken(run, spec, now_ms) {
+            (Happened::Woken, spec) => match woken(run, spec, self.leases.next(), now_ms) {
                 WokenRun::Not => return Ok(None),
                 WokenRun::Send(run) => (Some(run), true),
                 WokenRun::Goes(run) => (Some(run), false),

@@ -11,6 +11,7 @@ use crate::book::{Book, Definitions};
 use crate::core::{Core, OCCURRENCES, tenant_of};
 use crate::definition::Priority;
 use crate::executors::{ExecutorCalls, ExecutorTable};
+use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrences;
 use crate::options::JobsOptions;
 use crate::outbox::Outbox;
@@ -76,6 +77,7 @@ impl Jobs {
             definitions: Definitions::default(),
             timers,
             store_clocks: StoreClocks::new(clock.clone(), usize::from(shards)),
+            leases: LeaseNumbers::new(seed()),
             clock,
             options,
             stats: Arc::new(JobsStats::default()),

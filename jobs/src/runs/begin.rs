@@ -23,7 +23,7 @@ pub enum Begin {
     Now {
         /// The job's state from now on.
         state: JobState,
-        /// What is started; `None` where the misfire strategy starts nothing.
+        /// What is started, still without the number of its lease; `None` where the misfire strategy starts nothing.
         run: Option<Run>,
     },
 }

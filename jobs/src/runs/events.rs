@@ -123,15 +123,15 @@ pub fn reported(run: &Run, spec: &JobSpec, reported: &Reported, now_ms: u64) -> 
     }
 }
 
-/// A run whose time to wake has come.
-pub fn woken(run: &Run, spec: Option<&JobSpec>, now_ms: u64) -> WokenRun {
+/// A run whose time to wake has come. Where it is to be sent, it gets the lease of this number.
+pub fn woken(run: &Run, spec: Option<&JobSpec>, lease: u32, now_ms: u64) -> WokenRun {
     if run.is_over() {
         return WokenRun::Forget;
     }
     let Some(spec) = spec else { return WokenRun::Forget };
     let taken = || Run {
         state: RunState::Starting { until_ms: now_ms.saturating_add(LEASE_MS), is_sending: false },
-        lease: run.lease.saturating_add(1),
+        lease,
         ..run.clone()
     };
     match run.state {

@@ -44,8 +44,8 @@ pub struct Run {
     /// How often in a row this attempt was put off before it was sent; 0 where it was not.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub postponed: u32,
-    /// Which lease it has, or had last: one more each time that a process takes it to send it. It never counts anew, so that a
-    /// process knows its own lease, whatever was written meanwhile.
+    /// Which lease it has, or had last: a random number each time that a process takes it to send it, so that a process knows its
+    /// own lease, whatever was written meanwhile. 0 is nobody's: processes of an earlier version leave the number out.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lease: u32,
 }
@@ -148,7 +148,7 @@ impl Run {
 
     /// Whether it still has the lease of this number, and waits for whoever has that one to send it.
     pub const fn is_leased_as(&self, lease: u32) -> bool {
-        matches!(self.state, RunState::Starting { .. }) && self.lease == lease
+        matches!(self.state, RunState::Starting { .. }) && lease != 0 && self.lease == lease
     }
 
     /// When it is to be looked at again, by the store's clock.

@@ -34,7 +34,13 @@ fn begun(definition: &Definition, state: &JobState, due_ms: u64, now_ms: u64) ->
 
 fn run(spec: &JobSpec) -> Run {
     let definition = definition(spec.clone());
-    begun(&definition, &state(&definition), NOW + 1_000, NOW + 1_000).1.unwrap()
+    let run = begun(&definition, &state(&definition), NOW + 1_000, NOW + 1_000).1.unwrap();
+    Run { lease: 71, ..run }
+}
+
+/// A process takes the run, with the lease of the next number.
+fn woken(run: &Run, spec: Option<&JobSpec>, now_ms: u64) -> WokenRun {
+    super::woken(run, spec, run.lease + 1, now_ms)
 }
 
 /// News of the sending that goes.
@@ -308,9 +314,9 @@ fn each_process_that_takes_a_run_has_a_lease_of_its_own() {
     let spec = spec("");
     let first = run(&spec);
     let WokenRun::Send(second) = woken(&first, Some(&spec), NOW + 1_000 + LEASE_MS) else { panic!() };
-    assert!(first.is_leased_as(0) && second.is_leased_as(1) && !second.is_leased_as(0));
+    assert!(first.is_leased_as(71) && second.is_leased_as(72) && !second.is_leased_as(71));
     // News of the first one, which is over.
-    let of_first = |how: Sent| sent(&second, &spec, 0, &how, Some("x"), NOW);
+    let of_first = |how: Sent| sent(&second, &spec, 71, &how, Some("x"), NOW);
     assert_eq!(of_first(Sent::Accepted), None);
     assert_eq!(of_first(Sent::Later(String::new())), None);
     assert_eq!(of_first(Sent::NotSent(String::new())), None);
@@ -318,6 +324,20 @@ fn each_process_that_takes_a_run_has_a_lease_of_its_own() {
     assert!(of_first(Sent::Finished(Reported::Succeeded(String::new()))).is_some_and(|run| run.is_over()));
     // An end that comes after the answer of another sending counts as well.
     let running = tell(&second, &spec, &Sent::Accepted, Some("y"), NOW).unwrap();
-    let ended = sent(&running, &spec, 0, &Sent::Finished(Reported::Succeeded(String::new())), Some("x"), NOW);
+    let ended =
+        sent(&running, &spec, 71, &Sent::Finished(Reported::Succeeded(String::new())), Some("x"), NOW);
     assert!(ended.is_some_and(|run| run.is_over()));
+}
+
+#[test]
+fn a_run_that_a_process_of_an_earlier_version_has_taken_is_nobody_elses() {
+    let once = spec(r#", "delivery": "at_most_once""#);
+    let ours = run(&once);
+    let mut as_stored = serde_json::to_value(&ours).unwrap();
+    as_stored.as_object_mut().unwrap().remove("lease");
+    let theirs: Run = serde_json::from_value(as_stored).unwrap();
+    assert!(ours.is_leased_as(71) && !theirs.is_leased_as(71) && !theirs.is_leased_as(0));
+    let later = Sent::Later("no place".into());
+    assert_eq!(sent(&theirs, &once, 71, &later, None, NOW), None);
+    assert_eq!(sent(&theirs, &once, 0, &later, None, NOW), None);
 }
