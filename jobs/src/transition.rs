@@ -5,11 +5,11 @@ use crate::book::{
 };
 use crate::children::CHILDREN_KEPT_MS;
 use crate::core::Core;
-use crate::definition::Definition;
+use crate::definition::{Definition, JobName};
 use crate::occurrences::Occurrence;
 use crate::outbox::Ticket;
 use crate::runs::{
-    Cause, JobState, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent, woken,
+    Cause, JobState, Keep, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent, woken,
 };
 use crate::schedule::Schedule;
 use crate::steps::{Kind, Step};
@@ -199,14 +199,7 @@ impl Core {
         let (expect, keep) = (Expect::Version(*version), self.options.keep());
         let is_woken = matches!(event.happened, Happened::Woken);
         if is_woken && run.is_over() {
-            // Where runs are kept for longer than when it ended, it is given its new time: otherwise it would be found again
-            // and again.
-            let (changes, kind) = match run.wake_ms(keep) > now_ms {
-                // A dead one may not be listed yet.
-                true => (put_run(event.number, expect, run, keep), Kind::Adds),
-                false => (forget_run(event.number, expect, run), Kind::Forgets),
-            };
-            return Ok(Some(Step::new(event, changes, kind)));
+            return Ok(Some(over_step(&event, *version, run, keep, now_ms)));
         }
         let (definition, fence) = match self.definition_of(shard, run, is_woken).await {
             Ok(found) => found,
@@ -233,7 +226,7 @@ impl Core {
             // The job was removed: nothing goes on.
             (Happened::Sent { .. } | Happened::Reported(..), None) => (None, false),
         };
-        let Some(after) = after else {
+        let Some(mut after) = after else {
             if is_woken {
                 let changes = forget_run(event.number, expect, run);
                 return Ok(Some(Step::new(event, changes, Kind::Forgets)));
@@ -243,6 +236,8 @@ impl Core {
             }
             return Ok(None);
         };
+        let children =
+            definition.as_ref().map_or_else(Vec::new, |definition| ready_children(&mut after, definition));
         let mut changes = put_run(event.number, expect, &after, keep);
         changes.extend(fence.filter(|_| is_to_send));
         let mut step = Step::new(event, changes, Kind::Changes);
@@ -250,9 +245,9 @@ impl Core {
             if outcome.is_dead() {
                 step.kind = Kind::Adds;
             }
-            if outcome == Outcome::Succeeded && !definition.spec.children.is_empty() {
-                step.changes.push(children_follow(definition, step.event.number, now_ms));
-                step.kind = Kind::Adds;
+            if !children.is_empty() {
+                step.changes.push(children_follow(&after.tenant, &children, step.event.number, now_ms));
+                (step.kind, step.children) = (Kind::Adds, children);
             }
             if let Some((change, occurrence)) = self.follow(shard, definition, &after, at_ms).await? {
                 step.changes.push(change);
@@ -348,14 +343,43 @@ impl Core {
     }
 }
 
-/// The change that has a run's children started: it is made with the end of the run, so that the run never waits for them.
-fn children_follow(definition: &Definition, parent: RunNumber, now_ms: u64) -> EntryChange {
-    let following = Following {
-        tenant: definition.tenant.clone(),
-        children: definition.spec.children.clone(),
-        until_ms: now_ms.saturating_add(CHILDREN_KEPT_MS),
-        tries: 0,
+/// What is written for a run whose time has come after its end.
+fn over_step(event: &Event, version: u64, run: &Run, keep: Keep, now_ms: u64) -> Step {
+    let (number, expect) = (event.number, Expect::Version(version));
+    if !run.children.is_empty() {
+        // There was no room for them when it ended.
+        let after = Run { children: Vec::new(), ..run.clone() };
+        let mut changes = put_run(number, expect, &after, keep);
+        changes.push(children_follow(&run.tenant, &run.children, number, now_ms));
+        return Step { children: run.children.clone(), ..Step::new(event.clone(), changes, Kind::Adds) };
+    }
+    // Where runs are kept for longer than when it ended, it is given its new time: otherwise it would be found again and again.
+    let (changes, kind) = match run.wake_ms(keep) > now_ms {
+        // A dead one may not be listed yet.
+        true => (put_run(number, expect, run, keep), Kind::Adds),
+        false => (forget_run(number, expect, run), Kind::Forgets),
     };
+    Step::new(event.clone(), changes, kind)
+}
+
+/// Takes out of a run that has ended which children are to be started: those of its job where it has succeeded, and those that
+/// an end before had no room for.
+fn ready_children(run: &mut Run, definition: &Definition) -> Vec<JobName> {
+    let RunState::Ended { outcome, .. } = run.state else { return Vec::new() };
+    let mut children = std::mem::take(&mut run.children);
+    if outcome == Outcome::Succeeded {
+        let more = definition.spec.children.iter().filter(|child| !children.contains(child));
+        let more: Vec<JobName> = more.cloned().collect();
+        children.extend(more);
+    }
+    children
+}
+
+/// The change that has a run's children started: it is made with the end of the run, so that the run never waits for them.
+fn children_follow(tenant: &str, children: &[JobName], parent: RunNumber, now_ms: u64) -> EntryChange {
+    let (tenant, children) = (tenant.to_owned(), children.to_vec());
+    let until_ms = now_ms.saturating_add(CHILDREN_KEPT_MS);
+    let following = Following { tenant, children, until_ms, tries: 0 };
     put(following_key(parent), Expect::Anything, &following, Some(now_ms))
 }
 

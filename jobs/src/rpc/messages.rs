@@ -129,6 +129,7 @@ mod tests {
             unanswered: 0,
             postponed: 0,
             lease: 0,
+            children: Vec::new(),
         };
         let told = |run: Run| super::run(&RunView { number: RunNumber(9), run });
         let starting = told(plain.clone());

@@ -1,6 +1,6 @@
 //! A run, and how it is.
 
-use crate::definition::JobNumber;
+use crate::definition::{JobName, JobNumber};
 use serde::{Deserialize, Serialize};
 
 /// The number of a run, by which executors report it: it says the shard in which the run lies. Numbers are never used again.
@@ -48,6 +48,9 @@ pub struct Run {
     /// own lease, whatever was written meanwhile. 0 is nobody's: processes of an earlier version leave the number out.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lease: u32,
+    /// Children that it has still to start, because the store had no room for the entry that has them started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<JobName>,
 }
 
 // Serde's form.

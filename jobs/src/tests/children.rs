@@ -1,6 +1,6 @@
 //! Children of runs, and runs that are begun while their jobs change.
 
-use crate::runs::{Cause, Outcome, RunState};
+use crate::runs::{Cause, Outcome, Reported, RunState, Sent};
 use crate::testing::{Call, DAILY, Fault, Fleet, START_MS, TO_APP, eventually, sleep_ms};
 use crate::{JobsError, JobsOptions};
 use std::sync::Arc;
@@ -37,6 +37,31 @@ async fn a_child_whose_shard_is_away_holds_up_nothing_of_its_parent_and_runs_lat
     eventually(|| children(&fleet) == 2).await;
     sleep_ms(60_000).await;
     assert_eq!((children(&fleet), fleet.store.count(b"f/")), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_store_keeps_that_a_parent_has_succeeded_and_starts_its_children_later() {
+    let fleet = Fleet::start(2, JobsOptions::default()).await;
+    let (parent, _) = parent_and_child(&fleet).await;
+    fleet.answer(|_, call| match call.handler.as_str() {
+        "child" => (0, Sent::Finished(Reported::Succeeded(String::new()))),
+        _ => (1_000, Sent::Finished(Reported::Succeeded(String::new()))),
+    });
+    let run = fleet.run(&parent).await;
+    sleep_ms(500).await;
+    fleet.store.set_full(true);
+    sleep_ms(100_000).await;
+    let (ended, _) = fleet.stored(run).unwrap();
+    assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Succeeded, .. }), "{ended:?}");
+    assert_eq!((fleet.calls_of(run), fleet.jobs.stats().sent_again.get()), (1, 0));
+    assert_eq!((ended.children.len(), children(&fleet), fleet.jobs.stats().succeeded.get()), (1, 0, 1));
+    fleet.store.set_full(false);
+    eventually(|| children(&fleet) == 1).await;
+    sleep_ms(60_000).await;
+    assert_eq!((children(&fleet), fleet.store.count(b"f/")), (1, 0));
+    let (ended, _) = fleet.stored(run).unwrap();
+    assert!(ended.children.is_empty(), "{ended:?}");
+    assert_eq!((fleet.calls_of(run), fleet.jobs.stats().succeeded.get()), (1, 2));
 }
 
 #[tokio::test(start_paused = true)]
