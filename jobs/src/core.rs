@@ -11,6 +11,7 @@ use crate::routing::Router;
 use crate::runs::JobState;
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClocks;
+use crate::writes::Writes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use windfall_contract::Clock;
@@ -42,6 +43,7 @@ pub(crate) struct Core {
     pub timers: Timers,
     pub clock: Clock,
     pub store_clocks: StoreClocks,
+    pub writes: Writes,
     pub leases: LeaseNumbers,
     pub options: JobsOptions,
     pub stats: Arc<JobsStats>,
@@ -70,7 +72,7 @@ impl Core {
         Ok(woken)
     }
 
-    /// Changes groups of a shard, and notes its clock.
+    /// Changes groups of a shard, and notes its clock and whether it takes changes.
     pub async fn apply(
         &self,
         shard: Shard,
@@ -80,9 +82,15 @@ impl Core {
             return Ok((self.now_ms(shard).await?, Vec::new()));
         }
         let asked_ns = self.clock.monotonic_ns();
-        let (now_ms, applied) = self.book.apply(shard, groups).await?;
-        self.store_clocks.answered(shard, asked_ns, now_ms);
-        Ok((now_ms, applied))
+        let answer = self.book.apply(shard, groups).await;
+        match &answer {
+            Ok((now_ms, _)) => {
+                self.store_clocks.answered(shard, asked_ns, *now_ms);
+                self.writes.answered(shard, asked_ns);
+            }
+            Err(error) => self.writes.failed(shard, groups, error),
+        }
+        answer
     }
 
     /// A job's definition, if it still is of this version.

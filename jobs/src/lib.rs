@@ -112,6 +112,7 @@ mod testing;
 mod tests;
 mod transition;
 mod waiting;
+mod writes;
 pub mod xxl;
 
 pub use api::{ExecutorView, JobView, Jobs, JobsError, JobsParts, RunView};

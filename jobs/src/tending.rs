@@ -2,7 +2,7 @@
 //! that are to be started, and what is to be forgotten. Any number of processes may do it: what one has written, another one
 //! finds changed.
 
-use crate::book::{Following, Kept, Kind, change, group, kept, kind_of, put, state_key};
+use crate::book::{Following, Kept, Kind, change, group, kept, kind_of, put, run_key, state_key};
 use crate::children::start_children;
 use crate::core::Core;
 use crate::definition::JobNumber;
@@ -10,6 +10,7 @@ use crate::occurrences::Occurrence;
 use crate::outbox::Door;
 use crate::runs::{JobState, LEASE_MS, Run, RunNumber, RunState};
 use crate::transition::{Became, Event, Happened};
+use crate::writes::HELD_BACK_MS;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -22,8 +23,6 @@ use windfall_contract::entries::{Entry, EntryError, EntryGroup, Expect, To, Woke
 pub(crate) const UNREADABLE_MS: u64 = 60_000;
 /// After the store or this process has stood still for so long, leases may be over whose owners live.
 const STILL_MS: u64 = 1_000;
-/// How long such leases are left to their owners, who renew them or write how their runs went.
-const HELD_BACK_MS: u64 = 1_500;
 
 /// Looks at each shard again and again, each by itself. Ends when it is dropped.
 pub(crate) async fn run(core: Arc<Core>) {
@@ -82,7 +81,7 @@ impl Looks {
         self.answered_ns = Some(0);
     }
 
-    fn holds_back(&self, core: &Core) -> bool {
+    fn hold_back(&self, core: &Core) -> bool {
         core.clock.monotonic_ns() < self.held_until_ns
     }
 }
@@ -111,7 +110,7 @@ async fn tend(core: &Core, shard: Shard, looks: &mut Looks) -> Result<(), EntryE
             core.apply(shard, &found.changes).await?;
         }
         let mut is_all_done = true;
-        if looks.holds_back(core) {
+        if leaves_to_owners(core, shard, looks, &found.runs).await {
             let count = found.runs.len();
             found.runs.retain(|event| !is_lapsed(event));
             is_all_done = found.runs.len() == count;
@@ -123,6 +122,19 @@ async fn tend(core: &Core, shard: Shard, looks: &mut Looks) -> Result<(), EntryE
             return Ok(());
         }
     }
+}
+
+/// Whether runs of which the lease is over are left to their owners for now.
+async fn leaves_to_owners(core: &Core, shard: Shard, looks: &Looks, runs: &[Event]) -> bool {
+    let Some(lapsed) = runs.iter().find(|event| is_lapsed(event)) else { return false };
+    if core.writes.are_failing(shard) {
+        // There may be nothing else to write, so one that changes nothing tells whether the store takes changes again.
+        let same = change(run_key(lapsed.number), Expect::Anything, To::Same);
+        if let Err(error) = core.apply(shard, &[group(vec![same])]).await {
+            core.store_failed("the store of entries takes no changes now", &error);
+        }
+    }
+    looks.hold_back(core) || core.writes.hold_back(shard)
 }
 
 /// Whether it is a run of which the lease is over.

@@ -18,6 +18,7 @@ use crate::outbox::Outbox;
 use crate::routing::{Router, RouterOptions};
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClocks;
+use crate::writes::Writes;
 use crate::{presence, sending, tending};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -77,6 +78,7 @@ impl Jobs {
             definitions: Definitions::default(),
             timers,
             store_clocks: StoreClocks::new(clock.clone(), usize::from(shards)),
+            writes: Writes::new(clock.clone(), usize::from(shards)),
             leases: LeaseNumbers::new(seed()),
             clock,
             options,

@@ -32,15 +32,72 @@ async fn a_run_stays_ours_while_executors_are_probed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_fails_gives_no_run_away() {
-    let fleet = slow_fleet(20_000).await;
+    for outage_ms in [1_500, 5_000, 10_000] {
+        let fleet = slow_fleet(20_000).await;
+        let run = fleet.run("job").await;
+        sleep_ms(1_000).await;
+        // Reads are answered all the while.
+        fleet.store.fault(|_, call| match call {
+            Call::Apply(_) => Fault::Fails,
+            _ => Fault::None,
+        });
+        sleep_ms(outage_ms).await;
+        fleet.store.heal();
+        eventually(|| is_running(&fleet, run)).await;
+        sleep_ms(5_000).await;
+        assert_eq!((fleet.calls_of(run), fleet.jobs.stats().sent_again.get()), (1, 0), "{outage_ms} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_that_waits_for_the_store_is_written_before_its_run_is_taken_for_abandoned() {
+    let fleet = slow_fleet(3_000).await;
     let run = fleet.run("job").await;
     sleep_ms(1_000).await;
-    fleet.store.fault(|_, call| if matches!(call, Call::Apply(_)) { Fault::Fails } else { Fault::None });
-    sleep_ms(1_500).await;
+    fleet.store.fault(|_, call| match call {
+        Call::Apply(_) => Fault::Fails,
+        _ => Fault::None,
+    });
+    sleep_ms(10_000).await;
     fleet.store.heal();
     eventually(|| is_running(&fleet, run)).await;
-    sleep_ms(5_000).await;
     assert_eq!((fleet.calls_of(run), fleet.jobs.stats().sent_again.get()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_owner_is_gone_is_taken_over_after_an_outage_without_any_other_change() {
+    let mut fleet = slow_fleet(1_000_000).await;
+    let run = fleet.run("job").await;
+    eventually(|| fleet.calls_of(run) == 1).await;
+    fleet.jobs.close(std::time::Duration::ZERO).await;
+    fleet.answer(|_, _| (0, Sent::Accepted));
+    fleet.store.fault(|_, call| match call {
+        Call::Apply(_) => Fault::Fails,
+        _ => Fault::None,
+    });
+    fleet.restart(JobsOptions::default()).await;
+    sleep_ms(10_000).await;
+    fleet.store.heal();
+    eventually(|| is_running(&fleet, run)).await;
+    assert_eq!(fleet.calls_of(run), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_store_keeps_no_run_from_being_taken_over() {
+    let mut fleet = slow_fleet(1_000_000).await;
+    let run = fleet.run("job").await;
+    eventually(|| fleet.calls_of(run) == 1).await;
+    fleet.jobs.close(std::time::Duration::ZERO).await;
+    fleet.answer(|_, _| (0, Sent::Accepted));
+    fleet.store.set_full(true);
+    fleet.restart(JobsOptions::default()).await;
+    let name = crate::testing::name("job");
+    for _ in 0..100 {
+        // There is no room for another one.
+        assert!(fleet.jobs.run("t", &name, None).await.is_err());
+        sleep_ms(100).await;
+    }
+    assert!(is_running(&fleet, run), "{:?}", fleet.stored(run));
 }
 
 #[tokio::test(start_paused = true)]
