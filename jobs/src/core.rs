@@ -15,7 +15,7 @@ use crate::writes::Writes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use windfall_contract::Clock;
-use windfall_contract::due::{Shard, Target, TaskAt};
+use windfall_contract::due::{Added, Shard, Target, TaskAt};
 use windfall_contract::entries::{Applied, EntryError, EntryGroup, Woken};
 use windfall_scheduler::{AddError, CALL_TASKS_MAX, NewTask, Timers};
 
@@ -141,9 +141,9 @@ impl Core {
     }
 
     /// Adds the due tasks of occurrences. Where one waits already, nothing is added: the answer may be lost, and this be
-    /// called again. One answer for each, in order.
-    pub async fn add_due(&self, occurrences: &[(Priority, Occurrence)]) -> Vec<Result<(), AddError>> {
-        let mut answers = vec![Ok(()); occurrences.len()];
+    /// called again. One answer for each, in order: whether it was missing.
+    pub async fn add_due(&self, occurrences: &[(Priority, Occurrence)]) -> Vec<Result<bool, AddError>> {
+        let mut answers = vec![Ok(false); occurrences.len()];
         for priority in [Priority::Urgent, Priority::Normal, Priority::Bulk] {
             let of_it: Vec<_> =
                 occurrences.iter().enumerate().filter(|(_, (own, _))| *own == priority).collect();
@@ -156,7 +156,7 @@ impl Core {
                 });
                 let added = self.timers.add(tenant_of(priority), tasks.collect()).await;
                 for ((place, _), added) in part.iter().zip(added) {
-                    answers[*place] = added.map(drop);
+                    answers[*place] = added.map(|added| matches!(added, Added::Stored(_)));
                 }
             }
         }
