@@ -159,7 +159,11 @@ async fn broadcast(core: &Core, ticket: Ticket, addresses: usize, settling: &Set
     let parts = match core.split(shard, &ticket, addresses).await {
         Ok(Some(parts)) => parts,
         Ok(None) => return,
-        Err(error) => return core.store_failed("a broadcast cannot be written now", &error),
+        Err(error) => {
+            core.store_failed("a broadcast cannot be written now", &error);
+            // Where it is written all the same, it has another lease by now, and stays.
+            return put_off_one(settling, &ticket, "the store of jobs does not answer").await;
+        }
     };
     let mut room = core.outbox.try_reserve(Door::Again, parts.len());
     for part in parts {

@@ -15,7 +15,7 @@ use windfall_contract::entries::{Applied, EntryError, Expect};
 
 /// A run that has waited for longer than this since its lease began gets a new one before it is sent.
 const FRESH_MS: u64 = 500;
-/// A run whose lease cannot be renewed now is sent all the same while so much of it is left.
+/// A run is sent while so much of its lease is left: a renewal may have been on its way for long, or may have failed.
 const LEFT_MS: u64 = 1_500;
 /// While a call is open, its lease is renewed as often.
 const RENEW_EVERY_MS: u64 = 1_500;
@@ -69,14 +69,14 @@ pub(crate) async fn fresh(core: &Core, tickets: Vec<Ticket>) -> Fresh {
         return fresh;
     }
     let Renewed { renewed, unknown } = renewed(core, &old).await;
-    fresh.ready.extend(renewed);
-    for ticket in unknown {
-        if !is_once(&ticket) && age_ms(core, &ticket) + LEFT_MS <= LEASE_MS {
-            fresh.ready.push(ticket);
-        } else {
-            fresh.later.push(ticket);
-        }
-    }
+    let has_time = |ticket: &Ticket| age_ms(core, ticket) + LEFT_MS <= LEASE_MS;
+    let (ready, later): (Vec<_>, Vec<_>) = renewed.into_iter().partition(has_time);
+    fresh.ready.extend(ready);
+    fresh.later.extend(later);
+    let may_go = |ticket: &Ticket| !is_once(ticket) && has_time(ticket);
+    let (ready, later): (Vec<_>, Vec<_>) = unknown.into_iter().partition(may_go);
+    fresh.ready.extend(ready);
+    fresh.later.extend(later);
     fresh
 }
 
@@ -115,7 +115,7 @@ pub(crate) async fn leased<T>(
 struct Renewed {
     /// With their new leases.
     renewed: Vec<Ticket>,
-    /// As they were: the store has not answered.
+    /// With the leases that they had: the store has not answered, or others change them again and again.
     unknown: Vec<Ticket>,
 }
 
@@ -133,7 +133,10 @@ async fn renewed(core: &Core, tickets: &[Ticket]) -> Renewed {
     let mut all = Renewed { renewed: Vec::new(), unknown: Vec::new() };
     for (tickets, renewed) in join_all(shards).await {
         match renewed {
-            Ok(renewed) => all.renewed.extend(renewed),
+            Ok(Renewed { renewed, unknown }) => {
+                all.renewed.extend(renewed);
+                all.unknown.extend(unknown);
+            }
             Err(error) => {
                 core.store_failed("the leases of runs cannot be renewed now", &error);
                 all.unknown.extend(tickets);
@@ -150,7 +153,7 @@ fn age_ms(core: &Core, ticket: &Ticket) -> u64 {
 impl Core {
     /// Gives leases of one shard anew, from now, and notes that the runs are being sent. Those that somebody else has taken
     /// over, or heard of, are left out.
-    async fn renew(&self, shard: Shard, tickets: &[Ticket]) -> Result<Vec<Ticket>, EntryError> {
+    async fn renew(&self, shard: Shard, tickets: &[Ticket]) -> Result<Renewed, EntryError> {
         let mut renewed = Vec::with_capacity(tickets.len());
         let mut left = tickets.to_vec();
         for _ in 0..CONFLICTS_MAX {
@@ -176,8 +179,7 @@ impl Core {
                 break;
             }
         }
-        renewed.extend(left);
-        Ok(renewed)
+        Ok(Renewed { renewed, unknown: left })
     }
 
     /// Of runs that have changed, those that still have our lease: it was our own change, whose answer was lost.

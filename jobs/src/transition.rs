@@ -1,7 +1,8 @@
 //! Runs that go on: what happened to them is written in one step, with what follows from it.
 
 use crate::book::{
-    Following, change, definition_key, following_key, forget_run, put, put_run, put_state, run_key, state_key,
+    Following, Kept, change, definition_key, following_key, forget_run, put, put_run, put_state, run_key,
+    state_key,
 };
 use crate::children::CHILDREN_KEPT_MS;
 use crate::core::Core;
@@ -122,18 +123,28 @@ impl Core {
                 Err(error) => became[place] = Became::Failed(error),
             }
         }
-        let mut next = Vec::new();
+        let (mut next, mut taken) = (Vec::new(), Vec::new());
         let applied = self.apply_steps(shard, &steps, now_ms).await;
         for ((place, step), applied) in places.into_iter().zip(steps).zip(applied) {
             match applied {
                 Ok(Applied::Done(version)) => {
                     became[place] = Became::Written(self.done(step, version, begun_ns, &mut next));
                 }
+                applied if step.is_to_send => taken.push((place, step, applied.err())),
                 // Whoever has changed it has given it another time to wake.
                 Ok(_) if matches!(step.event.happened, Happened::Woken) => {}
                 Ok(_) => later.push((place, Event { read: None, ..step.event })),
                 Err(error) => became[place] = Became::Failed(error),
             }
+        }
+        let versions = self.versions_of_taken(shard, &taken).await;
+        for ((place, step, error), version) in taken.into_iter().zip(versions) {
+            became[place] = match (version, error) {
+                (Some(version), _) => Became::Written(self.done(step, version, begun_ns, &mut next)),
+                (None, Some(error)) => Became::Failed(error),
+                // Whoever has changed it has given it another time to wake.
+                (None, None) => Became::Stays,
+            };
         }
         for added in self.add_due(&next).await {
             if let Err(error) = added {
@@ -142,6 +153,31 @@ impl Core {
             }
         }
         Ok(later)
+    }
+
+    /// The versions of runs that were taken to be sent, where the answer was lost: as long as a run has the lease that was to be
+    /// written, nobody else has it, and it does not have to wait until that is over.
+    async fn versions_of_taken(
+        &self,
+        shard: Shard,
+        taken: &[(usize, Step, Option<EntryError>)],
+    ) -> Vec<Option<u64>> {
+        let keys: Vec<_> = taken.iter().map(|(_, step, _)| run_key(step.event.number)).collect();
+        let read = match self.book.read::<Run>(shard, &keys).await {
+            Ok(read) => read,
+            Err(error) => {
+                self.store_failed("runs that were taken to be sent cannot be read now", &error);
+                return vec![None; taken.len()];
+            }
+        };
+        let version =
+            |((_, step, _), read): (&(usize, Step, Option<EntryError>), Result<Option<Kept<Run>>, _>)| {
+                let lease = step.run.as_ref()?.lease;
+                // One that cannot be read is not ours: nobody has written it like that.
+                let kept = read.inspect_err(|error| self.unreadable(error)).ok().flatten()?;
+                kept.is.is_leased_as(lease).then_some(kept.version)
+            };
+        taken.iter().zip(read).map(version).collect()
     }
 
     /// What is left to do after a step: its occurrence is to be added, and its run to be sent.
