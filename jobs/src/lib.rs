@@ -116,5 +116,5 @@ mod writes;
 pub mod xxl;
 
 pub use api::{ExecutorView, JobView, Jobs, JobsError, JobsParts, RunView};
-pub use options::{JobsOptions, OutOfRange};
+pub use options::{JobsOptions, OutOfRange, STORE_TIMEOUT_MAX_MS};
 pub use stats::{Count, JobsStats, LATENESS_BUCKETS_MS};

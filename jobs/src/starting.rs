@@ -105,6 +105,7 @@ impl Core {
             unanswered: 0,
             postponed: 0,
             lease: self.leases.next(),
+            again: 0,
             children: Vec::new(),
         };
         Ok(Ticket { number: RunNumber(number), run, version: 0, definition, begun_ns })

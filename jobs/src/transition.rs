@@ -37,7 +37,12 @@ pub(crate) enum Happened {
         lease: u32,
     },
     /// It was reported by an executor of this tenant.
-    Reported(String, Reported),
+    Reported {
+        tenant: String,
+        /// Which attempt it is about, where the executor says so.
+        attempt: Option<u32>,
+        how: Reported,
+    },
     /// Its time to wake has come.
     Woken,
 }
@@ -218,11 +223,11 @@ impl Core {
                 }
             }
             match (&event.read, &event.happened) {
-                (Some((_, run)), Happened::Reported(tenant, _)) if run.tenant != *tenant => {
+                (Some((_, run)), Happened::Reported { tenant, .. }) if run.tenant != *tenant => {
                     self.stats.reports_unknown.add(1);
                 }
                 (Some(_), _) => read.push((place, event)),
-                (None, Happened::Reported(..)) => self.stats.reports_unknown.add(1),
+                (None, Happened::Reported { .. }) => self.stats.reports_unknown.add(1),
                 (None, _) => {}
             }
         }
@@ -258,20 +263,28 @@ impl Core {
             (Happened::Sent { how, executor, lease }, Some(spec)) => {
                 (sent(run, spec, *lease, how, executor.as_deref(), now_ms), false)
             }
-            (Happened::Reported(_, how), Some(spec)) => (reported(run, spec, how, now_ms), false),
+            (Happened::Reported { attempt, how, .. }, Some(spec)) => {
+                (reported(run, spec, *attempt, how, now_ms), false)
+            }
             // The job was removed: nothing goes on.
-            (Happened::Sent { .. } | Happened::Reported(..), None) => (None, false),
+            (Happened::Sent { .. } | Happened::Reported { .. }, None) => (None, false),
         };
         let Some(mut after) = after else {
             if is_woken {
                 let changes = forget_run(event.number, expect, run);
                 return Ok(Some(Step::new(event, changes, Kind::Forgets)));
             }
-            if matches!(event.happened, Happened::Reported(..)) {
+            if matches!(event.happened, Happened::Reported { .. }) {
                 self.stats.reports_unknown.add(1);
             }
             return Ok(None);
         };
+        if run.is_over() {
+            // It ended before: only who had it is noted.
+            let kind = if after.is_dead() { Kind::Adds } else { Kind::Changes };
+            let changes = put_run(event.number, expect, &after, keep);
+            return Ok(Some(Step::new(event, changes, kind)));
+        }
         let children =
             definition.as_ref().map_or_else(Vec::new, |definition| ready_children(&mut after, definition));
         let mut changes = put_run(event.number, expect, &after, keep);
@@ -346,6 +359,8 @@ impl Core {
         {
             return Ok(None);
         }
+        // The store's clock may be ahead of what we know of it, and the delay is to be waited for as a whole.
+        let ended_ms = ended_ms.saturating_add(self.store_clocks.slack_ms(shard));
         let next_ms = definition.spec.next_after_end(ended_ms.max(run.due_ms));
         let forget_ms = ended_ms.saturating_add(self.options.keep_failed_ms);
         let forget_ms = next_ms.is_none().then_some(forget_ms);

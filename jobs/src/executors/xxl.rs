@@ -2,7 +2,7 @@
 
 use super::{ExecutorCalls, LogLines, RunCall};
 use crate::definition::Block;
-use crate::runs::{Reported, RunNumber, Sent};
+use crate::runs::{Report, Reported, RunNumber, Sent};
 use crate::xxl::{
     AccessToken, AddressRules, Admin, AdminError, AppName, BlockStrategy, CallError, ClientOptions, Executor,
     ExecutorAddress, HandleCode, LogRequest, Refusal, RunRequest, RunResult, WrongOption, XxlClient,
@@ -194,15 +194,14 @@ impl Admin for XxlAdmin {
     async fn report(&self, results: Vec<RunResult>) -> Result<(), AdminError> {
         let reports = results.into_iter().filter_map(|result| {
             // A number below zero is none of ours.
-            let number = RunNumber(u64::try_from(result.run).ok()?);
-            Some((
-                number,
-                match result.handle_code {
-                    HandleCode::Success => Reported::Succeeded(result.message),
-                    HandleCode::Failure => Reported::Failed(result.message),
-                    HandleCode::Timeout => Reported::TimedOut(result.message),
-                },
-            ))
+            let run = RunNumber(u64::try_from(result.run).ok()?);
+            let how = match result.handle_code {
+                HandleCode::Success => Reported::Succeeded(result.message),
+                HandleCode::Failure => Reported::Failed(result.message),
+                HandleCode::Timeout => Reported::TimedOut(result.message),
+            };
+            // The protocol knows no attempts.
+            Some(Report { run, attempt: None, how })
         });
         self.jobs.report(&self.tenant, reports.collect()).await.map_err(not_done)
     }

@@ -83,6 +83,7 @@ pub fn begin(
         unanswered: 0,
         postponed: 0,
         lease: 0,
+        again: 0,
         children: Vec::new(),
     });
     Begin::Now { state: next, run }

@@ -48,6 +48,9 @@ pub struct Run {
     /// own lease, whatever was written meanwhile. 0 is nobody's: processes of an earlier version leave the number out.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lease: u32,
+    /// How often somebody had it run again after its end.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub again: u32,
     /// Children that it has still to start, because the store had no room for the entry that has them started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<JobName>,
@@ -140,6 +143,11 @@ impl Run {
         matches!(self.state, RunState::Ended { .. })
     }
 
+    /// Whether it waits in the dead letter.
+    pub const fn is_dead(&self) -> bool {
+        matches!(self.state, RunState::Ended { outcome, .. } if outcome.is_dead())
+    }
+
     /// Whether it may have to be sent when its time to wake has come.
     pub const fn may_be_sent(&self) -> bool {
         match self.state {
@@ -159,6 +167,8 @@ impl Run {
         match self.state {
             RunState::Starting { until_ms, .. } | RunState::Running { until_ms } => until_ms,
             RunState::Retrying { at_ms } => at_ms,
+            // At once, until its children can be started.
+            RunState::Ended { at_ms, .. } if !self.children.is_empty() => at_ms,
             RunState::Ended { at_ms, outcome: Outcome::Succeeded } => at_ms.saturating_add(keep.succeeded_ms),
             RunState::Ended { at_ms, .. } => at_ms.saturating_add(keep.failed_ms),
         }

@@ -48,6 +48,11 @@ fn tell(run: &Run, spec: &JobSpec, how: &Sent, executor: Option<&str>, now_ms: u
     sent(run, spec, run.lease, how, executor, now_ms)
 }
 
+/// A report that does not say its attempt.
+fn reported(run: &Run, spec: &JobSpec, how: &Reported, now_ms: u64) -> Option<Run> {
+    super::reported(run, spec, None, how, now_ms)
+}
+
 #[test]
 fn an_occurrence_is_decided_once_and_the_next_one_follows() {
     let definition = definition(spec(""));
@@ -155,7 +160,26 @@ fn a_report_that_overtakes_the_answer_to_the_call_is_kept() {
     let spec = spec("");
     let ended = reported(&run(&spec), &spec, &Reported::Succeeded(String::new()), NOW).unwrap();
     assert!(ended.is_over());
-    assert_eq!(tell(&ended, &spec, &Sent::Accepted, Some("x"), NOW), None);
+    let noted = tell(&ended, &spec, &Sent::Accepted, Some("x"), NOW + 5).unwrap();
+    assert_eq!(noted, Run { executor: Some("x".into()), ..ended.clone() }, "only who had it is news");
+    assert_eq!(tell(&noted, &spec, &Sent::Accepted, Some("x"), NOW + 5), None);
+    assert_eq!(tell(&ended, &spec, &Sent::NotSent("nobody".into()), Some("x"), NOW + 5), None);
+    assert_eq!(sent(&ended, &spec, 5, &Sent::Accepted, Some("x"), NOW + 5), None, "another sending");
+}
+
+#[test]
+fn a_failure_of_an_attempt_that_is_over_does_not_end_the_next_one() {
+    let spec = spec(r#", "retries": {"fixed": {"max": 3, "wait_ms": 0}}"#);
+    let first = tell(&run(&spec), &spec, &Sent::Refused("busy".into()), Some("x"), NOW).unwrap();
+    let WokenRun::Send(second) = woken(&first, Some(&spec), NOW) else { panic!("{first:?}") };
+    let running = tell(&second, &spec, &Sent::Accepted, Some("y"), NOW).unwrap();
+    for stale in [Reported::Failed("late".into()), Reported::TimedOut("late".into())] {
+        assert_eq!(super::reported(&running, &spec, Some(1), &stale, NOW), None);
+        assert!(super::reported(&running, &spec, Some(2), &stale, NOW).is_some());
+        assert!(super::reported(&running, &spec, None, &stale, NOW).is_some());
+    }
+    let done = Reported::Succeeded(String::new());
+    assert!(super::reported(&running, &spec, Some(1), &done, NOW).is_some_and(|run| run.is_over()));
 }
 
 #[test]
