@@ -169,3 +169,27 @@ async fn written(core: &Core, shard: Shard, pending: Vec<Pending>) -> (Vec<Pendi
     }
     (left, all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::JobsOptions;
+    use crate::runs::RunNumber;
+    use crate::testing::Fleet;
+    use crate::transition::Happened;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_being_written_counts_as_waiting() {
+        let fleet = Fleet::start(1, JobsOptions::default()).await;
+        let mut shelf = Shelf::default();
+        let add = |shelf: &mut Shelf, count: usize| {
+            let event = Event { number: RunNumber(1_024), happened: Happened::Woken, read: None };
+            shelf.add(fleet.core(), Shard(0), vec![event; count]);
+        };
+        add(&mut shelf, SHARD_MAX - 1);
+        let writing = shelf.take_due(fleet.clock.monotonic_ns());
+        assert_eq!((writing.len(), shelf.pending.len(), shelf.len()), (SHARD_MAX - 1, 0, SHARD_MAX - 1));
+        add(&mut shelf, 10);
+        assert_eq!((shelf.pending.len(), shelf.len()), (1, SHARD_MAX));
+    }
+}
