@@ -3,7 +3,7 @@
 use super::{Jobs, JobsError, RunView};
 use crate::book::{Kept, group, job_run_key, put_run, run_key};
 use crate::definition::{Destination, JobName, PARAMS_MAX_BYTES};
-use crate::executors::LogLines;
+use crate::executors::{AskError, LogLines};
 use crate::runs::{Cause, Report, Reported, Run, RunNumber, RunState};
 use crate::starting::Started;
 use crate::transition::{Became, Event, Happened, by_shard};
@@ -141,7 +141,7 @@ impl Jobs {
     /// there all the same, and so does one that was being sent in this very moment.
     ///
     /// # Errors
-    /// [`JobsError`]; with [`JobsError::Executor`] the run counts as killed, although the executor has not said that it ended.
+    /// [`JobsError`]; with [`JobsError::Executor`] and [`JobsError::Refused`] the run counts as killed, although the executor has not said that it ended.
     pub async fn kill(&self, tenant: &str, number: RunNumber, by: &str) -> Result<(), JobsError> {
         let (shard, kept) = self.read_run(tenant, number).await?;
         let killed = Reported::Killed(format!("ended by {by}"));
@@ -152,7 +152,7 @@ impl Jobs {
         let Some(address) = kept.is.executor.clone().filter(|_| is_there) else { return Ok(()) };
         let calls = self.0.core.calls_of(tenant, &self.app_of(shard, &kept.is).await?);
         let asked = calls.kill(&address, kept.is.job.0).await;
-        asked.map_err(|why| JobsError::Executor { address, why })
+        asked.map_err(|error| not_done(address, error))
     }
 
     /// Lines of a run's log, which its executor keeps, from a line on, 1 being the first.
@@ -165,7 +165,7 @@ impl Jobs {
         let address = kept.is.executor.ok_or(JobsError::NoExecutor)?;
         let read =
             self.0.core.calls_of(tenant, &app).log(&address, number.0, kept.is.due_ms, from_line).await;
-        read.map_err(|why| JobsError::Executor { address, why })
+        read.map_err(|error| not_done(address, error))
     }
 
     /// Notes how runs of a tenant ended. Reports of runs that are over, not known, or another tenant's, are passed over, so
@@ -223,6 +223,13 @@ impl Jobs {
         let found =
             found.into_iter().map(|kept| kept.inspect_err(|error| core.unreadable(error)).ok().flatten());
         Ok(numbers.into_iter().zip(found).filter_map(view).collect())
+    }
+}
+
+fn not_done(address: String, error: AskError) -> JobsError {
+    match error {
+        AskError::NoAnswer(why) => JobsError::Executor { address, why },
+        AskError::Refused(why) => JobsError::Refused { address, why },
     }
 }
 
