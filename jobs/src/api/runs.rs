@@ -141,7 +141,8 @@ impl Jobs {
     /// there all the same, and so does one that was being sent in this very moment.
     ///
     /// # Errors
-    /// [`JobsError`]; with [`JobsError::Executor`] and [`JobsError::Refused`] the run counts as killed, although the executor has not said that it ended.
+    /// [`JobsError`]; with [`JobsError::Executor`] and [`JobsError::Refused`] the run counts as killed, although the executor has
+    /// not said that it ended.
     pub async fn kill(&self, tenant: &str, number: RunNumber, by: &str) -> Result<(), JobsError> {
         let (shard, kept) = self.read_run(tenant, number).await?;
         let killed = Reported::Killed(format!("ended by {by}"));
