@@ -239,8 +239,7 @@ pub(crate) async fn to_target(
     }
 }
 
-/// A run as a target gets it. Its id is the same in every attempt, and no due task's: no slot store has its shard. Its key is
-/// another one each time that somebody has the run started again: a target that knows what it has done does it once more.
+/// A run as a target gets it. Its id is the same in every attempt, and no due task's: no slot store has its shard.
 fn firing_of(ticket: &Ticket) -> Firing {
     let Ticket { number, run, definition, .. } = ticket;
     let counter = number.0 >> 10;
@@ -249,14 +248,10 @@ fn firing_of(ticket: &Ticket) -> Firing {
     let id =
         TaskId { shard: Shard(0x8000 | shard), slot: SlotMinute(low(counter >> 32)), index: low(counter) };
     let params = run.params.as_ref().unwrap_or(&definition.spec.params);
-    let mut key = run.occurrence_id(*number);
-    if run.again > 0 {
-        key = format!("{key}+{}", run.again);
-    }
     Firing {
         id,
         tenant: definition.tenant.as_str().into(),
-        key: TaskKey::new(key.as_bytes()).ok(),
+        key: TaskKey::new(run.target_key(*number).as_bytes()).ok(),
         due_ms: run.due_ms,
         attempt: run.attempt,
         payload: params.clone().into_bytes().into(),

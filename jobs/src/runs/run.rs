@@ -174,6 +174,16 @@ impl Run {
         }
     }
 
+    /// What a target knows the run by. It is the same in every attempt, and another one each time that somebody has the run
+    /// started again: a target that knows what it has done does it once more then.
+    pub fn target_key(&self, number: RunNumber) -> String {
+        let occurrence_id = self.occurrence_id(number);
+        match self.again {
+            0 => occurrence_id,
+            again => format!("{occurrence_id}+{again}"),
+        }
+    }
+
     /// What is the same in every attempt, and differs for every other occurrence.
     pub fn occurrence_id(&self, number: RunNumber) -> String {
         let part = self.part.map_or(String::new(), |part| format!(".{}", part.index));

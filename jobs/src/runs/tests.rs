@@ -253,6 +253,18 @@ fn an_occurrence_id_is_the_same_in_every_attempt() {
 }
 
 #[test]
+fn a_target_knows_a_run_by_its_key_until_somebody_starts_it_again() {
+    let spec = spec(r#", "retries": {"fixed": {"max": 1, "wait_ms": 0}}"#);
+    let first = run(&spec);
+    let failed = tell(&first, &spec, &Sent::NotSent(String::new()), None, NOW).unwrap();
+    let WokenRun::Send(second) = woken(&failed, Some(&spec), NOW) else { panic!() };
+    assert_eq!(first.target_key(RunNumber(9)), second.target_key(RunNumber(9)));
+    let again = Run { again: 1, ..first.clone() };
+    assert_ne!(first.target_key(RunNumber(9)), again.target_key(RunNumber(9)));
+    assert_eq!(first.occurrence_id(RunNumber(9)), again.occurrence_id(RunNumber(9)));
+}
+
+#[test]
 fn a_run_of_a_removed_job_is_forgotten() {
     assert_eq!(woken(&run(&spec("")), None, NOW + 1_000 + LEASE_MS), WokenRun::Forget);
 }

@@ -1,14 +1,15 @@
 //! Runs that are being sent stay with whoever sends them.
 
 use crate::JobsOptions;
-use crate::book::{Kept, run_key};
+use crate::book::{Kept, group, put_run, run_key};
 use crate::leasing::{Fresh, fresh};
 use crate::outbox::Ticket;
-use crate::runs::{Outcome, Reported, RunState, Sent};
+use crate::runs::{Outcome, Reported, Run, RunState, Sent};
 use crate::testing::{Call, DAILY, Fault, Fleet, TO_APP, eventually, sleep_ms};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use windfall_contract::due::Shard;
+use windfall_contract::entries::Expect;
 
 /// The executor takes runs after a while.
 async fn slow_fleet(answer_ms: u64) -> Fleet {
@@ -275,4 +276,18 @@ async fn a_run_that_is_changed_again_and_again_does_not_count_as_renewed() {
     });
     let Fresh { ready, later } = fresh(fleet.core(), tickets).await;
     assert_eq!((ready.len(), later.len()), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_a_process_of_an_earlier_version_has_taken_is_not_sent_by_its_owner_before() {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    let tickets = waiting(&fleet, 1).await;
+    let number = tickets[0].number;
+    // It writes what it knows of a run, and knows no number of a lease.
+    let (stored, _) = fleet.stored(number).unwrap();
+    let theirs = Run { lease: 0, ..stored };
+    let write = put_run(number, Expect::Anything, &theirs, fleet.core().options.keep());
+    fleet.core().apply(Shard(0), &[group(write)]).await.unwrap();
+    let Fresh { ready, later } = fresh(fleet.core(), tickets).await;
+    assert_eq!((ready.len(), later.len()), (0, 0));
 }
