@@ -143,8 +143,10 @@ async fn call_in_order(
     let ((sent, executor), ours) = leased(core, vec![ticket], asked).await;
     match ours.first() {
         Some(ticket) => settled(settling, ticket, sent, executor).await,
-        // Somebody else has it by now; but an end is an end.
-        None if matches!(sent, Sent::Finished(_)) => settled(settling, &before, sent, executor).await,
+        // It was reported meanwhile, or somebody else has it by now; but an end is an end, and who has it is to be known.
+        None if matches!(sent, Sent::Finished(_) | Sent::Accepted) => {
+            settled(settling, &before, sent, executor).await;
+        }
         None => {}
     }
 }
@@ -213,6 +215,7 @@ pub(crate) async fn to_target(
     let call = AssertUnwindSafe(target.fire(firings)).catch_unwind();
     let (fired, ours) = leased(core, tickets, call).await;
     let fired = fired.unwrap_or_else(|_| {
+        core.stats.panics.add(1);
         tracing::error!(target = name.1, "a target has panicked");
         Vec::new()
     });
