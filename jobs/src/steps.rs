@@ -41,8 +41,16 @@ pub(crate) struct Step {
 
 impl Step {
     pub const fn new(event: Event, changes: Vec<EntryChange>, kind: Kind) -> Self {
-        let (definition, run, next) = (None, None, None);
-        Self { event, changes, kind, definition, run, is_to_send: false, next, children: Vec::new() }
+        Self {
+            event,
+            changes,
+            kind,
+            definition: None,
+            run: None,
+            is_to_send: false,
+            next: None,
+            children: Vec::new(),
+        }
     }
 }
 
