@@ -240,3 +240,19 @@ async fn an_occurrence_that_is_only_late_is_not_found_to_be_missing() {
     sleep_ms(10_000).await;
     assert!(fleet.jobs.stats().overdue_found.get() > 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn executors_of_a_shard_are_known_at_once_though_another_one_answers_slowly() {
+    let fleet = Fleet::start(2, JobsOptions::default()).await;
+    let shard = fleet.core().book.shard_of_app("t", "app");
+    let mut names = (0..).map(|at| format!("app-{at}"));
+    let there = names.find(|name| fleet.core().book.shard_of_app("t", name) != shard).unwrap();
+    fleet.store.fault(move |of, call| match call {
+        Call::Scan(_) if of == shard => Fault::After(30_000),
+        _ => Fault::None,
+    });
+    sleep_ms(2_000).await;
+    fleet.register(&there, "z").await;
+    let app = crate::executors::App { tenant: "t".into(), app: there };
+    assert_eq!(fleet.core().executors_of(&app).unwrap().len(), 1);
+}
