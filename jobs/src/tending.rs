@@ -231,7 +231,7 @@ fn all_written(core: &Core, became: Vec<Became>, mut send: impl FnMut(crate::out
     let mut failed = None;
     for became in became {
         match became {
-            Became::Written(ticket) => ticket.into_iter().for_each(&mut send),
+            Became::Written(ticket) => ticket.into_iter().for_each(|ticket| send(*ticket)),
             Became::Stays => {}
             Became::Failed(error) => failed = Some(error),
         }

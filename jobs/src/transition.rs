@@ -58,7 +58,7 @@ pub(crate) struct Event {
 /// What became of an event.
 pub(crate) enum Became {
     /// It is written; the run has to be sent where there is a ticket.
-    Written(Option<Ticket>),
+    Written(Option<Box<Ticket>>),
     /// What had happened meanwhile stays, or there is no such run.
     Stays,
     /// It is not written, or nobody knows. It may be repeated.
@@ -133,7 +133,8 @@ impl Core {
         for ((place, step), applied) in places.into_iter().zip(steps).zip(applied) {
             match applied {
                 Ok(Applied::Done(version)) => {
-                    became[place] = Became::Written(self.done(step, version, begun_ns, &mut next));
+                    became[place] =
+                        Became::Written(self.done(step, version, begun_ns, &mut next).map(Box::new));
                 }
                 applied if step.is_to_send => taken.push((place, step, applied.err())),
                 // Whoever has changed it has given it another time to wake.
@@ -145,7 +146,9 @@ impl Core {
         let versions = self.versions_of_taken(shard, &taken).await;
         for ((place, step, error), version) in taken.into_iter().zip(versions) {
             became[place] = match (version, error) {
-                (Some(version), _) => Became::Written(self.done(step, version, begun_ns, &mut next)),
+                (Some(version), _) => {
+                    Became::Written(self.done(step, version, begun_ns, &mut next).map(Box::new))
+                }
                 (None, Some(error)) => Became::Failed(error),
                 // Whoever has changed it has given it another time to wake.
                 (None, None) => Became::Stays,
@@ -175,14 +178,13 @@ impl Core {
                 return vec![None; taken.len()];
             }
         };
-        let version =
-            |((_, step, _), read): (&(usize, Step, Option<EntryError>), Result<Option<Kept<Run>>, _>)| {
-                let lease = step.run.as_ref()?.lease;
-                // One that cannot be read is not ours: nobody has written it like that.
-                let kept = read.inspect_err(|error| self.unreadable(error)).ok().flatten()?;
-                kept.is.is_leased_as(lease).then_some(kept.version)
-            };
-        taken.iter().zip(read).map(version).collect()
+        let versions = taken.iter().zip(read).map(|((_, step, _), read)| {
+            let lease = step.run.as_ref()?.lease;
+            // One that cannot be read is not ours: nobody has written it like that.
+            let kept = read.inspect_err(|error| self.unreadable(error)).ok().flatten()?;
+            kept.is.is_leased_as(lease).then_some(kept.version)
+        });
+        versions.collect()
     }
 
     /// What is left to do after a step: its occurrence is to be added, and its run to be sent.
