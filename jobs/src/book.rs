@@ -16,7 +16,7 @@
 //! Numbers are written with eight bytes, the highest first. A number is `counter × 1024 + shard`.
 
 use crate::definition::{Definition, JobName, JobNumber};
-use crate::runs::{JobState, Keep, Run, RunNumber, RunState};
+use crate::runs::{JobState, Keep, Run, RunNumber};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -231,7 +231,7 @@ pub(crate) fn put_run(number: RunNumber, expect: Expect, run: &Run, keep: Keep) 
     if expect == Expect::Absent {
         changes.push(change(job_run_key(run.job, number), Expect::Anything, nothing()));
     }
-    if matches!(run.state, RunState::Ended { outcome, .. } if outcome.is_dead()) {
+    if run.is_dead() {
         changes.push(change(dead_key(&run.tenant, number), Expect::Anything, nothing()));
     }
     changes

@@ -143,8 +143,10 @@ async fn call_in_order(
     let ((sent, executor), ours) = leased(core, vec![ticket], asked).await;
     match ours.first() {
         Some(ticket) => settled(settling, ticket, sent, executor).await,
-        // Somebody else has it by now; but an end is an end.
-        None if matches!(sent, Sent::Finished(_)) => settled(settling, &before, sent, executor).await,
+        // It was reported meanwhile, or somebody else has it by now; but an end is an end, and who has it is to be known.
+        None if matches!(sent, Sent::Finished(_) | Sent::Accepted) => {
+            settled(settling, &before, sent, executor).await;
+        }
         None => {}
     }
 }
@@ -159,7 +161,11 @@ async fn broadcast(core: &Core, ticket: Ticket, addresses: usize, settling: &Set
     let parts = match core.split(shard, &ticket, addresses).await {
         Ok(Some(parts)) => parts,
         Ok(None) => return,
-        Err(error) => return core.store_failed("a broadcast cannot be written now", &error),
+        Err(error) => {
+            core.store_failed("a broadcast cannot be written now", &error);
+            // Where it is written all the same, it has another lease by now, and stays.
+            return put_off_one(settling, &ticket, "the store of jobs does not answer").await;
+        }
     };
     let mut room = core.outbox.try_reserve(Door::Again, parts.len());
     for part in parts {
@@ -209,6 +215,7 @@ pub(crate) async fn to_target(
     let call = AssertUnwindSafe(target.fire(firings)).catch_unwind();
     let (fired, ours) = leased(core, tickets, call).await;
     let fired = fired.unwrap_or_else(|_| {
+        core.stats.panics.add(1);
         tracing::error!(target = name.1, "a target has panicked");
         Vec::new()
     });
@@ -247,7 +254,7 @@ fn firing_of(ticket: &Ticket) -> Firing {
     Firing {
         id,
         tenant: definition.tenant.as_str().into(),
-        key: TaskKey::new(run.occurrence_id(*number).as_bytes()).ok(),
+        key: TaskKey::new(run.target_key(*number).as_bytes()).ok(),
         due_ms: run.due_ms,
         attempt: run.attempt,
         payload: params.clone().into_bytes().into(),

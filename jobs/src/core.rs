@@ -3,6 +3,7 @@
 use crate::book::{Book, Definitions, Kept, definition_key, state_key};
 use crate::definition::{Definition, JobNumber, Priority};
 use crate::executors::{Addresses, App, ExecutorCalls, ExecutorTable};
+use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrence;
 use crate::options::JobsOptions;
 use crate::outbox::Outbox;
@@ -10,10 +11,11 @@ use crate::routing::Router;
 use crate::runs::JobState;
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClocks;
+use crate::writes::Writes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use windfall_contract::Clock;
-use windfall_contract::due::{Shard, Target, TaskAt};
+use windfall_contract::due::{Added, Shard, Target, TaskAt};
 use windfall_contract::entries::{Applied, EntryError, EntryGroup, Woken};
 use windfall_scheduler::{AddError, CALL_TASKS_MAX, NewTask, Timers};
 
@@ -41,6 +43,8 @@ pub(crate) struct Core {
     pub timers: Timers,
     pub clock: Clock,
     pub store_clocks: StoreClocks,
+    pub writes: Writes,
+    pub leases: LeaseNumbers,
     pub options: JobsOptions,
     pub stats: Arc<JobsStats>,
     pub executors: ExecutorTable,
@@ -68,7 +72,7 @@ impl Core {
         Ok(woken)
     }
 
-    /// Changes groups of a shard, and notes its clock.
+    /// Changes groups of a shard, and notes its clock and whether it takes changes.
     pub async fn apply(
         &self,
         shard: Shard,
@@ -78,9 +82,15 @@ impl Core {
             return Ok((self.now_ms(shard).await?, Vec::new()));
         }
         let asked_ns = self.clock.monotonic_ns();
-        let (now_ms, applied) = self.book.apply(shard, groups).await?;
-        self.store_clocks.answered(shard, asked_ns, now_ms);
-        Ok((now_ms, applied))
+        let answer = self.book.apply(shard, groups).await;
+        match &answer {
+            Ok((now_ms, _)) => {
+                self.store_clocks.answered(shard, asked_ns, *now_ms);
+                self.writes.answered(shard, asked_ns);
+            }
+            Err(error) => self.writes.failed(shard, groups, error),
+        }
+        answer
     }
 
     /// A job's definition, if it still is of this version.
@@ -131,9 +141,9 @@ impl Core {
     }
 
     /// Adds the due tasks of occurrences. Where one waits already, nothing is added: the answer may be lost, and this be
-    /// called again. One answer for each, in order.
-    pub async fn add_due(&self, occurrences: &[(Priority, Occurrence)]) -> Vec<Result<(), AddError>> {
-        let mut answers = vec![Ok(()); occurrences.len()];
+    /// called again. One answer for each, in order: whether it was missing.
+    pub async fn add_due(&self, occurrences: &[(Priority, Occurrence)]) -> Vec<Result<bool, AddError>> {
+        let mut answers = vec![Ok(false); occurrences.len()];
         for priority in [Priority::Urgent, Priority::Normal, Priority::Bulk] {
             let of_it: Vec<_> =
                 occurrences.iter().enumerate().filter(|(_, (own, _))| *own == priority).collect();
@@ -146,7 +156,7 @@ impl Core {
                 });
                 let added = self.timers.add(tenant_of(priority), tasks.collect()).await;
                 for ((place, _), added) in part.iter().zip(added) {
-                    answers[*place] = added.map(drop);
+                    answers[*place] = added.map(|added| matches!(added, Added::Stored(_)));
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Leases of runs: as long as a process has one, nobody else sends the run. Each lease of a run has a number, by which whoever
-//! has it knows it again, also where the answer to its last change was lost.
+//! Leases of runs: as long as a process has one, nobody else sends the run. Each lease of a run has a random number, by which
+//! whoever has it knows it again, also where the answer to its last change was lost.
 
 use crate::book::{Kept, group, put_run, run_key};
 use crate::core::Core;
@@ -8,13 +8,14 @@ use crate::outbox::Ticket;
 use crate::runs::{LEASE_MS, Run, RunState};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{Applied, EntryError, Expect};
 
 /// A run that has waited for longer than this since its lease began gets a new one before it is sent.
 const FRESH_MS: u64 = 500;
-/// A run whose lease cannot be renewed now is sent all the same while so much of it is left.
+/// A run is sent while so much of its lease is left: a renewal may have been on its way for long, or may have failed.
 const LEFT_MS: u64 = 1_500;
 /// While a call is open, its lease is renewed as often.
 const RENEW_EVERY_MS: u64 = 1_500;
@@ -23,6 +24,30 @@ const RENEW_AGAIN_MS: u64 = 300;
 /// A store that is slow to renew leases is asked again after so long.
 const LEAST_WAIT_MS: u64 = 100;
 const CONFLICTS_MAX: usize = 3;
+
+/// The numbers of a process's leases. They are random, so that two processes never give a run the same one, also where one of
+/// them is of a version that does not write them.
+pub(crate) struct LeaseNumbers(AtomicU64);
+
+impl LeaseNumbers {
+    pub const fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed))
+    }
+
+    /// Another number; never 0.
+    pub fn next(&self) -> u32 {
+        loop {
+            // SplitMix64.
+            let at = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+            let mixed = (at ^ (at >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let lease = u32::try_from(mixed >> 32).unwrap_or(0);
+            if lease != 0 {
+                return lease;
+            }
+        }
+    }
+}
 
 /// Runs before they are sent.
 #[derive(Default)]
@@ -44,14 +69,14 @@ pub(crate) async fn fresh(core: &Core, tickets: Vec<Ticket>) -> Fresh {
         return fresh;
     }
     let Renewed { renewed, unknown } = renewed(core, &old).await;
-    fresh.ready.extend(renewed);
-    for ticket in unknown {
-        if !is_once(&ticket) && age_ms(core, &ticket) + LEFT_MS <= LEASE_MS {
-            fresh.ready.push(ticket);
-        } else {
-            fresh.later.push(ticket);
-        }
-    }
+    let has_time = |ticket: &Ticket| age_ms(core, ticket) + LEFT_MS <= LEASE_MS;
+    let (ready, later): (Vec<_>, Vec<_>) = renewed.into_iter().partition(has_time);
+    fresh.ready.extend(ready);
+    fresh.later.extend(later);
+    let may_go = |ticket: &Ticket| !is_once(ticket) && has_time(ticket);
+    let (ready, later): (Vec<_>, Vec<_>) = unknown.into_iter().partition(may_go);
+    fresh.ready.extend(ready);
+    fresh.later.extend(later);
     fresh
 }
 
@@ -90,7 +115,7 @@ pub(crate) async fn leased<T>(
 struct Renewed {
     /// With their new leases.
     renewed: Vec<Ticket>,
-    /// As they were: the store has not answered.
+    /// With the leases that they had: the store has not answered, or others change them again and again.
     unknown: Vec<Ticket>,
 }
 
@@ -108,7 +133,10 @@ async fn renewed(core: &Core, tickets: &[Ticket]) -> Renewed {
     let mut all = Renewed { renewed: Vec::new(), unknown: Vec::new() };
     for (tickets, renewed) in join_all(shards).await {
         match renewed {
-            Ok(renewed) => all.renewed.extend(renewed),
+            Ok(Renewed { renewed, unknown }) => {
+                all.renewed.extend(renewed);
+                all.unknown.extend(unknown);
+            }
             Err(error) => {
                 core.store_failed("the leases of runs cannot be renewed now", &error);
                 all.unknown.extend(tickets);
@@ -125,7 +153,7 @@ fn age_ms(core: &Core, ticket: &Ticket) -> u64 {
 impl Core {
     /// Gives leases of one shard anew, from now, and notes that the runs are being sent. Those that somebody else has taken
     /// over, or heard of, are left out.
-    async fn renew(&self, shard: Shard, tickets: &[Ticket]) -> Result<Vec<Ticket>, EntryError> {
+    async fn renew(&self, shard: Shard, tickets: &[Ticket]) -> Result<Renewed, EntryError> {
         let mut renewed = Vec::with_capacity(tickets.len());
         let mut left = tickets.to_vec();
         for _ in 0..CONFLICTS_MAX {
@@ -151,8 +179,7 @@ impl Core {
                 break;
             }
         }
-        renewed.extend(left);
-        Ok(renewed)
+        Ok(Renewed { renewed, unknown: left })
     }
 
     /// Of runs that have changed, those that still have our lease: it was our own change, whose answer was lost.

@@ -28,7 +28,7 @@
 //! # use windfall_scheduler::{DispatchOptions, Dispatcher, Tenants, Timers, TimersOptions};
 //! # use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
 //! use windfall_jobs::definition::{ChangeNote, JobName, JobSpec};
-//! use windfall_jobs::executors::{ExecutorCalls, LogLines, RunCall};
+//! use windfall_jobs::executors::{AskError, ExecutorCalls, LogLines, RunCall};
 //! use windfall_jobs::runs::{Reported, Sent};
 //! use windfall_jobs::{Jobs, JobsOptions, JobsParts};
 //!
@@ -43,8 +43,8 @@
 //!     }
 //! #   async fn is_alive(&self, _address: &str) -> bool { true }
 //! #   async fn is_idle(&self, _address: &str, _job: u64) -> bool { true }
-//! #   async fn kill(&self, _address: &str, _job: u64) -> Result<(), String> { Ok(()) }
-//! #   async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, String> { Ok(LogLines::default()) }
+//! #   async fn kill(&self, _address: &str, _job: u64) -> Result<(), AskError> { Ok(()) }
+//! #   async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, AskError> { Ok(LogLines::default()) }
 //!     // … and whether it is alive and idle, how it ends a run, and what it has logged.
 //! }
 //!
@@ -112,8 +112,9 @@ mod testing;
 mod tests;
 mod transition;
 mod waiting;
+mod writes;
 pub mod xxl;
 
 pub use api::{ExecutorView, JobView, Jobs, JobsError, JobsParts, RunView};
-pub use options::{JobsOptions, OutOfRange};
+pub use options::{JobsOptions, OutOfRange, STORE_TIMEOUT_MAX_MS};
 pub use stats::{Count, JobsStats, LATENESS_BUCKETS_MS};

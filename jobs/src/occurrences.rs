@@ -243,7 +243,7 @@ impl<'a> Deciding<'a> {
                 let run = match run {
                     Some(run) => {
                         let number = self.core.book.number(self.shard).await?;
-                        Some((RunNumber(number), run))
+                        Some((RunNumber(number), Run { lease: self.core.leases.next(), ..run }))
                     }
                     None => None,
                 };

@@ -4,37 +4,42 @@ use crate::book::kept;
 use crate::core::Core;
 use crate::executors::Registered;
 use futures_util::FutureExt;
-use futures_util::stream::{self, StreamExt};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use windfall_contract::due::Shard;
 use windfall_contract::entries::EntryError;
 
-/// Shards that are read side by side.
-const SIDE_BY_SIDE: usize = 8;
-
-/// Reads the executors of all shards again and again. Ends when it is dropped.
+/// Reads the executors of each shard again and again. Ends when it is dropped.
 pub(crate) async fn read_executors(core: Arc<Core>) {
-    let every = Duration::from_millis(core.options.executors_every_ms);
-    loop {
-        if AssertUnwindSafe(read_shards(&core)).catch_unwind().await.is_err() {
-            core.stats.panics.add(1);
-            tracing::error!("a look for executors has panicked");
+    let mut shards = JoinSet::new();
+    for shard in core.book.shards() {
+        shards.spawn(read_shard(Arc::clone(&core), shard));
+    }
+    while let Some(ended) = shards.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!(%error, "executors of a shard are not read any more by this process");
         }
-        tokio::time::sleep(every).await;
     }
 }
 
-async fn read_shards(core: &Core) {
-    let read = |shard| async move {
-        match executors_of(core, shard).await {
-            Ok(found) => core.executors.replace(shard, found),
-            Err(error) => core.store_failed("executors cannot be read now", &error),
+async fn read_shard(core: Arc<Core>, shard: Shard) {
+    let every = Duration::from_millis(core.options.executors_every_ms);
+    loop {
+        match AssertUnwindSafe(executors_of(&core, shard)).catch_unwind().await {
+            Ok(Ok(found)) => {
+                core.executors.replace(shard, found);
+                core.stats.executors.set(u64::try_from(core.executors.len()).unwrap_or(u64::MAX));
+            }
+            Ok(Err(error)) => core.store_failed("executors cannot be read now", &error),
+            Err(_) => {
+                core.stats.panics.add(1);
+                tracing::error!(shard = shard.0, "a look for executors has panicked");
+            }
         }
-    };
-    stream::iter(core.book.shards()).for_each_concurrent(SIDE_BY_SIDE, read).await;
-    core.stats.executors.set(u64::try_from(core.executors.len()).unwrap_or(u64::MAX));
+        tokio::time::sleep(every).await;
+    }
 }
 
 async fn executors_of(core: &Core, shard: Shard) -> Result<Vec<Registered>, EntryError> {

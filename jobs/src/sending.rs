@@ -7,6 +7,8 @@ use crate::runs::LEASE_MS;
 use crate::settling::{SETTLE_MAX, settle};
 use crate::transition::Event;
 use crate::waiting::{Destinations, Place, Waiting, Work, tickets};
+use futures_util::FutureExt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -46,7 +48,7 @@ pub(crate) async fn run(core: Arc<Core>, mut queue: Tickets, closing: Cancellati
             }
             Some(ended) = tasks.join_next() => match ended {
                 Ok(destination) => destination.iter().for_each(|destination| waiting.release(destination)),
-                // The run's lease ends, and its sending is counted: it is not repeated for ever.
+                // Panics of calls are caught, and nobody else ends them.
                 Err(error) => tracing::error!(%error, "the sending of a run has ended without an outcome"),
             },
             _ = looks.tick() => {
@@ -71,7 +73,12 @@ pub(crate) async fn run(core: Arc<Core>, mut queue: Tickets, closing: Cancellati
                     Some(place) => {
                         let (core, settling) = (Arc::clone(&core), settling.clone());
                         tasks.spawn(async move {
-                            go(work, &core, &settling).await;
+                            // Also after a panic, whoever waits for a place at the destination is to have it.
+                            if AssertUnwindSafe(go(work, &core, &settling)).catch_unwind().await.is_err() {
+                                // The run's lease ends, and its sending is counted: it is not repeated for ever.
+                                core.stats.panics.add(1);
+                                tracing::error!("the sending of a run has panicked");
+                            }
                             drop((place, permit));
                             Some(destination)
                         });

@@ -37,7 +37,8 @@ struct Pending {
 #[derive(Default)]
 struct Shelf {
     pending: Vec<Pending>,
-    is_busy: bool,
+    /// How many are being written.
+    in_flight: usize,
 }
 
 /// Writes outcomes until the queue is closed and all is written.
@@ -52,14 +53,14 @@ pub(crate) async fn settle(core: Arc<Core>, mut events: mpsc::Receiver<Event>) {
                 writers.spawn(write(Arc::clone(&core), *shard, due));
             }
         }
-        let count: usize = shelves.values().map(|shelf| shelf.pending.len()).sum();
+        let count: usize = shelves.values().map(Shelf::len).sum();
         let next_ns = shelves.values().filter_map(Shelf::next_ns).min();
         let pause = Duration::from_nanos(next_ns.unwrap_or(now_ns).saturating_sub(now_ns));
         tokio::select! {
             Some(ended) = writers.join_next() => match ended {
                 Ok((shard, failed)) => {
                     let shelf: &mut Shelf = shelves.entry(shard).or_default();
-                    shelf.is_busy = false;
+                    shelf.in_flight = 0;
                     shelf.pending.extend(failed);
                     if shelf.pending.is_empty() {
                         shelves.remove(&shard);
@@ -82,9 +83,14 @@ pub(crate) async fn settle(core: Arc<Core>, mut events: mpsc::Receiver<Event>) {
 }
 
 impl Shelf {
+    /// How many it holds, with those that are being written: they may come back.
+    const fn len(&self) -> usize {
+        self.pending.len() + self.in_flight
+    }
+
     fn add(&mut self, core: &Core, shard: Shard, events: Vec<Event>) {
         let now_ns = core.clock.monotonic_ns();
-        let room = SHARD_MAX.saturating_sub(self.pending.len());
+        let room = SHARD_MAX.saturating_sub(self.len());
         let lost = events.len().saturating_sub(room);
         if lost > 0 {
             core.stats.store_failed.add(1);
@@ -96,29 +102,25 @@ impl Shelf {
 
     /// What is to be written now; the shelf is busy until that has ended.
     fn take_due(&mut self, now_ns: u64) -> Vec<Pending> {
-        if self.is_busy {
+        if self.in_flight > 0 {
             return Vec::new();
         }
         let (due, held) =
             std::mem::take(&mut self.pending).into_iter().partition(|one| one.not_before_ns <= now_ns);
         self.pending = held;
         let due: Vec<Pending> = due;
-        self.is_busy = !due.is_empty();
+        self.in_flight = due.len();
         due
     }
 
     fn next_ns(&self) -> Option<u64> {
-        self.pending.iter().filter(|_| !self.is_busy).map(|one| one.not_before_ns).min()
+        self.pending.iter().filter(|_| self.in_flight == 0).map(|one| one.not_before_ns).min()
     }
 }
 
 /// Writes outcomes of one shard once: those that may be written later.
 async fn write(core: Arc<Core>, shard: Shard, pending: Vec<Pending>) -> (Shard, Vec<Pending>) {
-    let events = pending.iter().map(|one| one.event.clone()).collect();
-    let Ok(became) = AssertUnwindSafe(core.happened(shard, events)).catch_unwind().await else {
-        tracing::error!(shard = shard.0, "what writes outcomes of runs has panicked");
-        return (shard, Vec::new());
-    };
+    let (pending, became) = written(&core, shard, pending).await;
     let failed = became.iter().find_map(|became| match became {
         Became::Failed(error) => Some(error.clone()),
         Became::Written(_) | Became::Stays => None,
@@ -140,4 +142,54 @@ async fn write(core: Arc<Core>, shard: Shard, pending: Vec<Pending>) -> (Shard, 
         Some(one)
     };
     (shard, pending.into_iter().zip(became).filter_map(again).collect())
+}
+
+/// Writes outcomes of one shard, all together; where that ends by a panic, one by one, so that only the one to blame is lost.
+async fn written(core: &Core, shard: Shard, pending: Vec<Pending>) -> (Vec<Pending>, Vec<Became>) {
+    let events = pending.iter().map(|one| one.event.clone()).collect();
+    if let Ok(became) = AssertUnwindSafe(core.happened(shard, events)).catch_unwind().await {
+        return (pending, became);
+    }
+    let (mut left, mut all) = (Vec::with_capacity(pending.len()), Vec::with_capacity(pending.len()));
+    for one in pending {
+        match AssertUnwindSafe(core.happened(shard, vec![one.event.clone()])).catch_unwind().await {
+            Ok(became) => {
+                all.extend(became);
+                left.push(one);
+            }
+            Err(_) => {
+                core.stats.panics.add(1);
+                let run = one.event.number.0;
+                tracing::error!(
+                    run,
+                    "what writes the outcome of a run has panicked: it is left to leases and reports"
+                );
+            }
+        }
+    }
+    (left, all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::JobsOptions;
+    use crate::runs::RunNumber;
+    use crate::testing::Fleet;
+    use crate::transition::Happened;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_being_written_counts_as_waiting() {
+        let fleet = Fleet::start(1, JobsOptions::default()).await;
+        let mut shelf = Shelf::default();
+        let add = |shelf: &mut Shelf, count: usize| {
+            let event = Event { number: RunNumber(1_024), happened: Happened::Woken, read: None };
+            shelf.add(fleet.core(), Shard(0), vec![event; count]);
+        };
+        add(&mut shelf, SHARD_MAX - 1);
+        let writing = shelf.take_due(fleet.clock.monotonic_ns());
+        assert_eq!((writing.len(), shelf.pending.len(), shelf.len()), (SHARD_MAX - 1, 0, SHARD_MAX - 1));
+        add(&mut shelf, 10);
+        assert_eq!((shelf.pending.len(), shelf.len()), (1, SHARD_MAX));
+    }
 }

@@ -104,7 +104,9 @@ impl Core {
             message: String::new(),
             unanswered: 0,
             postponed: 0,
-            lease: 0,
+            lease: self.leases.next(),
+            again: 0,
+            children: Vec::new(),
         };
         Ok(Ticket { number: RunNumber(number), run, version: 0, definition, begun_ns })
     }
@@ -127,7 +129,7 @@ impl Core {
             .zip(numbers)
             .map(|(index, number)| {
                 let part = Some(Part { index, total: total_parts });
-                (RunNumber(number), Run { part, state, ..ticket.run.clone() })
+                (RunNumber(number), Run { part, state, lease: self.leases.next(), ..ticket.run.clone() })
             })
             .collect();
         let (_, applied) = self.apply(shard, &self.split_groups(ticket, &runs)).await?;

@@ -55,7 +55,7 @@ pub struct JobsStats {
     pub overdue_found: Count,
     /// Calls of the stores that failed, and were made again.
     pub store_failed: Count,
-    /// Looks at the stores that ended by a panic, and were made again.
+    /// Looks at the stores, calls and notes of runs that ended by a panic. Looks are made again.
     pub panics: Count,
     /// Entries that cannot be read, each time that one is come upon.
     pub unreadable: Count,

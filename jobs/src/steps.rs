@@ -1,16 +1,17 @@
 //! Steps of runs are written together, but so that those which a full or failing store refuses keep no other ones away.
 
-use crate::book::{dead_key, following_key, group, run_key};
+use crate::book::{dead_key, following_key, group, push_run, run_key};
 use crate::core::Core;
-use crate::definition::Definition;
+use crate::definition::{Definition, JobName};
 use crate::occurrences::Occurrence;
 use crate::runs::Run;
 use crate::transition::Event;
 use std::sync::Arc;
 use windfall_contract::due::Shard;
-use windfall_contract::entries::{Applied, EntryChange, EntryError, EntryGroup, To};
+use windfall_contract::entries::{Applied, EntryChange, EntryError, EntryGroup};
 
-/// How long a dead run is left alone that cannot be listed because the store takes no new entries.
+/// How long a run that has ended is left alone where it cannot be listed, or have its children started, because the store takes
+/// no new entries.
 const FULL_MS: u64 = 5_000;
 
 /// What a step asks of a store that is full.
@@ -34,31 +35,41 @@ pub(crate) struct Step {
     pub run: Option<Run>,
     pub is_to_send: bool,
     pub next: Option<Occurrence>,
+    /// Children that it has started.
+    pub children: Vec<JobName>,
 }
 
 impl Step {
     pub const fn new(event: Event, changes: Vec<EntryChange>, kind: Kind) -> Self {
-        Self { event, changes, kind, definition: None, run: None, is_to_send: false, next: None }
+        Self {
+            event,
+            changes,
+            kind,
+            definition: None,
+            run: None,
+            is_to_send: false,
+            next: None,
+            children: Vec::new(),
+        }
     }
 }
 
 impl Step {
-    /// The same without the list of dead runs: the run is looked at in a moment, and listed then. `None` where more than that
-    /// would be lost.
+    /// The same without entries that are new: the run is looked at in a moment, and listed then as dead. Until then it keeps the
+    /// children that it has to start.
     fn without_new(&self, now_ms: u64) -> Option<Vec<EntryChange>> {
         let (_, before) = self.event.read.as_ref()?;
         let number = self.event.number;
-        let (own, listed) = (run_key(number), dead_key(&before.tenant, number));
-        let later = |change: &EntryChange| match &change.to {
-            To::Put { value, .. } if change.key == own => {
-                let wake_ms = Some(now_ms.saturating_add(FULL_MS));
-                EntryChange { to: To::Put { value: value.clone(), wake_ms }, ..change.clone() }
-            }
-            _ => change.clone(),
+        let (own, new) = (run_key(number), [dead_key(&before.tenant, number), following_key(number)]);
+        let after = self.run.as_ref().unwrap_or(before);
+        let run = Run { children: self.children.clone(), ..after.clone() };
+        let wake_ms = now_ms.saturating_add(FULL_MS);
+        let kept = self.changes.iter().filter(|change| !new.contains(&change.key));
+        let later = |change: &EntryChange| match change.key == own {
+            true => push_run(number, change.expect, &run, wake_ms),
+            false => change.clone(),
         };
-        let starts_children = self.changes.iter().any(|change| change.key == following_key(number));
-        let kept = self.changes.iter().filter(|change| change.key != listed).map(later);
-        (!starts_children).then(|| kept.collect())
+        Some(kept.map(later).collect())
     }
 }
 

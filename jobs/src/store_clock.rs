@@ -14,6 +14,8 @@ struct Known {
     then_ms: u64,
     /// When that came, by the monotonic clock.
     then_ns: u64,
+    /// By how much the store's clock may have been ahead of that.
+    slack_ms: u64,
     /// When the clock jumped last, by the monotonic clock.
     jumped_ns: Option<u64>,
 }
@@ -36,10 +38,15 @@ impl StoreClocks {
         let earliest_ms = now_ms.max(1);
         let latest_ms = earliest_ms.saturating_add(now_ns.saturating_sub(asked_ns) / 1_000_000);
         let mut then_ms = earliest_ms;
+        let mut slack_ms = now_ns.saturating_sub(asked_ns).div_ceil(1_000_000);
         if known.then_ms != 0 {
             let expected_ms = known.then_ms + now_ns.saturating_sub(known.then_ns) / 1_000_000;
             then_ms = expected_ms.clamp(earliest_ms, latest_ms);
-            if expected_ms.abs_diff(then_ms) > JUMP_MS {
+            let ahead_ms = earliest_ms.saturating_add(slack_ms);
+            if expected_ms.abs_diff(then_ms) <= JUMP_MS {
+                slack_ms = ahead_ms.min(expected_ms.saturating_add(known.slack_ms)).saturating_sub(then_ms);
+            } else {
+                slack_ms = ahead_ms.saturating_sub(then_ms);
                 tracing::warn!(
                     shard = shard.0,
                     expected_ms,
@@ -49,7 +56,7 @@ impl StoreClocks {
                 known.jumped_ns = Some(now_ns);
             }
         }
-        (known.then_ms, known.then_ns) = (then_ms, now_ns);
+        (known.then_ms, known.then_ns, known.slack_ms) = (then_ms, now_ns, slack_ms);
     }
 
     /// The time of a shard, late by at most the way of an answer; `None` before the first answer.
@@ -57,6 +64,11 @@ impl StoreClocks {
         let known = *self.known.get(usize::from(shard.0))?.lock();
         let since_ms = self.clock.monotonic_ns().saturating_sub(known.then_ns) / 1_000_000;
         (known.then_ms != 0).then(|| known.then_ms.saturating_add(since_ms))
+    }
+
+    /// By how much a shard's clock may be ahead of [`now_ms`](Self::now_ms).
+    pub fn slack_ms(&self, shard: Shard) -> u64 {
+        self.known.get(usize::from(shard.0)).map_or(0, |known| known.lock().slack_ms)
     }
 
     /// Whether a shard's clock has jumped within the last `within_ms`.
@@ -111,5 +123,20 @@ mod tests {
         clocks.answered(Shard(0), 0, 1_000_000);
         assert_eq!(clocks.now_ms(Shard(0)), Some(1_009_000));
         assert!(!clocks.has_jumped(Shard(0), 60_000));
+    }
+
+    #[test]
+    fn the_time_is_behind_by_no_more_than_the_way_of_the_quickest_answer() {
+        let (clocks, set_ms) = clocks();
+        set_ms(80);
+        // The store's clock read 1,000,000 at some moment of these 80 ms.
+        clocks.answered(Shard(0), 0, 1_000_000);
+        assert_eq!((clocks.now_ms(Shard(0)), clocks.slack_ms(Shard(0))), (Some(1_000_000), 80));
+        set_ms(100);
+        clocks.answered(Shard(0), 98_000_000, 1_000_050);
+        assert_eq!((clocks.now_ms(Shard(0)), clocks.slack_ms(Shard(0))), (Some(1_000_050), 2));
+        set_ms(500);
+        clocks.answered(Shard(0), 100_000_000, 1_000_050);
+        assert_eq!((clocks.now_ms(Shard(0)), clocks.slack_ms(Shard(0))), (Some(1_000_450), 0));
     }
 }

@@ -2,18 +2,21 @@
 //! that are to be started, and what is to be forgotten. Any number of processes may do it: what one has written, another one
 //! finds changed.
 
-use crate::book::{Following, Kept, Kind, change, group, kept, kind_of, put, state_key};
-use crate::children::start_children;
+use crate::book::{Following, Kept, Kind, change, group, kept, kind_of, put, run_key, state_key};
+use crate::children::{self, Parent, start_children, take_parents};
 use crate::core::Core;
 use crate::definition::JobNumber;
 use crate::occurrences::Occurrence;
 use crate::outbox::Door;
-use crate::runs::{JobState, LEASE_MS, Run, RunNumber, RunState};
+use crate::runs::{JobState, LEASE_MS, Run, RunState};
 use crate::transition::{Became, Event, Happened};
+use crate::writes::HELD_BACK_MS;
 use futures_util::FutureExt;
+use futures_util::stream::{self, StreamExt};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{Entry, EntryError, EntryGroup, Expect, To, Woken};
@@ -22,14 +25,17 @@ use windfall_contract::entries::{Entry, EntryError, EntryGroup, Expect, To, Woke
 pub(crate) const UNREADABLE_MS: u64 = 60_000;
 /// After the store or this process has stood still for so long, leases may be over whose owners live.
 const STILL_MS: u64 = 1_000;
-/// How long such leases are left to their owners, who renew them or write how their runs went.
-const HELD_BACK_MS: u64 = 1_500;
+
+/// Jobs that are forgotten side by side: each takes a few calls.
+const FORGOTTEN_SIDE_BY_SIDE: usize = 16;
 
 /// Looks at each shard again and again, each by itself. Ends when it is dropped.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut shards = JoinSet::new();
     for shard in core.book.shards() {
-        shards.spawn(run_shard(Arc::clone(&core), shard));
+        let (starting, parents) = mpsc::channel(children::WAITING_MAX);
+        shards.spawn(start_children(Arc::clone(&core), shard, parents));
+        shards.spawn(run_shard(Arc::clone(&core), shard, starting));
     }
     while let Some(ended) = shards.join_next().await {
         if let Err(error) = ended {
@@ -38,11 +44,11 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-async fn run_shard(core: Arc<Core>, shard: Shard) {
+async fn run_shard(core: Arc<Core>, shard: Shard, starting: mpsc::Sender<Parent>) {
     let every = Duration::from_millis(core.options.tend_every_ms);
     let mut looks = Looks::default();
     loop {
-        match AssertUnwindSafe(tend(&core, shard, &mut looks)).catch_unwind().await {
+        match AssertUnwindSafe(tend(&core, shard, &mut looks, &starting)).catch_unwind().await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => core.store_failed("a shard of jobs cannot be looked at now", &error),
             Err(_) => {
@@ -57,7 +63,10 @@ async fn run_shard(core: Arc<Core>, shard: Shard) {
 /// When a shard was looked at, by the monotonic clock: whether leases that are over may be taken for abandoned.
 #[derive(Default)]
 struct Looks {
-    answered_ns: Option<u64>,
+    /// When the work of the last look ended: how long that takes says nothing about the owners of leases.
+    ended_ns: Option<u64>,
+    /// Whether the store has not answered the last one.
+    has_failed: bool,
     held_until_ns: u64,
 }
 
@@ -66,23 +75,23 @@ impl Looks {
     fn answered(&mut self, core: &Core, asked_ns: u64) {
         let now_ns = core.clock.monotonic_ns();
         let still_ms = STILL_MS + core.options.tend_every_ms;
-        let was_still = self.answered_ns.is_some_and(|before_ns| {
-            // From the answer before to this one, whether it was the store that kept us waiting or we were stopped.
-            now_ns.saturating_sub(before_ns.min(asked_ns)) / 1_000_000 > still_ms
-        });
-        if was_still {
+        // From the end of the last look to this answer, whether it was the store that kept us waiting or we were stopped.
+        let since_ns = self.ended_ns.map_or(asked_ns, |ended_ns| ended_ns.min(asked_ns));
+        if self.has_failed || now_ns.saturating_sub(since_ns) / 1_000_000 > still_ms {
             self.held_until_ns = now_ns.saturating_add(HELD_BACK_MS * 1_000_000);
         }
-        self.answered_ns = Some(now_ns);
+        self.has_failed = false;
     }
 
-    /// The store has not answered.
     const fn failed(&mut self) {
-        // As if it had been silent for ever.
-        self.answered_ns = Some(0);
+        self.has_failed = true;
     }
 
-    fn holds_back(&self, core: &Core) -> bool {
+    fn ended(&mut self, core: &Core) {
+        self.ended_ns = Some(core.clock.monotonic_ns());
+    }
+
+    fn hold_back(&self, core: &Core) -> bool {
         core.clock.monotonic_ns() < self.held_until_ns
     }
 }
@@ -92,37 +101,66 @@ impl Looks {
 struct Found {
     runs: Vec<Event>,
     states: Vec<(JobNumber, Kept<JobState>)>,
-    parents: Vec<(RunNumber, Kept<Following>)>,
+    parents: Vec<Parent>,
     changes: Vec<EntryGroup>,
 }
 
-async fn tend(core: &Core, shard: Shard, looks: &mut Looks) -> Result<(), EntryError> {
+async fn tend(
+    core: &Core,
+    shard: Shard,
+    looks: &mut Looks,
+    starting: &mpsc::Sender<Parent>,
+) -> Result<(), EntryError> {
     loop {
         let asked_ns = core.clock.monotonic_ns();
         let woken = core.woken(shard).await.inspect_err(|_| looks.failed())?;
         looks.answered(core, asked_ns);
-        // Whoever lives writes within this time how the runs go that seem to be over now.
-        if core.store_clocks.has_jumped(shard, LEASE_MS) {
-            return Ok(());
-        }
-        let Woken { now_ms, entries, is_cut } = woken;
-        let mut found = sort(core, shard, now_ms, entries);
-        if !found.changes.is_empty() {
-            core.apply(shard, &found.changes).await?;
-        }
-        let mut is_all_done = true;
-        if looks.holds_back(core) {
-            let count = found.runs.len();
-            found.runs.retain(|event| !is_lapsed(event));
-            is_all_done = found.runs.len() == count;
-        }
-        is_all_done &= runs_go_on(core, shard, found.runs).await;
-        states_go_on(core, shard, now_ms, found.states).await?;
-        is_all_done &= start_children(core, shard, now_ms, found.parents).await?;
-        if !is_cut || !is_all_done {
+        let goes_on = go_on(core, shard, looks, starting, woken).await;
+        looks.ended(core);
+        if !goes_on? {
             return Ok(());
         }
     }
+}
+
+/// Has go on what a look has found. Whether there is more to be looked at now.
+async fn go_on(
+    core: &Core,
+    shard: Shard,
+    looks: &Looks,
+    starting: &mpsc::Sender<Parent>,
+    woken: Woken,
+) -> Result<bool, EntryError> {
+    // Whoever lives writes within this time how the runs go that seem to be over now.
+    if core.store_clocks.has_jumped(shard, LEASE_MS) {
+        return Ok(false);
+    }
+    let Woken { now_ms, entries, is_cut } = woken;
+    let mut found = sort(core, shard, now_ms, entries);
+    core.apply(shard, &found.changes).await?;
+    let mut is_all_done = true;
+    if leaves_to_owners(core, shard, looks, &found.runs).await {
+        let count = found.runs.len();
+        found.runs.retain(|event| !is_lapsed(event));
+        is_all_done = found.runs.len() == count;
+    }
+    is_all_done &= runs_go_on(core, shard, found.runs).await;
+    take_parents(core, shard, now_ms, found.parents, starting).await?;
+    states_go_on(core, shard, now_ms, found.states).await?;
+    Ok(is_cut && is_all_done)
+}
+
+/// Whether runs of which the lease is over are left to their owners for now.
+async fn leaves_to_owners(core: &Core, shard: Shard, looks: &Looks, runs: &[Event]) -> bool {
+    let Some(lapsed) = runs.iter().find(|event| is_lapsed(event)) else { return false };
+    if core.writes.are_failing(shard) {
+        // There may be nothing else to write, so one that changes nothing tells whether the store takes changes again.
+        let same = change(run_key(lapsed.number), Expect::Anything, To::Same);
+        if let Err(error) = core.apply(shard, &[group(vec![same])]).await {
+            core.store_failed("the store of entries takes no changes now", &error);
+        }
+    }
+    looks.hold_back(core) || core.writes.hold_back(shard)
 }
 
 /// Whether it is a run of which the lease is over.
@@ -193,7 +231,7 @@ fn all_written(core: &Core, became: Vec<Became>, mut send: impl FnMut(crate::out
     let mut failed = None;
     for became in became {
         match became {
-            Became::Written(ticket) => ticket.into_iter().for_each(&mut send),
+            Became::Written(ticket) => ticket.into_iter().for_each(|ticket| send(*ticket)),
             Became::Stays => {}
             Became::Failed(error) => failed = Some(error),
         }
@@ -212,11 +250,15 @@ async fn states_go_on(
     states: Vec<(JobNumber, Kept<JobState>)>,
 ) -> Result<(), EntryError> {
     let (mut due, mut looked_at) = (Vec::new(), Vec::new());
-    for (job, state) in states {
-        let Some(due_ms) = state.is.next_ms else {
-            core.forget_ended(shard, job, &state, now_ms).await?;
-            continue;
-        };
+    let (following, ended): (Vec<_>, Vec<_>) =
+        states.into_iter().partition(|(_, state)| state.is.next_ms.is_some());
+    let forgotten: Vec<Result<(), EntryError>> = stream::iter(ended)
+        .map(|(job, state)| async move { core.forget_ended(shard, job, &state, now_ms).await })
+        .buffer_unordered(FORGOTTEN_SIDE_BY_SIDE)
+        .collect()
+        .await;
+    for (job, state) in following {
+        let Some(due_ms) = state.is.next_ms else { continue };
         let definition = match core.definition(shard, job, state.is.version).await {
             Ok(definition) => definition,
             Err(error @ EntryError::Unusable(_)) => {
@@ -234,12 +276,12 @@ async fn states_go_on(
     }
     for added in core.add_due(&due).await {
         match added {
-            Ok(()) => core.stats.overdue_found.add(1),
+            // Its due task waits, or fires: it is only late.
+            Ok(false) => {}
+            Ok(true) => core.stats.overdue_found.add(1),
             Err(error) => core.store_failed("an overdue occurrence cannot be added now", &error),
         }
     }
-    if !looked_at.is_empty() {
-        core.apply(shard, &looked_at).await?;
-    }
-    Ok(())
+    core.apply(shard, &looked_at).await?;
+    forgotten.into_iter().collect()
 }

@@ -1,15 +1,16 @@
 //! Runs that go on: what happened to them is written in one step, with what follows from it.
 
 use crate::book::{
-    Following, change, definition_key, following_key, forget_run, put, put_run, put_state, run_key, state_key,
+    Following, Kept, change, definition_key, following_key, forget_run, put, put_run, put_state, run_key,
+    state_key,
 };
 use crate::children::CHILDREN_KEPT_MS;
 use crate::core::Core;
-use crate::definition::Definition;
+use crate::definition::{Definition, JobName};
 use crate::occurrences::Occurrence;
 use crate::outbox::Ticket;
 use crate::runs::{
-    Cause, JobState, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent, woken,
+    Cause, JobState, Keep, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent, woken,
 };
 use crate::schedule::Schedule;
 use crate::steps::{Kind, Step};
@@ -36,7 +37,12 @@ pub(crate) enum Happened {
         lease: u32,
     },
     /// It was reported by an executor of this tenant.
-    Reported(String, Reported),
+    Reported {
+        tenant: String,
+        /// Which attempt it is about, where the executor says so.
+        attempt: Option<u32>,
+        how: Reported,
+    },
     /// Its time to wake has come.
     Woken,
 }
@@ -52,7 +58,7 @@ pub(crate) struct Event {
 /// What became of an event.
 pub(crate) enum Became {
     /// It is written; the run has to be sent where there is a ticket.
-    Written(Option<Ticket>),
+    Written(Option<Box<Ticket>>),
     /// What had happened meanwhile stays, or there is no such run.
     Stays,
     /// It is not written, or nobody knows. It may be repeated.
@@ -122,18 +128,31 @@ impl Core {
                 Err(error) => became[place] = Became::Failed(error),
             }
         }
-        let mut next = Vec::new();
+        let (mut next, mut taken) = (Vec::new(), Vec::new());
         let applied = self.apply_steps(shard, &steps, now_ms).await;
         for ((place, step), applied) in places.into_iter().zip(steps).zip(applied) {
             match applied {
                 Ok(Applied::Done(version)) => {
-                    became[place] = Became::Written(self.done(step, version, begun_ns, &mut next));
+                    became[place] =
+                        Became::Written(self.done(step, version, begun_ns, &mut next).map(Box::new));
                 }
+                applied if step.is_to_send => taken.push((place, step, applied.err())),
                 // Whoever has changed it has given it another time to wake.
                 Ok(_) if matches!(step.event.happened, Happened::Woken) => {}
                 Ok(_) => later.push((place, Event { read: None, ..step.event })),
                 Err(error) => became[place] = Became::Failed(error),
             }
+        }
+        let versions = self.versions_of_taken(shard, &taken).await;
+        for ((place, step, error), version) in taken.into_iter().zip(versions) {
+            became[place] = match (version, error) {
+                (Some(version), _) => {
+                    Became::Written(self.done(step, version, begun_ns, &mut next).map(Box::new))
+                }
+                (None, Some(error)) => Became::Failed(error),
+                // Whoever has changed it has given it another time to wake.
+                (None, None) => Became::Stays,
+            };
         }
         for added in self.add_due(&next).await {
             if let Err(error) = added {
@@ -142,6 +161,30 @@ impl Core {
             }
         }
         Ok(later)
+    }
+
+    /// The versions of runs that were taken to be sent, where the answer was lost: as long as a run has the lease that was to be
+    /// written, nobody else has it, and it does not have to wait until that is over.
+    async fn versions_of_taken(
+        &self,
+        shard: Shard,
+        taken: &[(usize, Step, Option<EntryError>)],
+    ) -> Vec<Option<u64>> {
+        let keys: Vec<_> = taken.iter().map(|(_, step, _)| run_key(step.event.number)).collect();
+        let read = match self.book.read::<Run>(shard, &keys).await {
+            Ok(read) => read,
+            Err(error) => {
+                self.store_failed("runs that were taken to be sent cannot be read now", &error);
+                return vec![None; taken.len()];
+            }
+        };
+        let versions = taken.iter().zip(read).map(|((_, step, _), read)| {
+            let lease = step.run.as_ref()?.lease;
+            // One that cannot be read is not ours: nobody has written it like that.
+            let kept = read.inspect_err(|error| self.unreadable(error)).ok().flatten()?;
+            kept.is.is_leased_as(lease).then_some(kept.version)
+        });
+        versions.collect()
     }
 
     /// What is left to do after a step: its occurrence is to be added, and its run to be sent.
@@ -182,11 +225,11 @@ impl Core {
                 }
             }
             match (&event.read, &event.happened) {
-                (Some((_, run)), Happened::Reported(tenant, _)) if run.tenant != *tenant => {
+                (Some((_, run)), Happened::Reported { tenant, .. }) if run.tenant != *tenant => {
                     self.stats.reports_unknown.add(1);
                 }
                 (Some(_), _) => read.push((place, event)),
-                (None, Happened::Reported(..)) => self.stats.reports_unknown.add(1),
+                (None, Happened::Reported { .. }) => self.stats.reports_unknown.add(1),
                 (None, _) => {}
             }
         }
@@ -199,14 +242,7 @@ impl Core {
         let (expect, keep) = (Expect::Version(*version), self.options.keep());
         let is_woken = matches!(event.happened, Happened::Woken);
         if is_woken && run.is_over() {
-            // Where runs are kept for longer than when it ended, it is given its new time: otherwise it would be found again
-            // and again.
-            let (changes, kind) = match run.wake_ms(keep) > now_ms {
-                // A dead one may not be listed yet.
-                true => (put_run(event.number, expect, run, keep), Kind::Adds),
-                false => (forget_run(event.number, expect, run), Kind::Forgets),
-            };
-            return Ok(Some(Step::new(event, changes, kind)));
+            return Ok(Some(over_step(&event, *version, run, keep, now_ms)));
         }
         let (definition, fence) = match self.definition_of(shard, run, is_woken).await {
             Ok(found) => found,
@@ -220,7 +256,7 @@ impl Core {
         };
         let spec = definition.as_ref().map(|definition| &definition.spec);
         let (after, is_to_send) = match (&event.happened, spec) {
-            (Happened::Woken, spec) => match woken(run, spec, now_ms) {
+            (Happened::Woken, spec) => match woken(run, spec, self.leases.next(), now_ms) {
                 WokenRun::Not => return Ok(None),
                 WokenRun::Send(run) => (Some(run), true),
                 WokenRun::Goes(run) => (Some(run), false),
@@ -229,20 +265,30 @@ impl Core {
             (Happened::Sent { how, executor, lease }, Some(spec)) => {
                 (sent(run, spec, *lease, how, executor.as_deref(), now_ms), false)
             }
-            (Happened::Reported(_, how), Some(spec)) => (reported(run, spec, how, now_ms), false),
+            (Happened::Reported { attempt, how, .. }, Some(spec)) => {
+                (reported(run, spec, *attempt, how, now_ms), false)
+            }
             // The job was removed: nothing goes on.
-            (Happened::Sent { .. } | Happened::Reported(..), None) => (None, false),
+            (Happened::Sent { .. } | Happened::Reported { .. }, None) => (None, false),
         };
-        let Some(after) = after else {
+        let Some(mut after) = after else {
             if is_woken {
                 let changes = forget_run(event.number, expect, run);
                 return Ok(Some(Step::new(event, changes, Kind::Forgets)));
             }
-            if matches!(event.happened, Happened::Reported(..)) {
+            if matches!(event.happened, Happened::Reported { .. }) {
                 self.stats.reports_unknown.add(1);
             }
             return Ok(None);
         };
+        if run.is_over() {
+            // It ended before: only who had it is noted.
+            let kind = if after.is_dead() { Kind::Adds } else { Kind::Changes };
+            let changes = put_run(event.number, expect, &after, keep);
+            return Ok(Some(Step::new(event, changes, kind)));
+        }
+        let children =
+            definition.as_ref().map_or_else(Vec::new, |definition| ready_children(&mut after, definition));
         let mut changes = put_run(event.number, expect, &after, keep);
         changes.extend(fence.filter(|_| is_to_send));
         let mut step = Step::new(event, changes, Kind::Changes);
@@ -250,9 +296,9 @@ impl Core {
             if outcome.is_dead() {
                 step.kind = Kind::Adds;
             }
-            if outcome == Outcome::Succeeded && !definition.spec.children.is_empty() {
-                step.changes.push(children_follow(definition, step.event.number, now_ms));
-                step.kind = Kind::Adds;
+            if !children.is_empty() {
+                step.changes.push(children_follow(&after.tenant, &children, step.event.number, now_ms));
+                (step.kind, step.children) = (Kind::Adds, children);
             }
             if let Some((change, occurrence)) = self.follow(shard, definition, &after, at_ms).await? {
                 step.changes.push(change);
@@ -315,6 +361,8 @@ impl Core {
         {
             return Ok(None);
         }
+        // The store's clock may be ahead of what we know of it, and the delay is to be waited for as a whole.
+        let ended_ms = ended_ms.saturating_add(self.store_clocks.slack_ms(shard));
         let next_ms = definition.spec.next_after_end(ended_ms.max(run.due_ms));
         let forget_ms = ended_ms.saturating_add(self.options.keep_failed_ms);
         let forget_ms = next_ms.is_none().then_some(forget_ms);
@@ -348,14 +396,43 @@ impl Core {
     }
 }
 
-/// The change that has a run's children started: it is made with the end of the run, so that the run never waits for them.
-fn children_follow(definition: &Definition, parent: RunNumber, now_ms: u64) -> EntryChange {
-    let following = Following {
-        tenant: definition.tenant.clone(),
-        children: definition.spec.children.clone(),
-        until_ms: now_ms.saturating_add(CHILDREN_KEPT_MS),
-        tries: 0,
+/// What is written for a run whose time has come after its end.
+fn over_step(event: &Event, version: u64, run: &Run, keep: Keep, now_ms: u64) -> Step {
+    let (number, expect) = (event.number, Expect::Version(version));
+    if !run.children.is_empty() {
+        // There was no room for them when it ended.
+        let after = Run { children: Vec::new(), ..run.clone() };
+        let mut changes = put_run(number, expect, &after, keep);
+        changes.push(children_follow(&run.tenant, &run.children, number, now_ms));
+        return Step { children: run.children.clone(), ..Step::new(event.clone(), changes, Kind::Adds) };
+    }
+    // Where runs are kept for longer than when it ended, it is given its new time: otherwise it would be found again and again.
+    let (changes, kind) = match run.wake_ms(keep) > now_ms {
+        // A dead one may not be listed yet.
+        true => (put_run(number, expect, run, keep), Kind::Adds),
+        false => (forget_run(number, expect, run), Kind::Forgets),
     };
+    Step::new(event.clone(), changes, kind)
+}
+
+/// Takes out of a run that has ended which children are to be started: those of its job where it has succeeded, and those that
+/// an end before had no room for.
+fn ready_children(run: &mut Run, definition: &Definition) -> Vec<JobName> {
+    let RunState::Ended { outcome, .. } = run.state else { return Vec::new() };
+    let mut children = std::mem::take(&mut run.children);
+    if outcome == Outcome::Succeeded {
+        let more = definition.spec.children.iter().filter(|child| !children.contains(child));
+        let more: Vec<JobName> = more.cloned().collect();
+        children.extend(more);
+    }
+    children
+}
+
+/// The change that has a run's children started: it is made with the end of the run, so that the run never waits for them.
+fn children_follow(tenant: &str, children: &[JobName], parent: RunNumber, now_ms: u64) -> EntryChange {
+    let (tenant, children) = (tenant.to_owned(), children.to_vec());
+    let until_ms = now_ms.saturating_add(CHILDREN_KEPT_MS);
+    let following = Following { tenant, children, until_ms, tries: 0 };
     put(following_key(parent), Expect::Anything, &following, Some(now_ms))
 }
 

@@ -154,7 +154,7 @@ async fn a_run_is_reported_by_its_own_tenant_alone() {
     };
     eventually(|| async { shown().await.state() == JobRunState::Running }).await;
     let report = |tenant: &str| {
-        let reports = vec![v1::RunReport { run, result: 1, message: "done".into() }];
+        let reports = vec![v1::RunReport { run, result: 1, message: "done".into(), attempt: 0 }];
         asking(v1::ReportRunsRequest { tenant: tenant.into(), reports })
     };
     service.report(report("other")).await.unwrap();

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use windfall_jobs::JobsOptions;
 use windfall_jobs::xxl::{AccessToken, AddressRules, ServerOptions};
+use windfall_jobs::{JobsOptions, STORE_TIMEOUT_MAX_MS};
 
 /// Bytes of a file with an access token at most.
 const TOKEN_FILE_MAX_BYTES: u64 = 4 << 10;
@@ -77,6 +77,12 @@ impl JobsServiceAt {
             bail!("jobs.shards is {}, but only 1 to 1024 is allowed", self.shards);
         }
         self.runs.check().context("the options [jobs.runs] cannot be used")?;
+        if let Some(call_timeout_ms) = self.store.call_timeout_ms().filter(|ms| *ms > STORE_TIMEOUT_MAX_MS) {
+            bail!(
+                "jobs.store.redis.call_timeout_ms is {call_timeout_ms}, but at most {STORE_TIMEOUT_MAX_MS} is allowed: a lease of \
+                 a run would end while one call is open"
+            );
+        }
         AddressRules::parse(&self.allow).context("the option jobs.allow cannot be used")?;
         if self.store.is_shared() != scheduler_is_shared {
             bail!(
@@ -163,6 +169,20 @@ mod tests {
         for block in blocks {
             assert!(load(block.split("```").next().unwrap()).unwrap().jobs.is_some());
         }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_store_of_jobs_that_may_be_silent_for_as_long_as_a_lease_is_refused() {
+        let text = |ms: u64| {
+            format!(
+                "[scheduler.store.redis]\nurls = [\"127.0.0.1:1\"]\n\
+                 [jobs.store.redis]\nurls = [\"127.0.0.1:1\"]\ncall_timeout_ms = {ms}\n"
+            )
+        };
+        assert!(load(&text(STORE_TIMEOUT_MAX_MS)).is_ok());
+        let refused = load(&text(STORE_TIMEOUT_MAX_MS + 1)).err().map(|error| format!("{error:#}"));
+        assert!(refused.is_some_and(|why| why.contains("jobs.store.redis.call_timeout_ms")));
     }
 
     #[test]

@@ -11,12 +11,14 @@ use crate::book::{Book, Definitions};
 use crate::core::{Core, OCCURRENCES, tenant_of};
 use crate::definition::Priority;
 use crate::executors::{ExecutorCalls, ExecutorTable};
+use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrences;
 use crate::options::JobsOptions;
 use crate::outbox::Outbox;
 use crate::routing::{Router, RouterOptions};
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClocks;
+use crate::writes::Writes;
 use crate::{presence, sending, tending};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -76,6 +78,8 @@ impl Jobs {
             definitions: Definitions::default(),
             timers,
             store_clocks: StoreClocks::new(clock.clone(), usize::from(shards)),
+            writes: Writes::new(clock.clone(), usize::from(shards)),
+            leases: LeaseNumbers::new(seed()),
             clock,
             options,
             stats: Arc::new(JobsStats::default()),

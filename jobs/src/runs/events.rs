@@ -1,6 +1,6 @@
 //! What becomes of a run when something happened to it.
 
-use super::{LEASE_MS, Outcome, Run, RunState};
+use super::{LEASE_MS, Outcome, Run, RunNumber, RunState};
 use crate::definition::{Delivery, JobSpec};
 
 const MESSAGE_MAX_BYTES: usize = 1_000;
@@ -33,6 +33,17 @@ pub enum Reported {
     TimedOut(String),
     /// It was ended because somebody asked for it; it is not tried again.
     Killed(String),
+}
+
+/// An executor's report of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Which run.
+    pub run: RunNumber,
+    /// Which attempt it is about. A failure or a time-out of another attempt than the run's present one is passed over.
+    pub attempt: Option<u32>,
+    /// How it ended.
+    pub how: Reported,
 }
 
 /// What becomes of a run whose time has come.
@@ -71,11 +82,22 @@ pub fn sent(
     if !run.is_leased_as(lease) {
         // Somebody else has taken it over, or has heard of it. What was done is done; any other news is of an attempt that does
         // not count any more.
-        return match sent {
+        let after = match sent {
             Sent::Finished(how @ (Reported::Succeeded(_) | Reported::Killed(_))) => {
-                reported(run, spec, how, now_ms)
+                reported(run, spec, None, how, now_ms)
             }
             _ => None,
+        };
+        // Where its report has overtaken the answer to the call, only who has it is still to be noted.
+        let has_it = matches!(sent, Sent::Accepted | Sent::Finished(_) | Sent::Unknown(_));
+        let is_ours = lease != 0 && run.lease == lease;
+        let executor =
+            executor.filter(|executor| has_it && is_ours && run.executor.as_deref() != Some(*executor));
+        return match executor {
+            Some(executor) => {
+                Some(Run { executor: Some(executor.to_owned()), ..after.unwrap_or_else(|| run.clone()) })
+            }
+            None => after,
         };
     }
     if let Sent::Later(message) = sent {
@@ -113,9 +135,17 @@ fn later(run: Run, spec: &JobSpec, message: &str, now_ms: u64) -> Run {
     Run { state, postponed: before + 1, message: cut(message), ..run }
 }
 
-/// A run after its executor's report. `None`: it was over before, or its attempt had failed before, and it stays as it is.
-pub fn reported(run: &Run, spec: &JobSpec, reported: &Reported, now_ms: u64) -> Option<Run> {
-    let has_failed = matches!(run.state, RunState::Retrying { .. }) && run.postponed == 0;
+/// A run after its executor's report, which may say of which attempt it is. `None`: it was over before, or the attempt had failed
+/// before, and it stays as it is.
+pub fn reported(
+    run: &Run,
+    spec: &JobSpec,
+    attempt: Option<u32>,
+    reported: &Reported,
+    now_ms: u64,
+) -> Option<Run> {
+    let is_waiting = matches!(run.state, RunState::Retrying { .. }) && run.postponed == 0;
+    let has_failed = is_waiting || attempt.is_some_and(|attempt| attempt != run.attempt);
     match reported {
         _ if run.is_over() => None,
         Reported::Failed(_) | Reported::TimedOut(_) if has_failed => None,
@@ -123,15 +153,15 @@ pub fn reported(run: &Run, spec: &JobSpec, reported: &Reported, now_ms: u64) -> 
     }
 }
 
-/// A run whose time to wake has come.
-pub fn woken(run: &Run, spec: Option<&JobSpec>, now_ms: u64) -> WokenRun {
+/// A run whose time to wake has come. Where it is to be sent, it gets the lease of this number.
+pub fn woken(run: &Run, spec: Option<&JobSpec>, lease: u32, now_ms: u64) -> WokenRun {
     if run.is_over() {
         return WokenRun::Forget;
     }
     let Some(spec) = spec else { return WokenRun::Forget };
     let taken = || Run {
         state: RunState::Starting { until_ms: now_ms.saturating_add(LEASE_MS), is_sending: false },
-        lease: run.lease.saturating_add(1),
+        lease,
         ..run.clone()
     };
     match run.state {

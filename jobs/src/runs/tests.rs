@@ -34,12 +34,23 @@ fn begun(definition: &Definition, state: &JobState, due_ms: u64, now_ms: u64) ->
 
 fn run(spec: &JobSpec) -> Run {
     let definition = definition(spec.clone());
-    begun(&definition, &state(&definition), NOW + 1_000, NOW + 1_000).1.unwrap()
+    let run = begun(&definition, &state(&definition), NOW + 1_000, NOW + 1_000).1.unwrap();
+    Run { lease: 71, ..run }
+}
+
+/// A process takes the run, with the lease of the next number.
+fn woken(run: &Run, spec: Option<&JobSpec>, now_ms: u64) -> WokenRun {
+    super::woken(run, spec, run.lease + 1, now_ms)
 }
 
 /// News of the sending that goes.
 fn tell(run: &Run, spec: &JobSpec, how: &Sent, executor: Option<&str>, now_ms: u64) -> Option<Run> {
     sent(run, spec, run.lease, how, executor, now_ms)
+}
+
+/// A report that does not say its attempt.
+fn reported(run: &Run, spec: &JobSpec, how: &Reported, now_ms: u64) -> Option<Run> {
+    super::reported(run, spec, None, how, now_ms)
 }
 
 #[test]
@@ -149,7 +160,26 @@ fn a_report_that_overtakes_the_answer_to_the_call_is_kept() {
     let spec = spec("");
     let ended = reported(&run(&spec), &spec, &Reported::Succeeded(String::new()), NOW).unwrap();
     assert!(ended.is_over());
-    assert_eq!(tell(&ended, &spec, &Sent::Accepted, Some("x"), NOW), None);
+    let noted = tell(&ended, &spec, &Sent::Accepted, Some("x"), NOW + 5).unwrap();
+    assert_eq!(noted, Run { executor: Some("x".into()), ..ended.clone() }, "only who had it is news");
+    assert_eq!(tell(&noted, &spec, &Sent::Accepted, Some("x"), NOW + 5), None);
+    assert_eq!(tell(&ended, &spec, &Sent::NotSent("nobody".into()), Some("x"), NOW + 5), None);
+    assert_eq!(sent(&ended, &spec, 5, &Sent::Accepted, Some("x"), NOW + 5), None, "another sending");
+}
+
+#[test]
+fn a_failure_of_an_attempt_that_is_over_does_not_end_the_next_one() {
+    let spec = spec(r#", "retries": {"fixed": {"max": 3, "wait_ms": 0}}"#);
+    let first = tell(&run(&spec), &spec, &Sent::Refused("busy".into()), Some("x"), NOW).unwrap();
+    let WokenRun::Send(second) = woken(&first, Some(&spec), NOW) else { panic!("{first:?}") };
+    let running = tell(&second, &spec, &Sent::Accepted, Some("y"), NOW).unwrap();
+    for stale in [Reported::Failed("late".into()), Reported::TimedOut("late".into())] {
+        assert_eq!(super::reported(&running, &spec, Some(1), &stale, NOW), None);
+        assert!(super::reported(&running, &spec, Some(2), &stale, NOW).is_some());
+        assert!(super::reported(&running, &spec, None, &stale, NOW).is_some());
+    }
+    let done = Reported::Succeeded(String::new());
+    assert!(super::reported(&running, &spec, Some(1), &done, NOW).is_some_and(|run| run.is_over()));
 }
 
 #[test]
@@ -220,6 +250,18 @@ fn an_occurrence_id_is_the_same_in_every_attempt() {
     assert_eq!(first.occurrence_id(RunNumber(9)), second.occurrence_id(RunNumber(9)));
     let part = Run { part: Some(Part { index: 1, total: 2 }), ..first.clone() };
     assert_ne!(first.occurrence_id(RunNumber(9)), part.occurrence_id(RunNumber(10)));
+}
+
+#[test]
+fn a_target_knows_a_run_by_its_key_until_somebody_starts_it_again() {
+    let spec = spec(r#", "retries": {"fixed": {"max": 1, "wait_ms": 0}}"#);
+    let first = run(&spec);
+    let failed = tell(&first, &spec, &Sent::NotSent(String::new()), None, NOW).unwrap();
+    let WokenRun::Send(second) = woken(&failed, Some(&spec), NOW) else { panic!() };
+    assert_eq!(first.target_key(RunNumber(9)), second.target_key(RunNumber(9)));
+    let again = Run { again: 1, ..first.clone() };
+    assert_ne!(first.target_key(RunNumber(9)), again.target_key(RunNumber(9)));
+    assert_eq!(first.occurrence_id(RunNumber(9)), again.occurrence_id(RunNumber(9)));
 }
 
 #[test]
@@ -308,9 +350,9 @@ fn each_process_that_takes_a_run_has_a_lease_of_its_own() {
     let spec = spec("");
     let first = run(&spec);
     let WokenRun::Send(second) = woken(&first, Some(&spec), NOW + 1_000 + LEASE_MS) else { panic!() };
-    assert!(first.is_leased_as(0) && second.is_leased_as(1) && !second.is_leased_as(0));
+    assert!(first.is_leased_as(71) && second.is_leased_as(72) && !second.is_leased_as(71));
     // News of the first one, which is over.
-    let of_first = |how: Sent| sent(&second, &spec, 0, &how, Some("x"), NOW);
+    let of_first = |how: Sent| sent(&second, &spec, 71, &how, Some("x"), NOW);
     assert_eq!(of_first(Sent::Accepted), None);
     assert_eq!(of_first(Sent::Later(String::new())), None);
     assert_eq!(of_first(Sent::NotSent(String::new())), None);
@@ -318,6 +360,20 @@ fn each_process_that_takes_a_run_has_a_lease_of_its_own() {
     assert!(of_first(Sent::Finished(Reported::Succeeded(String::new()))).is_some_and(|run| run.is_over()));
     // An end that comes after the answer of another sending counts as well.
     let running = tell(&second, &spec, &Sent::Accepted, Some("y"), NOW).unwrap();
-    let ended = sent(&running, &spec, 0, &Sent::Finished(Reported::Succeeded(String::new())), Some("x"), NOW);
+    let ended =
+        sent(&running, &spec, 71, &Sent::Finished(Reported::Succeeded(String::new())), Some("x"), NOW);
     assert!(ended.is_some_and(|run| run.is_over()));
+}
+
+#[test]
+fn a_run_that_a_process_of_an_earlier_version_has_taken_is_nobody_elses() {
+    let once = spec(r#", "delivery": "at_most_once""#);
+    let ours = run(&once);
+    let mut as_stored = serde_json::to_value(&ours).unwrap();
+    as_stored.as_object_mut().unwrap().remove("lease");
+    let theirs: Run = serde_json::from_value(as_stored).unwrap();
+    assert!(ours.is_leased_as(71) && !theirs.is_leased_as(71) && !theirs.is_leased_as(0));
+    let later = Sent::Later("no place".into());
+    assert_eq!(sent(&theirs, &once, 71, &later, None, NOW), None);
+    assert_eq!(sent(&theirs, &once, 0, &later, None, NOW), None);
 }

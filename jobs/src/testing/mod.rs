@@ -10,7 +10,7 @@ pub(crate) use slots::FakeSlots;
 use crate::book::{Kept, run_key};
 use crate::core::{Core, OCCURRENCES, tenant_of};
 use crate::definition::{ChangeNote, JobName, JobNumber, JobSpec, Priority};
-use crate::executors::{ExecutorCalls, LogLines, RunCall};
+use crate::executors::{AskError, ExecutorCalls, LogLines, RunCall};
 use crate::occurrences::Occurrence;
 use crate::runs::{Reported, Run, RunNumber, Sent};
 use crate::{Jobs, JobsOptions, JobsParts};
@@ -58,11 +58,11 @@ impl ExecutorCalls for FakeExecutors {
         self.is_alive(address).await
     }
 
-    async fn kill(&self, _: &str, _: u64) -> Result<(), String> {
+    async fn kill(&self, _: &str, _: u64) -> Result<(), AskError> {
         Ok(())
     }
 
-    async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, String> {
+    async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, AskError> {
         Ok(LogLines::default())
     }
 }

@@ -7,6 +7,8 @@ use windfall_contract::due::*;
 
 #[derive(Default)]
 pub(crate) struct FakeSlots {
+    /// Whether each task that is added waits already.
+    pub knows_all: Mutex<bool>,
     pub added: Mutex<Vec<NewRecord>>,
     pub cancelled: Mutex<Vec<Change>>,
 }
@@ -41,7 +43,9 @@ impl SlotStore for FakeSlots {
 
     async fn add(&self, _: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {
         self.added.lock().extend(batch.iter().cloned());
-        Ok(batch.iter().map(|_| Added::Stored(ID)).collect())
+        let knows_all = *self.knows_all.lock();
+        let added = |_| if knows_all { Added::Exists(ID) } else { Added::Stored(ID) };
+        Ok(batch.iter().map(added).collect())
     }
 
     async fn load(&self, _: Shard, _: &LoadBatch) -> Result<Loaded, StoreError> {

@@ -1,11 +1,13 @@
 //! Children of runs, and runs that are begun while their jobs change.
 
-use crate::runs::{Cause, Outcome, RunState};
+use crate::book::{Following, following_key};
+use crate::runs::{Cause, Outcome, Reported, RunNumber, RunState, Sent};
 use crate::testing::{Call, DAILY, Fault, Fleet, START_MS, TO_APP, eventually, sleep_ms};
 use crate::{JobsError, JobsOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use windfall_contract::due::Shard;
+use windfall_contract::entries::{EntryStore, Expect};
 
 async fn parent_and_child(fleet: &Fleet) -> (String, String) {
     let (parent, child) = (fleet.name_in(0), fleet.name_in(1));
@@ -37,6 +39,63 @@ async fn a_child_whose_shard_is_away_holds_up_nothing_of_its_parent_and_runs_lat
     eventually(|| children(&fleet) == 2).await;
     sleep_ms(60_000).await;
     assert_eq!((children(&fleet), fleet.store.count(b"f/")), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_store_keeps_that_a_parent_has_succeeded_and_starts_its_children_later() {
+    let fleet = Fleet::start(2, JobsOptions::default()).await;
+    let (parent, _) = parent_and_child(&fleet).await;
+    fleet.answer(|_, call| match call.handler.as_str() {
+        "child" => (0, Sent::Finished(Reported::Succeeded(String::new()))),
+        _ => (1_000, Sent::Finished(Reported::Succeeded(String::new()))),
+    });
+    let run = fleet.run(&parent).await;
+    sleep_ms(500).await;
+    fleet.store.set_full(true);
+    sleep_ms(100_000).await;
+    let (ended, _) = fleet.stored(run).unwrap();
+    assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Succeeded, .. }), "{ended:?}");
+    assert_eq!((fleet.calls_of(run), fleet.jobs.stats().sent_again.get()), (1, 0));
+    assert_eq!((ended.children.len(), children(&fleet), fleet.jobs.stats().succeeded.get()), (1, 0, 1));
+    fleet.store.set_full(false);
+    eventually(|| children(&fleet) == 1).await;
+    sleep_ms(60_000).await;
+    assert_eq!((children(&fleet), fleet.store.count(b"f/")), (1, 0));
+    let (ended, _) = fleet.stored(run).unwrap();
+    assert!(ended.children.is_empty(), "{ended:?}");
+    assert_eq!((fleet.calls_of(run), fleet.jobs.stats().succeeded.get()), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_many_parents_wait_for_a_childs_shard_their_own_goes_on() {
+    let fleet = Fleet::start(2, JobsOptions::default()).await;
+    let (parent, child) = parent_and_child(&fleet).await;
+    fleet.put(&parent, DAILY, TO_APP, r#", "retries": {"fixed": {"max": 1, "wait_ms": 100}}"#).await;
+    fleet.answer(|_, call| match (call.handler.as_str(), call.attempt) {
+        ("h", 1) => (0, Sent::Refused("no".into())),
+        _ => (0, Sent::Finished(Reported::Succeeded(String::new()))),
+    });
+    fleet.store.fault(|shard, _| if shard == Shard(1) { Fault::After(60_000) } else { Fault::None });
+    let wake_ms = Some(fleet.clock.unix_ms());
+    let waiting = |number: u64| {
+        let following = Following {
+            tenant: "t".into(),
+            children: vec![crate::testing::name(&child)],
+            until_ms: u64::MAX,
+            tries: 0,
+        };
+        let key = following_key(RunNumber((1 << 40) + (number << 10)));
+        crate::book::group(vec![crate::book::put(key, Expect::Absent, &following, wake_ms)])
+    };
+    let groups: Vec<_> = (0..3_000).map(waiting).collect();
+    fleet.store.apply(Shard(0), &groups).await.unwrap();
+    let run = fleet.run(&parent).await;
+    sleep_ms(3_000).await;
+    let (ended, _) = fleet.stored(run).unwrap();
+    assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Succeeded, .. }), "{ended:?}");
+    fleet.store.heal();
+    eventually(|| fleet.store.count(b"f/") == 0).await;
+    assert_eq!(fleet.store.count(b"c/"), 3_000);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use crate::JobsOptions;
 use crate::book::{definition_key, push_run};
 use crate::definition::JobNumber;
 use crate::outbox::Door;
-use crate::runs::{Outcome, RunState, Sent};
+use crate::runs::{JobState, Outcome, RunState, Sent};
 use crate::testing::{Call, DAILY, Fault, Fleet, START_MS, TO_APP, eventually, sleep_ms};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -189,4 +189,70 @@ async fn a_job_with_an_old_run_that_still_goes_is_not_forgotten() {
     assert!(fleet.store.entry(Shard(0), &definition_key(job)).is_some(), "its run still goes");
     sleep_ms(8_000_000).await;
     assert!(fleet.store.entry(Shard(0), &definition_key(job)).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_has_much_to_do_keeps_no_run_from_being_taken_over() {
+    let mut fleet = Fleet::start(1, JobsOptions::default()).await;
+    fleet.put("job", DAILY, TO_APP, "").await;
+    fleet.answer(|_, _| (1_000_000, Sent::Accepted));
+    let run = fleet.run("job").await;
+    eventually(|| fleet.calls_of(run) == 1).await;
+    fleet.jobs.close(std::time::Duration::ZERO).await;
+    fleet.answer(|_, _| (0, Sent::Accepted));
+    // In each second there is another job to be forgotten, which takes longer than a look may be silent.
+    let now_ms = fleet.clock.unix_ms();
+    let ended = |number: u64| {
+        let forget_ms = Some(now_ms + number * 1_000);
+        let state = JobState {
+            version: 1,
+            next_ms: None,
+            last_ms: None,
+            missed: 0,
+            forget_ms,
+            tenant: "t".into(),
+            name: crate::testing::name("gone"),
+        };
+        let key = crate::book::state_key(JobNumber((1 << 40) + (number << 10)));
+        crate::book::group(vec![crate::book::put(key, Expect::Absent, &state, forget_ms)])
+    };
+    let groups: Vec<_> = (0..60).map(ended).collect();
+    fleet.store.apply(Shard(0), &groups).await.unwrap();
+    fleet.store.fault(|_, call| match call {
+        Call::Scan(prefix) if prefix.starts_with(b"i/") => Fault::After(1_500),
+        _ => Fault::None,
+    });
+    fleet.restart(JobsOptions::default()).await;
+    sleep_ms(15_000).await;
+    assert!(fleet.store.count(b"s/") > 10, "there still is much to do");
+    let (sent, _) = fleet.stored(run).unwrap();
+    assert!(matches!(sent.state, RunState::Running { .. }), "{sent:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_occurrence_that_is_only_late_is_not_found_to_be_missing() {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    fleet.put("job", r#"{"fixed_rate": {"every_ms": 60000}}"#, TO_APP, "").await;
+    *fleet.slots.knows_all.lock() = true;
+    sleep_ms(120_000).await;
+    assert_eq!(fleet.jobs.stats().overdue_found.get(), 0);
+    *fleet.slots.knows_all.lock() = false;
+    sleep_ms(10_000).await;
+    assert!(fleet.jobs.stats().overdue_found.get() > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn executors_of_a_shard_are_known_at_once_though_another_one_answers_slowly() {
+    let fleet = Fleet::start(2, JobsOptions::default()).await;
+    let shard = fleet.core().book.shard_of_app("t", "app");
+    let mut names = (0..).map(|at| format!("app-{at}"));
+    let there = names.find(|name| fleet.core().book.shard_of_app("t", name) != shard).unwrap();
+    fleet.store.fault(move |of, call| match call {
+        Call::Scan(_) if of == shard => Fault::After(30_000),
+        _ => Fault::None,
+    });
+    sleep_ms(2_000).await;
+    fleet.register(&there, "z").await;
+    let app = crate::executors::App { tenant: "t".into(), app: there };
+    assert_eq!(fleet.core().executors_of(&app).unwrap().len(), 1);
 }

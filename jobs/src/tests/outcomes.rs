@@ -2,7 +2,7 @@
 
 use crate::JobsOptions;
 use crate::book::definition_key;
-use crate::runs::{Outcome, Reported, Run, RunNumber, RunState, Sent};
+use crate::runs::{Outcome, Report, Reported, Run, RunNumber, RunState, Sent};
 use crate::settling::{SETTLE_MAX, settle};
 use crate::testing::{Call, DAILY, Fault, Fleet, TO_APP, eventually, sleep_ms};
 use crate::transition::{Became, Event, Happened};
@@ -138,4 +138,41 @@ async fn news_of_a_lease_that_is_over_does_not_touch_the_one_that_follows() {
     assert!(matches!(became[..], [Became::Written(None)]));
     let (ended, _) = fleet.stored(number).unwrap();
     assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Succeeded, .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_that_panics_takes_no_other_one_with_it() {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    let [first, second] = two_runs(&fleet).await;
+    let key = definition_key(first.0);
+    fleet.store.fault(move |_, call| match call {
+        Call::Read(_) if call.touches(key.as_bytes()) => Fault::Panics,
+        _ => Fault::None,
+    });
+    let (settling, settled) = mpsc::channel(SETTLE_MAX);
+    for (_, number, version, run) in [&first, &second] {
+        settling.send(done(*number, *version, run)).await.unwrap();
+    }
+    drop(settling);
+    settle(Arc::clone(fleet.core()), settled).await;
+    assert!(fleet.stored(second.1).unwrap().0.is_over());
+    assert!(!fleet.stored(first.1).unwrap().0.is_over());
+    assert_eq!(fleet.jobs.stats().panics.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_a_run_is_noted_though_its_report_has_overtaken_the_answer() {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    fleet.put("job", DAILY, TO_APP, "").await;
+    fleet.answer(|_, _| (1_000, Sent::Accepted));
+    let run = fleet.run("job").await;
+    sleep_ms(500).await;
+    let how = Reported::Succeeded("done".into());
+    fleet.jobs.report("t", vec![Report { run, attempt: Some(1), how }]).await.unwrap();
+    let (ended, wake_ms) = fleet.stored(run).unwrap();
+    assert!(ended.is_over() && ended.executor.is_none(), "{ended:?}");
+    sleep_ms(2_000).await;
+    let noted = Run { executor: Some("x".into()), ..ended };
+    assert_eq!(fleet.stored(run).unwrap(), (noted, wake_ms));
+    assert_eq!(fleet.jobs.stats().succeeded.get(), 1, "it ended once");
 }

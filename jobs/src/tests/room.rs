@@ -5,9 +5,9 @@ use crate::definition::Priority;
 use crate::occurrences::Occurrence;
 use crate::outbox::Door;
 use crate::runs::{Reported, RunState, Sent};
-use crate::testing::{DAILY, Fault, Fleet, START_MS, TO_APP, eventually, sleep_ms};
+use crate::testing::{Call, DAILY, Fault, Fleet, START_MS, TO_APP, eventually, sleep_ms};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use windfall_contract::due::{Fired, Shard};
 
 #[tokio::test(start_paused = true)]
@@ -121,4 +121,50 @@ async fn parts_of_a_broadcast_obey_the_bound_of_calls() {
     let calls = fleet.calls();
     let places: std::collections::BTreeSet<u32> = calls.iter().map(|call| call.part.index).collect();
     assert_eq!((places.len(), calls.len()), (20, 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broadcast_that_cannot_be_written_is_sent_later() {
+    for fault in [Fault::Fails, Fault::AnswerLost] {
+        let fleet = Fleet::start(1, JobsOptions::default()).await;
+        for at in 0..3 {
+            fleet.jobs.register("t", "all", &format!("x{at}")).await.unwrap();
+        }
+        sleep_ms(2_000).await;
+        let to = r#"{"executor": {"app": "all", "handler": "h", "routing": "sharding_broadcast"}}"#;
+        fleet.put("job", DAILY, to, r#", "delivery": "at_most_once""#).await;
+        let splits = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&splits);
+        fleet.store.fault(move |_, call| match call {
+            // The parts, and what was the run.
+            Call::Apply(groups)
+                if groups.len() == 2 && call.touches(b"i/") && count.fetch_add(1, Ordering::Relaxed) == 0 =>
+            {
+                fault
+            }
+            _ => Fault::None,
+        });
+        fleet.run("job").await;
+        eventually(|| fleet.jobs.stats().succeeded.get() == 3).await;
+        assert!(splits.load(Ordering::Relaxed) > 0);
+        assert_eq!((fleet.calls().len(), fleet.jobs.stats().missed.get()), (3, 0), "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_panics_gives_its_place_to_the_next_one() {
+    let fleet = Fleet::start(1, JobsOptions { calls_max: 2, ..JobsOptions::default() }).await;
+    let failover = r#"{"executor": {"app": "app", "handler": "h", "routing": "failover"}}"#;
+    fleet.put("job", DAILY, failover, "").await;
+    *fleet.executors.beat_ms.lock() = 1_000;
+    fleet.answer(|_, call| {
+        assert_ne!(call.params, "panic", "a test wants it");
+        (0, Sent::Finished(Reported::Succeeded(String::new())))
+    });
+    let name = crate::testing::name("job");
+    fleet.jobs.run("t", &name, Some("panic".into())).await.unwrap();
+    let next = fleet.run("job").await;
+    sleep_ms(2_500).await;
+    assert!(fleet.stored(next).unwrap().0.is_over(), "{:?}", fleet.stored(next));
+    assert_eq!(fleet.jobs.stats().panics.get(), 1);
 }
