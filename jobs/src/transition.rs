@@ -1,8 +1,7 @@
 //! Runs that go on: what happened to them is written in one step, with what follows from it.
 
 use crate::book::{
-    Following, Kept, change, definition_key, following_key, forget_run, put, put_run, put_state, run_key,
-    state_key,
+    Following, change, definition_key, following_key, forget_run, put, put_run, put_state, run_key, state_key,
 };
 use crate::children::CHILDREN_KEPT_MS;
 use crate::core::Core;
