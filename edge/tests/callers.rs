@@ -29,6 +29,8 @@ const PATHS: [(&str, Role); 47] = [
     ("/v1/reserved/list", Role::Operate),
     ("/v1/reserved/release", Role::Operate),
     ("/v1/withdrawals/held", Role::Operate),
+    ("/v1/ledger/mark", Role::Operate),
+    ("/v1/ledger/accept", Role::Operate),
     ("/v1/wallet/get", Role::Verify),
     ("/v1/wallet/withdraw", Role::Verify),
     ("/v1/timers/add", Role::Schedule),

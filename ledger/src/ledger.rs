@@ -20,7 +20,7 @@ const ATTEMPTS: u32 = 8;
 /// A ledger, opened for writing. Calls block: use it from a thread of its own.
 #[derive(Debug)]
 pub struct Ledger {
-    store: Box<dyn Store>,
+    pub(crate) store: Box<dyn Store>,
 }
 
 impl Ledger {

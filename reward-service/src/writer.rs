@@ -6,6 +6,7 @@ use crate::fence::{Fence, Permit};
 use crate::inbox::{CloseAtEnd, Inbox};
 use crate::job::{Answer, Decision, Grant, Job};
 use crate::options::GrantObserver;
+use crate::payouts::Standing;
 use crate::stats::Counters;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 use windfall_contract::Clock;
 use windfall_contract::rewards::{GrantReply, RetryReason};
-use windfall_ledger::{Ledger, LedgerError};
+use windfall_ledger::{Guard, Ledger, LedgerError};
 
 /// How often a transaction that others were in the way of is tried before its callers are told to ask again.
 const ATTEMPTS: u32 = 8;
@@ -31,6 +32,9 @@ pub(crate) struct Writer {
     pub batch_events_max: usize,
     pub apps: Arc<BTreeSet<String>>,
     pub fence: Arc<Fence>,
+    pub guard: Option<Arc<Guard>>,
+    /// Whether the ledger credits while it does not hold its mark.
+    pub grant_when_back: bool,
     pub observer: Option<GrantObserver>,
     pub counters: Arc<Counters>,
     pub clock: Clock,
@@ -132,16 +136,23 @@ impl Writer {
         let apps = Arc::clone(&self.apps);
         let mut round = Round::begin(&mut self.ledger, &apps, now_ms)?;
         let mut answers: Vec<Answer> = jobs.iter().map(|_| Answer::None).collect();
-        if jobs.iter().any(|job| matches!(job, Job::Grant(_))) {
+        // The transaction has begun: this is so for the very database that it works on.
+        let standing = Standing::of(self.guard.as_deref(), round.went_back(), self.grant_when_back);
+        standing.refuse(jobs, &mut answers);
+        if !standing.grants_stop && jobs.iter().any(|job| matches!(job, Job::Grant(_))) {
             match round.may_grant(&self.fence)? {
                 Permit::Granted => round.grant_all(jobs, &mut answers)?,
                 Permit::OldRules => refuse_grants(jobs, &mut answers, OLD_RULES_RETRY_MS),
                 Permit::BudgetsNotSet => refuse_grants(jobs, &mut answers, BUDGETS_RETRY_MS),
             }
         }
-        round.withdraw_all(jobs, &mut answers)?;
+        // What is left without an answer was not stored, and is asked for again.
+        if !standing.payouts_stop {
+            round.withdraw_all(jobs, &mut answers)?;
+        }
         for (job, answer) in jobs.iter().zip(&mut answers) {
             match job {
+                Job::Settle(_) if standing.payouts_stop => {}
                 Job::Settle(settle) => *answer = Answer::Settled(round.settle(settle)?),
                 Job::Archive { failed, .. } => {
                     round.archive_failed(failed)?;

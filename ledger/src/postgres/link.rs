@@ -1,9 +1,10 @@
 //! A connection that is made again when it was lost, with pauses that grow.
 
 use super::options::PostgresOptions;
-use super::schema;
 use super::session::Session;
+use super::{failover, position, schema};
 use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +27,10 @@ pub(crate) struct Address {
     opened: Arc<AtomicBool>,
     /// Whether it was logged that the tables are no ledger of Windfall, or that the server refuses this client.
     told: Arc<AtomicBool>,
+    /// Compares every connection with the ledger's marks.
+    pub guard: Option<Arc<Guard>>,
+    /// Whether the guard's tables are there.
+    pub has_position: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Address {
@@ -65,16 +70,21 @@ impl Address {
             config.application_name("windfall-ledger");
         }
         let place = place(&config, &options.schema);
-        let (opened, told) = (Arc::default(), Arc::default());
-        Ok(Self { config, options: options.clone(), place, opened, told })
+        let (opened, told, has_position) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Self { config, options: options.clone(), place, opened, told, guard: None, has_position })
     }
 
     /// Connects for reading and writing. The first connection of all brings the tables up to date, or refuses them.
     pub fn connect(&self) -> Result<Session, OpenError> {
         let session = Session::open(&self.config, &self.place, &self.options, false)?;
-        if !self.opened.load(Acquire) {
+        let is_first = !self.opened.load(Acquire);
+        failover::check(&session, self, is_first)?;
+        if is_first {
             schema::migrate(&session, self)?;
             self.opened.store(true, Release);
+        }
+        if let Some(guard) = &self.guard {
+            position::look(&session, self, guard).map_err(|error| schema::refused(&self.place, error))?;
         }
         self.told.store(false, Release);
         Ok(session)
@@ -150,6 +160,22 @@ impl Link {
             own = Some(self.reconnect()?);
         }
         Ok((self.session.get_mut().insert(own.ok_or_else(|| lost("there is none"))?), new))
+    }
+
+    /// Looks again at a database that had gone back in time: a person may have accepted it.
+    pub fn look_again(&mut self) -> Result<(), LedgerError> {
+        let Some(guard) = &self.address.guard else { return Ok(()) };
+        match self.session.get_mut() {
+            Some(session) if session.went_back() && !session.is_broken() => {
+                position::look(session, &self.address, guard).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets go of the connection; the next use makes a new one.
+    pub fn drop_session(&mut self) {
+        *self.session.get_mut() = None;
     }
 
     /// The connection on which a transaction has begun, even if it is lost; never a new one.

@@ -29,6 +29,9 @@ pub struct PostgresOptions {
     /// The longest pause between two attempts to connect; the first is 50 ms, each next one twice as long. 50 to
     /// 60,000 ms. Default 1,000.
     pub backoff_max_ms: u64,
+    /// Whether an address may name several hosts although their server waits for no synchronous standby. A fail-over
+    /// then loses rewards that were answered as credited. Default false: it is refused.
+    pub failover_without_synchronous_standby: bool,
 }
 
 impl Default for PostgresOptions {
@@ -42,6 +45,7 @@ impl Default for PostgresOptions {
             idle_in_transaction_timeout_ms: 10_000,
             read_timeout_ms: 600_000,
             backoff_max_ms: 1_000,
+            failover_without_synchronous_standby: false,
         }
     }
 }

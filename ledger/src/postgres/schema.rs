@@ -204,7 +204,8 @@ fn version(session: &Session, address: &Address) -> Result<Option<i64>, OpenErro
     }
 }
 
-fn refused(place: &str, error: LedgerError) -> OpenError {
+/// What a failure means while a ledger is opened.
+pub(super) fn refused(place: &str, error: LedgerError) -> OpenError {
     let path = place.to_owned();
     match error {
         LedgerError::Unavailable(what) | LedgerError::Unknown(what) | LedgerError::Contended(what) => {

@@ -7,6 +7,7 @@ use futures_util::future::{join, try_join3};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,6 +21,9 @@ const SERVER_VERSION_MIN: i32 = 130_000;
 /// How long a closing connection may take to say goodbye.
 const GOODBYE: Duration = Duration::from_millis(200);
 
+/// Connections of this process so far.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
 pub(crate) type Params<'p> = &'p [&'p (dyn ToSql + Sync)];
 
 /// A connection. Its I/O runs on a thread of its own, which ends with it; callers block.
@@ -31,6 +35,10 @@ pub(crate) struct Session {
     timeout: Cell<Duration>,
     /// Whether the connection was lost or is in an unknown state, so that it cannot be used any more.
     broken: Cell<bool>,
+    /// Whether the database behind it was found to have gone back in time.
+    went_back: Cell<bool>,
+    /// The number of this connection, which no other one of this process has.
+    number: u64,
     _io: Io,
 }
 
@@ -135,6 +143,8 @@ impl Session {
             slot: 0,
             timeout: Cell::new(options.answer_timeout()),
             broken: Cell::new(false),
+            went_back: Cell::new(false),
+            number: COUNT.fetch_add(1, Ordering::Relaxed) + 1,
             _io: io,
         };
         session.settle_in(place, options, reads)?;
@@ -183,6 +193,21 @@ impl Session {
 
     pub fn slot(&self) -> u64 {
         self.slot
+    }
+
+    /// The number of this connection, which no other one of this process has. It is at least 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the database behind it was found to have gone back in time.
+    pub fn went_back(&self) -> bool {
+        self.went_back.get()
+    }
+
+    /// Notes whether the database behind it has gone back in time.
+    pub fn set_went_back(&self, went_back: bool) {
+        self.went_back.set(went_back);
     }
 
     /// Whether it cannot be used any more, so that the caller must connect anew.

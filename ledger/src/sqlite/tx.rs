@@ -119,6 +119,11 @@ impl Transaction for SqliteTx<'_> {
         archive::mark_replayed(&self.ledger.db, id, replay)
     }
 
+    fn went_back(&self) -> bool {
+        // The one connection to the file is the guard's own view of it.
+        false
+    }
+
     fn commit(mut self: Box<Self>) -> Result<(), LedgerError> {
         self.write_shards()?;
         self.ledger.db.execute_batch("COMMIT")?;

@@ -1,0 +1,212 @@
+//! Keeps the ledger's mark outside of its database, and looks whether the ledger still holds it.
+//!
+//! Written behind the commits: a beat is counted after them, and written out when its own commit was answered. So a mark
+//! is never ahead of what was committed; a process that dies in between leaves an older one, which holds no less. What
+//! was committed after the last mark, and is lost with its server, is not noticed: that is at most a period's work.
+
+use crate::handle::{CallError, RewardHandle};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use windfall_contract::declare_metrics;
+use windfall_ledger::{
+    Acceptance, Accepted, Guard, GuardState, LedgerError, Mark, MarkStore, MarkStoreError,
+};
+
+/// After so many passes a beat is counted even if no grant was committed: budgets, releases and replays are commits, too.
+const COUNT_EVERY: u32 = 10;
+
+declare_metrics! {
+    /// The ledger's mark, and where the ledger stands.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct LedgerMarkStats {
+        gauge "windfall_ledger_back_in_time"
+        "1 while the ledger does not hold its mark (a stale standby, a restored backup): payouts are stopped" {
+            /// Whether the ledger went back in time, and nobody has accepted that.
+            pub went_back: bool,
+        }
+        gauge "windfall_ledger_payouts_stopped"
+        "1 while nothing is paid out: the ledger went back in time, or its mark could not be read since the start" {
+            /// Whether nothing is paid out.
+            pub payouts_stopped: bool,
+        }
+        gauge "windfall_ledger_mark_beat" "The beat of the ledger's mark: everything committed before it must be there" {
+            /// The beat of the mark.
+            pub mark_beat: Option<u64>,
+        }
+        gauge "windfall_ledger_beat" "The last beat that the ledger has; below the mark's it went back in time" {
+            /// The last beat of the ledger.
+            pub beat: Option<u64>,
+        }
+        gauge "windfall_ledger_mark_timeline" "The PostgreSQL timeline on which the ledger's mark was made" {
+            /// The timeline of the mark.
+            pub mark_timeline: Option<u64>,
+        }
+        gauge "windfall_ledger_timeline" "The PostgreSQL timeline on which the ledger's last beat was committed" {
+            /// The timeline of the ledger.
+            pub timeline: Option<u64>,
+        }
+        counter "windfall_ledger_mark_failures_total"
+        "Attempts to read or write the ledger's mark outside of its database that failed" {
+            /// Attempts to read or to write a mark that failed.
+            pub failures: u64,
+        }
+    }
+}
+
+impl LedgerMarkStats {
+    pub(crate) fn of(guard: &Guard, failures: u64) -> Self {
+        let GuardState { mark, ledger, .. } = guard.state();
+        let number = |value: i64| u64::try_from(value).ok();
+        let timeline = |mark: &Mark| number(mark.server.timeline);
+        Self {
+            went_back: guard.is_back(),
+            payouts_stopped: guard.stops_payouts(),
+            mark_beat: mark.as_ref().and_then(|mark| number(mark.beat)),
+            beat: ledger.as_ref().and_then(|ledger| number(ledger.beat)),
+            mark_timeline: mark.as_ref().and_then(timeline),
+            timeline: ledger.as_ref().and_then(timeline),
+            failures,
+        }
+    }
+}
+
+impl RewardHandle {
+    /// The guard of the ledger, if it has one.
+    pub fn guard(&self) -> Option<&Arc<Guard>> {
+        self.inner.guard.as_ref()
+    }
+
+    /// The ledger's mark and where the ledger stands; `None` where it is not guarded.
+    pub fn mark_stats(&self) -> Option<LedgerMarkStats> {
+        let failures = self.inner.mark_failures.load(Ordering::Relaxed);
+        self.guard().map(|guard| LedgerMarkStats::of(guard, failures))
+    }
+
+    /// Notes that a person has accepted the ledger as it is, with this generation, although it does not hold its mark.
+    /// Every process goes on with it, at the latest with its next look.
+    ///
+    /// # Errors
+    /// [`CallError`]: ask again; an acceptance that is there answers [`Accepted::Before`].
+    pub async fn accept_ledger(
+        &self,
+        generation: i64,
+        actor: &str,
+        reason: &str,
+    ) -> Result<Accepted, CallError> {
+        let lost = self.guard().and_then(|guard| guard.state().behind);
+        let acceptance = Acceptance {
+            generation,
+            actor: actor.to_owned(),
+            reason: reason.to_owned(),
+            lost: lost
+                .map_or_else(|| "nothing that this process knows of".into(), |behind| behind.to_string()),
+            time_ms: self.inner.clock.wall_ms(),
+        };
+        self.call(move |ledger| ledger.accept(&acceptance)).await
+    }
+}
+
+/// Keeps the mark. It spawns no task: the caller that runs it owns it, and ends it by dropping the future, at any
+/// moment.
+#[derive(Clone)]
+pub struct MarkKeeper {
+    rewards: RewardHandle,
+    guard: Arc<Guard>,
+    stores: Vec<Arc<dyn MarkStore>>,
+    period: Duration,
+    /// The service's commits when the last beat was counted.
+    counted: Option<u64>,
+    passes: u32,
+    /// Whether it was logged that a place fails.
+    told: Arc<AtomicBool>,
+}
+
+impl MarkKeeper {
+    /// Makes it on this reward service, whose ledger is guarded, and these places. A pass is made each `period_ms`, 10 to
+    /// 60,000.
+    pub fn new(
+        rewards: RewardHandle,
+        guard: Arc<Guard>,
+        stores: Vec<Arc<dyn MarkStore>>,
+        period_ms: u64,
+    ) -> Self {
+        let period = Duration::from_millis(period_ms.clamp(10, 60_000));
+        Self { rewards, guard, stores, period, counted: None, passes: 0, told: Arc::default() }
+    }
+
+    /// Reads the places, compares the ledger, counts a beat if something was committed since the last one, and writes it
+    /// to the places.
+    ///
+    /// # Errors
+    /// [`CallError`]: the ledger could not be compared; the next pass does it.
+    pub async fn pass(&mut self) -> Result<Option<Mark>, CallError> {
+        let loaded = self.load().await;
+        let stored = loaded.iter().flatten().flatten().cloned().collect();
+        self.guard.learn(stored, loaded.iter().all(Option::is_some));
+        // Read first: what is counted afterwards is left to the next beat.
+        let commits = self.rewards.inner.counters.commits.load(Ordering::Acquire);
+        self.passes = self.passes.wrapping_add(1);
+        let count = self.counted != Some(commits) || self.passes.is_multiple_of(COUNT_EVERY);
+        let mark = self.rewards.call(move |ledger| ledger.beat(count)).await?;
+        if let Some(mark) = &mark {
+            self.counted = Some(commits);
+            self.save(loaded, mark).await;
+        }
+        Ok(mark)
+    }
+
+    /// Makes one pass per period, until the reward service is closed.
+    pub async fn run(mut self) {
+        loop {
+            match self.pass().await {
+                Ok(_) => {}
+                Err(CallError::Closed) => return,
+                Err(CallError::Ledger(error @ (LedgerError::Unavailable(_) | LedgerError::ReadOnly))) => {
+                    tracing::debug!(%error, "the ledger was not compared with its mark; next time");
+                }
+                Err(error) => tracing::warn!(%error, "the ledger was not compared with its mark; next time"),
+            }
+            tokio::time::sleep(self.period).await;
+        }
+    }
+
+    /// What each place has; `None` for one that cannot be read.
+    async fn load(&self) -> Vec<Option<Option<Mark>>> {
+        let stores = self.stores.clone();
+        let load = move || stores.iter().map(|store| store.load()).collect::<Vec<_>>();
+        let Ok(loaded) = tokio::task::spawn_blocking(load).await else {
+            return vec![None; self.stores.len()];
+        };
+        loaded.into_iter().map(|found| self.noted(found)).collect()
+    }
+
+    async fn save(&self, loaded: Vec<Option<Option<Mark>>>, mark: &Mark) {
+        let (stores, mark) = (self.stores.clone(), mark.clone());
+        let save = move || {
+            let old = stores.iter().zip(loaded).filter_map(|(store, old)| Some((store, old?)));
+            old.filter(|(_, old)| old.as_ref() != Some(&mark))
+                .map(|(store, old)| store.replace(old.as_ref(), &mark))
+                .collect::<Vec<_>>()
+        };
+        let saved = tokio::task::spawn_blocking(save).await.unwrap_or_default();
+        // Another process may have been faster: its mark is as good.
+        let is_sound = saved.into_iter().map(|saved| self.noted(saved)).all(|saved| saved.is_some());
+        if is_sound && self.told.swap(false, Ordering::AcqRel) {
+            tracing::info!("the ledger's mark is kept outside of its database again");
+        }
+    }
+
+    fn noted<T>(&self, done: Result<T, MarkStoreError>) -> Option<T> {
+        match done {
+            Ok(done) => Some(done),
+            Err(error) => {
+                self.rewards.inner.mark_failures.fetch_add(1, Ordering::Relaxed);
+                if !self.told.swap(true, Ordering::AcqRel) {
+                    tracing::error!(%error, "a ledger that goes back in time now might not be noticed after a restart");
+                }
+                None
+            }
+        }
+    }
+}
