@@ -99,7 +99,11 @@ impl Backends {
     pub fn ledger(&self) -> LedgerAt {
         match &self.postgres {
             Some(url) => {
-                LedgerAt::Postgres(PostgresAt { url: url.clone(), schema: format!("windfall_{}", self.run) })
+                LedgerAt::Postgres(PostgresAt {
+                    url: url.clone(),
+                    schema: format!("windfall_{}", self.run),
+                    failover_without_synchronous_standby: false,
+                })
             }
             None => LedgerAt::File,
         }

@@ -30,6 +30,10 @@ pub struct PostgresAt {
     /// The schema that holds the tables. Default `windfall`.
     #[serde(default = "default_schema")]
     pub schema: String,
+    /// Whether the address may name several hosts although the server waits for no synchronous standby: a fail-over then
+    /// loses rewards that were answered as credited. Default false: the process does not start.
+    #[serde(default)]
+    pub failover_without_synchronous_standby: bool,
 }
 
 fn default_schema() -> String {
@@ -78,7 +82,11 @@ impl LedgerAt {
 #[cfg(feature = "postgres")]
 impl PostgresAt {
     fn options(&self) -> PostgresOptions {
-        PostgresOptions { schema: self.schema.clone(), ..PostgresOptions::default() }
+        PostgresOptions {
+            schema: self.schema.clone(),
+            failover_without_synchronous_standby: self.failover_without_synchronous_standby,
+            ..PostgresOptions::default()
+        }
     }
 
     fn open(&self, unbudgeted: Unbudgeted) -> Result<Ledger> {

@@ -1,0 +1,183 @@
+//! Where the ledger's mark is kept: a file, and etcd where the rules are in etcd.
+
+use super::rules::RulesAt;
+use super::{LedgerAt, PostgresAt};
+use crate::place;
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use windfall_ledger::{Guard, MarkFile, MarkStore};
+
+/// How the ledger's mark is kept, by which a ledger that went back in time is noticed.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LedgerMarkAt {
+    /// The file that keeps it, in a folder that is there; several processes on one machine may share it. Default for a
+    /// ledger in PostgreSQL: `ledger-mark.json` in `data`. A ledger in a file has a mark only where this names a file,
+    /// which must not be in the data directory: a copy of the directory would hold both.
+    pub file: Option<PathBuf>,
+    /// The pause between two marks, ms. 50 to 60,000; default 500. What was committed since the last mark is lost
+    /// unnoticed where a server is lost that had no synchronous standby.
+    pub every_ms: u64,
+}
+
+impl Default for LedgerMarkAt {
+    fn default() -> Self {
+        Self { file: None, every_ms: 500 }
+    }
+}
+
+/// The places of the mark, and what they had at the start.
+pub struct LedgerMark {
+    /// The guard of the ledger.
+    pub guard: Arc<Guard>,
+    /// Where the mark is kept.
+    pub stores: Vec<Arc<dyn MarkStore>>,
+    /// The pause between two marks, ms.
+    pub every_ms: u64,
+}
+
+impl LedgerMarkAt {
+    /// Refuses what cannot be used.
+    pub fn check(&self) -> Result<()> {
+        if !(50..=60_000).contains(&self.every_ms) {
+            bail!("ledger_mark.every_ms is {}, but only 50 to 60000 is allowed", self.every_ms);
+        }
+        Ok(())
+    }
+
+    /// Reads the mark of this ledger; `None` where it has none. A file that cannot be read is an error, and an etcd that
+    /// is away is not: until it is read, nothing is paid out if no other place has a mark. Blocks.
+    pub fn open(&self, data: &Path, ledger: &LedgerAt, rules: &RulesAt) -> Result<Option<LedgerMark>> {
+        let file = match (ledger, &self.file) {
+            (LedgerAt::File, None) => return Ok(None),
+            (LedgerAt::File, Some(file)) => {
+                if is_below(file, data) {
+                    bail!(
+                        "ledger_mark.file {} is in the data directory, where a copy of the ledger would bring its own mark \
+                         along; keep it elsewhere",
+                        file.display()
+                    );
+                }
+                file.clone()
+            }
+            (LedgerAt::Postgres(PostgresAt { .. }), file) => {
+                file.clone().unwrap_or_else(|| place::ledger_mark(data))
+            }
+        };
+        let file = MarkFile::new(file);
+        let (mut marks, mut all_read) = (Vec::new(), true);
+        marks.extend(file.load().context("the ledger's mark cannot be read")?);
+        let mut stores: Vec<Arc<dyn MarkStore>> = vec![Arc::new(file)];
+        if let (LedgerAt::Postgres(_), Some(etcd)) = (ledger, rules.mark_store()?) {
+            match etcd.load() {
+                Ok(mark) => marks.extend(mark),
+                Err(error) => {
+                    all_read = false;
+                    tracing::warn!(%error, "is read later; until then the mark of {} counts", stores[0].place());
+                }
+            }
+            stores.push(etcd);
+        }
+        match marks.first() {
+            Some(mark) => tracing::info!(%mark, "the ledger must hold this"),
+            None => tracing::warn!(
+                all_read,
+                "there is no mark of the ledger yet, or it was lost: the ledger is taken as it is found"
+            ),
+        }
+        let guard = Arc::new(Guard::new(marks, all_read));
+        Ok(Some(LedgerMark { guard, stores, every_ms: self.every_ms }))
+    }
+}
+
+/// Whether a file lies in a folder, also by another name of it.
+fn is_below(file: &Path, folder: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let parent = match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    real(parent).starts_with(real(folder))
+}
+
+/// The mark beside the rules in etcd.
+#[cfg(feature = "etcd")]
+mod etcd {
+    use windfall_config::etcd::EtcdValue;
+    use windfall_ledger::{Mark, MarkStore, MarkStoreError};
+
+    /// A mark as a value in etcd.
+    #[derive(Debug)]
+    pub struct EtcdMark(pub EtcdValue);
+
+    impl EtcdMark {
+        fn failed(&self, what: impl ToString) -> MarkStoreError {
+            MarkStoreError { place: self.place(), what: what.to_string() }
+        }
+    }
+
+    impl MarkStore for EtcdMark {
+        fn place(&self) -> String {
+            self.0.place()
+        }
+
+        fn load(&self) -> Result<Option<Mark>, MarkStoreError> {
+            let found = self.0.get().map_err(|error| self.failed(error))?;
+            let read = found.map(|text| serde_json::from_slice(&text)).transpose();
+            read.map_err(|error| {
+                self.failed(format!("it is not understood ({error}); reconcile the ledger, then delete the key"))
+            })
+        }
+
+        fn replace(&self, old: Option<&Mark>, new: &Mark) -> Result<bool, MarkStoreError> {
+            let text = |mark: &Mark| serde_json::to_vec(mark).map_err(|error| self.failed(error));
+            let old = old.map(text).transpose()?;
+            self.0.replace(old.as_deref(), text(new)?).map_err(|error| self.failed(error))
+        }
+    }
+}
+
+impl RulesAt {
+    /// The ledger's mark beside the rules, where they are in etcd.
+    fn mark_store(&self) -> Result<Option<Arc<dyn MarkStore>>> {
+        match self {
+            Self::Data | Self::File(_) => Ok(None),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(options) => {
+                let value = windfall_config::etcd::EtcdValue::new(options.clone(), "ledger-mark")?;
+                Ok(Some(Arc::new(etcd::EtcdMark(value))))
+            }
+            #[cfg(not(feature = "etcd"))]
+            Self::Etcd(_) => super::Driver::Etcd.absent(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_in_a_file_has_a_mark_only_elsewhere() {
+        let (data, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let open = |file: Option<PathBuf>| {
+            let at = LedgerMarkAt { file, ..LedgerMarkAt::default() };
+            at.open(data.path(), &LedgerAt::File, &RulesAt::Data)
+        };
+        assert!(open(None).unwrap().is_none());
+        assert!(open(Some(data.path().join("mark"))).is_err());
+        let mark = open(Some(elsewhere.path().join("mark"))).unwrap().unwrap();
+        assert_eq!(mark.stores.len(), 1);
+        std::fs::write(elsewhere.path().join("mark"), "nonsense").unwrap();
+        let refused = format!("{:#}", open(Some(elsewhere.path().join("mark"))).err().unwrap());
+        assert!(refused.contains("not understood"), "{refused}");
+    }
+
+    #[test]
+    fn the_pause_between_two_marks_has_a_range() {
+        assert!(LedgerMarkAt::default().check().is_ok());
+        assert!(LedgerMarkAt { every_ms: 49, ..LedgerMarkAt::default() }.check().is_err());
+    }
+}
