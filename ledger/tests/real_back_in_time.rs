@@ -14,11 +14,7 @@ use windfall_servers::{PostgresOptions as ServerOptions, Private};
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn options() -> PostgresOptions {
-    PostgresOptions {
-        connect_timeout_ms: 3_000,
-        unbudgeted: Unbudgeted::Allow,
-        ..PostgresOptions::default()
-    }
+    PostgresOptions { connect_timeout_ms: 3_000, unbudgeted: Unbudgeted::Allow, ..PostgresOptions::default() }
 }
 
 /// Several hosts without a synchronous standby, which these tests ask for by name.
@@ -142,7 +138,10 @@ fn a_stale_standby_that_is_promoted_is_noticed_until_a_person_accepts_it() {
 
     assert_eq!(beat(&mut ledger, &file), None, "the running process notices");
     let behind = guard.state().behind.unwrap();
-    assert_eq!((behind.mark.clone(), behind.why.clone()), (lost.clone(), Missing::Beats { reached: first.beat }));
+    assert_eq!(
+        (behind.mark.clone(), behind.why.clone()),
+        (lost.clone(), Missing::Beats { reached: first.beat })
+    );
     assert!(behind.server.timeline > lost.server.timeline, "{behind}");
     assert!(ledger.begin().unwrap().went_back());
     assert_eq!(MarkFile::new(&file).load().unwrap(), Some(lost.clone()), "the mark is kept");
@@ -169,14 +168,20 @@ fn a_stale_standby_that_is_promoted_is_noticed_until_a_person_accepts_it() {
     };
     let wrong = Acceptance { generation: 7, ..acceptance.clone() };
     assert!(matches!(ledger.accept(&wrong), Err(LedgerError::Invalid(what)) if what.contains("is 1")));
-    assert!(matches!(ledger.accept(&acceptance).unwrap(), Accepted::Now { ledger, .. } if ledger.generation == 2));
+    assert!(
+        matches!(ledger.accept(&acceptance).unwrap(), Accepted::Now { ledger, .. } if ledger.generation == 2)
+    );
     let Accepted::Before { actor, .. } = next.accept(&acceptance).unwrap() else { panic!("it was accepted") };
     assert_eq!(actor, "ann", "the answer was lost, and asked for again");
     assert!(!ledger.begin().unwrap().went_back() && !guard.stops_payouts());
     assert!(!next.begin().unwrap().went_back(), "without a new connection");
     let now = beat(&mut ledger, &file).unwrap();
     assert_eq!(now.generation, 2);
-    assert_eq!(credit(&mut ledger, "o/2").unwrap(), OrderOutcome::Credited, "its credit was lost with the primary");
+    assert_eq!(
+        credit(&mut ledger, "o/2").unwrap(),
+        OrderOutcome::Credited,
+        "its credit was lost with the primary"
+    );
     assert!(ledger.reconcile().unwrap().is_clean());
 
     // The old primary comes back with what it alone has: it has never been accepted.
@@ -306,18 +311,17 @@ fn several_hosts_without_a_synchronous_standby_are_refused_and_any_user_may_ask(
     let twice = format!("{before},{}/{after}", origin.address("main").unwrap());
     match Ledger::connect(&twice, &options()) {
         Err(OpenError::Invalid(why)) => {
-            for named in ["several hosts", "synchronous_standby_names", "failover_without_synchronous_standby"] {
+            for named in
+                ["several hosts", "synchronous_standby_names", "failover_without_synchronous_standby"]
+            {
                 assert!(why.contains(named), "{why}");
             }
         }
         other => panic!("{other:?}"),
     }
     assert!(Ledger::connect(&twice, &unsafe_options()).is_ok());
-    query(
-        origin.url(),
-        "CREATE ROLE plain LOGIN PASSWORD 'rain'; CREATE SCHEMA plain AUTHORIZATION plain",
-    )
-    .unwrap();
+    query(origin.url(), "CREATE ROLE plain LOGIN PASSWORD 'rain'; CREATE SCHEMA plain AUTHORIZATION plain")
+        .unwrap();
     let url = origin.url().replacen("windfall:", "plain:", 1);
     let options = PostgresOptions { schema: "plain".into(), ..options() };
     let (mut ledger, guard) = open(&url, &options, &file);

@@ -29,8 +29,6 @@ pub(crate) struct Address {
     told: Arc<AtomicBool>,
     /// Compares every connection with the ledger's marks.
     pub guard: Option<Arc<Guard>>,
-    /// Whether the guard's tables are there.
-    pub has_position: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Address {
@@ -70,8 +68,8 @@ impl Address {
             config.application_name("windfall-ledger");
         }
         let place = place(&config, &options.schema);
-        let (opened, told, has_position) = (Arc::default(), Arc::default(), Arc::default());
-        Ok(Self { config, options: options.clone(), place, opened, told, guard: None, has_position })
+        let (opened, told) = (Arc::default(), Arc::default());
+        Ok(Self { config, options: options.clone(), place, opened, told, guard: None })
     }
 
     /// Connects for reading and writing. The first connection of all brings the tables up to date, or refuses them.
@@ -84,7 +82,10 @@ impl Address {
             self.opened.store(true, Release);
         }
         if let Some(guard) = &self.guard {
-            position::look(&session, self, guard).map_err(|error| schema::refused(&self.place, error))?;
+            // Each time: a database that went back may be from before the tables were made.
+            position::make_tables(&session, &self.options.schema)
+                .and_then(|()| position::look(&session, guard))
+                .map_err(|error| schema::refused(&self.place, error))?;
         }
         self.told.store(false, Release);
         Ok(session)
@@ -167,7 +168,7 @@ impl Link {
         let Some(guard) = &self.address.guard else { return Ok(()) };
         match self.session.get_mut() {
             Some(session) if session.went_back() && !session.is_broken() => {
-                position::look(session, &self.address, guard).map(drop)
+                position::look(session, guard).map(drop)
             }
             _ => Ok(()),
         }

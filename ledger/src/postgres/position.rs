@@ -6,13 +6,11 @@
 //! the standby has it. The position in the write-ahead log that stands in the row was read before the commit.
 
 use super::budget_keys::cell;
-use super::link::Address;
 use super::session::Session;
 use crate::error::LedgerError;
 use crate::guard::Guard;
 use crate::guarded::{Acceptance, Accepted};
 use crate::mark::{Lineage, Mark, Position, ServerPosition};
-use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// The timeline that the server writes. The one of its last checkpoint stays the old one for a while after a promotion.
 macro_rules! timeline {
@@ -147,24 +145,16 @@ fn vanished() -> LedgerError {
 }
 
 /// Makes the tables where they are missing. Many processes may do so at once.
-fn make_tables(session: &Session, address: &Address) -> Result<(), LedgerError> {
-    if address.has_position.load(Acquire) {
+pub(super) fn make_tables(session: &Session, schema: &str) -> Result<(), LedgerError> {
+    let there = session.query(IS_THERE, &[])?;
+    if there.first().map_or(Ok(false), |row| cell(row, 0))? {
         return Ok(());
     }
-    let there = session.query(IS_THERE, &[])?;
-    if !there.first().map_or(Ok(false), |row| cell(row, 0))? {
-        let schema = &address.options.schema;
-        let sql = format!(
-            "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0)); {TABLES} COMMIT"
-        );
-        if let Err(error) = session.batch(&sql) {
-            // A transaction that failed is still open on it.
-            session.give_up();
-            return Err(error);
-        }
-    }
-    address.has_position.store(true, Release);
-    Ok(())
+    let sql = format!(
+        "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0)); {TABLES} COMMIT"
+    );
+    // A transaction that failed is still open on it.
+    session.batch(&sql).inspect_err(|_| session.give_up())
 }
 
 fn read(session: &Session) -> Result<Found, LedgerError> {
@@ -190,8 +180,7 @@ fn read(session: &Session) -> Result<Found, LedgerError> {
 
 /// Compares the database behind this connection with the guard's marks. If it holds them, and the server is another one
 /// than before, a lineage begins. Returns the last beat, unless the ledger went back in time.
-pub(super) fn look(session: &Session, address: &Address, guard: &Guard) -> Result<Option<Mark>, LedgerError> {
-    make_tables(session, address)?;
+pub(super) fn look(session: &Session, guard: &Guard) -> Result<Option<Mark>, LedgerError> {
     // Before the database is read: they are committed by then.
     let marks = guard.marks();
     let found = read(session)?;
@@ -213,13 +202,8 @@ pub(super) fn look(session: &Session, address: &Address, guard: &Guard) -> Resul
 
 /// Counts a beat where `count` asks for it, and returns the mark. Where another process counts at this moment, the last
 /// beat is the mark: it is older, which is no harm.
-pub(super) fn beat(
-    session: &Session,
-    address: &Address,
-    guard: &Guard,
-    count: bool,
-) -> Result<Option<Mark>, LedgerError> {
-    let Some(mut made) = look(session, address, guard)? else { return Ok(None) };
+pub(super) fn beat(session: &Session, guard: &Guard, count: bool) -> Result<Option<Mark>, LedgerError> {
+    let Some(mut made) = look(session, guard)? else { return Ok(None) };
     if count && let Some(row) = session.query(BEAT, &[&made.lineage])?.first() {
         made = mark(row)?;
     }
@@ -229,11 +213,9 @@ pub(super) fn beat(
 
 pub(super) fn accept(
     session: &Session,
-    address: &Address,
     guard: &Guard,
     acceptance: &Acceptance,
 ) -> Result<Accepted, LedgerError> {
-    make_tables(session, address)?;
     let Acceptance { generation, actor, reason, lost, time_ms } = acceptance;
     let rows = session.query(ACCEPT, &[generation, actor, reason, lost, time_ms])?;
     let Some(row) = rows.first() else {
@@ -250,6 +232,6 @@ pub(super) fn accept(
     let now = mark(row)?;
     tracing::warn!(actor, reason, lost, ledger = %now, "a person has accepted the ledger as it is; marks of before are given up");
     guard.advance(&now);
-    look(session, address, guard)?;
+    look(session, guard)?;
     Ok(Accepted::Now { ledger: now, time_ms: *time_ms })
 }

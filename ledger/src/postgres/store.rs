@@ -119,8 +119,7 @@ impl Store for PgLedger {
     fn beat(&mut self, count: bool) -> Result<Option<Mark>, LedgerError> {
         let Some(guard) = self.guard() else { return Ok(None) };
         self.connected()?;
-        let address = self.link.address.clone();
-        position::beat(self.link.held()?, &address, &guard, count)
+        position::beat(self.link.held()?, &guard, count)
     }
 
     fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError> {
@@ -128,7 +127,6 @@ impl Store for PgLedger {
             return Err(LedgerError::Invalid("the ledger has no mark, so there is nothing to accept".into()));
         };
         self.connected()?;
-        let address = self.link.address.clone();
-        position::accept(self.link.held()?, &address, &guard, acceptance)
+        position::accept(self.link.held()?, &guard, acceptance)
     }
 }
