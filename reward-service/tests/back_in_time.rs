@@ -14,7 +14,8 @@ use windfall_contract::accounts::{Accounts, AccountsError, Withdrawal, Withdrawa
 use windfall_contract::connector::Connector;
 use windfall_contract::rewards::{GrantReply, RetryReason, Rewards};
 use windfall_ledger::{
-    Accepted, Guard, Ledger, LedgerOptions, LedgerReader, Mark, MarkFile, MarkStore, MarkStoreError, Unbudgeted,
+    Accepted, Guard, Ledger, LedgerOptions, LedgerReader, Mark, MarkFile, MarkStore, MarkStoreError,
+    Unbudgeted,
 };
 use windfall_reward_service::{CallError, MarkKeeper, Payer, RewardHandle, RewardOptions, RewardService};
 
