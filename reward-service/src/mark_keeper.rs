@@ -175,13 +175,17 @@ impl MarkKeeper {
     async fn load(&self) -> Vec<Option<Option<Mark>>> {
         let stores = self.stores.clone();
         let load = move || stores.iter().map(|store| store.load()).collect::<Vec<_>>();
-        let Ok(loaded) = tokio::task::spawn_blocking(load).await else {
-            return vec![None; self.stores.len()];
-        };
-        loaded.into_iter().map(|found| self.noted(found)).collect()
+        match tokio::task::spawn_blocking(load).await {
+            Ok(loaded) => loaded.into_iter().map(|found| self.noted(found)).collect(),
+            Err(error) => {
+                tracing::error!(%error, "reading the ledger's mark has panicked");
+                vec![None; self.stores.len()]
+            }
+        }
     }
 
     async fn save(&self, loaded: Vec<Option<Option<Mark>>>, mark: &Mark) {
+        let all_read = loaded.iter().all(Option::is_some);
         let (stores, mark) = (self.stores.clone(), mark.clone());
         let save = move || {
             let old = stores.iter().zip(loaded).filter_map(|(store, old)| Some((store, old?)));
@@ -189,10 +193,13 @@ impl MarkKeeper {
                 .map(|(store, old)| store.replace(old.as_ref(), &mark))
                 .collect::<Vec<_>>()
         };
-        let saved = tokio::task::spawn_blocking(save).await.unwrap_or_default();
-        // Another process may have been faster: its mark is as good.
-        let is_sound = saved.into_iter().map(|saved| self.noted(saved)).all(|saved| saved.is_some());
-        if is_sound && self.told.swap(false, Ordering::AcqRel) {
+        let saved = match tokio::task::spawn_blocking(save).await {
+            Ok(saved) => saved,
+            Err(error) => return tracing::error!(%error, "writing the ledger's mark has panicked"),
+        };
+        // Where another process was faster, its mark is as good.
+        let failed = saved.into_iter().map(|saved| self.noted(saved)).filter(Option::is_none).count();
+        if all_read && failed == 0 && self.told.swap(false, Ordering::AcqRel) {
             tracing::info!("the ledger's mark is kept outside of its database again");
         }
     }

@@ -79,7 +79,14 @@ mod tests {
     use super::*;
 
     fn mark(generation: i64, beat: i64) -> LedgerMark {
-        LedgerMark { generation, lineage: "a".into(), beat, system: "7".into(), timeline: 2, wal: 0x1_0000_0010 }
+        LedgerMark {
+            generation,
+            lineage: "a".into(),
+            beat,
+            system: "7".into(),
+            timeline: 2,
+            wal: 0x1_0000_0010,
+        }
     }
 
     #[test]
@@ -92,9 +99,18 @@ mod tests {
             why: "it lacks beats".into(),
         };
         let shown = text(&reply);
-        assert!(shown.contains("beat 105 of lineage a, generation 3 (system 7, timeline 2, WAL 1/10)"), "{shown}");
-        assert!(shown.contains("accept-ledger --generation 3") && shown.contains("it lacks beats"), "{shown}");
-        let sound = GetLedgerMarkReply { mark: None, ledger: Some(mark(1, 1)), ..GetLedgerMarkReply::default() };
-        assert!(text(&sound).contains("not known yet") && text(&sound).ends_with("The ledger holds its mark."));
+        assert!(
+            shown.contains("beat 105 of lineage a, generation 3 (system 7, timeline 2, WAL 1/10)"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("accept-ledger --generation 3") && shown.contains("it lacks beats"),
+            "{shown}"
+        );
+        let sound =
+            GetLedgerMarkReply { mark: None, ledger: Some(mark(1, 1)), ..GetLedgerMarkReply::default() };
+        assert!(
+            text(&sound).contains("not known yet") && text(&sound).ends_with("The ledger holds its mark.")
+        );
     }
 }

@@ -127,7 +127,9 @@ mod etcd {
             let found = self.0.get().map_err(|error| self.failed(error))?;
             let read = found.map(|text| serde_json::from_slice(&text)).transpose();
             read.map_err(|error| {
-                self.failed(format!("it is not understood ({error}); reconcile the ledger, then delete the key"))
+                self.failed(format!(
+                    "it is not understood ({error}); reconcile the ledger, then delete the key"
+                ))
             })
         }
 

@@ -37,7 +37,9 @@ impl KeptMark {
                     match rewards.guard().map(|guard| (guard.state().behind, guard.stops_payouts())) {
                         Some((Some(behind), _)) => part.is_missing(format!("payouts are stopped: {behind}")),
                         Some((None, true)) => {
-                            part.is_missing("payouts are stopped: the ledger's mark could not be read yet".to_owned());
+                            part.is_missing(
+                                "payouts are stopped: the ledger's mark could not be read yet".to_owned(),
+                            );
                         }
                         _ => part.is_there(),
                     }

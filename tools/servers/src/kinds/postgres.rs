@@ -101,7 +101,7 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
 
 /// Promotes the standby that this starts.
 pub(crate) fn promote(server: &Launch) -> Result<(), Error> {
-    let args = [&["promote".to_owned(), "-w".to_owned()], &server.args[..]].concat();
+    let args = [&["promote".to_owned(), "-w".to_owned()][..], &server.args[..]].concat();
     let pg_ctl = Launch { program: server.program.with_file_name("pg_ctl"), args, ..server.clone() };
     pg_ctl.run("promoting PostgreSQL with pg_ctl").map(drop)
 }
