@@ -16,6 +16,9 @@ use windfall_ledger::{
 /// After so many passes a beat is counted even if no grant was committed: budgets, releases and replays are commits, too.
 const COUNT_EVERY: u32 = 10;
 
+/// The pause between two attempts while too much waits for the ledger.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
 declare_metrics! {
     /// The ledger's mark, and where the ledger stands.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -148,7 +151,7 @@ impl MarkKeeper {
         let commits = self.rewards.inner.counters.commits.load(Ordering::Acquire);
         self.passes = self.passes.wrapping_add(1);
         let count = self.counted != Some(commits) || self.passes.is_multiple_of(COUNT_EVERY);
-        let mark = self.rewards.call(move |ledger| ledger.beat(count)).await?;
+        let mark = self.beat(count).await?;
         if let Some(mark) = &mark {
             self.counted = Some(commits);
             self.save(loaded, mark).await;
@@ -168,6 +171,16 @@ impl MarkKeeper {
                 Err(error) => tracing::warn!(%error, "the ledger was not compared with its mark; next time"),
             }
             tokio::time::sleep(self.period).await;
+        }
+    }
+
+    /// Compares the ledger and counts. However much waits for the writers, this must come through: it needs room for one.
+    async fn beat(&self, count: bool) -> Result<Option<Mark>, CallError> {
+        loop {
+            match self.rewards.call(move |ledger| ledger.beat(count)).await {
+                Err(CallError::Busy) => tokio::time::sleep(BUSY_PAUSE).await,
+                done => return done,
+            }
         }
     }
 
