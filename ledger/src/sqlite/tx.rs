@@ -120,7 +120,7 @@ impl Transaction for SqliteTx<'_> {
     }
 
     fn went_back(&self) -> bool {
-        // The one connection to the file is the guard's own view of it.
+        // There is one connection to a file, so the guard knows.
         false
     }
 
