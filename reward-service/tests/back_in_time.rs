@@ -73,14 +73,14 @@ impl Ground {
         let ledger = ledger.guarded(Arc::clone(&guard)).unwrap();
         let fake = FakeOptions { rate_per_s: 0, latency_ms: 0, ..FakeOptions::default() };
         let fake: Arc<dyn Connector> =
-            Arc::new(FakeDownstream::open(&self.book(), fake, Clock::system()).unwrap());
+            Arc::new(FakeDownstream::open(self.book(), fake, Clock::system()).unwrap());
         let rewards = RewardService::start(options, ledger, vec![fake], None, Clock::system()).unwrap();
         let keeper = MarkKeeper::new(rewards.clone(), guard, stores, 100);
         (rewards, keeper)
     }
 
     fn paid(&self) -> Vec<String> {
-        FakeBook::read(&self.book()).unwrap().into_iter().map(|one| one.trade_no).collect()
+        FakeBook::read(self.book()).unwrap().into_iter().map(|one| one.trade_no).collect()
     }
 }
 
