@@ -5,7 +5,7 @@ use super::{SEND, Target, WALLET, code, reward};
 use serde_json::{Value, json};
 use windfall_tests::{Answer, scratch};
 
-const PATHS: [(&str, &str); 25] = [
+const PATHS: [(&str, &str); 27] = [
     ("/v1/bonuses/send", "send"),
     ("/v1/bonuses/send-batch", "send"),
     ("/v1/tokens/list", "verify"),
