@@ -5,8 +5,7 @@
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
-use crate::guarded::{Acceptance, Accepted};
-use crate::mark::Mark;
+use crate::guarded::{Acceptance, Accepted, Beat};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome, ReservedOrder,
     Writers,
@@ -40,7 +39,7 @@ pub(crate) trait Store: Debug + Send {
 
     fn guard(&self) -> Option<Arc<Guard>>;
 
-    fn beat(&mut self, count: bool) -> Result<Option<Mark>, LedgerError>;
+    fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError>;
 
     fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError>;
 }

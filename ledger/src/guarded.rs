@@ -6,6 +6,15 @@ use crate::ledger::Ledger;
 use crate::mark::Mark;
 use std::sync::Arc;
 
+/// A beat of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beat {
+    /// The mark to keep outside of the ledger.
+    pub mark: Mark,
+    /// Whether the call has counted it. Otherwise it is an older one, which says nothing of what was committed since.
+    pub is_counted: bool,
+}
+
 /// A person's word that the ledger is to go on as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acceptance {
@@ -60,24 +69,35 @@ impl Ledger {
         self.store.guard()
     }
 
-    /// Compares the ledger with the guard's marks, and returns the mark to keep outside of it: everything that was
-    /// committed before this call was made is held by a ledger that holds the mark. `None` where the ledger went back in
-    /// time, and where it is not guarded. Without `count` no beat is counted, for a caller that has committed nothing
-    /// since the last one.
+    /// Compares the ledger with the guard's marks, and returns the mark to keep outside of it: if it was counted, then
+    /// everything that was committed before this call was made is held by a ledger that holds the mark. `None` where the
+    /// ledger went back in time, and where it is not guarded. Without `count` no beat is counted, for a caller that has
+    /// committed nothing since the last one; nor is one while another process counts.
     ///
     /// # Errors
     /// [`LedgerError`]: nothing is known; ask again.
-    pub fn beat(&mut self, count: bool) -> Result<Option<Mark>, LedgerError> {
+    pub fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError> {
         self.store.beat(count)
     }
 
-    /// Notes that a person has accepted the ledger as it is: every mark that was made before is given up, by every
-    /// process.
+    /// Notes that a person has accepted the ledger as it is: every mark that is known is given up, by every process. The
+    /// ledger's new generation is above that of each of them.
     ///
     /// # Errors
-    /// [`LedgerError::Invalid`] if the generation is not the ledger's. For all others ask again: what was accepted
-    /// answers [`Accepted::Before`].
+    /// [`LedgerError::Invalid`] if the generation is not the ledger's, or the ledger is not known to lack anything: marks
+    /// that nobody has read must not be given up. For all others ask again: what was accepted answers
+    /// [`Accepted::Before`].
     pub fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError> {
         self.store.accept(acceptance)
     }
+}
+
+/// Why a ledger of generation `now`, whose acceptance was asked for with `asked`, is not accepted.
+pub(crate) fn not_accepted(now: i64, asked: i64) -> LedgerError {
+    LedgerError::Invalid(match now == asked {
+        true => "the ledger is not known to lack anything, so there is nothing to accept; look again when every place of \
+                 its mark can be read"
+            .into(),
+        false => format!("the ledger's generation is {now}, not {asked}; look again"),
+    })
 }

@@ -68,7 +68,7 @@ mod withdrawal;
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 pub use error::{LedgerError, OpenError};
 pub use guard::{Guard, GuardState};
-pub use guarded::{Acceptance, Accepted};
+pub use guarded::{Acceptance, Accepted, Beat};
 pub use ledger::Ledger;
 pub use mark::{Behind, Mark, Missing, ServerPosition};
 pub use mark_file::{MarkFile, MarkStore, MarkStoreError};

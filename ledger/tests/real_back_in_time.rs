@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_ledger::{
-    Acceptance, Accepted, Guard, Ledger, LedgerError, Mark, MarkFile, MarkStore, Missing, OpenError, Order,
-    OrderOutcome, PostgresOptions, Unbudgeted,
+    Acceptance, Accepted, Beat, Guard, Ledger, LedgerError, Mark, MarkFile, MarkStore, Missing, OpenError,
+    Order, OrderOutcome, PostgresOptions, Unbudgeted,
 };
 use windfall_servers::{PostgresOptions as ServerOptions, Private};
 
@@ -37,8 +37,7 @@ fn both(one: &Private, other: &Private) -> String {
 
 /// What a process does at its start: it reads the mark, and opens the ledger.
 fn open(url: &str, options: &PostgresOptions, file: &Path) -> (Ledger, Arc<Guard>) {
-    let stored: Vec<Mark> = MarkFile::new(file).load().unwrap().into_iter().collect();
-    let guard = Arc::new(Guard::new(stored, true));
+    let guard = Arc::new(Guard::new(vec![Some(MarkFile::new(file).load().unwrap())]));
     let ledger = Ledger::connect_when_used(url, options).unwrap().guarded(Arc::clone(&guard)).unwrap();
     (ledger, guard)
 }
@@ -48,7 +47,7 @@ fn beat(ledger: &mut Ledger, file: &Path) -> Option<Mark> {
     let until = Instant::now() + PATIENCE;
     loop {
         match ledger.beat(true) {
-            Ok(Some(mark)) => {
+            Ok(Some(Beat { mark, .. })) => {
                 let file = MarkFile::new(file);
                 assert!(file.replace(file.load().unwrap().as_ref(), &mark).unwrap());
                 return Some(mark);
@@ -277,7 +276,7 @@ fn restarts_lost_marks_older_marks_and_several_processes_are_no_harm() {
         let counting = (0..4).map(|_| {
             scope.spawn(|| {
                 let (mut own, its_guard) = open(origin.url(), &options(), &file);
-                let beats: Vec<i64> = (0..50).map(|_| own.beat(true).unwrap().unwrap().beat).collect();
+                let beats: Vec<i64> = (0..50).map(|_| own.beat(true).unwrap().unwrap().mark.beat).collect();
                 assert!(beats.is_sorted() && !its_guard.stops_payouts());
                 *beats.last().unwrap()
             })
@@ -285,20 +284,23 @@ fn restarts_lost_marks_older_marks_and_several_processes_are_no_harm() {
         counting.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert!(beats.iter().all(|beat| *beat > older.beat));
-    assert!(ledger.beat(false).unwrap().unwrap().beat >= *beats.iter().max().unwrap());
+    assert!(ledger.beat(false).unwrap().unwrap().mark.beat >= *beats.iter().max().unwrap());
     // Committed, and killed before the mark: what is written is older, and the server is started again.
     credit(&mut ledger, "o/1").unwrap();
     origin.kill().unwrap();
     origin.start().unwrap();
     let now = beat(&mut ledger, &file).unwrap();
     assert!(now.lineage != older.lineage && now.beat > older.beat && !guard.stops_payouts());
-    for stored in [vec![], vec![older.clone()], vec![older, now.clone()]] {
-        let guard = Arc::new(Guard::new(stored, true));
+    let places = |marks: &[&Mark]| -> Vec<Option<Option<Mark>>> {
+        marks.iter().map(|mark| Some(Some((*mark).clone()))).collect()
+    };
+    for stored in [places(&[]), places(&[&older]), places(&[&older, &now])] {
+        let guard = Arc::new(Guard::new(stored));
         let ledger = Ledger::connect(origin.url(), &options()).unwrap().guarded(Arc::clone(&guard));
         assert!(!ledger.unwrap().begin().unwrap().went_back() && !guard.stops_payouts());
     }
     // An idle process counts nothing.
-    assert_eq!(ledger.beat(false).unwrap(), Some(now));
+    assert_eq!(ledger.beat(false).unwrap(), Some(Beat { mark: now, is_counted: false }));
 }
 
 #[test]

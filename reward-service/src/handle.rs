@@ -55,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) guard: Option<Arc<Guard>>,
     /// Attempts to read or write the ledger's mark that failed.
     pub(crate) mark_failures: AtomicU64,
+    /// When the ledger was compared with its mark last, by the clock's monotonic time; at first when the service began.
+    pub(crate) compared_ns: AtomicU64,
     pub(crate) clock: Clock,
     pub(crate) reading: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,

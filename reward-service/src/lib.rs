@@ -66,6 +66,7 @@ mod handle;
 mod inbox;
 mod job;
 mod mark_keeper;
+mod mark_places;
 mod options;
 mod outbox;
 mod payouts;

@@ -5,12 +5,13 @@
 //! was committed after the last mark, and is lost with its server, is not noticed: that is at most a period's work.
 
 use crate::handle::{CallError, RewardHandle};
+use crate::mark_places::Places;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use windfall_contract::declare_metrics;
 use windfall_ledger::{
-    Acceptance, Accepted, Guard, GuardState, LedgerError, Mark, MarkStore, MarkStoreError,
+    Acceptance, Accepted, Beat, Guard, GuardState, LedgerError, Mark, MarkStore, MarkStoreError,
 };
 
 /// After so many passes a beat is counted even if no grant was committed: budgets, releases and replays are commits, too.
@@ -54,11 +55,20 @@ declare_metrics! {
             /// Attempts to read or to write a mark that failed.
             pub failures: u64,
         }
+        gauge "windfall_ledger_mark_age_seconds" "Seconds since the ledger was compared with its mark last" {
+            /// Seconds since the ledger was compared last.
+            pub age_s: u64,
+        }
+        gauge "windfall_ledger_standby_missing"
+        "1 while the ledger's address names several hosts and the server waits for no synchronous standby" {
+            /// Whether a fail-over would lose what was answered.
+            pub standby_missing: bool,
+        }
     }
 }
 
 impl LedgerMarkStats {
-    pub(crate) fn of(guard: &Guard, failures: u64) -> Self {
+    pub(crate) fn of(guard: &Guard, failures: u64, age_s: u64) -> Self {
         let GuardState { mark, ledger, .. } = guard.state();
         let number = |value: i64| u64::try_from(value).ok();
         let timeline = |mark: &Mark| number(mark.server.timeline);
@@ -70,6 +80,8 @@ impl LedgerMarkStats {
             mark_timeline: mark.as_ref().and_then(timeline),
             timeline: ledger.as_ref().and_then(timeline),
             failures,
+            age_s,
+            standby_missing: guard.is_alone(),
         }
     }
 }
@@ -83,7 +95,9 @@ impl RewardHandle {
     /// The ledger's mark and where the ledger stands; `None` where it is not guarded.
     pub fn mark_stats(&self) -> Option<LedgerMarkStats> {
         let failures = self.inner.mark_failures.load(Ordering::Relaxed);
-        self.guard().map(|guard| LedgerMarkStats::of(guard, failures))
+        let compared_ns = self.inner.compared_ns.load(Ordering::Relaxed);
+        let age_ns = self.inner.clock.monotonic_ns().saturating_sub(compared_ns);
+        self.guard().map(|guard| LedgerMarkStats::of(guard, failures, age_ns / 1_000_000_000))
     }
 
     /// Notes that a person has accepted the ledger as it is, with this generation, although it does not hold its mark.
@@ -115,8 +129,7 @@ impl RewardHandle {
 #[derive(Clone)]
 pub struct MarkKeeper {
     rewards: RewardHandle,
-    guard: Arc<Guard>,
-    stores: Vec<Arc<dyn MarkStore>>,
+    places: Arc<Places>,
     period: Duration,
     /// The service's commits when the last beat was counted.
     counted: Option<u64>,
@@ -126,8 +139,8 @@ pub struct MarkKeeper {
 }
 
 impl MarkKeeper {
-    /// Makes it on this reward service, whose ledger is guarded, and these places. A pass is made each `period_ms`, 10 to
-    /// 60,000.
+    /// Makes it on this reward service, whose ledger is guarded, and these places, in the order in which the guard was
+    /// told of them. A pass is made each `period_ms`, 10 to 60,000.
     pub fn new(
         rewards: RewardHandle,
         guard: Arc<Guard>,
@@ -135,28 +148,34 @@ impl MarkKeeper {
         period_ms: u64,
     ) -> Self {
         let period = Duration::from_millis(period_ms.clamp(10, 60_000));
-        Self { rewards, guard, stores, period, counted: None, passes: 0, told: Arc::default() }
+        let places = Arc::new(Places::new(&guard, stores));
+        Self { rewards, places, period, counted: None, passes: 0, told: Arc::default() }
     }
 
     /// Reads the places, compares the ledger, counts a beat if something was committed since the last one, and writes it
-    /// to the places.
+    /// to the places that could be read.
     ///
     /// # Errors
     /// [`CallError`]: the ledger could not be compared; the next pass does it.
     pub async fn pass(&mut self) -> Result<Option<Mark>, CallError> {
-        let loaded = self.load().await;
-        let stored = loaded.iter().flatten().flatten().cloned().collect();
-        self.guard.learn(stored, loaded.iter().all(Option::is_some));
+        let read: Vec<bool> = self.places.read().await.into_iter().map(|done| self.noted(done)).collect();
         // Read first: what is counted afterwards is left to the next beat.
         let commits = self.rewards.inner.counters.commits.load(Ordering::Acquire);
         self.passes = self.passes.wrapping_add(1);
         let count = self.counted != Some(commits) || self.passes.is_multiple_of(COUNT_EVERY);
-        let mark = self.beat(count).await?;
-        if let Some(mark) = &mark {
+        let beat = self.beat(count).await?;
+        let now_ns = self.rewards.inner.clock.monotonic_ns();
+        self.rewards.inner.compared_ns.store(now_ns, Ordering::Relaxed);
+        let Some(Beat { mark, is_counted }) = beat else { return Ok(None) };
+        if is_counted {
             self.counted = Some(commits);
-            self.save(loaded, mark).await;
         }
-        Ok(mark)
+        let written = self.places.write(&mark, &read).await.into_iter();
+        let failed = written.map(|done| self.noted(done)).filter(|done| !done).count();
+        if failed == 0 && read.iter().all(|read| *read) && self.told.swap(false, Ordering::AcqRel) {
+            tracing::info!("the ledger's mark is kept outside of its database again");
+        }
+        Ok(Some(mark))
     }
 
     /// Makes one pass per period, until the reward service is closed.
@@ -175,7 +194,7 @@ impl MarkKeeper {
     }
 
     /// Compares the ledger and counts. However much waits for the writers, this must come through: it needs room for one.
-    async fn beat(&self, count: bool) -> Result<Option<Mark>, CallError> {
+    async fn beat(&self, count: bool) -> Result<Option<Beat>, CallError> {
         loop {
             match self.rewards.call(move |ledger| ledger.beat(count)).await {
                 Err(CallError::Busy) => tokio::time::sleep(BUSY_PAUSE).await,
@@ -184,49 +203,13 @@ impl MarkKeeper {
         }
     }
 
-    /// What each place has; `None` for one that cannot be read.
-    async fn load(&self) -> Vec<Option<Option<Mark>>> {
-        let stores = self.stores.clone();
-        let load = move || stores.iter().map(|store| store.load()).collect::<Vec<_>>();
-        match tokio::task::spawn_blocking(load).await {
-            Ok(loaded) => loaded.into_iter().map(|found| self.noted(found)).collect(),
-            Err(error) => {
-                tracing::error!(%error, "reading the ledger's mark has panicked");
-                vec![None; self.stores.len()]
-            }
+    /// Counts a failure of a place, and logs the first one. Answers whether it went well.
+    fn noted(&self, done: Result<(), MarkStoreError>) -> bool {
+        let Err(error) = done else { return true };
+        self.rewards.inner.mark_failures.fetch_add(1, Ordering::Relaxed);
+        if !self.told.swap(true, Ordering::AcqRel) {
+            tracing::error!(%error, "a ledger that goes back in time now might not be noticed after a restart");
         }
-    }
-
-    async fn save(&self, loaded: Vec<Option<Option<Mark>>>, mark: &Mark) {
-        let all_read = loaded.iter().all(Option::is_some);
-        let (stores, mark) = (self.stores.clone(), mark.clone());
-        let save = move || {
-            let old = stores.iter().zip(loaded).filter_map(|(store, old)| Some((store, old?)));
-            old.filter(|(_, old)| old.as_ref() != Some(&mark))
-                .map(|(store, old)| store.replace(old.as_ref(), &mark))
-                .collect::<Vec<_>>()
-        };
-        let saved = match tokio::task::spawn_blocking(save).await {
-            Ok(saved) => saved,
-            Err(error) => return tracing::error!(%error, "writing the ledger's mark has panicked"),
-        };
-        // Where another process was faster, its mark is as good.
-        let failed = saved.into_iter().map(|saved| self.noted(saved)).filter(Option::is_none).count();
-        if all_read && failed == 0 && self.told.swap(false, Ordering::AcqRel) {
-            tracing::info!("the ledger's mark is kept outside of its database again");
-        }
-    }
-
-    fn noted<T>(&self, done: Result<T, MarkStoreError>) -> Option<T> {
-        match done {
-            Ok(done) => Some(done),
-            Err(error) => {
-                self.rewards.inner.mark_failures.fetch_add(1, Ordering::Relaxed);
-                if !self.told.swap(true, Ordering::AcqRel) {
-                    tracing::error!(%error, "a ledger that goes back in time now might not be noticed after a restart");
-                }
-                None
-            }
-        }
+        false
     }
 }

@@ -13,7 +13,8 @@ use windfall_ledger::Guard;
 
 /// The least wait of what is stopped: a person has to reconcile, or a server has to come back.
 pub(crate) const STOPPED_RETRY_MS: u64 = 1_000;
-const STOPPED: &str = "payouts are stopped: the ledger went back in time, or its mark cannot be read";
+pub(crate) const STOPPED: &str =
+    "payouts are stopped: the ledger went back in time, or its mark cannot be read";
 
 /// What a transaction may decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +83,7 @@ mod tests {
         assert_eq!(of(true, false), (true, true));
         assert_eq!(of(true, true), (false, true));
         // Nobody can know: nothing leaves the house, and grants go on.
-        let blind = Guard::new(Vec::new(), false);
+        let blind = Guard::new(vec![None]);
         let standing = Standing::of(Some(&blind), false, false);
         assert_eq!((standing.grants_stop, standing.payouts_stop), (false, true));
         assert_eq!(Standing::of(None, false, false), Standing { grants_stop: false, payouts_stop: false });

@@ -90,6 +90,7 @@ impl RewardService {
             fence: Arc::default(),
             guard,
             mark_failures: AtomicU64::new(0),
+            compared_ns: AtomicU64::new(clock.monotonic_ns()),
             clock,
             reads: Arc::new(Inbox::new(reads)),
             reading: Mutex::default(),

@@ -55,7 +55,7 @@ impl Ground {
 
     fn start(&self, options: RewardOptions) -> (RewardHandle, MarkKeeper) {
         let file = Arc::new(self.file());
-        let guard = Arc::new(Guard::new(file.load().unwrap().into_iter().collect(), true));
+        let guard = Arc::new(Guard::new(vec![Some(file.load().unwrap())]));
         self.start_with(options, guard, vec![file])
     }
 
@@ -204,7 +204,7 @@ impl MarkStore for Away {
 async fn where_nobody_can_know_the_mark_payouts_wait_and_grants_do_not() {
     let ground = Ground::new();
     let away = Arc::new(Away { file: ground.file(), is_away: true.into() });
-    let guard = Arc::new(Guard::new(Vec::new(), false));
+    let guard = Arc::new(Guard::new(vec![None]));
     let (rewards, mut keeper) =
         ground.start_with(RewardOptions::default(), guard, vec![Arc::clone(&away) as _]);
     assert_eq!(rewards.grant_batch("cash", &[cash("o/1", 1, 10)]).await, [GrantReply::Credited]);

@@ -68,7 +68,7 @@ async fn a_stale_standby_pays_no_withdrawal_and_after_its_acceptance_none_twice(
         failover_without_synchronous_standby: true,
         ..PostgresOptions::default()
     };
-    let guard = Arc::new(Guard::new(Vec::new(), true));
+    let guard = Arc::new(Guard::new(vec![Some(None)]));
     let (opening, own) = (url.clone(), Arc::clone(&guard));
     let ledger = tokio::task::spawn_blocking(move || {
         Ledger::connect(&opening, &options).unwrap().guarded(own).unwrap()

@@ -29,7 +29,7 @@ async fn an_operator_sees_from_where_to_where_the_ledger_went_and_accepts_it_onc
     let server = ServerPosition { system: "7".into(), timeline: 3, wal: 16 };
     let mark = Mark { generation: 1, lineage: "lost".into(), beat: 105, server };
     let ledger = Ledger::open(ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
-    let ledger = ledger.guarded(Arc::new(Guard::new(vec![mark], true))).unwrap();
+    let ledger = ledger.guarded(Arc::new(Guard::new(vec![Some(Some(mark))]))).unwrap();
     let rewards =
         RewardService::start(RewardOptions::default(), ledger, vec![], None, Clock::system()).unwrap();
     let service = ArchiveService::new(rewards.clone());

@@ -48,7 +48,7 @@ impl LedgerMarkAt {
     }
 
     /// Reads the mark of this ledger; `None` where it has none. A file that cannot be read is an error, and an etcd that
-    /// is away is not: until it is read, nothing is paid out if no other place has a mark. Blocks.
+    /// is away is not: until it was read, nothing is paid out, since what the file has may be old. Blocks.
     pub fn open(&self, data: &Path, ledger: &LedgerAt, rules: &RulesAt) -> Result<Option<LedgerMark>> {
         let file = match (ledger, &self.file) {
             (LedgerAt::File, None) => return Ok(None),
@@ -67,27 +67,27 @@ impl LedgerMarkAt {
             }
         };
         let file = MarkFile::new(file);
-        let (mut marks, mut all_read) = (Vec::new(), true);
-        marks.extend(file.load().context("the ledger's mark cannot be read")?);
+        let mut places = vec![Some(file.load().context("the ledger's mark cannot be read")?)];
         let mut stores: Vec<Arc<dyn MarkStore>> = vec![Arc::new(file)];
         if let (LedgerAt::Postgres(_), Some(etcd)) = (ledger, rules.mark_store()?) {
-            match etcd.load() {
-                Ok(mark) => marks.extend(mark),
-                Err(error) => {
-                    all_read = false;
-                    tracing::warn!(%error, "is read later; until then the mark of {} counts", stores[0].place());
-                }
-            }
+            places.push(
+                etcd.load()
+                    .inspect_err(
+                        |error| tracing::warn!(%error, "is read later; until then nothing is paid out"),
+                    )
+                    .ok(),
+            );
             stores.push(etcd);
         }
-        match marks.first() {
-            Some(mark) => tracing::info!(%mark, "the ledger must hold this"),
-            None => tracing::warn!(
-                all_read,
-                "there is no mark of the ledger yet, or it was lost: the ledger is taken as it is found"
-            ),
+        for mark in places.iter().flatten().flatten() {
+            tracing::info!(%mark, "the ledger must hold this");
         }
-        let guard = Arc::new(Guard::new(marks, all_read));
+        if places.iter().all(|place| matches!(place, Some(None))) {
+            tracing::warn!(
+                "there is no mark of the ledger yet, or it was lost: the ledger is taken as it is found"
+            );
+        }
+        let guard = Arc::new(Guard::new(places));
         Ok(Some(LedgerMark { guard, stores, every_ms: self.every_ms }))
     }
 }

@@ -10,7 +10,7 @@ use windfall_reward_service::{MarkKeeper, RewardHandle};
 /// The pause between two looks at what is known of the mark.
 const EVERY: Duration = Duration::from_millis(500);
 /// How long the last mark of a process may take.
-const LAST: Duration = Duration::from_secs(2);
+const LAST: Duration = Duration::from_secs(5);
 
 /// The keeper of the mark, and the tasks that run it.
 pub struct KeptMark {

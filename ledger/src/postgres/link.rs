@@ -14,6 +14,9 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// A writer compares its own connection anew before a transaction, when it was compared longer ago than this: of two
+/// servers behind one address, another connection's look says nothing.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Where a ledger is and how it is reached.
 #[derive(Clone)]
@@ -72,20 +75,27 @@ impl Address {
         Ok(Self { config, options: options.clone(), place, opened, told, guard: None })
     }
 
-    /// Connects for reading and writing. The first connection of all brings the tables up to date, or refuses them.
-    pub fn connect(&self) -> Result<Session, OpenError> {
+    /// Connects. The first connection of all brings the tables up to date, or refuses them. A connection that only reads
+    /// does not write anything else: it is ready also where a commit waits or fails.
+    fn connect(&self, purpose: Purpose) -> Result<Session, OpenError> {
         let session = Session::open(&self.config, &self.place, &self.options, false)?;
         let is_first = !self.opened.load(Acquire);
-        failover::check(&session, self, is_first)?;
+        let is_new = is_first && schema::is_missing(&session, self)?;
+        failover::check(&session, self, is_new)?;
+        let writes = purpose == Purpose::Write;
+        if writes {
+            failover::check_waiting(&session, self)?;
+        }
         if is_first {
             schema::migrate(&session, self)?;
             self.opened.store(true, Release);
         }
         if let Some(guard) = &self.guard {
-            // Each time: a database that went back may be from before the tables were made.
-            position::make_tables(&session, &self.options.schema)
-                .and_then(|()| position::look(&session, guard))
-                .map_err(|error| schema::refused(&self.place, error))?;
+            let compared = match writes {
+                true => position::follow(&session, guard, &self.options.schema).map(drop),
+                false => position::look(&session, guard).map(drop),
+            };
+            compared.map_err(|error| schema::refused(&self.place, error))?;
         }
         self.told.store(false, Release);
         Ok(session)
@@ -119,6 +129,17 @@ fn place(config: &Config, schema: &str) -> String {
     format!("PostgreSQL at {}, database {database}, schema {schema}, user {user}", hosts.join(","))
 }
 
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To write, and to read in between.
+    Write,
+    /// To read what is committed at each read.
+    Read,
+    /// To read one moment, which a new connection would change.
+    Snapshot,
+}
+
 /// A connection that may be missing.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -126,19 +147,29 @@ pub(crate) struct Link {
     session: RefCell<Option<Session>>,
     failures: Cell<u32>,
     failed_at: Cell<Option<Instant>>,
-    /// Whether it reads one moment, which a new connection would change.
-    snapshot: bool,
+    purpose: Purpose,
 }
 
 impl Link {
+    /// Makes a link, and connects it to write.
+    pub fn connect(address: Address) -> Result<Self, OpenError> {
+        let session = address.connect(Purpose::Write)?;
+        Ok(Self::new(address, Some(session), Purpose::Write))
+    }
+
     /// Makes a link. Without a session it connects when it is first used.
-    pub fn new(address: Address, session: Option<Session>, snapshot: bool) -> Self {
+    pub fn new(address: Address, session: Option<Session>, purpose: Purpose) -> Self {
         let session = RefCell::new(session);
-        Self { address, session, failures: Cell::new(0), failed_at: Cell::new(None), snapshot }
+        Self { address, session, failures: Cell::new(0), failed_at: Cell::new(None), purpose }
     }
 
     pub fn is_snapshot(&self) -> bool {
-        self.snapshot
+        self.purpose == Purpose::Snapshot
+    }
+
+    /// The number of its connection; 0 where it has none.
+    pub fn number(&mut self) -> u64 {
+        self.session.get_mut().as_ref().map_or(0, Session::number)
     }
 
     /// The connection; a new one where it was lost, after a pause where that failed before.
@@ -163,20 +194,32 @@ impl Link {
         Ok((self.session.get_mut().insert(own.ok_or_else(|| lost("there is none"))?), new))
     }
 
-    /// Looks again at a database that had gone back in time: a person may have accepted it.
+    /// Looks again at the database, where it had gone back in time (a person may have accepted it), and where it was
+    /// looked at too long ago.
     pub fn look_again(&mut self) -> Result<(), LedgerError> {
-        let Some(guard) = &self.address.guard else { return Ok(()) };
-        match self.session.get_mut() {
-            Some(session) if session.went_back() && !session.is_broken() => {
-                position::look(session, guard).map(drop)
-            }
-            _ => Ok(()),
+        let (Some(guard), Some(session)) = (&self.address.guard, self.session.get_mut()) else {
+            return Ok(());
+        };
+        if session.is_broken() || session.is_sound_since(LOOK_EVERY) {
+            return Ok(());
+        }
+        match position::look(session, guard) {
+            // Lost meanwhile: the next connection is compared when it is made.
+            Err(_) if session.is_broken() => Ok(()),
+            looked => looked.map(drop),
         }
     }
 
-    /// Lets go of the connection; the next use makes a new one.
-    pub fn drop_session(&mut self) {
-        *self.session.get_mut() = None;
+    /// Guards every connection that is made from now on. An address with several hosts without a synchronous standby is
+    /// refused where the ledger has no mark yet: it was not run like this before.
+    pub fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {
+        let is_unmarked = guard.is_unmarked();
+        self.address.guard = Some(guard);
+        // It was made without a look, so it is not kept.
+        match self.session.get_mut().take() {
+            Some(session) => failover::check(&session, &self.address, is_unmarked),
+            None => Ok(()),
+        }
     }
 
     /// The connection on which a transaction has begun, even if it is lost; never a new one.
@@ -185,7 +228,7 @@ impl Link {
     }
 
     fn reconnect(&self) -> Result<Session, LedgerError> {
-        if self.snapshot {
+        if self.is_snapshot() {
             return Err(lost("a reader sees one moment, on one connection; open a new reader"));
         }
         if let Some(failed_at) = self.failed_at.get() {
@@ -193,7 +236,7 @@ impl Link {
             let pause = BACKOFF_MIN.saturating_mul(1 << self.failures.get().min(16)).min(longest);
             std::thread::sleep(pause.saturating_sub(failed_at.elapsed()));
         }
-        match self.address.connect() {
+        match self.address.connect(self.purpose) {
             Ok(session) => {
                 tracing::info!("connected: {}", self.address.place);
                 self.failures.set(0);

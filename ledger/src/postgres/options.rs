@@ -30,7 +30,7 @@ pub struct PostgresOptions {
     /// 60,000 ms. Default 1,000.
     pub backoff_max_ms: u64,
     /// Whether an address may name several hosts although their server waits for no synchronous standby. A fail-over
-    /// then loses rewards that were answered as credited. Default false: it is refused.
+    /// then loses rewards that were answered as credited. Default false: a new ledger, and one without a mark, is refused.
     pub failover_without_synchronous_standby: bool,
 }
 

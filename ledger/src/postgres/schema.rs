@@ -164,6 +164,11 @@ pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenEr
     run("COMMIT")
 }
 
+/// Whether there is no ledger yet.
+pub(crate) fn is_missing(session: &Session, address: &Address) -> Result<bool, OpenError> {
+    Ok(version(session, address)?.is_none())
+}
+
 /// Refuses a schema that this build does not understand, or that is not there.
 pub(crate) fn check(session: &Session, address: &Address) -> Result<(), OpenError> {
     match version(session, address)? {

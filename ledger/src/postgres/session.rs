@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
@@ -37,6 +37,8 @@ pub(crate) struct Session {
     broken: Cell<bool>,
     /// Whether the database behind it was found to have gone back in time.
     went_back: Cell<bool>,
+    /// When it was compared last, by the machine's own clock.
+    looked_at: Cell<Option<Instant>>,
     /// The number of this connection, which no other one of this process has.
     number: u64,
     _io: Io,
@@ -144,6 +146,7 @@ impl Session {
             timeout: Cell::new(options.answer_timeout()),
             broken: Cell::new(false),
             went_back: Cell::new(false),
+            looked_at: Cell::new(None),
             number: COUNT.fetch_add(1, Ordering::Relaxed) + 1,
             _io: io,
         };
@@ -205,9 +208,15 @@ impl Session {
         self.went_back.get()
     }
 
-    /// Notes whether the database behind it has gone back in time.
-    pub fn set_went_back(&self, went_back: bool) {
+    /// Notes that the database behind it was compared now, and whether it has gone back in time.
+    pub fn looked(&self, went_back: bool) {
         self.went_back.set(went_back);
+        self.looked_at.set(Some(Instant::now()));
+    }
+
+    /// Whether the database behind it was found to be sound at most this long ago.
+    pub fn is_sound_since(&self, age: Duration) -> bool {
+        !self.went_back.get() && self.looked_at.get().is_some_and(|at| at.elapsed() < age)
     }
 
     /// Whether it cannot be used any more, so that the caller must connect anew.

@@ -1,7 +1,7 @@
 //! A connection that writes, as the ledger's front sees it.
 
 use super::budget_keys::BudgetKeys;
-use super::link::{Address, Link};
+use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
 use super::session::Session;
 use super::state::{self, Numbers, PgTx};
@@ -9,8 +9,7 @@ use super::{position, schema};
 use crate::contract::{Read, Store, Transaction};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
-use crate::guarded::{Acceptance, Accepted};
-use crate::mark::Mark;
+use crate::guarded::{Acceptance, Accepted, Beat};
 use crate::model::Writers;
 use std::sync::Arc;
 
@@ -26,18 +25,15 @@ pub(crate) struct PgLedger {
 
 impl PgLedger {
     pub fn connect(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
-        let address = Address::new(url, options)?;
-        let session = address.connect()?;
-        Ok(Self::new(address, Some(session)))
+        Ok(Self::new(Link::connect(Address::new(url, options)?)?))
     }
 
     pub fn connect_when_used(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
-        Ok(Self::new(Address::new(url, options)?, None))
+        Ok(Self::new(Link::new(Address::new(url, options)?, None, Purpose::Write)))
     }
 
-    fn new(address: Address, session: Option<Session>) -> Self {
-        let connection = session.as_ref().map_or(0, Session::number);
-        let link = Link::new(address, session, false);
+    fn new(mut link: Link) -> Self {
+        let connection = link.number();
         Self { link, budget_keys: BudgetKeys::default(), numbers: Numbers::default(), connection }
     }
 
@@ -66,7 +62,7 @@ pub(crate) fn open_reader(
     let session = Session::open(&address.config, &address.place, &address.options, true)?;
     schema::check(&session, &address)?;
     session.open_batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &address.place)?;
-    Ok(Link::new(address, Some(session), true))
+    Ok(Link::new(address, Some(session), Purpose::Snapshot))
 }
 
 impl Store for PgLedger {
@@ -98,28 +94,26 @@ impl Store for PgLedger {
     }
 
     fn another(&self) -> Result<Box<dyn Store>, OpenError> {
-        Ok(Box::new(Self::new(self.link.address.clone(), None)))
+        Ok(Box::new(Self::new(Link::new(self.link.address.clone(), None, Purpose::Write))))
     }
 
     fn reader(&self) -> Result<Box<dyn Read + Send>, OpenError> {
-        Ok(Box::new(Link::new(self.link.address.clone(), None, false)))
+        Ok(Box::new(Link::new(self.link.address.clone(), None, Purpose::Read)))
     }
 
     fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {
-        self.link.address.guard = Some(guard);
-        // It was made without a look.
-        self.link.drop_session();
-        Ok(())
+        self.link.guard_by(guard)
     }
 
     fn guard(&self) -> Option<Arc<Guard>> {
         self.link.address.guard.clone()
     }
 
-    fn beat(&mut self, count: bool) -> Result<Option<Mark>, LedgerError> {
+    fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError> {
         let Some(guard) = self.guard() else { return Ok(None) };
         self.connected()?;
-        position::beat(self.link.held()?, &guard, count)
+        let schema = self.link.address.options.schema.clone();
+        position::beat(self.link.held()?, &guard, &schema, count)
     }
 
     fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError> {
@@ -127,6 +121,7 @@ impl Store for PgLedger {
             return Err(LedgerError::Invalid("the ledger has no mark, so there is nothing to accept".into()));
         };
         self.connected()?;
-        position::accept(self.link.held()?, &guard, acceptance)
+        let schema = self.link.address.options.schema.clone();
+        position::accept(self.link.held()?, &guard, &schema, acceptance)
     }
 }

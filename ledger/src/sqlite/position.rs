@@ -4,7 +4,7 @@
 
 use crate::error::LedgerError;
 use crate::guard::Guard;
-use crate::guarded::{Acceptance, Accepted};
+use crate::guarded::{Acceptance, Accepted, Beat, not_accepted};
 use crate::mark::{Lineage, Mark, Position, ServerPosition};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -21,6 +21,7 @@ CREATE TABLE IF NOT EXISTS ledger_lineages (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS ledger_acceptances (
     generation INTEGER NOT NULL PRIMARY KEY,
+    accepted INTEGER NOT NULL,
     actor TEXT NOT NULL,
     reason TEXT NOT NULL,
     lost TEXT NOT NULL,
@@ -33,7 +34,7 @@ INSERT INTO ledger_lineages (id, first_beat) SELECT lineage, beat FROM ledger_po
 ";
 
 const READ: &str = "SELECT generation, lineage, beat FROM ledger_position";
-const BEGIN_LINEAGE: &str = "UPDATE ledger_position SET generation = generation + ?1, \
+const BEGIN_LINEAGE: &str = "UPDATE ledger_position SET generation = ?1, \
     lineage = lower(hex(randomblob(16))), beat = beat + 1 RETURNING generation, lineage, beat";
 
 fn mark(row: &Row<'_>) -> Result<Mark, rusqlite::Error> {
@@ -50,9 +51,9 @@ fn read(db: &Connection) -> Result<Position, LedgerError> {
     Ok(Position { server: last.server.clone(), last, lineages })
 }
 
-/// Begins a lineage, and a generation too where that is asked for, in the caller's transaction.
-fn begin_lineage(db: &Connection, generations: i64) -> Result<Mark, LedgerError> {
-    let now = db.query_row(BEGIN_LINEAGE, [generations], mark)?;
+/// Begins a lineage in this generation, in the caller's transaction.
+fn begin_lineage(db: &Connection, generation: i64) -> Result<Mark, LedgerError> {
+    let now = db.query_row(BEGIN_LINEAGE, [generation], mark)?;
     db.execute(
         "INSERT INTO ledger_lineages (id, first_beat) VALUES (?1, ?2)",
         params![now.lineage, now.beat],
@@ -74,14 +75,15 @@ pub(super) fn open(db: &Connection, guard: &Guard) -> Result<(), LedgerError> {
     tx.commit()?;
     if !judge(db, guard)? {
         let tx = db.unchecked_transaction()?;
-        begin_lineage(&tx, 0)?;
+        let generation = read(&tx)?.last.generation;
+        begin_lineage(&tx, generation)?;
         tx.commit()?;
     }
     Ok(())
 }
 
 /// Compares, and counts a beat where `count` asks for it.
-pub(super) fn beat(db: &Connection, guard: &Guard, count: bool) -> Result<Option<Mark>, LedgerError> {
+pub(super) fn beat(db: &Connection, guard: &Guard, count: bool) -> Result<Option<Beat>, LedgerError> {
     if judge(db, guard)? {
         return Ok(None);
     }
@@ -92,7 +94,7 @@ pub(super) fn beat(db: &Connection, guard: &Guard, count: bool) -> Result<Option
         db.prepare_cached(READ)?.query_row([], mark)?
     };
     guard.advance(&made);
-    Ok(Some(made))
+    Ok(Some(Beat { mark: made, is_counted: count }))
 }
 
 pub(super) fn accept(
@@ -101,23 +103,24 @@ pub(super) fn accept(
     acceptance: &Acceptance,
 ) -> Result<Accepted, LedgerError> {
     let Acceptance { generation, actor, reason, lost, time_ms } = acceptance;
+    let is_back = judge(db, guard)?;
     let tx = db.unchecked_transaction()?;
+    let before = tx
+        .query_row(
+            "SELECT actor, reason, time_ms FROM ledger_acceptances WHERE accepted = ?1 ORDER BY generation DESC LIMIT 1",
+            [generation],
+            |row| Ok(Accepted::Before { actor: row.get(0)?, reason: row.get(1)?, time_ms: row.get(2)? }),
+        )
+        .optional()?;
     let now = read(&tx)?.last.generation;
-    if now != *generation {
-        let before = tx
-            .query_row(
-                "SELECT actor, reason, time_ms FROM ledger_acceptances WHERE generation = ?1",
-                [generation.saturating_add(1)],
-                |row| Ok(Accepted::Before { actor: row.get(0)?, reason: row.get(1)?, time_ms: row.get(2)? }),
-            )
-            .optional()?;
-        let what = || format!("the ledger's generation is {now}, not {generation}; look again");
-        return before.ok_or_else(|| LedgerError::Invalid(what()));
+    if now != *generation || !is_back {
+        return before.ok_or_else(|| not_accepted(now, *generation));
     }
-    let made = begin_lineage(&tx, 1)?;
+    let made = begin_lineage(&tx, guard.next_generation(now))?;
     tx.execute(
-        "INSERT INTO ledger_acceptances (generation, actor, reason, lost, time_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
-        params![made.generation, actor, reason, lost, time_ms],
+        "INSERT INTO ledger_acceptances (generation, accepted, actor, reason, lost, time_ms) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        params![made.generation, generation, actor, reason, lost, time_ms],
     )?;
     tx.commit()?;
     tracing::warn!(actor, reason, lost, ledger = %made, "a person has accepted the ledger as it is; marks of before are given up");

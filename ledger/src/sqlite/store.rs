@@ -6,8 +6,7 @@ use super::state::{Connected, SqliteTx};
 use crate::contract::{Read, Store, Transaction};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
-use crate::guarded::{Acceptance, Accepted};
-use crate::mark::Mark;
+use crate::guarded::{Acceptance, Accepted, Beat};
 use crate::model::Writers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,7 +61,7 @@ impl Store for SqliteLedger {
         self.guard.clone()
     }
 
-    fn beat(&mut self, count: bool) -> Result<Option<Mark>, LedgerError> {
+    fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError> {
         match &self.guard {
             Some(guard) => position::beat(&self.connected.db, guard, count),
             None => Ok(None),
