@@ -6,7 +6,7 @@ use crate::fence::{Fence, Permit};
 use crate::inbox::{CloseAtEnd, Inbox};
 use crate::job::{Answer, Decision, Grant, Job};
 use crate::options::GrantObserver;
-use crate::payouts::Standing;
+use crate::payouts::{STOPPED, Standing};
 use crate::stats::Counters;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -79,7 +79,10 @@ impl Writer {
         match answers {
             // Only now: it is durable.
             Ok(answers) => {
-                for (job, answer) in jobs.drain(..).zip(answers) {
+                // Calls run now, and may take long. Nobody whose answer is there waits for them.
+                let (calls, decided): (Vec<_>, Vec<_>) =
+                    jobs.drain(..).zip(answers).partition(|(job, _)| matches!(job, Job::Call(_)));
+                for (job, answer) in decided.into_iter().chain(calls) {
                     self.answer(job, answer);
                 }
             }
@@ -100,6 +103,7 @@ impl Writer {
                     return;
                 }
                 tracing::error!(%error, "a grant transaction failed; its callers are told to ask again");
+                jobs.sort_by_key(|job| matches!(job, Job::Call(_)));
                 for job in jobs.drain(..) {
                     self.refuse(job, &error);
                 }
@@ -153,6 +157,8 @@ impl Writer {
         for (job, answer) in jobs.iter().zip(&mut answers) {
             match job {
                 Job::Settle(_) if standing.payouts_stop => {}
+                // I2: where the server with everything comes back, an entry of this one would be gone.
+                Job::Archive { .. } if standing.grants_stop => {}
                 Job::Settle(settle) => *answer = Answer::Settled(round.settle(settle)?),
                 Job::Archive { failed, .. } => {
                     round.archive_failed(failed)?;
@@ -184,8 +190,9 @@ impl Writer {
             (Job::Hold(hold), Answer::Held(held)) => drop(hold.reply.send(held)),
             (Job::End(end), Answer::Ended(finish)) => drop(end.reply.send(finish)),
             (Job::Archive { reply, .. }, Answer::Archived) => drop(reply.send(Ok(()))),
+            (Job::Archive { reply, .. }, _) => drop(reply.send(Err(STOPPED.into()))),
             (Job::Call(call), _) => call(&mut self.ledger),
-            (Job::Grant(_) | Job::Settle(_) | Job::Hold(_) | Job::End(_) | Job::Archive { .. }, _) => {}
+            (Job::Grant(_) | Job::Settle(_) | Job::Hold(_) | Job::End(_), _) => {}
         }
     }
 
