@@ -4,8 +4,9 @@
 use super::ask::value;
 use super::utc;
 use crate::outcome::Outcome;
+use serde_json::json;
 use windfall_client::{ArchiveClient, CallError};
-use windfall_proto::v1::{AcceptLedgerRequest, GetLedgerMarkReply, LedgerMark};
+use windfall_proto::v1::{AcceptLedgerReply, AcceptLedgerRequest, GetLedgerMarkReply, LedgerMark};
 
 /// A mark in one line.
 fn line(mark: Option<&LedgerMark>) -> String {
@@ -35,7 +36,9 @@ fn text(reply: &GetLedgerMarkReply) -> String {
             ));
         }
         (false, true) => lines.push(
-            "The ledger's mark could not be read since the process started. Payouts are stopped until it is read.".into(),
+            "A place of the ledger's mark could not be read since the process started. Payouts are stopped until it is \
+             read, and the ledger was compared with what it has."
+                .into(),
         ),
         (false, false) => lines.push("The ledger holds its mark.".into()),
     }
@@ -53,7 +56,7 @@ pub async fn show(client: &ArchiveClient, json: bool) -> Result<Outcome, CallErr
     Ok(if reply.payouts_stopped { Outcome::Damage } else { Outcome::Clean })
 }
 
-/// Accepts the ledger as it is.
+/// Accepts the ledger as it is, and shows how it stands then. Damage, where payouts are stopped all the same.
 pub async fn accept(
     client: &ArchiveClient,
     request: AcceptLedgerRequest,
@@ -61,17 +64,24 @@ pub async fn accept(
 ) -> Result<Outcome, CallError> {
     let generation = request.generation;
     let reply = client.accept_ledger(request).await?;
+    let stands = client.ledger_mark().await?;
     if json {
-        println!("{:#}", value(&reply));
-        return Ok(Outcome::Clean);
+        println!("{:#}", json!({ "accepted": value(&reply), "stands": value(&stands) }));
+    } else {
+        println!("{}\n{}", accepted(generation, &reply), text(&stands));
     }
-    let at = utc(u64::try_from(reply.accepted_ms).unwrap_or_default());
-    let (actor, reason) = (&reply.actor, &reply.reason);
-    match reply.ledger.as_ref() {
-        Some(now) => println!("accepted by {actor}; the ledger goes on at {}", line(Some(now))),
-        None => println!("generation {generation} was accepted at {at} by {actor}: {reason}"),
+    Ok(if stands.payouts_stopped { Outcome::Damage } else { Outcome::Clean })
+}
+
+fn accepted(generation: i64, reply: &AcceptLedgerReply) -> String {
+    let AcceptLedgerReply { ledger, actor, reason, accepted_ms } = reply;
+    match ledger {
+        Some(_) => format!("Generation {generation} was accepted by {actor}."),
+        None => {
+            let at = utc(u64::try_from(*accepted_ms).unwrap_or_default());
+            format!("Generation {generation} was accepted before, at {at} by {actor}: {reason}")
+        }
     }
-    Ok(Outcome::Clean)
 }
 
 #[cfg(test)]
@@ -112,5 +122,18 @@ mod tests {
         assert!(
             text(&sound).contains("not known yet") && text(&sound).ends_with("The ledger holds its mark.")
         );
+    }
+
+    #[test]
+    fn an_acceptance_is_told_apart_from_one_of_before() {
+        let now = AcceptLedgerReply {
+            ledger: Some(mark(4, 106)),
+            actor: "ops: ann".into(),
+            reason: "reconciled".into(),
+            accepted_ms: 1_000,
+        };
+        assert_eq!(accepted(1, &now), "Generation 1 was accepted by ops: ann.");
+        let before = accepted(1, &AcceptLedgerReply { ledger: None, ..now });
+        assert!(before.contains("before") && before.ends_with("by ops: ann: reconciled"), "{before}");
     }
 }

@@ -100,6 +100,12 @@ impl PostgresAt {
     fn open_reader(&self) -> Result<LedgerReader> {
         Ok(LedgerReader::connect(&self.url, &self.options())?)
     }
+
+    /// The name of the ledger, whatever server it is on: its database and its schema.
+    #[cfg(feature = "etcd")]
+    pub fn ledger_name(&self) -> Result<String> {
+        Ok(self.options().ledger_name(&self.url)?)
+    }
 }
 
 #[cfg(not(feature = "postgres"))]
@@ -113,6 +119,11 @@ impl PostgresAt {
     }
 
     fn open_reader(&self) -> Result<LedgerReader> {
+        Driver::Postgres.absent()
+    }
+
+    #[cfg(feature = "etcd")]
+    pub fn ledger_name(&self) -> Result<String> {
         Driver::Postgres.absent()
     }
 }

@@ -49,7 +49,13 @@ impl LedgerMarkAt {
 
     /// Reads the mark of this ledger; `None` where it has none. A file that cannot be read is an error, and an etcd that
     /// is away is not: until it was read, nothing is paid out, since what the file has may be old. Blocks.
-    pub fn open(&self, data: &Path, ledger: &LedgerAt, rules: &RulesAt) -> Result<Option<LedgerMark>> {
+    pub fn open(
+        &self,
+        data: &Path,
+        tenant: &str,
+        ledger: &LedgerAt,
+        rules: &RulesAt,
+    ) -> Result<Option<LedgerMark>> {
         let file = match (ledger, &self.file) {
             (LedgerAt::File, None) => return Ok(None),
             (LedgerAt::File, Some(file)) => {
@@ -69,7 +75,9 @@ impl LedgerMarkAt {
         let file = MarkFile::new(file);
         let mut places = vec![Some(file.load().context("the ledger's mark cannot be read")?)];
         let mut stores: Vec<Arc<dyn MarkStore>> = vec![Arc::new(file)];
-        if let (LedgerAt::Postgres(_), Some(etcd)) = (ledger, rules.mark_store()?) {
+        if let LedgerAt::Postgres(at) = ledger
+            && let Some(etcd) = rules.mark_store(tenant, at)?
+        {
             places.push(
                 etcd.load()
                     .inspect_err(
@@ -105,51 +113,76 @@ fn is_below(file: &Path, folder: &Path) -> bool {
 /// The mark beside the rules in etcd.
 #[cfg(feature = "etcd")]
 mod etcd {
+    use parking_lot::Mutex;
     use windfall_config::etcd::EtcdValue;
     use windfall_ledger::{Mark, MarkStore, MarkStoreError};
 
     /// A mark as a value in etcd.
     #[derive(Debug)]
-    pub struct EtcdMark(pub EtcdValue);
+    pub struct EtcdMark {
+        value: EtcdValue,
+        /// The mark that was read last, and its text, which a person may have written.
+        read: Mutex<Option<(Mark, Vec<u8>)>>,
+    }
 
     impl EtcdMark {
+        pub fn new(value: EtcdValue) -> Self {
+            Self { value, read: Mutex::default() }
+        }
+
         fn failed(&self, what: impl ToString) -> MarkStoreError {
             MarkStoreError { place: self.place(), what: what.to_string() }
+        }
+
+        fn text(&self, mark: &Mark) -> Result<Vec<u8>, MarkStoreError> {
+            serde_json::to_vec(mark).map_err(|error| self.failed(error))
+        }
+
+        /// The text of a mark as it stands in etcd.
+        fn text_of(&self, mark: &Mark) -> Result<Vec<u8>, MarkStoreError> {
+            let read = self.read.lock().clone();
+            match read.filter(|(read, _)| read == mark) {
+                Some((_, text)) => Ok(text),
+                None => self.text(mark),
+            }
         }
     }
 
     impl MarkStore for EtcdMark {
         fn place(&self) -> String {
-            self.0.place()
+            self.value.place()
         }
 
         fn load(&self) -> Result<Option<Mark>, MarkStoreError> {
-            let found = self.0.get().map_err(|error| self.failed(error))?;
-            let read = found.map(|text| serde_json::from_slice(&text)).transpose();
-            read.map_err(|error| {
+            let Some(text) = self.value.get().map_err(|error| self.failed(error))? else { return Ok(None) };
+            let mark: Mark = serde_json::from_slice(&text).map_err(|error| {
                 self.failed(format!(
                     "it is not understood ({error}); reconcile the ledger, then delete the key"
                 ))
-            })
+            })?;
+            *self.read.lock() = Some((mark.clone(), text));
+            Ok(Some(mark))
         }
 
         fn replace(&self, old: Option<&Mark>, new: &Mark) -> Result<bool, MarkStoreError> {
-            let text = |mark: &Mark| serde_json::to_vec(mark).map_err(|error| self.failed(error));
-            let old = old.map(text).transpose()?;
-            self.0.replace(old.as_deref(), text(new)?).map_err(|error| self.failed(error))
+            let (old, text) = (old.map(|old| self.text_of(old)).transpose()?, self.text(new)?);
+            self.value.replace(old.as_deref(), text).map_err(|error| self.failed(error))
         }
     }
 }
 
 impl RulesAt {
-    /// The ledger's mark beside the rules, where they are in etcd.
-    fn mark_store(&self) -> Result<Option<Arc<dyn MarkStore>>> {
+    /// The mark of this app's ledger beside the rules, where they are in etcd. Several apps and ledgers may have their rules
+    /// under one prefix, so the key names them.
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "the driver alone needs them"))]
+    fn mark_store(&self, tenant: &str, ledger: &PostgresAt) -> Result<Option<Arc<dyn MarkStore>>> {
         match self {
             Self::Data | Self::File(_) => Ok(None),
             #[cfg(feature = "etcd")]
             Self::Etcd(options) => {
-                let value = windfall_config::etcd::EtcdValue::new(options.clone(), "ledger-mark")?;
-                Ok(Some(Arc::new(etcd::EtcdMark(value))))
+                let name = format!("ledger-mark/{tenant}/{}", ledger.ledger_name()?);
+                let value = windfall_config::etcd::EtcdValue::new(options.clone(), &name)?;
+                Ok(Some(Arc::new(etcd::EtcdMark::new(value))))
             }
             #[cfg(not(feature = "etcd"))]
             Self::Etcd(_) => super::Driver::Etcd.absent(),
@@ -166,7 +199,7 @@ mod tests {
         let (data, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let open = |file: Option<PathBuf>| {
             let at = LedgerMarkAt { file, ..LedgerMarkAt::default() };
-            at.open(data.path(), &LedgerAt::File, &RulesAt::Data)
+            at.open(data.path(), "windfall", &LedgerAt::File, &RulesAt::Data)
         };
         assert!(open(None).unwrap().is_none());
         assert!(open(Some(data.path().join("mark"))).is_err());
@@ -181,5 +214,30 @@ mod tests {
     fn the_pause_between_two_marks_has_a_range() {
         assert!(LedgerMarkAt::default().check().is_ok());
         assert!(LedgerMarkAt { every_ms: 49, ..LedgerMarkAt::default() }.check().is_err());
+    }
+
+    #[cfg(all(feature = "etcd", feature = "postgres"))]
+    #[test]
+    fn each_app_and_each_ledger_has_a_mark_of_its_own_in_etcd_and_a_fail_over_keeps_it() {
+        let options = windfall_config::etcd::EtcdOptions {
+            endpoints: vec!["http://127.0.0.1:1".into()],
+            ..windfall_config::etcd::EtcdOptions::default()
+        };
+        let rules = RulesAt::Etcd(options);
+        let place = |tenant: &str, host: &str, database: &str, schema: &str| {
+            let url = format!("postgres://windfall:secret@{host}/{database}");
+            let at = PostgresAt { url, schema: schema.into(), failover_without_synchronous_standby: false };
+            rules.mark_store(tenant, &at).unwrap().unwrap().place()
+        };
+        let own = place("rain", "a:5432,b:5432", "money", "windfall");
+        assert!(own.contains("ledger-mark/rain/money/windfall") && !own.contains("secret"), "{own}");
+        assert_eq!(place("rain", "b:5432", "money", "windfall"), own);
+        for other in [
+            place("snow", "a", "money", "windfall"),
+            place("rain", "a", "coins", "windfall"),
+            place("rain", "a", "money", "other"),
+        ] {
+            assert_ne!(other, own);
+        }
     }
 }

@@ -236,7 +236,7 @@ impl ServiceOptions {
 
     /// Opens the ledger, guarded by its mark where it has one. Blocks.
     fn open_ledger(&self, unbudgeted: Unbudgeted) -> Result<(Ledger, Option<LedgerMark>)> {
-        let mark = self.ledger_mark.open(&self.data, &self.ledger, &self.rules)?;
+        let mark = self.ledger_mark.open(&self.data, &self.tenant, &self.ledger, &self.rules)?;
         let ledger = self.ledger.open_or_wait(&self.data, unbudgeted)?;
         Ok(match mark {
             Some(mark) => (ledger.guarded(Arc::clone(&mark.guard))?, Some(mark)),

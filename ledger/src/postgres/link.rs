@@ -75,6 +75,12 @@ impl Address {
         Ok(Self { config, options: options.clone(), place, opened, told, guard: None })
     }
 
+    /// The name of the ledger whatever server it is on: its database and its schema.
+    pub fn ledger_name(&self) -> String {
+        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
+        format!("{database}/{}", self.options.schema)
+    }
+
     /// Connects. The first connection of all brings the tables up to date, or refuses them. A connection that only reads
     /// does not write anything else: it is ready also where a commit waits or fails.
     fn connect(&self, purpose: Purpose) -> Result<Session, OpenError> {

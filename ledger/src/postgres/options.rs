@@ -1,5 +1,6 @@
 //! The options of a ledger in PostgreSQL.
 
+use super::link::Address;
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
 use std::time::Duration;
@@ -51,6 +52,15 @@ impl Default for PostgresOptions {
 }
 
 impl PostgresOptions {
+    /// The name of the ledger at this address, whatever server of the address has it: its database and its schema. What is
+    /// kept of several ledgers in one place is told apart by it.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`]: the address is not understood, or an option has no valid value.
+    pub fn ledger_name(&self, url: &str) -> Result<String, OpenError> {
+        Ok(Address::new(url, self)?.ledger_name())
+    }
+
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         if self.schema.is_empty() || self.schema.len() > 63 || !self.schema.bytes().all(plain) {
