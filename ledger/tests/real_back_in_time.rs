@@ -2,117 +2,21 @@
 #![cfg(feature = "postgres")]
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
-use std::path::Path;
+mod past;
+
+use past::{
+    PATIENCE, beat, both, credit, credit_at_last, open, options, query, server, unsafe_options,
+    wait_for_standby,
+};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 use windfall_ledger::{
     Acceptance, Accepted, Beat, Guard, Ledger, LedgerError, Mark, MarkFile, MarkStore, Missing, OpenError,
-    Order, OrderOutcome, PostgresOptions, Unbudgeted,
+    OrderOutcome, PostgresOptions,
 };
 use windfall_servers::{PostgresOptions as ServerOptions, Private};
-
-const PATIENCE: Duration = Duration::from_secs(90);
-
-fn options() -> PostgresOptions {
-    PostgresOptions { connect_timeout_ms: 3_000, unbudgeted: Unbudgeted::Allow, ..PostgresOptions::default() }
-}
-
-/// Several hosts without a synchronous standby, which these tests ask for by name.
-fn unsafe_options() -> PostgresOptions {
-    PostgresOptions { failover_without_synchronous_standby: true, ..options() }
-}
-
-/// A server with settings of its own.
-fn server(settings: &[(&str, &str)]) -> Private {
-    let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    Private::start(ServerOptions { settings, ..ServerOptions::default() }).unwrap()
-}
-
-/// One address for both.
-fn both(one: &Private, other: &Private) -> String {
-    let other = other.address("main").unwrap();
-    let (before, after) = one.url().rsplit_once('/').unwrap();
-    format!("{before},{other}/{after}?target_session_attrs=read-write")
-}
-
-/// What a process does at its start: it reads the mark, and opens the ledger.
-fn open(url: &str, options: &PostgresOptions, file: &Path) -> (Ledger, Arc<Guard>) {
-    let guard = Arc::new(Guard::new(vec![Some(MarkFile::new(file).load().unwrap())]));
-    let ledger = Ledger::connect_when_used(url, options).unwrap().guarded(Arc::clone(&guard)).unwrap();
-    (ledger, guard)
-}
-
-/// Counts a beat, and writes the mark out.
-fn beat(ledger: &mut Ledger, file: &Path) -> Option<Mark> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match ledger.beat(true) {
-            Ok(Some(Beat { mark, .. })) => {
-                let file = MarkFile::new(file);
-                assert!(file.replace(file.load().unwrap().as_ref(), &mark).unwrap());
-                return Some(mark);
-            }
-            Ok(None) => return None,
-            Err(error) => assert!(Instant::now() < until, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn credit(ledger: &mut Ledger, trade_no: &str) -> Result<OrderOutcome, LedgerError> {
-    let order = Order {
-        trade_no,
-        user_id: 7,
-        activity: "spring-2027",
-        scene: "rain",
-        bonus_type: "cash",
-        amount: 5,
-        time_ms: 1,
-    };
-    Ok(ledger.apply(&[order])?[0])
-}
-
-/// Credits an order, whatever the server goes through.
-fn credit_at_last(ledger: &mut Ledger, trade_no: &str) {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match credit(ledger, trade_no) {
-            Ok(outcome) => {
-                assert!(matches!(outcome, OrderOutcome::Credited | OrderOutcome::AlreadyCredited));
-                return;
-            }
-            Err(error) => assert!(Instant::now() < until, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn query(url: &str, sql: &str) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
-        let driver = tokio::spawn(connection);
-        let mut rows = Vec::new();
-        for sql in sql.split(';').filter(|sql| !sql.trim().is_empty()) {
-            rows = client.query(sql, &[]).await?;
-        }
-        drop(client);
-        driver.await.unwrap()?;
-        Ok(rows)
-    })
-}
-
-/// Waits until a standby has everything that its primary has.
-fn wait_for_standby(primary: &Private, standby: &Private) {
-    let until = Instant::now() + PATIENCE;
-    let lsn = query(primary.url(), "SELECT pg_current_wal_flush_lsn()::text").unwrap();
-    let lsn: String = lsn[0].get(0);
-    let sql = format!("SELECT coalesce(pg_last_wal_replay_lsn() >= '{lsn}'::pg_lsn, false)");
-    while !query(standby.url(), &sql).is_ok_and(|rows| rows[0].get(0)) {
-        assert!(Instant::now() < until, "the standby does not follow");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 #[test]
 #[ignore = "needs real servers: ./dev test runs it"]
@@ -205,33 +109,48 @@ fn a_fail_over_to_a_synchronous_standby_passes() {
         credit_at_last(&mut writer, &format!("o/{round}"));
         beat(&mut ledger, &file).unwrap();
     }
-    // A process that is at work all the while.
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let went_back = std::thread::scope(|scope| {
-        let working = scope.spawn(|| {
-            let (mut went_back, mut count) = (false, 0);
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                credit_at_last(&mut writer, &format!("w/{count}"));
-                went_back |= guard.stops_payouts();
-                count += 1;
+    // A process that is at work all the while, and one that looks whether anything is stopped.
+    let (stop, credits) = (AtomicBool::new(false), AtomicU64::new(0));
+    let was_stopped = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                credit_at_last(&mut writer, &format!("w/{}", credits.load(Relaxed)));
+                credits.fetch_add(1, Relaxed);
             }
-            (went_back, count)
+        });
+        let looking = scope.spawn(|| {
+            let mut was_stopped = false;
+            while !stop.load(Relaxed) {
+                was_stopped |= guard.stops_payouts();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            was_stopped
         });
         let before = beat(&mut ledger, &file).unwrap();
         primary.kill().unwrap();
         standby.promote().unwrap();
+        let promoted = credits.load(Relaxed);
         let after = beat(&mut ledger, &file).unwrap();
         assert!(after.beat > before.beat && after.lineage != before.lineage, "{before} {after}");
         assert!(after.server.timeline > before.server.timeline);
         assert_eq!(after.server.system, before.server.system);
-        std::thread::sleep(Duration::from_millis(500));
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        working.join().unwrap()
+        // One that was begun before may be the next; the one after it is the new server's.
+        let until = Instant::now() + PATIENCE;
+        while credits.load(Relaxed) < promoted + 2 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Relaxed);
+        assert!(credits.load(Relaxed) >= promoted + 2, "nothing is credited after the promotion");
+        looking.join().unwrap()
     });
-    assert!(!went_back.0 && !guard.stops_payouts(), "nothing was stopped");
-    let (mut next, its_guard) = open(&url, &unsafe_options(), &file);
-    assert!(!next.begin().unwrap().went_back() && !its_guard.stops_payouts());
-    for round in 0..went_back.1 {
+    assert!(!was_stopped && !guard.stops_payouts(), "nothing was stopped");
+    // A process starts, though the promoted server has no standby yet; a gauge tells of it.
+    let mark = MarkFile::new(&file).load().unwrap();
+    let its_guard = Arc::new(Guard::new(vec![Some(mark)]));
+    let next = Ledger::connect(&url, &options()).unwrap();
+    let mut next = next.guarded(Arc::clone(&its_guard)).unwrap();
+    assert!(!next.begin().unwrap().went_back() && !its_guard.stops_payouts() && its_guard.is_alone());
+    for round in 0..credits.load(Relaxed) {
         assert_eq!(credit(&mut next, &format!("w/{round}")).unwrap(), OrderOutcome::AlreadyCredited, "kept");
     }
     assert!(next.reconcile().unwrap().is_clean());
@@ -322,6 +241,10 @@ fn several_hosts_without_a_synchronous_standby_are_refused_and_any_user_may_ask(
         other => panic!("{other:?}"),
     }
     assert!(Ledger::connect(&twice, &unsafe_options()).is_ok());
+    // A ledger that is there, and has no mark: it was not run like this before.
+    let unmarked = Arc::new(Guard::new(vec![Some(None)]));
+    let refused = Ledger::connect(&twice, &options()).unwrap().guarded(unmarked);
+    assert!(matches!(refused, Err(OpenError::Invalid(_))), "{refused:?}");
     query(origin.url(), "CREATE ROLE plain LOGIN PASSWORD 'rain'; CREATE SCHEMA plain AUTHORIZATION plain")
         .unwrap();
     let url = origin.url().replacen("windfall:", "plain:", 1);
