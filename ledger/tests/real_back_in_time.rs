@@ -95,6 +95,15 @@ fn a_stale_standby_that_is_promoted_is_noticed_until_a_person_accepts_it() {
     assert_eq!(guard.state().behind.unwrap().why, Missing::Generation);
 }
 
+/// Stops threads when it is dropped.
+struct StopAtEnd<'s>(&'s AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 #[test]
 #[ignore = "needs real servers: ./dev test runs it"]
 fn a_fail_over_to_a_synchronous_standby_passes() {
@@ -112,6 +121,8 @@ fn a_fail_over_to_a_synchronous_standby_passes() {
     // A process that is at work all the while, and one that looks whether anything is stopped.
     let (stop, credits) = (AtomicBool::new(false), AtomicU64::new(0));
     let was_stopped = std::thread::scope(|scope| {
+        // Also where an assertion fails: the threads of the scope are waited for.
+        let _stop = StopAtEnd(&stop);
         scope.spawn(|| {
             while !stop.load(Relaxed) {
                 credit_at_last(&mut writer, &format!("w/{}", credits.load(Relaxed)));

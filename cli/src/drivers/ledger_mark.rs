@@ -169,6 +169,26 @@ mod etcd {
             self.value.replace(old.as_deref(), text).map_err(|error| self.failed(error))
         }
     }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use windfall_ledger::ServerPosition;
+
+        #[test]
+        fn a_mark_that_a_person_has_written_is_replaced_as_it_stands() {
+            let value =
+                EtcdValue::new(windfall_config::etcd::EtcdOptions::default(), "ledger-mark/test").unwrap();
+            let place = EtcdMark::new(value);
+            let mark =
+                |beat| Mark { generation: 1, lineage: "a".into(), beat, server: ServerPosition::default() };
+            assert_eq!(place.text_of(&mark(7)), place.text(&mark(7)));
+            let by_hand = serde_json::to_vec_pretty(&mark(7)).unwrap();
+            *place.read.lock() = Some((mark(7), by_hand.clone()));
+            assert_eq!(place.text_of(&mark(7)), Ok(by_hand));
+            assert_eq!(place.text_of(&mark(8)), place.text(&mark(8)), "another one");
+        }
+    }
 }
 
 impl RulesAt {

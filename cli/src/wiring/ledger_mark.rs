@@ -38,7 +38,8 @@ impl KeptMark {
                         Some((Some(behind), _)) => part.is_missing(format!("payouts are stopped: {behind}")),
                         Some((None, true)) => {
                             part.is_missing(
-                                "payouts are stopped: the ledger's mark could not be read yet".to_owned(),
+                                "payouts are stopped: a place of the ledger's mark could not be read yet"
+                                    .to_owned(),
                             );
                         }
                         _ => part.is_there(),
