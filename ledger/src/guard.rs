@@ -4,7 +4,7 @@
 //! again while it runs ([`Ledger::beat`](crate::Ledger::beat)). While the ledger does not hold a mark, no beat is
 //! counted and no mark is replaced, so that a process that starts meanwhile finds the same.
 //!
-//! A place of marks that fails takes nothing back: what it had when it was read last counts on. Until each place was read
+//! A place of marks that fails, or loses its mark, takes nothing back: what it had when it was read last counts on. Until each place was read
 //! once, and the ledger was compared after that, nobody can know, and payouts wait.
 
 use crate::mark::{Behind, Mark, Position};
@@ -66,16 +66,17 @@ impl Guard {
     }
 
     /// Takes over what was read at the place of this number, for the next look. A place that could not be read is not
-    /// told of: what it had counts on.
+    /// told of: what it had counts on. So it does where a mark is gone, as from a disk that is not mounted.
     pub fn learn(&self, place: usize, found: Option<Mark>) {
         let mut state = self.state.lock();
         if state.places.len() <= place {
             state.places.resize(place + 1, None);
         }
-        let found = Some(found);
-        if state.places[place] != found {
-            state.places[place] = found;
-            state.revision += 1;
+        let known = &mut state.places[place];
+        if found.is_some() || known.is_none() {
+            let is_new = known.as_ref() != Some(&found);
+            *known = Some(found);
+            state.revision += u64::from(is_new);
         }
     }
 
@@ -241,7 +242,12 @@ mod tests {
         assert!(guard.judge(&guard.marks(), &at(1, "a", 8)) && guard.stops_payouts());
         // It is read again, and was lost.
         guard.learn(0, None);
-        assert!(!guard.judge(&guard.marks(), &at(1, "a", 8)));
+        assert!(guard.judge(&guard.marks(), &at(1, "a", 8)) && guard.stops_payouts());
+        guard.learn(0, Some(mark(1, "a", 8)));
+        assert!(
+            !guard.judge(&guard.marks(), &at(1, "a", 8)) && !guard.stops_payouts(),
+            "an older one is there"
+        );
     }
 
     #[test]
