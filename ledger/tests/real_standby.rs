@@ -73,7 +73,7 @@ fn commits_that_wait_for_a_standby_do_not_use_up_the_connections_and_readers_go_
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mark");
     let origin = server(&[]);
-    let options = PostgresOptions { statement_timeout_ms: 1_000, backoff_max_ms: 50, ..options() };
+    let options = PostgresOptions { statement_timeout_ms: 3_000, backoff_max_ms: 50, ..options() };
     let (mut ledger, guard) = open(origin.url(), &options, &file);
     credit_at_last(&mut ledger, "o/1");
     beat(&mut ledger, &file).unwrap();
