@@ -254,8 +254,17 @@ fn several_hosts_without_a_synchronous_standby_are_refused_and_any_user_may_ask(
     assert!(Ledger::connect(&twice, &unsafe_options()).is_ok());
     // A ledger that is there, and has no mark: it was not run like this before.
     let unmarked = Arc::new(Guard::new(vec![Some(None)]));
-    let refused = Ledger::connect(&twice, &options()).unwrap().guarded(unmarked);
+    let refused = Ledger::connect(&twice, &options()).unwrap().guarded(Arc::clone(&unmarked));
     assert!(matches!(refused, Err(OpenError::Invalid(_))), "{refused:?}");
+    let mut waiting =
+        Ledger::connect_when_used(&twice, &options()).unwrap().guarded(Arc::clone(&unmarked)).unwrap();
+    assert!(waiting.begin().is_err(), "nor where its server was away at the start");
+    // Once it has a mark, its processes start, and a gauge tells of the missing standby.
+    let (mut marked, _) = open(&twice, &unsafe_options(), &file);
+    beat(&mut marked, &file).unwrap();
+    let (mut marked, guard) = open(&twice, &options(), &file);
+    assert!(!marked.begin().unwrap().went_back() && guard.is_alone());
+    std::fs::remove_file(&file).unwrap();
     query(origin.url(), "CREATE ROLE plain LOGIN PASSWORD 'rain'; CREATE SCHEMA plain AUTHORIZATION plain")
         .unwrap();
     let url = origin.url().replacen("windfall:", "plain:", 1);

@@ -86,7 +86,8 @@ impl Address {
     fn connect(&self, purpose: Purpose) -> Result<Session, OpenError> {
         let session = Session::open(&self.config, &self.place, &self.options, false)?;
         let is_first = !self.opened.load(Acquire);
-        let is_new = is_first && schema::is_missing(&session, self)?;
+        let is_unmarked = self.guard.as_ref().is_some_and(|guard| guard.is_unmarked());
+        let is_new = is_first && (is_unmarked || schema::is_missing(&session, self)?);
         failover::check(&session, self, is_new)?;
         let writes = purpose == Purpose::Write;
         if writes {
