@@ -115,7 +115,7 @@ impl ArchiveClient {
     /// says by whom.
     ///
     /// # Errors
-    /// [`CallError`]; `Refused` where the ledger has another generation.
+    /// [`CallError`]; `Refused` where the ledger has another generation, or is not known to lack anything.
     pub async fn accept_ledger(&self, request: AcceptLedgerRequest) -> Result<AcceptLedgerReply, CallError> {
         let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
             stub(channel).accept_ledger(request).await
