@@ -22,7 +22,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mark {
-    /// How often a person has accepted a ledger that went back in time, plus 1.
+    /// 1 at first. A person who accepts a ledger that went back in time raises it above that of every known mark.
     pub generation: i64,
     /// The lineage in which the beat was counted.
     pub lineage: String,
