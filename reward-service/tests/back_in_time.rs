@@ -425,7 +425,9 @@ async fn a_call_that_takes_long_holds_up_no_answer_of_the_same_transaction() {
     let grant = tokio::spawn(async move { own.grant_batch("cash", &[cash("o/1", 1, 10)]).await });
     queued(2).await;
     drop(first_gate);
-    assert_eq!(grant.await.unwrap(), [GrantReply::Credited], "while the call has not ended");
+    let granted = tokio::time::timeout(std::time::Duration::from_secs(60), grant).await;
+    let granted = granted.expect("the answer waits for the call").unwrap();
+    assert_eq!(granted, [GrantReply::Credited]);
     assert!(!second.is_finished());
     drop(second_gate);
     first.await.unwrap().unwrap();
