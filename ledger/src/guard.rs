@@ -4,8 +4,10 @@
 //! again while it runs ([`Ledger::beat`](crate::Ledger::beat)). While the ledger does not hold a mark, no beat is
 //! counted and no mark is replaced, so that a process that starts meanwhile finds the same.
 //!
-//! A place of marks that fails, or loses its mark, takes nothing back: what it had when it was read last counts on. Until each place was read
-//! once, and the ledger was compared after that, nobody can know, and payouts wait.
+//! A place of marks that fails, or loses its mark, takes nothing back: what it had when it was read last counts on. Nor
+//! does one that has an older mark by now: the mark that the ledger lacks counts until the ledger holds it, or until a
+//! person has accepted that. Until each place was read once, and the ledger was compared after that, nobody can know, and
+//! payouts wait.
 
 use crate::mark::{Behind, Mark, Position};
 use parking_lot::Mutex;
@@ -123,8 +125,7 @@ impl Guard {
     /// The generation that gives up every known mark, and that of this ledger.
     pub(crate) fn next_generation(&self, ledger: i64) -> i64 {
         let state = self.state.lock();
-        let marks = state.known().chain(state.behind.iter().map(|behind| &behind.mark));
-        marks.map(|mark| mark.generation).fold(ledger, i64::max).saturating_add(1)
+        state.known().map(|mark| mark.generation).fold(ledger, i64::max).saturating_add(1)
     }
 
     /// The marks to compare with. They have to be taken before the database is read: marks that this process makes
@@ -188,9 +189,10 @@ impl Guard {
 }
 
 impl State {
-    /// Every mark that is known.
+    /// Every mark that is known; first the one that the ledger lacks.
     fn known(&self) -> impl Iterator<Item = &Mark> {
-        self.own.iter().chain(self.places.iter().flatten().flatten())
+        let lacked = self.behind.iter().map(|behind| &behind.mark);
+        lacked.chain(&self.own).chain(self.places.iter().flatten().flatten())
     }
 }
 
@@ -243,10 +245,15 @@ mod tests {
         // It is read again, and was lost.
         guard.learn(0, None);
         assert!(guard.judge(&guard.marks(), &at(1, "a", 8)) && guard.stops_payouts());
-        guard.learn(0, Some(mark(1, "a", 8)));
+        // An older one is there, as of a backup, or of a process that lost its marks and took the ledger as it is.
+        for older in [mark(1, "a", 8), mark(1, "a", 7)] {
+            guard.learn(0, Some(older));
+            assert!(guard.judge(&guard.marks(), &at(1, "a", 8)) && guard.stops_payouts());
+        }
+        assert_eq!(guard.state().mark, Some(mark(1, "a", 9)));
         assert!(
-            !guard.judge(&guard.marks(), &at(1, "a", 8)) && !guard.stops_payouts(),
-            "an older one is there"
+            !guard.judge(&guard.marks(), &at(1, "a", 9)) && !guard.stops_payouts(),
+            "the server with everything is back"
         );
     }
 

@@ -5,7 +5,7 @@
 //! was committed after the last mark, and is lost with its server, is not noticed: that is at most a period's work.
 
 use crate::handle::{CallError, RewardHandle};
-use crate::mark_places::Places;
+use crate::mark_places::{Places, Writing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -158,6 +158,10 @@ impl MarkKeeper {
     /// # Errors
     /// [`CallError`]: the ledger could not be compared; the next pass does it.
     pub async fn pass(&mut self) -> Result<Option<Mark>, CallError> {
+        self.keep(Writing::Always).await
+    }
+
+    async fn keep(&mut self, writing: Writing) -> Result<Option<Mark>, CallError> {
         let read: Vec<bool> = self.places.read().await.into_iter().map(|done| self.noted(done)).collect();
         // Read first: what is counted afterwards is left to the next beat.
         let commits = self.rewards.inner.counters.commits.load(Ordering::Acquire);
@@ -170,7 +174,7 @@ impl MarkKeeper {
         if is_counted {
             self.counted = Some(commits);
         }
-        let written = self.places.write(&mark, &read).await.into_iter();
+        let written = self.places.write(&mark, &read, writing).await.into_iter();
         let failed = written.map(|done| self.noted(done)).filter(|done| !done).count();
         if failed == 0 && read.iter().all(|read| *read) && self.told.swap(false, Ordering::AcqRel) {
             tracing::info!("the ledger's mark is kept outside of its database again");
@@ -178,10 +182,11 @@ impl MarkKeeper {
         Ok(Some(mark))
     }
 
-    /// Makes one pass per period, until the reward service is closed.
+    /// Makes one pass per period, until the reward service is closed. A mark that another process has just written is
+    /// left as it is.
     pub async fn run(mut self) {
         loop {
-            match self.pass().await {
+            match self.keep(Writing::UnlessFresh).await {
                 Ok(_) => {}
                 Err(CallError::Closed) => return,
                 Err(CallError::Ledger(error @ (LedgerError::Unavailable(_) | LedgerError::ReadOnly))) => {
