@@ -270,6 +270,25 @@ async fn a_place_that_fails_after_the_ledger_was_found_behind_ends_nothing() {
 }
 
 #[tokio::test]
+async fn a_mark_of_somebody_who_took_the_stale_ledger_as_it_is_deceives_nobody_who_knew_better() {
+    let ground = Ground::new();
+    assert!(ground.file().replace(None, &ahead(1)).unwrap());
+    let (rewards, mut keeper) = ground.start(RewardOptions::default());
+    assert_eq!(keeper.pass().await.unwrap(), None);
+    let stale = rewards.guard().unwrap().state().ledger.unwrap();
+    assert!(ground.file().replace(Some(&ahead(1)), &stale).unwrap());
+    for _ in 0..3 {
+        assert_eq!(keeper.pass().await.unwrap(), None);
+    }
+    assert!(is_stopped(&rewards.withdraw(&out("out/1")).await));
+    assert_eq!(rewards.guard().unwrap().state().mark, Some(ahead(1)));
+    rewards.accept_ledger(1, "ann", "reconciled").await.unwrap();
+    assert_eq!(keeper.pass().await.unwrap().map(|mark| mark.generation), Some(2));
+    assert!(!rewards.payouts_stopped());
+    rewards.close();
+}
+
+#[tokio::test]
 async fn a_place_that_comes_back_with_a_mark_that_the_ledger_lacks_lets_nothing_out() {
     let ground = Ground::new();
     assert!(ground.file().replace(None, &ahead(1)).unwrap());
