@@ -25,6 +25,8 @@ const RULES_AT_ONCE: Duration = Duration::from_secs(5);
 const READY_AT_ONCE: Duration = Duration::from_secs(3);
 /// The pause between two checks whether the process is ready.
 const READY_LOOK: Duration = Duration::from_millis(20);
+/// How long the end of a process waits for calls that block.
+const BLOCKED: Duration = Duration::from_secs(10);
 
 /// Arguments of every role.
 #[derive(Debug, Clone, clap::Args)]
@@ -78,6 +80,8 @@ fn start(role: Role, args: &ServiceArgs, is_dev: bool, log: &LogArgs) -> Result<
     };
     let outcome = runtime.block_on(live(role, options, is_dev));
     traces.close();
+    // Everything that matters has ended by now. A disk that hangs must not hold up the end of the process.
+    runtime.shutdown_timeout(BLOCKED);
     outcome
 }
 
