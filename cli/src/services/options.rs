@@ -357,6 +357,7 @@ impl ServiceOptions {
         options.consumer.check().context("the options [consumer] cannot be used")?;
         options.scheduler.check(&options.brokers, &options.task_queue.pools)?;
         options.task_queue.check()?;
+        options.task_queue.check_far_jobs(&options.scheduler)?;
         if let Some(jobs) = &options.jobs {
             jobs.check(options.scheduler.store.is_shared())?;
         }
@@ -369,12 +370,15 @@ impl ServiceOptions {
         Ok(options)
     }
 
-    /// What a process of this role does with these options: `serve` keeps timers if a tenant is named or jobs are run, and
-    /// a scheduler has an SDK if one of its targets sends rewards.
+    /// What a process of this role does with these options: `serve` keeps timers if a tenant is named, jobs are run
+    /// or jobs of task queues are to wait as timers, and a scheduler has an SDK if one of its targets sends rewards.
     pub fn work_of(&self, role: Role) -> Work {
         let work = role.work();
         let schedules = work.schedules
-            && (role == Role::Scheduler || !self.scheduler.tenants.is_empty() || self.jobs.is_some());
+            && (role == Role::Scheduler
+                || !self.scheduler.tenants.is_empty()
+                || self.jobs.is_some()
+                || self.task_queue.asks_for_far_jobs());
         Work { sends: work.sends || (schedules && self.scheduler.sends_bonuses()), schedules, ..work }
     }
 

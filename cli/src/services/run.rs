@@ -110,7 +110,11 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     let pools = Pools::open(&options, role, &clock).await?;
     let parts = Parts::open(role, &options, rules, &pools.stores(), &health, &clock).await?;
     let (pulling, followed) = match options.has_task_queues(role) {
-        true => (Some(Pulling::start(&options, pools, &parts.tasks, &health, &clock).await?), Vec::new()),
+        true => {
+            let timers = parts.scheduling.as_ref().map(|scheduling| &scheduling.timers);
+            let pulling = Pulling::start(&options, pools, timers, &parts.tasks, &health, &clock).await?;
+            (Some(pulling), Vec::new())
+        }
         false => (None, pools.follow(&parts.tasks, &health, Need::Weak)),
     };
     let measured = Metrics::new();
