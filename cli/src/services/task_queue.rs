@@ -25,8 +25,6 @@ use windfall_task_queue::{ApiOptions, FarJobs, PoolParts, QueueCounters, TaskQue
 
 /// The pause between two looks at a pool's store.
 const STORE_EVERY: Duration = Duration::from_secs(1);
-/// The horizon of far jobs where there is a far tier, a day: what waits no longer costs little memory.
-const FAR_HORIZON_S: u32 = 86_400;
 
 /// Options of the task queues.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -35,8 +33,8 @@ pub struct TaskQueueAt {
     /// Where the APIs listen, and their limits.
     pub api: ApiOptions,
     /// Jobs with a longer delay than this, in seconds, wait as timers of this process's scheduler; 0: no more of them, and
-    /// those that wait still come. Default: 86,400, a day, where there is `[scheduler.far]`, and else none. A pool in Redis
-    /// needs timers in Redis, and a pool in files timers in files.
+    /// those that wait can still be found and cancelled. Default: none. A pool in Redis needs timers in Redis, and a pool in
+    /// files timers in files.
     pub horizon_s: Option<u32>,
     /// Where jobs wait, by the name of the pool that a token begins with. Default of the role `task-queue`: one pool
     /// `default` in files; `serve` has task queues where a pool is named.
@@ -59,25 +57,17 @@ impl TaskQueueAt {
         self.horizon_s.is_some() && !self.pools.is_empty()
     }
 
-    /// Jobs with a longer delay wait as timers, if any may.
-    fn far_horizon_s(&self, scheduler: &SchedulerAt) -> Option<u32> {
-        let default_s = scheduler.far.as_ref().map(|_| FAR_HORIZON_S);
-        let horizon_s = self.horizon_s.or(default_s)?;
-        // No delay is longer.
-        Some(if horizon_s == 0 { u32::MAX } else { horizon_s })
-    }
-
     /// The pools whose jobs may wait as timers: timers that one process has are no place for jobs that several share, nor the
-    /// other way round.
+    /// other way round. Whoever fires timers knows them whatever its own horizon is: another process may have published them.
     pub fn far_pools(&self, scheduler: &SchedulerAt) -> impl Iterator<Item = &str> {
-        let are_any = self.far_horizon_s(scheduler).is_some();
         let is_shared = scheduler.store.is_shared();
-        let fitting = self.pools.iter().filter(move |(_, at)| are_any && at.store.is_shared() == is_shared);
+        let fitting = self.pools.iter().filter(move |(_, at)| at.store.is_shared() == is_shared);
         fitting.map(|(name, _)| name.as_str())
     }
 
     /// Refuses a horizon that a pool cannot have, and a time limit that would cut off far jobs on their way to their pool.
     pub fn check_far_jobs(&self, scheduler: &SchedulerAt) -> Result<()> {
+        let Some(horizon_s) = self.horizon_s else { return Ok(()) };
         let fire_timeout_ms = scheduler.dispatch.fire_timeout_ms;
         for name in self.far_pools(scheduler) {
             let call_timeout_ms = self.pools.get(name).and_then(|at| at.store.call_timeout_ms());
@@ -90,7 +80,7 @@ impl TaskQueueAt {
                 );
             }
         }
-        if self.horizon_s.is_none_or(|horizon_s| horizon_s == 0) {
+        if horizon_s == 0 {
             return Ok(());
         }
         let fitting: BTreeSet<&str> = self.far_pools(scheduler).collect();
@@ -246,7 +236,9 @@ impl Pulling {
 impl ServiceOptions {
     /// Where jobs of a pool wait that are due much later, where that is not its store.
     fn far_jobs(&self, pool: &str, timers: Option<&Timers>) -> Option<FarJobs> {
-        let horizon_s = self.task_queue.far_horizon_s(&self.scheduler)?;
+        // No delay is longer than that of 0.
+        let horizon_s =
+            self.task_queue.horizon_s.map(|horizon_s| if horizon_s == 0 { u32::MAX } else { horizon_s })?;
         let timers =
             timers.filter(|_| self.task_queue.far_pools(&self.scheduler).any(|name| name == pool))?;
         tracing::info!(pool, horizon_s, "jobs with a longer delay than this wait as timers of the scheduler");
@@ -390,7 +382,8 @@ mod tests {
         };
         let (far, shared) = ("[scheduler.far]\n", "[scheduler.store.redis]\n");
         let both = format!("{files}{redis}");
-        assert_eq!(far_pools(&both), (vec![], false));
+        // Also without a horizon: another process may have published them.
+        assert_eq!(far_pools(&both), (vec!["a".to_owned()], false));
         assert_eq!(far_pools(&format!("{both}{far}")), (vec!["a".to_owned()], false));
         assert_eq!(far_pools(&format!("{both}{far}{shared}")), (vec!["b".to_owned()], false));
         // No more of them, but those that wait come.

@@ -155,10 +155,6 @@ impl Api {
         let (body, room) = self.bodies.read(body, BODY_MAX_BYTES).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, vec![body]);
         let old = replaced.and_then(|id| id.parse::<JobId>().ok());
-        if let Some(old) = old.filter(|old| old.timer().is_some()) {
-            // While the scheduler is away, the old one cannot go, and each repeat would leave one more.
-            pool.queues.get(queue, old).await?;
-        }
         // A caller that hangs up does not free memory that the store still waits for.
         let ids = pool.queues.publish(jobs, Box::new(room)).await?;
         let id = ids.first().copied();

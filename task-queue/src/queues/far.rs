@@ -8,6 +8,9 @@ use windfall_contract::task_queue::{
     QueueName, TakenJob, ready_ms,
 };
 
+/// By how much the clocks of a store's shards differ at most.
+const CLOCKS_APART_MS: u64 = 3_600_000;
+
 /// Where jobs wait that are due later than a horizon.
 #[derive(Clone)]
 pub struct FarJobs {
@@ -99,25 +102,29 @@ impl Inner {
     }
 
     /// Ends a far job that was not in the store of jobs a moment ago: its timer is cancelled, or where that may fire all the
-    /// same, the job is kept away. Whether it was there.
+    /// same, because its time has come or the scheduler does not answer, the job is kept away. Whether it was there.
     pub(super) async fn remove_far(&self, queue: &QueueName, id: JobId) -> Result<bool, QueueError> {
         let Some(timer) = id.timer() else { return Ok(false) };
         let found = match &self.far {
             // Nobody here can cancel the timer, which finds then that its job was deleted.
             None => Timer::Gone,
-            Some(far) => match self.timer(far, timer, queue, id).await? {
-                Timer::Waits(job) => match far.timers.cancel(timer).await? {
-                    Changed::Done(_) | Changed::Cancelled => return Ok(true),
-                    // Its time has just come.
-                    Changed::Firing | Changed::Unknown => Timer::Fires(job),
+            Some(far) => match self.timer(far, timer, queue, id).await {
+                Ok(Timer::Waits(job)) => match far.timers.cancel(timer).await {
+                    Ok(Changed::Done(_) | Changed::Cancelled) => return Ok(true),
+                    // Its time has just come, or it is on its way to the near tier, or nobody knows.
+                    Ok(Changed::Firing | Changed::Unknown) | Err(_) => Timer::Fires(job),
                 },
-                found => found,
+                Ok(found) => found,
+                // Nobody says whether it waits.
+                Err(QueueError::Busy | QueueError::Store(JobStoreError::Unavailable(_))) => Timer::Gone,
+                Err(error) => return Err(error),
             },
         };
         let may_come = match found {
             Timer::Cancelled | Timer::OfAnother => false,
-            // One that is late may be known by its first id no more. No store has given an id of the future.
-            Timer::Gone => id.published_ms() <= self.store_now_ms(id.shard()).await?,
+            // One that is late may be known by its first id no more. No store has given an id of the future, but another
+            // shard's clock may be ahead.
+            Timer::Gone => id.published_ms() <= self.store_now_ms(id.shard()).await? + CLOCKS_APART_MS,
             Timer::Waits(_) | Timer::Fires(_) => true,
         };
         if !may_come {
