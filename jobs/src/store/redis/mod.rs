@@ -374,6 +374,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_key_is_sent_once_and_later_changes_say_its_place() {
+        let change = |key: &'static str, expect, to| {
+            let key = EntryKey::new(key.as_bytes()).unwrap();
+            windfall_contract::entries::EntryChange { key, expect, to }
+        };
+        let put = |wake_ms| To::Put { value: Bytes::from_static(b"value"), wake_ms };
+        let first = vec![
+            change("r/1", Expect::Absent, put(Some(5))),
+            change("i/1", Expect::Anything, put(None)),
+            change("s/1", Expect::Version(7), To::Same),
+        ];
+        let second = vec![
+            change("x", Expect::Anything, To::Deleted),
+            change("i/1", Expect::Version(8), put(Some(6))),
+            change("r/1", Expect::Absent, To::Same),
+            change("s/1", Expect::Anything, To::Deleted),
+        ];
+        let groups = [
+            EntryGroup { changes: first, not_after_ms: None },
+            EntryGroup { changes: second, not_after_ms: Some(99) },
+        ];
+        let number = |number: u64| Bytes::copy_from_slice(&number.to_be_bytes());
+        let value = |wake_ms: u64| Bytes::from([&wake_ms.to_be_bytes()[..], b"value"].concat());
+        let text = Bytes::from_static;
+        let keys = ["4", "r/1", "i/1", "s/1", "x"].map(|key| text(key.as_bytes()));
+        let of_first = [text(b""), text(b"AU-PVS"), value(5), value(NEVER), number(7)];
+        let of_second =
+            [text(b"99"), text(b"-DvPaSxD"), text(b"2"), number(8), value(6), text(b"1"), text(b"3")];
+        let expected: Vec<Bytes> = keys.into_iter().chain(of_first).chain(of_second).collect();
+        assert_eq!(apply_arguments(&groups, &crate::book::UNLISTED), expected);
+    }
+
+    #[test]
     fn the_range_of_a_prefix_ends_behind_its_last_key() {
         let range = |prefix: &[u8], after: Option<&[u8]>| {
             range_of(prefix, after).map(|(from, to)| (from.to_vec(), to.to_vec()))
