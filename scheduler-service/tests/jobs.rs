@@ -29,8 +29,12 @@ fn queue() -> QueueName {
 }
 
 fn open(dir: &tempfile::TempDir) -> Arc<EmbeddedJobs> {
+    open_with(dir, Clock::system())
+}
+
+fn open_with(dir: &tempfile::TempDir, clock: Clock) -> Arc<EmbeddedJobs> {
     let options = EmbeddedJobsOptions { shards: SHARDS, ..EmbeddedJobsOptions::default() };
-    EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap()
+    EmbeddedJobs::open(dir.path(), &options, clock).unwrap()
 }
 
 fn target(store: Arc<dyn JobStore>) -> JobTarget {
@@ -189,7 +193,7 @@ fn far_firings(count: usize) -> (Vec<Firing>, Vec<JobId>) {
 #[tokio::test(start_paused = true)]
 async fn a_far_job_that_is_fired_by_several_and_without_an_answer_is_one_job() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir);
+    let store = open_with(&dir, Clock::from_unix_ms(|| ready_ms(PUBLISHED_MS, DELAY_S)));
     let (firings, ids) = far_firings(300);
     let faulty = Faulty::new(&store);
     faulty.is_away.store(true, SeqCst);
@@ -220,8 +224,7 @@ async fn a_far_job_waits_for_the_clock_of_its_store() {
     let own = Arc::clone(&now_ms);
     // It goes on with each look at it.
     let clock = Clock::from_unix_ms(move || own.fetch_add(20, SeqCst));
-    let options = EmbeddedJobsOptions { shards: SHARDS, ..EmbeddedJobsOptions::default() };
-    let store = EmbeddedJobs::open(dir.path(), &options, clock).unwrap();
+    let store = open_with(&dir, clock);
     let target = FarJobTarget::new(store.clone());
     let (firings, _) = far_firings(5);
     let fates = target.fire(firings.clone()).await;
