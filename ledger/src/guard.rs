@@ -11,6 +11,8 @@
 
 use crate::mark::{Behind, Mark, Position};
 use parking_lot::Mutex;
+#[cfg(feature = "postgres")]
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The marks of a ledger, and whether the ledger holds them.
@@ -23,6 +25,11 @@ pub struct Guard {
     is_blind: AtomicBool,
     /// Whether the server waits for no standby, although the address names several hosts.
     is_alone: AtomicBool,
+    /// Whether the tables of the mark are missing, and may not be made.
+    is_unmarkable: AtomicBool,
+    /// What was logged once.
+    #[cfg(feature = "postgres")]
+    told: Mutex<BTreeSet<&'static str>>,
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +106,11 @@ impl Guard {
         self.is_alone.load(Ordering::Relaxed)
     }
 
+    /// Whether the database has no tables for the mark, and its user may not make them: nothing is noticed.
+    pub fn is_unmarkable(&self) -> bool {
+        self.is_unmarkable.load(Ordering::Relaxed)
+    }
+
     /// What is known now.
     pub fn state(&self) -> GuardState {
         let state = self.state.lock();
@@ -122,10 +134,23 @@ impl Guard {
         self.is_alone.store(is_alone, Ordering::Relaxed);
     }
 
-    /// The generation that gives up every known mark, and that of this ledger.
-    pub(crate) fn next_generation(&self, ledger: i64) -> i64 {
+    /// Notes whether the tables of the mark are missing and may not be made.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn set_unmarkable(&self, is_unmarkable: bool) {
+        self.is_unmarkable.store(is_unmarkable, Ordering::Relaxed);
+    }
+
+    /// Whether this is asked for the first time: what would be logged at each look is logged once.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_news(&self, what: &'static str) -> bool {
+        self.told.lock().insert(what)
+    }
+
+    /// The generation that gives up every known mark, the one that is noted in this ledger, and the ledger's own.
+    pub(crate) fn next_generation(&self, ledger: &Position) -> i64 {
         let state = self.state.lock();
-        state.known().map(|mark| mark.generation).fold(ledger, i64::max).saturating_add(1)
+        let known = state.known().chain(&ledger.missed).map(|mark| mark.generation);
+        known.fold(ledger.last.generation, i64::max).saturating_add(1)
     }
 
     /// The marks to compare with. They have to be taken before the database is read: marks that this process makes
@@ -138,7 +163,11 @@ impl Guard {
 
     /// Compares marks with what the database has said after they were taken. Returns whether the ledger went back.
     pub(crate) fn judge(&self, marks: &Marks, position: &Position) -> bool {
-        let missing = marks.list.iter().find_map(|mark| position.holds(mark).err().map(|why| (mark, why)));
+        let missing = marks
+            .list
+            .iter()
+            .chain(&position.missed)
+            .find_map(|mark| position.holds(mark).err().map(|why| (mark, why)));
         let behind = missing.map(|(mark, why)| Behind {
             mark: mark.clone(),
             ledger: position.last.clone(),
@@ -211,7 +240,8 @@ mod tests {
 
     fn at(generation: i64, lineage: &str, beat: i64) -> Position {
         let lineages = vec![Lineage { id: lineage.into(), first_beat: 1 }];
-        Position { last: mark(generation, lineage, beat), lineages, server: ServerPosition::default() }
+        let last = mark(generation, lineage, beat);
+        Position { last, lineages, server: ServerPosition::default(), missed: None }
     }
 
     #[test]
@@ -267,7 +297,7 @@ mod tests {
         assert!(guard.judge(&guard.marks(), &at(1, "a", 8)) && guard.stops_payouts());
         let behind = guard.state().behind.unwrap();
         assert_eq!((behind.mark.beat, behind.ledger.beat), (9, 8));
-        assert_eq!(guard.next_generation(1), 2);
+        assert_eq!(guard.next_generation(&at(1, "a", 8)), 2);
         assert!(!guard.judge(&guard.marks(), &at(2, "a", 9)) && !guard.stops_payouts(), "accepted");
     }
 
@@ -284,7 +314,7 @@ mod tests {
     fn what_is_accepted_gives_up_marks_of_every_known_generation() {
         let guard = Guard::new(vec![Some(Some(mark(3, "c", 9)))]);
         assert!(guard.judge(&guard.marks(), &at(1, "a", 8)));
-        assert_eq!(guard.next_generation(1), 4);
+        assert_eq!(guard.next_generation(&at(1, "a", 8)), 4);
         assert!(!guard.judge(&guard.marks(), &at(4, "d", 9)));
     }
 
@@ -294,5 +324,18 @@ mod tests {
         let (marks, read) = (guard.marks(), at(1, "a", 7));
         guard.advance(&mark(1, "a", 8));
         assert!(!guard.judge(&marks, &read));
+    }
+
+    #[test]
+    fn a_process_without_a_mark_stops_by_the_one_that_another_process_has_noted_in_the_ledger() {
+        let guard = Guard::new(vec![Some(None)]);
+        let noted = Position { missed: Some(mark(3, "c", 9)), ..at(1, "a", 8) };
+        assert!(guard.judge(&guard.marks(), &noted) && guard.stops_payouts());
+        assert_eq!(guard.state().behind.unwrap().mark, mark(3, "c", 9));
+        assert_eq!(guard.next_generation(&noted), 4);
+        // Another server, which lacks it as well, but has no note.
+        assert!(guard.judge(&guard.marks(), &at(1, "a", 8)));
+        let accepted = Position { missed: Some(mark(3, "c", 9)), ..at(4, "d", 9) };
+        assert!(!guard.judge(&guard.marks(), &accepted) && !guard.stops_payouts(), "an old note is no harm");
     }
 }

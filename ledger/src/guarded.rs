@@ -20,6 +20,10 @@ pub struct Beat {
 pub struct Acceptance {
     /// The ledger's generation that the person has seen. Another one is not accepted.
     pub generation: i64,
+    /// The lineage of the ledger's last beat that the person has seen …
+    pub lineage: String,
+    /// … and its number. A ledger that does not hold that beat is another one, and is not accepted.
+    pub beat: i64,
     /// Who accepts it.
     pub actor: String,
     /// Why, with the evidence.
@@ -84,12 +88,17 @@ impl Ledger {
     /// ledger's new generation is above that of each of them.
     ///
     /// # Errors
-    /// [`LedgerError::Invalid`] if the generation is not the ledger's, or the ledger is not known to lack anything: marks
+    /// [`LedgerError::Invalid`] if the generation is not the ledger's, if it does not hold the beat that was seen, or if the ledger is not known to lack anything: marks
     /// that nobody has read must not be given up. For all others ask again: what was accepted answers
     /// [`Accepted::Before`].
     pub fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError> {
         self.store.accept(acceptance)
     }
+}
+
+/// Why a ledger is not accepted that does not hold the beat that the person has seen.
+pub(crate) fn not_as_shown(now: &Mark) -> LedgerError {
+    LedgerError::Invalid(format!("the ledger is not the one that was shown: it is at {now}; look again"))
 }
 
 /// Why a ledger of generation `now`, whose acceptance was asked for with `asked`, is not accepted.

@@ -15,6 +15,7 @@
 //! A person who has reconciled ends the state by raising the ledger's *generation*: marks of earlier generations are
 //! given up, whoever holds them.
 
+use crate::guarded::Acceptance;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -60,6 +61,8 @@ pub(crate) struct Position {
     pub lineages: Vec<Lineage>,
     /// Where its server is now.
     pub server: ServerPosition,
+    /// The mark that a process knew and the database lacked, by what that process has noted in it.
+    pub missed: Option<Mark>,
 }
 
 /// Why a database does not hold a mark.
@@ -117,6 +120,21 @@ impl Position {
     }
 }
 
+impl Position {
+    /// Whether this database holds the beat that a person has seen before accepting it.
+    pub fn is_as_shown(&self, acceptance: &Acceptance) -> bool {
+        let Acceptance { generation, lineage, beat, .. } = acceptance;
+        let is_last = (&self.last.lineage, self.last.beat) == (lineage, *beat);
+        let shown = || Mark {
+            generation: *generation,
+            lineage: lineage.clone(),
+            beat: *beat,
+            server: ServerPosition::default(),
+        };
+        is_last || self.holds(&shown()).is_ok()
+    }
+}
+
 impl Mark {
     /// Whether this one was made after `other`, where both are of one history.
     pub(crate) fn is_after(&self, other: &Self) -> bool {
@@ -165,7 +183,14 @@ impl fmt::Display for Missing {
 impl fmt::Display for Behind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { mark, ledger, server, why } = self;
-        write!(f, "{why}: the mark is {mark}; the ledger is at {ledger}, and its server at {server}")
+        write!(f, "{why}: the mark is {mark}; the ledger is at {ledger}, and its server at {server}")?;
+        if *why == Missing::Lineage && mark.server.system != server.system {
+            f.write_str(
+                ". Nothing in common: if this is the mark of another ledger, give each ledger a ledger_mark.name and a \
+                 ledger_mark.file of its own, and then accept this one",
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -187,7 +212,7 @@ mod tests {
         let last = mark(generation, last, beat, server.clone());
         let lineages =
             lineages.iter().map(|(id, first)| Lineage { id: (*id).into(), first_beat: *first }).collect();
-        Position { last, lineages, server }
+        Position { last, lineages, server, missed: None }
     }
 
     #[test]

@@ -11,6 +11,12 @@ pub trait MarkStore: Debug + Send + Sync {
     /// The name of the place in messages.
     fn place(&self) -> String;
 
+    /// The least pause between two marks of one lineage, ms: where each one that is written costs more than the newest one is
+    /// worth.
+    fn pause_ms(&self) -> u64 {
+        0
+    }
+
     /// The mark that is kept; `None` where there is none yet, or it was lost.
     ///
     /// # Errors
@@ -32,6 +38,8 @@ pub struct MarkStoreError {
     pub place: String,
     /// What happened, and what to do.
     pub what: String,
+    /// Whether it may pass by itself. A mark that is there and is not understood does not.
+    pub may_pass: bool,
 }
 
 /// A mark in a file, which several processes may share. The file is replaced as a whole, so that it always holds one mark
@@ -54,7 +62,7 @@ impl MarkFile {
     }
 
     fn failed(&self, what: impl ToString) -> MarkStoreError {
-        MarkStoreError { place: self.place(), what: what.to_string() }
+        MarkStoreError { place: self.place(), what: what.to_string(), may_pass: true }
     }
 
     fn write(&self, mark: &Mark) -> io::Result<()> {
@@ -82,7 +90,8 @@ impl MarkStore for MarkFile {
             Err(error) => return Err(self.failed(error)),
         };
         serde_json::from_slice(&text).map(Some).map_err(|error| {
-            self.failed(format!("it is not understood ({error}); reconcile the ledger, then remove the file"))
+            let what = format!("it is not understood ({error}); reconcile the ledger, then remove the file");
+            MarkStoreError { may_pass: false, ..self.failed(what) }
         })
     }
 
@@ -133,11 +142,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mark");
         fs::write(&path, "{").unwrap();
-        let damaged = MarkFile::new(&path).load().unwrap_err().to_string();
+        let damaged = MarkFile::new(&path).load().unwrap_err();
+        assert!(!damaged.may_pass);
+        let damaged = damaged.to_string();
         assert!(damaged.contains("remove the file") && damaged.contains("mark"), "{damaged}");
         assert!(MarkFile::new(&path).replace(None, &mark(1)).is_err());
         fs::remove_file(&path).unwrap();
         assert_eq!(MarkFile::new(&path).load(), Ok(None));
-        assert!(MarkFile::new(folder.path().join("missing/mark")).load().is_err());
+        assert!(MarkFile::new(folder.path().join("missing/mark")).load().unwrap_err().may_pass);
     }
 }

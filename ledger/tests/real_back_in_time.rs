@@ -51,19 +51,27 @@ fn a_stale_standby_that_is_promoted_is_noticed_until_a_person_accepts_it() {
     let (mut next, its_guard) = open(&url, &unsafe_options(), &file);
     assert!(next.begin().unwrap().went_back() && its_guard.stops_payouts(), "so does a new one");
 
-    // A process whose mark was lost takes the ledger as it is, and counts on; nobody else is deceived.
+    // A process whose mark was lost would take the ledger as it is, if nobody had noted in it what it lacks. Where it was
+    // faster, it counts on until then; nobody else is deceived.
     let other = folder.path().join("lost");
+    let (mut deceived, _) = open(&url, &unsafe_options(), &other);
+    assert_eq!(beat(&mut deceived, &other), None);
+    query(standby.url(), "UPDATE windfall.ledger_position SET missed = NULL").unwrap();
     let (mut deceived, _) = open(&url, &unsafe_options(), &other);
     for _ in 0..5 {
         beat(&mut deceived, &other).unwrap();
     }
     assert!(beat(&mut deceived, &other).unwrap().beat > lost.beat);
     assert_eq!(beat(&mut ledger, &file), None);
+    assert_eq!(beat(&mut deceived, &other), None);
     let (mut later, _) = open(&url, &unsafe_options(), &file);
     assert!(later.begin().unwrap().went_back());
 
+    let shown = guard.state().ledger.unwrap();
     let acceptance = Acceptance {
         generation: 1,
+        lineage: shown.lineage,
+        beat: shown.beat,
         actor: "ann".into(),
         reason: "replayed from the brokers".into(),
         lost: behind.to_string(),
@@ -259,6 +267,15 @@ fn several_hosts_without_a_synchronous_standby_are_refused_and_any_user_may_ask(
     let mut waiting =
         Ledger::connect_when_used(&twice, &options()).unwrap().guarded(Arc::clone(&unmarked)).unwrap();
     assert!(waiting.begin().is_err(), "nor where its server was away at the start");
+    // A connection that is lost before the guard comes does not end the start: the next one is checked.
+    let early = Ledger::connect(&twice, &options()).unwrap();
+    query(
+        origin.url(),
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'windfall-ledger'",
+    )
+    .unwrap();
+    let mut early = early.guarded(Arc::clone(&unmarked)).unwrap();
+    assert!(early.begin().is_err(), "it is refused then");
     // Once it has a mark, its processes start, and a gauge tells of the missing standby.
     let (mut marked, _) = open(&twice, &unsafe_options(), &file);
     beat(&mut marked, &file).unwrap();

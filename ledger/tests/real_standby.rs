@@ -17,9 +17,13 @@ fn ahead(generation: i64) -> Mark {
     Mark { generation, lineage: "another".into(), beat: 9, server: ServerPosition::default() }
 }
 
-fn acceptance(generation: i64) -> Acceptance {
+/// Accepts the ledger as this guard has found it.
+fn acceptance(generation: i64, guard: &Guard) -> Acceptance {
+    let Mark { lineage, beat, .. } = guard.state().ledger.unwrap_or_else(|| ahead(generation));
     Acceptance {
         generation,
+        lineage,
+        beat,
         actor: "ann".into(),
         reason: "reconciled".into(),
         lost: "beats".into(),
@@ -194,24 +198,123 @@ fn an_acceptance_is_above_every_known_generation_and_there_is_none_of_a_sound_le
     };
     // A place that was not read may have any mark.
     let (mut blind, guard) = open(vec![None]);
-    let refused = blind.accept(&acceptance(1)).unwrap_err();
+    let refused = blind.accept(&acceptance(1, &guard)).unwrap_err();
     assert!(matches!(&refused, LedgerError::Invalid(why) if why.contains("nothing to accept")), "{refused}");
     assert!(guard.stops_payouts());
     // Accepted twice, and then restored from a backup of before both.
     let (mut ledger, guard) = open(vec![Some(Some(ahead(3)))]);
     assert!(ledger.begin().unwrap().went_back());
-    let accepted = ledger.accept(&acceptance(1)).unwrap();
+    let shown = acceptance(1, &guard);
+    for other in [
+        Acceptance { beat: shown.beat + 1, ..shown.clone() },
+        Acceptance { lineage: "older".into(), ..shown.clone() },
+    ] {
+        let refused = ledger.accept(&other).unwrap_err();
+        assert!(matches!(&refused, LedgerError::Invalid(why) if why.contains("not the one")), "{refused}");
+    }
+    let accepted = ledger.accept(&shown).unwrap();
     assert!(matches!(accepted, Accepted::Now { ref ledger, .. } if ledger.generation == 4), "{accepted:?}");
     assert!(!guard.stops_payouts() && !ledger.begin().unwrap().went_back(), "it goes on");
-    assert!(matches!(ledger.accept(&acceptance(1)).unwrap(), Accepted::Before { .. }));
-    assert!(matches!(ledger.accept(&acceptance(4)), Err(LedgerError::Invalid(_))));
+    assert!(matches!(ledger.accept(&acceptance(1, &guard)).unwrap(), Accepted::Before { .. }));
+    assert!(matches!(ledger.accept(&acceptance(4, &guard)), Err(LedgerError::Invalid(_))));
     // A database from before the tables of the mark is accepted as well.
     for table in ["ledger_position", "ledger_lineages", "ledger_acceptances"] {
         query(origin.url(), &format!("DROP TABLE windfall.{table}")).unwrap();
     }
     let (mut ledger, guard) = open(vec![Some(Some(ahead(7)))]);
     assert!(ledger.begin().unwrap().went_back());
-    let accepted = ledger.accept(&acceptance(1)).unwrap();
+    let accepted = ledger.accept(&acceptance(1, &guard)).unwrap();
     assert!(matches!(accepted, Accepted::Now { ref ledger, .. } if ledger.generation == 8), "{accepted:?}");
     assert!(!guard.stops_payouts());
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_process_that_knows_better_stops_those_without_a_mark_until_the_ledger_is_accepted() {
+    let origin = server(&[]);
+    let open = |mark| {
+        let guard = Arc::new(Guard::new(vec![Some(mark)]));
+        let ledger = Ledger::connect_when_used(origin.url(), &options()).unwrap();
+        (ledger.guarded(Arc::clone(&guard)).unwrap(), guard)
+    };
+    let (mut deceived, its_guard) = open(None);
+    assert!(deceived.beat(true).unwrap().is_some(), "it has no mark, and takes the ledger as it is");
+    let (mut knowing, _) = open(Some(ahead(1)));
+    assert_eq!(knowing.beat(true).unwrap(), None);
+    assert_eq!(deceived.beat(true).unwrap(), None);
+    assert!(deceived.begin().unwrap().went_back() && its_guard.stops_payouts());
+    assert_eq!(its_guard.state().mark, Some(ahead(1)));
+    drop(knowing);
+    // The note outlives the process, and one of a newer mark takes its place.
+    let (mut next, guard) = open(None);
+    assert_eq!(next.beat(true).unwrap(), None);
+    let (mut newer, _) = open(Some(ahead(5)));
+    assert_eq!(newer.beat(true).unwrap(), None);
+    let accepted = next.accept(&acceptance(1, &guard)).unwrap();
+    assert!(matches!(accepted, Accepted::Now { ref ledger, .. } if ledger.generation == 6), "{accepted:?}");
+    for ledger in [&mut deceived, &mut next, &mut newer] {
+        assert!(ledger.beat(true).unwrap().is_some() && !ledger.begin().unwrap().went_back());
+    }
+    let noted = query(origin.url(), "SELECT missed FROM windfall.ledger_position").unwrap();
+    assert_eq!(noted[0].get::<_, Option<String>>(0), None, "the acceptance has cleared it");
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_ledger_of_before_the_mark_whose_user_may_make_no_tables_is_granted_from_without_a_mark() {
+    let origin = server(&[]);
+    query(origin.url(), "CREATE ROLE plain LOGIN PASSWORD 'rain'").unwrap();
+    let mut before = Ledger::connect(origin.url(), &options()).unwrap();
+    credit_another(&mut before, 1).unwrap();
+    for granted in ["USAGE ON SCHEMA", "ALL ON ALL TABLES IN SCHEMA", "ALL ON ALL SEQUENCES IN SCHEMA"] {
+        query(origin.url(), &format!("GRANT {granted} windfall TO plain")).unwrap();
+    }
+    let url = origin.url().replacen("windfall:", "plain:", 1);
+    let guarded = |mark| {
+        let guard = Arc::new(Guard::new(vec![Some(mark)]));
+        let ledger = Ledger::connect_when_used(&url, &options()).unwrap();
+        (ledger.guarded(Arc::clone(&guard)).unwrap(), guard)
+    };
+    let (mut ledger, guard) = guarded(None);
+    assert_eq!(credit_another(&mut ledger, 2).unwrap(), OrderOutcome::Credited);
+    assert_eq!(ledger.beat(true).unwrap(), None);
+    assert!(guard.is_unmarkable() && !guard.stops_payouts());
+    // With a mark that it cannot hold it is behind, as ever, and cannot be accepted like this.
+    let (mut marked, its_guard) = guarded(Some(ahead(1)));
+    assert!(marked.begin().unwrap().went_back());
+    let refused = marked.accept(&acceptance(1, &its_guard)).unwrap_err();
+    assert!(refused.to_string().contains("grant it CREATE"), "{refused}");
+    query(origin.url(), "GRANT CREATE ON SCHEMA windfall TO plain").unwrap();
+    assert!(ledger.beat(true).unwrap().is_some() && !guard.is_unmarkable(), "without a restart");
+    drop(marked);
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_server_that_does_not_say_where_its_log_is_is_marked_by_beats_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mark");
+    let origin = server(&[]);
+    for sql in [
+        "CREATE ROLE plain LOGIN PASSWORD 'rain'",
+        "CREATE SCHEMA plain AUTHORIZATION plain",
+        "REVOKE EXECUTE ON FUNCTION pg_current_wal_insert_lsn() FROM PUBLIC",
+    ] {
+        query(origin.url(), sql).unwrap();
+    }
+    let url = origin.url().replacen("windfall:", "plain:", 1);
+    let options = PostgresOptions { schema: "plain".into(), ..options() };
+    let (mut ledger, guard) = open(&url, &options, &file);
+    assert_eq!(credit(&mut ledger, "o/1").unwrap(), OrderOutcome::Credited);
+    let mark = beat(&mut ledger, &file).unwrap();
+    assert_eq!((mark.server.timeline, mark.server.wal), (0, 0));
+    let next = beat(&mut ledger, &file).unwrap();
+    assert!(next.beat == mark.beat + 1 && next.lineage == mark.lineage && !guard.stops_payouts());
+    // The server tells it later: that begins a lineage, and lacks nothing.
+    query(origin.url(), "GRANT EXECUTE ON FUNCTION pg_current_wal_insert_lsn() TO PUBLIC").unwrap();
+    let (mut later, its_guard) = open(&url, &options, &file);
+    let told = beat(&mut later, &file).unwrap();
+    assert!(told.server.wal > 0 && told.lineage != next.lineage && !its_guard.stops_payouts());
+    // A process that has not connected anew holds the marks as well, and counts on no more.
+    assert!(!ledger.begin().unwrap().went_back());
 }

@@ -64,6 +64,11 @@ declare_metrics! {
             /// Whether a fail-over would lose what was answered.
             pub standby_missing: bool,
         }
+        gauge "windfall_ledger_mark_tables_missing"
+        "1 while the ledger has no tables for its mark and its user may not make them: nothing is noticed" {
+            /// Whether the ledger cannot be marked.
+            pub tables_missing: bool,
+        }
     }
 }
 
@@ -82,6 +87,7 @@ impl LedgerMarkStats {
             failures,
             age_s,
             standby_missing: guard.is_alone(),
+            tables_missing: guard.is_unmarkable(),
         }
     }
 }
@@ -100,20 +106,23 @@ impl RewardHandle {
         self.guard().map(|guard| LedgerMarkStats::of(guard, failures, age_ns / 1_000_000_000))
     }
 
-    /// Notes that a person has accepted the ledger as it is, with this generation, although it does not hold its mark.
-    /// Every process goes on with it, at the latest with its next look.
+    /// Notes that a person has accepted the ledger as it is, although it does not hold its mark: with the generation, the
+    /// lineage and the beat that the person has seen, so that no other server's ledger is accepted in its place. Every process goes on with it, at the latest with its next look.
     ///
     /// # Errors
     /// [`CallError`]: ask again; an acceptance that is there answers [`Accepted::Before`].
     pub async fn accept_ledger(
         &self,
-        generation: i64,
+        shown: (i64, &str, i64),
         actor: &str,
         reason: &str,
     ) -> Result<Accepted, CallError> {
+        let (generation, lineage, beat) = shown;
         let lost = self.guard().and_then(|guard| guard.state().behind);
         let acceptance = Acceptance {
             generation,
+            lineage: lineage.to_owned(),
+            beat,
             actor: actor.to_owned(),
             reason: reason.to_owned(),
             lost: lost
@@ -148,7 +157,7 @@ impl MarkKeeper {
         period_ms: u64,
     ) -> Self {
         let period = Duration::from_millis(period_ms.clamp(10, 60_000));
-        let places = Arc::new(Places::new(&guard, stores));
+        let places = Arc::new(Places::new(&guard, stores, &rewards.inner.clock));
         Self { rewards, places, period, counted: None, passes: 0, told: Arc::default() }
     }
 

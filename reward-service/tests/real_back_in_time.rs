@@ -124,7 +124,8 @@ async fn a_stale_standby_pays_no_withdrawal_and_after_its_acceptance_none_twice(
         assert!(rewards.withdraw(&asked).await.is_err());
     }
     assert_eq!(FakeBook::read(&book).unwrap().len(), 1);
-    rewards.accept_ledger(1, "ann", "replayed").await.unwrap();
+    let shown = rewards.guard().unwrap().state().ledger.unwrap();
+    rewards.accept_ledger((1, &shown.lineage, shown.beat), "ann", "replayed").await.unwrap();
     assert!(keeper.pass().await.unwrap().is_some());
     paid(&rewards, "out/1").await;
     paid(&rewards, "out/2").await;

@@ -40,10 +40,22 @@ async fn an_operator_sees_from_where_to_where_the_ledger_went_and_accepts_it_onc
     assert_eq!((mark.beat, mark.timeline, mark.wal, mark.system.as_str()), (105, 3, 16, "7"));
     assert_eq!((ledger.generation, ledger.system.as_str()), (1, "file"));
 
-    let accept = |generation, reason: &str| {
-        let request = AcceptLedgerRequest { generation, reason: reason.into(), actor: "ann".into() };
-        service.accept_ledger(of(request))
+    let asked = |generation, reason: &str| AcceptLedgerRequest {
+        generation,
+        reason: reason.into(),
+        actor: "ann".into(),
+        lineage: ledger.lineage.clone(),
+        beat: ledger.beat,
     };
+    let accept = |generation, reason: &str| service.accept_ledger(of(asked(generation, reason)));
+    for another in [
+        AcceptLedgerRequest { lineage: String::new(), ..asked(1, "reconciled") },
+        AcceptLedgerRequest { lineage: "older".into(), ..asked(1, "reconciled") },
+        AcceptLedgerRequest { beat: ledger.beat + 1, ..asked(1, "reconciled") },
+    ] {
+        let refused = service.accept_ledger(of(another)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    }
     for (generation, reason) in [(1, " "), (2, "reconciled"), (1, "two\nlines")] {
         assert_eq!(accept(generation, reason).await.unwrap_err().code(), Code::InvalidArgument, "{reason:?}");
     }
@@ -64,7 +76,12 @@ async fn a_ledger_without_a_mark_says_so() {
     let service = ArchiveService::new(rewards.clone());
     let refused = service.get_ledger_mark(of(GetLedgerMarkRequest {})).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    let request = AcceptLedgerRequest { generation: 1, reason: "why".into(), actor: String::new() };
+    let request = AcceptLedgerRequest {
+        generation: 1,
+        reason: "why".into(),
+        lineage: "a".into(),
+        ..AcceptLedgerRequest::default()
+    };
     assert_eq!(service.accept_ledger(of(request)).await.unwrap_err().code(), Code::InvalidArgument);
     rewards.close();
 }

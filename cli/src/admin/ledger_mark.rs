@@ -28,11 +28,11 @@ fn text(reply: &GetLedgerMarkReply) -> String {
     ];
     match (reply.went_back, reply.payouts_stopped) {
         (true, _) => {
-            let generation = reply.ledger.as_ref().map_or(0, |ledger| ledger.generation);
+            let LedgerMark { generation, lineage, beat, .. } = reply.ledger.clone().unwrap_or_default();
             lines.push(format!("The ledger went back in time: {}. Payouts are stopped.", reply.why));
             lines.push(format!(
                 "Bring back the server that has everything; or reconcile as docs/restore.md says, and then run: windfall \
-                 operate accept-ledger --generation {generation} --reason '…'"
+                 operate accept-ledger --generation {generation} --lineage {lineage} --beat {beat} --reason '…'"
             ));
         }
         (false, true) => lines.push(
@@ -114,7 +114,8 @@ mod tests {
             "{shown}"
         );
         assert!(
-            shown.contains("accept-ledger --generation 3") && shown.contains("it lacks beats"),
+            shown.contains("accept-ledger --generation 3 --lineage a --beat 90 --reason")
+                && shown.contains("it lacks beats"),
             "{shown}"
         );
         let sound =

@@ -78,6 +78,12 @@ enum Ask {
         /// The generation of the ledger that `windfall operate ledger` shows
         #[arg(long)]
         generation: i64,
+        /// The lineage of the ledger that it shows; a ledger that has never been in it is not accepted
+        #[arg(long)]
+        lineage: String,
+        /// The beat of the ledger that it shows; a ledger that does not hold it is not accepted
+        #[arg(long)]
+        beat: i64,
         /// Why it is accepted, with the evidence of the reconciliation; kept in the ledger
         #[arg(long)]
         reason: String,
@@ -185,9 +191,14 @@ async fn ask(client: &ArchiveClient, command: &Ask, json: bool) -> Result<Outcom
             more(!reply.next_after.is_empty(), reply.next_after);
         }
         Ask::Ledger => return ledger_mark::show(client, json).await,
-        Ask::AcceptLedger { generation, reason, actor } => {
-            let (generation, reason, actor) = (*generation, reason.clone(), actor.clone());
-            let request = AcceptLedgerRequest { generation, reason, actor };
+        Ask::AcceptLedger { generation, lineage, beat, reason, actor } => {
+            let request = AcceptLedgerRequest {
+                generation: *generation,
+                lineage: lineage.clone(),
+                beat: *beat,
+                reason: reason.clone(),
+                actor: actor.clone(),
+            };
             return ledger_mark::accept(client, request, json).await;
         }
     }

@@ -31,7 +31,8 @@ pub struct PostgresAt {
     #[serde(default = "default_schema")]
     pub schema: String,
     /// Whether the address may name several hosts although the server waits for no synchronous standby: a fail-over then
-    /// loses rewards that were answered as credited. Default false: the process does not start.
+    /// loses rewards that were answered as credited. Default false: a process does not start with a new ledger, or with
+    /// one that has no mark. With one that has a mark it starts, and the log and a gauge tell of it.
     #[serde(default)]
     pub failover_without_synchronous_standby: bool,
 }

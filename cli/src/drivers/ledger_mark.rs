@@ -3,11 +3,17 @@
 use super::rules::RulesAt;
 use super::{LedgerAt, PostgresAt};
 use crate::place;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use windfall_ledger::{Guard, MarkFile, MarkStore};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+use windfall_ledger::{Guard, Mark, MarkFile, MarkStore, MarkStoreError};
+
+/// How long a file is waited for at the start.
+const WAIT: Duration = Duration::from_secs(2);
+const NAME_MAX_BYTES: usize = 200;
 
 /// How the ledger's mark is kept, by which a ledger that went back in time is noticed.
 #[derive(Debug, Clone, Deserialize)]
@@ -17,14 +23,17 @@ pub struct LedgerMarkAt {
     /// ledger in PostgreSQL: `ledger-mark.json` in `data`. A ledger in a file has a mark only where this names a file,
     /// which must not be in the data directory: a copy of the directory would hold both.
     pub file: Option<PathBuf>,
-    /// The pause between two marks, ms. 50 to 60,000; default 500. What was committed since the last mark is lost
+    /// The name of the ledger among all whose rules are in one etcd, by which the mark in etcd is kept. Default: the names
+    /// of its database and its schema. Two ledgers with the same names on different servers each need one of their own.
+    pub name: Option<String>,
+    /// The pause between two marks, ms. 50 to 60,000; default 500, and at least 5,000 in etcd. What was committed since the last mark is lost
     /// unnoticed where a server is lost that had no synchronous standby.
     pub every_ms: u64,
 }
 
 impl Default for LedgerMarkAt {
     fn default() -> Self {
-        Self { file: None, every_ms: 500 }
+        Self { file: None, name: None, every_ms: 500 }
     }
 }
 
@@ -44,11 +53,21 @@ impl LedgerMarkAt {
         if !(50..=60_000).contains(&self.every_ms) {
             bail!("ledger_mark.every_ms is {}, but only 50 to 60000 is allowed", self.every_ms);
         }
+        let is_fit = |name: &str| {
+            let all = name.chars().all(|one| one.is_ascii_alphanumeric() || "-_./".contains(one));
+            all && (1..=NAME_MAX_BYTES).contains(&name.len())
+        };
+        if let Some(name) = self.name.as_deref().filter(|name| !is_fit(name)) {
+            bail!(
+                "ledger_mark.name is {name:?}, but it needs 1 to {NAME_MAX_BYTES} letters, digits and '-', '_', '.', '/'"
+            );
+        }
         Ok(())
     }
 
-    /// Reads the mark of this ledger; `None` where it has none. A file that cannot be read is an error, and an etcd that
-    /// is away is not: until it was read, nothing is paid out, since what the file has may be old. Blocks.
+    /// Reads the mark of this ledger; `None` where it has none. A file that is not understood is an error. A file that cannot
+    /// be read, as in a folder that is not mounted yet, and an etcd that is away, are not: until each was read, nothing is
+    /// paid out, since what the other one has may be old. Blocks.
     pub fn open(
         &self,
         data: &Path,
@@ -72,19 +91,16 @@ impl LedgerMarkAt {
                 file.clone().unwrap_or_else(|| place::ledger_mark(data))
             }
         };
-        let file = MarkFile::new(file);
-        let mut places = vec![Some(file.load().context("the ledger's mark cannot be read")?)];
-        let mut stores: Vec<Arc<dyn MarkStore>> = vec![Arc::new(file)];
+        let file: Arc<dyn MarkStore> = Arc::new(MarkFile::new(file));
+        let mut places = vec![match load_soon(&file) {
+            Err(error) if !error.may_pass => return Err(error.into()),
+            read => later(read),
+        }];
+        let mut stores = vec![file];
         if let LedgerAt::Postgres(at) = ledger
-            && let Some(etcd) = rules.mark_store(tenant, at)?
+            && let Some(etcd) = rules.mark_store(tenant, at, self.name.as_deref())?
         {
-            places.push(
-                etcd.load()
-                    .inspect_err(
-                        |error| tracing::warn!(%error, "is read later; until then nothing is paid out"),
-                    )
-                    .ok(),
-            );
+            places.push(later(etcd.load()));
             stores.push(etcd);
         }
         for mark in places.iter().flatten().flatten() {
@@ -98,6 +114,31 @@ impl LedgerMarkAt {
         let guard = Arc::new(Guard::new(places));
         Ok(Some(LedgerMark { guard, stores, every_ms: self.every_ms }))
     }
+}
+
+/// What was read of a place; `None` where it is to be read later.
+fn later(read: Result<Option<Mark>, MarkStoreError>) -> Option<Option<Mark>> {
+    read.inspect_err(|error| tracing::warn!(%error, "is read later; until then nothing is paid out")).ok()
+}
+
+/// Reads a place on a thread of its own, which is not waited for longer than [`WAIT`]: a network folder whose server is away
+/// answers when that is back. The thread ends with its one call.
+fn load_soon(store: &Arc<dyn MarkStore>) -> Result<Option<Mark>, MarkStoreError> {
+    let failed = |what: String| MarkStoreError { place: store.place(), what, may_pass: true };
+    let (answer, answered) = sync_channel(1);
+    let own = Arc::clone(store);
+    let read = move || {
+        if answer.send(own.load()).is_err() {
+            tracing::debug!("the ledger's mark was read too late for the start");
+        }
+    };
+    std::thread::Builder::new()
+        .name("ledger-mark".into())
+        .spawn(read)
+        .map_err(|error| failed(error.to_string()))?;
+    answered
+        .recv_timeout(WAIT)
+        .unwrap_or_else(|_| Err(failed(format!("no answer within {} ms", WAIT.as_millis()))))
 }
 
 /// Whether a file lies in a folder, also by another name of it.
@@ -117,6 +158,9 @@ mod etcd {
     use windfall_config::etcd::EtcdValue;
     use windfall_ledger::{Mark, MarkStore, MarkStoreError};
 
+    /// The pause between two marks: each one is a revision that etcd keeps until it is compacted.
+    const PAUSE_MS: u64 = 5_000;
+
     /// A mark as a value in etcd.
     #[derive(Debug)]
     pub struct EtcdMark {
@@ -131,7 +175,7 @@ mod etcd {
         }
 
         fn failed(&self, what: impl ToString) -> MarkStoreError {
-            MarkStoreError { place: self.place(), what: what.to_string() }
+            MarkStoreError { place: self.place(), what: what.to_string(), may_pass: true }
         }
 
         fn text(&self, mark: &Mark) -> Result<Vec<u8>, MarkStoreError> {
@@ -151,6 +195,10 @@ mod etcd {
     impl MarkStore for EtcdMark {
         fn place(&self) -> String {
             self.value.place()
+        }
+
+        fn pause_ms(&self) -> u64 {
+            PAUSE_MS
         }
 
         fn load(&self) -> Result<Option<Mark>, MarkStoreError> {
@@ -195,12 +243,20 @@ impl RulesAt {
     /// The mark of this app's ledger beside the rules, where they are in etcd. Several apps and ledgers may have their rules
     /// under one prefix, so the key names them.
     #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "the driver alone needs them"))]
-    fn mark_store(&self, tenant: &str, ledger: &PostgresAt) -> Result<Option<Arc<dyn MarkStore>>> {
+    fn mark_store(
+        &self,
+        tenant: &str,
+        ledger: &PostgresAt,
+        name: Option<&str>,
+    ) -> Result<Option<Arc<dyn MarkStore>>> {
         match self {
             Self::Data | Self::File(_) => Ok(None),
             #[cfg(feature = "etcd")]
             Self::Etcd(options) => {
-                let name = format!("ledger-mark/{tenant}/{}", ledger.ledger_name()?);
+                let name = match name {
+                    Some(name) => format!("ledger-mark/{tenant}/{name}"),
+                    None => format!("ledger-mark/{tenant}/{}", ledger.ledger_name()?),
+                };
                 let value = windfall_config::etcd::EtcdValue::new(options.clone(), &name)?;
                 Ok(Some(Arc::new(etcd::EtcdMark::new(value))))
             }
@@ -231,9 +287,51 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_between_two_marks_has_a_range() {
+    fn a_file_that_cannot_be_read_yet_stops_payouts_and_not_the_start() {
+        let (data, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = elsewhere.path().join("not mounted yet");
+        let at = LedgerMarkAt { file: Some(folder.join("mark")), ..LedgerMarkAt::default() };
+        let mark = at.open(data.path(), "windfall", &LedgerAt::File, &RulesAt::Data).unwrap().unwrap();
+        assert!(mark.guard.stops_payouts() && !mark.guard.is_back());
+    }
+
+    /// A place whose call does not end before the test does.
+    #[derive(Debug)]
+    struct Hung(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+
+    impl MarkStore for Hung {
+        fn place(&self) -> String {
+            "hung".into()
+        }
+
+        fn load(&self) -> Result<Option<Mark>, MarkStoreError> {
+            self.0.lock().unwrap().recv().ok();
+            Ok(None)
+        }
+
+        fn replace(&self, _old: Option<&Mark>, _new: &Mark) -> Result<bool, MarkStoreError> {
+            Ok(true)
+        }
+    }
+
+    #[test]
+    fn a_place_that_hangs_does_not_hold_up_the_start() {
+        let (go, gone) = sync_channel(1);
+        let hung: Arc<dyn MarkStore> = Arc::new(Hung(std::sync::Mutex::new(gone)));
+        let failed = load_soon(&hung).unwrap_err();
+        assert!(failed.may_pass && failed.what.contains("no answer"), "{failed}");
+        drop(go);
+    }
+
+    #[test]
+    fn the_pause_between_two_marks_and_the_name_of_the_ledger_have_a_range() {
         assert!(LedgerMarkAt::default().check().is_ok());
         assert!(LedgerMarkAt { every_ms: 49, ..LedgerMarkAt::default() }.check().is_err());
+        for (name, is_fit) in [("money-2/eu", true), ("", false), ("a b", false), (&*"n".repeat(201), false)]
+        {
+            let at = LedgerMarkAt { name: Some(name.into()), ..LedgerMarkAt::default() };
+            assert_eq!(at.check().is_ok(), is_fit, "{name}");
+        }
     }
 
     #[cfg(all(feature = "etcd", feature = "postgres"))]
@@ -247,8 +345,15 @@ mod tests {
         let place = |tenant: &str, host: &str, database: &str, schema: &str| {
             let url = format!("postgres://windfall:secret@{host}/{database}");
             let at = PostgresAt { url, schema: schema.into(), failover_without_synchronous_standby: false };
-            rules.mark_store(tenant, &at).unwrap().unwrap().place()
+            rules.mark_store(tenant, &at, None).unwrap().unwrap().place()
         };
+        let named = PostgresAt {
+            url: "postgres://windfall@c/money".into(),
+            schema: "windfall".into(),
+            failover_without_synchronous_standby: false,
+        };
+        let named = rules.mark_store("rain", &named, Some("money-of-c")).unwrap().unwrap().place();
+        assert!(named.contains("ledger-mark/rain/money-of-c"), "{named}");
         let own = place("rain", "a:5432,b:5432", "money", "windfall");
         assert!(own.contains("ledger-mark/rain/money/windfall") && !own.contains("secret"), "{own}");
         assert_eq!(place("rain", "b:5432", "money", "windfall"), own);

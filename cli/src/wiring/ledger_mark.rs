@@ -15,19 +15,22 @@ const LAST: Duration = Duration::from_secs(5);
 /// The keeper of the mark, and the tasks that run it.
 pub struct KeptMark {
     keeper: MarkKeeper,
+    /// Keeps it until the process has granted what it had.
+    keeping: Background,
 }
 
 impl KeptMark {
-    /// Keeps the mark of this service's ledger.
-    pub fn new(rewards: &RewardHandle, mark: LedgerMark) -> Self {
+    /// Keeps the mark of this service's ledger. Returns it with the task that tells of it in the health.
+    pub fn start(
+        mark: LedgerMark,
+        tasks: &Tasks,
+        health: &Health,
+        rewards: &RewardHandle,
+    ) -> (Self, Background) {
         let LedgerMark { guard, stores, every_ms } = mark;
-        Self { keeper: MarkKeeper::new(rewards.clone(), guard, stores, every_ms) }
-    }
-
-    /// Starts the tasks.
-    pub fn start(&self, tasks: &Tasks, health: &Health, rewards: &RewardHandle) -> [Background; 2] {
-        let keeper = self.keeper.clone();
-        let keeping = tasks.spawn("ledger's mark", move || keeper.clone().run());
+        let keeper = MarkKeeper::new(rewards.clone(), guard, stores, every_ms);
+        let own = keeper.clone();
+        let keeping = tasks.spawn("ledger's mark", move || own.clone().run());
         let part = Arc::new(health.part("ledger's mark", Need::Weak));
         let rewards = rewards.clone();
         let telling = tasks.spawn("looks at the ledger's mark", move || {
@@ -48,11 +51,12 @@ impl KeptMark {
                 }
             }
         });
-        [keeping, telling]
+        (Self { keeper, keeping }, telling)
     }
 
     /// Makes the last mark, when nothing is granted any more: the next start finds all of it.
     pub async fn close(mut self) {
+        self.keeping.end().await;
         match tokio::time::timeout(LAST, self.keeper.pass()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::debug!(%error, "the last mark of the ledger was not made"),

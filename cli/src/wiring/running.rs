@@ -228,8 +228,8 @@ impl Wiring {
         self.background.push(budgets::follow(tasks, health, &self.rules, &rewards, &self.budgets));
         self.background.push(readiness::ledger(tasks, health, &rewards));
         if let Some(mark) = mark {
-            let kept = KeptMark::new(&rewards, mark);
-            self.background.extend(kept.start(tasks, health, &rewards));
+            let (kept, telling) = KeptMark::start(mark, tasks, health, &rewards);
+            self.background.push(telling);
             self.kept_mark = Some(kept);
         }
         if has_payers {

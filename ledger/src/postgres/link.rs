@@ -224,7 +224,14 @@ impl Link {
         self.address.guard = Some(guard);
         // It was made without a look, so it is not kept.
         match self.session.get_mut().take() {
-            Some(session) => failover::check(&session, &self.address, is_unmarked),
+            Some(session) => match failover::check(&session, &self.address, is_unmarked) {
+                Err(error) if error.may_pass() => {
+                    // Lost meanwhile. The next connection is the first one once more, and is checked as such.
+                    self.address.opened.store(false, Release);
+                    Ok(())
+                }
+                checked => checked,
+            },
             None => Ok(()),
         }
     }

@@ -29,6 +29,7 @@ mod link;
 mod options;
 mod orders;
 mod position;
+mod position_sql;
 mod read;
 mod schema;
 mod session;

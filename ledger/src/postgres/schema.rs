@@ -220,7 +220,8 @@ pub(super) fn refused(place: &str, error: LedgerError) -> OpenError {
         other => OpenError::Denied {
             path,
             what: format!(
-                "{other}; grant the user USAGE on the schema, and rights to its tables and sequences"
+                "{other}; grant the user USAGE on the schema, and rights to its tables and sequences, also to those that were \
+                 made later"
             ),
         },
     }

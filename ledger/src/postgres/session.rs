@@ -39,6 +39,8 @@ pub(crate) struct Session {
     went_back: Cell<bool>,
     /// When it was compared last, by the machine's own clock.
     looked_at: Cell<Option<Instant>>,
+    /// Whether the server does not say where its write-ahead log is; `None` before it was asked.
+    hides_log: Cell<Option<bool>>,
     /// The number of this connection, which no other one of this process has.
     number: u64,
     _io: Io,
@@ -147,6 +149,7 @@ impl Session {
             broken: Cell::new(false),
             went_back: Cell::new(false),
             looked_at: Cell::new(None),
+            hides_log: Cell::new(None),
             number: COUNT.fetch_add(1, Ordering::Relaxed) + 1,
             _io: io,
         };
@@ -217,6 +220,21 @@ impl Session {
     /// Whether the database behind it was found to be sound at most this long ago.
     pub fn is_sound_since(&self, age: Duration) -> bool {
         !self.went_back.get() && self.looked_at.get().is_some_and(|at| at.elapsed() < age)
+    }
+
+    /// Whether it is known if the server says where its write-ahead log is.
+    pub fn log_is_known(&self) -> bool {
+        self.hides_log.get().is_some()
+    }
+
+    /// Whether the server does not say where its write-ahead log is.
+    pub fn hides_log(&self) -> bool {
+        self.hides_log.get() == Some(true)
+    }
+
+    /// Notes whether the server does not say where its write-ahead log is.
+    pub fn set_log(&self, hides_log: bool) {
+        self.hides_log.set(Some(hides_log));
     }
 
     /// Whether it cannot be used any more, so that the caller must connect anew.

@@ -4,7 +4,7 @@
 
 use crate::error::LedgerError;
 use crate::guard::Guard;
-use crate::guarded::{Acceptance, Accepted, Beat, not_accepted};
+use crate::guarded::{Acceptance, Accepted, Beat, not_accepted, not_as_shown};
 use crate::mark::{Lineage, Mark, Position, ServerPosition};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -34,6 +34,7 @@ INSERT INTO ledger_lineages (id, first_beat) SELECT lineage, beat FROM ledger_po
 ";
 
 const READ: &str = "SELECT generation, lineage, beat FROM ledger_position";
+const COUNT: &str = "UPDATE ledger_position SET beat = beat + 1 RETURNING generation, lineage, beat";
 const BEGIN_LINEAGE: &str = "UPDATE ledger_position SET generation = ?1, \
     lineage = lower(hex(randomblob(16))), beat = beat + 1 RETURNING generation, lineage, beat";
 
@@ -48,7 +49,7 @@ fn read(db: &Connection) -> Result<Position, LedgerError> {
         .prepare_cached("SELECT id, first_beat FROM ledger_lineages")?
         .query_map([], |row| Ok(Lineage { id: row.get(0)?, first_beat: row.get(1)? }))?
         .collect::<Result<_, _>>()?;
-    Ok(Position { server: last.server.clone(), last, lineages })
+    Ok(Position { server: last.server.clone(), last, lineages, missed: None })
 }
 
 /// Begins a lineage in this generation, in the caller's transaction.
@@ -88,8 +89,11 @@ pub(super) fn beat(db: &Connection, guard: &Guard, count: bool) -> Result<Option
         return Ok(None);
     }
     let made = if count {
-        db.prepare_cached("UPDATE ledger_position SET beat = beat + 1 RETURNING generation, lineage, beat")?
-            .query_row([], mark)?
+        // In a transaction: without one, the row would be here before its commit, whose failure nobody would be told of.
+        let tx = db.unchecked_transaction()?;
+        let made = tx.prepare_cached(COUNT)?.query_row([], mark)?;
+        tx.commit()?;
+        made
     } else {
         db.prepare_cached(READ)?.query_row([], mark)?
     };
@@ -102,7 +106,7 @@ pub(super) fn accept(
     guard: &Guard,
     acceptance: &Acceptance,
 ) -> Result<Accepted, LedgerError> {
-    let Acceptance { generation, actor, reason, lost, time_ms } = acceptance;
+    let Acceptance { generation, actor, reason, lost, time_ms, .. } = acceptance;
     let is_back = judge(db, guard)?;
     let tx = db.unchecked_transaction()?;
     let before = tx
@@ -112,11 +116,15 @@ pub(super) fn accept(
             |row| Ok(Accepted::Before { actor: row.get(0)?, reason: row.get(1)?, time_ms: row.get(2)? }),
         )
         .optional()?;
-    let now = read(&tx)?.last.generation;
+    let position = read(&tx)?;
+    let now = position.last.generation;
     if now != *generation || !is_back {
         return before.ok_or_else(|| not_accepted(now, *generation));
     }
-    let made = begin_lineage(&tx, guard.next_generation(now))?;
+    if !position.is_as_shown(acceptance) {
+        return Err(not_as_shown(&position.last));
+    }
+    let made = begin_lineage(&tx, guard.next_generation(&position))?;
     tx.execute(
         "INSERT INTO ledger_acceptances (generation, accepted, actor, reason, lost, time_ms) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -127,4 +135,32 @@ pub(super) fn accept(
     guard.advance(&made);
     judge(db, guard)?;
     Ok(Accepted::Now { ledger: made, time_ms: *time_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beat_whose_commit_fails_is_no_mark() {
+        let db = Connection::open_in_memory().unwrap();
+        let guard = Guard::new(vec![Some(None)]);
+        open(&db, &guard).unwrap();
+        let first = beat(&db, &guard, true).unwrap().unwrap().mark;
+        // A key that is looked for at the commit, and is not there: the update itself goes well.
+        db.execute_batch(
+            "PRAGMA foreign_keys = ON;
+             CREATE TABLE parents (id INTEGER PRIMARY KEY);
+             CREATE TABLE children (id INTEGER REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED);
+             CREATE TRIGGER fails AFTER UPDATE ON ledger_position BEGIN INSERT INTO children VALUES (7); END",
+        )
+        .unwrap();
+        assert!(beat(&db, &guard, true).is_err());
+        assert_eq!(guard.state().mark, Some(first.clone()));
+        assert_eq!(read(&db).unwrap().last, first);
+        db.execute_batch("DROP TRIGGER fails").unwrap();
+        let next = beat(&db, &guard, true).unwrap().unwrap().mark;
+        assert_eq!(next.beat, first.beat + 1);
+        assert!(!guard.stops_payouts());
+    }
 }

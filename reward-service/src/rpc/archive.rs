@@ -253,8 +253,9 @@ impl archive_server::Archive for ArchiveService {
         request: Request<v1::AcceptLedgerRequest>,
     ) -> Result<Response<v1::AcceptLedgerReply>, Status> {
         let caller = Call::of(&request)?.caller.clone();
-        let v1::AcceptLedgerRequest { generation, reason, actor } = request.into_inner();
+        let v1::AcceptLedgerRequest { generation, reason, actor, lineage, beat } = request.into_inner();
         let actor = actor_of(&caller, &actor)?;
-        ledger_mark::accept(&self.rewards, generation, &reason, &actor).await.map(Response::new)
+        let shown = (generation, lineage.as_str(), beat);
+        ledger_mark::accept(&self.rewards, shown, &reason, &actor).await.map(Response::new)
     }
 }

@@ -34,18 +34,23 @@ pub(super) fn get(rewards: &RewardHandle) -> Result<v1::GetLedgerMarkReply, Stat
     })
 }
 
-/// Accepts the ledger in the name of this actor.
+/// Accepts the ledger of this generation, lineage and beat in the name of this actor.
 pub(super) async fn accept(
     rewards: &RewardHandle,
-    generation: i64,
+    shown: (i64, &str, i64),
     reason: &str,
     actor: &str,
 ) -> Result<v1::AcceptLedgerReply, Status> {
     if reason.trim().is_empty() {
         return Err(Status::invalid_argument("reason is empty: say how the ledger was reconciled"));
     }
+    if shown.1.is_empty() {
+        return Err(Status::invalid_argument(
+            "lineage is empty: give the ledger's lineage and beat as they were shown",
+        ));
+    }
     check_text(reason, REASON_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("reason {why}")))?;
-    let accepted = rewards.accept_ledger(generation, actor, reason).await;
+    let accepted = rewards.accept_ledger(shown, actor, reason).await;
     Ok(match accepted.map_err(|error| status::of_call(&error))? {
         Accepted::Now { ledger, time_ms } => v1::AcceptLedgerReply {
             ledger: Some(wire(ledger)),
