@@ -25,7 +25,7 @@ export class Fake {
   readonly #server = new Server();
   #ends: End[] = [];
 
-  static async start(): Promise<Fake> {
+  static async start(credentials = ServerCredentials.createInsecure()): Promise<Fake> {
     const fake = new Fake();
     for (const service of [SendService, TokensService, WalletService, TimersService, ArchiveService]) {
       const methods: UntypedServiceImplementation = {};
@@ -36,7 +36,7 @@ export class Fake {
       fake.#server.addService(service as unknown as ServiceDefinition, methods);
     }
     const bind = new Promise<number>((resolve, reject) => {
-      fake.#server.bindAsync("127.0.0.1:0", ServerCredentials.createInsecure(), (error, port) =>
+      fake.#server.bindAsync("127.0.0.1:0", credentials, (error, port) =>
         error ? reject(error) : resolve(port),
       );
     });
