@@ -18,6 +18,7 @@ import io.grpc.Metadata;
 import io.grpc.Server;
 import io.grpc.ServerCall;
 import io.grpc.ServerCallHandler;
+import io.grpc.ServerCredentials;
 import io.grpc.ServerInterceptor;
 import io.grpc.Status;
 import java.io.DataInputStream;
@@ -53,7 +54,11 @@ final class Fake implements ServerInterceptor, AutoCloseable {
     volatile Function<SendBonusBatchRequest, SendBonusBatchReply> batch;
 
     Fake() throws IOException {
-        server = Grpc.newServerBuilderForPort(0, InsecureServerCredentials.create())
+        this(InsecureServerCredentials.create());
+    }
+
+    Fake(ServerCredentials credentials) throws IOException {
+        server = Grpc.newServerBuilderForPort(0, credentials)
                 .addService(new SendGrpc.SendImplBase() {})
                 .addService(new TokensGrpc.TokensImplBase() {})
                 .addService(new WalletGrpc.WalletImplBase() {})
