@@ -6,7 +6,7 @@
 - roles are those of the binary; ports, paths of probes and times to stop agree;
 - metrics in alerts and dashboard are those of docs/services.md;
 - each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts and metrics that the pages
-  name exist; with `promtool` installed it checks the alerts and runs their tests;
+  name exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
 - systemd-analyze accepts the unit, where it is installed.
 
 Needs Python 3.11 and PyYAML (Debian: python3-yaml). Ends with 1 and says what is wrong.
@@ -180,8 +180,21 @@ def monitoring():
     if shutil.which("promtool"):
         run("promtool", "promtool", "check", "rules", str(HERE / "prometheus/alerts.yml"))
         run("promtool", "promtool", "test", "rules", str(HERE / "prometheus/alerts_test.yml"))
+        queries_parse()
     else:
         print("deploy: promtool is not installed (Debian: prometheus): the alerts are neither parsed nor tested")
+
+
+def queries_parse():
+    """The queries of the runbook parse, each as the expression of a rule."""
+    rules = []
+    for path in sorted(RUNBOOK.glob("*.md")):
+        for block in re.findall(r"^```promql\n(.*?)^```", path.read_text(), re.M | re.S):
+            rules += [{"record": f"{path.stem}:{len(rules)}", "expr": query} for query in block.splitlines()]
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "queries.yml"
+        file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+        run("a query of the runbook", "promtool", "check", "rules", str(file))
 
 
 def alert_tests():
