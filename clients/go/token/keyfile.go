@@ -15,6 +15,7 @@ import (
 const (
 	// The largest key file that is read. A thousand keys take a third of it.
 	fileMaxBytes = 1 << 20
+	sealBytes    = 32
 	title        = "# Windfall key ring. It holds secrets: chmod 600, and change it with `windfall keys` alone."
 	format       = 1
 )
@@ -124,7 +125,8 @@ func parseKey(table string) (uint64, key, error) {
 	}
 	seal, sealErr := base64.StdEncoding.Strict().DecodeString(values["seal_secret"])
 	public, publicErr := base64.StdEncoding.Strict().DecodeString(values["public_key"])
-	if values["algorithm"] != "ed25519" || errors.Join(sealErr, publicErr) != nil || len(seal) != 32 || len(public) != ed25519.PublicKeySize {
+	isSized := len(seal) == sealBytes && len(public) == ed25519.PublicKeySize
+	if values["algorithm"] != "ed25519" || errors.Join(sealErr, publicErr) != nil || !isSized {
 		return 0, key{}, damaged("a key that does not verify")
 	}
 	return id, key{seal, public}, nil
