@@ -98,14 +98,14 @@ func ask[R any](
 		if failed == nil {
 			return reply, inDoubt, nil
 		}
-		if attempt == attempts || !failed.mayHelp() || ctx.Err() != nil {
-			return reply, inDoubt, failed.lastWord(inDoubt)
-		}
 		asked := wait
 		if failed.hasHint {
 			asked = failed.retryAfter
 		}
-		if !sleep(ctx, jittered(min(asked, waitMax))) {
+		if attempt == attempts || !failed.mayHelp() || !sleep(ctx, jittered(min(asked, waitMax))) {
+			if err := ctx.Err(); err != nil {
+				failed.cause = err
+			}
 			return reply, inDoubt, failed.lastWord(inDoubt)
 		}
 		inDoubt = inDoubt || failed.leavesDoubt()

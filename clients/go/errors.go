@@ -52,7 +52,7 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap gives the kind, and the cause where there is one, such as a context's end.
+// Unwrap gives the kind, and the cause where there is one: the end of the caller's context, or gRPC's own error.
 func (e *Error) Unwrap() []error {
 	if e.cause == nil {
 		return []error{e.Kind}
