@@ -6,7 +6,7 @@ use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::error::{LedgerError, OpenError};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome, ReservedOrder,
-    Writers,
+    Settlement, Writers,
 };
 use crate::reconcile::Reconciliation;
 use crate::withdrawal::{Held, HoldOutcome, StoredWithdrawal};
@@ -107,6 +107,8 @@ pub(crate) trait Read: Debug {
     ) -> Result<Vec<StoredWithdrawal>, LedgerError>;
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError>;
+
+    fn settlements(&self) -> Result<Vec<Settlement>, LedgerError>;
 
     fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError>;
 

@@ -46,7 +46,9 @@
 mod archive;
 mod budget;
 mod contract;
+mod decision;
 mod error;
+mod journal;
 mod ledger;
 mod model;
 #[cfg(feature = "postgres")]
@@ -64,7 +66,7 @@ pub use error::{LedgerError, OpenError};
 pub use ledger::Ledger;
 pub use model::{
     Attempt, Awaits, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Finish, Order,
-    OrderLine, OrderOutcome, ReservedOrder, SHARDS_MAX, Unbudgeted, Writers,
+    OrderLine, OrderOutcome, ReservedOrder, SHARDS_MAX, Settlement, Unbudgeted, Writers,
 };
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresOptions;

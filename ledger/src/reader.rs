@@ -3,7 +3,7 @@
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
-use crate::model::{BudgetState, OrderLine, ReservedOrder};
+use crate::model::{BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::Reconciliation;
 use crate::withdrawal::StoredWithdrawal;
 use std::fmt;
@@ -123,6 +123,14 @@ impl LedgerReader {
     /// [`LedgerError`].
     pub fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
         self.read.budgets()
+    }
+
+    /// What downstreams have paid, by their names and the bonus types.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn settlements(&self) -> Result<Vec<Settlement>, LedgerError> {
+        self.read.settlements()
     }
 
     /// A page of the archive, oldest first.

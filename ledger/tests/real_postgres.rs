@@ -2,6 +2,9 @@
 #![cfg(feature = "postgres")]
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
+mod old;
+
+use old::{Dialect, check, goes_on, ledger_of};
 use std::sync::atomic::{AtomicU32, Ordering};
 use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_contract::accounts::Withdrawal;
@@ -97,15 +100,7 @@ fn a_schema_of_version_1_is_brought_up_and_a_reader_says_what_to_do() {
         amount: 10,
         time_ms: 1_000,
     };
-    place.open(Unbudgeted::Allow).unwrap().apply(&[order]).unwrap();
-    // What version 2 made is taken away again.
-    run(
-        &place,
-        "DROP TABLE withdrawals, withdrawal_moves, rules_version; DROP INDEX orders_reserved; ALTER TABLE accounts DROP CONSTRAINT accounts_not_below_0; \
-         ALTER TABLE programs DROP COLUMN strict; ALTER TABLE orders DROP COLUMN payer; ALTER TABLE budget_shards DROP COLUMN careful; \
-         DELETE FROM schema_version WHERE version > 1",
-    )
-    .unwrap();
+    make(&place, 1);
     let refused = place.reader().map(drop).unwrap_err().to_string();
     assert!(refused.contains("version 1") && refused.contains("start a writer"), "{refused}");
     // One that cannot finish leaves version 1 whole.
@@ -130,6 +125,76 @@ fn a_schema_of_version_1_is_brought_up_and_a_reader_says_what_to_do() {
     assert!(found.is_clean(), "{found:?}");
     // Whatever the code does, the database itself pays nothing out that is not there, and nothing twice.
     assert!(run(&place, "UPDATE accounts SET balance = -1 WHERE kind = 0").is_err());
-    let twice = "INSERT INTO withdrawal_moves SELECT 99, user_id, asset, amount, 0, 1, 0, withdrawal FROM withdrawal_moves";
+    let twice = "INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference) \
+        SELECT 99, kind, asset, debit, debit_holder, credit, credit_holder, amount, 0, 1, reference FROM transfers \
+        WHERE reference = 'w'";
     assert!(run(&place, twice).is_err());
+}
+
+/// The tables of an older version, with data.
+fn make(place: &Schema, version: i64) {
+    let tables = ledger_of(version, Dialect::Postgres);
+    let versions = "CREATE TABLE schema_version (version bigint PRIMARY KEY, \
+        applied timestamptz NOT NULL DEFAULT clock_timestamp()); \
+        INSERT INTO schema_version (version) SELECT generate_series(1, ";
+    run(place, &format!("CREATE SCHEMA {}; {versions}{version}); {tables}", place.name)).unwrap();
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn each_version_is_brought_up() {
+    let schemas = Schemas::shared();
+    for version in 1..=3 {
+        let place = schemas.schema().unwrap();
+        make(&place, version);
+        for _ in 0..2 {
+            let mut ledger = place.open(Unbudgeted::Allow).unwrap();
+            check(version, &mut ledger, || place.reader().unwrap());
+        }
+        goes_on(&mut place.open(Unbudgeted::Allow).unwrap(), || place.reader().unwrap());
+    }
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_migration_that_dies_changes_nothing_and_can_be_started_again() {
+    let schemas = Schemas::shared();
+    for version in 1..=3 {
+        let place = schemas.schema().unwrap();
+        make(&place, version);
+        // It fails at its last steps, when everything is copied.
+        run(&place, "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN END $$")
+            .unwrap();
+        assert!(place.open(Unbudgeted::Allow).is_err());
+        let same = format!(
+            "SELECT user_id FROM transfers; SELECT 1 / (max(version) = {version})::int FROM schema_version"
+        );
+        run(&place, &format!("{same}; DROP FUNCTION refuse_change")).unwrap();
+        check(version, &mut place.open(Unbudgeted::Allow).unwrap(), || place.reader().unwrap());
+    }
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn the_journal_refuses_changes_and_older_writers() {
+    let place = Schemas::shared().schema().unwrap();
+    make(&place, 3);
+    drop(place.open(Unbudgeted::Allow).unwrap());
+    for change in
+        ["UPDATE transfers SET amount = amount", "DELETE FROM transfers WHERE id = 1", "TRUNCATE transfers"]
+    {
+        let refused = run(&place, change).unwrap_err();
+        let what = refused.as_db_error().map(|error| error.message().to_owned()).unwrap_or_default();
+        assert!(what.contains("only ever appended"), "{what}");
+    }
+    // What version 3 does to hold or take budget, and to credit.
+    let older = [
+        "UPDATE budget_shards h SET used = h.used + 1 WHERE h.program = 1 AND NOT h.careful",
+        "INSERT INTO transfers (id, trade_no, user_id, program, amount, prev, time_ms) VALUES (99, 'z', 1, 1, 1, 0, 1)",
+        "INSERT INTO withdrawal_moves (id, withdrawal, kind, user_id, asset, amount, prev, time_ms) \
+         VALUES (99, 'z', 0, 1, 1, 1, 0, 1)",
+    ];
+    for statement in older {
+        assert!(run(&place, statement).is_err(), "{statement}");
+    }
 }

@@ -72,6 +72,8 @@ fn check_sums(book: &mut Book, ledger: &LedgerReader, rules: &dyn ChangeRules) -
         ("transfers that differ from their order", sums.mismatched_transfers),
         ("accounts whose balance is not the sum of their transfers", sums.wrong_balances),
         ("assets that do not sum to zero", sums.unbalanced_bonus_types),
+        ("orders whose pending transfers are not what their status says", sums.wrong_pending),
+        ("budgets whose total is not what funded them", sums.wrong_totals),
         ("budgets whose used part is not the sum of their orders", sums.wrong_used),
         ("budgets beyond their total", sums.budgets_over),
         ("budgets whose reserved part is not the sum of their orders", sums.wrong_reserved),

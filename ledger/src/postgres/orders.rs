@@ -2,39 +2,20 @@
 
 use super::budget_keys::{BudgetKey, cell, text};
 use super::session::Session;
+use crate::decision::Known;
 use crate::error::LedgerError;
-use crate::model::{Awaits, Order, OrderOutcome};
+use crate::model::{Awaits, Order};
 use crate::model::{CREDITED, REJECTED, RESERVED, reason_code, status_of_columns};
 use std::collections::HashMap;
 use windfall_contract::accounts::Status;
 
-/// The state of a stored order that a decision needs.
+/// A stored order, as far as a decision needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stored {
-    pub user_id: i64,
-    pub amount: i64,
-    pub status: Status,
-    /// Whether it is reserved for its event, with which the ledger pays it.
-    pub promised: bool,
-    /// Whether it is reserved for a downstream that is known.
-    pub has_payer: bool,
+    pub known: Known,
     pub created_ms: i64,
     /// The budget key that pays: its activity, scene and bonus type.
     pub budget_key: BudgetKey,
-}
-
-impl Stored {
-    /// The answer to an order under this number, of this budget key, which is one activity, scene and bonus type (I1).
-    pub fn answer(&self, order: &Order<'_>, budget_key: i64) -> OrderOutcome {
-        if (self.user_id, self.amount, self.budget_key.id) != (order.user_id, order.amount, budget_key) {
-            return OrderOutcome::Conflict;
-        }
-        match self.status {
-            Status::Reserved => OrderOutcome::Reserved,
-            Status::Credited => OrderOutcome::AlreadyCredited,
-            Status::Rejected(reason) => OrderOutcome::Rejected(reason),
-        }
-    }
 }
 
 /// The status, reason and time of a decision, as columns.
@@ -102,10 +83,12 @@ pub(crate) fn read<'a>(
     lock: bool,
 ) -> Result<HashMap<&'a str, Stored>, LedgerError> {
     const READ: &str = "SELECT o.trade_no, o.user_id, o.amount, o.status, o.reason, o.created_ms, p.id, \
-        p.activity, p.asset, p.budgeted, o.payer <> '' FROM orders o JOIN programs p ON p.id = o.program \
+        p.activity, p.asset, p.budgeted, o.payer <> '', n.id FROM orders o JOIN programs p ON p.id = o.program \
+        LEFT JOIN names n ON n.name = o.payer AND o.payer <> '' \
         WHERE o.trade_no = ANY($1)";
     const LOCK: &str = "SELECT o.trade_no, o.user_id, o.amount, o.status, o.reason, o.created_ms, p.id, \
-        p.activity, p.asset, p.budgeted, o.payer <> '' FROM orders o JOIN programs p ON p.id = o.program \
+        p.activity, p.asset, p.budgeted, o.payer <> '', n.id FROM orders o JOIN programs p ON p.id = o.program \
+        LEFT JOIN names n ON n.name = o.payer AND o.payer <> '' \
         WHERE o.trade_no = ANY($1) ORDER BY o.trade_no FOR NO KEY UPDATE OF o";
     let mut names: HashMap<&str, &'a str> = HashMap::with_capacity(trade_nos.len());
     names.extend(trade_nos.iter().map(|trade_no| (*trade_no, *trade_no)));
@@ -123,15 +106,20 @@ pub(crate) fn read<'a>(
             budgeted: cell(row, 9)?,
             shards: 1,
         };
-        let stored = Stored {
+        let (has_payer, payer): (bool, Option<i64>) = (cell(row, 10)?, cell(row, 11)?);
+        if has_payer != payer.is_some() {
+            // It would look like none, and another one would be asked (I1).
+            return Err(LedgerError::Damaged(format!("order {trade_no} has an unknown payer")));
+        }
+        let known = Known {
             user_id: cell(row, 1)?,
+            budget_key: budget_key.id,
             amount: cell(row, 2)?,
             status,
             promised: status == Status::Reserved && i64::from(reason) == Awaits::Event.code(),
-            has_payer: cell(row, 10)?,
-            created_ms: cell(row, 5)?,
-            budget_key,
+            payer,
         };
+        let stored = Stored { known, created_ms: cell(row, 5)?, budget_key };
         if let Some(own) = names.get(trade_no) {
             found.insert(*own, stored);
         }

@@ -6,9 +6,11 @@ use crate::error::{LedgerError, OpenError};
 
 /// The migrations. Each is applied once, in order, in the transaction that records it. Never change one that was
 /// released: add the next one, and raise `KNOWN`.
-const MIGRATIONS: [(i64, &str); 3] = [(1, V1), (2, V2), (3, V3)];
+const MIGRATIONS: [(i64, &str); 4] = [(1, V1), (2, V2), (3, V3), (4, V4)];
 /// The version that this build writes.
-const KNOWN: i64 = 3;
+const KNOWN: i64 = 4;
+/// The version whose migration copies every transfer.
+const COPIES: i64 = 4;
 
 /// Rows of `accounts`, `budget_shards` and `orders` are updated where they lie: the fill factor leaves room for
 /// the new version on the same page, so that no index has to change. Order numbers are compared byte by byte
@@ -138,6 +140,90 @@ CREATE TABLE rules_version (
 );
 "#;
 
+/// The journal: transfers name both accounts, and are only ever appended. `docs/ledger.md` says what each row means, and
+/// what becomes of older rows. Old credits move from the user to the payer that paid them, as far as the money is still
+/// there; what was replayed the ledger itself may have paid. The new table is made beside the old one, then filled, then
+/// the old one is dropped.
+///
+/// Processes of older versions must not go on: they know nothing of pending transfers. `guarded` was `careful` until now,
+/// and every statement of theirs that takes a budget names it.
+///
+/// `tx` is the number of the transaction: all rows below the oldest number that is still running are final, which their
+/// own numbers do not say, for writers draw them in blocks. Rows of before have numbers far below 0, in their order, so
+/// that they can be sealed in parts.
+const V4: &str = r#"
+LOCK TABLE orders, withdrawals, budget_shards, accounts, transfers, withdrawal_moves IN ACCESS EXCLUSIVE MODE;
+ALTER TABLE budget_shards RENAME COLUMN careful TO guarded;
+-- Compared with names from now on.
+ALTER TABLE orders ALTER COLUMN payer TYPE text COLLATE "C";
+INSERT INTO names (name) SELECT DISTINCT payer FROM orders WHERE payer <> '' ORDER BY payer
+ON CONFLICT (name) DO NOTHING;
+ALTER TABLE transfers RENAME TO transfers_3;
+ALTER INDEX transfers_pkey RENAME TO transfers_3_pkey;
+CREATE TABLE transfers (
+    id bigint PRIMARY KEY,
+    asset bigint NOT NULL,
+    debit_holder bigint NOT NULL,
+    credit_holder bigint NOT NULL,
+    amount bigint NOT NULL CHECK (amount > 0),
+    prev bigint NOT NULL,
+    time_ms bigint NOT NULL,
+    tx bigint NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
+    kind smallint NOT NULL CHECK (kind BETWEEN 0 AND 4),
+    debit smallint NOT NULL,
+    credit smallint NOT NULL,
+    reference text COLLATE "C" NOT NULL,
+    CHECK (debit <> credit OR debit_holder <> credit_holder)
+);
+CREATE TABLE transfers_settled AS
+SELECT paid.id, paid.payer, paid.user_id, paid.asset, paid.amount FROM (
+    SELECT t.id, n.id AS payer, t.user_id, p.asset, t.amount, a.balance,
+        sum(t.amount) OVER (PARTITION BY p.asset, t.user_id ORDER BY t.id) AS so_far
+    FROM transfers_3 t JOIN orders o ON o.trade_no = t.trade_no AND o.transfer = t.id
+    JOIN names n ON n.name = o.payer JOIN programs p ON p.id = t.program
+    JOIN accounts a ON a.kind = 0 AND a.asset = p.asset AND a.holder = t.user_id
+    WHERE o.payer <> '' AND o.status = 1
+        AND o.trade_no NOT IN (SELECT trade_no FROM archive WHERE outcome IS NOT NULL AND trade_no IS NOT NULL)
+) AS paid WHERE so_far <= balance;
+INSERT INTO transfers
+    (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference, tx)
+SELECT t.id, 0, p.asset, 2, t.program, CASE WHEN s.id IS NULL THEN 0 ELSE -3 END, coalesce(s.payer, t.user_id),
+    t.amount, t.prev, t.time_ms, t.trade_no, t.id - 4611686018427387904
+FROM transfers_3 t LEFT JOIN programs p ON p.id = t.program LEFT JOIN transfers_settled s ON s.id = t.id;
+UPDATE accounts a SET balance = a.balance - moved.amount FROM (
+    SELECT asset, user_id, sum(amount)::bigint AS amount FROM transfers_settled GROUP BY asset, user_id
+) AS moved WHERE a.kind = 0 AND a.asset = moved.asset AND a.holder = moved.user_id;
+INSERT INTO accounts (kind, asset, holder, balance, last, before)
+SELECT -3, asset, payer, sum(amount)::bigint, 0, 0 FROM transfers_settled GROUP BY asset, payer;
+INSERT INTO transfers
+    (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference, tx)
+SELECT id, 0, asset, CASE kind WHEN 0 THEN 0 ELSE -1 END, CASE kind WHEN 0 THEN user_id ELSE 0 END,
+    CASE kind WHEN 0 THEN -1 WHEN 1 THEN -2 ELSE 0 END, CASE kind WHEN 2 THEN user_id ELSE 0 END,
+    amount, prev, time_ms, withdrawal, id - 4611686018427387904
+FROM withdrawal_moves;
+INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference)
+SELECT nextval('transfer_blocks') * 4096, 1, p.asset, 2, o.program, CASE o.reason WHEN 1 THEN 0 ELSE -3 END,
+    CASE o.reason WHEN 1 THEN o.user_id ELSE coalesce(n.id, 0) END, o.amount, 0, o.created_ms, o.trade_no
+FROM orders o JOIN programs p ON p.id = o.program LEFT JOIN names n ON n.name = o.payer AND o.payer <> ''
+WHERE o.status = 0;
+INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference)
+SELECT nextval('transfer_blocks') * 4096, 0, p.asset, 1, p.activity, 2, p.id, h.total, 0,
+    (extract(epoch FROM now()) * 1000)::bigint, ''
+FROM programs p JOIN (
+    SELECT program, sum(total)::bigint AS total FROM budget_shards GROUP BY program
+) AS h ON h.program = p.id WHERE p.budgeted AND h.total > 0;
+DELETE FROM accounts WHERE kind > 0;
+DROP TABLE transfers_3;
+DROP TABLE transfers_settled;
+DROP TABLE withdrawal_moves;
+CREATE UNIQUE INDEX transfers_withdrawal_once ON transfers (reference, (debit = -1)) WHERE debit = -1 OR credit = -1;
+CREATE INDEX transfers_tx ON transfers (tx);
+CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION '% is only ever appended to; % is refused', TG_TABLE_NAME, TG_OP; END $$;
+CREATE TRIGGER transfers_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON transfers
+FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+"#;
+
 /// Updates the schema. Many processes may call it at once: one does the work, the others wait for it.
 pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenError> {
     // No rights to make anything are needed where everything is there.
@@ -157,11 +243,40 @@ pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenEr
         run("CREATE TABLE schema_version (version bigint PRIMARY KEY, \
              applied timestamptz NOT NULL DEFAULT clock_timestamp())")?;
     }
+    let copies = (1..COPIES).contains(&found);
+    if copies {
+        take_time(session, address)?;
+    }
     for (at, sql) in MIGRATIONS.into_iter().filter(|(at, _)| *at > found) {
         run(sql)?;
         run(&format!("INSERT INTO schema_version (version) VALUES ({at})"))?;
     }
-    run("COMMIT")
+    run("COMMIT")?;
+    if copies {
+        session.set_timeout(address.options.answer_timeout());
+        tracing::info!("{}: the journal is made", address.place);
+    }
+    Ok(())
+}
+
+/// A migration that copies a large table may take as long as a reader's statement, and waits as long for writers.
+fn take_time(session: &Session, address: &Address) -> Result<(), OpenError> {
+    let counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'transfers'::regclass";
+    let rows = session.query_once(counted).map_err(|error| refused(&address.place, error))?;
+    let about: i64 = rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or(0);
+    let longest_ms = address.options.read_timeout_ms;
+    tracing::warn!(
+        about,
+        longest_ms,
+        "{}: every transfer is copied into the journal in one statement, under locks; writers wait meanwhile, and \
+         processes of older versions can neither grant nor hold afterwards",
+        address.place
+    );
+    session.set_timeout(address.options.read_timeout());
+    session.open_batch(
+        &format!("SET LOCAL statement_timeout = {longest_ms}; SET LOCAL lock_timeout = {longest_ms}"),
+        &address.place,
+    )
 }
 
 /// Refuses a schema that this build does not understand, or that is not there.

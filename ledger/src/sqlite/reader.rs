@@ -5,7 +5,7 @@ use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::model::status_of_columns;
-use crate::model::{BudgetState, OrderLine, ReservedOrder};
+use crate::model::{BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::{self, Reconciliation};
 use crate::withdrawal::StoredWithdrawal;
 use rusqlite::{Connection, params};
@@ -23,7 +23,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
 impl Read for Connection {
     fn lines(&self) -> Result<Lines<'_>, LedgerError> {
         // Transfers that their order does not name: a second credit, or one of an order that is not credited.
-        let mut statement = self.prepare(reconcile::EXTRA_TRANSFERS)?;
+        let mut statement = self.prepare(&reconcile::extra_transfers())?;
         let extra = statement
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<Result<HashMap<String, u32>, _>>()?;
@@ -65,6 +65,10 @@ impl Read for Connection {
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
         query::budgets(self)
+    }
+
+    fn settlements(&self) -> Result<Vec<Settlement>, LedgerError> {
+        query::settlements(self)
     }
 
     fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
@@ -112,7 +116,7 @@ impl OrderLines<'_> {
     fn fill(&mut self) -> Result<(), LedgerError> {
         let mut statement = self.db.prepare_cached(
             "SELECT o.trade_no, o.user_id, n.name, o.amount, o.status, o.reason, \
-             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.transfer AND t.trade_no = o.trade_no) \
+             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.transfer AND t.reference = o.trade_no) \
              FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
              WHERE o.trade_no > ?1 ORDER BY o.trade_no LIMIT ?2",
         )?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The schema's version, in `user_version`.
-pub(crate) const VERSION: i64 = 3;
+pub(crate) const VERSION: i64 = 4;
 /// "Wfal" in `application_id`, by which a ledger differs from another SQLite file.
 const APPLICATION_ID: i64 = 0x5766_616c;
 /// A batch touches most pages of `accounts`: fewer, larger ones cost less to find and to write. Measured by
@@ -146,8 +146,73 @@ CREATE TABLE rules_version (
 ) STRICT;
 ";
 
+/// The journal: transfers name both accounts, and are only ever appended. `docs/ledger.md` says what each row means, and
+/// what becomes of older rows. Old credits move from the user to the payer that paid them, as far as the money is still
+/// there; what was replayed the ledger itself may have paid.
+const V4: &str = "
+INSERT INTO names (name) SELECT DISTINCT payer FROM orders WHERE payer <> '' ON CONFLICT (name) DO NOTHING;
+ALTER TABLE transfers RENAME TO transfers_3;
+CREATE TABLE transfers (
+    id INTEGER PRIMARY KEY,
+    kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 4),
+    asset INTEGER NOT NULL,
+    debit INTEGER NOT NULL,
+    debit_holder INTEGER NOT NULL,
+    credit INTEGER NOT NULL,
+    credit_holder INTEGER NOT NULL,
+    amount INTEGER NOT NULL CHECK (amount > 0),
+    prev INTEGER NOT NULL,
+    time_ms INTEGER NOT NULL,
+    reference TEXT NOT NULL,
+    CHECK (debit <> credit OR debit_holder <> credit_holder)
+) STRICT;
+INSERT INTO transfers
+WITH paid AS (
+    SELECT t.id, n.id AS payer, a.balance,
+        sum(t.amount) OVER (PARTITION BY p.asset, t.user_id ORDER BY t.id) AS so_far
+    FROM transfers_3 t JOIN orders o ON o.trade_no = t.trade_no AND o.transfer = t.id
+    JOIN names n ON n.name = o.payer JOIN programs p ON p.id = t.program
+    JOIN accounts a ON a.kind = 0 AND a.asset = p.asset AND a.holder = t.user_id
+    WHERE o.payer <> '' AND o.status = 1
+        AND o.trade_no NOT IN (SELECT trade_no FROM archive WHERE outcome IS NOT NULL AND trade_no IS NOT NULL)
+)
+SELECT t.id, 0, (SELECT asset FROM programs WHERE id = t.program), 2, t.program,
+    CASE WHEN s.id IS NULL THEN 0 ELSE -3 END, coalesce(s.payer, t.user_id), t.amount, t.prev, t.time_ms, t.trade_no
+FROM transfers_3 t LEFT JOIN (SELECT id, payer FROM paid WHERE so_far <= balance) s ON s.id = t.id ORDER BY t.id;
+UPDATE accounts SET balance = balance - moved.amount FROM (
+    SELECT t.asset, o.user_id, sum(t.amount) AS amount FROM transfers t JOIN orders o ON o.trade_no = t.reference
+    WHERE t.credit = -3 GROUP BY t.asset, o.user_id
+) AS moved WHERE accounts.kind = 0 AND accounts.asset = moved.asset AND accounts.holder = moved.user_id;
+INSERT INTO accounts (kind, asset, holder, balance, last)
+SELECT -3, asset, credit_holder, sum(amount), 0 FROM transfers WHERE credit = -3 GROUP BY asset, credit_holder;
+INSERT INTO transfers
+SELECT id, 0, asset, CASE kind WHEN 0 THEN 0 ELSE -1 END, CASE kind WHEN 0 THEN user_id ELSE 0 END,
+    CASE kind WHEN 0 THEN -1 WHEN 1 THEN -2 ELSE 0 END, CASE kind WHEN 2 THEN user_id ELSE 0 END,
+    amount, prev, time_ms, withdrawal
+FROM withdrawal_moves ORDER BY id;
+INSERT INTO transfers
+SELECT (SELECT coalesce(max(id), 0) FROM transfers) + row_number() OVER (ORDER BY o.trade_no), 1, p.asset, 2,
+    o.program, CASE o.reason WHEN 1 THEN 0 ELSE -3 END,
+    CASE o.reason WHEN 1 THEN o.user_id ELSE coalesce((SELECT id FROM names WHERE name = o.payer AND o.payer <> ''), 0) END,
+    o.amount, 0, o.created_ms, o.trade_no
+FROM orders o JOIN programs p ON p.id = o.program WHERE o.status = 0;
+INSERT INTO transfers
+SELECT (SELECT coalesce(max(id), 0) FROM transfers) + row_number() OVER (ORDER BY p.id), 0, p.asset, 1, p.activity, 2,
+    p.id, h.total, 0, CAST(strftime('%s', 'now') AS INTEGER) * 1000, ''
+FROM programs p JOIN (SELECT program, sum(total) AS total FROM budget_shards GROUP BY program) h ON h.program = p.id
+WHERE p.budgeted AND h.total > 0;
+DELETE FROM accounts WHERE kind > 0;
+DROP TABLE transfers_3;
+DROP TABLE withdrawal_moves;
+CREATE UNIQUE INDEX transfers_withdrawal_once ON transfers (reference, debit = -1) WHERE debit = -1 OR credit = -1;
+CREATE TRIGGER transfers_no_update BEFORE UPDATE ON transfers
+BEGIN SELECT RAISE(ABORT, 'transfers are only ever appended'); END;
+CREATE TRIGGER transfers_no_delete BEFORE DELETE ON transfers
+BEGIN SELECT RAISE(ABORT, 'transfers are only ever appended'); END;
+";
+
 /// The migrations from each version to the next, in order. Never change one that was released.
-const MIGRATIONS: [&str; 3] = [V1, V2, V3];
+const MIGRATIONS: [&str; 4] = [V1, V2, V3, V4];
 
 /// Options of a ledger in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -72,6 +72,7 @@ pub const CHECKS: &[Check] = &[
     ("a promised order is credited once, from what is held, when its event comes", reserve::promised),
     ("a promised order whose type a downstream pays by now is not paid twice", reserve::promised_then_asked),
     ("a reservation is the payer's that was given first, whatever a repeat gives", reserve::first_payer),
+    ("what a payer paid is settled with it, and never withdrawn", reserve::settled_with_its_payer),
     ("an order of version 1 gets the payer that is asked first, and keeps it", reserve::no_payer_yet),
     ("a cap bounds one order, or its type in every activity", budgets::caps),
     ("a process with older rules sets no budget back", budgets::older_rules),
@@ -138,6 +139,13 @@ fn writers(place: &dyn Place, count: usize) -> Result<Vec<Ledger>, OpenError> {
     let more = if first.writers() == Writers::One { 0 } else { count - 1 };
     let more = (0..more).map(|_| first.another()).collect::<Result<Vec<_>, _>>()?;
     Ok(std::iter::once(first).chain(more).collect())
+}
+
+/// What this payer has settled in cash.
+fn settled(place: &dyn Place, payer: &str) -> Result<i64, Box<dyn Error>> {
+    let all = place.reader()?.settlements()?;
+    let own = all.iter().filter(|one| (one.payer.as_str(), one.bonus_type.as_str()) == (payer, "cash"));
+    Ok(own.map(|one| one.amount).sum())
 }
 
 /// Everything fits together.

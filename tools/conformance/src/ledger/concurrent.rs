@@ -128,7 +128,8 @@ pub(super) fn finishes(place: &dyn Place) -> Outcome {
     })?;
     let paid = paid.into_inner();
     assert_eq!(paid + released.into_inner(), names.len(), "each ends once");
-    assert_eq!(open(place)?.balance(1, "cash")?, i64::try_from(paid)?);
+    assert_eq!(open(place)?.balance(1, "cash")?, 0);
+    assert_eq!(super::settled(place, "bank")?, i64::try_from(paid)?);
     clean(place)
 }
 

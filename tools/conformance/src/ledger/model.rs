@@ -145,6 +145,8 @@ struct Known {
     status: Status,
     /// Reserved for its event.
     promised: bool,
+    /// A downstream has paid it.
+    is_settled: bool,
 }
 
 fn covers(pattern: usize, at: usize) -> bool {
@@ -204,7 +206,10 @@ impl Model {
             (true, false) => goal,
         };
         let Spec { user, scene, bonus_type, amount, .. } = *spec;
-        self.orders.insert(spec.number, Known { user, scene, bonus_type, amount, status, promised: promise });
+        self.orders.insert(
+            spec.number,
+            Known { user, scene, bonus_type, amount, status, promised: promise, is_settled: false },
+        );
         match status {
             Status::Credited => OrderOutcome::Credited,
             Status::Reserved => OrderOutcome::Reserved,
@@ -215,6 +220,7 @@ impl Model {
     fn balance(&self, user: i64, bonus_type: usize) -> i64 {
         let credited = |order: &&Known| {
             (order.user, order.bonus_type, order.status) == (user, bonus_type, Status::Credited)
+                && !order.is_settled
         };
         let credits: i64 = self.orders.values().filter(credited).map(|order| order.amount).sum();
         let gone = |one: &&(Take, WithdrawalStatus)| {
@@ -259,6 +265,7 @@ impl Model {
             None => Finish::Unknown,
             Some(order) if order.status == Status::Reserved => {
                 order.status = goal;
+                order.is_settled = goal == Status::Credited && !order.promised;
                 Finish::Done
             }
             Some(order) => match (order.status, goal) {
@@ -455,6 +462,11 @@ fn compare(reader: &LedgerReader, model: &Model) -> Outcome {
         assert_eq!(flow.len(), credits + moves);
         assert!(flow.is_sorted_by(|a, b| a.transfer > b.transfer), "newest first");
         assert_eq!(reader.balances(user)?, sums.into_iter().collect::<Vec<_>>());
+    }
+    for (at, name) in TYPES.iter().enumerate() {
+        let own = model.orders.values().filter(|order| order.is_settled && order.bonus_type == at);
+        let settled = reader.settlements()?.into_iter().filter(|one| one.bonus_type == *name);
+        assert_eq!(settled.map(|one| one.amount).sum::<i64>(), own.map(|order| order.amount).sum::<i64>());
     }
     let lines: Vec<_> = reader.orders()?.collect::<Result<_, _>>()?;
     assert!(lines.is_sorted_by(|a, b| a.trade_no < b.trade_no));
