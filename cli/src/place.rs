@@ -53,6 +53,11 @@ pub fn ledger(data: &Path) -> PathBuf {
     data.join("ledger.db")
 }
 
+/// The heads of the ledger's chain, outside the ledger.
+pub fn ledger_anchor(data: &Path) -> PathBuf {
+    data.join("ledger.anchor")
+}
+
 /// The salvage file: records that no queue would take.
 pub fn salvage(data: &Path) -> PathBuf {
     data.join("salvage")

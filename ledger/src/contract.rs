@@ -3,6 +3,7 @@
 //! `windfall-conformance` checks it on every database.
 
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+use crate::chain::{Page, Row, Seal};
 use crate::error::{LedgerError, OpenError};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome, ReservedOrder,
@@ -80,6 +81,15 @@ pub(crate) trait Transaction: Debug {
     fn commit(self: Box<Self>) -> Result<(), LedgerError>;
 }
 
+/// A connection that seals ranges of the journal.
+pub(crate) trait Chain: Debug + Send {
+    /// Seals one range of what is closed, of about so many rows. `None` where there is none, or another sealer is at it.
+    fn seal(&mut self, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError>;
+
+    /// Reads what is committed.
+    fn read(&self) -> &dyn Read;
+}
+
 /// An iterator over orders.
 pub(crate) type Lines<'r> = Box<dyn Iterator<Item = Result<OrderLine, LedgerError>> + 'r>;
 
@@ -115,6 +125,20 @@ pub(crate) trait Read: Debug {
     fn archived(&self, id: i64) -> Result<Option<Archived>, LedgerError>;
 
     fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError>;
+
+    /// Seals behind this one, in order.
+    fn seals(&self, after: i64, limit: u32) -> Result<Vec<Seal>, LedgerError>;
+
+    fn last_seal(&self) -> Result<Option<Seal>, LedgerError>;
+
+    /// The commitments of a seal, in order.
+    fn seal_pages(&self, seal: i64) -> Result<Vec<Page>, LedgerError>;
+
+    /// The transfers from this place up to that one, without it.
+    fn sealed_rows(&self, from_at: i64, to_at: i64) -> Result<Vec<Row>, LedgerError>;
+
+    /// A transfer by its number.
+    fn row(&self, id: i64) -> Result<Option<Row>, LedgerError>;
 
     fn reconcile(&self) -> Result<Reconciliation, LedgerError>;
 

@@ -43,8 +43,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod anchor;
 mod archive;
 mod budget;
+mod chain;
 mod contract;
 mod decision;
 mod error;
@@ -57,11 +59,15 @@ mod reader;
 mod reconcile;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
+mod sealer;
 mod sqlite;
 mod tx;
+mod verify;
 mod withdrawal;
 
+pub use anchor::{Anchor, AnchorError, FileAnchor};
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+pub use chain::{Head, Seal};
 pub use error::{LedgerError, OpenError};
 pub use ledger::Ledger;
 pub use model::{
@@ -72,6 +78,8 @@ pub use model::{
 pub use postgres::PostgresOptions;
 pub use reader::{LedgerReader, OrderLines};
 pub use reconcile::Reconciliation;
+pub use sealer::{SEAL_ROWS_MAX, SealError, Sealer};
 pub use sqlite::LedgerOptions;
 pub use tx::Tx;
+pub use verify::{FINDINGS_MAX, Finding, Tampering, Verified, VerifyError};
 pub use withdrawal::{HoldOutcome, StoredWithdrawal, WithdrawalStatus};

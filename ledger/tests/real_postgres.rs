@@ -5,11 +5,14 @@
 mod old;
 
 use old::{Dialect, check, goes_on, ledger_of};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_contract::accounts::Withdrawal;
 use windfall_ledger::{
-    HoldOutcome, Ledger, LedgerReader, OpenError, Order, OrderOutcome, PostgresOptions, Unbudgeted, Writers,
+    Anchor, FileAnchor, HoldOutcome, Ledger, LedgerReader, OpenError, Order, OrderOutcome, PostgresOptions,
+    Sealer, Tampering, Unbudgeted, Verified, Writers,
 };
 use windfall_servers::Servers;
 
@@ -59,6 +62,10 @@ impl Place for Schema {
 
     fn reader(&self) -> Result<LedgerReader, OpenError> {
         LedgerReader::connect(&self.url, &self.options())
+    }
+
+    fn sealer(&self) -> Result<Sealer, OpenError> {
+        Sealer::connect(&self.url, &self.options())
     }
 }
 
@@ -197,4 +204,158 @@ fn the_journal_refuses_changes_and_older_writers() {
     for statement in older {
         assert!(run(&place, statement).is_err(), "{statement}");
     }
+}
+
+const fn cash(trade_no: &str) -> Order<'_> {
+    Order {
+        trade_no,
+        user_id: 7,
+        activity: "spring",
+        scene: "rain",
+        bonus_type: "cash",
+        amount: 10,
+        time_ms: 1_000,
+    }
+}
+
+/// Seals what is final, until that is so many transfers: other transactions of the server may be open for a while.
+fn seal_up_to(place: &Schema, anchor: &mut dyn Anchor, transfers: u64) -> Verified {
+    let (mut sealer, began) = (place.sealer().unwrap().with_rows_max(4), Instant::now());
+    loop {
+        while sealer.seal(anchor, 5_000).unwrap().is_some() {}
+        let found = place.reader().unwrap().verify(Some(&*anchor)).unwrap();
+        assert!(found.is_clean(), "{found:?}");
+        if found.transfers >= transfers {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "{found:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_range_waits_for_transactions_that_are_still_open() {
+    let place = Schemas::shared().schema().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut anchor = FileAnchor::new(folder.path().join("anchor"));
+    let mut early = place.open(Unbudgeted::Allow).unwrap();
+    early.apply(&[cash("first")]).unwrap();
+    seal_up_to(&place, &mut anchor, 1);
+    let mut late = early.another().unwrap();
+    // It has its number, and is not committed.
+    let mut tx = early.begin().unwrap();
+    tx.apply(&[cash("early")], windfall_ledger::Attempt::Normal).unwrap();
+    late.apply(&[cash("late")]).unwrap();
+    let mut sealer = place.sealer().unwrap();
+    assert_eq!(sealer.seal(&mut anchor, 5_000).unwrap(), None, "the early one would be in front of it");
+    tx.commit().unwrap();
+    assert_eq!(seal_up_to(&place, &mut anchor, 3).transfers, 3);
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn each_kind_of_tampering_is_found_and_named() {
+    use Tampering::{Added, Anchor, Chain, Changed, Commitments, Missing};
+    let schemas = Schemas::shared();
+    let of = |name: &str| format!("(SELECT id FROM transfers WHERE reference = '{name}')");
+    let copy = "INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, \
+        reference, tx) SELECT -5, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, 'new', tx \
+        FROM transfers WHERE reference = 'order/3'";
+    let cases: [(&str, String, Tampering, bool); 9] = [
+        ("an amount", "UPDATE transfers SET amount = 11 WHERE reference = 'order/3'".into(), Changed, true),
+        (
+            "a user",
+            "UPDATE transfers SET credit_holder = 9 WHERE reference = 'order/3'".into(),
+            Changed,
+            true,
+        ),
+        (
+            "a place",
+            "UPDATE transfers SET tx = tx + 1000000 WHERE reference = 'order/3'".into(),
+            Changed,
+            true,
+        ),
+        ("a row that is gone", format!("DELETE FROM transfers WHERE id = {}", of("order/3")), Missing, true),
+        ("a row that was added", copy.into(), Added, true),
+        ("commitments", "UPDATE seal_pages SET hashes = ids WHERE seal = 2".into(), Commitments, false),
+        ("a seal", "UPDATE seals SET rows = 3 WHERE id = 2".into(), Chain, false),
+        (
+            "a seal that is gone",
+            "DELETE FROM seal_pages WHERE seal = 2; DELETE FROM seals WHERE id = 2".into(),
+            Chain,
+            false,
+        ),
+        ("the end of the chain", "TRUNCATE seals, seal_pages".into(), Anchor, false),
+    ];
+    for (name, sql, tampering, is_named) in cases {
+        let place = schemas.schema().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut anchor = FileAnchor::new(folder.path().join("anchor"));
+        let mut ledger = place.open(Unbudgeted::Allow).unwrap();
+        let names: Vec<String> = (0..10).map(|nth| format!("order/{nth}")).collect();
+        for name in &names {
+            ledger.apply(&[cash(name)]).unwrap();
+        }
+        assert_eq!(seal_up_to(&place, &mut anchor, 10).transfers, 10);
+        for sealed in
+            ["UPDATE seals SET rows = 0", "DELETE FROM seal_pages", "UPDATE seal_pages SET hashes = ids"]
+        {
+            assert!(run(&place, sealed).is_err(), "{sealed}");
+        }
+        // Whoever is the database's owner gets past its triggers.
+        let off = ["transfers", "seals", "seal_pages"]
+            .map(|table| format!("ALTER TABLE {table} DISABLE TRIGGER USER;"));
+        run(&place, &format!("{} {sql}", off.concat())).unwrap();
+        let found = place.reader().unwrap().verify(Some(&anchor)).unwrap();
+        let own = |one: &&windfall_ledger::Finding| one.tampering == tampering;
+        let finding = found.findings.iter().find(own).unwrap_or_else(|| panic!("{name}: {found:?}"));
+        assert_eq!(finding.transfer.is_some(), is_named, "{name}: {found:?}");
+        assert!(!is_named || finding.what.contains(&finding.transfer.unwrap().to_string()), "{finding}");
+    }
+}
+
+/// Set for the child alone: the server, the schema and the anchor.
+const CHILD: &str = "WINDFALL_TEST_SEAL_POSTGRES";
+
+/// Does nothing unless the test below started it as a child.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn child_that_gets_killed() {
+    let Ok(place) = std::env::var(CHILD) else { return };
+    let [url, name, anchor] = place.split('\n').collect::<Vec<_>>()[..] else { panic!("{place}") };
+    let place = Schema { url: url.into(), name: name.into() };
+    let (mut sealer, mut anchor) = (place.sealer().unwrap().with_rows_max(3), FileAnchor::new(anchor));
+    // Another sealer, whose connection the server has not given up yet, may be at it.
+    for _ in 0..2_000 {
+        sealer.seal(&mut anchor, 5_000).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_sealer_that_is_killed_leaves_a_chain_that_goes_on() {
+    let place = Schemas::shared().schema().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("anchor");
+    let mut anchor = FileAnchor::new(&path);
+    let mut ledger = place.open(Unbudgeted::Allow).unwrap();
+    let names: Vec<String> = (0..900).map(|nth| format!("order/{nth:04}")).collect();
+    for part in names.chunks(3) {
+        ledger.apply(&part.iter().map(|name| cash(name)).collect::<Vec<_>>()).unwrap();
+    }
+    for after_ms in [53, 97, 151, 233] {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_gets_killed", "--nocapture", "--include-ignored"])
+            .env(CHILD, format!("{}\n{}\n{}", place.url, place.name, path.display()))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(after_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found = place.reader().unwrap().verify(Some(&anchor)).unwrap();
+        assert!(found.is_clean(), "{found:?}");
+    }
+    assert_eq!(seal_up_to(&place, &mut anchor, 900).transfers, 900, "each transfer is sealed once");
 }

@@ -1,4 +1,4 @@
-//! Commands for operators: keys, rules, tokens, the failure archive, salvage files, running services, timers, jobs.
+//! Commands for operators: keys, the ledger's seals, rules, tokens, the failure archive, salvage files, running services, timers, jobs.
 
 pub mod access;
 pub mod archive;
@@ -6,6 +6,7 @@ mod ask;
 pub mod backfill;
 pub mod jobs;
 pub mod keys;
+pub mod ledger;
 pub mod operate;
 pub mod rules;
 pub mod salvage;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::path::Path;
 #[cfg(feature = "postgres")]
 use windfall_ledger::PostgresOptions;
-use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
 
 /// The database that keeps orders and balances.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -65,6 +65,15 @@ impl LedgerAt {
         }
     }
 
+    /// Opens it for sealing, beside the processes that write it. Blocks.
+    pub fn open_sealer(&self, data: &Path) -> Result<Sealer> {
+        match self {
+            Self::File => Ok(Sealer::open(place::ledger(data))?),
+            Self::Postgres(at) => at.open_sealer(),
+        }
+        .context("the ledger cannot be opened for sealing")
+    }
+
     /// Opens it for reading alone. Blocks.
     pub fn open_reader(&self, data: &Path) -> Result<LedgerReader> {
         match self {
@@ -89,6 +98,10 @@ impl PostgresAt {
         Ok(Ledger::connect_when_used(&self.url, &PostgresOptions { unbudgeted, ..self.options() })?)
     }
 
+    fn open_sealer(&self) -> Result<Sealer> {
+        Ok(Sealer::connect(&self.url, &self.options())?)
+    }
+
     fn open_reader(&self) -> Result<LedgerReader> {
         Ok(LedgerReader::connect(&self.url, &self.options())?)
     }
@@ -101,6 +114,10 @@ impl PostgresAt {
     }
 
     fn open_when_used(&self, _unbudgeted: Unbudgeted) -> Result<Ledger> {
+        Driver::Postgres.absent()
+    }
+
+    fn open_sealer(&self) -> Result<Sealer> {
         Driver::Postgres.absent()
     }
 

@@ -23,6 +23,7 @@
 mod archive;
 mod budget_keys;
 mod budgets;
+mod chain;
 mod decide;
 mod link;
 mod options;
@@ -37,5 +38,6 @@ mod tx;
 mod wait;
 mod withdrawals;
 
+pub(crate) use chain::open as open_sealer;
 pub use options::PostgresOptions;
 pub(crate) use store::{PgLedger, open_reader};

@@ -3,8 +3,9 @@
 use super::budget_keys::{cell, text};
 use super::link::Link;
 use super::session::Session;
-use super::{archive, withdrawals};
+use super::{archive, chain, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
+use crate::chain::{Page, Row as Sealed, Seal};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, USER, flow_kind};
@@ -165,7 +166,7 @@ fn budgets(session: &Session) -> Result<Vec<BudgetState>, LedgerError> {
 }
 
 /// Every table, for reading each row of it.
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 12] = [
     "names",
     "programs",
     "budget_shards",
@@ -175,6 +176,8 @@ const TABLES: [&str; 10] = [
     "archive",
     "replays",
     "withdrawals",
+    "seals",
+    "seal_pages",
     "rules_version",
 ];
 
@@ -279,6 +282,26 @@ impl Read for Link {
 
     fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError> {
         archive::replays(&*self.session()?, archive_id)
+    }
+
+    fn seals(&self, after: i64, limit: u32) -> Result<Vec<Seal>, LedgerError> {
+        chain::seals(&*self.session()?, after, limit)
+    }
+
+    fn last_seal(&self) -> Result<Option<Seal>, LedgerError> {
+        chain::last_seal(&*self.session()?)
+    }
+
+    fn seal_pages(&self, seal: i64) -> Result<Vec<Page>, LedgerError> {
+        chain::pages(&*self.session()?, seal)
+    }
+
+    fn sealed_rows(&self, from_at: i64, to_at: i64) -> Result<Vec<Sealed>, LedgerError> {
+        chain::rows(&*self.session()?, from_at, to_at, i64::MAX)
+    }
+
+    fn row(&self, id: i64) -> Result<Option<Sealed>, LedgerError> {
+        chain::by_id(&*self.session()?, id)
     }
 
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {

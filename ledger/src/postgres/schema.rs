@@ -6,9 +6,9 @@ use crate::error::{LedgerError, OpenError};
 
 /// The migrations. Each is applied once, in order, in the transaction that records it. Never change one that was
 /// released: add the next one, and raise `KNOWN`.
-const MIGRATIONS: [(i64, &str); 4] = [(1, V1), (2, V2), (3, V3), (4, V4)];
+const MIGRATIONS: [(i64, &str); 5] = [(1, V1), (2, V2), (3, V3), (4, V4), (5, V5)];
 /// The version that this build writes.
-const KNOWN: i64 = 4;
+const KNOWN: i64 = 5;
 /// The version whose migration copies every transfer.
 const COPIES: i64 = 4;
 
@@ -221,6 +221,35 @@ CREATE INDEX transfers_tx ON transfers (tx);
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN RAISE EXCEPTION '% is only ever appended to; % is refused', TG_TABLE_NAME, TG_OP; END $$;
 CREATE TRIGGER transfers_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON transfers
+FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+"#;
+
+/// The chain of sealed ranges. A page holds the commitments of many transfers side by side; of these only the guards may
+/// change, since a salt can be erased.
+const V5: &str = r#"
+CREATE TABLE seals (
+    id bigint PRIMARY KEY,
+    from_at bigint NOT NULL UNIQUE,
+    to_at bigint NOT NULL,
+    rows bigint NOT NULL,
+    sealed_ms bigint NOT NULL,
+    previous bytea NOT NULL,
+    content bytea NOT NULL,
+    hash bytea NOT NULL
+);
+CREATE TABLE seal_pages (
+    seal bigint NOT NULL REFERENCES seals (id),
+    page bigint NOT NULL,
+    ids bytea NOT NULL,
+    guards bytea NOT NULL,
+    hashes bytea NOT NULL,
+    PRIMARY KEY (seal, page)
+);
+ALTER TABLE seal_pages ALTER ids SET STORAGE EXTERNAL, ALTER guards SET STORAGE EXTERNAL,
+    ALTER hashes SET STORAGE EXTERNAL;
+CREATE TRIGGER seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON seals
+FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER seal_pages_append_only BEFORE UPDATE OF seal, page, ids, hashes OR DELETE OR TRUNCATE ON seal_pages
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 "#;
 

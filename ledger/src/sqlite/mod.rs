@@ -3,6 +3,7 @@
 mod archive;
 mod budget_keys;
 mod budgets;
+mod chain;
 mod credit;
 mod orders;
 mod query;
@@ -15,6 +16,7 @@ mod transfers;
 mod tx;
 mod withdrawals;
 
+pub(crate) use chain::open as open_sealer;
 pub(crate) use reader::open as open_reader;
 pub use schema::LedgerOptions;
 pub(crate) use store::SqliteLedger;

@@ -1,7 +1,8 @@
 //! Reads a ledger's file, for its writer and for readers on a connection of their own.
 
-use super::{archive, query, schema, withdrawals};
+use super::{archive, chain, query, schema, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
+use crate::chain::{Page, Row, Seal};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::model::status_of_columns;
@@ -81,6 +82,27 @@ impl Read for Connection {
 
     fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError> {
         archive::replays(self, archive_id)
+    }
+
+    fn seals(&self, after: i64, limit: u32) -> Result<Vec<Seal>, LedgerError> {
+        chain::seals(self, after, limit)
+    }
+
+    fn last_seal(&self) -> Result<Option<Seal>, LedgerError> {
+        chain::last_seal(self)
+    }
+
+    fn seal_pages(&self, seal: i64) -> Result<Vec<Page>, LedgerError> {
+        chain::pages(self, seal)
+    }
+
+    fn sealed_rows(&self, from_at: i64, to_at: i64) -> Result<Vec<Row>, LedgerError> {
+        // -1 is no limit.
+        chain::rows(self, from_at, to_at, -1)
+    }
+
+    fn row(&self, id: i64) -> Result<Option<Row>, LedgerError> {
+        chain::one(self, id)
     }
 
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The schema's version, in `user_version`.
-pub(crate) const VERSION: i64 = 4;
+pub(crate) const VERSION: i64 = 5;
 /// "Wfal" in `application_id`, by which a ledger differs from another SQLite file.
 const APPLICATION_ID: i64 = 0x5766_616c;
 /// A batch touches most pages of `accounts`: fewer, larger ones cost less to find and to write. Measured by
@@ -211,8 +211,39 @@ CREATE TRIGGER transfers_no_delete BEFORE DELETE ON transfers
 BEGIN SELECT RAISE(ABORT, 'transfers are only ever appended'); END;
 ";
 
+/// The chain of sealed ranges. A page holds the commitments of many transfers side by side; of these only the guards may
+/// change, since a salt can be erased.
+const V5: &str = "
+CREATE TABLE seals (
+    id INTEGER PRIMARY KEY,
+    from_at INTEGER NOT NULL UNIQUE,
+    to_at INTEGER NOT NULL,
+    rows INTEGER NOT NULL,
+    sealed_ms INTEGER NOT NULL,
+    previous BLOB NOT NULL,
+    content BLOB NOT NULL,
+    hash BLOB NOT NULL
+) STRICT;
+CREATE TABLE seal_pages (
+    seal INTEGER NOT NULL REFERENCES seals (id),
+    page INTEGER NOT NULL,
+    ids BLOB NOT NULL,
+    guards BLOB NOT NULL,
+    hashes BLOB NOT NULL,
+    PRIMARY KEY (seal, page)
+) STRICT;
+CREATE TRIGGER seals_no_update BEFORE UPDATE ON seals
+BEGIN SELECT RAISE(ABORT, 'seals are only ever appended'); END;
+CREATE TRIGGER seals_no_delete BEFORE DELETE ON seals
+BEGIN SELECT RAISE(ABORT, 'seals are only ever appended'); END;
+CREATE TRIGGER seal_pages_no_update BEFORE UPDATE OF seal, page, ids, hashes ON seal_pages
+BEGIN SELECT RAISE(ABORT, 'commitments are only ever appended'); END;
+CREATE TRIGGER seal_pages_no_delete BEFORE DELETE ON seal_pages
+BEGIN SELECT RAISE(ABORT, 'commitments are only ever appended'); END;
+";
+
 /// The migrations from each version to the next, in order. Never change one that was released.
-const MIGRATIONS: [&str; 4] = [V1, V2, V3, V4];
+const MIGRATIONS: [&str; 5] = [V1, V2, V3, V4, V5];
 
 /// Options of a ledger in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -324,9 +355,19 @@ fn migrate(db: &Connection, found: i64) -> Result<(), rusqlite::Error> {
 
 /// Opens a ledger for reading alone; nothing is created.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
+    open_beside(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+}
+
+/// Opens a ledger beside its writer, for sealing: what this writes, the writer never does.
+pub(crate) fn open_sealer(path: &Path) -> Result<Connection, OpenError> {
+    let db = open_beside(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    db.execute_batch("PRAGMA synchronous = FULL").map_err(|error| OpenError::of_sql(path, &error))?;
+    Ok(db)
+}
+
+fn open_beside(path: &Path, access: OpenFlags) -> Result<Connection, OpenError> {
     let sql = |error: rusqlite::Error| OpenError::of_sql(path, &error);
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(path, flags).map_err(sql)?;
+    let db = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sql)?;
     db.busy_timeout(Duration::from_secs(5)).map_err(sql)?;
     db.execute_batch("PRAGMA cache_size = -16384").map_err(sql)?;
     let what = match check_version(&db, path)? {

@@ -5,6 +5,7 @@
 
 mod archive;
 mod budgets;
+mod chain;
 mod concurrent;
 mod model;
 mod once;
@@ -13,7 +14,8 @@ mod withdrawals;
 
 use std::error::Error;
 use windfall_ledger::{
-    Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderOutcome, Tx, Unbudgeted, Writers,
+    Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderOutcome, Sealer, Tx, Unbudgeted,
+    Writers,
 };
 
 /// The result of a check; its assertions panic.
@@ -41,6 +43,12 @@ pub trait Place: Send + Sync {
     /// # Errors
     /// What the database says; it fails the check.
     fn reader(&self) -> Result<LedgerReader, OpenError>;
+
+    /// Opens it for sealing.
+    ///
+    /// # Errors
+    /// What the database says; it fails the check.
+    fn sealer(&self) -> Result<Sealer, OpenError>;
 }
 
 /// One check: its name, and what it does.
@@ -91,6 +99,8 @@ pub const CHECKS: &[Check] = &[
     ("a withdrawal that is not committed never was", withdrawals::not_committed),
     ("writers at once hold and end withdrawals while credits arrive", withdrawals::at_once),
     ("a reader that is kept sees what was committed since", withdrawals::kept_reader),
+    ("each transfer is sealed once, in ranges of whole transactions", chain::seals_once),
+    ("writers and sealers at once: each transfer is sealed once, and the chain is whole", chain::at_once),
 ];
 
 /// Runs all checks, and random histories against a model.

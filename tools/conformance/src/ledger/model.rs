@@ -1,4 +1,5 @@
 //! Random histories against a naive model: what the ledger answers and holds is what one would compute by hand.
+use super::chain::Memory;
 use super::{Fixture, Outcome, open};
 use std::collections::BTreeMap;
 use windfall_contract::accounts::{Reason, Status, Withdrawal, WithdrawalOutcome};
@@ -504,6 +505,7 @@ fn history(fixture: &dyn Fixture, seed: u64) -> Outcome {
     let place = fixture.fresh()?;
     let (mut dice, mut model) = (Dice(seed), Model::default());
     let mut ledger = open(&*place)?;
+    let (mut sealer, mut anchor) = (place.sealer()?.with_rows_max(9), Memory::default());
     for nth in 0..25 {
         let op = dice.op();
         if matches!(op, Op::Reopen) {
@@ -512,7 +514,12 @@ fn history(fixture: &dyn Fixture, seed: u64) -> Outcome {
         }
         step(&mut ledger, &mut model, &op).map_err(|error| format!("step {nth}, {op:?}: {error}"))?;
         compare_budgets(&ledger, &model)?;
+        if dice.below(3) == 0 {
+            sealer.seal(&mut anchor, 5_000)?;
+        }
     }
+    let verified = place.reader()?.verify(Some(&anchor))?;
+    assert!(verified.is_clean(), "{verified:?}");
     compare(&place.reader()?, &model)?;
     ledger.check()?;
     Ok(())

@@ -1,0 +1,152 @@
+//! `windfall ledger`: seals the journal, and proves that nobody has changed what was sealed.
+
+use super::now_ms;
+use crate::outcome::Outcome;
+use crate::place;
+use crate::services::ServiceOptions;
+use anyhow::{Context, Result};
+use serde_json::json;
+use std::path::PathBuf;
+use std::time::Duration;
+use windfall_ledger::{FileAnchor, SealError, Verified};
+
+/// `windfall ledger …`
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum LedgerCommand {
+    /// Seal the transfers that are final by now: chain their hashes, and anchor the chain's head in a file
+    ///
+    /// Services may run meanwhile, and other sealers: one at a time seals. A transfer that is sealed cannot be changed, taken
+    /// away or added to any more without `windfall ledger verify` finding it.
+    Seal {
+        #[command(flatten)]
+        place: LedgerPlace,
+        /// Go on until Ctrl-C, with so many seconds between two looks
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        every_s: Option<u64>,
+        /// Print JSON, one object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Compare every sealed transfer with its seal, and the chain with its anchor; the exit code is 1 if anything differs
+    Verify {
+        #[command(flatten)]
+        place: LedgerPlace,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Where the ledger and its anchor are.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LedgerPlace {
+    /// The options file of the services, which names the ledger
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// The directory of the process's own files, in place of the option `data`
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// The file that keeps the chain's head outside the database; keep it, or a copy, on another machine than the database
+    /// [default: ledger.anchor in the data directory]
+    #[arg(long, value_name = "FILE")]
+    anchor: Option<PathBuf>,
+}
+
+impl LedgerPlace {
+    fn open(&self) -> Result<(ServiceOptions, FileAnchor)> {
+        let options = ServiceOptions::load(self.config.as_deref(), self.data.clone())?;
+        let anchor = self.anchor.clone().unwrap_or_else(|| place::ledger_anchor(&options.data));
+        Ok((options, FileAnchor::new(anchor)))
+    }
+}
+
+/// Runs it.
+pub fn run(command: &LedgerCommand) -> Result<Outcome> {
+    match command {
+        LedgerCommand::Seal { place, every_s, json } => seal(place, *every_s, *json),
+        LedgerCommand::Verify { place, json } => verify(place, *json),
+    }
+}
+
+fn seal(place: &LedgerPlace, every_s: Option<u64>, json: bool) -> Result<Outcome> {
+    let (options, mut anchor) = place.open()?;
+    let mut sealer = options.ledger.open_sealer(&options.data)?;
+    loop {
+        let (mut seals, mut transfers, mut last) = (0_u64, 0_i64, None);
+        loop {
+            let now_ms = i64::try_from(now_ms()).unwrap_or(i64::MAX);
+            match sealer.seal(&mut anchor, now_ms) {
+                Ok(Some(seal)) => {
+                    seals += 1;
+                    transfers += seal.rows;
+                    last = Some(seal.id);
+                }
+                Ok(None) => break,
+                Err(error @ (SealError::Gone { .. } | SealError::Rewritten { .. })) => {
+                    eprintln!("windfall: {error}");
+                    return Ok(Outcome::Damage);
+                }
+                // It is away, or another one is in the way: it goes on later.
+                Err(error) if every_s.is_some() => {
+                    eprintln!("windfall: {error}");
+                    break;
+                }
+                Err(error) => return Err(error).context("the ledger cannot be sealed"),
+            }
+        }
+        match (json, last) {
+            (true, _) => println!("{}", json!({"seals": seals, "transfers": transfers, "last": last})),
+            (false, Some(last)) => println!("sealed {transfers} transfers; the last seal is {last}"),
+            (false, None) => println!("nothing is to be sealed"),
+        }
+        let Some(pause_s) = every_s else { return Ok(Outcome::Clean) };
+        std::thread::sleep(Duration::from_secs(pause_s));
+    }
+}
+
+fn verify(place: &LedgerPlace, json: bool) -> Result<Outcome> {
+    let (options, anchor) = place.open()?;
+    let reader = options.ledger.open_reader(&options.data)?;
+    let found = reader.verify(Some(&anchor)).context("the ledger cannot be verified")?;
+    if json {
+        println!("{}", as_json(&found));
+    } else {
+        for finding in &found.findings {
+            println!("{finding}");
+        }
+        if found.more_findings > 0 {
+            println!("and {} more", found.more_findings);
+        }
+        println!(
+            "{} transfers in {} seals were compared, {} seals are anchored: {}",
+            found.transfers,
+            found.seals,
+            found.anchored,
+            if found.is_clean() { "nothing was changed" } else { "DAMAGED" }
+        );
+    }
+    Ok(if found.is_clean() { Outcome::Clean } else { Outcome::Damage })
+}
+
+fn as_json(found: &Verified) -> serde_json::Value {
+    let findings: Vec<_> = found
+        .findings
+        .iter()
+        .map(|one| {
+            json!({
+                "kind": one.tampering.name(),
+                "seal": one.seal,
+                "transfer": one.transfer,
+                "what": one.what,
+            })
+        })
+        .collect();
+    json!({
+        "ok": found.is_clean(),
+        "seals": found.seals,
+        "transfers": found.transfers,
+        "anchored": found.anchored,
+        "findings": findings,
+        "more_findings": found.more_findings,
+    })
+}

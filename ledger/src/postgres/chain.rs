@@ -1,0 +1,193 @@
+//! Seals in PostgreSQL. A transfer's place is the number of its transaction, since its own number says nothing about when it
+//! was committed.
+//!
+//! ## Why a sealed range is final
+//! All transactions below the oldest one that runs (`pg_snapshot_xmin`) have ended, and their rows are seen by a later
+//! statement, or will never be. A later transaction gets a higher number: also after a crash, since the seal's own
+//! transaction has a number that is not below the end of its range, and is on disk.
+//!
+//! Two sealers at once: an advisory lock lets one of them work; the unique numbers and beginnings of seals let one of two
+//! commit, whatever becomes of that lock.
+
+use super::budget_keys::cell;
+use super::link::{Address, Link};
+use super::options::PostgresOptions;
+use super::schema;
+use super::session::Session;
+use crate::chain::{self, Page, Row, Seal, stored_hash};
+use crate::contract::{Chain, Read};
+use crate::error::{LedgerError, OpenError};
+
+const LOCK: &str =
+    "SELECT pg_try_advisory_xact_lock(hashtextextended('windfall seals ' || current_schema(), 0))";
+const HORIZON: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
+const RANGE: &str = "SELECT tx, id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference \
+    FROM transfers WHERE tx >= $1 AND tx < $2 ORDER BY tx, id LIMIT $3";
+const ONE: &str = "SELECT tx, id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference \
+    FROM transfers WHERE id = $1";
+
+/// A connection that seals.
+#[derive(Debug)]
+pub(crate) struct PgSealer {
+    link: Link,
+}
+
+pub(crate) fn open(url: &str, options: &PostgresOptions) -> Result<PgSealer, OpenError> {
+    let address = Address::new(url, options)?;
+    let session = Session::open(&address.config, &address.place, &address.options, false)?;
+    schema::check(&session, &address)?;
+    Ok(PgSealer { link: Link::new(address, Some(session), false) })
+}
+
+impl Chain for PgSealer {
+    fn seal(&mut self, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
+        let session = self.link.session()?;
+        session.batch("BEGIN")?;
+        match seal(&session, rows_max, now_ms) {
+            Ok(Some(seal)) => session.commit(None).map(|()| Some(seal)),
+            other => {
+                if !session.is_broken()
+                    && let Err(error) = session.batch("ROLLBACK")
+                {
+                    session.give_up();
+                    tracing::warn!(%error, "a sealer could not end its transaction; its connection is closed");
+                }
+                other
+            }
+        }
+    }
+
+    fn read(&self) -> &dyn Read {
+        &self.link
+    }
+}
+
+/// Seals in the present transaction, which reads anew with each statement.
+fn seal(session: &Session, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
+    if !one::<bool>(session, LOCK)? {
+        return Ok(None);
+    }
+    let last = last_seal(session)?;
+    let from_at = last.as_ref().map_or(i64::MIN, |last| last.to_at);
+    let horizon: i64 = one(session, HORIZON)?;
+    if horizon < from_at {
+        return Err(LedgerError::Damaged(format!(
+            "transactions below {from_at} are sealed, but this server is at {horizon}: the ledger was moved to another \
+             server, whose new transfers cannot be told from sealed ones"
+        )));
+    }
+    let limit = i64::try_from(rows_max).unwrap_or(i64::MAX - 1).saturating_add(1);
+    let mut own = rows(session, from_at, horizon, limit)?;
+    let Some(first) = own.first().map(|row| row.at) else { return Ok(None) };
+    let more = own.len() > rows_max;
+    let to_at = match chain::cut(&mut own, more, horizon) {
+        Some(to_at) => to_at,
+        // One transaction is never divided, however many rows it has.
+        None => {
+            own = rows(session, first, first.saturating_add(1), i64::MAX)?;
+            first.saturating_add(1)
+        }
+    };
+    let salts = chain::salts(own.len())?;
+    let (seal, pages) = Seal::of(last.as_ref(), to_at, &own, &salts, now_ms);
+    insert(session, &seal, &pages)?;
+    Ok(Some(seal))
+}
+
+fn one<T: for<'r> tokio_postgres::types::FromSql<'r>>(
+    session: &Session,
+    sql: &'static str,
+) -> Result<T, LedgerError> {
+    let rows = session.query(sql, &[])?;
+    cell(rows.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?, 0)
+}
+
+fn insert(session: &Session, seal: &Seal, pages: &[Page]) -> Result<(), LedgerError> {
+    session.execute(
+        "INSERT INTO seals (id, from_at, to_at, rows, sealed_ms, previous, content, hash) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        &[
+            &seal.id,
+            &seal.from_at,
+            &seal.to_at,
+            &seal.rows,
+            &seal.sealed_ms,
+            &seal.previous.as_slice(),
+            &seal.content.as_slice(),
+            &seal.hash.as_slice(),
+        ],
+    )?;
+    for (nth, page) in (0_i64..).zip(pages) {
+        session.execute(
+            "INSERT INTO seal_pages (seal, page, ids, guards, hashes) VALUES ($1, $2, $3, $4, $5)",
+            &[&seal.id, &nth, &page.ids, &page.guards, &page.hashes],
+        )?;
+    }
+    Ok(())
+}
+
+fn read_seal(row: &tokio_postgres::Row) -> Result<Seal, LedgerError> {
+    let id: i64 = cell(row, 0)?;
+    let hash = |at: usize| stored_hash(cell::<&[u8]>(row, at)?, &format!("seal {id}"));
+    Ok(Seal {
+        id,
+        from_at: cell(row, 1)?,
+        to_at: cell(row, 2)?,
+        rows: cell(row, 3)?,
+        sealed_ms: cell(row, 4)?,
+        previous: hash(5)?,
+        content: hash(6)?,
+        hash: hash(7)?,
+    })
+}
+
+pub(crate) fn seals(session: &Session, after: i64, limit: u32) -> Result<Vec<Seal>, LedgerError> {
+    let rows = session.query(
+        "SELECT id, from_at, to_at, rows, sealed_ms, previous, content, hash FROM seals WHERE id > $1 \
+         ORDER BY id LIMIT $2",
+        &[&after, &i64::from(limit)],
+    )?;
+    rows.iter().map(read_seal).collect()
+}
+
+pub(crate) fn last_seal(session: &Session) -> Result<Option<Seal>, LedgerError> {
+    let rows = session.query(
+        "SELECT id, from_at, to_at, rows, sealed_ms, previous, content, hash FROM seals ORDER BY id DESC LIMIT 1",
+        &[],
+    )?;
+    rows.first().map(read_seal).transpose()
+}
+
+pub(crate) fn pages(session: &Session, seal: i64) -> Result<Vec<Page>, LedgerError> {
+    let rows = session
+        .query("SELECT ids, guards, hashes FROM seal_pages WHERE seal = $1 ORDER BY page", &[&seal])?;
+    rows.iter()
+        .map(|row| Ok(Page { ids: cell(row, 0)?, guards: cell(row, 1)?, hashes: cell(row, 2)? }))
+        .collect()
+}
+
+fn read_row(row: &tokio_postgres::Row) -> Result<Row, LedgerError> {
+    let small = |at: usize| Ok::<_, LedgerError>(i64::from(cell::<i16>(row, at)?));
+    Ok(Row {
+        at: cell(row, 0)?,
+        id: cell(row, 1)?,
+        kind: small(2)?,
+        asset: cell(row, 3)?,
+        debit: small(4)?,
+        debit_holder: cell(row, 5)?,
+        credit: small(6)?,
+        credit_holder: cell(row, 7)?,
+        amount: cell(row, 8)?,
+        prev: cell(row, 9)?,
+        time_ms: cell(row, 10)?,
+        reference: cell(row, 11)?,
+    })
+}
+
+pub(crate) fn rows(session: &Session, from_at: i64, to_at: i64, limit: i64) -> Result<Vec<Row>, LedgerError> {
+    session.query(RANGE, &[&from_at, &to_at, &limit])?.iter().map(read_row).collect()
+}
+
+pub(crate) fn by_id(session: &Session, id: i64) -> Result<Option<Row>, LedgerError> {
+    session.query(ONE, &[&id])?.first().map(read_row).transpose()
+}

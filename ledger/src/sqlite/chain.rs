@@ -1,0 +1,145 @@
+//! Seals in a ledger's file. A transfer's place is its number: one writer draws the numbers under the file's write lock, so
+//! whatever can be read is final, and nothing comes in front of it any more.
+
+use super::schema;
+use crate::chain::{self, Page, Row, Seal, stored_hash};
+use crate::contract::{Chain, Read};
+use crate::error::{LedgerError, OpenError};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::path::Path;
+
+const ROWS: &str = "SELECT id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference \
+    FROM transfers";
+const SEALS: &str = "SELECT id, from_at, to_at, rows, sealed_ms, previous, content, hash FROM seals";
+
+/// A connection that seals, beside the one that writes.
+#[derive(Debug)]
+pub(crate) struct SqliteSealer {
+    db: Connection,
+}
+
+pub(crate) fn open(path: &Path) -> Result<SqliteSealer, OpenError> {
+    Ok(SqliteSealer { db: schema::open_sealer(path)? })
+}
+
+impl Chain for SqliteSealer {
+    fn seal(&mut self, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
+        let last = last_seal(&self.db)?;
+        let from_at = last.as_ref().map_or(i64::MIN, |last| last.to_at);
+        // Read and hashed without the write lock: what is there is final.
+        let limit = i64::try_from(rows_max).unwrap_or(i64::MAX - 1) + 1;
+        let mut rows = rows(&self.db, from_at, i64::MAX, limit)?;
+        let Some(newest) = rows.last().map(|row| row.at) else { return Ok(None) };
+        let more = rows.len() > rows_max;
+        let Some(to_at) = chain::cut(&mut rows, more, newest.saturating_add(1)) else { return Ok(None) };
+        let salts = chain::salts(rows.len())?;
+        let (seal, pages) = Seal::of(last.as_ref(), to_at, &rows, &salts, now_ms);
+        let tx = self.db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        if last_seal(&tx)?.map(|now| now.id) != last.map(|last| last.id) {
+            return Ok(None);
+        }
+        insert(&tx, &seal, &pages)?;
+        tx.commit()?;
+        Ok(Some(seal))
+    }
+
+    fn read(&self) -> &dyn Read {
+        &self.db
+    }
+}
+
+fn insert(db: &Connection, seal: &Seal, pages: &[Page]) -> Result<(), LedgerError> {
+    db.prepare_cached(
+        "INSERT INTO seals (id, from_at, to_at, rows, sealed_ms, previous, content, hash) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?
+    .execute(params![
+        seal.id,
+        seal.from_at,
+        seal.to_at,
+        seal.rows,
+        seal.sealed_ms,
+        seal.previous,
+        seal.content,
+        seal.hash
+    ])?;
+    let mut statement = db.prepare_cached(
+        "INSERT INTO seal_pages (seal, page, ids, guards, hashes) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    for (nth, page) in (0_i64..).zip(pages) {
+        statement.execute(params![seal.id, nth, page.ids, page.guards, page.hashes])?;
+    }
+    Ok(())
+}
+
+fn read_seal(row: &rusqlite::Row<'_>) -> Result<(Seal, [Vec<u8>; 3]), rusqlite::Error> {
+    let zeros = [0; 32];
+    let seal = Seal {
+        id: row.get(0)?,
+        from_at: row.get(1)?,
+        to_at: row.get(2)?,
+        rows: row.get(3)?,
+        sealed_ms: row.get(4)?,
+        previous: zeros,
+        content: zeros,
+        hash: zeros,
+    };
+    Ok((seal, [row.get(5)?, row.get(6)?, row.get(7)?]))
+}
+
+fn with_hashes((seal, [previous, content, hash]): (Seal, [Vec<u8>; 3])) -> Result<Seal, LedgerError> {
+    let of = |bytes: &[u8]| stored_hash(bytes, &format!("seal {}", seal.id));
+    let (previous, content, hash) = (of(&previous)?, of(&content)?, of(&hash)?);
+    Ok(Seal { previous, content, hash, ..seal })
+}
+
+pub(crate) fn seals(db: &Connection, after: i64, limit: u32) -> Result<Vec<Seal>, LedgerError> {
+    let mut statement = db.prepare_cached(&format!("{SEALS} WHERE id > ?1 ORDER BY id LIMIT ?2"))?;
+    let found = statement.query_map(params![after, limit], read_seal)?.collect::<Result<Vec<_>, _>>()?;
+    found.into_iter().map(with_hashes).collect()
+}
+
+pub(crate) fn last_seal(db: &Connection) -> Result<Option<Seal>, LedgerError> {
+    let found = db
+        .prepare_cached(&format!("{SEALS} ORDER BY id DESC LIMIT 1"))?
+        .query_row([], read_seal)
+        .optional()?;
+    found.map(with_hashes).transpose()
+}
+
+pub(crate) fn pages(db: &Connection, seal: i64) -> Result<Vec<Page>, LedgerError> {
+    let mut statement =
+        db.prepare_cached("SELECT ids, guards, hashes FROM seal_pages WHERE seal = ?1 ORDER BY page")?;
+    let pages = statement
+        .query_map([seal], |row| Ok(Page { ids: row.get(0)?, guards: row.get(1)?, hashes: row.get(2)? }))?;
+    Ok(pages.collect::<Result<_, _>>()?)
+}
+
+fn row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
+    let id = row.get(0)?;
+    Ok(Row {
+        at: id,
+        id,
+        kind: row.get(1)?,
+        asset: row.get(2)?,
+        debit: row.get(3)?,
+        debit_holder: row.get(4)?,
+        credit: row.get(5)?,
+        credit_holder: row.get(6)?,
+        amount: row.get(7)?,
+        prev: row.get(8)?,
+        time_ms: row.get(9)?,
+        reference: row.get(10)?,
+    })
+}
+
+pub(crate) fn rows(db: &Connection, from_at: i64, to_at: i64, limit: i64) -> Result<Vec<Row>, LedgerError> {
+    let sql = format!("{ROWS} WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3");
+    let mut statement = db.prepare_cached(&sql)?;
+    let rows = statement.query_map([from_at, to_at, limit], row)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(crate) fn one(db: &Connection, id: i64) -> Result<Option<Row>, LedgerError> {
+    Ok(db.prepare_cached(&format!("{ROWS} WHERE id = ?1"))?.query_row([id], row).optional()?)
+}

@@ -1,0 +1,232 @@
+//! Checks the chain: finds transfers that were changed, taken away or added after their range was sealed.
+
+use crate::anchor::{Anchor, AnchorError};
+use crate::chain::{self, Page, Row, Seal, hex};
+use crate::contract::Read;
+use crate::error::LedgerError;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The number of findings that are listed; more are counted.
+pub const FINDINGS_MAX: usize = 1_000;
+/// The number of seals that are read at once.
+const SEALS: u32 = 256;
+
+/// What is wrong with a sealed ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tampering {
+    /// A transfer is not what was sealed.
+    Changed,
+    /// A transfer that was sealed is not there.
+    Missing,
+    /// A transfer is there that was not sealed with its range.
+    Added,
+    /// The commitments of a range are not what was sealed; the transfers that they belong to cannot be told.
+    Commitments,
+    /// A seal is not what was chained, or is missing.
+    Chain,
+    /// The chain is not the one that was anchored outside the database.
+    Anchor,
+}
+
+impl Tampering {
+    /// Its name, as tools know it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Missing => "missing",
+            Self::Added => "added",
+            Self::Commitments => "commitments",
+            Self::Chain => "chain",
+            Self::Anchor => "anchor",
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What kind of thing.
+    pub tampering: Tampering,
+    /// The seal that it was found in.
+    pub seal: i64,
+    /// The transfer's number, where it is about one.
+    pub transfer: Option<i64>,
+    /// The sentence for people.
+    pub what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+/// What was checked, and found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Verified {
+    /// The number of seals.
+    pub seals: u64,
+    /// The number of sealed transfers that were compared.
+    pub transfers: u64,
+    /// The number of heads that the anchor holds.
+    pub anchored: u64,
+    /// What is wrong, the first [`FINDINGS_MAX`].
+    pub findings: Vec<Finding>,
+    /// The number of findings beyond those.
+    pub more_findings: u64,
+}
+
+impl Verified {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    fn find(&mut self, tampering: Tampering, seal: i64, transfer: Option<i64>, what: String) {
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(Finding { tampering, seal, transfer, what });
+        } else {
+            self.more_findings += 1;
+        }
+    }
+}
+
+/// Why nothing is verified.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// The ledger cannot be read.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The anchor cannot be read.
+    #[error(transparent)]
+    Anchor(#[from] AnchorError),
+}
+
+/// Compares every sealed transfer with its commitment, every range with its seal, each seal with the one before it, and
+/// the chain with its anchor.
+pub(crate) fn verify(ledger: &dyn Read, anchor: Option<&dyn Anchor>) -> Result<Verified, VerifyError> {
+    let mut verified = Verified::default();
+    let mut anchored: BTreeMap<i64, [u8; 32]> = BTreeMap::new();
+    for head in anchor.map_or(Ok(Vec::new()), |anchor| anchor.heads())? {
+        verified.anchored += 1;
+        if anchored.insert(head.seal, head.hash).is_some_and(|other| other != head.hash) {
+            let what = format!("seal {} is anchored twice, with different hashes", head.seal);
+            verified.find(Tampering::Anchor, head.seal, None, what);
+        }
+    }
+    let mut last: Option<Seal> = None;
+    loop {
+        let page = ledger.seals(last.as_ref().map_or(0, |last| last.id), SEALS)?;
+        if page.is_empty() {
+            break;
+        }
+        for seal in page {
+            check_link(last.as_ref(), &seal, &mut verified);
+            if let Some(hash) = anchored.remove(&seal.id).filter(|hash| *hash != seal.hash) {
+                let what = format!(
+                    "seal {} has the hash {}; it was anchored as {}: the chain was rewritten",
+                    seal.id,
+                    hex(&seal.hash),
+                    hex(&hash)
+                );
+                verified.find(Tampering::Anchor, seal.id, None, what);
+            }
+            check_range(ledger, &seal, &mut verified)?;
+            verified.seals += 1;
+            last = Some(seal);
+        }
+    }
+    for seal in anchored.into_keys() {
+        let what = format!(
+            "seal {seal} was anchored, and is not in the ledger: its end was cut off, or an older copy was restored"
+        );
+        verified.find(Tampering::Anchor, seal, None, what);
+    }
+    Ok(verified)
+}
+
+/// Whether a seal continues the one before it.
+fn check_link(last: Option<&Seal>, seal: &Seal, verified: &mut Verified) {
+    let mut broken = |what: String| verified.find(Tampering::Chain, seal.id, None, what);
+    let expected = last.map_or(1, |last| last.id.saturating_add(1));
+    if seal.id != expected {
+        broken(format!("seal {expected} is missing: the next one is {}", seal.id));
+    } else if seal.from_at != last.map_or(i64::MIN, |last| last.to_at) {
+        broken(format!("seal {} does not begin where the one before it ends", seal.id));
+    } else if seal.previous != last.map_or([0; 32], |last| last.hash) {
+        broken(format!("seal {} does not continue the hash of the one before it", seal.id));
+    }
+    if seal.hash != seal.own_hash() || seal.to_at < seal.from_at {
+        broken(format!("seal {} was changed: its hash is not that of its columns", seal.id));
+    }
+}
+
+/// Compares the transfers of a range with their commitments, and these with the seal.
+fn check_range(ledger: &dyn Read, seal: &Seal, verified: &mut Verified) -> Result<(), LedgerError> {
+    let pages = ledger.seal_pages(seal.id)?;
+    let id = seal.id;
+    if chain::content(&pages) != seal.content {
+        let what = format!("the commitments of seal {id} were changed");
+        verified.find(Tampering::Commitments, id, None, what);
+    }
+    let mut rows: BTreeMap<i64, Row> =
+        ledger.sealed_rows(seal.from_at, seal.to_at)?.into_iter().map(|row| (row.id, row)).collect();
+    for page in &pages {
+        check_page(ledger, id, page, &mut rows, verified)?;
+    }
+    for row in rows.into_values() {
+        let what = format!("transfer {} was added after seal {id}: {}", row.id, described(&row));
+        verified.find(Tampering::Added, id, Some(row.id), what);
+    }
+    Ok(())
+}
+
+fn check_page(
+    ledger: &dyn Read,
+    seal: i64,
+    page: &Page,
+    rows: &mut BTreeMap<i64, Row>,
+    verified: &mut Verified,
+) -> Result<(), LedgerError> {
+    let Some(committed) = page.rows() else {
+        let what = format!("a page of commitments of seal {seal} has another length");
+        verified.find(Tampering::Commitments, seal, None, what);
+        return Ok(());
+    };
+    for (id, guard, hash) in committed {
+        verified.transfers += 1;
+        // One that was moved to another place is not missing.
+        let row = match rows.remove(&id) {
+            Some(row) => Some(row),
+            None => ledger.row(id)?,
+        };
+        match row {
+            Some(row) if chain::is_same(&row, guard, hash) => {}
+            Some(row) => {
+                let what =
+                    format!("transfer {id} was changed after seal {seal}; now it is {}", described(&row));
+                verified.find(Tampering::Changed, seal, Some(id), what);
+            }
+            None => {
+                let what = format!("transfer {id} of seal {seal} is missing");
+                verified.find(Tampering::Missing, seal, Some(id), what);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn described(row: &Row) -> String {
+    format!(
+        "{} of asset {} from account {}/{} to {}/{}, kind {}, reference {:?}",
+        row.amount,
+        row.asset,
+        row.debit,
+        row.debit_holder,
+        row.credit,
+        row.credit_holder,
+        row.kind,
+        row.reference
+    )
+}

@@ -1,0 +1,211 @@
+//! The chain of a ledger in a file: each kind of tampering is found and named, and a sealer may die at any moment.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use rusqlite::Connection;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+use windfall_contract::accounts::Withdrawal;
+use windfall_ledger::{
+    Anchor, Attempt, FileAnchor, Head, Ledger, LedgerOptions, LedgerReader, Order, SealError, Sealer,
+    Tampering, Unbudgeted, Verified,
+};
+
+struct Sealed {
+    folder: TempDir,
+}
+
+impl Sealed {
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("ledger.db")
+    }
+
+    fn anchor(&self) -> FileAnchor {
+        FileAnchor::new(self.folder.path().join("anchor"))
+    }
+
+    fn verify(&self) -> Verified {
+        LedgerReader::open(self.path()).unwrap().verify(Some(&self.anchor())).unwrap()
+    }
+
+    fn sql(&self, sql: &str) {
+        Connection::open(self.path()).unwrap().execute_batch(&format!("{DROP} {sql}")).unwrap();
+    }
+
+    fn seal_all(&self) -> Result<usize, SealError> {
+        seal_all(&self.path(), &mut self.anchor())
+    }
+}
+
+/// Whoever is the database's owner gets past its triggers.
+const DROP: &str = "PRAGMA foreign_keys = OFF; DROP TRIGGER IF EXISTS transfers_no_update; DROP TRIGGER IF EXISTS transfers_no_delete;
+    DROP TRIGGER IF EXISTS seals_no_update; DROP TRIGGER IF EXISTS seals_no_delete;
+    DROP TRIGGER IF EXISTS seal_pages_no_update; DROP TRIGGER IF EXISTS seal_pages_no_delete;";
+
+/// Seals of four transfers.
+fn seal_all(path: &Path, anchor: &mut FileAnchor) -> Result<usize, SealError> {
+    let mut sealer = Sealer::open(path).unwrap().with_rows_max(4);
+    let mut seals = 0;
+    while sealer.seal(anchor, 5_000)?.is_some() {
+        seals += 1;
+    }
+    Ok(seals)
+}
+
+fn open(path: &Path) -> Ledger {
+    let options = LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
+    Ledger::open(path, &options).unwrap()
+}
+
+fn order(trade_no: &str, user_id: i64) -> Order<'_> {
+    Order {
+        trade_no,
+        user_id,
+        activity: "spring",
+        scene: "rain",
+        bonus_type: "cash",
+        amount: 10,
+        time_ms: 1_000,
+    }
+}
+
+/// Ten credits, an order that its payer has paid, and a withdrawal; sealed while the writer has the file open.
+fn sealed() -> Sealed {
+    let sealed = Sealed { folder: tempfile::tempdir().unwrap() };
+    let mut ledger = open(&sealed.path());
+    let names: Vec<String> = (0..10).map(|nth| format!("order/{nth}")).collect();
+    for name in &names {
+        ledger.apply(&[order(name, 7)]).unwrap();
+    }
+    assert_eq!(sealed.seal_all().unwrap(), 3);
+    let out = Withdrawal { id: "w".into(), user_id: 7, bonus_type: "cash".into(), amount: 3 };
+    ledger
+        .transact(|tx| {
+            tx.reserve(&[order("held", 8)], &["bank"], Attempt::Normal)?;
+            tx.post(&["held"], 2_000)?;
+            tx.hold(&[(&out, "")], 2_000)?;
+            tx.pay_out(&["w"], 2_000)
+        })
+        .unwrap();
+    assert_eq!(sealed.seal_all().unwrap(), 1);
+    drop(ledger);
+    let found = sealed.verify();
+    assert!(found.is_clean(), "{found:?}");
+    assert_eq!((found.seals, found.transfers, found.anchored), (4, 14, 4));
+    sealed
+}
+
+#[test]
+fn each_kind_of_tampering_is_found_and_named() {
+    use Tampering::{Added, Anchor, Chain, Changed, Commitments, Missing};
+    let copy = "INSERT INTO transfers SELECT {id}, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, \
+        time_ms, reference FROM transfers WHERE id = 3";
+    let added = format!("DELETE FROM transfers WHERE id = 6; {}", copy.replace("{id}", "6"));
+    let first = copy.replace("{id}", "-5");
+    let cases: [(&str, &str, Tampering, Option<i64>); 16] = [
+        ("an amount", "UPDATE transfers SET amount = 11 WHERE id = 3", Changed, Some(3)),
+        ("a user", "UPDATE transfers SET credit_holder = 9 WHERE id = 3", Changed, Some(3)),
+        ("an order number", "UPDATE transfers SET reference = 'x' WHERE id = 3", Changed, Some(3)),
+        ("an account", "UPDATE transfers SET credit = -2 WHERE id = 12", Changed, Some(12)),
+        ("a time", "UPDATE transfers SET time_ms = 0 WHERE id = 14", Changed, Some(14)),
+        ("a row that is gone", "DELETE FROM transfers WHERE id = 5", Missing, Some(5)),
+        ("the last row", "DELETE FROM transfers WHERE id = 14", Missing, Some(14)),
+        ("a row that took another one's place", &added, Changed, Some(6)),
+        ("a row in front of all", &first, Added, Some(-5)),
+        ("a row that was moved", "UPDATE transfers SET id = -1 WHERE id = 2", Missing, Some(2)),
+        (
+            "a row that is said to be erased",
+            "UPDATE transfers SET reference = '', credit_holder = 0 WHERE id = 1; UPDATE seal_pages SET guards = \
+             CAST(X'01' || substr(guards, 2) AS BLOB) WHERE seal = 1",
+            Changed,
+            Some(1),
+        ),
+        (
+            "commitments",
+            "UPDATE seal_pages SET hashes = zeroblob(length(hashes)) WHERE seal = 2",
+            Commitments,
+            None,
+        ),
+        ("a page that is gone", "DELETE FROM seal_pages WHERE seal = 3", Commitments, None),
+        ("a seal", "UPDATE seals SET rows = 3 WHERE id = 2", Chain, None),
+        ("a seal that is gone", "DELETE FROM seals WHERE id = 2", Chain, None),
+        ("the last seal and its rows", "DELETE FROM seals WHERE id = 4", Anchor, None),
+    ];
+    for (name, sql, tampering, transfer) in cases {
+        let sealed = sealed();
+        sealed.sql(sql);
+        let found = sealed.verify();
+        let named = found.findings.iter().any(|one| (one.tampering, one.transfer) == (tampering, transfer));
+        assert!(named, "{name}: {found:?}");
+    }
+}
+
+/// Who changes a row and seals everything anew makes a chain that fits, but not the one that was anchored.
+#[test]
+fn a_chain_that_was_rewritten_is_not_the_one_that_was_anchored() {
+    let sealed = sealed();
+    sealed.sql("UPDATE transfers SET amount = 11 WHERE id = 3; DELETE FROM seal_pages; DELETE FROM seals");
+    let refused = sealed.seal_all();
+    assert!(matches!(refused, Err(SealError::Gone { seal: 4 })), "{refused:?}");
+    seal_all(&sealed.path(), &mut FileAnchor::new(sealed.folder.path().join("forged"))).unwrap();
+    assert!(LedgerReader::open(sealed.path()).unwrap().verify(None).unwrap().is_clean());
+    let found = sealed.verify();
+    assert_eq!(
+        found.findings.iter().filter(|one| one.tampering == Tampering::Anchor).count(),
+        4,
+        "{found:?}"
+    );
+    let refused = sealed.seal_all();
+    assert!(matches!(refused, Err(SealError::Rewritten { seal: 4 })), "{refused:?}");
+}
+
+#[test]
+fn a_seal_that_was_not_anchored_is_anchored_next() {
+    let sealed = sealed();
+    std::fs::remove_file(sealed.folder.path().join("anchor")).unwrap();
+    assert_eq!(sealed.seal_all().unwrap(), 0);
+    let heads = sealed.anchor().heads().unwrap();
+    assert_eq!(heads.len(), 1);
+    assert!(matches!(heads[0], Head { seal: 4, .. }));
+    assert!(sealed.verify().is_clean());
+}
+
+/// Set for the child alone: its data directory.
+const CHILD: &str = "WINDFALL_TEST_SEAL_DIR";
+
+/// Does nothing unless the test below started it as a child.
+#[test]
+fn child_that_gets_killed() {
+    let Ok(folder) = std::env::var(CHILD) else { return };
+    let folder = PathBuf::from(folder);
+    let mut sealer = Sealer::open(folder.join("ledger.db")).unwrap().with_rows_max(3);
+    let mut anchor = FileAnchor::new(folder.join("anchor"));
+    while sealer.seal(&mut anchor, 5_000).unwrap().is_some() {}
+}
+
+#[test]
+fn a_sealer_that_is_killed_leaves_a_chain_that_goes_on() {
+    let sealed = Sealed { folder: tempfile::tempdir().unwrap() };
+    let mut ledger = open(&sealed.path());
+    let names: Vec<String> = (0..3_000).map(|nth| format!("order/{nth:04}")).collect();
+    let batch: Vec<_> = names.iter().map(|name| order(name, 7)).collect();
+    ledger.apply(&batch).unwrap();
+    for after_ms in [13, 29, 47, 71, 103] {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_gets_killed", "--nocapture"])
+            .env(CHILD, sealed.folder.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(after_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found = sealed.verify();
+        assert!(found.is_clean(), "{found:?}");
+    }
+    sealed.seal_all().unwrap();
+    let found = sealed.verify();
+    assert!(found.is_clean(), "{found:?}");
+    assert_eq!(found.transfers, 3_000, "each transfer is sealed once");
+}
