@@ -213,6 +213,11 @@ pub struct Head {
     pub hash: [u8; 32],
 }
 
+impl Head {
+    /// The head of a chain without seals, which the first seal continues.
+    pub const NONE: Self = Self { seal: 0, hash: [0; 32] };
+}
+
 /// A hash as text.
 pub(crate) fn hex(hash: &[u8]) -> String {
     let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);

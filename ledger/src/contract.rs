@@ -83,8 +83,9 @@ pub(crate) trait Transaction: Debug {
 
 /// A connection that seals ranges of the journal.
 pub(crate) trait Chain: Debug + Send {
-    /// Seals one range of what is closed, of about so many rows. `None` where there is none, or another sealer is at it.
-    fn seal(&mut self, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError>;
+    /// Seals one range of what is closed, of about so many rows, behind seal `after`, 0 for none. `None` where there is
+    /// none, or another sealer is at it or was faster: a seal is made only when the one before it is anchored.
+    fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError>;
 
     /// Reads what is committed.
     fn read(&self) -> &dyn Read;

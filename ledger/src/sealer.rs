@@ -1,7 +1,7 @@
 //! Seals closed ranges of the journal behind its writers, and anchors the chain outside the database.
 
 use crate::anchor::{Anchor, AnchorError};
-use crate::chain::Seal;
+use crate::chain::{Head, Seal};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
 use std::path::Path;
@@ -26,6 +26,18 @@ pub enum SealError {
         /// The seal's number.
         seal: i64,
     },
+    /// The ledger has seals that nothing anchors: the anchor is another one, or lost its end. Nothing was sealed.
+    #[error(
+        "the ledger has {seals} seals, of which the anchor knows none after seal {anchored}: it is another ledger's, \
+         another machine's, or its end was cut off; run windfall ledger verify with the right one. A new anchor is begun \
+         only with --new-anchor"
+    )]
+    Unanchored {
+        /// The number of the last seal.
+        seals: i64,
+        /// The last one that is anchored, 0 for none.
+        anchored: i64,
+    },
     /// The ledger has another seal of this number: its chain was rewritten. Nothing was sealed.
     #[error(
         "seal {seal} is not the one that is anchored: run windfall ledger verify before anything is sealed"
@@ -41,6 +53,7 @@ pub enum SealError {
 pub struct Sealer {
     chain: Box<dyn Chain>,
     rows_max: usize,
+    new_anchor: bool,
 }
 
 impl Sealer {
@@ -49,7 +62,7 @@ impl Sealer {
     /// # Errors
     /// [`OpenError`]; nothing was changed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        Ok(Self { chain: Box::new(crate::sqlite::open_sealer(path.as_ref())?), rows_max: SEAL_ROWS_MAX })
+        Ok(Self::of(Box::new(crate::sqlite::open_sealer(path.as_ref())?)))
     }
 
     /// Connects to a ledger on PostgreSQL for sealing; the schema must be the newest.
@@ -58,13 +71,25 @@ impl Sealer {
     /// [`OpenError`].
     #[cfg(feature = "postgres")]
     pub fn connect(url: &str, options: &crate::PostgresOptions) -> Result<Self, OpenError> {
-        Ok(Self { chain: Box::new(crate::postgres::open_sealer(url, options)?), rows_max: SEAL_ROWS_MAX })
+        Ok(Self::of(Box::new(crate::postgres::open_sealer(url, options)?)))
+    }
+
+    fn of(chain: Box<dyn Chain>) -> Self {
+        Self { chain, rows_max: SEAL_ROWS_MAX, new_anchor: false }
     }
 
     /// The same with ranges of about so many transfers, at least 1.
     #[must_use]
     pub fn with_rows_max(mut self, rows_max: usize) -> Self {
         self.rows_max = rows_max.max(1);
+        self
+    }
+
+    /// Where the anchor is empty and the ledger has seals, the chain is believed as it is now, and anchored from here on.
+    /// Verify it first, with the anchor that it had.
+    #[must_use]
+    pub fn with_new_anchor(mut self) -> Self {
+        self.new_anchor = true;
         self
     }
 
@@ -75,22 +100,54 @@ impl Sealer {
     /// [`SealError`].
     pub fn seal(&mut self, anchor: &mut dyn Anchor, now_ms: i64) -> Result<Option<Seal>, SealError> {
         let chain: &mut dyn Chain = self.chain.as_mut();
-        compare(chain.read(), anchor)?;
-        let sealed = chain.seal(self.rows_max, now_ms)?;
-        // Also the head of one that died before it was anchored.
-        if let Some(head) = chain.read().last_seal()? {
-            anchor.keep(head.head())?;
+        let last = compare(chain.read(), anchor, self.new_anchor)?;
+        let sealed = chain.seal(last, self.rows_max, now_ms)?;
+        if let Some(seal) = &sealed {
+            anchor.keep(seal.head())?;
         }
         Ok(sealed)
     }
 }
 
-/// The last head that was anchored must be in the chain.
-fn compare(ledger: &dyn Read, anchor: &dyn Anchor) -> Result<(), SealError> {
-    let Some(last) = anchor.heads()?.pop() else { return Ok(()) };
-    match ledger.seals(last.seal.saturating_sub(1), 1)?.first() {
-        Some(seal) if seal.head() == last => Ok(()),
-        Some(seal) if seal.id == last.seal => Err(SealError::Rewritten { seal: last.seal }),
-        _ => Err(SealError::Gone { seal: last.seal }),
+/// The last head that was anchored must be in the chain, and at most one seal behind it: that of a sealer that died
+/// before it was anchored, or is about to anchor it. It is anchored here, before another one is made. Returns the number
+/// of the last seal, 0 for none.
+fn compare(ledger: &dyn Read, anchor: &mut dyn Anchor, new_anchor: bool) -> Result<i64, SealError> {
+    // Read before the anchor: what another sealer makes meanwhile is no seal without an anchor.
+    let last = ledger.last_seal()?;
+    let seals = last.as_ref().map_or(0, |last| last.id);
+    let anchored = match (anchor.heads()?.pop(), &last) {
+        (Some(head), _) => head,
+        // An anchor that was begun is not empty any more, also if its first sealer dies.
+        (None, None) => {
+            anchor.keep(Head::NONE)?;
+            Head::NONE
+        }
+        (None, Some(last)) if new_anchor => {
+            anchor.keep(last.head())?;
+            last.head()
+        }
+        (None, Some(_)) => return Err(SealError::Unanchored { seals, anchored: 0 }),
+    };
+    is_in_chain(ledger, anchored)?;
+    let Some(last) = last.filter(|last| last.id > anchored.seal) else { return Ok(seals) };
+    if last.id > anchored.seal.saturating_add(1) {
+        return Err(SealError::Unanchored { seals, anchored: anchored.seal });
+    }
+    if last.previous != anchored.hash || last.hash != last.own_hash() {
+        return Err(SealError::Rewritten { seal: last.id });
+    }
+    anchor.keep(last.head())?;
+    Ok(seals)
+}
+
+fn is_in_chain(ledger: &dyn Read, head: Head) -> Result<(), SealError> {
+    if head == Head::NONE {
+        return Ok(());
+    }
+    match ledger.seals(head.seal.saturating_sub(1), 1)?.first() {
+        Some(seal) if seal.head() == head => Ok(()),
+        Some(seal) if seal.id == head.seal => Err(SealError::Rewritten { seal: head.seal }),
+        _ => Err(SealError::Gone { seal: head.seal }),
     }
 }

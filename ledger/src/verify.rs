@@ -1,7 +1,7 @@
 //! Checks the chain: finds transfers that were changed, taken away or added after their range was sealed.
 
 use crate::anchor::{Anchor, AnchorError};
-use crate::chain::{self, Page, Row, Seal, hex};
+use crate::chain::{self, Head, Page, Row, Seal, hex};
 use crate::contract::Read;
 use crate::error::LedgerError;
 use std::collections::BTreeMap;
@@ -71,6 +71,8 @@ pub struct Verified {
     pub transfers: u64,
     /// The number of heads that the anchor holds.
     pub anchored: u64,
+    /// The last seal, if it is not anchored: its sealer is about to do that, or died before. The next one does it.
+    pub unanchored: Option<i64>,
     /// What is wrong, the first [`FINDINGS_MAX`].
     pub findings: Vec<Finding>,
     /// The number of findings beyond those.
@@ -108,7 +110,8 @@ pub enum VerifyError {
 pub(crate) fn verify(ledger: &dyn Read, anchor: Option<&dyn Anchor>) -> Result<Verified, VerifyError> {
     let mut verified = Verified::default();
     let mut anchored: BTreeMap<i64, [u8; 32]> = BTreeMap::new();
-    for head in anchor.map_or(Ok(Vec::new()), |anchor| anchor.heads())? {
+    let heads = anchor.map_or(Ok(Vec::new()), |anchor| anchor.heads())?;
+    for head in heads.into_iter().filter(|head| *head != Head::NONE) {
         verified.anchored += 1;
         if anchored.insert(head.seal, head.hash).is_some_and(|other| other != head.hash) {
             let what = format!("seal {} is anchored twice, with different hashes", head.seal);
@@ -143,7 +146,32 @@ pub(crate) fn verify(ledger: &dyn Read, anchor: Option<&dyn Anchor>) -> Result<V
         );
         verified.find(Tampering::Anchor, seal, None, what);
     }
+    if let (Some(anchor), Some(last)) = (anchor, &last) {
+        check_end(anchor, last, &mut verified)?;
+    }
     Ok(verified)
+}
+
+/// Whether the anchor reaches to the end of the chain. It is read again, since sealers go on meanwhile. Each of them makes a
+/// seal only when the one before it is anchored, so one seal may be without.
+fn check_end(anchor: &dyn Anchor, last: &Seal, verified: &mut Verified) -> Result<(), AnchorError> {
+    let what = match anchor.heads()?.last() {
+        None => format!(
+            "none of the {} seals is anchored there: it is not the anchor of this ledger, or it was emptied",
+            last.id
+        ),
+        Some(head) if last.id > head.seal.saturating_add(1) => format!(
+            "the seals {} to {} are not anchored: the anchor is an old copy, or its end was cut off",
+            head.seal.saturating_add(1),
+            last.id
+        ),
+        Some(head) => {
+            verified.unanchored = (last.id > head.seal).then_some(last.id);
+            return Ok(());
+        }
+    };
+    verified.find(Tampering::Anchor, last.id, None, what);
+    Ok(())
 }
 
 /// Whether a seal continues the one before it.

@@ -160,14 +160,51 @@ fn a_chain_that_was_rewritten_is_not_the_one_that_was_anchored() {
     assert!(matches!(refused, Err(SealError::Rewritten { seal: 4 })), "{refused:?}");
 }
 
+/// Takes the last lines from the anchor.
+fn cut(sealed: &Sealed, lines: usize) {
+    let path = sealed.folder.path().join("anchor");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let left = text.lines().count() - lines;
+    let kept: String = text.lines().take(left).map(|line| format!("{line}\n")).collect();
+    std::fs::write(&path, kept).unwrap();
+}
+
+/// Its sealer died between the commit and the anchor.
 #[test]
 fn a_seal_that_was_not_anchored_is_anchored_next() {
     let sealed = sealed();
-    std::fs::remove_file(sealed.folder.path().join("anchor")).unwrap();
+    let all = sealed.anchor().heads().unwrap();
+    assert_eq!(all[0], Head::NONE, "an anchor that was begun is not empty");
+    cut(&sealed, 1);
+    let found = sealed.verify();
+    assert!(found.is_clean(), "{found:?}");
+    assert_eq!((found.anchored, found.unanchored), (3, Some(4)));
     assert_eq!(sealed.seal_all().unwrap(), 0);
-    let heads = sealed.anchor().heads().unwrap();
-    assert_eq!(heads.len(), 1);
-    assert!(matches!(heads[0], Head { seal: 4, .. }));
+    assert_eq!(sealed.anchor().heads().unwrap(), all);
+    assert_eq!(sealed.verify().unanchored, None);
+}
+
+/// A mistyped path, another machine, a file that was deleted, or one whose end was cut off.
+#[test]
+fn seals_that_nothing_anchors_are_found_and_nothing_is_sealed_behind_them() {
+    for (lines, anchored) in [(2, 2), (4, 0), (5, 0)] {
+        let sealed = sealed();
+        cut(&sealed, lines);
+        let found = sealed.verify();
+        assert!(found.findings.iter().any(|one| one.tampering == Tampering::Anchor), "{lines}: {found:?}");
+        let refused = sealed.seal_all();
+        let is_named = matches!(
+            refused,
+            Err(SealError::Unanchored { seals: 4, anchored: found }) if found == anchored
+        );
+        assert!(is_named, "{lines}: {refused:?}");
+    }
+    let sealed = sealed();
+    std::fs::remove_file(sealed.folder.path().join("anchor")).unwrap();
+    assert!(!sealed.verify().is_clean());
+    let mut sealer = Sealer::open(sealed.path()).unwrap().with_new_anchor();
+    assert_eq!(sealer.seal(&mut sealed.anchor(), 5_000).unwrap(), None);
+    assert!(matches!(sealed.anchor().heads().unwrap()[..], [Head { seal: 4, .. }]));
     assert!(sealed.verify().is_clean());
 }
 

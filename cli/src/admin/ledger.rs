@@ -23,6 +23,10 @@ pub enum LedgerCommand {
         /// Go on until Ctrl-C, with so many seconds between two looks
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
         every_s: Option<u64>,
+        /// Believe the seals that the ledger has, and begin a new anchor behind them; without this, an empty anchor is
+        /// refused where there are seals
+        #[arg(long)]
+        new_anchor: bool,
         /// Print JSON, one object a line
         #[arg(long)]
         json: bool,
@@ -63,14 +67,17 @@ impl LedgerPlace {
 /// Runs it.
 pub fn run(command: &LedgerCommand) -> Result<Outcome> {
     match command {
-        LedgerCommand::Seal { place, every_s, json } => seal(place, *every_s, *json),
+        LedgerCommand::Seal { place, every_s, new_anchor, json } => seal(place, *every_s, *new_anchor, *json),
         LedgerCommand::Verify { place, json } => verify(place, *json),
     }
 }
 
-fn seal(place: &LedgerPlace, every_s: Option<u64>, json: bool) -> Result<Outcome> {
+fn seal(place: &LedgerPlace, every_s: Option<u64>, new_anchor: bool, json: bool) -> Result<Outcome> {
     let (options, mut anchor) = place.open()?;
     let mut sealer = options.ledger.open_sealer(&options.data)?;
+    if new_anchor {
+        sealer = sealer.with_new_anchor();
+    }
     loop {
         let (mut seals, mut transfers, mut last) = (0_u64, 0_i64, None);
         loop {
@@ -82,7 +89,11 @@ fn seal(place: &LedgerPlace, every_s: Option<u64>, json: bool) -> Result<Outcome
                     last = Some(seal.id);
                 }
                 Ok(None) => break,
-                Err(error @ (SealError::Gone { .. } | SealError::Rewritten { .. })) => {
+                Err(
+                    error @ (SealError::Gone { .. }
+                    | SealError::Rewritten { .. }
+                    | SealError::Unanchored { .. }),
+                ) => {
                     eprintln!("windfall: {error}");
                     return Ok(Outcome::Damage);
                 }
@@ -117,6 +128,11 @@ fn verify(place: &LedgerPlace, json: bool) -> Result<Outcome> {
         if found.more_findings > 0 {
             println!("and {} more", found.more_findings);
         }
+        if let Some(seal) = found.unanchored {
+            println!(
+                "seal {seal} is not anchored yet: its sealer is about to do it, or died; the next windfall ledger seal does"
+            );
+        }
         println!(
             "{} transfers in {} seals were compared, {} seals are anchored: {}",
             found.transfers,
@@ -146,6 +162,7 @@ fn as_json(found: &Verified) -> serde_json::Value {
         "seals": found.seals,
         "transfers": found.transfers,
         "anchored": found.anchored,
+        "unanchored": found.unanchored,
         "findings": findings,
         "more_findings": found.more_findings,
     })

@@ -40,10 +40,10 @@ pub(crate) fn open(url: &str, options: &PostgresOptions) -> Result<PgSealer, Ope
 }
 
 impl Chain for PgSealer {
-    fn seal(&mut self, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
+    fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
         let session = self.link.session()?;
         session.batch("BEGIN")?;
-        match seal(&session, rows_max, now_ms) {
+        match seal(&session, after, rows_max, now_ms) {
             Ok(Some(seal)) => session.commit(None).map(|()| Some(seal)),
             other => {
                 if !session.is_broken()
@@ -63,11 +63,14 @@ impl Chain for PgSealer {
 }
 
 /// Seals in the present transaction, which reads anew with each statement.
-fn seal(session: &Session, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
+fn seal(session: &Session, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
     if !one::<bool>(session, LOCK)? {
         return Ok(None);
     }
     let last = last_seal(session)?;
+    if last.as_ref().map_or(0, |last| last.id) != after {
+        return Ok(None);
+    }
     let from_at = last.as_ref().map_or(i64::MIN, |last| last.to_at);
     let horizon: i64 = one(session, HORIZON)?;
     if horizon < from_at {

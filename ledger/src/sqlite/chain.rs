@@ -23,8 +23,11 @@ pub(crate) fn open(path: &Path) -> Result<SqliteSealer, OpenError> {
 }
 
 impl Chain for SqliteSealer {
-    fn seal(&mut self, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
+    fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
         let last = last_seal(&self.db)?;
+        if last.as_ref().map_or(0, |last| last.id) != after {
+            return Ok(None);
+        }
         let from_at = last.as_ref().map_or(i64::MIN, |last| last.to_at);
         // Read and hashed without the write lock: what is there is final.
         let limit = i64::try_from(rows_max).unwrap_or(i64::MAX - 1) + 1;

@@ -2,23 +2,32 @@
 
 use super::concurrent::all_at_once;
 use super::{Outcome, Place, clean, names, open, order};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use windfall_contract::accounts::Reason;
 use windfall_ledger::{Anchor, AnchorError, Attempt, Head};
 
-/// An anchor in memory.
-#[derive(Debug, Default)]
-pub(super) struct Memory(Vec<Head>);
+/// An anchor in memory; its clones share it.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Memory(Arc<Mutex<Vec<Head>>>);
+
+impl Memory {
+    fn own(&self) -> MutexGuard<'_, Vec<Head>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Anchor for Memory {
     fn heads(&self) -> Result<Vec<Head>, AnchorError> {
-        Ok(self.0.clone())
+        Ok(self.own().clone())
     }
 
     fn keep(&mut self, head: Head) -> Result<(), AnchorError> {
-        if self.0.last() != Some(&head) {
-            self.0.push(head);
+        let mut own = self.own();
+        match own.last() {
+            Some(last) if *last == head || last.seal > head.seal => {}
+            _ => own.push(head),
         }
         Ok(())
     }
@@ -29,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Every transfer is sealed once. How many there are, the reader's orders say: one for each credit, and one for each
 /// that is held.
-fn sealed(place: &dyn Place, transfers: u64) -> Outcome {
-    let (mut sealer, mut anchor) = (place.sealer()?.with_rows_max(50), Memory::default());
+fn sealed(place: &dyn Place, anchor: &Memory, transfers: u64) -> Outcome {
+    let (mut sealer, mut anchor) = (place.sealer()?.with_rows_max(50), anchor.clone());
     let began = Instant::now();
     loop {
         while sealer.seal(&mut anchor, 5_000)?.is_some() {}
@@ -47,22 +56,23 @@ fn sealed(place: &dyn Place, transfers: u64) -> Outcome {
 
 pub(super) fn seals_once(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
-    sealed(place, 0)?;
+    let anchor = Memory::default();
+    sealed(place, &anchor, 0)?;
     let names = names(180);
     let batch: Vec<_> = names.iter().map(|name| order(name, 1, 2)).collect();
     // More than a seal takes, in one transaction.
     ledger.apply(&batch[..120])?;
-    sealed(place, 120)?;
+    sealed(place, &anchor, 120)?;
     // Held, and given up: not credited, and in the journal.
     ledger.transact(|tx| super::reserve(tx, &batch[120..], Attempt::Normal))?;
     let refused: Vec<_> = names[120..].iter().map(|name| (name.as_str(), Reason::Released)).collect();
     ledger.transact(|tx| tx.release(&refused, 2_000))?;
-    sealed(place, 240)?;
+    sealed(place, &anchor, 240)?;
     // What is not committed never was.
     let mut tx = ledger.begin()?;
     tx.apply(&batch[120..], Attempt::Replay)?;
     drop(tx);
-    sealed(place, 240)?;
+    sealed(place, &anchor, 240)?;
     clean(place)
 }
 
@@ -70,18 +80,17 @@ pub(super) fn seals_once(place: &dyn Place) -> Outcome {
 pub(super) fn at_once(place: &dyn Place) -> Outcome {
     let names = names(1_200);
     drop(open(place)?);
-    let done = AtomicBool::new(false);
+    let (done, seals, anchor) = (AtomicBool::new(false), AtomicU64::new(0), Memory::default());
     std::thread::scope(|scope| -> Outcome {
         let sealers: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| -> Result<(), String> {
                     let mut sealer = place.sealer().map_err(|error| error.to_string())?.with_rows_max(30);
-                    let mut anchor = Memory::default();
+                    let mut anchor = anchor.clone();
                     while !done.load(Ordering::Relaxed) {
                         // One that another one, or a writer, was faster than, tries again.
-                        if let Err(error) = sealer.seal(&mut anchor, 5_000) {
-                            return Err(error.to_string());
-                        }
+                        let sealed = sealer.seal(&mut anchor, 5_000).map_err(|error| error.to_string())?;
+                        seals.fetch_add(u64::from(sealed.is_some()), Ordering::Relaxed);
                         std::thread::yield_now();
                     }
                     Ok(())
@@ -91,8 +100,14 @@ pub(super) fn at_once(place: &dyn Place) -> Outcome {
         let written = all_at_once(place, |nth, ledger| {
             let own = names.iter().skip(nth % 4).step_by(4);
             let batch: Vec<_> = own.map(|name| order(name, 1, 1)).collect();
-            for part in batch.chunks(7) {
+            for (at, part) in batch.chunks(7).enumerate() {
                 ledger.transact(|tx| tx.apply(part, Attempt::Normal))?;
+                // The writers are not done before something was sealed beside them.
+                let began = Instant::now();
+                while at == 20 && seals.load(Ordering::Relaxed) == 0 {
+                    assert!(began.elapsed() < PATIENCE, "nothing is sealed while writers run");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
             }
             Ok(())
         });
@@ -106,6 +121,6 @@ pub(super) fn at_once(place: &dyn Place) -> Outcome {
         written.map(drop)
     })?;
     let credited = place.reader()?.reconcile()?.transfers;
-    sealed(place, credited)?;
+    sealed(place, &anchor, credited)?;
     clean(place)
 }
