@@ -50,7 +50,7 @@ fn a_migration_that_dies_changes_nothing_and_can_be_started_again() {
         assert!(open(&path).is_err());
         let found: i64 = raw.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
         let old: i64 = raw.query_row("SELECT count(user_id) FROM transfers", [], |row| row.get(0)).unwrap();
-        assert_eq!((found, old), (version, if version == 3 { 6 } else { 2 }));
+        assert_eq!((found, old), (version, if version == 3 { 7 } else { 2 }));
         raw.execute_batch("DROP TABLE decoy").unwrap();
         drop(raw);
         check(version, &mut open(&path).unwrap(), || LedgerReader::open(&path).unwrap());

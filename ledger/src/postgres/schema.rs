@@ -142,7 +142,7 @@ CREATE TABLE rules_version (
 
 /// The journal: transfers name both accounts, and are only ever appended. `docs/ledger.md` says what each row means, and
 /// what becomes of older rows. Old credits move from the user to the payer that paid them, as far as the money is still
-/// there; what was replayed the ledger itself may have paid. The new table is made beside the old one, then filled, then
+/// there; what a downstream had refused, and is archived for that, the ledger itself may have paid. The new table is made beside the old one, then filled, then
 /// the old one is dropped.
 ///
 /// Processes of older versions must not go on: they know nothing of pending transfers. `guarded` was `careful` until now,
@@ -183,7 +183,7 @@ SELECT paid.id, paid.payer, paid.user_id, paid.asset, paid.amount FROM (
     JOIN names n ON n.name = o.payer JOIN programs p ON p.id = t.program
     JOIN accounts a ON a.kind = 0 AND a.asset = p.asset AND a.holder = t.user_id
     WHERE o.payer <> '' AND o.status = 1
-        AND o.trade_no NOT IN (SELECT trade_no FROM archive WHERE outcome IS NOT NULL AND trade_no IS NOT NULL)
+        AND NOT EXISTS (SELECT 1 FROM archive r WHERE r.trade_no = o.trade_no)
 ) AS paid WHERE so_far <= balance;
 INSERT INTO transfers
     (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference, tx)

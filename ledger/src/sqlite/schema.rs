@@ -148,7 +148,7 @@ CREATE TABLE rules_version (
 
 /// The journal: transfers name both accounts, and are only ever appended. `docs/ledger.md` says what each row means, and
 /// what becomes of older rows. Old credits move from the user to the payer that paid them, as far as the money is still
-/// there; what was replayed the ledger itself may have paid.
+/// there; what a downstream had refused, and is archived for that, the ledger itself may have paid.
 const V4: &str = "
 INSERT INTO names (name) SELECT DISTINCT payer FROM orders WHERE payer <> '' ON CONFLICT (name) DO NOTHING;
 ALTER TABLE transfers RENAME TO transfers_3;
@@ -174,7 +174,7 @@ WITH paid AS (
     JOIN names n ON n.name = o.payer JOIN programs p ON p.id = t.program
     JOIN accounts a ON a.kind = 0 AND a.asset = p.asset AND a.holder = t.user_id
     WHERE o.payer <> '' AND o.status = 1
-        AND o.trade_no NOT IN (SELECT trade_no FROM archive WHERE outcome IS NOT NULL AND trade_no IS NOT NULL)
+        AND NOT EXISTS (SELECT 1 FROM archive r WHERE r.trade_no = o.trade_no)
 )
 SELECT t.id, 0, (SELECT asset FROM programs WHERE id = t.program), 2, t.program,
     CASE WHEN s.id IS NULL THEN 0 ELSE -3 END, coalesce(s.payer, t.user_id), t.amount, t.prev, t.time_ms, t.trade_no

@@ -37,6 +37,7 @@ pub fn ledger_of(version: i64, dialect: Dialect) -> String {
             .replace(", before)", ")")
             .replace(", 0) -- before", ")")
             .replace("BYTES", "X'68'")
+            .replace("PAYLOAD", "X'69'")
             .replace("POSTGRES ", "-- "),
         Dialect::Postgres => sql
             .replace(" -- before", "")
@@ -45,6 +46,7 @@ pub fn ledger_of(version: i64, dialect: Dialect) -> String {
             .replace("(3, 1, 5, 5, 1)", "(3, 1, 5, 5, true)")
             .replace("VALUES (1, 7);", "VALUES (true, 7);")
             .replace("BYTES", "'h'")
+            .replace("PAYLOAD", "'i'")
             .replace("POSTGRES ", ""),
     }
 }
@@ -83,35 +85,38 @@ INSERT INTO accounts (kind, asset, holder, balance, last, before) VALUES (-1, 3,
 ;
 ";
 
-/// Payers are named. The shop has paid user 7 coins, and user 6 twice, who has withdrawn a part of it; an order of user 5
-/// was replayed. Order `p` is held for its event. One budget covers all of the activity.
+/// Payers are named. The shop has paid user 7 coins, and user 6 twice, who has withdrawn a part of it; it had refused an
+/// order of user 5, which was replayed, and one of user 4, which came again in a record that was replayed as a whole. Order `p` is held for its event. One budget covers all of the activity.
 const V3: &str = "
 INSERT INTO names (id, name) OVERRIDING SYSTEM VALUE VALUES (5, '');
 INSERT INTO programs (id, activity, scene, asset, budgeted) OVERRIDING SYSTEM VALUE VALUES (3, 1, 5, 5, 1);
-UPDATE budget_shards SET used = 34, reserved = 7 WHERE program = 1;
+UPDATE budget_shards SET used = 37, reserved = 7 WHERE program = 1;
 UPDATE budget_shards SET used = 25 WHERE program = 2 AND shard = 0;
-INSERT INTO budget_shards (program, shard, total, used, reserved) VALUES (3, 0, 500, 59, 7);
+INSERT INTO budget_shards (program, shard, total, used, reserved) VALUES (3, 0, 500, 62, 7);
 POSTGRES UPDATE budget_shards SET careful = true WHERE program <> 3;
 UPDATE orders SET payer = 'bank' WHERE trade_no = 'r';
 INSERT INTO orders (trade_no, user_id, program, amount, status, reason, transfer, created_ms, took_ms, payer) VALUES
 ('c', 7, 2, 5, 1, 0, 8, 4000, 9, 'shop'), ('d', 6, 1, 10, 1, 0, 9, 4000, 9, 'shop'),
 ('e', 6, 1, 10, 1, 0, 10, 4000, 9, 'shop'), ('f', 5, 1, 4, 1, 0, 11, 4000, 9, 'shop'),
-('p', 8, 1, 2, 0, 1, 0, 4000, NULL, '');
+('g', 4, 1, 3, 1, 0, 14, 4000, 9, 'shop'), ('p', 8, 1, 2, 0, 1, 0, 4000, NULL, '');
 INSERT INTO transfers (id, trade_no, user_id, program, amount, prev, time_ms) VALUES
-(8, 'c', 7, 2, 5, 2, 4000), (9, 'd', 6, 1, 10, 0, 4000), (10, 'e', 6, 1, 10, 9, 4000), (11, 'f', 5, 1, 4, 0, 4000);
+(8, 'c', 7, 2, 5, 2, 4000), (9, 'd', 6, 1, 10, 0, 4000), (10, 'e', 6, 1, 10, 9, 4000), (11, 'f', 5, 1, 4, 0, 4000),
+(14, 'g', 4, 1, 3, 0, 4000);
 INSERT INTO withdrawals (id, user_id, asset, amount, status, reason, payer, created_ms, decided_ms) VALUES
 ('early', 6, 3, 8, 1, '', '', 5000, 5000);
 INSERT INTO withdrawal_moves (id, withdrawal, kind, user_id, asset, amount, prev, time_ms) VALUES
 (12, 'early', 0, 6, 3, 8, 10, 5000), (13, 'early', 1, 6, 3, 8, 0, 5000);
 INSERT INTO accounts (kind, asset, holder, balance, last, before) VALUES (0, 3, 6, 12, 12, 0) -- before
 , (0, 3, 5, 4, 11, 0) -- before
+, (0, 3, 4, 3, 14, 0) -- before
 ;
 UPDATE accounts SET balance = 25, last = 8 WHERE kind = 0 AND asset = 4 AND holder = 7;
 UPDATE accounts SET balance = 10 WHERE kind = -2;
-UPDATE accounts SET balance = -34 WHERE kind = 1 AND asset = 3;
+UPDATE accounts SET balance = -37 WHERE kind = 1 AND asset = 3;
 UPDATE accounts SET balance = -25 WHERE kind = 1 AND asset = 4;
 INSERT INTO archive (hash, reason, trade_no, payload, detail, time_ms, replayed_ms, actor, outcome)
-VALUES (BYTES, 'downstream_refused', 'f', BYTES, '', 4000, 4001, 'me', 'credited');
+VALUES (BYTES, 'downstream_refused', 'f', BYTES, '', 4000, 4001, 'me', 'credited'),
+(PAYLOAD, 'downstream_refused', 'g', BYTES, '', 4000, NULL, NULL, NULL);
 INSERT INTO rules_version (one, version) VALUES (1, 7);
 ";
 
@@ -156,6 +161,7 @@ pub fn check(version: i64, ledger: &mut Ledger, reader: impl Fn() -> LedgerReade
     }
     if version >= 3 {
         assert_eq!((ledger.balance(6, "cash").unwrap(), ledger.balance(5, "cash").unwrap()), (2, 4));
+        assert_eq!(ledger.balance(4, "cash").unwrap(), 3, "the ledger may have paid it");
         let paid = ledger.apply(&[order("p", 8, "cash", 2)]).unwrap();
         assert!(matches!(paid[..], [OrderOutcome::Credited | OrderOutcome::AlreadyCredited]));
         assert_eq!(ledger.balance(8, "cash").unwrap(), 2);
