@@ -61,7 +61,7 @@ fn pays() -> String {
 }
 
 const ORDERS_WITHOUT_TRANSFER: &str = "
-SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.transfer AND t.reference = o.trade_no
+SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.paid_by AND t.reference = o.trade_no
 WHERE o.status = 1 AND t.id IS NULL";
 
 /// One pass over the transfers. An order names one transfer; any other of it is a second credit.
@@ -69,7 +69,7 @@ fn paying_transfers() -> String {
     format!(
         "SELECT count(*),
             count(*) FILTER (WHERE o.trade_no IS NULL OR o.status <> 1),
-            count(*) FILTER (WHERE o.status = 1 AND o.transfer <> t.id),
+            count(*) FILTER (WHERE o.status = 1 AND o.paid_by <> t.id),
             count(*) FILTER (WHERE t.amount <> o.amount OR t.debit_holder <> o.program
                 OR (t.credit = {USER} AND t.credit_holder <> o.user_id)
                 OR (t.credit = {SETTLEMENT} AND coalesce(n.name, '') <> o.payer))
@@ -205,7 +205,7 @@ fn wrong_budgets(column: &str, given: &str) -> String {
 pub(crate) fn extra_transfers() -> String {
     format!(
         "SELECT t.reference, count(*) FROM transfers t LEFT JOIN orders o ON o.trade_no = t.reference
-         WHERE {} AND (o.transfer IS NULL OR o.transfer <> t.id) GROUP BY t.reference",
+         WHERE {} AND (o.paid_by IS NULL OR o.paid_by <> t.id) GROUP BY t.reference",
         pays()
     )
 }

@@ -54,7 +54,7 @@ pub(crate) fn insert(
     let (status, reason, took_ms) = columns(as_if.0, as_if.1, 0);
     let rows = session.query(
         "INSERT INTO orders \
-         (trade_no, user_id, program, amount, transfer, created_ms, payer, status, reason, took_ms) \
+         (trade_no, user_id, program, amount, paid_by, created_ms, payer, status, reason, took_ms) \
          SELECT w.*, $8::smallint, $9::smallint, $10::bigint FROM unnest($1::text[], $2::bigint[], $3::bigint[], \
          $4::bigint[], $5::bigint[], $6::bigint[], $7::text[]) AS w \
          ON CONFLICT (trade_no) DO NOTHING RETURNING trade_no",
@@ -171,7 +171,7 @@ impl<'a> Changes<'a> {
             return Ok(());
         }
         let changed = session.execute(
-            "UPDATE orders o SET status = w.status, reason = w.reason, transfer = w.transfer, took_ms = w.took_ms, \
+            "UPDATE orders o SET status = w.status, reason = w.reason, paid_by = w.transfer, took_ms = w.took_ms, \
              payer = coalesce(w.payer, o.payer) \
              FROM unnest($1::text[], $2::smallint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::text[]) \
              AS w(trade_no, status, reason, transfer, took_ms, payer) WHERE o.trade_no = w.trade_no",

@@ -16,7 +16,7 @@ const COPIES: i64 = 4;
 /// the new version on the same page, so that no index has to change. Order numbers are compared byte by byte
 /// (`COLLATE "C"`), as in the file ledger.
 ///
-/// `orders.transfer` is the number of the transfer that paid it, 0 for none. `accounts.last` is the newest transfer
+/// `orders.transfer`, later `paid_by`, is the number of the transfer that paid it, 0 for none. `accounts.last` is the newest transfer
 /// of a user's account, `transfers.prev` the one before: a user's flow is a walk along these, so the hottest
 /// insert needs no second index. `accounts.before` is what `last` was before the latest change: it tells the
 /// writer where its own transfers hang.
@@ -145,8 +145,9 @@ CREATE TABLE rules_version (
 /// there; what a downstream had refused, and is archived for that, the ledger itself may have paid. The new table is made beside the old one, then filled, then
 /// the old one is dropped.
 ///
-/// Processes of older versions must not go on: they know nothing of pending transfers. `guarded` was `careful` until now,
-/// and every statement of theirs that takes a budget names it.
+/// Processes of older versions must not go on: they know nothing of pending transfers. `orders.paid_by` was `transfer`
+/// until now, which every statement of theirs names that makes or changes an order; `guarded` was `careful`, which those
+/// of version 3 name that change a budget.
 ///
 /// `tx` is the number of the transaction: all rows below the oldest number that is still running are final, which their
 /// own numbers do not say, for writers draw them in blocks. Rows of before have numbers far below 0, in their order, so
@@ -154,6 +155,7 @@ CREATE TABLE rules_version (
 const V4: &str = r#"
 LOCK TABLE orders, withdrawals, budget_shards, accounts, transfers, withdrawal_moves IN ACCESS EXCLUSIVE MODE;
 ALTER TABLE budget_shards RENAME COLUMN careful TO guarded;
+ALTER TABLE orders RENAME COLUMN transfer TO paid_by;
 -- Compared with names from now on.
 ALTER TABLE orders ALTER COLUMN payer TYPE text COLLATE "C";
 INSERT INTO names (name) SELECT DISTINCT payer FROM orders WHERE payer <> '' ORDER BY payer
@@ -179,7 +181,7 @@ CREATE TABLE transfers_settled AS
 SELECT paid.id, paid.payer, paid.user_id, paid.asset, paid.amount FROM (
     SELECT t.id, n.id AS payer, t.user_id, p.asset, t.amount, a.balance,
         sum(t.amount) OVER (PARTITION BY p.asset, t.user_id ORDER BY t.id) AS so_far
-    FROM transfers_3 t JOIN orders o ON o.trade_no = t.trade_no AND o.transfer = t.id
+    FROM transfers_3 t JOIN orders o ON o.trade_no = t.trade_no AND o.paid_by = t.id
     JOIN names n ON n.name = o.payer JOIN programs p ON p.id = t.program
     JOIN accounts a ON a.kind = 0 AND a.asset = p.asset AND a.holder = t.user_id
     WHERE o.payer <> '' AND o.status = 1

@@ -32,7 +32,7 @@ pub(crate) fn insert_credited(
     let mut found = Vec::with_capacity(firsts.len());
     let mut transfer = first_transfer;
     let head = "INSERT INTO orders \
-        (trade_no, user_id, program, amount, status, reason, transfer, created_ms, took_ms) VALUES ";
+        (trade_no, user_id, program, amount, status, reason, paid_by, created_ms, took_ms) VALUES ";
     for chunk in firsts.chunks(CHUNK) {
         let new = insert_rows(
             db,
@@ -71,7 +71,7 @@ pub(crate) fn insert_credited(
 pub(crate) fn find(db: &Connection, trade_no: &str) -> Result<Option<Row>, LedgerError> {
     let read = db
         .prepare_cached(
-            "SELECT o.user_id, o.program, o.amount, o.status, o.reason, o.transfer, o.created_ms, o.payer <> '', \
+            "SELECT o.user_id, o.program, o.amount, o.status, o.reason, o.paid_by, o.created_ms, o.payer <> '', \
              (SELECT n.id FROM names n WHERE n.name = o.payer) FROM orders o WHERE o.trade_no = ?1",
         )?
         .query_row([trade_no], |row| {
@@ -112,7 +112,7 @@ pub(crate) fn insert_open(
 ) -> Result<(), LedgerError> {
     let (status, reason, took_ms) = columns(status, awaits, Some(0));
     db.prepare_cached(
-        "INSERT INTO orders (trade_no, user_id, program, amount, status, reason, transfer, created_ms, took_ms, payer) \
+        "INSERT INTO orders (trade_no, user_id, program, amount, status, reason, paid_by, created_ms, took_ms, payer) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9)",
     )?
     .execute(params![
@@ -154,7 +154,7 @@ pub(crate) fn set_status(
     let (status, reason, took_ms) = columns(status, Awaits::Payer, Some(took_ms));
     let changed = db
         .prepare_cached(
-            "UPDATE orders SET status = ?2, reason = ?3, transfer = ?4, took_ms = ?5, payer = coalesce(?6, payer) \
+            "UPDATE orders SET status = ?2, reason = ?3, paid_by = ?4, took_ms = ?5, payer = coalesce(?6, payer) \
              WHERE trade_no = ?1",
         )?
         .execute(params![trade_no, status, reason, transfer, took_ms, payer])?;

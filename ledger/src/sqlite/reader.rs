@@ -138,7 +138,7 @@ impl OrderLines<'_> {
     fn fill(&mut self) -> Result<(), LedgerError> {
         let mut statement = self.db.prepare_cached(
             "SELECT o.trade_no, o.user_id, n.name, o.amount, o.status, o.reason, \
-             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.transfer AND t.reference = o.trade_no) \
+             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.paid_by AND t.reference = o.trade_no) \
              FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
              WHERE o.trade_no > ?1 ORDER BY o.trade_no LIMIT ?2",
         )?;

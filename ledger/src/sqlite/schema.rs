@@ -15,7 +15,7 @@ const APPLICATION_ID: i64 = 0x5766_616c;
 /// `examples/grant.rs` at batches of 8,192: 4 KiB 3.8 µs per order, 8 KiB 3.3, 16 KiB 3.3.
 const PAGE_BYTES: u64 = 8192;
 
-/// `orders.transfer` is the number of the transfer that paid it, 0 for none. `transfers.prev` is the transfer
+/// `orders.transfer`, later `paid_by`, is the number of the transfer that paid it, 0 for none. `transfers.prev` is the transfer
 /// before it on the user's account, `accounts.last` the newest: a user's flow is a walk along these, so the
 /// hottest insert needs no second index.
 const V1: &str = "
@@ -151,6 +151,7 @@ CREATE TABLE rules_version (
 /// there; what a downstream had refused, and is archived for that, the ledger itself may have paid.
 const V4: &str = "
 INSERT INTO names (name) SELECT DISTINCT payer FROM orders WHERE payer <> '' ON CONFLICT (name) DO NOTHING;
+ALTER TABLE orders RENAME COLUMN transfer TO paid_by;
 ALTER TABLE transfers RENAME TO transfers_3;
 CREATE TABLE transfers (
     id INTEGER PRIMARY KEY,
@@ -170,7 +171,7 @@ INSERT INTO transfers
 WITH paid AS (
     SELECT t.id, n.id AS payer, a.balance,
         sum(t.amount) OVER (PARTITION BY p.asset, t.user_id ORDER BY t.id) AS so_far
-    FROM transfers_3 t JOIN orders o ON o.trade_no = t.trade_no AND o.transfer = t.id
+    FROM transfers_3 t JOIN orders o ON o.trade_no = t.trade_no AND o.paid_by = t.id
     JOIN names n ON n.name = o.payer JOIN programs p ON p.id = t.program
     JOIN accounts a ON a.kind = 0 AND a.asset = p.asset AND a.holder = t.user_id
     WHERE o.payer <> '' AND o.status = 1

@@ -145,7 +145,7 @@ pub struct Hand {
 }
 
 const ORDERS: &str = "INSERT INTO orders \
-    (trade_no, user_id, amount, transfer, program, created_ms, status, reason, took_ms) \
+    (trade_no, user_id, amount, paid_by, program, created_ms, status, reason, took_ms) \
     SELECT w.*, 1, 1, 1, 0, 0 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w \
     ON CONFLICT (trade_no) DO NOTHING RETURNING trade_no";
 const BUDGET: &str = "UPDATE budget_shards SET used = used + $1 WHERE program = 1 AND shard = $2 \
