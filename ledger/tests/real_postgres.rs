@@ -213,7 +213,10 @@ fn the_journal_refuses_changes_and_older_writers() {
     for statement in older {
         let refused = run(&place, statement).unwrap_err();
         let code = refused.code().map(|code| code.code().to_owned()).unwrap_or_default();
-        assert!(["42703", "42P01"].contains(&code.as_str()), "a name must be unknown: {statement}: {refused:?}");
+        assert!(
+            ["42703", "42P01"].contains(&code.as_str()),
+            "a name must be unknown: {statement}: {refused:?}"
+        );
     }
 }
 

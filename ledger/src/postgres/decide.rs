@@ -59,7 +59,7 @@ impl PgTx<'_> {
         // A replay decides anew: no other may do so at the same time.
         let mut stored = match old.as_slice() {
             [] => HashMap::new(),
-            old => orders::read(self.session, old, attempt == Attempt::Replay)?,
+            old => orders::read(self.session, self.budget_keys, old, attempt == Attempt::Replay)?,
         };
         if let Some(lost) = old.iter().find(|trade_no| !stored.contains_key(**trade_no)) {
             return Err(LedgerError::Damaged(format!("order {lost} was there, and has vanished")));
@@ -116,7 +116,8 @@ impl PgTx<'_> {
             return Ok(Vec::new());
         }
         // No other transaction may do so at the same time: the rows are locked and read again.
-        stored.extend(orders::read(self.session, &names.into_iter().collect::<Vec<_>>(), true)?);
+        let names: Vec<&str> = names.into_iter().collect();
+        stored.extend(orders::read(self.session, self.budget_keys, &names, true)?);
         let (mut changes, mut demand, mut kept) = (Changes::default(), Demand::default(), Vec::new());
         for (at, order) in call.batch.iter().enumerate() {
             let step = call.step(at, stored.get(order.trade_no));
@@ -213,7 +214,7 @@ impl PgTx<'_> {
         }
         let names: BTreeSet<&str> = ends.iter().map(|(trade_no, _)| *trade_no).collect();
         let names: Vec<&str> = names.into_iter().collect();
-        let mut stored = orders::read(self.session, &names, true)?;
+        let mut stored = orders::read(self.session, self.budget_keys, &names, true)?;
         let (mut changes, mut demand) = (Changes::default(), Demand::default());
         let mut done = Vec::with_capacity(ends.len());
         for (at, (trade_no, goal)) in ends.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Order rows; each statement handles a whole batch.
 
-use super::budget_keys::{BudgetKey, cell, text};
+use super::budget_keys::{BudgetKey, BudgetKeys, cell, text};
 use super::session::Session;
 use crate::decision::Known;
 use crate::error::LedgerError;
@@ -77,24 +77,28 @@ pub(crate) fn insert(
 /// Reads stored orders. `lock`: another transaction that would decide on them anew has to wait, in the order of
 /// the numbers, and what is read is the latest version. Without it they are as of now: enough to answer a repeat,
 /// since a credited order stays credited, and every other answer was true at that moment.
+///
+/// The payers' names are looked up by themselves: of a row that was waited for PostgreSQL takes the latest version, but
+/// joins it with what the statement saw in other tables before.
 pub(crate) fn read<'a>(
     session: &Session,
+    budget_keys: &mut BudgetKeys,
     trade_nos: &[&'a str],
     lock: bool,
 ) -> Result<HashMap<&'a str, Stored>, LedgerError> {
     const READ: &str = "SELECT o.trade_no, o.user_id, o.amount, o.status, o.reason, o.created_ms, p.id, \
-        p.activity, p.asset, p.budgeted, o.payer <> '', n.id FROM orders o JOIN programs p ON p.id = o.program \
-        LEFT JOIN names n ON n.name = o.payer AND o.payer <> '' \
+        p.activity, p.asset, p.budgeted, o.payer FROM orders o JOIN programs p ON p.id = o.program \
         WHERE o.trade_no = ANY($1)";
     const LOCK: &str = "SELECT o.trade_no, o.user_id, o.amount, o.status, o.reason, o.created_ms, p.id, \
-        p.activity, p.asset, p.budgeted, o.payer <> '', n.id FROM orders o JOIN programs p ON p.id = o.program \
-        LEFT JOIN names n ON n.name = o.payer AND o.payer <> '' \
+        p.activity, p.asset, p.budgeted, o.payer FROM orders o JOIN programs p ON p.id = o.program \
         WHERE o.trade_no = ANY($1) ORDER BY o.trade_no FOR NO KEY UPDATE OF o";
     let mut names: HashMap<&str, &'a str> = HashMap::with_capacity(trade_nos.len());
     names.extend(trade_nos.iter().map(|trade_no| (*trade_no, *trade_no)));
     let rows = session.query(if lock { LOCK } else { READ }, &[&trade_nos])?;
+    let payers = rows.iter().map(|row| text(row, 10)).collect::<Result<Vec<&str>, _>>()?;
+    let payers = budget_keys.payers(session, &payers)?;
     let mut found = HashMap::with_capacity(rows.len());
-    for row in &rows {
+    for (row, payer) in rows.iter().zip(payers) {
         let trade_no = text(row, 0)?;
         let (status, reason): (i16, i16) = (cell(row, 3)?, cell(row, 4)?);
         let status = status_of_columns(i64::from(status), i64::from(reason))
@@ -106,11 +110,6 @@ pub(crate) fn read<'a>(
             budgeted: cell(row, 9)?,
             shards: 1,
         };
-        let (has_payer, payer): (bool, Option<i64>) = (cell(row, 10)?, cell(row, 11)?);
-        if has_payer != payer.is_some() {
-            // It would look like none, and another one would be asked (I1).
-            return Err(LedgerError::Damaged(format!("order {trade_no} has an unknown payer")));
-        }
         let known = Known {
             user_id: cell(row, 1)?,
             budget_key: budget_key.id,

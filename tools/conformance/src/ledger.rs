@@ -86,6 +86,7 @@ pub const CHECKS: &[Check] = &[
     ("a process with older rules sets no budget back", budgets::older_rules),
     ("the newest rules that were run are noted, and lowered by name alone", budgets::newest_rules),
     ("writers at once keep and give up promises once", concurrent::promises),
+    ("writers at once hand promised orders over once", concurrent::hand_overs),
     ("the archive keeps an event once a reason, and audits replays", archive::once_a_reason),
     ("writers at once credit an order once", concurrent::same_orders),
     ("writers at once never overdraw a budget, and use all of it", concurrent::one_budget),
