@@ -181,6 +181,36 @@ fn a_migration_that_dies_changes_nothing_and_can_be_started_again() {
     }
 }
 
+/// While a long read keeps the migration from its locks, older processes still write.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_migration_that_waits_for_its_locks_lets_writers_through() {
+    let place = Schemas::shared().schema().unwrap();
+    make(&place, 3);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reader = runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&place.url, tokio_postgres::NoTls).await.unwrap();
+        drop(tokio::spawn(connection));
+        client
+    });
+    let read = format!("SET search_path = {}; BEGIN; LOCK TABLE orders IN ACCESS SHARE MODE", place.name);
+    runtime.block_on(reader.batch_execute(&read)).unwrap();
+    std::thread::scope(|scope| {
+        // It may give up while the machine is busy; below it is opened again.
+        let opened = scope.spawn(|| place.open(Unbudgeted::Allow).map(drop));
+        let waits = "SELECT 1 / count(*) FROM pg_locks WHERE relation = 'orders'::regclass AND NOT granted";
+        while run(&place, waits).is_err() && !opened.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let write = "SET lock_timeout = '60s'; UPDATE orders SET took_ms = 9 WHERE transfer = 8";
+        run(&place, write).unwrap();
+        runtime.block_on(reader.batch_execute("COMMIT")).unwrap();
+        let ended = opened.join().unwrap();
+        assert!(ended.as_ref().err().is_none_or(OpenError::may_pass), "{ended:?}");
+    });
+    check(3, &mut place.open(Unbudgeted::Allow).unwrap(), || place.reader().unwrap());
+}
+
 #[test]
 #[ignore = "needs real servers: ./dev test runs it"]
 fn the_journal_refuses_changes_and_older_writers() {

@@ -24,6 +24,8 @@ pub(crate) struct Address {
     /// Whether the tables are those that this build writes, for all connections that were made from this address. Until
     /// then no connection is handed out.
     opened: Arc<AtomicBool>,
+    /// Whether the transfers could not be copied into the journal; a process tries it once.
+    copy_failed: Arc<AtomicBool>,
     /// Whether it was logged that the tables are no ledger of Windfall, or that the server refuses this client.
     told: Arc<AtomicBool>,
 }
@@ -65,8 +67,16 @@ impl Address {
             config.application_name("windfall-ledger");
         }
         let place = place(&config, &options.schema);
-        let (opened, told) = (Arc::default(), Arc::default());
-        Ok(Self { config, options: options.clone(), place, opened, told })
+        let (opened, copy_failed, told) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Self { config, options: options.clone(), place, opened, copy_failed, told })
+    }
+
+    pub fn has_failed_to_copy(&self) -> bool {
+        self.copy_failed.load(Acquire)
+    }
+
+    pub fn note_failed_copy(&self) {
+        self.copy_failed.store(true, Release);
     }
 
     /// Connects for reading and writing. The first connection of all brings the tables up to date, or refuses them.

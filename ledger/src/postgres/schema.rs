@@ -3,6 +3,7 @@
 use super::link::Address;
 use super::session::{Session, open_error};
 use crate::error::{LedgerError, OpenError};
+use std::time::Duration;
 
 /// The migrations. Each is applied once, in order, in the transaction that records it. Never change one that was
 /// released: add the next one, and raise `KNOWN`.
@@ -11,6 +12,15 @@ const MIGRATIONS: [(i64, &str); 5] = [(1, V1), (2, V2), (3, V3), (4, V4), (5, V5
 const KNOWN: i64 = 5;
 /// The version whose migration copies every transfer.
 const COPIES: i64 = 4;
+/// The tables that are locked for it, from version 2 on. Version 1 has the first ones.
+const LOCKED: &str =
+    "names, programs, budget_shards, orders, transfers, accounts, withdrawals, withdrawal_moves";
+const LOCKED_1: &str = "names, programs, budget_shards, orders, transfers, accounts";
+/// How long the locks are waited for at once, and the pause before they are asked for again: who waits for them lets
+/// nobody else through.
+const LOCK_MS: u64 = 2_000;
+const LOCK_PAUSE: Duration = Duration::from_millis(1_000);
+const LOCK_ATTEMPTS: u32 = 10;
 
 /// Rows of `accounts`, `budget_shards` and `orders` are updated where they lie: the fill factor leaves room for
 /// the new version on the same page, so that no index has to change. Order numbers are compared byte by byte
@@ -142,7 +152,8 @@ CREATE TABLE rules_version (
 
 /// The journal: transfers name both accounts, and are only ever appended. `docs/ledger.md` says what each row means, and
 /// what becomes of older rows. Old credits move from the user to the payer that paid them, as far as the money is still
-/// there; what a downstream had refused, and is archived for that, the ledger itself may have paid. The new table is made beside the old one, then filled, then
+/// there; what a downstream had refused, and is archived for that, the ledger itself may have paid. All tables are locked
+/// before. The new table is made beside the old one, then filled, then
 /// the old one is dropped.
 ///
 /// Processes of older versions must not go on: they know nothing of pending transfers. `orders.paid_by` was `transfer`
@@ -153,7 +164,6 @@ CREATE TABLE rules_version (
 /// own numbers do not say, for writers draw them in blocks. Rows of before have numbers far below 0, in their order, so
 /// that they can be sealed in parts.
 const V4: &str = r#"
-LOCK TABLE orders, withdrawals, budget_shards, accounts, transfers, withdrawal_moves IN ACCESS EXCLUSIVE MODE;
 ALTER TABLE budget_shards RENAME COLUMN careful TO guarded;
 ALTER TABLE orders RENAME COLUMN transfer TO paid_by;
 -- Compared with names from now on.
@@ -276,10 +286,21 @@ pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenEr
     }
     let copies = (1..COPIES).contains(&found);
     if copies {
+        if address.has_failed_to_copy() {
+            return Err(cannot_copy(address, "it failed before"));
+        }
+        lock(session, address, found)?;
         take_time(session, address)?;
     }
     for (at, sql) in MIGRATIONS.into_iter().filter(|(at, _)| *at > found) {
-        run(sql)?;
+        run(sql).map_err(|error| {
+            // Each attempt keeps all writers waiting: it is not made again by itself. A lost connection is another thing.
+            if !copies || session.is_broken() {
+                return error;
+            }
+            address.note_failed_copy();
+            cannot_copy(address, &error.to_string())
+        })?;
         run(&format!("INSERT INTO schema_version (version) VALUES ({at})"))?;
     }
     run("COMMIT")?;
@@ -290,7 +311,36 @@ pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenEr
     Ok(())
 }
 
-/// A migration that copies a large table may take as long as a reader's statement, and waits as long for writers.
+fn cannot_copy(address: &Address, what: &str) -> OpenError {
+    OpenError::Invalid(format!(
+        "{}: the transfers cannot be copied into the journal, nothing was changed: {what}; mend that, or raise \
+         read_timeout_ms (now {}) if it took longer, then start this process again",
+        address.place, address.options.read_timeout_ms
+    ))
+}
+
+/// Locks the tables alone, in attempts that are short, with writers going on in between.
+fn lock(session: &Session, address: &Address, found: i64) -> Result<(), OpenError> {
+    let tables = if found == 1 { LOCKED_1 } else { LOCKED };
+    let run = |sql: &str| session.open_batch(sql, &address.place);
+    let mut attempt = 1;
+    loop {
+        run("SAVEPOINT unlocked")?;
+        let locked =
+            run(&format!("SET LOCAL lock_timeout = {LOCK_MS}; LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE"));
+        match locked {
+            Err(error) if error.may_pass() && !session.is_broken() && attempt < LOCK_ATTEMPTS => {
+                tracing::warn!(attempt, %error, "{}: its tables are in use, and cannot be migrated yet", address.place);
+                run("ROLLBACK TO SAVEPOINT unlocked")?;
+                std::thread::sleep(LOCK_PAUSE);
+                attempt += 1;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// A migration that copies a large table may take as long as a reader's statement.
 fn take_time(session: &Session, address: &Address) -> Result<(), OpenError> {
     let counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'transfers'::regclass";
     let rows = session.query_once(counted).map_err(|error| refused(&address.place, error))?;
@@ -304,10 +354,7 @@ fn take_time(session: &Session, address: &Address) -> Result<(), OpenError> {
         address.place
     );
     session.set_timeout(address.options.read_timeout());
-    session.open_batch(
-        &format!("SET LOCAL statement_timeout = {longest_ms}; SET LOCAL lock_timeout = {longest_ms}"),
-        &address.place,
-    )
+    session.open_batch(&format!("SET LOCAL statement_timeout = {longest_ms}"), &address.place)
 }
 
 /// Refuses a schema that this build does not understand, or that is not there.
