@@ -3,7 +3,7 @@
 
 mod old;
 
-use old::{Dialect, check, goes_on, ledger_of};
+use old::{Dialect, GIVEN_BACK, HELD_OF_SETTLED, check, goes_on, ledger_of};
 use rusqlite::Connection;
 use std::path::Path;
 use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
@@ -55,6 +55,25 @@ fn a_migration_that_dies_changes_nothing_and_can_be_started_again() {
         drop(raw);
         check(version, &mut open(&path).unwrap(), || LedgerReader::open(&path).unwrap());
     }
+}
+
+/// What is given back must not be withdrawn again: its payer has paid it.
+#[test]
+fn a_held_withdrawal_of_settled_money_has_to_end_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    make(&path, 3);
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch(HELD_OF_SETTLED).unwrap();
+    let refused = open(&path).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("withdrawals are held"), "{refused}");
+    raw.execute_batch(GIVEN_BACK).unwrap();
+    drop(raw);
+    let mut ledger = open(&path).unwrap();
+    assert_eq!(ledger.balance(6, "cash").unwrap(), 0);
+    let found = LedgerReader::open(&path).unwrap().reconcile().unwrap();
+    assert!(found.is_clean(), "{found:?}");
+    goes_on(&mut ledger, || LedgerReader::open(&path).unwrap());
 }
 
 #[test]

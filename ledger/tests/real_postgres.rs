@@ -4,7 +4,7 @@
 
 mod old;
 
-use old::{Dialect, check, goes_on, ledger_of};
+use old::{Dialect, GIVEN_BACK, HELD_OF_SETTLED, check, goes_on, ledger_of};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -179,6 +179,22 @@ fn a_migration_that_dies_changes_nothing_and_can_be_started_again() {
         run(&place, &format!("{same}; DROP FUNCTION refuse_change")).unwrap();
         check(version, &mut place.open(Unbudgeted::Allow).unwrap(), || place.reader().unwrap());
     }
+}
+
+/// What is given back must not be withdrawn again: its payer has paid it.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_held_withdrawal_of_settled_money_has_to_end_first() {
+    let place = Schemas::shared().schema().unwrap();
+    make(&place, 3);
+    run(&place, HELD_OF_SETTLED).unwrap();
+    let refused = place.open(Unbudgeted::Allow).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("withdrawals are held"), "{refused}");
+    run(&place, GIVEN_BACK).unwrap();
+    let ledger = place.open(Unbudgeted::Allow).unwrap();
+    assert_eq!(ledger.balance(6, "cash").unwrap(), 0);
+    let found = place.reader().unwrap().reconcile().unwrap();
+    assert!(found.is_clean(), "{found:?}");
 }
 
 /// While a long read keeps the migration from its locks, older processes still write.
