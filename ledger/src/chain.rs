@@ -118,6 +118,11 @@ impl Page {
     }
 }
 
+/// Whether a guard says that its row's personal columns were erased.
+pub(crate) fn is_erased(guard: &[u8]) -> bool {
+    guard.first() == Some(&ERASED)
+}
+
 /// Whether a row is the one that was committed to.
 pub(crate) fn is_same(row: &Row, guard: &[u8], hash: &[u8]) -> bool {
     let personal = match guard.split_first() {
@@ -202,6 +207,17 @@ pub(crate) fn content(pages: &[Page]) -> Hash {
         hash.update(&page.hashes);
     }
     hash.finalize().into()
+}
+
+/// What is behind the last seal.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Unsealed {
+    /// The number of transfers.
+    pub rows: u64,
+    /// The time of the oldest, in Unix milliseconds.
+    pub oldest_ms: Option<i64>,
+    /// Those at places that no transaction has reached yet, so that no seal would ever come to them; the first ones.
+    pub ahead: Vec<Row>,
 }
 
 /// The end of the chain at some moment, which is kept outside the database.

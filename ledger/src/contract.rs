@@ -3,7 +3,7 @@
 //! `windfall-conformance` checks it on every database.
 
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
-use crate::chain::{Page, Row, Seal};
+use crate::chain::{Page, Row, Seal, Unsealed};
 use crate::error::{LedgerError, OpenError};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome, ReservedOrder,
@@ -137,6 +137,9 @@ pub(crate) trait Read: Debug {
 
     /// The transfers from this place up to that one, without it.
     fn sealed_rows(&self, from_at: i64, to_at: i64) -> Result<Vec<Row>, LedgerError>;
+
+    /// What lies from this place on, which is not sealed.
+    fn unsealed(&self, from_at: i64) -> Result<Unsealed, LedgerError>;
 
     /// A transfer by its number.
     fn row(&self, id: i64) -> Result<Option<Row>, LedgerError>;

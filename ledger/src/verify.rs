@@ -21,6 +21,8 @@ pub enum Tampering {
     Missing,
     /// A transfer is there that was not sealed with its range.
     Added,
+    /// A transfer does not say any more whose it is. No command of Windfall does that: whoever may write the tables did.
+    Erased,
     /// The commitments of a range are not what was sealed; the transfers that they belong to cannot be told.
     Commitments,
     /// A seal is not what was chained, or is missing.
@@ -36,6 +38,7 @@ impl Tampering {
             Self::Changed => "changed",
             Self::Missing => "missing",
             Self::Added => "added",
+            Self::Erased => "erased",
             Self::Commitments => "commitments",
             Self::Chain => "chain",
             Self::Anchor => "anchor",
@@ -69,6 +72,12 @@ pub struct Verified {
     pub seals: u64,
     /// The number of sealed transfers that were compared.
     pub transfers: u64,
+    /// The number of those whose user and order number were erased.
+    pub erased: u64,
+    /// The number of transfers that are not sealed yet: nothing is said about these.
+    pub unsealed: u64,
+    /// The time of the oldest of them, in Unix milliseconds.
+    pub oldest_unsealed_ms: Option<i64>,
     /// The number of heads that the anchor holds.
     pub anchored: u64,
     /// The last seal, if it is not anchored: its sealer is about to do that, or died before. The next one does it.
@@ -146,10 +155,33 @@ pub(crate) fn verify(ledger: &dyn Read, anchor: Option<&dyn Anchor>) -> Result<V
         );
         verified.find(Tampering::Anchor, seal, None, what);
     }
+    check_unsealed(ledger, last.as_ref(), &mut verified)?;
     if let (Some(anchor), Some(last)) = (anchor, &last) {
         check_end(anchor, last, &mut verified)?;
     }
     Ok(verified)
+}
+
+/// Counts what is not sealed yet, and finds what never would be.
+fn check_unsealed(
+    ledger: &dyn Read,
+    last: Option<&Seal>,
+    verified: &mut Verified,
+) -> Result<(), LedgerError> {
+    let unsealed = ledger.unsealed(last.map_or(i64::MIN, |last| last.to_at))?;
+    (verified.unsealed, verified.oldest_unsealed_ms) = (unsealed.rows, unsealed.oldest_ms);
+    for row in unsealed.ahead {
+        let what = format!(
+            "transfer {} has the number {} of a transaction that this server has not begun, so that it is never sealed: it \
+             was written by hand, or the ledger was moved here from another server; it is {}",
+            row.id,
+            row.at,
+            described(&row)
+        );
+        let seal = last.map_or(0, |last| last.id);
+        verified.find(Tampering::Added, seal, Some(row.id), what);
+    }
+    Ok(())
 }
 
 /// Whether the anchor reaches to the end of the chain. It is read again, since sealers go on meanwhile. Each of them makes a
@@ -230,6 +262,13 @@ fn check_page(
             None => ledger.row(id)?,
         };
         match row {
+            Some(row) if chain::is_same(&row, guard, hash) && chain::is_erased(guard) => {
+                verified.erased += 1;
+                let what = format!(
+                    "transfer {id} of seal {seal} was erased: it does not say any more whose it is; no command does that"
+                );
+                verified.find(Tampering::Erased, seal, Some(id), what);
+            }
             Some(row) if chain::is_same(&row, guard, hash) => {}
             Some(row) => {
                 let what =

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use rusqlite::Connection;
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -78,6 +79,8 @@ fn sealed() -> Sealed {
     for name in &names {
         ledger.apply(&[order(name, 7)]).unwrap();
     }
+    let found = sealed.verify();
+    assert_eq!((found.transfers, found.unsealed, found.oldest_unsealed_ms), (0, 10, Some(1_000)));
     assert_eq!(sealed.seal_all().unwrap(), 3);
     let out = Withdrawal { id: "w".into(), user_id: 7, bonus_type: "cash".into(), amount: 3 };
     ledger
@@ -93,6 +96,7 @@ fn sealed() -> Sealed {
     let found = sealed.verify();
     assert!(found.is_clean(), "{found:?}");
     assert_eq!((found.seals, found.transfers, found.anchored), (4, 14, 4));
+    assert_eq!((found.unsealed, found.oldest_unsealed_ms), (0, None));
     sealed
 }
 
@@ -139,6 +143,32 @@ fn each_kind_of_tampering_is_found_and_named() {
         let named = found.findings.iter().any(|one| (one.tampering, one.transfer) == (tampering, transfer));
         assert!(named, "{name}: {found:?}");
     }
+}
+
+/// The salts lie beside the commitments: whoever may write both can make a row that its commitment fits, without its
+/// user and its order number.
+#[test]
+fn a_transfer_that_was_erased_by_hand_is_found() {
+    let sealed = sealed();
+    let raw = Connection::open(sealed.path()).unwrap();
+    let read = "SELECT guards FROM seal_pages WHERE seal = 1";
+    let mut guards: Vec<u8> = raw.query_row(read, [], |row| row.get(0)).unwrap();
+    let mut hash = Sha256::new_with_prefix(b"windfall transfer, personal");
+    hash.update(&guards[1..33]);
+    hash.update(0_i64.to_le_bytes());
+    hash.update(7_i64.to_le_bytes());
+    hash.update(b"order/0");
+    let inner: [u8; 32] = hash.finalize().into();
+    guards[0] = 1;
+    guards[1..33].copy_from_slice(&inner);
+    let write = "UPDATE seal_pages SET guards = ?1 WHERE seal = 1";
+    assert!(raw.execute(write, [&guards]).unwrap_err().to_string().contains("only ever appended"));
+    raw.execute_batch(DROP).unwrap();
+    raw.execute(write, [&guards]).unwrap();
+    raw.execute_batch("UPDATE transfers SET reference = '', credit_holder = 0 WHERE id = 1").unwrap();
+    let found = sealed.verify();
+    let named: Vec<_> = found.findings.iter().map(|one| (one.tampering, one.transfer)).collect();
+    assert_eq!((found.erased, named), (1, vec![(Tampering::Erased, Some(1))]), "{found:?}");
 }
 
 /// Who changes a row and seals everything anew makes a chain that fits, but not the one that was anchored.

@@ -309,6 +309,8 @@ fn a_range_waits_for_transactions_that_are_still_open() {
     late.apply(&[cash("late")]).unwrap();
     let mut sealer = place.sealer().unwrap();
     assert_eq!(sealer.seal(&mut anchor, 5_000).unwrap(), None, "the early one would be in front of it");
+    let found = place.reader().unwrap().verify(Some(&anchor)).unwrap();
+    assert_eq!((found.transfers, found.unsealed, found.oldest_unsealed_ms), (1, 1, Some(1_000)));
     tx.commit().unwrap();
     assert_eq!(seal_up_to(&place, &mut anchor, 3).transfers, 3);
 }
@@ -322,7 +324,8 @@ fn each_kind_of_tampering_is_found_and_named() {
     let copy = "INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, \
         reference, tx) SELECT -5, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, 'new', tx \
         FROM transfers WHERE reference = 'order/3'";
-    let cases: [(&str, String, Tampering, bool); 9] = [
+    let ahead = copy.replace("-5", "-6").replace("'new', tx", "'new', 9000000000000000000");
+    let cases: [(&str, String, Tampering, bool); 10] = [
         ("an amount", "UPDATE transfers SET amount = 11 WHERE reference = 'order/3'".into(), Changed, true),
         (
             "a user",
@@ -338,6 +341,7 @@ fn each_kind_of_tampering_is_found_and_named() {
         ),
         ("a row that is gone", format!("DELETE FROM transfers WHERE id = {}", of("order/3")), Missing, true),
         ("a row that was added", copy.into(), Added, true),
+        ("a row that no seal would ever come to", ahead, Added, true),
         ("commitments", "UPDATE seal_pages SET hashes = ids WHERE seal = 2".into(), Commitments, false),
         ("a seal", "UPDATE seals SET rows = 3 WHERE id = 2".into(), Chain, false),
         (
@@ -358,9 +362,12 @@ fn each_kind_of_tampering_is_found_and_named() {
             ledger.apply(&[cash(name)]).unwrap();
         }
         assert_eq!(seal_up_to(&place, &mut anchor, 10).transfers, 10);
-        for sealed in
-            ["UPDATE seals SET rows = 0", "DELETE FROM seal_pages", "UPDATE seal_pages SET hashes = ids"]
-        {
+        for sealed in [
+            "UPDATE seals SET rows = 0",
+            "DELETE FROM seal_pages",
+            "UPDATE seal_pages SET hashes = ids",
+            "UPDATE seal_pages SET guards = guards",
+        ] {
             assert!(run(&place, sealed).is_err(), "{sealed}");
         }
         // Whoever is the database's owner gets past its triggers.

@@ -1,6 +1,6 @@
 //! `windfall ledger`: seals the journal, and proves that nobody has changed what was sealed.
 
-use super::now_ms;
+use super::{now_ms, utc};
 use crate::outcome::Outcome;
 use crate::place;
 use crate::services::ServiceOptions;
@@ -133,6 +133,13 @@ fn verify(place: &LedgerPlace, json: bool) -> Result<Outcome> {
                 "seal {seal} is not anchored yet: its sealer is about to do it, or died; the next windfall ledger seal does"
             );
         }
+        if let Some(oldest_ms) = found.oldest_unsealed_ms {
+            let since = utc(u64::try_from(oldest_ms).unwrap_or(0));
+            println!("{} transfers are not sealed yet, the oldest since {since}", found.unsealed);
+        }
+        if found.erased > 0 {
+            println!("{} transfers are erased", found.erased);
+        }
         println!(
             "{} transfers in {} seals were compared, {} seals are anchored: {}",
             found.transfers,
@@ -161,6 +168,9 @@ fn as_json(found: &Verified) -> serde_json::Value {
         "ok": found.is_clean(),
         "seals": found.seals,
         "transfers": found.transfers,
+        "erased": found.erased,
+        "unsealed": found.unsealed,
+        "oldest_unsealed_ms": found.oldest_unsealed_ms,
         "anchored": found.anchored,
         "unanchored": found.unanchored,
         "findings": findings,

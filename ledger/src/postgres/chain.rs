@@ -14,7 +14,7 @@ use super::link::{Address, Link};
 use super::options::PostgresOptions;
 use super::schema;
 use super::session::Session;
-use crate::chain::{self, Page, Row, Seal, stored_hash};
+use crate::chain::{self, Page, Row, Seal, Unsealed, stored_hash};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
 
@@ -23,6 +23,10 @@ const LOCK: &str =
 const HORIZON: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
 const RANGE: &str = "SELECT tx, id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference \
     FROM transfers WHERE tx >= $1 AND tx < $2 ORDER BY tx, id LIMIT $3";
+const UNSEALED: &str = "SELECT count(*), min(time_ms) FROM transfers WHERE tx >= $1";
+const AHEAD: &str = "SELECT tx, id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference \
+    FROM transfers WHERE tx >= greatest($1, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)) \
+    ORDER BY tx, id LIMIT 1000";
 const ONE: &str = "SELECT tx, id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference \
     FROM transfers WHERE id = $1";
 
@@ -189,6 +193,15 @@ fn read_row(row: &tokio_postgres::Row) -> Result<Row, LedgerError> {
 
 pub(crate) fn rows(session: &Session, from_at: i64, to_at: i64, limit: i64) -> Result<Vec<Row>, LedgerError> {
     session.query(RANGE, &[&from_at, &to_at, &limit])?.iter().map(read_row).collect()
+}
+
+/// What is behind the last seal. A row of a transaction that this statement's snapshot does not know yet was not written
+/// by one.
+pub(crate) fn unsealed(session: &Session, from_at: i64) -> Result<Unsealed, LedgerError> {
+    let counted = session.query(UNSEALED, &[&from_at])?;
+    let counted = counted.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?;
+    let ahead = session.query(AHEAD, &[&from_at])?.iter().map(read_row).collect::<Result<_, _>>()?;
+    Ok(Unsealed { rows: cell::<i64>(counted, 0)?.unsigned_abs(), oldest_ms: cell(counted, 1)?, ahead })
 }
 
 pub(crate) fn by_id(session: &Session, id: i64) -> Result<Option<Row>, LedgerError> {

@@ -5,7 +5,7 @@ use super::link::Link;
 use super::session::Session;
 use super::{archive, chain, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
-use crate::chain::{Page, Row as Sealed, Seal};
+use crate::chain::{Page, Row as Sealed, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, USER, flow_kind};
@@ -298,6 +298,10 @@ impl Read for Link {
 
     fn sealed_rows(&self, from_at: i64, to_at: i64) -> Result<Vec<Sealed>, LedgerError> {
         chain::rows(&*self.session()?, from_at, to_at, i64::MAX)
+    }
+
+    fn unsealed(&self, from_at: i64) -> Result<Unsealed, LedgerError> {
+        chain::unsealed(&*self.session()?, from_at)
     }
 
     fn row(&self, id: i64) -> Result<Option<Sealed>, LedgerError> {

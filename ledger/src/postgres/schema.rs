@@ -269,8 +269,7 @@ CREATE TRIGGER transfers_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON tran
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 "#;
 
-/// The chain of sealed ranges. A page holds the commitments of many transfers side by side; of these only the guards may
-/// change, since a salt can be erased.
+/// The chain of sealed ranges. A page holds the commitments of many transfers side by side.
 const V5: &str = r#"
 CREATE TABLE seals (
     id bigint PRIMARY KEY,
@@ -294,7 +293,7 @@ ALTER TABLE seal_pages ALTER ids SET STORAGE EXTERNAL, ALTER guards SET STORAGE 
     ALTER hashes SET STORAGE EXTERNAL;
 CREATE TRIGGER seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON seals
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
-CREATE TRIGGER seal_pages_append_only BEFORE UPDATE OF seal, page, ids, hashes OR DELETE OR TRUNCATE ON seal_pages
+CREATE TRIGGER seal_pages_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON seal_pages
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 "#;
 

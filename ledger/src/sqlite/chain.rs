@@ -2,7 +2,7 @@
 //! whatever can be read is final, and nothing comes in front of it any more.
 
 use super::schema;
-use crate::chain::{self, Page, Row, Seal, stored_hash};
+use crate::chain::{self, Page, Row, Seal, Unsealed, stored_hash};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -141,6 +141,14 @@ pub(crate) fn rows(db: &Connection, from_at: i64, to_at: i64, limit: i64) -> Res
     let mut statement = db.prepare_cached(&sql)?;
     let rows = statement.query_map([from_at, to_at, limit], row)?;
     Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// What is behind the last seal. The next seal reaches to the file's last row, so none is ahead of it.
+pub(crate) fn unsealed(db: &Connection, from_at: i64) -> Result<Unsealed, LedgerError> {
+    let mut statement = db.prepare_cached("SELECT count(*), min(time_ms) FROM transfers WHERE id >= ?1")?;
+    let (rows, oldest_ms) =
+        statement.query_row([from_at], |row| Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?)))?;
+    Ok(Unsealed { rows, oldest_ms, ahead: Vec::new() })
 }
 
 pub(crate) fn one(db: &Connection, id: i64) -> Result<Option<Row>, LedgerError> {

@@ -2,7 +2,7 @@
 
 use super::{archive, chain, query, schema, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
-use crate::chain::{Page, Row, Seal};
+use crate::chain::{Page, Row, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::model::status_of_columns;
@@ -99,6 +99,10 @@ impl Read for Connection {
     fn sealed_rows(&self, from_at: i64, to_at: i64) -> Result<Vec<Row>, LedgerError> {
         // -1 is no limit.
         chain::rows(self, from_at, to_at, -1)
+    }
+
+    fn unsealed(&self, from_at: i64) -> Result<Unsealed, LedgerError> {
+        chain::unsealed(self, from_at)
     }
 
     fn row(&self, id: i64) -> Result<Option<Row>, LedgerError> {

@@ -233,8 +233,7 @@ CREATE TRIGGER transfers_no_delete BEFORE DELETE ON transfers
 BEGIN SELECT RAISE(ABORT, 'transfers are only ever appended'); END;
 ";
 
-/// The chain of sealed ranges. A page holds the commitments of many transfers side by side; of these only the guards may
-/// change, since a salt can be erased.
+/// The chain of sealed ranges. A page holds the commitments of many transfers side by side.
 const V5: &str = "
 CREATE TABLE seals (
     id INTEGER PRIMARY KEY,
@@ -258,7 +257,7 @@ CREATE TRIGGER seals_no_update BEFORE UPDATE ON seals
 BEGIN SELECT RAISE(ABORT, 'seals are only ever appended'); END;
 CREATE TRIGGER seals_no_delete BEFORE DELETE ON seals
 BEGIN SELECT RAISE(ABORT, 'seals are only ever appended'); END;
-CREATE TRIGGER seal_pages_no_update BEFORE UPDATE OF seal, page, ids, hashes ON seal_pages
+CREATE TRIGGER seal_pages_no_update BEFORE UPDATE ON seal_pages
 BEGIN SELECT RAISE(ABORT, 'commitments are only ever appended'); END;
 CREATE TRIGGER seal_pages_no_delete BEFORE DELETE ON seal_pages
 BEGIN SELECT RAISE(ABORT, 'commitments are only ever appended'); END;
