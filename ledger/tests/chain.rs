@@ -41,6 +41,7 @@ impl Sealed {
 
 /// Whoever is the database's owner gets past its triggers.
 const DROP: &str = "PRAGMA foreign_keys = OFF; DROP TRIGGER IF EXISTS transfers_no_update; DROP TRIGGER IF EXISTS transfers_no_delete;
+    DROP TRIGGER IF EXISTS transfers_no_replace; DROP TRIGGER IF EXISTS seals_no_replace; DROP TRIGGER IF EXISTS seal_pages_no_replace;
     DROP TRIGGER IF EXISTS seals_no_update; DROP TRIGGER IF EXISTS seals_no_delete;
     DROP TRIGGER IF EXISTS seal_pages_no_update; DROP TRIGGER IF EXISTS seal_pages_no_delete;";
 

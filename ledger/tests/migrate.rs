@@ -83,7 +83,14 @@ fn the_journal_refuses_changes() {
     make(&path, 3);
     drop(open(&path).unwrap());
     let raw = Connection::open(&path).unwrap();
-    for change in ["UPDATE transfers SET amount = amount", "DELETE FROM transfers WHERE id = 1"] {
+    let row = "kind, asset, debit, debit_holder, credit, credit_holder, amount, 0, time_ms, reference FROM transfers";
+    let (same, held) = (
+        format!("INSERT OR REPLACE INTO transfers SELECT id, {row} WHERE id = 1"),
+        format!("INSERT OR REPLACE INTO transfers SELECT 99, {row} WHERE reference = 'held' AND credit = -1"),
+    );
+    let changes: [&str; 4] =
+        ["UPDATE transfers SET amount = amount", "DELETE FROM transfers WHERE id = 1", &same, &held];
+    for change in changes {
         let refused = raw.execute_batch(change).unwrap_err().to_string();
         assert!(refused.contains("only ever appended"), "{refused}");
     }

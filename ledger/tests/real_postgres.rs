@@ -197,6 +197,24 @@ fn a_held_withdrawal_of_settled_money_has_to_end_first() {
     assert!(found.is_clean(), "{found:?}");
 }
 
+/// What the migration makes is one transaction, however many orders are held; their places are not.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn what_was_migrated_is_sealed_in_parts() {
+    let place = Schemas::shared().schema().unwrap();
+    make(&place, 3);
+    drop(place.open(Unbudgeted::Allow).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let mut anchor = FileAnchor::new(folder.path().join("anchor"));
+    let mut sealer = place.sealer().unwrap().with_rows_max(4);
+    let mut rows = Vec::new();
+    while let Some(seal) = sealer.seal(&mut anchor, 5_000).unwrap() {
+        rows.push(seal.rows);
+    }
+    assert_eq!(rows, [4, 4, 4, 4, 3]);
+    assert!(place.reader().unwrap().verify(Some(&anchor)).unwrap().is_clean());
+}
+
 /// While a long read keeps the migration from its locks, older processes still write.
 #[test]
 #[ignore = "needs real servers: ./dev test runs it"]

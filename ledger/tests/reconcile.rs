@@ -44,7 +44,7 @@ fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
     assert!(clean.is_clean(), "{clean:?}");
     let raw = rusqlite::Connection::open(&path).unwrap();
     raw.execute_batch("PRAGMA ignore_check_constraints = ON").unwrap();
-    raw.execute_batch("DROP TRIGGER transfers_no_update; DROP TRIGGER transfers_no_delete").unwrap();
+    raw.execute_batch("DROP TRIGGER transfers_no_update; DROP TRIGGER transfers_no_delete; DROP TRIGGER transfers_no_replace").unwrap();
     raw.execute_batch(sql).unwrap();
     drop(raw);
     let reader = LedgerReader::open(&path).unwrap();

@@ -231,6 +231,12 @@ CREATE TRIGGER transfers_no_update BEFORE UPDATE ON transfers
 BEGIN SELECT RAISE(ABORT, 'transfers are only ever appended'); END;
 CREATE TRIGGER transfers_no_delete BEFORE DELETE ON transfers
 BEGIN SELECT RAISE(ABORT, 'transfers are only ever appended'); END;
+-- REPLACE takes a row away without its trigger.
+CREATE TRIGGER transfers_no_replace BEFORE INSERT ON transfers
+WHEN EXISTS (SELECT 1 FROM transfers WHERE id = NEW.id)
+    OR ((NEW.debit = -1 OR NEW.credit = -1) AND EXISTS (SELECT 1 FROM transfers
+        WHERE reference = NEW.reference AND (debit = -1) = (NEW.debit = -1) AND (debit = -1 OR credit = -1)))
+BEGIN SELECT RAISE(ABORT, 'transfers are only ever appended'); END;
 ";
 
 /// The chain of sealed ranges. A page holds the commitments of many transfers side by side.
@@ -257,6 +263,12 @@ CREATE TRIGGER seals_no_update BEFORE UPDATE ON seals
 BEGIN SELECT RAISE(ABORT, 'seals are only ever appended'); END;
 CREATE TRIGGER seals_no_delete BEFORE DELETE ON seals
 BEGIN SELECT RAISE(ABORT, 'seals are only ever appended'); END;
+CREATE TRIGGER seals_no_replace BEFORE INSERT ON seals
+WHEN EXISTS (SELECT 1 FROM seals WHERE id = NEW.id OR from_at = NEW.from_at)
+BEGIN SELECT RAISE(ABORT, 'seals are only ever appended'); END;
+CREATE TRIGGER seal_pages_no_replace BEFORE INSERT ON seal_pages
+WHEN EXISTS (SELECT 1 FROM seal_pages WHERE seal = NEW.seal AND page = NEW.page)
+BEGIN SELECT RAISE(ABORT, 'commitments are only ever appended'); END;
 CREATE TRIGGER seal_pages_no_update BEFORE UPDATE ON seal_pages
 BEGIN SELECT RAISE(ABORT, 'commitments are only ever appended'); END;
 CREATE TRIGGER seal_pages_no_delete BEFORE DELETE ON seal_pages
