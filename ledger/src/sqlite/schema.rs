@@ -394,7 +394,9 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
 /// Opens a ledger beside its writer, for sealing: what this writes, the writer never does.
 pub(crate) fn open_sealer(path: &Path) -> Result<Connection, OpenError> {
     let db = open_beside(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    db.execute_batch("PRAGMA synchronous = FULL").map_err(|error| OpenError::of_sql(path, &error))?;
+    // The log is copied into the file by its writer, when `checkpoint_mib` says so, or when the last connection closes.
+    db.execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0")
+        .map_err(|error| OpenError::of_sql(path, &error))?;
     Ok(db)
 }
 
@@ -495,6 +497,16 @@ mod tests {
         drop(ledger);
         let found = LedgerReader::open(&path).unwrap().reconcile().unwrap();
         assert!(found.is_clean(), "{found:?}");
+    }
+
+    #[test]
+    fn a_sealer_leaves_the_log_to_the_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        drop(open_writer(&path, &LedgerOptions::default()).unwrap());
+        let sealer = open_sealer(&path).unwrap();
+        let pages: i64 = sealer.pragma_query_value(None, "wal_autocheckpoint", |row| row.get(0)).unwrap();
+        assert_eq!(pages, 0);
     }
 
     #[test]
