@@ -7,8 +7,23 @@ use std::process::{Command, Output};
 use windfall_ledger::{Ledger, LedgerOptions, Order, Unbudgeted};
 
 fn windfall(command: &str, data: &Path) -> Output {
+    windfall_with(command, data, &[])
+}
+
+fn windfall_with(command: &str, data: &Path, more: &[&str]) -> Output {
     let arguments = ["ledger", command, "--json", "--data"];
-    Command::new(env!("CARGO_BIN_EXE_windfall")).args(arguments).arg(data).output().unwrap()
+    let mut own = Command::new(env!("CARGO_BIN_EXE_windfall"));
+    own.args(arguments).arg(data).args(more).output().unwrap()
+}
+
+/// A ledger in which this order is credited.
+fn ledger_with(path: &Path, trade_no: &str) -> Ledger {
+    let options = LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
+    let mut ledger = Ledger::open(path, &options).unwrap();
+    let (activity, scene, bonus_type) = ("spring", "rain", "cash");
+    let order = Order { trade_no, user_id: 7, activity, scene, bonus_type, amount: 10, time_ms: 1_000 };
+    ledger.apply(&[order]).unwrap();
+    ledger
 }
 
 fn json(output: &Output) -> Value {
@@ -19,16 +34,8 @@ fn json(output: &Output) -> Value {
 fn a_ledger_is_sealed_and_an_older_copy_of_it_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
-    let options = LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
-    let grant = |trade_no: &str| {
-        let mut ledger = Ledger::open(&path, &options).unwrap();
-        let (activity, scene, bonus_type) = ("spring", "rain", "cash");
-        let order = Order { trade_no, user_id: 7, activity, scene, bonus_type, amount: 10, time_ms: 1_000 };
-        ledger.apply(&[order]).unwrap();
-        ledger
-    };
     // The writer still has it open.
-    let ledger = grant("a");
+    let ledger = ledger_with(&path, "a");
     let sealed = windfall("seal", folder.path());
     assert_eq!((sealed.status.code(), json(&sealed)["transfers"].as_i64()), (Some(0), Some(1)));
     drop(ledger);
@@ -36,7 +43,7 @@ fn a_ledger_is_sealed_and_an_older_copy_of_it_is_noticed() {
     assert_eq!((verified.status.code(), json(&verified)["ok"].as_bool()), (Some(0), Some(true)));
     let copy = folder.path().join("copy.db");
     std::fs::copy(&path, &copy).unwrap();
-    drop(grant("b"));
+    drop(ledger_with(&path, "b"));
     assert_eq!(windfall("seal", folder.path()).status.code(), Some(0));
     // Somebody restores the copy.
     std::fs::rename(&copy, &path).unwrap();
@@ -46,4 +53,35 @@ fn a_ledger_is_sealed_and_an_older_copy_of_it_is_noticed() {
     let refused = windfall("seal", folder.path());
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("windfall ledger verify"));
+}
+
+#[test]
+fn another_anchor_is_not_taken_for_the_ledgers_own() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(ledger_with(&folder.path().join("ledger.db"), "a"));
+    assert_eq!(windfall("seal", folder.path()).status.code(), Some(0));
+    let mistyped = folder.path().join("ledger.ancor");
+    let mistyped = ["--anchor", mistyped.to_str().unwrap()];
+    let verified = windfall_with("verify", folder.path(), &mistyped);
+    assert_eq!(verified.status.code(), Some(1));
+    assert_eq!(json(&verified)["findings"][0]["kind"], "anchor");
+    let refused = windfall_with("seal", folder.path(), &mistyped);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--new-anchor"));
+    let begun = windfall_with("seal", folder.path(), &[&mistyped[..], &["--new-anchor"][..]].concat());
+    assert_eq!(begun.status.code(), Some(0));
+    assert_eq!(windfall_with("verify", folder.path(), &mistyped).status.code(), Some(0));
+}
+
+/// No later attempt mends it.
+#[test]
+fn a_sealer_that_goes_on_ends_where_the_ledger_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    drop(ledger_with(&path, "a"));
+    assert_eq!(windfall("seal", folder.path()).status.code(), Some(0));
+    let raw = rusqlite::Connection::open(&path).unwrap();
+    raw.execute_batch("DROP TRIGGER seals_no_update; UPDATE seals SET hash = x'00'").unwrap();
+    drop(raw);
+    assert_eq!(windfall_with("seal", folder.path(), &["--every-s", "1"]).status.code(), Some(1));
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
-use windfall_ledger::{FileAnchor, SealError, Verified};
+use windfall_ledger::{FileAnchor, LedgerError, SealError, Verified};
 
 /// `windfall ledger …`
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -89,11 +89,7 @@ fn seal(place: &LedgerPlace, every_s: Option<u64>, new_anchor: bool, json: bool)
                     last = Some(seal.id);
                 }
                 Ok(None) => break,
-                Err(
-                    error @ (SealError::Gone { .. }
-                    | SealError::Rewritten { .. }
-                    | SealError::Unanchored { .. }),
-                ) => {
+                Err(error) if needs_a_person(&error) => {
                     eprintln!("windfall: {error}");
                     return Ok(Outcome::Damage);
                 }
@@ -113,6 +109,17 @@ fn seal(place: &LedgerPlace, every_s: Option<u64>, new_anchor: bool, json: bool)
         let Some(pause_s) = every_s else { return Ok(Outcome::Clean) };
         std::thread::sleep(Duration::from_secs(pause_s));
     }
+}
+
+/// Whether no later attempt mends it: the ledger is damaged, or not the one that is anchored.
+fn needs_a_person(error: &SealError) -> bool {
+    matches!(
+        error,
+        SealError::Gone { .. }
+            | SealError::Rewritten { .. }
+            | SealError::Unanchored { .. }
+            | SealError::Ledger(LedgerError::Damaged(_))
+    )
 }
 
 fn verify(place: &LedgerPlace, json: bool) -> Result<Outcome> {
