@@ -5,8 +5,9 @@
 //! its commitments; a seal is the hash of the range and of the seal before it.
 
 use crate::error::LedgerError;
-use crate::journal::USER;
+use crate::journal::{BUDGET, FUNDING, SETTLEMENT, USER};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 
 /// A SHA-256.
 pub(crate) type Hash = [u8; 32];
@@ -133,6 +134,74 @@ pub(crate) fn is_same(row: &Row, guard: &[u8], hash: &[u8]) -> bool {
     row.commitment(&personal)[..] == *hash
 }
 
+/// What the numbers in transfers stand for: bonus types, activities and payers are rows of `names`, budgets are rows of
+/// `programs`, which are three names. `None` where there is no such row.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Names {
+    /// The activity, the scene and the bonus type.
+    programs: BTreeMap<i64, Option<[i64; 3]>>,
+    names: BTreeMap<i64, Option<String>>,
+}
+
+impl Names {
+    /// The numbers that occur in rows, without what they stand for.
+    pub fn of(rows: &[Row]) -> Self {
+        let mut own = Self::default();
+        for row in rows {
+            own.names.insert(row.asset, None);
+            for (kind, holder) in [(row.debit, row.debit_holder), (row.credit, row.credit_holder)] {
+                if kind == BUDGET {
+                    own.programs.insert(holder, None);
+                } else if kind == FUNDING || kind <= SETTLEMENT {
+                    own.names.insert(holder, None);
+                }
+            }
+        }
+        own
+    }
+
+    pub fn program_ids(&self) -> Vec<i64> {
+        self.programs.keys().copied().collect()
+    }
+
+    /// Sets a budget key; its names have to be set too.
+    pub fn set_program(&mut self, id: i64, names: [i64; 3]) {
+        self.programs.insert(id, Some(names));
+        for name in names {
+            self.names.entry(name).or_default();
+        }
+    }
+
+    /// To be asked for when the budget keys are set.
+    pub fn name_ids(&self) -> Vec<i64> {
+        self.names.keys().copied().collect()
+    }
+
+    pub fn set_name(&mut self, id: i64, name: String) {
+        self.names.insert(id, Some(name));
+    }
+
+    pub fn hash(&self) -> Hash {
+        let mut hash = Sha256::new_with_prefix(b"windfall names");
+        for (id, names) in &self.programs {
+            hash.update(id.to_le_bytes());
+            hash.update([u8::from(names.is_some())]);
+            for name in names.unwrap_or_default() {
+                hash.update(name.to_le_bytes());
+            }
+        }
+        hash.update(i64::MIN.to_le_bytes());
+        for (id, name) in &self.names {
+            let text = name.as_deref().unwrap_or_default();
+            hash.update(id.to_le_bytes());
+            hash.update([u8::from(name.is_some())]);
+            hash.update(u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
+            hash.update(text.as_bytes());
+        }
+        hash.finalize().into()
+    }
+}
+
 /// A sealed range of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seal {
@@ -150,6 +219,8 @@ pub struct Seal {
     pub previous: [u8; 32],
     /// The hash of its commitments.
     pub content: [u8; 32],
+    /// The hash of the names that its transfers refer to by number.
+    pub names: [u8; 32],
     /// Its own hash, which the next one continues.
     pub hash: [u8; 32],
 }
@@ -160,6 +231,7 @@ impl Seal {
         last: Option<&Self>,
         to_at: i64,
         rows: &[Row],
+        names: &Names,
         salts: &[u8],
         now_ms: i64,
     ) -> (Self, Vec<Page>) {
@@ -176,6 +248,7 @@ impl Seal {
             sealed_ms: now_ms,
             previous: last.map_or([0; 32], |last| last.hash),
             content: content(&pages),
+            names: names.hash(),
             hash: [0; 32],
         };
         seal.hash = seal.own_hash();
@@ -190,6 +263,7 @@ impl Seal {
         }
         hash.update(self.previous);
         hash.update(self.content);
+        hash.update(self.names);
         hash.finalize().into()
     }
 
@@ -293,7 +367,7 @@ mod tests {
 
     fn sealed(rows: &[Row]) -> (Seal, Vec<Page>) {
         let salts: Vec<u8> = (0..rows.len() * 32).map(|at| u8::try_from(at % 251).unwrap()).collect();
-        Seal::of(None, 100, rows, &salts, 5)
+        Seal::of(None, 100, rows, &Names::of(rows), &salts, 5)
     }
 
     fn is_first_same(row: &Row, page: &Page) -> bool {
@@ -343,6 +417,22 @@ mod tests {
     }
 
     #[test]
+    fn every_name_that_a_row_refers_to_is_hashed() {
+        let payer = Row { credit: SETTLEMENT, credit_holder: 9, ..row(1) };
+        let mut own = Names::of(&[row(1), payer]);
+        assert_eq!((own.program_ids(), own.name_ids()), (vec![1], vec![3, 9]));
+        own.set_program(1, [4, 5, 3]);
+        assert_eq!(own.name_ids(), [3, 4, 5, 9]);
+        for id in own.name_ids() {
+            own.set_name(id, format!("name {id}"));
+        }
+        let mut others = vec![own.clone(); 2];
+        others[0].set_name(9, "bank".into());
+        others[1].set_program(1, [5, 4, 3]);
+        assert!(others.iter().all(|other| other.hash() != own.hash()));
+    }
+
+    #[test]
     fn a_range_ends_between_two_places() {
         let rows: Vec<Row> = (0..7).map(row).collect();
         let mut all = rows.clone();
@@ -354,7 +444,7 @@ mod tests {
     #[test]
     fn a_seal_names_everything_that_it_says() {
         let (seal, _) = sealed(&[row(1), row(2)]);
-        let changes: [fn(&mut Seal); 7] = [
+        let changes: [fn(&mut Seal); 8] = [
             |seal| seal.id += 1,
             |seal| seal.from_at += 1,
             |seal| seal.to_at += 1,
@@ -362,6 +452,7 @@ mod tests {
             |seal| seal.sealed_ms += 1,
             |seal| seal.previous[0] ^= 1,
             |seal| seal.content[0] ^= 1,
+            |seal| seal.names[0] ^= 1,
         ];
         for change in changes {
             let mut other = seal.clone();

@@ -3,7 +3,7 @@
 //! `windfall-conformance` checks it on every database.
 
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
-use crate::chain::{Page, Row, Seal, Unsealed};
+use crate::chain::{Names, Page, Row, Seal, Unsealed};
 use crate::error::{LedgerError, OpenError};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome, ReservedOrder,
@@ -140,6 +140,9 @@ pub(crate) trait Read: Debug {
 
     /// What lies from this place on, which is not sealed.
     fn unsealed(&self, from_at: i64) -> Result<Unsealed, LedgerError>;
+
+    /// What the numbers in these transfers stand for.
+    fn names_of(&self, rows: &[Row]) -> Result<Names, LedgerError>;
 
     /// A transfer by its number.
     fn row(&self, id: i64) -> Result<Option<Row>, LedgerError>;

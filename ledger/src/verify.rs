@@ -25,6 +25,8 @@ pub enum Tampering {
     Erased,
     /// The commitments of a range are not what was sealed; the transfers that they belong to cannot be told.
     Commitments,
+    /// A name or a budget key that transfers refer to by number is not what it was when they were sealed.
+    Names,
     /// A seal is not what was chained, or is missing.
     Chain,
     /// The chain is not the one that was anchored outside the database.
@@ -40,6 +42,7 @@ impl Tampering {
             Self::Added => "added",
             Self::Erased => "erased",
             Self::Commitments => "commitments",
+            Self::Names => "names",
             Self::Chain => "chain",
             Self::Anchor => "anchor",
         }
@@ -92,6 +95,10 @@ impl Verified {
     /// Whether nothing is wrong.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
+    }
+
+    fn count(&self) -> u64 {
+        u64::try_from(self.findings.len()).unwrap_or(u64::MAX).saturating_add(self.more_findings)
     }
 
     fn find(&mut self, tampering: Tampering, seal: i64, transfer: Option<i64>, what: String) {
@@ -230,14 +237,24 @@ fn check_range(ledger: &dyn Read, seal: &Seal, verified: &mut Verified) -> Resul
         let what = format!("the commitments of seal {id} were changed");
         verified.find(Tampering::Commitments, id, None, what);
     }
-    let mut rows: BTreeMap<i64, Row> =
-        ledger.sealed_rows(seal.from_at, seal.to_at)?.into_iter().map(|row| (row.id, row)).collect();
+    let found_before = verified.count();
+    let rows = ledger.sealed_rows(seal.from_at, seal.to_at)?;
+    let names = ledger.names_of(&rows)?;
+    let mut rows: BTreeMap<i64, Row> = rows.into_iter().map(|row| (row.id, row)).collect();
     for page in &pages {
         check_page(ledger, id, page, &mut rows, verified)?;
     }
     for row in rows.into_values() {
         let what = format!("transfer {} was added after seal {id}: {}", row.id, described(&row));
         verified.find(Tampering::Added, id, Some(row.id), what);
+    }
+    // Which names they refer to is known where the transfers are those that were sealed.
+    if verified.count() == found_before && names.hash() != seal.names {
+        let what = format!(
+            "a name that transfers of seal {id} refer to was changed, in names or programs: a bonus type, an activity, a \
+             scene or a payer"
+        );
+        verified.find(Tampering::Names, id, None, what);
     }
     Ok(())
 }

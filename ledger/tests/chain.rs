@@ -103,12 +103,12 @@ fn sealed() -> Sealed {
 
 #[test]
 fn each_kind_of_tampering_is_found_and_named() {
-    use Tampering::{Added, Anchor, Chain, Changed, Commitments, Missing};
+    use Tampering::{Added, Anchor, Chain, Changed, Commitments, Missing, Names};
     let copy = "INSERT INTO transfers SELECT {id}, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, \
         time_ms, reference FROM transfers WHERE id = 3";
     let added = format!("DELETE FROM transfers WHERE id = 6; {}", copy.replace("{id}", "6"));
     let first = copy.replace("{id}", "-5");
-    let cases: [(&str, &str, Tampering, Option<i64>); 16] = [
+    let cases: [(&str, &str, Tampering, Option<i64>); 18] = [
         ("an amount", "UPDATE transfers SET amount = 11 WHERE id = 3", Changed, Some(3)),
         ("a user", "UPDATE transfers SET credit_holder = 9 WHERE id = 3", Changed, Some(3)),
         ("an order number", "UPDATE transfers SET reference = 'x' WHERE id = 3", Changed, Some(3)),
@@ -132,6 +132,8 @@ fn each_kind_of_tampering_is_found_and_named() {
             Commitments,
             None,
         ),
+        ("a payer's name", "UPDATE names SET name = 'friend' WHERE name = 'bank'", Names, None),
+        ("a budget key's scene", "UPDATE programs SET scene = activity", Names, None),
         ("a page that is gone", "DELETE FROM seal_pages WHERE seal = 3", Commitments, None),
         ("a seal", "UPDATE seals SET rows = 3 WHERE id = 2", Chain, None),
         ("a seal that is gone", "DELETE FROM seals WHERE id = 2", Chain, None),

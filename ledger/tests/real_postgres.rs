@@ -336,14 +336,14 @@ fn a_range_waits_for_transactions_that_are_still_open() {
 #[test]
 #[ignore = "needs real servers: ./dev test runs it"]
 fn each_kind_of_tampering_is_found_and_named() {
-    use Tampering::{Added, Anchor, Chain, Changed, Commitments, Missing};
+    use Tampering::{Added, Anchor, Chain, Changed, Commitments, Missing, Names};
     let schemas = Schemas::shared();
     let of = |name: &str| format!("(SELECT id FROM transfers WHERE reference = '{name}')");
     let copy = "INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, \
         reference, tx) SELECT -5, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, 'new', tx \
         FROM transfers WHERE reference = 'order/3'";
     let ahead = copy.replace("-5", "-6").replace("'new', tx", "'new', 9000000000000000000");
-    let cases: [(&str, String, Tampering, bool); 10] = [
+    let cases: [(&str, String, Tampering, bool); 11] = [
         ("an amount", "UPDATE transfers SET amount = 11 WHERE reference = 'order/3'".into(), Changed, true),
         (
             "a user",
@@ -361,6 +361,7 @@ fn each_kind_of_tampering_is_found_and_named() {
         ("a row that was added", copy.into(), Added, true),
         ("a row that no seal would ever come to", ahead, Added, true),
         ("commitments", "UPDATE seal_pages SET hashes = ids WHERE seal = 2".into(), Commitments, false),
+        ("a name", "UPDATE names SET name = 'coin' WHERE name = 'cash'".into(), Names, false),
         ("a seal", "UPDATE seals SET rows = 3 WHERE id = 2".into(), Chain, false),
         (
             "a seal that is gone",

@@ -9,12 +9,12 @@
 //! Two sealers at once: an advisory lock lets one of them work; the unique numbers and beginnings of seals let one of two
 //! commit, whatever becomes of that lock.
 
-use super::budget_keys::cell;
+use super::budget_keys::{cell, text};
 use super::link::{Address, Link};
 use super::options::PostgresOptions;
 use super::schema;
 use super::session::Session;
-use crate::chain::{self, Page, Row, Seal, Unsealed, stored_hash};
+use crate::chain::{self, Names, Page, Row, Seal, Unsealed, stored_hash};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
 
@@ -96,7 +96,7 @@ fn seal(session: &Session, after: i64, rows_max: usize, now_ms: i64) -> Result<O
         }
     };
     let salts = chain::salts(own.len())?;
-    let (seal, pages) = Seal::of(last.as_ref(), to_at, &own, &salts, now_ms);
+    let (seal, pages) = Seal::of(last.as_ref(), to_at, &own, &names(session, &own)?, &salts, now_ms);
     insert(session, &seal, &pages)?;
     Ok(Some(seal))
 }
@@ -111,8 +111,8 @@ fn one<T: for<'r> tokio_postgres::types::FromSql<'r>>(
 
 fn insert(session: &Session, seal: &Seal, pages: &[Page]) -> Result<(), LedgerError> {
     session.execute(
-        "INSERT INTO seals (id, from_at, to_at, rows, sealed_ms, previous, content, hash) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        "INSERT INTO seals (id, from_at, to_at, rows, sealed_ms, previous, content, names, hash) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         &[
             &seal.id,
             &seal.from_at,
@@ -121,6 +121,7 @@ fn insert(session: &Session, seal: &Seal, pages: &[Page]) -> Result<(), LedgerEr
             &seal.sealed_ms,
             &seal.previous.as_slice(),
             &seal.content.as_slice(),
+            &seal.names.as_slice(),
             &seal.hash.as_slice(),
         ],
     )?;
@@ -144,13 +145,14 @@ fn read_seal(row: &tokio_postgres::Row) -> Result<Seal, LedgerError> {
         sealed_ms: cell(row, 4)?,
         previous: hash(5)?,
         content: hash(6)?,
-        hash: hash(7)?,
+        names: hash(7)?,
+        hash: hash(8)?,
     })
 }
 
 pub(crate) fn seals(session: &Session, after: i64, limit: u32) -> Result<Vec<Seal>, LedgerError> {
     let rows = session.query(
-        "SELECT id, from_at, to_at, rows, sealed_ms, previous, content, hash FROM seals WHERE id > $1 \
+        "SELECT id, from_at, to_at, rows, sealed_ms, previous, content, names, hash FROM seals WHERE id > $1 \
          ORDER BY id LIMIT $2",
         &[&after, &i64::from(limit)],
     )?;
@@ -159,7 +161,7 @@ pub(crate) fn seals(session: &Session, after: i64, limit: u32) -> Result<Vec<Sea
 
 pub(crate) fn last_seal(session: &Session) -> Result<Option<Seal>, LedgerError> {
     let rows = session.query(
-        "SELECT id, from_at, to_at, rows, sealed_ms, previous, content, hash FROM seals ORDER BY id DESC LIMIT 1",
+        "SELECT id, from_at, to_at, rows, sealed_ms, previous, content, names, hash FROM seals ORDER BY id DESC LIMIT 1",
         &[],
     )?;
     rows.first().map(read_seal).transpose()
@@ -193,6 +195,22 @@ fn read_row(row: &tokio_postgres::Row) -> Result<Row, LedgerError> {
 
 pub(crate) fn rows(session: &Session, from_at: i64, to_at: i64, limit: i64) -> Result<Vec<Row>, LedgerError> {
     session.query(RANGE, &[&from_at, &to_at, &limit])?.iter().map(read_row).collect()
+}
+
+/// What the numbers in rows stand for.
+pub(crate) fn names(session: &Session, rows: &[Row]) -> Result<Names, LedgerError> {
+    let mut names = Names::of(rows);
+    let programs = session.query(
+        "SELECT id, activity, scene, asset FROM programs WHERE id = ANY($1)",
+        &[&names.program_ids()],
+    )?;
+    for row in &programs {
+        names.set_program(cell(row, 0)?, [cell(row, 1)?, cell(row, 2)?, cell(row, 3)?]);
+    }
+    for row in &session.query("SELECT id, name FROM names WHERE id = ANY($1)", &[&names.name_ids()])? {
+        names.set_name(cell(row, 0)?, text(row, 1)?.to_owned());
+    }
+    Ok(names)
 }
 
 /// What is behind the last seal. A row of a transaction that this statement's snapshot does not know yet was not written

@@ -5,7 +5,7 @@ use super::link::Link;
 use super::session::Session;
 use super::{archive, chain, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
-use crate::chain::{Page, Row as Sealed, Seal, Unsealed};
+use crate::chain::{Names, Page, Row as Sealed, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, USER, flow_kind};
@@ -302,6 +302,10 @@ impl Read for Link {
 
     fn unsealed(&self, from_at: i64) -> Result<Unsealed, LedgerError> {
         chain::unsealed(&*self.session()?, from_at)
+    }
+
+    fn names_of(&self, rows: &[Sealed]) -> Result<Names, LedgerError> {
+        chain::names(&*self.session()?, rows)
     }
 
     fn row(&self, id: i64) -> Result<Option<Sealed>, LedgerError> {

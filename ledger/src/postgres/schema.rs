@@ -279,6 +279,7 @@ CREATE TABLE seals (
     sealed_ms bigint NOT NULL,
     previous bytea NOT NULL,
     content bytea NOT NULL,
+    names bytea NOT NULL,
     hash bytea NOT NULL
 );
 CREATE TABLE seal_pages (

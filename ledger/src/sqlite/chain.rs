@@ -2,7 +2,7 @@
 //! whatever can be read is final, and nothing comes in front of it any more.
 
 use super::schema;
-use crate::chain::{self, Page, Row, Seal, Unsealed, stored_hash};
+use crate::chain::{self, Names, Page, Row, Seal, Unsealed, stored_hash};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 const ROWS: &str = "SELECT id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference \
     FROM transfers";
-const SEALS: &str = "SELECT id, from_at, to_at, rows, sealed_ms, previous, content, hash FROM seals";
+const SEALS: &str = "SELECT id, from_at, to_at, rows, sealed_ms, previous, content, names, hash FROM seals";
 
 /// A connection that seals, beside the one that writes.
 #[derive(Debug)]
@@ -36,7 +36,8 @@ impl Chain for SqliteSealer {
         let more = rows.len() > rows_max;
         let Some(to_at) = chain::cut(&mut rows, more, newest.saturating_add(1)) else { return Ok(None) };
         let salts = chain::salts(rows.len())?;
-        let (seal, pages) = Seal::of(last.as_ref(), to_at, &rows, &salts, now_ms);
+        let names = names(&self.db, &rows)?;
+        let (seal, pages) = Seal::of(last.as_ref(), to_at, &rows, &names, &salts, now_ms);
         let tx = self.db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         if last_seal(&tx)?.map(|now| now.id) != last.map(|last| last.id) {
             return Ok(None);
@@ -53,8 +54,8 @@ impl Chain for SqliteSealer {
 
 fn insert(db: &Connection, seal: &Seal, pages: &[Page]) -> Result<(), LedgerError> {
     db.prepare_cached(
-        "INSERT INTO seals (id, from_at, to_at, rows, sealed_ms, previous, content, hash) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT INTO seals (id, from_at, to_at, rows, sealed_ms, previous, content, names, hash) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?
     .execute(params![
         seal.id,
@@ -64,6 +65,7 @@ fn insert(db: &Connection, seal: &Seal, pages: &[Page]) -> Result<(), LedgerErro
         seal.sealed_ms,
         seal.previous,
         seal.content,
+        seal.names,
         seal.hash
     ])?;
     let mut statement = db.prepare_cached(
@@ -75,7 +77,7 @@ fn insert(db: &Connection, seal: &Seal, pages: &[Page]) -> Result<(), LedgerErro
     Ok(())
 }
 
-fn read_seal(row: &rusqlite::Row<'_>) -> Result<(Seal, [Vec<u8>; 3]), rusqlite::Error> {
+fn read_seal(row: &rusqlite::Row<'_>) -> Result<(Seal, [Vec<u8>; 4]), rusqlite::Error> {
     let zeros = [0; 32];
     let seal = Seal {
         id: row.get(0)?,
@@ -85,15 +87,16 @@ fn read_seal(row: &rusqlite::Row<'_>) -> Result<(Seal, [Vec<u8>; 3]), rusqlite::
         sealed_ms: row.get(4)?,
         previous: zeros,
         content: zeros,
+        names: zeros,
         hash: zeros,
     };
-    Ok((seal, [row.get(5)?, row.get(6)?, row.get(7)?]))
+    Ok((seal, [row.get(5)?, row.get(6)?, row.get(7)?, row.get(8)?]))
 }
 
-fn with_hashes((seal, [previous, content, hash]): (Seal, [Vec<u8>; 3])) -> Result<Seal, LedgerError> {
+fn with_hashes((seal, [previous, content, names, hash]): (Seal, [Vec<u8>; 4])) -> Result<Seal, LedgerError> {
     let of = |bytes: &[u8]| stored_hash(bytes, &format!("seal {}", seal.id));
-    let (previous, content, hash) = (of(&previous)?, of(&content)?, of(&hash)?);
-    Ok(Seal { previous, content, hash, ..seal })
+    let (previous, content, names, hash) = (of(&previous)?, of(&content)?, of(&names)?, of(&hash)?);
+    Ok(Seal { previous, content, names, hash, ..seal })
 }
 
 pub(crate) fn seals(db: &Connection, after: i64, limit: u32) -> Result<Vec<Seal>, LedgerError> {
@@ -141,6 +144,25 @@ pub(crate) fn rows(db: &Connection, from_at: i64, to_at: i64, limit: i64) -> Res
     let mut statement = db.prepare_cached(&sql)?;
     let rows = statement.query_map([from_at, to_at, limit], row)?;
     Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// What the numbers in rows stand for.
+pub(crate) fn names(db: &Connection, rows: &[Row]) -> Result<Names, LedgerError> {
+    let mut names = Names::of(rows);
+    let mut program = db.prepare_cached("SELECT activity, scene, asset FROM programs WHERE id = ?1")?;
+    for id in names.program_ids() {
+        let found = program.query_row([id], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?])).optional()?;
+        if let Some(found) = found {
+            names.set_program(id, found);
+        }
+    }
+    let mut name = db.prepare_cached("SELECT name FROM names WHERE id = ?1")?;
+    for id in names.name_ids() {
+        if let Some(found) = name.query_row([id], |row| row.get(0)).optional()? {
+            names.set_name(id, found);
+        }
+    }
+    Ok(names)
 }
 
 /// What is behind the last seal. The next seal reaches to the file's last row, so none is ahead of it.

@@ -2,7 +2,7 @@
 
 use super::{archive, chain, query, schema, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
-use crate::chain::{Page, Row, Seal, Unsealed};
+use crate::chain::{Names, Page, Row, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::model::status_of_columns;
@@ -103,6 +103,10 @@ impl Read for Connection {
 
     fn unsealed(&self, from_at: i64) -> Result<Unsealed, LedgerError> {
         chain::unsealed(self, from_at)
+    }
+
+    fn names_of(&self, rows: &[Row]) -> Result<Names, LedgerError> {
+        chain::names(self, rows)
     }
 
     fn row(&self, id: i64) -> Result<Option<Row>, LedgerError> {

@@ -249,6 +249,7 @@ CREATE TABLE seals (
     sealed_ms INTEGER NOT NULL,
     previous BLOB NOT NULL,
     content BLOB NOT NULL,
+    names BLOB NOT NULL,
     hash BLOB NOT NULL
 ) STRICT;
 CREATE TABLE seal_pages (
