@@ -198,7 +198,7 @@ fn cut(sealed: &Sealed, lines: usize) {
     let path = sealed.folder.path().join("anchor");
     let text = std::fs::read_to_string(&path).unwrap();
     let left = text.lines().count() - lines;
-    let kept: String = text.lines().take(left).map(|line| format!("{line}\n")).collect();
+    let kept: String = text.split_inclusive('\n').take(left).collect();
     std::fs::write(&path, kept).unwrap();
 }
 

@@ -26,9 +26,9 @@ const LOCK_ATTEMPTS: u32 = 10;
 /// the new version on the same page, so that no index has to change. Order numbers are compared byte by byte
 /// (`COLLATE "C"`), as in the file ledger.
 ///
-/// `orders.transfer`, later `paid_by`, is the number of the transfer that paid it, 0 for none. `accounts.last` is the newest transfer
-/// of a user's account, `transfers.prev` the one before: a user's flow is a walk along these, so the hottest
-/// insert needs no second index. `accounts.before` is what `last` was before the latest change: it tells the
+/// `orders.transfer`, later `paid_by`, is the number of the transfer that paid it, 0 for none. `accounts.last` is the
+/// newest transfer of a user's account, `transfers.prev` the one before: a user's flow is a walk along these, so the
+/// hottest insert needs no second index. `accounts.before` is what `last` was before the latest change: it tells the
 /// writer where its own transfers hang.
 const V1: &str = r#"
 CREATE TABLE names (
@@ -153,8 +153,7 @@ CREATE TABLE rules_version (
 /// The journal: transfers name both accounts, and are only ever appended. `docs/ledger.md` says what each row means, and
 /// what becomes of older rows. Old credits move from the user to the payer that paid them, as far as the money is still
 /// there; what a downstream had refused, and is archived for that, the ledger itself may have paid. All tables are locked
-/// before. The new table is made beside the old one, then filled, then
-/// the old one is dropped.
+/// before. The new table is made beside the old one, then filled, then the old one is dropped.
 ///
 /// Processes of older versions must not go on: they know nothing of pending transfers. `orders.paid_by` was `transfer`
 /// until now, which every statement of theirs names that makes or changes an order; `guarded` was `careful`, which those

@@ -15,8 +15,8 @@ const APPLICATION_ID: i64 = 0x5766_616c;
 /// `examples/grant.rs` at batches of 8,192: 4 KiB 3.8 µs per order, 8 KiB 3.3, 16 KiB 3.3.
 const PAGE_BYTES: u64 = 8192;
 
-/// `orders.transfer`, later `paid_by`, is the number of the transfer that paid it, 0 for none. `transfers.prev` is the transfer
-/// before it on the user's account, `accounts.last` the newest: a user's flow is a walk along these, so the
+/// `orders.transfer`, later `paid_by`, is the number of the transfer that paid it, 0 for none. `transfers.prev` is the
+/// transfer before it on the user's account, `accounts.last` the newest: a user's flow is a walk along these, so the
 /// hottest insert needs no second index.
 const V1: &str = "
 CREATE TABLE names (
