@@ -326,10 +326,10 @@ pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenEr
     }
     for (at, sql) in MIGRATIONS.into_iter().filter(|(at, _)| *at > found) {
         run(sql).map_err(|error| {
-            // Each attempt keeps all writers waiting: it is not made again by itself. A lost connection is another thing.
-            if !copies || session.is_broken() {
+            if !copies {
                 return error;
             }
+            // Each attempt keeps all writers waiting, and may take as long as this one: it is not made again by itself.
             address.note_failed_copy();
             cannot_copy(address, &error.to_string())
         })?;
@@ -345,8 +345,8 @@ pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenEr
 
 fn cannot_copy(address: &Address, what: &str) -> OpenError {
     OpenError::Invalid(format!(
-        "{}: the transfers cannot be copied into the journal, nothing was changed: {what}; mend that, or raise \
-         read_timeout_ms (now {}) if it took longer, then start this process again",
+        "{}: the transfers cannot be copied into the journal, and nothing was changed: {what}; mend that, or \
+         raise read_timeout_ms (now {}) if it took longer, then start this process again",
         address.place, address.options.read_timeout_ms
     ))
 }
