@@ -361,8 +361,8 @@ fn write(session: &Session, id: i64, shards: &Shards) -> Result<(), LedgerError>
     }
     let column = |of: fn(&(i64, Shard)) -> i64| changed.iter().map(of).collect::<Vec<i64>>();
     session.execute(
-        "INSERT INTO budget_shards (program, shard, total, used, reserved) \
-         SELECT $1::bigint, w.* FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w \
+        "INSERT INTO budget_shards (program, shard, total, used, reserved, guarded) \
+         SELECT $1::bigint, w.*, false FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w \
          ON CONFLICT (program, shard) DO UPDATE SET total = excluded.total, used = excluded.used, \
          reserved = excluded.reserved",
         &[

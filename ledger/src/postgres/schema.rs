@@ -157,13 +157,14 @@ CREATE TABLE rules_version (
 ///
 /// Processes of older versions must not go on: they know nothing of pending transfers. `orders.paid_by` was `transfer`
 /// until now, which every statement of theirs names that makes or changes an order; `guarded` was `careful`, which those
-/// of version 3 name that change a budget.
+/// of version 3 name that change a budget; those of version 2 set one without it, which needs its default.
 ///
 /// `tx` is the number of the transaction: all rows below the oldest number that is still running are final, which their
 /// own numbers do not say, for writers draw them in blocks. Rows that the migration writes have numbers far below 0, in
 /// their order, so that they can be sealed in parts.
 const V4: &str = r#"
 ALTER TABLE budget_shards RENAME COLUMN careful TO guarded;
+ALTER TABLE budget_shards ALTER COLUMN guarded DROP DEFAULT;
 ALTER TABLE orders RENAME COLUMN transfer TO paid_by;
 -- Compared with names from now on.
 ALTER TABLE orders ALTER COLUMN payer TYPE text COLLATE "C";
