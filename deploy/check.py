@@ -24,6 +24,8 @@ import yaml
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 PORT = 8443
+# Where executors of XXL-JOB register with the role `scheduler`.
+XXL_PORT = 7780
 wrong = []
 
 
@@ -89,6 +91,12 @@ def options():
     document = tomllib.loads(text("config/windfall.toml"))
     expect(document["serve"]["listen"].endswith(f":{PORT}"), f"config/windfall.toml does not listen on {PORT}")
     drain_ms(text("config/windfall.toml"), "config/windfall.toml")
+    xxl = f'# [jobs.xxl]\n# listen = "0.0.0.0:{XXL_PORT}"'
+    expect(xxl in text("config/windfall.toml"), f"config/windfall.toml: executors of XXL-JOB do not register on {XXL_PORT}")
+    source = (ROOT / "cli/src/services/jobs.rs").read_text()
+    expect(f"127, 0, 0, 1], {XXL_PORT})" in source, f"port {XXL_PORT} is not the default of jobs.xxl.listen")
+    ports = yaml.safe_load(text("compose.yaml"))["services"]["scheduler"]["ports"]
+    expect(f"127.0.0.1:{XXL_PORT}:{XXL_PORT}" in ports, f"compose.yaml: the scheduler does not publish {XXL_PORT}")
 
 
 def balanced(name, template):
@@ -119,7 +127,7 @@ def chart(roles):
                 expect(isinstance(at, dict) and key in at, f"{path.name}: .Values.{keys} is not in values.yaml")
                 at = at.get(key, {}) if isinstance(at, dict) else {}
         for port in re.findall(r"containerPort: (\d+)", template):
-            expect(int(port) == PORT, f"{path.name}: port {port}")
+            expect(int(port) in {PORT, XXL_PORT}, f"{path.name}: port {port}")
         for probe in re.findall(r"path: (/health/\w+)", template):
             expect(probe in {"/health/live", "/health/ready"}, f"{path.name}: {probe}")
     if not shutil.which("helm"):
@@ -127,13 +135,15 @@ def chart(roles):
     run("helm lint", "helm", "lint", "--strict", str(folder))
     worker = {"name": "w", "namespace": "n", "queue": "q", "readyJobs": "1", "oldestReadyMilliseconds": "1"}
     worker |= {"minReplicas": "0", "maxReplicas": "2"}
-    everything = ["autoscaling.enabled=true", "serviceMonitor.enabled=true", "rules.document=version = 1"]
+    everything = ["roles.scheduler.enabled=true", "executors.xxl=true", "executors.ports={9999,7000}"]
+    everything += ["autoscaling.enabled=true", "serviceMonitor.enabled=true", "rules.document=version = 1"]
     everything += [f"jobWorkers[0].{key}={value}" for key, value in worker.items()]
     for settings in [[], everything]:
         flags = [flag for one in settings for flag in ("--set", one)]
         rendered = run("helm template", "helm", "template", "try", str(folder), *flags)
         kinds = [document["kind"] for document in yaml.safe_load_all(rendered) if document]
-        enabled = [role for role in values["roles"].values() if role["enabled"]]
+        enabled = {name for name, role in values["roles"].items() if role["enabled"]}
+        enabled |= {name for name in values["roles"] if f"roles.{name}.enabled=true" in settings}
         expect(kinds.count("Service") == len(enabled), f"the chart renders {kinds}")
 
 

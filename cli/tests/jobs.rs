@@ -44,7 +44,7 @@ impl Process {
                 key = word.to_owned();
             }
             if let Some(rest) = line.strip_prefix("windfall jobs: executors of XXL-JOB register at http://") {
-                xxl = rest.to_owned();
+                xxl = rest.trim_end_matches("/xxl-job-admin").to_owned();
             }
             if let Some(rest) = line.strip_prefix("windfall serve is ready at ") {
                 address = rest.to_owned();

@@ -9,17 +9,19 @@
 //! | `r/` run | [`Run`] | when it has to go on, and at last to be forgotten |
 //! | `i/` job, run from above | nothing: the runs of a job, the newest first | – |
 //! | `x/` tenant, 0, run | nothing: the dead runs | – |
-//! | `c/` parent's run, job | nothing: the parent's run has started this job | a day later, to be forgotten |
+//! | `f/` run | [`Following`]: the run has succeeded, and these children are still to be started | at once |
+//! | `c/` parent's run, job | the child's run: the parent's run has started this job | to be forgotten, with the parent's run |
 //! | `e/` tenant, 0, app, 0, address | [`Registered`](crate::executors::Registered) | when its heartbeat is missing |
 //!
 //! Numbers are written with eight bytes, the highest first. A number is `counter × 1024 + shard`.
 
 use crate::definition::{Definition, JobName, JobNumber};
-use crate::runs::{JobState, Keep, Run, RunNumber, RunState};
+use crate::runs::{JobState, Keep, Run, RunNumber};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use windfall_contract::due::Shard;
@@ -39,11 +41,25 @@ pub(crate) struct Kept<T> {
     pub is: T,
 }
 
+/// The children of a run that has succeeded, as far as they are not started yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Following {
+    pub tenant: String,
+    pub children: Vec<JobName>,
+    /// When they are given up, by the clock of the parent's shard.
+    pub until_ms: u64,
+    /// How often it was tried in vain.
+    #[serde(default)]
+    pub tries: u32,
+}
+
 /// What a key names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     State(JobNumber),
     Run(RunNumber),
+    /// Children of this run, which are to be started.
+    Following(RunNumber),
     /// A mark or an executor, which is forgotten when it wakes.
     Passing,
     Other,
@@ -102,6 +118,12 @@ impl Book {
             // Where two calls have asked, the numbers of one of them are skipped.
             *block.lock() = first..first + u64::from(wanted);
         }
+    }
+
+    /// A new number of a shard.
+    pub async fn number(&self, shard: Shard) -> Result<u64, EntryError> {
+        let none = || EntryError::Unusable("the store of entries gives no numbers".to_owned());
+        self.numbers(shard, 1).await?.pop().ok_or_else(none)
     }
 
     /// Changes groups: the store's clock, and one answer for each. More than one call holds are made one after the other.
@@ -209,7 +231,7 @@ pub(crate) fn put_run(number: RunNumber, expect: Expect, run: &Run, keep: Keep) 
     if expect == Expect::Absent {
         changes.push(change(job_run_key(run.job, number), Expect::Anything, nothing()));
     }
-    if matches!(run.state, RunState::Ended { outcome, .. } if outcome.is_dead()) {
+    if run.is_dead() {
         changes.push(change(dead_key(&run.tenant, number), Expect::Anything, nothing()));
     }
     changes
@@ -222,6 +244,11 @@ pub(crate) fn forget_run(number: RunNumber, expect: Expect, run: &Run) -> Vec<En
         change(job_run_key(run.job, number), Expect::Anything, To::Deleted),
         change(dead_key(&run.tenant, number), Expect::Anything, To::Deleted),
     ]
+}
+
+/// The change that leaves a run as it is, and has it looked at later.
+pub(crate) fn push_run(number: RunNumber, expect: Expect, run: &Run, wake_ms: u64) -> EntryChange {
+    put(run_key(number), expect, run, Some(wake_ms))
 }
 
 pub(crate) fn group(changes: Vec<EntryChange>) -> EntryGroup {
@@ -260,6 +287,10 @@ pub(crate) fn child_key(parent: RunNumber, job: JobNumber) -> EntryKey {
     key(b"c/", &[&parent.0.to_be_bytes(), &job.0.to_be_bytes()])
 }
 
+pub(crate) fn following_key(parent: RunNumber) -> EntryKey {
+    key(b"f/", &[&parent.0.to_be_bytes()])
+}
+
 pub(crate) fn executor_key(tenant: &str, app: &str, address: &str) -> EntryKey {
     key(b"e/", &[tenant.as_bytes(), b"\0", app.as_bytes(), b"\0", address.as_bytes()])
 }
@@ -279,6 +310,7 @@ pub(crate) fn kind_of(key: &EntryKey) -> Kind {
     match kind {
         b"s/" => number().map_or(Kind::Other, |number| Kind::State(JobNumber(number))),
         b"r/" => number().map_or(Kind::Other, |number| Kind::Run(RunNumber(number))),
+        b"f/" => number().map_or(Kind::Other, |number| Kind::Following(RunNumber(number))),
         b"c/" | b"e/" => Kind::Passing,
         _ => Kind::Other,
     }
@@ -293,21 +325,78 @@ pub(crate) fn last_number(key: &EntryKey) -> Option<u64> {
 
 /// Definitions that this process has read. One is good as long as the job's state is of its version.
 #[derive(Default)]
-pub(crate) struct Definitions(Mutex<std::collections::HashMap<JobNumber, Arc<Definition>>>);
+pub(crate) struct Definitions(Mutex<Known>);
 
-const DEFINITIONS_MAX: usize = 100_000;
+#[derive(Default)]
+struct Known {
+    by_job: HashMap<JobNumber, Arc<Definition>>,
+    bytes: usize,
+}
+
+/// Bytes of all definitions that are remembered, as they are stored.
+const DEFINITIONS_MAX_BYTES: usize = 64 << 20;
+/// What a definition takes besides.
+const DEFINITION_BYTES: usize = 512;
 
 impl Definitions {
     pub fn get(&self, number: JobNumber, version: u64) -> Option<Arc<Definition>> {
-        self.0.lock().get(&number).filter(|definition| definition.version == version).cloned()
+        self.0.lock().by_job.get(&number).filter(|definition| definition.version == version).cloned()
     }
 
     pub fn put(&self, number: JobNumber, definition: Arc<Definition>) {
-        let mut known = self.0.lock();
-        if known.len() >= DEFINITIONS_MAX {
-            // Whatever is needed is read again.
-            known.clear();
+        if self.get(number, definition.version).is_some() {
+            return;
         }
-        known.insert(number, definition);
+        let bytes = cost(&definition);
+        let mut known = self.0.lock();
+        if known.bytes.saturating_add(bytes) > DEFINITIONS_MAX_BYTES {
+            // Whatever is needed is read again.
+            *known = Known::default();
+        }
+        known.bytes += bytes;
+        if let Some(before) = known.by_job.insert(number, definition) {
+            known.bytes = known.bytes.saturating_sub(cost(&before));
+        }
+    }
+}
+
+fn cost(definition: &Definition) -> usize {
+    DEFINITION_BYTES + value(definition).len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definition::ChangeNote;
+
+    #[test]
+    fn definitions_are_remembered_up_to_their_bytes() {
+        let known = Definitions::default();
+        let spec = |params: usize| {
+            let json = r#"{"destination": {"target": {"name": "t"}}, "schedule": {"at": {"time_ms": 5}}}"#;
+            let spec: crate::definition::JobSpec = serde_json::from_str(json).unwrap();
+            crate::definition::JobSpec { params: "x".repeat(params), ..spec }
+        };
+        let put = |number: u64, version, params| {
+            let definition = Definition {
+                tenant: "t".into(),
+                name: JobName::new("job").unwrap(),
+                version,
+                change: ChangeNote::default(),
+                is_paused: false,
+                spec: spec(params),
+            };
+            known.put(JobNumber(number), Arc::new(definition));
+        };
+        for version in 1..=10_000 {
+            put(7, version, 16 * 1024);
+        }
+        assert!(known.get(JobNumber(7), 10_000).is_some() && known.get(JobNumber(7), 9_999).is_none());
+        assert!(known.0.lock().bytes < 32 * 1024, "one is remembered, and counted once");
+        for number in 0..10_000 {
+            put(number, 1, 16 * 1024);
+            assert!(known.0.lock().bytes <= DEFINITIONS_MAX_BYTES);
+        }
+        assert!(known.get(JobNumber(9_999), 1).is_some());
     }
 }

@@ -2,23 +2,31 @@
 
 use crate::book::{Book, Definitions, Kept, definition_key, state_key};
 use crate::definition::{Definition, JobNumber, Priority};
-use crate::executors::{ExecutorCalls, ExecutorTable};
+use crate::executors::{Addresses, App, ExecutorCalls, ExecutorTable};
+use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrence;
 use crate::options::JobsOptions;
+use crate::outbox::Outbox;
 use crate::routing::Router;
-use crate::runs::{JobState, Run, RunNumber};
+use crate::runs::JobState;
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClocks;
+use crate::writes::Writes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::mpsc;
 use windfall_contract::Clock;
-use windfall_contract::due::{Shard, Target, TaskAt};
-use windfall_contract::entries::{Applied, EntryError, EntryGroup};
+use windfall_contract::due::{Added, Shard, Target, TaskAt};
+use windfall_contract::entries::{Applied, EntryError, EntryGroup, Woken};
 use windfall_scheduler::{AddError, CALL_TASKS_MAX, NewTask, Timers};
 
 /// The name of the target that jobs' due tasks go to, with each of the tenants of [`tenant_of`].
 pub(crate) const OCCURRENCES: &str = "occurrences";
+
+/// The priority of which this is the scheduler's tenant.
+pub(crate) fn priority_of(tenant: &str) -> Priority {
+    let all = [Priority::Urgent, Priority::Normal, Priority::Bulk];
+    all.into_iter().find(|priority| tenant_of(*priority) == tenant).unwrap_or_default()
+}
 
 /// The scheduler's tenant for due tasks of a priority. No other tenant's name begins with an underscore.
 pub(crate) const fn tenant_of(priority: Priority) -> &'static str {
@@ -35,6 +43,8 @@ pub(crate) struct Core {
     pub timers: Timers,
     pub clock: Clock,
     pub store_clocks: StoreClocks,
+    pub writes: Writes,
+    pub leases: LeaseNumbers,
     pub options: JobsOptions,
     pub stats: Arc<JobsStats>,
     pub executors: ExecutorTable,
@@ -42,18 +52,7 @@ pub(crate) struct Core {
     pub calls: Arc<dyn ExecutorCalls>,
     /// The tenants' targets in the scheduler, by tenant and name.
     pub targets: BTreeMap<(String, String), Arc<dyn Target>>,
-    pub sending: mpsc::Sender<Ticket>,
-}
-
-/// A run that this process has to send: it has begun it, and nobody else sends it until its lease is over.
-pub(crate) struct Ticket {
-    pub number: RunNumber,
-    pub run: Run,
-    /// The version in which the run was written.
-    pub version: u64,
-    pub definition: Arc<Definition>,
-    /// When its lease began, by the monotonic clock: earlier than by the store's.
-    pub begun_ns: u64,
+    pub outbox: Outbox,
 }
 
 impl Core {
@@ -62,20 +61,36 @@ impl Core {
         if let Some(now_ms) = self.store_clocks.now_ms(shard) {
             return Ok(now_ms);
         }
-        let woken = self.book.woken(shard).await?;
-        self.store_clocks.answered(shard, woken.now_ms);
-        Ok(woken.now_ms)
+        self.woken(shard).await.map(|woken| woken.now_ms)
     }
 
-    /// Changes groups of a shard, and notes its clock.
+    /// The entries of a shard of which the time to wake has come. Its clock is noted.
+    pub async fn woken(&self, shard: Shard) -> Result<Woken, EntryError> {
+        let asked_ns = self.clock.monotonic_ns();
+        let woken = self.book.woken(shard).await?;
+        self.store_clocks.answered(shard, asked_ns, woken.now_ms);
+        Ok(woken)
+    }
+
+    /// Changes groups of a shard, and notes its clock and whether it takes changes.
     pub async fn apply(
         &self,
         shard: Shard,
         groups: &[EntryGroup],
     ) -> Result<(u64, Vec<Applied>), EntryError> {
-        let (now_ms, applied) = self.book.apply(shard, groups).await?;
-        self.store_clocks.answered(shard, now_ms);
-        Ok((now_ms, applied))
+        if groups.is_empty() {
+            return Ok((self.now_ms(shard).await?, Vec::new()));
+        }
+        let asked_ns = self.clock.monotonic_ns();
+        let answer = self.book.apply(shard, groups).await;
+        match &answer {
+            Ok((now_ms, _)) => {
+                self.store_clocks.answered(shard, asked_ns, *now_ms);
+                self.writes.answered(shard, asked_ns);
+            }
+            Err(error) => self.writes.failed(shard, groups, error),
+        }
+        answer
     }
 
     /// A job's definition, if it still is of this version.
@@ -115,15 +130,20 @@ impl Core {
         self.book.read(shard, &keys).await
     }
 
+    /// The addresses of an app's executors; `None` before they were read.
+    pub fn executors_of(&self, app: &App) -> Option<Addresses> {
+        self.executors.of(self.book.shard_of_app(&app.tenant, &app.app), app)
+    }
+
     /// What speaks with the executors of a tenant's app.
     pub fn calls_of(&self, tenant: &str, app: &str) -> Arc<dyn ExecutorCalls> {
         self.calls.of(tenant, app).unwrap_or_else(|| Arc::clone(&self.calls))
     }
 
     /// Adds the due tasks of occurrences. Where one waits already, nothing is added: the answer may be lost, and this be
-    /// called again. One answer for each, in order.
-    pub async fn add_due(&self, occurrences: &[(Priority, Occurrence)]) -> Vec<Result<(), AddError>> {
-        let mut answers = vec![Ok(()); occurrences.len()];
+    /// called again. One answer for each, in order: whether it was missing.
+    pub async fn add_due(&self, occurrences: &[(Priority, Occurrence)]) -> Vec<Result<bool, AddError>> {
+        let mut answers = vec![Ok(false); occurrences.len()];
         for priority in [Priority::Urgent, Priority::Normal, Priority::Bulk] {
             let of_it: Vec<_> =
                 occurrences.iter().enumerate().filter(|(_, (own, _))| *own == priority).collect();
@@ -136,7 +156,7 @@ impl Core {
                 });
                 let added = self.timers.add(tenant_of(priority), tasks.collect()).await;
                 for ((place, _), added) in part.iter().zip(added) {
-                    answers[*place] = added.map(drop);
+                    answers[*place] = added.map(|added| matches!(added, Added::Stored(_)));
                 }
             }
         }

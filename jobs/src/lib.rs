@@ -28,7 +28,7 @@
 //! # use windfall_scheduler::{DispatchOptions, Dispatcher, Tenants, Timers, TimersOptions};
 //! # use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
 //! use windfall_jobs::definition::{ChangeNote, JobName, JobSpec};
-//! use windfall_jobs::executors::{ExecutorCalls, LogLines, RunCall};
+//! use windfall_jobs::executors::{AskError, ExecutorCalls, LogLines, RunCall};
 //! use windfall_jobs::runs::{Reported, Sent};
 //! use windfall_jobs::{Jobs, JobsOptions, JobsParts};
 //!
@@ -43,8 +43,8 @@
 //!     }
 //! #   async fn is_alive(&self, _address: &str) -> bool { true }
 //! #   async fn is_idle(&self, _address: &str, _job: u64) -> bool { true }
-//! #   async fn kill(&self, _address: &str, _job: u64) -> Result<(), String> { Ok(()) }
-//! #   async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, String> { Ok(LogLines::default()) }
+//! #   async fn kill(&self, _address: &str, _job: u64) -> Result<(), AskError> { Ok(()) }
+//! #   async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, AskError> { Ok(LogLines::default()) }
 //!     // … and whether it is alive and idle, how it ends a run, and what it has logged.
 //! }
 //!
@@ -82,11 +82,17 @@
 
 mod api;
 mod book;
+mod calling;
+mod children;
 mod core;
 pub mod definition;
 pub mod executors;
+mod forgetting;
+mod leasing;
 mod occurrences;
 mod options;
+mod outbox;
+mod presence;
 pub mod routing;
 #[cfg(feature = "rpc")]
 pub mod rpc;
@@ -94,13 +100,21 @@ pub mod runs;
 pub mod schedule;
 mod sending;
 mod settling;
+mod starting;
 mod stats;
+mod steps;
 pub mod store;
 mod store_clock;
 mod tending;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod transition;
+mod waiting;
+mod writes;
 pub mod xxl;
 
 pub use api::{ExecutorView, JobView, Jobs, JobsError, JobsParts, RunView};
-pub use options::{JobsOptions, OutOfRange};
+pub use options::{JobsOptions, OutOfRange, STORE_TIMEOUT_MAX_MS};
 pub use stats::{Count, JobsStats, LATENESS_BUCKETS_MS};

@@ -5,8 +5,9 @@
 //! between them leaves a task that fires again, finds the occurrence decided, and adds the next one.
 
 use crate::book::{Kept, group, put_run, put_state};
-use crate::core::{Core, Ticket};
+use crate::core::{Core, priority_of};
 use crate::definition::{Definition, JobNumber, Priority};
+use crate::outbox::{Door, Room, Ticket};
 use crate::runs::{Begin, JobState, Run, RunNumber, begin};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,7 +15,6 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use tokio::sync::mpsc;
 use windfall_contract::due::{Fired, Firing, Shard, Target, TaskKey};
 use windfall_contract::entries::{Applied, EntryError, EntryGroup, Expect};
 
@@ -75,25 +75,17 @@ impl Core {
                 None => answers[place] = Fired::Refused("this is no occurrence of a job".to_owned()),
             }
         }
-        // Room to send first: what is begun is sent at once.
-        let Ok(mut permits) = self.sending.reserve_many(batch.len()).await else {
-            return vec![Fired::Busy("jobs are closing".to_owned()); batch.len()];
-        };
+        // All tasks of a call are of one tenant.
+        let door = Door::First(batch.first().map_or(Priority::Normal, |one| priority_of(&one.tenant)));
         let mut shards: FuturesUnordered<_> = by_shard
             .into_iter()
-            .map(|(shard, occurrences)| Deciding::new(self, shard).run(occurrences))
+            .map(|(shard, occurrences)| Deciding::new(self, shard, door).run(occurrences))
             .collect();
         let mut next = Vec::new();
         while let Some(decided) = shards.next().await {
             for (place, fired) in decided.fired {
                 answers[place] = fired;
             }
-            // Tickets first: a permit that is taken for none would be lost.
-            decided
-                .tickets
-                .into_iter()
-                .zip(permits.by_ref())
-                .for_each(|(ticket, permit)| permit.send(ticket));
             next.extend(decided.next);
         }
         let occurrences: Vec<_> = next.iter().map(|(_, occurrence)| *occurrence).collect();
@@ -110,13 +102,13 @@ impl Core {
 #[derive(Default)]
 struct Decided {
     fired: Vec<(usize, Fired)>,
-    tickets: Vec<Ticket>,
     next: Vec<(usize, (Priority, Occurrence))>,
 }
 
 struct Deciding<'a> {
     core: &'a Core,
     shard: Shard,
+    door: Door,
     decided: Decided,
 }
 
@@ -130,14 +122,19 @@ struct Candidate {
 }
 
 impl<'a> Deciding<'a> {
-    fn new(core: &'a Core, shard: Shard) -> Self {
-        Self { core, shard, decided: Decided::default() }
+    fn new(core: &'a Core, shard: Shard, door: Door) -> Self {
+        Self { core, shard, door, decided: Decided::default() }
     }
 
     async fn run(mut self, occurrences: Vec<(usize, Occurrence)>) -> Decided {
         let mut left = occurrences;
         for _ in 0..CONFLICTS_MAX {
-            match self.round(&left).await {
+            // Room to send first, for this shard alone: what is begun is sent at once. What is not needed is free again as soon
+            // as the shard has answered.
+            let Some(mut room) = self.core.outbox.reserve(self.door, left.len()).await else {
+                return self.busy(&left, "as many runs wait to be sent as may");
+            };
+            match self.round(&left, &mut room).await {
                 Ok(conflicts) if conflicts.is_empty() => return self.decided,
                 Ok(conflicts) => left = conflicts,
                 Err(error) => {
@@ -148,8 +145,11 @@ impl<'a> Deciding<'a> {
                 }
             }
         }
-        let busy = || Fired::Busy("the job is being changed again and again".to_owned());
-        self.decided.fired.extend(left.iter().map(|(place, _)| (*place, busy())));
+        self.busy(&left, "the job is being changed again and again")
+    }
+
+    fn busy(mut self, left: &[(usize, Occurrence)], why: &str) -> Decided {
+        self.decided.fired.extend(left.iter().map(|(place, _)| (*place, Fired::Busy(why.to_owned()))));
         self.decided
     }
 
@@ -157,6 +157,7 @@ impl<'a> Deciding<'a> {
     async fn round(
         &mut self,
         occurrences: &[(usize, Occurrence)],
+        room: &mut Room,
     ) -> Result<Vec<(usize, Occurrence)>, EntryError> {
         // A job's second occurrence of a batch follows from what became of the first one.
         let mut later = Vec::new();
@@ -196,7 +197,12 @@ impl<'a> Deciding<'a> {
             let (now_ms, applied) = self.core.apply(self.shard, &groups).await?;
             for (candidate, applied) in candidates.into_iter().zip(applied) {
                 match applied {
-                    Applied::Done(version) => self.done(candidate, version, begun_ns, now_ms),
+                    Applied::Done(version) => {
+                        if let Some(ticket) = self.done(candidate, version, begun_ns, now_ms) {
+                            // While the process ends nothing is sent any more: it is found when its lease is over.
+                            room.send(ticket).ok();
+                        }
+                    }
                     Applied::Conflict | Applied::Late => later.push((candidate.place, candidate.occurrence)),
                 }
             }
@@ -236,8 +242,8 @@ impl<'a> Deciding<'a> {
                 let mut changes = vec![put_state(job, Expect::Version(state_version), &state)];
                 let run = match run {
                     Some(run) => {
-                        let number = self.core.book.numbers(self.shard, 1).await?;
-                        number.first().map(|number| (RunNumber(*number), run))
+                        let number = self.core.book.number(self.shard).await?;
+                        Some((RunNumber(number), Run { lease: self.core.leases.next(), ..run }))
                     }
                     None => None,
                 };
@@ -250,20 +256,16 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    fn done(&mut self, candidate: Candidate, version: u64, begun_ns: u64, now_ms: u64) {
+    fn done(&mut self, candidate: Candidate, version: u64, begun_ns: u64, now_ms: u64) -> Option<Ticket> {
         let Candidate { place, occurrence, definition, state, run } = candidate;
         let next = state.next_ms.map(|due_ms| Occurrence { due_ms, ..occurrence });
         let priority = definition.spec.priority;
         self.decided.next.extend(next.map(|next| (place, (priority, next))));
-        match run {
-            Some((number, run)) => {
-                self.core.stats.started_late(now_ms.saturating_sub(run.due_ms));
-                self.decided.tickets.push(Ticket { number, run, version, definition, begun_ns });
-            }
-            None => self.core.stats.left_out.add(1),
-        }
+        let Some((number, run)) = run else {
+            self.core.stats.left_out.add(1);
+            return None;
+        };
+        self.core.stats.started_late(now_ms.saturating_sub(run.due_ms));
+        Some(Ticket { number, run, version, definition, begun_ns })
     }
 }
-
-/// The other end of what occurrences are sent through.
-pub(crate) type Tickets = mpsc::Receiver<Ticket>;

@@ -3,6 +3,10 @@
 use crate::runs::Keep;
 use serde::{Deserialize, Serialize};
 
+/// The longest time-out of a call that a store of entries may have: a lease of 4 s is renewed after 1.5 s, and must not end while
+/// that call is open.
+pub const STORE_TIMEOUT_MAX_MS: u64 = 2_500;
+
 /// How a process runs jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

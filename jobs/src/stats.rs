@@ -55,6 +55,8 @@ pub struct JobsStats {
     pub overdue_found: Count,
     /// Calls of the stores that failed, and were made again.
     pub store_failed: Count,
+    /// Looks at the stores, calls and notes of runs that ended by a panic. Looks are made again.
+    pub panics: Count,
     /// Entries that cannot be read, each time that one is come upon.
     pub unreadable: Count,
     /// Executors that are registered, as this process has read it.

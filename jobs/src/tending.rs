@@ -1,35 +1,41 @@
-//! Looks for what has to go on: runs whose lease, time-out or wait is over, occurrences whose due task is missing, and what
-//! is to be forgotten. Any number of processes may do it: what one has written, another one finds changed.
+//! Looks for what has to go on: runs whose lease, time-out or wait is over, occurrences whose due task is missing, children
+//! that are to be started, and what is to be forgotten. Any number of processes may do it: what one has written, another one
+//! finds changed.
 
-use crate::book::{
-    Kept, Kind, change, definition_key, group, job_run_key, kept, kind_of, last_number, name_key, put,
-    run_key, state_key,
-};
-use crate::core::{Core, Ticket};
+use crate::book::{Following, Kept, Kind, change, group, kept, kind_of, put, run_key, state_key};
+use crate::children::{self, Parent, start_children, take_parents};
+use crate::core::Core;
 use crate::definition::JobNumber;
-use crate::executors::Registered;
 use crate::occurrences::Occurrence;
-use crate::runs::{JobState, LEASE_MS, Run, RunNumber};
+use crate::outbox::Door;
+use crate::runs::{JobState, LEASE_MS, Run, RunState};
 use crate::transition::{Became, Event, Happened};
+use crate::writes::HELD_BACK_MS;
+use futures_util::FutureExt;
 use futures_util::stream::{self, StreamExt};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use windfall_contract::due::Shard;
-use windfall_contract::entries::{Entry, EntryError, EntryGroup, Expect, GROUP_MAX, To};
+use windfall_contract::entries::{Entry, EntryError, EntryGroup, Expect, To, Woken};
 
-/// Shards that are read side by side.
-const SIDE_BY_SIDE: usize = 8;
 /// How long an entry that cannot be read is left alone.
-const UNREADABLE_MS: u64 = 60_000;
-/// How long a job whose time to be forgotten has come is kept on because one of its runs still goes.
-const KEPT_ON_MS: u64 = 3_600_000;
+pub(crate) const UNREADABLE_MS: u64 = 60_000;
+/// After the store or this process has stood still for so long, leases may be over whose owners live.
+const STILL_MS: u64 = 1_000;
+
+/// Jobs that are forgotten side by side: each takes a few calls.
+const FORGOTTEN_SIDE_BY_SIDE: usize = 16;
 
 /// Looks at each shard again and again, each by itself. Ends when it is dropped.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut shards = JoinSet::new();
     for shard in core.book.shards() {
-        shards.spawn(run_shard(Arc::clone(&core), shard));
+        let (starting, parents) = mpsc::channel(children::WAITING_MAX);
+        shards.spawn(start_children(Arc::clone(&core), shard, parents));
+        shards.spawn(run_shard(Arc::clone(&core), shard, starting));
     }
     while let Some(ended) = shards.join_next().await {
         if let Err(error) = ended {
@@ -38,13 +44,55 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-async fn run_shard(core: Arc<Core>, shard: Shard) {
+async fn run_shard(core: Arc<Core>, shard: Shard, starting: mpsc::Sender<Parent>) {
     let every = Duration::from_millis(core.options.tend_every_ms);
+    let mut looks = Looks::default();
     loop {
-        if let Err(error) = tend(&core, shard).await {
-            core.store_failed("a shard of jobs cannot be looked at now", &error);
+        match AssertUnwindSafe(tend(&core, shard, &mut looks, &starting)).catch_unwind().await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => core.store_failed("a shard of jobs cannot be looked at now", &error),
+            Err(_) => {
+                core.stats.panics.add(1);
+                tracing::error!(shard = shard.0, "a look at a shard of jobs has panicked");
+            }
         }
         tokio::time::sleep(every).await;
+    }
+}
+
+/// When a shard was looked at, by the monotonic clock: whether leases that are over may be taken for abandoned.
+#[derive(Default)]
+struct Looks {
+    /// When the work of the last look ended: how long that takes says nothing about the owners of leases.
+    ended_ns: Option<u64>,
+    /// Whether the store has not answered the last one.
+    has_failed: bool,
+    held_until_ns: u64,
+}
+
+impl Looks {
+    /// The store has answered a look that was begun at `asked_ns`.
+    fn answered(&mut self, core: &Core, asked_ns: u64) {
+        let now_ns = core.clock.monotonic_ns();
+        let still_ms = STILL_MS + core.options.tend_every_ms;
+        // From the end of the last look to this answer, whether it was the store that kept us waiting or we were stopped.
+        let since_ns = self.ended_ns.map_or(asked_ns, |ended_ns| ended_ns.min(asked_ns));
+        if self.has_failed || now_ns.saturating_sub(since_ns) / 1_000_000 > still_ms {
+            self.held_until_ns = now_ns.saturating_add(HELD_BACK_MS * 1_000_000);
+        }
+        self.has_failed = false;
+    }
+
+    const fn failed(&mut self) {
+        self.has_failed = true;
+    }
+
+    fn ended(&mut self, core: &Core) {
+        self.ended_ns = Some(core.clock.monotonic_ns());
+    }
+
+    fn hold_back(&self, core: &Core) -> bool {
+        core.clock.monotonic_ns() < self.held_until_ns
     }
 }
 
@@ -53,27 +101,71 @@ async fn run_shard(core: Arc<Core>, shard: Shard) {
 struct Found {
     runs: Vec<Event>,
     states: Vec<(JobNumber, Kept<JobState>)>,
+    parents: Vec<Parent>,
     changes: Vec<EntryGroup>,
 }
 
-async fn tend(core: &Core, shard: Shard) -> Result<(), EntryError> {
+async fn tend(
+    core: &Core,
+    shard: Shard,
+    looks: &mut Looks,
+    starting: &mpsc::Sender<Parent>,
+) -> Result<(), EntryError> {
     loop {
-        let woken = core.book.woken(shard).await?;
-        core.store_clocks.answered(shard, woken.now_ms);
-        // Whoever lives writes within this time how the runs go that seem to be over now.
-        if core.store_clocks.has_jumped(shard, LEASE_MS) {
-            return Ok(());
-        }
-        let found = sort(core, shard, woken.now_ms, woken.entries);
-        if !found.changes.is_empty() {
-            core.apply(shard, &found.changes).await?;
-        }
-        let is_all_done = runs_go_on(core, shard, found.runs).await;
-        states_go_on(core, shard, woken.now_ms, found.states).await?;
-        if !woken.is_cut || !is_all_done {
+        let asked_ns = core.clock.monotonic_ns();
+        let woken = core.woken(shard).await.inspect_err(|_| looks.failed())?;
+        looks.answered(core, asked_ns);
+        let goes_on = go_on(core, shard, looks, starting, woken).await;
+        looks.ended(core);
+        if !goes_on? {
             return Ok(());
         }
     }
+}
+
+/// Has go on what a look has found. Whether there is more to be looked at now.
+async fn go_on(
+    core: &Core,
+    shard: Shard,
+    looks: &Looks,
+    starting: &mpsc::Sender<Parent>,
+    woken: Woken,
+) -> Result<bool, EntryError> {
+    // Whoever lives writes within this time how the runs go that seem to be over now.
+    if core.store_clocks.has_jumped(shard, LEASE_MS) {
+        return Ok(false);
+    }
+    let Woken { now_ms, entries, is_cut } = woken;
+    let mut found = sort(core, shard, now_ms, entries);
+    core.apply(shard, &found.changes).await?;
+    let mut is_all_done = true;
+    if leaves_to_owners(core, shard, looks, &found.runs).await {
+        let count = found.runs.len();
+        found.runs.retain(|event| !is_lapsed(event));
+        is_all_done = found.runs.len() == count;
+    }
+    is_all_done &= runs_go_on(core, shard, found.runs).await;
+    take_parents(core, shard, now_ms, found.parents, starting).await?;
+    states_go_on(core, shard, now_ms, found.states).await?;
+    Ok(is_cut && is_all_done)
+}
+
+/// Whether runs of which the lease is over are left to their owners for now.
+async fn leaves_to_owners(core: &Core, shard: Shard, looks: &Looks, runs: &[Event]) -> bool {
+    let Some(lapsed) = runs.iter().find(|event| is_lapsed(event)) else { return false };
+    if core.writes.are_failing(shard) {
+        // There may be nothing else to write, so one that changes nothing tells whether the store takes changes again.
+        let same = change(run_key(lapsed.number), Expect::Anything, To::Same);
+        if let Err(error) = core.apply(shard, &[group(vec![same])]).await {
+            core.store_failed("the store of entries takes no changes now", &error);
+        }
+    }
+    looks.hold_back(core) || core.writes.hold_back(shard)
+}
+
+/// Whether it is a run of which the lease is over.
+fn is_lapsed(event: &Event) -> bool {
+    event.read.as_ref().is_some_and(|(_, run)| matches!(run.state, RunState::Starting { .. }))
 }
 
 fn sort(core: &Core, shard: Shard, now_ms: u64, entries: Vec<Entry>) -> Found {
@@ -85,6 +177,9 @@ fn sort(core: &Core, shard: Shard, now_ms: u64, entries: Vec<Entry>) -> Found {
                 found.runs.push(Event { number, happened: Happened::Woken, read });
             }),
             Kind::State(job) => kept::<JobState>(&entry).map(|state| found.states.push((job, state))),
+            Kind::Following(parent) => {
+                kept::<Following>(&entry).map(|following| found.parents.push((parent, following)))
+            }
             // After a jump of the clock executors seem to be silent that are not.
             Kind::Passing if core.store_clocks.has_jumped(shard, core.options.executor_ttl_ms) => {
                 let later_ms = now_ms.saturating_add(core.options.executor_ttl_ms);
@@ -114,28 +209,37 @@ fn push(entry: &Entry, wake_ms: u64) -> EntryGroup {
 
 /// Writes how runs go on, and sends those that have to be sent, as far as there is room: the others are found again. Whether
 /// all was done.
-async fn runs_go_on(core: &Core, shard: Shard, mut events: Vec<Event>) -> bool {
-    let wanted = events.len();
-    // Each may be one that is sent.
-    events.truncate(core.sending.capacity());
-    if events.is_empty() {
-        return wanted == 0;
+async fn runs_go_on(core: &Core, shard: Shard, events: Vec<Event>) -> bool {
+    let may_be_sent = |event: &Event| event.read.as_ref().is_some_and(|(_, run)| run.may_be_sent());
+    let (mut to_send, others): (Vec<_>, Vec<_>) = events.into_iter().partition(may_be_sent);
+    // What is only written needs no room.
+    let mut is_all = all_written(core, core.happened(shard, others).await, |_| {});
+    if to_send.is_empty() {
+        return is_all;
     }
-    let Ok(permits) = core.sending.try_reserve_many(events.len()) else { return false };
-    let mut is_all = events.len() == wanted;
-    let mut tickets: Vec<Ticket> = Vec::new();
-    for became in core.happened(shard, events).await {
+    let Some(mut room) = core.outbox.try_reserve(Door::Again, to_send.len()) else { return false };
+    is_all &= room.len() == to_send.len();
+    to_send.truncate(room.len());
+    let became = core.happened(shard, to_send).await;
+    // While the process ends nothing is sent any more: it is found when its lease is over.
+    is_all &= all_written(core, became, |ticket| drop(room.send(ticket)));
+    is_all
+}
+
+/// Whether all is written; what is to be sent is handed on.
+fn all_written(core: &Core, became: Vec<Became>, mut send: impl FnMut(crate::outbox::Ticket)) -> bool {
+    let mut failed = None;
+    for became in became {
         match became {
-            Became::Written(ticket) => tickets.extend(ticket),
+            Became::Written(ticket) => ticket.into_iter().for_each(|ticket| send(*ticket)),
             Became::Stays => {}
-            Became::Failed(error) => {
-                core.store_failed("a run waits for the store of entries", &error);
-                is_all = false;
-            }
+            Became::Failed(error) => failed = Some(error),
         }
     }
-    tickets.into_iter().zip(permits).for_each(|(ticket, permit)| permit.send(ticket));
-    is_all
+    if let Some(error) = &failed {
+        core.store_failed("runs wait for the store of entries", error);
+    }
+    failed.is_none()
 }
 
 /// Adds the due tasks of occurrences that are overdue once more, and forgets jobs of which none follows.
@@ -146,21 +250,25 @@ async fn states_go_on(
     states: Vec<(JobNumber, Kept<JobState>)>,
 ) -> Result<(), EntryError> {
     let (mut due, mut looked_at) = (Vec::new(), Vec::new());
-    for (job, state) in states {
-        let Some(due_ms) = state.is.next_ms else {
-            core.forget_ended(shard, job, &state, now_ms).await?;
-            continue;
-        };
-        let priority = match core.definition(shard, job, state.is.version).await {
-            Ok(definition) => definition.map(|definition| definition.spec.priority),
-            Err(error) => {
+    let (following, ended): (Vec<_>, Vec<_>) =
+        states.into_iter().partition(|(_, state)| state.is.next_ms.is_some());
+    let forgotten: Vec<Result<(), EntryError>> = stream::iter(ended)
+        .map(|(job, state)| async move { core.forget_ended(shard, job, &state, now_ms).await })
+        .buffer_unordered(FORGOTTEN_SIDE_BY_SIDE)
+        .collect()
+        .await;
+    for (job, state) in following {
+        let Some(due_ms) = state.is.next_ms else { continue };
+        let definition = match core.definition(shard, job, state.is.version).await {
+            Ok(definition) => definition,
+            Err(error @ EntryError::Unusable(_)) => {
                 core.unreadable(&error);
                 None
             }
+            Err(error) => return Err(error),
         };
-        due.extend(
-            priority.map(|priority| (priority, Occurrence { job, version: state.is.version, due_ms })),
-        );
+        let occurrence = Occurrence { job, version: state.is.version, due_ms };
+        due.extend(definition.map(|definition| (definition.spec.priority, occurrence)));
         // It is looked for again, but not before it had time to fire.
         let wake_ms = Some(now_ms.saturating_add(JobState::OVERDUE_MS));
         let again = put(state_key(job), Expect::Version(state.version), &state.is, wake_ms);
@@ -168,117 +276,12 @@ async fn states_go_on(
     }
     for added in core.add_due(&due).await {
         match added {
-            Ok(()) => core.stats.overdue_found.add(1),
+            // Its due task waits, or fires: it is only late.
+            Ok(false) => {}
+            Ok(true) => core.stats.overdue_found.add(1),
             Err(error) => core.store_failed("an overdue occurrence cannot be added now", &error),
         }
     }
-    if !looked_at.is_empty() {
-        core.apply(shard, &looked_at).await?;
-    }
-    Ok(())
-}
-
-/// Reads the executors of all shards again and again. Ends when it is dropped.
-pub(crate) async fn read_executors(core: Arc<Core>) {
-    let every = Duration::from_millis(core.options.executors_every_ms);
-    loop {
-        match executors(&core).await {
-            Ok(found) => {
-                core.stats.executors.set(u64::try_from(found.len()).unwrap_or(u64::MAX));
-                core.executors.replace(found);
-            }
-            Err(error) => core.store_failed("executors cannot be read now", &error),
-        }
-        tokio::time::sleep(every).await;
-    }
-}
-
-async fn executors(core: &Core) -> Result<Vec<Registered>, EntryError> {
-    let mut all = Vec::new();
-    let shards: Vec<_> = stream::iter(core.book.shards())
-        .map(|shard| executors_of(core, shard))
-        .buffer_unordered(SIDE_BY_SIDE)
-        .collect()
-        .await;
-    for found in shards {
-        all.extend(found?);
-    }
-    Ok(all)
-}
-
-async fn executors_of(core: &Core, shard: Shard) -> Result<Vec<Registered>, EntryError> {
-    let (mut found, mut after) = (Vec::new(), None);
-    loop {
-        let page = core.book.scan(shard, b"e/", after.as_ref(), 1_000).await?;
-        if page.entries.is_empty() && page.next.is_none() {
-            return Ok(found);
-        }
-        // Those that are silent may still be there until somebody forgets them.
-        let now_ms = core.now_ms(shard).await?;
-        let has_jumped = core.store_clocks.has_jumped(shard, core.options.executor_ttl_ms);
-        for entry in &page.entries {
-            if has_jumped || entry.wake_ms.is_none_or(|wake_ms| wake_ms > now_ms) {
-                match kept::<Registered>(entry) {
-                    Ok(registered) => found.push(registered.is),
-                    Err(error) => core.unreadable(&error),
-                }
-            }
-        }
-        after = match page.next {
-            Some(next) => Some(next),
-            None => return Ok(found),
-        };
-    }
-}
-
-impl Core {
-    /// Forgets a job of which no occurrence follows, unless one of its runs still goes.
-    async fn forget_ended(
-        &self,
-        shard: Shard,
-        job: JobNumber,
-        state: &Kept<JobState>,
-        now_ms: u64,
-    ) -> Result<(), EntryError> {
-        let newest = job_run_key(job, RunNumber(u64::MAX));
-        let prefix = &newest.as_bytes()[..2 + 8];
-        let page = self.book.scan(shard, prefix, None, 100).await?;
-        let numbers = page.entries.iter().filter_map(|entry| last_number(&entry.key));
-        let keys: Vec<_> = numbers.map(|inverted| run_key(RunNumber(u64::MAX - inverted))).collect();
-        let runs = self.book.read::<Run>(shard, &keys).await?;
-        if runs.into_iter().flatten().flatten().any(|run| !run.is.is_over()) {
-            let wake_ms = Some(now_ms.saturating_add(KEPT_ON_MS));
-            let later = put(state_key(job), Expect::Version(state.version), &state.is, wake_ms);
-            return self.apply(shard, &[group(vec![later])]).await.map(drop);
-        }
-        self.forget_job(shard, job, state).await
-    }
-
-    /// Forgets a job, if its state is what it was; its runs go by themselves.
-    pub async fn forget_job(
-        &self,
-        shard: Shard,
-        job: JobNumber,
-        state: &Kept<JobState>,
-    ) -> Result<(), EntryError> {
-        let mut changes = vec![
-            change(state_key(job), Expect::Version(state.version), To::Deleted),
-            change(definition_key(job), Expect::Anything, To::Deleted),
-            change(name_key(&state.is.tenant, state.is.name.as_str()), Expect::Anything, To::Deleted),
-        ];
-        let prefix = [b"v/".as_slice(), &job.0.to_be_bytes()].concat();
-        let mut after = None;
-        loop {
-            let page = self.book.scan(shard, &prefix, after.as_ref(), 1_000).await?;
-            let old = page.entries.into_iter();
-            changes.extend(old.map(|entry| change(entry.key, Expect::Anything, To::Deleted)));
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        // No more versions are kept than fit; the job itself goes first.
-        changes.truncate(GROUP_MAX);
-        self.apply(shard, &[group(changes)]).await.map(drop)
-    }
+    core.apply(shard, &looked_at).await?;
+    forgotten.into_iter().collect()
 }

@@ -1,36 +1,47 @@
 //! Runs that go on: what happened to them is written in one step, with what follows from it.
 
 use crate::book::{
-    Kept, change, child_key, definition_key, forget_run, group, put, put_run, put_state, run_key, state_key,
+    Following, change, definition_key, following_key, forget_run, put, put_run, put_state, run_key, state_key,
 };
-use crate::core::{Core, Ticket};
-use crate::definition::{Definition, Delivery, JobName, JobNumber};
+use crate::children::CHILDREN_KEPT_MS;
+use crate::core::Core;
+use crate::definition::{Definition, JobName};
 use crate::occurrences::Occurrence;
+use crate::outbox::Ticket;
 use crate::runs::{
-    Cause, JobState, LEASE_MS, Outcome, Part, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported,
-    sent, woken,
+    Cause, JobState, Keep, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent, woken,
 };
 use crate::schedule::Schedule;
+use crate::steps::{Kind, Step};
+use crate::tending::UNREADABLE_MS;
 use futures_util::stream::{self, StreamExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windfall_contract::due::Shard;
-use windfall_contract::entries::{Applied, EntryChange, EntryError, EntryGroup, Expect, To};
+use windfall_contract::entries::{Applied, EntryChange, EntryError, Expect, To};
 
 /// Events that are decided side by side.
 const SIDE_BY_SIDE: usize = 64;
 const CONFLICTS_MAX: usize = 5;
-const CHILD_MARK_MS: u64 = 86_400_000;
-/// Parts of a broadcast that are written by one group; each takes two changes.
-const PARTS_PER_GROUP: usize = 40;
 
 /// Something that happened to a run.
 #[derive(Debug, Clone)]
 pub(crate) enum Happened {
-    /// An attempt to send it ended, at this executor.
-    Sent(Sent, Option<String>),
+    /// An attempt to send it ended.
+    Sent {
+        how: Sent,
+        /// Who has it.
+        executor: Option<String>,
+        /// The number of the lease under which it was sent.
+        lease: u32,
+    },
     /// It was reported by an executor of this tenant.
-    Reported(String, Reported),
+    Reported {
+        tenant: String,
+        /// Which attempt it is about, where the executor says so.
+        attempt: Option<u32>,
+        how: Reported,
+    },
     /// Its time to wake has come.
     Woken,
 }
@@ -46,21 +57,11 @@ pub(crate) struct Event {
 /// What became of an event.
 pub(crate) enum Became {
     /// It is written; the run has to be sent where there is a ticket.
-    Written(Option<Ticket>),
+    Written(Option<Box<Ticket>>),
     /// What had happened meanwhile stays, or there is no such run.
     Stays,
     /// It is not written, or nobody knows. It may be repeated.
     Failed(EntryError),
-}
-
-/// What is written for an event.
-struct Step {
-    event: Event,
-    definition: Option<Arc<Definition>>,
-    /// The run afterwards; `None`: it is forgotten.
-    run: Option<Run>,
-    is_to_send: bool,
-    next: Option<Occurrence>,
 }
 
 impl Core {
@@ -115,41 +116,42 @@ impl Core {
             .buffer_unordered(SIDE_BY_SIDE)
             .collect()
             .await;
-        let (mut groups, mut steps) = (Vec::new(), Vec::new());
+        let (mut steps, mut places) = (Vec::new(), Vec::new());
         for (place, step) in decided {
             match step {
-                Ok(Some((group, step))) => {
-                    groups.push(group);
-                    steps.push((place, step));
+                Ok(Some(step)) => {
+                    steps.push(step);
+                    places.push(place);
                 }
                 Ok(None) => {}
                 Err(error) => became[place] = Became::Failed(error),
             }
         }
-        if groups.is_empty() {
-            return Ok(later);
-        }
-        let (_, applied) = self.apply(shard, &groups).await?;
-        let mut next = Vec::new();
-        for ((place, step), applied) in steps.into_iter().zip(applied) {
-            let Applied::Done(version) = applied else {
-                // How an attempt to send went says nothing about a run that somebody else has taken over meanwhile.
-                if !step.event.is_superseded_by_any() {
-                    later.push((place, Event { read: None, ..step.event }));
+        let (mut next, mut taken) = (Vec::new(), Vec::new());
+        let applied = self.apply_steps(shard, &steps, now_ms).await;
+        for ((place, step), applied) in places.into_iter().zip(steps).zip(applied) {
+            match applied {
+                Ok(Applied::Done(version)) => {
+                    became[place] =
+                        Became::Written(self.done(step, version, begun_ns, &mut next).map(Box::new));
                 }
-                continue;
-            };
-            self.count(&step);
-            if let (Some(next_one), Some(definition)) = (step.next, &step.definition) {
-                next.push((definition.spec.priority, next_one));
+                applied if step.is_to_send => taken.push((place, step, applied.err())),
+                // Whoever has changed it has given it another time to wake.
+                Ok(_) if matches!(step.event.happened, Happened::Woken) => {}
+                Ok(_) => later.push((place, Event { read: None, ..step.event })),
+                Err(error) => became[place] = Became::Failed(error),
             }
-            let ticket = match (step.is_to_send, step.run, step.definition) {
-                (true, Some(run), Some(definition)) => {
-                    Some(Ticket { number: step.event.number, run, version, definition, begun_ns })
+        }
+        let versions = self.versions_of_taken(shard, &taken).await;
+        for ((place, step, error), version) in taken.into_iter().zip(versions) {
+            became[place] = match (version, error) {
+                (Some(version), _) => {
+                    Became::Written(self.done(step, version, begun_ns, &mut next).map(Box::new))
                 }
-                _ => None,
+                (None, Some(error)) => Became::Failed(error),
+                // Whoever has changed it has given it another time to wake.
+                (None, None) => Became::Stays,
             };
-            became[place] = Became::Written(ticket);
         }
         for added in self.add_due(&next).await {
             if let Err(error) = added {
@@ -158,6 +160,45 @@ impl Core {
             }
         }
         Ok(later)
+    }
+
+    /// The versions of runs that were taken to be sent, where the answer was lost: as long as a run has the lease that was to be
+    /// written, nobody else has it, and it does not have to wait until that is over.
+    async fn versions_of_taken(
+        &self,
+        shard: Shard,
+        taken: &[(usize, Step, Option<EntryError>)],
+    ) -> Vec<Option<u64>> {
+        let keys: Vec<_> = taken.iter().map(|(_, step, _)| run_key(step.event.number)).collect();
+        let read = match self.book.read::<Run>(shard, &keys).await {
+            Ok(read) => read,
+            Err(error) => {
+                self.store_failed("runs that were taken to be sent cannot be read now", &error);
+                return vec![None; taken.len()];
+            }
+        };
+        let versions = taken.iter().zip(read).map(|((_, step, _), read)| {
+            let lease = step.run.as_ref()?.lease;
+            // One that cannot be read is not ours: nobody has written it like that.
+            let kept = read.inspect_err(|error| self.unreadable(error)).ok().flatten()?;
+            kept.is.is_leased_as(lease).then_some(kept.version)
+        });
+        versions.collect()
+    }
+
+    /// What is left to do after a step: its occurrence is to be added, and its run to be sent.
+    fn done(
+        &self,
+        step: Step,
+        version: u64,
+        begun_ns: u64,
+        next: &mut Vec<(crate::definition::Priority, Occurrence)>,
+    ) -> Option<Ticket> {
+        self.count(&step);
+        let (run, definition) = (step.run?, step.definition?);
+        next.extend(step.next.map(|next| (definition.spec.priority, next)));
+        let number = step.event.number;
+        step.is_to_send.then_some(Ticket { number, run, version, definition, begun_ns })
     }
 
     /// Reads the runs that nobody has read yet; those that are not there are left out.
@@ -183,11 +224,11 @@ impl Core {
                 }
             }
             match (&event.read, &event.happened) {
-                (Some((_, run)), Happened::Reported(tenant, _)) if run.tenant != *tenant => {
+                (Some((_, run)), Happened::Reported { tenant, .. }) if run.tenant != *tenant => {
                     self.stats.reports_unknown.add(1);
                 }
                 (Some(_), _) => read.push((place, event)),
-                (None, Happened::Reported(..)) => self.stats.reports_unknown.add(1),
+                (None, Happened::Reported { .. }) => self.stats.reports_unknown.add(1),
                 (None, _) => {}
             }
         }
@@ -195,77 +236,97 @@ impl Core {
     }
 
     /// What an event makes of its run, and what has to be written for it; `None`: nothing.
-    async fn step(
-        &self,
-        shard: Shard,
-        event: Event,
-        now_ms: u64,
-    ) -> Result<Option<(EntryGroup, Step)>, EntryError> {
+    async fn step(&self, shard: Shard, event: Event, now_ms: u64) -> Result<Option<Step>, EntryError> {
         let Some((version, run)) = &event.read else { return Ok(None) };
         let (expect, keep) = (Expect::Version(*version), self.options.keep());
         let is_woken = matches!(event.happened, Happened::Woken);
         if is_woken && run.is_over() {
-            if run.wake_ms(keep) > now_ms {
-                return Ok(None);
-            }
-            let changes = forget_run(event.number, expect, run);
-            let step = Step { event, definition: None, run: None, is_to_send: false, next: None };
-            return Ok(Some((group(changes), step)));
+            return Ok(Some(over_step(&event, *version, run, keep, now_ms)));
         }
-        // What is woken may be sent: only a look at the store tells whether its job is still there.
-        let known = self.definitions.get(run.job, run.version).filter(|_| !is_woken);
-        let (definition, fence) = match known {
-            Some(known) => (Some(known), None),
-            None => match self.latest_definition(shard, run.job).await? {
-                Some(kept) => {
-                    let unchanged = Expect::Version(kept.version);
-                    (Some(kept.is), Some(change(definition_key(run.job), unchanged, To::Same)))
-                }
-                None => (None, None),
-            },
+        let (definition, fence) = match self.definition_of(shard, run, is_woken).await {
+            Ok(found) => found,
+            Err(error @ EntryError::Unusable(_)) if is_woken => {
+                self.unreadable(&error);
+                let later_ms = now_ms.saturating_add(UNREADABLE_MS);
+                let changes = vec![crate::book::push_run(event.number, expect, run, later_ms)];
+                return Ok(Some(Step::new(event, changes, Kind::Changes)));
+            }
+            Err(error) => return Err(error),
         };
         let spec = definition.as_ref().map(|definition| &definition.spec);
         let (after, is_to_send) = match (&event.happened, spec) {
-            (Happened::Woken, spec) => match woken(run, spec, now_ms) {
+            (Happened::Woken, spec) => match woken(run, spec, self.leases.next(), now_ms) {
                 WokenRun::Not => return Ok(None),
                 WokenRun::Send(run) => (Some(run), true),
                 WokenRun::Goes(run) => (Some(run), false),
                 WokenRun::Forget => (None, false),
             },
-            (Happened::Sent(how, executor), Some(spec)) => {
-                (sent(run, spec, how, executor.as_deref(), now_ms), false)
+            (Happened::Sent { how, executor, lease }, Some(spec)) => {
+                (sent(run, spec, *lease, how, executor.as_deref(), now_ms), false)
             }
-            (Happened::Reported(_, how), Some(spec)) => (reported(run, spec, how, now_ms), false),
+            (Happened::Reported { attempt, how, .. }, Some(spec)) => {
+                (reported(run, spec, *attempt, how, now_ms), false)
+            }
             // The job was removed: nothing goes on.
-            (Happened::Sent(..) | Happened::Reported(..), None) => (None, false),
+            (Happened::Sent { .. } | Happened::Reported { .. }, None) => (None, false),
         };
-        let Some(after) = after else {
+        let Some(mut after) = after else {
             if is_woken {
                 let changes = forget_run(event.number, expect, run);
-                let step = Step { event, definition, run: None, is_to_send: false, next: None };
-                return Ok(Some((group(changes), step)));
+                return Ok(Some(Step::new(event, changes, Kind::Forgets)));
             }
-            if matches!(event.happened, Happened::Reported(..)) {
+            if matches!(event.happened, Happened::Reported { .. }) {
                 self.stats.reports_unknown.add(1);
             }
             return Ok(None);
         };
+        if run.is_over() {
+            // It ended before: only who had it is noted.
+            let kind = if after.is_dead() { Kind::Adds } else { Kind::Changes };
+            let changes = put_run(event.number, expect, &after, keep);
+            return Ok(Some(Step::new(event, changes, kind)));
+        }
+        let children =
+            definition.as_ref().map_or_else(Vec::new, |definition| ready_children(&mut after, definition));
         let mut changes = put_run(event.number, expect, &after, keep);
         changes.extend(fence.filter(|_| is_to_send));
-        let mut next = None;
+        let mut step = Step::new(event, changes, Kind::Changes);
         if let (RunState::Ended { at_ms, outcome }, Some(definition)) = (after.state, &definition) {
-            if outcome == Outcome::Succeeded {
-                // Before the run ends: if we die between, its report or its time-out comes again, and the children's marks
-                // tell that they were started.
-                self.start_children(definition, event.number).await?;
+            if outcome.is_dead() {
+                step.kind = Kind::Adds;
+            }
+            if !children.is_empty() {
+                step.changes.push(children_follow(&after.tenant, &children, step.event.number, now_ms));
+                (step.kind, step.children) = (Kind::Adds, children);
             }
             if let Some((change, occurrence)) = self.follow(shard, definition, &after, at_ms).await? {
-                changes.push(change);
-                next = occurrence;
+                step.changes.push(change);
+                step.next = occurrence;
             }
         }
-        let step = Step { event, definition, run: Some(after), is_to_send, next };
-        Ok(Some((group(changes), step)))
+        Ok(Some(Step { definition, run: Some(after), is_to_send, ..step }))
+    }
+
+    /// The definition of a run's job, and what must be the same when the run is written; no definition where the job was
+    /// removed.
+    async fn definition_of(
+        &self,
+        shard: Shard,
+        run: &Run,
+        is_woken: bool,
+    ) -> Result<(Option<Arc<Definition>>, Option<EntryChange>), EntryError> {
+        // What is woken may be sent: only a look at the store tells whether its job is still there.
+        let known = self.definitions.get(run.job, run.version).filter(|_| !is_woken);
+        if known.is_some() {
+            return Ok((known, None));
+        }
+        Ok(match self.latest_definition(shard, run.job).await? {
+            Some(kept) => {
+                let unchanged = Expect::Version(kept.version);
+                (Some(kept.is), Some(change(definition_key(run.job), unchanged, To::Same)))
+            }
+            None => (None, None),
+        })
     }
 
     /// For a job with a fixed delay: the occurrence that follows from the end of the scheduled run that came last.
@@ -282,8 +343,15 @@ impl Core {
         if !(is_first_part && is_delay && is_current) {
             return Ok(None);
         }
-        let Some(state) = self.book.read_one::<JobState>(shard, state_key(run.job)).await? else {
-            return Ok(None);
+        let state = match self.book.read_one::<JobState>(shard, state_key(run.job)).await {
+            Ok(Some(state)) => state,
+            Ok(None) => return Ok(None),
+            // The run ends all the same.
+            Err(error @ EntryError::Unusable(_)) => {
+                self.unreadable(&error);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
         };
         // Paused or changed since: the next one was decided then. Another run came since: that one is followed.
         if state.is.version != run.version
@@ -292,6 +360,8 @@ impl Core {
         {
             return Ok(None);
         }
+        // The store's clock may be ahead of what we know of it, and the delay is to be waited for as a whole.
+        let ended_ms = ended_ms.saturating_add(self.store_clocks.slack_ms(shard));
         let next_ms = definition.spec.next_after_end(ended_ms.max(run.due_ms));
         let forget_ms = ended_ms.saturating_add(self.options.keep_failed_ms);
         let forget_ms = next_ms.is_none().then_some(forget_ms);
@@ -301,156 +371,16 @@ impl Core {
         Ok(Some((change, next)))
     }
 
-    /// Starts a job's children, each once per run of the parent.
-    async fn start_children(&self, definition: &Definition, parent: RunNumber) -> Result<(), EntryError> {
-        let tenant = &definition.tenant;
-        let started = definition.spec.children.iter().map(|child| async move {
-            let Some((shard, number)) = self.number_of(tenant, child).await? else {
-                tracing::warn!(tenant, %child, "a child job does not exist, and is not run");
-                return Ok(());
-            };
-            self.start_run(shard, number, Cause::Parent(parent), None).await.map(drop)
-        });
-        futures_util::future::try_join_all(started).await.map(drop)
-    }
-
-    /// The shard and the number of a job.
-    pub async fn number_of(
-        &self,
-        tenant: &str,
-        name: &JobName,
-    ) -> Result<Option<(Shard, JobNumber)>, EntryError> {
-        let shard = self.book.shard_of_name(tenant, name);
-        let key = crate::book::name_key(tenant, name.as_str());
-        let found = self.book.read_one::<JobNumber>(shard, key).await?;
-        Ok(found.map(|kept| (shard, kept.is)))
-    }
-
-    /// Starts a run of a job at once, scheduled or not. `None`: there is no such job, or its parent's run has started it.
-    pub async fn start_run(
-        &self,
-        shard: Shard,
-        job: JobNumber,
-        cause: Cause,
-        params: Option<String>,
-    ) -> Result<Option<RunNumber>, EntryError> {
-        let begun_ns = self.clock.monotonic_ns();
-        let Some(Kept { version, is: definition }) = self.latest_definition(shard, job).await? else {
-            return Ok(None);
-        };
-        let numbers = self.book.numbers(shard, 1).await?;
-        let Some(number) = numbers.first().copied().map(RunNumber) else { return Ok(None) };
-        let now_ms = self.now_ms(shard).await?;
-        let run = Run {
-            job,
-            tenant: definition.tenant.clone(),
-            version: definition.version,
-            due_ms: now_ms,
-            cause,
-            attempt: 1,
-            part: None,
-            params,
-            state: RunState::Starting { until_ms: now_ms.saturating_add(LEASE_MS), is_sending: false },
-            executor: None,
-            message: String::new(),
-            unanswered: 0,
-        };
-        let mut changes = put_run(number, Expect::Absent, &run, self.options.keep());
-        changes.push(change(definition_key(job), Expect::Version(version), To::Same));
-        if let Cause::Parent(parent) = cause {
-            let wake_ms = Some(now_ms.saturating_add(CHILD_MARK_MS));
-            changes.push(put(child_key(parent, job), Expect::Absent, &number, wake_ms));
-        }
-        // Without room to send it, it is found when its lease is over.
-        let permit = self.sending.try_reserve();
-        let (_, applied) = self.apply(shard, &[group(changes)]).await?;
-        let Some(Applied::Done(version)) = applied.first().copied() else { return Ok(None) };
-        if let Ok(permit) = permit {
-            permit.send(Ticket { number, run, version, definition, begun_ns });
-        }
-        Ok(Some(number))
-    }
-
-    /// Parts of a broadcast in place of its one run, each with a ticket; `None`: somebody else has changed the run.
-    pub async fn split(
-        &self,
-        shard: Shard,
-        ticket: &Ticket,
-        total: usize,
-    ) -> Result<Option<Vec<Ticket>>, EntryError> {
-        let begun_ns = self.clock.monotonic_ns();
-        let total_parts = u32::try_from(total).unwrap_or(u32::MAX);
-        let mut numbers = vec![ticket.number.0];
-        numbers.extend(self.book.numbers(shard, total.saturating_sub(1)).await?);
-        let state = self.leased(shard, &ticket.definition).await?;
-        let runs: Vec<(RunNumber, Run)> = (0..total_parts)
-            .zip(numbers)
-            .map(|(index, number)| {
-                let part = Some(Part { index, total: total_parts });
-                (RunNumber(number), Run { part, state, ..ticket.run.clone() })
-            })
-            .collect();
-        let (_, applied) = self.apply(shard, &self.split_groups(ticket, &runs)).await?;
-        // The last group writes the run itself. Where it was not changed before, nor were those that expect the same of it.
-        let Some(Applied::Done(version)) = applied.last().copied() else { return Ok(None) };
-        let versions = applied.iter().take(applied.len() - 1).flat_map(|applied| match applied {
-            Applied::Done(version) => vec![*version; PARTS_PER_GROUP],
-            Applied::Conflict | Applied::Late => Vec::new(),
-        });
-        let versions: Vec<u64> = std::iter::once(version).chain(versions).collect();
-        let ticket_of = |((number, run), version)| {
-            let definition = Arc::clone(&ticket.definition);
-            Ticket { number, run, version, definition, begun_ns }
-        };
-        Ok(Some(runs.into_iter().zip(versions).map(ticket_of).collect()))
-    }
-
-    /// Gives leases of one shard anew, from now, and notes that the runs are being sent. Those that somebody else has taken
-    /// over are left out.
-    pub async fn renew(&self, shard: Shard, tickets: Vec<Ticket>) -> Result<Vec<Ticket>, EntryError> {
-        let begun_ns = self.clock.monotonic_ns();
-        let mut renewed = Vec::with_capacity(tickets.len());
-        for ticket in tickets {
-            let state = self.leased(shard, &ticket.definition).await?;
-            renewed.push(Ticket { run: Run { state, ..ticket.run }, begun_ns, ..ticket });
-        }
-        let keep = self.options.keep();
-        let write = |ticket: &Ticket| {
-            group(put_run(ticket.number, Expect::Version(ticket.version), &ticket.run, keep))
-        };
-        let groups: Vec<_> = renewed.iter().map(write).collect();
-        let (_, applied) = self.apply(shard, &groups).await?;
-        let kept = renewed.into_iter().zip(applied).filter_map(|(ticket, applied)| match applied {
-            Applied::Done(version) => Some(Ticket { version, ..ticket }),
-            Applied::Conflict | Applied::Late => None,
-        });
-        Ok(kept.collect())
-    }
-
-    async fn leased(&self, shard: Shard, definition: &Definition) -> Result<RunState, EntryError> {
-        let until_ms = self.now_ms(shard).await?.saturating_add(LEASE_MS);
-        let is_sending = definition.spec.delivery == Delivery::AtMostOnce;
-        Ok(RunState::Starting { until_ms, is_sending })
-    }
-
-    /// The groups that write a run's parts: the other ones first, each as long as the run is what it was, and then itself.
-    fn split_groups(&self, ticket: &Ticket, runs: &[(RunNumber, Run)]) -> Vec<EntryGroup> {
-        let (is_same, keep) = (Expect::Version(ticket.version), self.options.keep());
-        let Some(((number, run), others)) = runs.split_first() else { return Vec::new() };
-        let others = others.chunks(PARTS_PER_GROUP).map(|part| {
-            let mut changes = vec![change(run_key(*number), is_same, To::Same)];
-            changes.extend(part.iter().flat_map(|(number, run)| put_run(*number, Expect::Absent, run, keep)));
-            group(changes)
-        });
-        others.chain(std::iter::once(group(put_run(*number, is_same, run, keep)))).collect()
-    }
-
     fn count(&self, step: &Step) {
         let stats = &self.stats;
-        let Some(run) = &step.run else { return };
+        let before = step.event.read.as_ref().map(|(_, run)| run);
+        let (Some(run), Some(before)) = (&step.run, before) else { return };
         if step.is_to_send {
-            let before = step.event.read.as_ref().map(|(_, run)| run.attempt);
-            if before == Some(run.attempt) { stats.sent_again.add(1) } else { stats.retried.add(1) }
+            match before.state {
+                RunState::Retrying { .. } if before.postponed > 0 => {}
+                RunState::Retrying { .. } => stats.retried.add(1),
+                _ => stats.sent_again.add(1),
+            }
         }
         if let RunState::Ended { outcome, .. } = run.state {
             let count = match outcome {
@@ -465,11 +395,44 @@ impl Core {
     }
 }
 
-impl Event {
-    /// Whether it is about an attempt that does not count any more when somebody else has changed the run.
-    const fn is_superseded_by_any(&self) -> bool {
-        matches!(&self.happened, Happened::Sent(how, _) if !matches!(how, Sent::Finished(_)))
+/// What is written for a run whose time has come after its end.
+fn over_step(event: &Event, version: u64, run: &Run, keep: Keep, now_ms: u64) -> Step {
+    let (number, expect) = (event.number, Expect::Version(version));
+    if !run.children.is_empty() {
+        // There was no room for them when it ended.
+        let after = Run { children: Vec::new(), ..run.clone() };
+        let mut changes = put_run(number, expect, &after, keep);
+        changes.push(children_follow(&run.tenant, &run.children, number, now_ms));
+        return Step { children: run.children.clone(), ..Step::new(event.clone(), changes, Kind::Adds) };
     }
+    // Where runs are kept for longer than when it ended, it is given its new time: otherwise it would be found again and again.
+    let (changes, kind) = match run.wake_ms(keep) > now_ms {
+        // A dead one may not be listed yet.
+        true => (put_run(number, expect, run, keep), Kind::Adds),
+        false => (forget_run(number, expect, run), Kind::Forgets),
+    };
+    Step::new(event.clone(), changes, kind)
+}
+
+/// Takes out of a run that has ended which children are to be started: those of its job where it has succeeded, and those that
+/// an end before had no room for.
+fn ready_children(run: &mut Run, definition: &Definition) -> Vec<JobName> {
+    let RunState::Ended { outcome, .. } = run.state else { return Vec::new() };
+    let mut children = std::mem::take(&mut run.children);
+    if outcome == Outcome::Succeeded {
+        let more = definition.spec.children.iter().filter(|child| !children.contains(child));
+        let more: Vec<JobName> = more.cloned().collect();
+        children.extend(more);
+    }
+    children
+}
+
+/// The change that has a run's children started: it is made with the end of the run, so that the run never waits for them.
+fn children_follow(tenant: &str, children: &[JobName], parent: RunNumber, now_ms: u64) -> EntryChange {
+    let (tenant, children) = (tenant.to_owned(), children.to_vec());
+    let until_ms = now_ms.saturating_add(CHILDREN_KEPT_MS);
+    let following = Following { tenant, children, until_ms, tries: 0 };
+    put(following_key(parent), Expect::Anything, &following, Some(now_ms))
 }
 
 /// Events by the shard of their runs; those of numbers that are none are left out.

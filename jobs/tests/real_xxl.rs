@@ -242,12 +242,15 @@ impl Fixture {
         self.ends(22, HandleCode::Failure, "job not executed, in the job queue, killed").await;
         self.ends(23, HandleCode::Success, "").await;
 
-        self.run(&run(11, 30, "slow", "300")).await;
-        self.run(&run(11, 31, "slow", "0")).await;
+        let (first, second) = (run(11, 30, "slow", "2500"), run(11, 31, "slow", "0"));
+        self.run(&first).await;
+        self.run(&second).await;
+        self.result(30).await;
         self.result(31).await;
-        let order: Vec<i64> = self.admin.seen().results.iter().map(|one| one.run).collect();
-        let place = |run| order.iter().position(|one| *one == run);
-        assert!(place(30) < place(31) && place(30).is_some(), "{order:?}");
+        // By the executor's own log, since it may report the later one first if both wait to be reported.
+        let (_, end) = self.first_and_last_second(&first).await;
+        let (start, _) = self.first_and_last_second(&second).await;
+        assert!(end <= start, "the second run began at {start}, before the first one's end at {end}");
 
         self.run(&run(12, 40, "slow", VERY_LONG_MS)).await;
         self.busy(12).await;
@@ -255,6 +258,17 @@ impl Fixture {
         self.ends(40, HandleCode::Failure, "killed").await;
         self.client.kill(&self.executor, 12).await.unwrap();
         self.client.idle_beat(&self.executor, 12).await.unwrap();
+    }
+
+    /// The times of the first and the last line of a run's log, to the second.
+    async fn first_and_last_second(&self, request: &RunRequest) -> (String, String) {
+        let (log_id, log_date_time_ms) = (request.log_id, request.log_date_time_ms);
+        let ask = LogRequest { log_id, log_date_time_ms, from_line: 1 };
+        let log = self.client.log(&self.executor, ask).await.unwrap();
+        let time = |line: &str| line.get(..19).filter(|text| text.starts_with("20")).map(str::to_owned);
+        let mut times = log.text.lines().filter_map(time);
+        let first = times.next().unwrap_or_else(|| panic!("a log without a time: {log:?}"));
+        (first.clone(), times.next_back().unwrap_or(first))
     }
 
     async fn end(mut self) {

@@ -12,6 +12,7 @@ use windfall_contract::Clock;
 use windfall_edge::{Call, Caller, Role};
 use windfall_jobs::rpc::JobsService;
 use windfall_jobs::runs::Sent;
+use windfall_jobs::xxl::AddressRules;
 use windfall_proto::v1;
 use windfall_proto::v1::job_spec::{Destination, Schedule};
 use windfall_proto::v1::jobs_server::Jobs as _;
@@ -153,7 +154,7 @@ async fn a_run_is_reported_by_its_own_tenant_alone() {
     };
     eventually(|| async { shown().await.state() == JobRunState::Running }).await;
     let report = |tenant: &str| {
-        let reports = vec![v1::RunReport { run, result: 1, message: "done".into() }];
+        let reports = vec![v1::RunReport { run, result: 1, message: "done".into(), attempt: 0 }];
         asking(v1::ReportRunsRequest { tenant: tenant.into(), reports })
     };
     service.report(report("other")).await.unwrap();
@@ -194,6 +195,10 @@ async fn executors_come_and_go_and_what_cannot_be_is_refused_by_its_field() {
         found.into_iter().map(|executor| executor.address).collect::<Vec<_>>()
     };
     assert_eq!(list().await, ["grpc://worker:7000", "http://worker:9999"]);
+    let elsewhere = service.clone().with_rules(AddressRules::parse(&["10.0.0.0/8"]).unwrap());
+    let refused = elsewhere.register(at("grpc://127.0.0.1:7000")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+    assert!(refused.message().contains("jobs.allow"), "{refused:?}");
     service.unregister(at("grpc://worker:7000")).await.unwrap();
     assert_eq!(list().await, ["http://worker:9999"]);
 

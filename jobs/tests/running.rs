@@ -7,7 +7,7 @@ use fixture::{Fleet, eventually, note, spec};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use windfall_jobs::definition::JobName;
-use windfall_jobs::runs::{Outcome, Reported, RunState, Sent};
+use windfall_jobs::runs::{Outcome, Report, Reported, RunState, Sent};
 
 fn name(name: &str) -> JobName {
     JobName::new(name).unwrap()
@@ -87,9 +87,17 @@ async fn a_failed_run_is_tried_again_and_then_dead_until_somebody_runs_it_again(
     fleet.jobs().run_again("t", run).await.unwrap();
     assert_eq!(fleet.jobs().dead_runs("t", None, 10).await.unwrap().len(), 0);
     eventually(|| async { fleet.calls().len() == 3 }).await;
-    fleet.jobs().report("t", vec![(run, Reported::Succeeded("done".into()))]).await.unwrap();
+    fleet
+        .jobs()
+        .report("t", vec![Report { run, attempt: None, how: Reported::Succeeded("done".into()) }])
+        .await
+        .unwrap();
     // A report that comes again changes nothing.
-    fleet.jobs().report("t", vec![(run, Reported::Failed("late".into()))]).await.unwrap();
+    fleet
+        .jobs()
+        .report("t", vec![Report { run, attempt: None, how: Reported::Failed("late".into()) }])
+        .await
+        .unwrap();
     let ended = fleet.jobs().find_run("t", run).await.unwrap().run;
     assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Succeeded, .. }), "{ended:?}");
     assert_eq!(fleet.jobs().runs("t", &name("f"), None, 10).await.unwrap().len(), 1);
@@ -151,7 +159,11 @@ async fn a_fixed_delay_counts_from_the_report() {
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         assert_eq!(fleet.calls().len(), round, "the next one came before the report");
         let run = windfall_jobs::runs::RunNumber(fleet.calls()[round - 1].call.run);
-        fleet.jobs().report("t", vec![(run, Reported::Succeeded(String::new()))]).await.unwrap();
+        fleet
+            .jobs()
+            .report("t", vec![Report { run, attempt: None, how: Reported::Succeeded(String::new()) }])
+            .await
+            .unwrap();
     }
     eventually(|| async { fleet.calls().len() == 4 }).await;
     fleet.stop().await;
@@ -174,7 +186,11 @@ async fn children_run_once_for_each_success_of_their_parent() {
     let run = fleet.jobs().run("t", &name("parent"), None).await.unwrap();
     eventually(|| async { fleet.calls().len() == 1 }).await;
     for _ in 0..2 {
-        fleet.jobs().report("t", vec![(run, Reported::Succeeded(String::new()))]).await.unwrap();
+        fleet
+            .jobs()
+            .report("t", vec![Report { run, attempt: None, how: Reported::Succeeded(String::new()) }])
+            .await
+            .unwrap();
     }
     eventually(|| async { fleet.calls().len() == 2 }).await;
     tokio::time::sleep(Duration::from_millis(500)).await;

@@ -166,15 +166,16 @@ async fn callers_share_syncs() {
     assert_eq!(versions.len(), 500);
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to.join(entry.file_name())),
-            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => copy(&entry.path(), &to.join(entry.file_name()))?,
+            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name()))?),
         }
     }
+    Ok(())
 }
 
 /// What was answered lies in the files: nothing waits for the store to be closed.
@@ -189,15 +190,29 @@ async fn what_was_answered_is_in_the_files_of_an_open_store() {
         version = done(&*store, Shard(3), changes).await;
         number = store.numbers(Shard(3), 700).await.unwrap() + 699;
     }
-    let aside = tempfile::tempdir().unwrap();
-    copy(fixture.dir.path(), aside.path());
-    let copied = EmbeddedEntries::open(aside.path(), &small(), Clock::from_unix_ms(|| START_MS)).unwrap();
+    let (_aside, copied) = open_a_copy(fixture.dir.path()).await;
     assert_eq!(value(&*copied, Shard(3), "last").await, Some(29));
     assert_eq!(copied.woken(Shard(3), 10).await.unwrap().entries.len(), 1);
     assert!(done(&*copied, Shard(3), vec![put("last", 30, None)]).await > version);
     assert!(copied.numbers(Shard(3), 1).await.unwrap() > number);
     // The one that is still open does not see the other.
     assert_eq!(value(&*store, Shard(3), "last").await, Some(29));
+}
+
+/// Opens a copy of the files of an open store. The store still merges its tables, so a copy may hold a part of that:
+/// one that is made when the store has come to rest is whole.
+async fn open_a_copy(of: &Path) -> (tempfile::TempDir, Arc<EmbeddedEntries>) {
+    for _ in 0..100 {
+        let aside = tempfile::tempdir().unwrap();
+        let clock = Clock::from_unix_ms(|| START_MS);
+        if copy(of, aside.path()).is_ok()
+            && let Ok(copied) = EmbeddedEntries::open(aside.path(), &small(), clock)
+        {
+            return (aside, copied);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("no copy of the files of an open store opens");
 }
 
 /// Changes two shards without end, and says so after each answer.

@@ -3,9 +3,12 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+use tokio::sync::Notify;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Fired, Firing, Shard, Target};
 use windfall_contract::task_queue::{
@@ -85,20 +88,70 @@ async fn one_timer_that_two_processes_fire_at_once_is_one_job() {
     assert_eq!(take_all(&*store).await.len(), 200);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// After that, a shard that did not answer is asked again.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
 async fn a_lost_answer_and_a_store_that_is_away_cost_no_attempt_and_make_no_second_job() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
-    let faulty = Arc::new(Faulty { inner: store.clone(), is_away: true.into(), loses: true.into() });
+    let faulty = Faulty::new(&store);
+    faulty.is_away.store(true, SeqCst);
+    faulty.loses.store(true, SeqCst);
     let target = target(faulty.clone());
     let is_away = |fates: Vec<Fired>| fates.iter().all(|fate| matches!(fate, Fired::Away(_)));
     assert!(is_away(target.fire(firings(9, 1)).await));
     assert_eq!(take_all(&*store).await, [], "it was away");
     faulty.is_away.store(false, SeqCst);
+    tokio::time::advance(ASKED_AGAIN_AFTER).await;
     assert!(is_away(target.fire(firings(9, 1)).await), "it has stored them, and said nothing");
     faulty.loses.store(false, SeqCst);
+    tokio::time::advance(ASKED_AGAIN_AFTER).await;
     assert_eq!(target.fire(firings(9, 1)).await, vec![Fired::Done; 9]);
     assert_eq!(take_all(&*store).await.len(), 9);
+}
+
+/// Each sub-batch waited for its slowest call, so that one shard that was away slowed down the timers of all.
+#[tokio::test(start_paused = true)]
+async fn a_shard_that_is_away_is_asked_once_a_second_and_holds_up_no_other_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let faulty = Faulty::new(&store);
+    let target = Arc::new(target(faulty.clone()));
+    let away = Shard(1);
+    *faulty.away.lock() = Some(away);
+    let fire = async |attempt| {
+        let fates = target.fire(firings(90, attempt)).await;
+        let done = fates.iter().filter(|fate| **fate == Fired::Done).count();
+        let away = fates.iter().filter(|fate| matches!(fate, Fired::Away(_))).count();
+        assert!(done > 0 && done + away == 90, "{fates:?}");
+        (away, faulty.asked.swap(0, SeqCst))
+    };
+    let (lost, asked) = fire(1).await;
+    assert!(lost > 0);
+    assert_eq!(asked, 1);
+    assert_eq!(fire(2).await, (lost, 0), "it is not asked so soon again");
+    tokio::time::advance(ASKED_AGAIN_AFTER).await;
+    // While one call waits for it, others do not.
+    faulty.hangs.store(true, SeqCst);
+    let waiting = tokio::spawn({
+        let target = Arc::clone(&target);
+        async move { target.fire(firings(90, 3)).await }
+    });
+    while faulty.asked.load(SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(fire(3).await, (lost, 1), "the one that waits");
+    assert!(!waiting.is_finished());
+    faulty.hangs.store(false, SeqCst);
+    faulty.goes_on.notify_one();
+    waiting.await.unwrap();
+    // When it is back, it is asked as always.
+    *faulty.away.lock() = None;
+    tokio::time::advance(ASKED_AGAIN_AFTER).await;
+    assert_eq!(fire(4).await, (0, 0));
+    assert_eq!(fire(5).await, (0, 0));
+    assert_eq!(take_all(&*store).await.len(), 90);
 }
 
 /// A store that is away, or loses its answers.
@@ -106,6 +159,25 @@ struct Faulty {
     inner: Arc<EmbeddedJobs>,
     is_away: AtomicBool,
     loses: AtomicBool,
+    /// A shard that does not answer; how often it was asked; whether such a call waits until it goes on.
+    away: Mutex<Option<Shard>>,
+    asked: AtomicU32,
+    hangs: AtomicBool,
+    goes_on: Notify,
+}
+
+impl Faulty {
+    fn new(inner: &Arc<EmbeddedJobs>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Arc::clone(inner),
+            is_away: AtomicBool::new(false),
+            loses: AtomicBool::new(false),
+            away: Mutex::default(),
+            asked: AtomicU32::new(0),
+            hangs: AtomicBool::new(false),
+            goes_on: Notify::new(),
+        })
+    }
 }
 
 #[async_trait]
@@ -130,6 +202,14 @@ impl JobStore for Faulty {
         let error = |what: &str| Err(JobStoreError::Unavailable(what.into()));
         if self.is_away.load(SeqCst) {
             return error("it is away");
+        }
+        let is_away = *self.away.lock() == Some(shard);
+        if is_away {
+            self.asked.fetch_add(1, SeqCst);
+            if self.hangs.load(SeqCst) {
+                self.goes_on.notified().await;
+            }
+            return error("its shard is away");
         }
         let ids = self.inner.publish_once(shard, batch).await?;
         if self.loses.load(SeqCst) { error("its answer is lost") } else { Ok(ids) }

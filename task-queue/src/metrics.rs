@@ -74,6 +74,14 @@ pub struct WaitTimes {
     pub sum_ms: u64,
 }
 
+/// What the shards of a store hold of a queue.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Measured {
+    pub(crate) counts: QueueCounts,
+    /// For how long the job that comes next has been ready, 0 where none is.
+    pub(crate) oldest_ready_ms: u64,
+}
+
 /// The counters of a pool.
 pub struct QueueCounters {
     queues_max: usize,
@@ -118,13 +126,17 @@ impl QueueCounters {
     }
 
     fn of(&self, queue: &QueueName) -> Arc<OfQueue> {
-        if let Some(own) = self.by_queue.read().get(queue) {
-            return Arc::clone(own);
+        {
+            let all = self.by_queue.read();
+            if let Some(own) = all.get(queue) {
+                return Arc::clone(own);
+            }
+            if all.len() >= self.queues_max || is_answer(queue) {
+                return Arc::clone(&self.others);
+            }
         }
-        // The answer to a synchronous job comes in a queue of its own, which is used once.
-        let is_answer = queue.queue().parse::<JobId>().is_ok();
         let mut all = self.by_queue.write();
-        if is_answer || all.len() >= self.queues_max && !all.contains_key(queue) {
+        if all.len() >= self.queues_max && !all.contains_key(queue) {
             return Arc::clone(&self.others);
         }
         Arc::clone(all.entry(queue.clone()).or_default())
@@ -142,17 +154,44 @@ impl QueueCounters {
         own.sum_ms.fetch_add(waited_ms, Relaxed);
     }
 
+    /// Whether another queue can be counted by itself.
+    pub(crate) fn has_room(&self) -> bool {
+        self.by_queue.read().len() < self.queues_max
+    }
+
+    /// Counts these queues by themselves too, as far as there is room.
+    pub(crate) fn show(&self, queues: Vec<QueueName>) {
+        let queues: Vec<QueueName> = queues.into_iter().filter(|queue| !is_answer(queue)).collect();
+        let mut all = self.by_queue.write();
+        for queue in queues {
+            if all.len() >= self.queues_max {
+                break;
+            }
+            all.entry(queue).or_default();
+        }
+    }
+
     /// The queues whose jobs are counted by themselves.
     pub(crate) fn shown(&self) -> Vec<QueueName> {
         self.by_queue.read().keys().cloned().collect()
     }
 
-    pub(crate) fn measured(&self, queue: &QueueName, counts: &QueueCounts, oldest_ready_ms: u64) {
+    /// Shows what the shards hold that have answered. Where one did not, no number goes down: what it holds is missing, and
+    /// alerts would end and workers go while its jobs wait.
+    pub(crate) fn measured(&self, queue: &QueueName, measured: &Measured, is_whole: bool) {
         let own = self.of(queue);
-        own.numbers.ready.store(counts.ready, Relaxed);
-        own.numbers.delayed.store(counts.delayed, Relaxed);
-        own.numbers.dead.store(counts.dead, Relaxed);
-        own.numbers.oldest_ready_ms.store(oldest_ready_ms, Relaxed);
+        let Measured { counts, oldest_ready_ms } = *measured;
+        for (gauge, value) in [
+            (&own.numbers.ready, counts.ready),
+            (&own.numbers.delayed, counts.delayed),
+            (&own.numbers.dead, counts.dead),
+            (&own.numbers.oldest_ready_ms, oldest_ready_ms),
+        ] {
+            match is_whole {
+                true => gauge.store(value, Relaxed),
+                false => _ = gauge.fetch_max(value, Relaxed),
+            }
+        }
     }
 
     pub(crate) fn tended(&self, tended: &Tended) {
@@ -179,6 +218,11 @@ impl OfQueue {
         let buckets = std::array::from_fn(|at| self.buckets[at].load(Relaxed));
         WaitTimes { buckets, sum_ms: self.sum_ms.load(Relaxed) }
     }
+}
+
+/// The answer to a synchronous job comes in a queue of its own, which is named like the job and used once.
+fn is_answer(queue: &QueueName) -> bool {
+    queue.queue().parse::<JobId>().is_ok()
 }
 
 #[cfg(test)]

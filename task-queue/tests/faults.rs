@@ -8,7 +8,7 @@ mod api;
 use api::{Served, TOKEN, serve};
 use async_trait::async_trait;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
@@ -30,12 +30,14 @@ struct Faulty {
     is_half_away: AtomicBool,
     /// Publishing waits.
     hangs: AtomicBool,
+    /// How often the first shard was asked for the age of its jobs, as the metrics do.
+    looks: AtomicU64,
 }
 
 impl Faulty {
     fn new(inner: Arc<EmbeddedJobs>) -> Arc<Self> {
         let (is_half_away, hangs) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { inner, next: AtomicU8::new(0), is_half_away, hangs })
+        Arc::new(Self { inner, next: AtomicU8::new(0), is_half_away, hangs, looks: AtomicU64::new(0) })
     }
 
     fn reaches(&self, shard: Shard) -> Result<(), JobStoreError> {
@@ -119,6 +121,7 @@ impl JobStore for Faulty {
         queues: &[QueueName],
     ) -> Result<Vec<Option<u64>>, JobStoreError> {
         self.reaches(shard)?;
+        self.looks.fetch_add(u64::from(shard.0 == 0), SeqCst);
         self.inner.ready_for_ms(shard, queues).await
     }
 
@@ -269,6 +272,56 @@ async fn a_shard_that_is_away_holds_up_no_other_one() {
     assert_eq!(wire.get("/api/n/q/size").await.status, 500, "a size that leaves out a part would be a lie");
     store.is_half_away.store(false, SeqCst);
     assert_eq!(wire.get("/api/n/q/size").await.status, 200);
+}
+
+/// The gauges left out what a shard held that was away, so that alerts ended and workers went while its jobs waited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gauges_go_up_and_not_down_while_a_shard_is_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedJobsOptions { shards: 2, ..EmbeddedJobsOptions::default() };
+    let store = Faulty::new(EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap());
+    let publish = async |shard| {
+        let jobs = NewJobs {
+            queue: QueueName::new("n", "q").unwrap(),
+            delay_s: 0,
+            ttl_s: 0,
+            tries: 1,
+            is_versioned: false,
+            attributes: Vec::new(),
+            bodies: vec!["x".into(); 3],
+        };
+        store.inner.publish(Shard(shard), &[jobs]).await.unwrap();
+    };
+    publish(0).await;
+    publish(1).await;
+    store.is_half_away.store(true, SeqCst);
+    let Served { wire, queues, .. } = serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+    let counters = Arc::clone(&queues.counters()[0].1);
+    let ready = || {
+        let mut ready = None;
+        counters.each_queue(|_, queue, stats, _| {
+            if queue == "q" {
+                ready = Some(stats.ready);
+            }
+        });
+        ready
+    };
+    let becomes = async |expected: u64| {
+        let began = std::time::Instant::now();
+        while ready() != Some(expected) {
+            assert!(began.elapsed() < Duration::from_secs(90), "{:?} in place of {expected}", ready());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    becomes(3).await;
+    assert_eq!(wire.get("/api/n/q?count=2").await.status, 200);
+    let looks = store.looks.load(SeqCst);
+    while store.looks.load(SeqCst) < looks + 2 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(ready(), Some(3), "nobody knows how many there are");
+    store.is_half_away.store(false, SeqCst);
+    becomes(4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ mod views;
 
 use super::ask::{Server, more, show, value};
 use crate::outcome::Outcome;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use spec_args::{ScheduleArgs, SpecArgs};
 use views::{executor_row, job_row, job_text, next_lines, run_row, version_row};
@@ -317,15 +317,26 @@ impl Asking {
             // To standard error, so that a script which reads the answer does not see it.
             eprint!("{}", next_lines(&spec, &times));
         }
-        let put = self.put(name, spec, Some(0), why).await;
-        let job = put.with_context(|| {
-            format!("the job `{name}` was not made (`windfall jobs set {name} …` changes one that is there)")
-        })?;
+        let job = match self.put(name, spec, Some(0), why).await {
+            Ok(job) => job,
+            Err(error) => return Err(self.not_made(name, error).await),
+        };
         match self.json {
             true => println!("{:#}", json!({"job": value(&job), "next_times_ms": times})),
             false => println!("{name}  is made, in version {}", job.version),
         }
         Ok(Outcome::Clean)
+    }
+
+    /// Why a job was not made: mostly because there is one of this name.
+    async fn not_made(&self, name: &str, error: anyhow::Error) -> anyhow::Error {
+        let is_refused = matches!(error.downcast_ref(), Some(CallError::Refused(_)));
+        if is_refused && self.get(name).await.is_ok() {
+            return error.context(format!(
+                "there is a job `{name}` already, which stays as it is: `windfall jobs set {name} …` changes it"
+            ));
+        }
+        error.context(format!("the job `{name}` was not made"))
     }
 
     async fn set(&self, name: &str, args: &SpecArgs, why: &str) -> Result<Outcome> {

@@ -51,6 +51,14 @@ impl EntriesAt {
         matches!(self, Self::Redis(_))
     }
 
+    /// How long one call may take, where a server is asked.
+    pub const fn call_timeout_ms(&self) -> Option<u64> {
+        match self {
+            Self::Embedded => None,
+            Self::Redis(options) => call_timeout_of(options),
+        }
+    }
+
     /// Opens it in this directory or at its server, also where that is away.
     pub async fn open(
         &self,
@@ -73,6 +81,16 @@ impl EntriesAt {
             Self::Redis(options) => open_redis(options, shards, durability).await,
         }
     }
+}
+
+#[cfg(feature = "redis")]
+const fn call_timeout_of(options: &RedisEntriesOptions) -> Option<u64> {
+    Some(options.call_timeout_ms)
+}
+
+#[cfg(not(feature = "redis"))]
+const fn call_timeout_of(_: &RedisEntriesOptions) -> Option<u64> {
+    None
 }
 
 #[cfg(feature = "redis")]

@@ -53,6 +53,14 @@ impl JobsAt {
         matches!((self, other), (Self::Redis(one), Self::Redis(two)) if is_same_redis(one, two))
     }
 
+    /// How long one call may take, where a server is asked.
+    pub const fn call_timeout_ms(&self) -> Option<u64> {
+        match self {
+            Self::Embedded => None,
+            Self::Redis(options) => call_timeout_of(options),
+        }
+    }
+
     /// Opens it, also where its server is away. `dir` and `durability` are of files.
     pub async fn open(&self, dir: &Path, durability: DurabilityAt, clock: &Clock) -> Result<OpenJobs> {
         match self {
@@ -82,6 +90,16 @@ fn is_same_redis(one: &RedisJobsOptions, two: &RedisJobsOptions) -> bool {
 #[cfg(not(feature = "redis"))]
 const fn is_same_redis(_: &RedisJobsOptions, _: &RedisJobsOptions) -> bool {
     false
+}
+
+#[cfg(feature = "redis")]
+const fn call_timeout_of(options: &RedisJobsOptions) -> Option<u64> {
+    Some(options.call_timeout_ms)
+}
+
+#[cfg(not(feature = "redis"))]
+const fn call_timeout_of(_: &RedisJobsOptions) -> Option<u64> {
+    None
 }
 
 #[cfg(feature = "redis")]

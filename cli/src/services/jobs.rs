@@ -8,8 +8,8 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use windfall_jobs::JobsOptions;
 use windfall_jobs::xxl::{AccessToken, AddressRules, ServerOptions};
+use windfall_jobs::{JobsOptions, STORE_TIMEOUT_MAX_MS};
 
 /// Bytes of a file with an access token at most.
 const TOKEN_FILE_MAX_BYTES: u64 = 4 << 10;
@@ -40,8 +40,11 @@ pub struct JobsServiceAt {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct XxlAt {
-    /// The address to listen on. Beyond this machine it needs access tokens. Default 127.0.0.1:7780.
+    /// The address to listen on. Beyond this machine it needs `[jobs.tokens]`. Default 127.0.0.1:7780.
     pub listen: SocketAddr,
+    /// Lets it listen beyond this machine without `[jobs.tokens]`. Whoever reaches it can then register executors, which get
+    /// the parameters of runs, and report results. Default false.
+    pub allow_without_token: bool,
     /// Connections; those beyond are closed at once. 1 to 1,000,000, default 20,000.
     pub connections_max: usize,
 }
@@ -62,8 +65,8 @@ impl Default for JobsServiceAt {
 
 impl Default for XxlAt {
     fn default() -> Self {
-        let connections_max = ServerOptions::default().connections_max;
-        Self { listen: ([127, 0, 0, 1], 7780).into(), connections_max }
+        let ServerOptions { allow_without_token, connections_max, .. } = ServerOptions::default();
+        Self { listen: ([127, 0, 0, 1], 7780).into(), allow_without_token, connections_max }
     }
 }
 
@@ -74,6 +77,12 @@ impl JobsServiceAt {
             bail!("jobs.shards is {}, but only 1 to 1024 is allowed", self.shards);
         }
         self.runs.check().context("the options [jobs.runs] cannot be used")?;
+        if let Some(call_timeout_ms) = self.store.call_timeout_ms().filter(|ms| *ms > STORE_TIMEOUT_MAX_MS) {
+            bail!(
+                "jobs.store.redis.call_timeout_ms is {call_timeout_ms}, but at most {STORE_TIMEOUT_MAX_MS} is allowed: a lease of \
+                 a run would end while one call is open"
+            );
+        }
         AddressRules::parse(&self.allow).context("the option jobs.allow cannot be used")?;
         if self.store.is_shared() != scheduler_is_shared {
             bail!(
@@ -82,9 +91,11 @@ impl JobsServiceAt {
         }
         if let Some(xxl) = &self.xxl {
             xxl.options().check().context("the options [jobs.xxl] cannot be used")?;
-            if self.tokens.is_empty() && !xxl.listen.ip().is_loopback() {
+            if xxl.options().check_token(!self.tokens.is_empty()).is_err() {
                 bail!(
-                    "jobs.xxl.listen is {}, but without [jobs.tokens] executors may register on this machine alone",
+                    "jobs.xxl.listen is {}, which others can reach; name a file with an access token in [jobs.tokens], listen \
+                     on a loopback address, or set jobs.xxl.allow_without_token: whoever reaches it can register executors \
+                     and report results",
                     xxl.listen
                 );
             }
@@ -111,8 +122,8 @@ impl JobsServiceAt {
 
 impl XxlAt {
     fn options(&self) -> ServerOptions {
-        let Self { listen, connections_max } = *self;
-        ServerOptions { listen, connections_max, ..ServerOptions::default() }
+        let Self { listen, allow_without_token, connections_max } = *self;
+        ServerOptions { listen, allow_without_token, connections_max, ..ServerOptions::default() }
     }
 }
 
@@ -160,6 +171,44 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_store_of_jobs_that_may_be_silent_for_as_long_as_a_lease_is_refused() {
+        let text = |ms: u64| {
+            format!(
+                "[scheduler.store.redis]\nurls = [\"127.0.0.1:1\"]\n\
+                 [jobs.store.redis]\nurls = [\"127.0.0.1:1\"]\ncall_timeout_ms = {ms}\n"
+            )
+        };
+        assert!(load(&text(STORE_TIMEOUT_MAX_MS)).is_ok());
+        let refused = load(&text(STORE_TIMEOUT_MAX_MS + 1)).err().map(|error| format!("{error:#}"));
+        assert!(refused.is_some_and(|why| why.contains("jobs.store.redis.call_timeout_ms")));
+    }
+
+    #[test]
+    fn the_documented_numbers_are_those_of_the_code() {
+        use windfall_jobs::definition::{NAME_MAX_BYTES, PARAMS_MAX_BYTES};
+        use windfall_jobs::runs::{LEASE_MS, MISFIRE_MS};
+        use windfall_jobs::schedule::{FIRE_ALL_MAX, TIMES_MAX};
+        let text = include_str!("../../../docs/jobs.md").replace(',', "");
+        let JobsOptions { calls_max, executor_ttl_ms, keep_succeeded_ms, keep_failed_ms, .. } =
+            JobsOptions::default();
+        for words in [
+            format!("Up to {} seconds late it is simply started", MISFIRE_MS / 1_000),
+            format!("is taken over {} s after it was made", LEASE_MS / 1_000),
+            format!("at most N; N is up to {FIRE_ALL_MAX}"),
+            format!("times of a list | {TIMES_MAX} |"),
+            format!("name of a job | {NAME_MAX_BYTES} letters"),
+            format!("parameters | {} KiB |", PARAMS_MAX_BYTES / 1_024),
+            format!("calls_max = {calls_max} "),
+            format!("keep_succeeded_ms = {keep_succeeded_ms} "),
+            format!("keep_failed_ms = {keep_failed_ms} "),
+            format!("executor_ttl_ms = {executor_ttl_ms} "),
+        ] {
+            assert!(text.contains(&words), "docs/jobs.md does not say {words:?}");
+        }
+    }
+
     #[test]
     fn jobs_run_where_they_are_among_the_options_and_with_them_the_scheduler() {
         let (none, some) = (load("").unwrap(), load("[jobs]\n").unwrap());
@@ -195,13 +244,23 @@ mod tests {
     }
 
     #[test]
+    fn executors_of_others_need_a_token_unless_the_options_allow_it_by_name() {
+        let open = "[jobs.xxl]\nlisten = \"0.0.0.0:7780\"\n";
+        let refused = format!("{:#}", load(open).err().unwrap());
+        for words in ["jobs.xxl.listen is 0.0.0.0:7780", "[jobs.tokens]", "jobs.xxl.allow_without_token"] {
+            assert!(refused.contains(words), "{refused}");
+        }
+        assert!(load(&format!("{open}allow_without_token = true\n")).is_ok());
+        assert!(load(&format!("{open}[jobs.tokens]\nshop = \"/etc/windfall/shop.token\"\n")).is_ok());
+    }
+
+    #[test]
     fn a_wrong_option_is_refused_by_its_name() {
         for (wrong, named) in [
             ("[jobs]\nshards = 0\n", "jobs.shards is 0"),
             ("[jobs]\nstore = \"mysql\"\n", "line 2"),
             ("[jobs.runs]\ncalls_max = 0\n", "`calls_max` is 1 to 10000, not 0"),
             ("[jobs]\nallow = [\"ten\"]\n", "jobs.allow"),
-            ("[jobs.xxl]\nlisten = \"0.0.0.0:7780\"\n", "jobs.xxl.listen is 0.0.0.0:7780"),
             ("[jobs.xxl]\nconnections_max = 0\n", "connections_max is 0"),
             ("[jobs]\nrun = 1\n", "run"),
             ("[scheduler.tenants._jobs]\n", "scheduler.tenants._jobs"),

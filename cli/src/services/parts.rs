@@ -118,7 +118,7 @@ impl Parts {
                 .backfills(Arc::new(BackfillsService::new(scheduling.backfills.clone())));
             if let Some(running) = scheduling.jobs() {
                 let service = JobsService::new(running.jobs.clone(), self.clock.clone());
-                router = router.jobs(Arc::new(service));
+                router = router.jobs(Arc::new(service.with_rules(running.rules().clone())));
             }
         }
         router

@@ -281,14 +281,7 @@ impl SchedulerAt {
             );
         }
         self.rules().check().context("the options [scheduler.tenants] cannot be used")?;
-        for (tenant, target, at) in self.all_targets() {
-            let TargetTo::TaskQueue(at) = &at.to else { continue };
-            let key = format!("scheduler.tenants.{tenant}.targets.{target}.to.task_queue");
-            if !pools.contains_key(&at.pool) {
-                bail!("{key}.pool is {:?}, but [task_queue.pools] does not name it", at.pool);
-            }
-            at.options().with_context(|| format!("the options {key} cannot be used"))?;
-        }
+        self.check_task_queues(pools)?;
         for (tenant, target, at) in self.all_targets() {
             let key = format!("scheduler.tenants.{tenant}.targets.{target}.to.topic");
             let TargetTo::Topic(topic) = &at.to else { continue };
@@ -307,6 +300,27 @@ impl SchedulerAt {
             }
             if !(100..=600_000).contains(&topic.timeout_ms) {
                 bail!("{key}.timeout_ms is {}, but only 100 to 600000 is allowed", topic.timeout_ms);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_task_queues(&self, pools: &BTreeMap<String, PoolAt>) -> Result<()> {
+        for (tenant, target, at) in self.all_targets() {
+            let TargetTo::TaskQueue(at) = &at.to else { continue };
+            let key = format!("scheduler.tenants.{tenant}.targets.{target}.to.task_queue");
+            let Some(pool) = pools.get(&at.pool) else {
+                bail!("{key}.pool is {:?}, but [task_queue.pools] does not name it", at.pool);
+            };
+            at.options().with_context(|| format!("the options {key} cannot be used"))?;
+            let fire_timeout_ms = self.dispatch.fire_timeout_ms;
+            // A call that is cut off would count as a failed attempt of every timer in it, also while the whole store is away.
+            if let Some(call_timeout_ms) = pool.store.call_timeout_ms().filter(|ms| *ms >= fire_timeout_ms) {
+                bail!(
+                    "scheduler.dispatch.fire_timeout_ms is {fire_timeout_ms}, but {key} publishes to the pool {:?}, whose \
+                     call_timeout_ms is {call_timeout_ms}: give fire_timeout_ms more than that",
+                    at.pool
+                );
             }
         }
         Ok(())
@@ -637,6 +651,24 @@ mod tests {
             let refused = format!("{:#}", load(&to(wrong)).err().unwrap());
             assert!(refused.contains(named), "{wrong}: {refused}");
         }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_call_of_a_target_that_is_a_queue_may_take_as_long_as_one_of_its_pool() {
+        let load_with = |fire_timeout_ms: u64| {
+            load(&format!(
+                "[task_queue.pools.a.store.redis]\ncall_timeout_ms = 5000\n\
+                 [scheduler.dispatch]\nfire_timeout_ms = {fire_timeout_ms}\n\
+                 {TARGET}to = {{ task_queue = {{ pool = \"a\", namespace = \"n\", queue = \"q\" }} }}\n"
+            ))
+        };
+        assert!(load_with(5_001).is_ok());
+        let refused = format!("{:#}", load_with(5_000).err().unwrap());
+        assert!(
+            refused.contains("fire_timeout_ms is 5000") && refused.contains("targets.reminders"),
+            "{refused}"
+        );
     }
 
     #[cfg(feature = "redis")]

@@ -64,6 +64,20 @@ impl RunningJobs {
     /// Listens for executors that speak the protocol of XXL-JOB, if the options say where.
     pub async fn listen(&mut self) -> Result<()> {
         let Some(options) = self.part.xxl.clone() else { return Ok(()) };
+        if !options.listen.ip().is_loopback() {
+            let address = options.listen;
+            match self.part.tokens.is_empty() {
+                true => tracing::warn!(
+                    %address,
+                    "whoever reaches this address can register executors and report results, because \
+                     jobs.xxl.allow_without_token is set"
+                ),
+                false => tracing::warn!(
+                    %address,
+                    "executors of XXL-JOB register without TLS: access tokens cross the network in the clear"
+                ),
+            }
+        }
         let door = |token: Option<&AccessToken>, tenant: &str| Door {
             token: token.cloned(),
             admin: Arc::new(XxlAdmin::new(self.jobs.clone(), tenant.to_owned())),
@@ -75,9 +89,14 @@ impl RunningJobs {
         }
         let server = XxlServer::start_with(options, doors, self.part.rules.clone(), self.clock.clone()).await;
         let server = server.context("executors of XXL-JOB cannot be served ([jobs.xxl] of the options)")?;
-        println!("windfall jobs: executors of XXL-JOB register at http://{}", server.address());
+        println!("windfall jobs: executors of XXL-JOB register at http://{}/xxl-job-admin", server.address());
         self.xxl = Some(server);
         Ok(())
+    }
+
+    /// Where executors may be.
+    pub const fn rules(&self) -> &AddressRules {
+        &self.part.rules
     }
 
     /// Reads what executors of XXL-JOB have called, where they may register.

@@ -193,9 +193,9 @@ pub trait JobStore: Send + Sync {
     /// [`JobStoreError`].
     async fn publish(&self, shard: Shard, batch: &[NewJobs]) -> Result<Vec<Vec<JobId>>, JobStoreError>;
 
-    /// Publishes jobs, but those whose mark the shard has: their ids, or `None`. The shard keeps the mark of a job for
-    /// [`ONCE_KEPT_MS`](super::ONCE_KEPT_MS) at least, whatever becomes of the job. So a call that has no answer may be
-    /// repeated.
+    /// Publishes jobs, but those whose mark the shard has: their ids, or `None`. The shard knows the mark of a job for
+    /// [`ONCE_KEPT_MS`](super::ONCE_KEPT_MS) of the store's clock at least, whatever becomes of the job; if the clock goes back
+    /// meanwhile, as long as that is by an hour at most. So a call that has no answer may be repeated.
     ///
     /// # Errors
     /// [`JobStoreError`].

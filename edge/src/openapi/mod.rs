@@ -109,7 +109,8 @@ fn operation(
         responses.insert(status.to_string(), json!({ "$ref": format!("#/components/responses/{status}") }));
     }
     Ok(json!({
-        "operationId": route.method,
+        // Methods of two services may have one name; what is generated from the document needs different ones.
+        "operationId": format!("{}_{}", route.service, route.method),
         "tags": [route.service],
         "summary": method.comment.split_once(['.', ':', ';']).map_or(method.comment.as_str(), |(first, _)| first),
         "description": format!("{}\n\nRole: {}.", method.comment, route.role),

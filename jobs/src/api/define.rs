@@ -74,10 +74,9 @@ impl Jobs {
         let shard = core.book.shard_of_name(tenant, name);
         for _ in 0..CONFLICTS_MAX {
             let Some(stored) = core.stored(shard, tenant, name).await? else { return Ok(false) };
-            core.forget_job(shard, stored.number, &stored.state).await?;
-            core.cancel_next(&stored).await;
-            // Where it was changed meanwhile, it is still there.
-            if core.stored(shard, tenant, name).await?.is_none_or(|now| now.number != stored.number) {
+            // Where it was changed meanwhile, it is still there, and so is its next occurrence.
+            if core.forget_job(shard, stored.number, &stored.state).await? {
+                core.cancel_next(&stored).await;
                 return Ok(true);
             }
         }
@@ -151,7 +150,7 @@ impl Jobs {
         Ok(versions)
     }
 
-    /// Makes many jobs, each of which must be new: one answer for each, in order. At most [`PUT_MAX`].
+    /// Makes many jobs, each of which must be new: one answer for each, in order. At most 1,000.
     pub async fn put_new(
         &self,
         tenant: &str,

@@ -11,17 +11,19 @@ use crate::book::{Book, Definitions};
 use crate::core::{Core, OCCURRENCES, tenant_of};
 use crate::definition::Priority;
 use crate::executors::{ExecutorCalls, ExecutorTable};
+use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrences;
 use crate::options::JobsOptions;
+use crate::outbox::Outbox;
 use crate::routing::{Router, RouterOptions};
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClocks;
-use crate::{sending, tending};
+use crate::writes::Writes;
+use crate::{presence, sending, tending};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use windfall_contract::Clock;
@@ -29,8 +31,6 @@ use windfall_contract::due::Target;
 use windfall_contract::entries::EntryStore;
 use windfall_scheduler::{Class, Retry, TargetRules, TenantRules, Timers};
 
-/// Runs that wait in a process to be sent. What has no room stays with the scheduler or in the store.
-const SENDING_MAX: usize = 2_000;
 /// Versions of a job that are kept besides the one that is there.
 pub(crate) const VERSIONS_MAX: u64 = 90;
 
@@ -71,13 +71,15 @@ impl Jobs {
     /// Outside a tokio runtime.
     pub fn start(options: JobsOptions, parts: JobsParts) -> Self {
         let JobsParts { store, timers, calls, targets, clock } = parts;
-        let (sending, tickets) = mpsc::channel(SENDING_MAX);
+        let (outbox, tickets) = Outbox::new();
         let shards = store.shards();
         let core = Arc::new(Core {
             book: Book::new(store),
             definitions: Definitions::default(),
             timers,
             store_clocks: StoreClocks::new(clock.clone(), usize::from(shards)),
+            writes: Writes::new(clock.clone(), usize::from(shards)),
+            leases: LeaseNumbers::new(seed()),
             clock,
             options,
             stats: Arc::new(JobsStats::default()),
@@ -85,13 +87,13 @@ impl Jobs {
             router: Router::new(RouterOptions::default(), seed()),
             calls,
             targets,
-            sending,
+            outbox,
         });
         let closing = CancellationToken::new();
         let tasks = Tasks {
             sending: tokio::spawn(sending::run(Arc::clone(&core), tickets, closing.clone())),
             tending: tokio::spawn(tending::run(Arc::clone(&core))),
-            reading: tokio::spawn(tending::read_executors(Arc::clone(&core))),
+            reading: tokio::spawn(presence::read_executors(Arc::clone(&core))),
         };
         Self(Arc::new(Inner { core, closing, tasks: Mutex::new(Some(tasks)) }))
     }

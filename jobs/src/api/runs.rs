@@ -3,8 +3,9 @@
 use super::{Jobs, JobsError, RunView};
 use crate::book::{Kept, group, job_run_key, put_run, run_key};
 use crate::definition::{Destination, JobName, PARAMS_MAX_BYTES};
-use crate::executors::LogLines;
-use crate::runs::{Cause, Reported, Run, RunNumber, RunState};
+use crate::executors::{AskError, LogLines};
+use crate::runs::{Cause, Report, Reported, Run, RunNumber, RunState};
+use crate::starting::Started;
 use crate::transition::{Became, Event, Happened, by_shard};
 use std::collections::BTreeMap;
 use windfall_contract::due::Shard;
@@ -32,7 +33,11 @@ impl Jobs {
         let core = &self.0.core;
         let unknown = || JobsError::UnknownJob(name.to_string());
         let (shard, number) = core.number_of(tenant, name).await?.ok_or_else(unknown)?;
-        core.start_run(shard, number, Cause::Call, params).await?.ok_or_else(unknown)
+        match core.start_run(shard, number, Cause::Call, params).await? {
+            Started::Run(run) => Ok(run),
+            Started::NoJob => Err(unknown()),
+            Started::Contended => Err(JobsError::Contended),
+        }
     }
 
     /// A run as it is.
@@ -115,7 +120,8 @@ impl Jobs {
             // It is taken up by the next look of any process.
             let at_ms = core.now_ms(shard).await?;
             let state = RunState::Retrying { at_ms };
-            let run = Run { state, attempt: 0, unanswered: 0, ..kept.is };
+            let again = kept.is.again.saturating_add(1);
+            let run = Run { state, attempt: 0, unanswered: 0, postponed: 0, again, ..kept.is };
             let mut changes = put_run(number, Expect::Version(kept.version), &run, core.options.keep());
             let unchanged = Expect::Version(definition.version);
             changes.push(crate::book::change(crate::book::definition_key(run.job), unchanged, To::Same));
@@ -135,18 +141,19 @@ impl Jobs {
     /// there all the same, and so does one that was being sent in this very moment.
     ///
     /// # Errors
-    /// [`JobsError`]; with [`JobsError::Executor`] the run counts as killed, although the executor has not said that it ended.
+    /// [`JobsError`]; with [`JobsError::Executor`] and [`JobsError::Refused`] the run counts as killed, although the executor has
+    /// not said that it ended.
     pub async fn kill(&self, tenant: &str, number: RunNumber, by: &str) -> Result<(), JobsError> {
         let (shard, kept) = self.read_run(tenant, number).await?;
         let killed = Reported::Killed(format!("ended by {by}"));
-        let happened = Happened::Reported(tenant.to_owned(), killed);
+        let happened = Happened::Reported { tenant: tenant.to_owned(), attempt: None, how: killed };
         let event = Event { number, happened, read: Some((kept.version, kept.is.clone())) };
         failed(self.0.core.happened(shard, vec![event]).await)?;
         let is_there = matches!(kept.is.state, RunState::Running { .. });
         let Some(address) = kept.is.executor.clone().filter(|_| is_there) else { return Ok(()) };
         let calls = self.0.core.calls_of(tenant, &self.app_of(shard, &kept.is).await?);
         let asked = calls.kill(&address, kept.is.job.0).await;
-        asked.map_err(|why| JobsError::Executor { address, why })
+        asked.map_err(|error| not_done(address, error))
     }
 
     /// Lines of a run's log, which its executor keeps, from a line on, 1 being the first.
@@ -159,22 +166,29 @@ impl Jobs {
         let address = kept.is.executor.ok_or(JobsError::NoExecutor)?;
         let read =
             self.0.core.calls_of(tenant, &app).log(&address, number.0, kept.is.due_ms, from_line).await;
-        read.map_err(|why| JobsError::Executor { address, why })
+        read.map_err(|error| not_done(address, error))
     }
 
     /// Notes how runs of a tenant ended. Reports of runs that are over, not known, or another tenant's, are passed over, so
-    /// that a batch may be repeated. Of several reports of one run the last one counts.
+    /// that a batch may be repeated. Of several reports of one run the last one of its last attempt counts.
     ///
     /// # Errors
     /// [`JobsError::Store`]: some of them may be noted; report all of them again.
-    pub async fn report(&self, tenant: &str, reports: Vec<(RunNumber, Reported)>) -> Result<(), JobsError> {
+    pub async fn report(&self, tenant: &str, reports: Vec<Report>) -> Result<(), JobsError> {
         let core = &self.0.core;
-        let last: BTreeMap<RunNumber, Reported> = reports.into_iter().collect();
-        let event = |(number, how)| {
-            let happened = Happened::Reported(tenant.to_owned(), how);
-            Event { number, happened, read: None }
+        let mut last: BTreeMap<RunNumber, Report> = BTreeMap::new();
+        for report in reports {
+            let before = last.get(&report.run).and_then(|before| before.attempt);
+            // One that does not say its attempt is of the last one.
+            if report.attempt.is_none_or(|attempt| before.is_none_or(|before| before <= attempt)) {
+                last.insert(report.run, report);
+            }
+        }
+        let event = |Report { run, attempt, how }| {
+            let happened = Happened::Reported { tenant: tenant.to_owned(), attempt, how };
+            Event { number: run, happened, read: None }
         };
-        let shards = by_shard(core, last.into_iter().map(event).collect()).into_iter();
+        let shards = by_shard(core, last.into_values().map(event).collect()).into_iter();
         let noted = shards.map(|(shard, events)| core.happened(shard, events));
         for noted in futures_util::future::join_all(noted).await {
             failed(noted)?;
@@ -210,6 +224,13 @@ impl Jobs {
         let found =
             found.into_iter().map(|kept| kept.inspect_err(|error| core.unreadable(error)).ok().flatten());
         Ok(numbers.into_iter().zip(found).filter_map(view).collect())
+    }
+}
+
+fn not_done(address: String, error: AskError) -> JobsError {
+    match error {
+        AskError::NoAnswer(why) => JobsError::Executor { address, why },
+        AskError::Refused(why) => JobsError::Refused { address, why },
     }
 }
 

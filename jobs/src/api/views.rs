@@ -81,12 +81,20 @@ pub enum JobsError {
     /// The run is not over.
     #[error("the run is not over")]
     NotOver,
-    /// The executor does not answer, or refuses.
+    /// The executor does not answer.
     #[error("the executor {address}: {why}")]
     Executor {
         /// Its address.
         address: String,
         /// Why.
+        why: String,
+    },
+    /// The executor has answered that it does not do it, as one that keeps no logs: the same call once more is of no use.
+    #[error("the executor {address} refuses: {why}")]
+    Refused {
+        /// Its address.
+        address: String,
+        /// What it said.
         why: String,
     },
     /// The store did not answer: the change may be made or not. It may be repeated.

@@ -30,7 +30,7 @@ pub struct JobSpec {
     /// What happens after a failed run.
     #[serde(default)]
     pub retries: Retries,
-    /// What happens when an occurrence comes late by more than five seconds.
+    /// What happens when an occurrence comes late by more than 15 seconds.
     #[serde(default)]
     pub misfire: Misfire,
     /// What an executor does with a run while an earlier one of the job still goes there.

@@ -41,6 +41,23 @@ pub struct LogLines {
     pub is_end: bool,
 }
 
+/// Why an executor has not done what it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// It could not be asked, or has not answered.
+    #[error("{0}")]
+    NoAnswer(String),
+    /// It has answered that it does not do it: the same call once more is of no use.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<String> for AskError {
+    fn from(why: String) -> Self {
+        Self::NoAnswer(why)
+    }
+}
+
 /// Speaks with executors. Each call answers in its own time-out.
 #[async_trait]
 pub trait ExecutorCalls: Send + Sync {
@@ -61,12 +78,12 @@ pub trait ExecutorCalls: Send + Sync {
     /// Asks the executor to end the runs of a job.
     ///
     /// # Errors
-    /// Says why it could not be asked, or what it said.
-    async fn kill(&self, address: &str, job: u64) -> Result<(), String>;
+    /// [`AskError`] says why it could not be asked, or what it said.
+    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError>;
 
     /// Reads a run's log from a line on, 1 being the first.
     ///
     /// # Errors
-    /// Says why it could not be asked, or what it said.
-    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, String>;
+    /// [`AskError`] says why it could not be asked, or what it said.
+    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, AskError>;
 }

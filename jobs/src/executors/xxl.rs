@@ -1,8 +1,8 @@
 //! Executors that speak the protocol of XXL-JOB: they get runs, register and report.
 
-use super::{ExecutorCalls, LogLines, RunCall};
+use super::{AskError, ExecutorCalls, LogLines, RunCall};
 use crate::definition::Block;
-use crate::runs::{Reported, RunNumber, Sent};
+use crate::runs::{Report, Reported, RunNumber, Sent};
 use crate::xxl::{
     AccessToken, AddressRules, Admin, AdminError, AppName, BlockStrategy, CallError, ClientOptions, Executor,
     ExecutorAddress, HandleCode, LogRequest, Refusal, RunRequest, RunResult, WrongOption, XxlClient,
@@ -125,21 +125,30 @@ impl ExecutorCalls for XxlExecutors {
         self.client().idle_beat(&executor, job_id(job)).await.is_ok()
     }
 
-    async fn kill(&self, address: &str, job: u64) -> Result<(), String> {
+    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError> {
         let executor = self.executor(address)?;
-        self.client().kill(&executor, job_id(job)).await.map_err(|error| error.to_string())
+        self.client().kill(&executor, job_id(job)).await.map_err(not_answered)
     }
 
-    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, String> {
+    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, AskError> {
         let executor = self.executor(address)?;
         let request = LogRequest {
             log_id: i64::try_from(run).map_err(|error| error.to_string())?,
             log_date_time_ms: i64::try_from(due_ms).map_err(|error| error.to_string())?,
             from_line: i32::try_from(from_line).map_err(|error| error.to_string())?,
         };
-        let lines = self.client().log(&executor, request).await.map_err(|error| error.to_string())?;
+        let lines = self.client().log(&executor, request).await.map_err(not_answered)?;
         let next_line = u32::try_from(lines.to_line).unwrap_or(0).saturating_add(1).max(from_line);
         Ok(LogLines { text: lines.text, next_line, is_end: lines.is_end })
+    }
+}
+
+/// Why a question has no answer.
+fn not_answered(error: CallError) -> AskError {
+    let why = error.to_string();
+    match error {
+        CallError::Refused { .. } => AskError::Refused(why),
+        CallError::NotSent { .. } | CallError::Unknown { .. } => AskError::NoAnswer(why),
     }
 }
 
@@ -194,15 +203,14 @@ impl Admin for XxlAdmin {
     async fn report(&self, results: Vec<RunResult>) -> Result<(), AdminError> {
         let reports = results.into_iter().filter_map(|result| {
             // A number below zero is none of ours.
-            let number = RunNumber(u64::try_from(result.run).ok()?);
-            Some((
-                number,
-                match result.handle_code {
-                    HandleCode::Success => Reported::Succeeded(result.message),
-                    HandleCode::Failure => Reported::Failed(result.message),
-                    HandleCode::Timeout => Reported::TimedOut(result.message),
-                },
-            ))
+            let run = RunNumber(u64::try_from(result.run).ok()?);
+            let how = match result.handle_code {
+                HandleCode::Success => Reported::Succeeded(result.message),
+                HandleCode::Failure => Reported::Failed(result.message),
+                HandleCode::Timeout => Reported::TimedOut(result.message),
+            };
+            // The protocol knows no attempts.
+            Some(Report { run, attempt: None, how })
         });
         self.jobs.report(&self.tenant, reports.collect()).await.map_err(not_done)
     }

@@ -2,7 +2,7 @@
 
 use super::spec::wrong;
 use crate::JobsError;
-use crate::xxl::ExecutorAddress;
+use crate::xxl::{AddressRules, ExecutorAddress};
 
 const GRPC: &str = "grpc://";
 
@@ -33,6 +33,21 @@ pub(super) fn canonical(address: &str) -> Result<String, JobsError> {
     }
 }
 
+/// Refuses an address, in its one text, that is not called by these rules. A name is looked at when it is dialled.
+///
+/// # Errors
+/// [`JobsError::WrongField`].
+pub(super) fn permitted(address: &str, rules: &AddressRules) -> Result<(), JobsError> {
+    let plain = host_and_port(address).map_or_else(|| address.to_owned(), |place| format!("http://{place}"));
+    let ip = ExecutorAddress::parse(&plain).ok().and_then(|plain| plain.ip());
+    match ip.is_some_and(|ip| !rules.permit(ip)) {
+        true => {
+            Err(wrong("address", format!("executors at {address} are not called: see the option jobs.allow")))
+        }
+        false => Ok(()),
+    }
+}
+
 /// The host and the port of a gRPC executor; `None`, where the address is another protocol's.
 pub(super) fn host_and_port(address: &str) -> Option<&str> {
     address.strip_prefix(GRPC)
@@ -52,6 +67,18 @@ mod tests {
         {
             let why = canonical(wrong).unwrap_err().to_string();
             assert!(why.starts_with("`address`:"), "{wrong}: {why}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_not_called_is_refused() {
+        let rules = AddressRules::parse(&["10.0.0.0/8"]).unwrap();
+        for good in ["grpc://10.0.0.7:7000", "http://10.0.0.7:9999", "grpc://worker-1:7000"] {
+            assert!(permitted(good, &rules).is_ok(), "{good}");
+        }
+        for wrong in ["grpc://127.0.0.1:7000", "http://127.0.0.1:9999", "grpc://[::1]:7000"] {
+            let why = permitted(&canonical(wrong).unwrap(), &rules).unwrap_err().to_string();
+            assert!(why.contains(wrong) && why.contains("jobs.allow"), "{why}");
         }
     }
 }

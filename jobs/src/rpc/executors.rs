@@ -2,7 +2,7 @@
 
 use super::address::host_and_port;
 use super::batches::Peer;
-use crate::executors::{ExecutorCalls, LogLines, RunCall};
+use crate::executors::{AskError, ExecutorCalls, LogLines, RunCall};
 use crate::runs::Sent;
 use crate::xxl::dial::{DialError, Dialer};
 use crate::xxl::{AccessToken, AddressRules, WrongOption};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use windfall_proto::v1;
 use windfall_proto::v1::executor_client::ExecutorClient;
 
@@ -125,7 +125,7 @@ impl GrpcExecutors {
         address: &str,
         message: Q,
         call: impl FnOnce(ExecutorClient<tonic::transport::Channel>, Request<Q>) -> F,
-    ) -> Result<R, String>
+    ) -> Result<R, AskError>
     where
         F: Future<Output = Result<Response<R>, Status>>,
     {
@@ -134,8 +134,17 @@ impl GrpcExecutors {
         let timeout = Duration::from_millis(self.shared.options.call_timeout_ms);
         match tokio::time::timeout(timeout, asked).await {
             Ok(Ok(reply)) => Ok(reply.into_inner()),
-            Ok(Err(status)) => Err(said(&status)),
-            Err(_) => Err(format!("no answer within {} ms", timeout.as_millis())),
+            Ok(Err(status)) => Err(match status.code() {
+                Code::Unimplemented
+                | Code::NotFound
+                | Code::InvalidArgument
+                | Code::FailedPrecondition
+                | Code::OutOfRange
+                | Code::PermissionDenied
+                | Code::Unauthenticated => AskError::Refused(said(&status)),
+                _ => AskError::NoAnswer(said(&status)),
+            }),
+            Err(_) => Err(AskError::NoAnswer(format!("no answer within {} ms", timeout.as_millis()))),
         }
     }
 }
@@ -179,14 +188,14 @@ impl ExecutorCalls for GrpcExecutors {
         beat.await.is_ok_and(|reply| reply.is_idle)
     }
 
-    async fn kill(&self, address: &str, job: u64) -> Result<(), String> {
+    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError> {
         let message = v1::KillJobRequest { app: self.app.clone(), job };
         let kill =
             self.ask(address, message, |mut client, request| async move { client.kill(request).await });
         kill.await.map(drop)
     }
 
-    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, String> {
+    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, AskError> {
         let message = v1::ReadLogRequest { app: self.app.clone(), run, due_ms, from_line };
         let log = self.ask(address, message, |mut client, request| async move { client.log(request).await });
         let v1::RunLogReply { text, next_line, is_end } = log.await?;

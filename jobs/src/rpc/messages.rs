@@ -2,7 +2,7 @@
 
 use super::spec::{wire_of, wrong};
 use crate::definition::{ChangeNote, Definition};
-use crate::runs::{Cause, Outcome, Reported, RunNumber, RunState};
+use crate::runs::{Cause, Outcome, Report, Reported, RunNumber, RunState};
 use crate::{ExecutorView, JobView, JobsError, RunView};
 use windfall_proto::v1;
 
@@ -79,11 +79,11 @@ pub(super) fn executor(view: ExecutorView) -> v1::RegisteredExecutor {
     v1::RegisteredExecutor { app, address, since_ms, until_ms: until_ms.unwrap_or(0) }
 }
 
-pub(super) fn report(report: v1::RunReport) -> Result<(RunNumber, Reported), JobsError> {
-    let v1::RunReport { run, result, message } = report;
-    let reported = reported(result, message)
+pub(super) fn report(report: v1::RunReport) -> Result<Report, JobsError> {
+    let v1::RunReport { run, result, message, attempt } = report;
+    let how = reported(result, message)
         .ok_or_else(|| wrong("reports", format!("the run {run} has the result {result}, which is none")))?;
-    Ok((RunNumber(run), reported))
+    Ok(Report { run: RunNumber(run), attempt: (attempt != 0).then_some(attempt), how })
 }
 
 /// How an executor says that a run ended; `None`, where it does not.
@@ -127,6 +127,10 @@ mod tests {
             executor: None,
             message: String::new(),
             unanswered: 0,
+            postponed: 0,
+            lease: 0,
+            again: 0,
+            children: Vec::new(),
         };
         let told = |run: Run| super::run(&RunView { number: RunNumber(9), run });
         let starting = told(plain.clone());
@@ -157,9 +161,12 @@ mod tests {
 
     #[test]
     fn a_report_without_a_result_is_refused() {
-        let with = |result| report(v1::RunReport { run: 4, result, message: "m".into() });
-        assert_eq!(with(1), Ok((RunNumber(4), Reported::Succeeded("m".into()))));
-        assert_eq!(with(4), Ok((RunNumber(4), Reported::Killed("m".into()))));
+        let with = |result| report(v1::RunReport { run: 4, result, message: "m".into(), attempt: 0 });
+        let told = |attempt, how| Ok(Report { run: RunNumber(4), attempt, how });
+        assert_eq!(with(1), told(None, Reported::Succeeded("m".into())));
+        assert_eq!(with(4), told(None, Reported::Killed("m".into())));
+        let second = report(v1::RunReport { run: 4, result: 2, message: "m".into(), attempt: 2 });
+        assert_eq!(second, told(Some(2), Reported::Failed("m".into())));
         for none in [0, 9] {
             assert!(with(none).unwrap_err().to_string().contains("the run 4"));
         }

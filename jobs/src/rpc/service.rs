@@ -5,6 +5,7 @@ use super::spec::{spec_of, wrong};
 use super::status::{failure, status};
 use crate::definition::{ChangeNote, Destination, JobName, JobSpec};
 use crate::runs::RunNumber;
+use crate::xxl::AddressRules;
 use crate::{Jobs, JobsError};
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
@@ -30,6 +31,7 @@ const SIDE_BY_SIDE: usize = 16;
 pub struct JobsService {
     jobs: Jobs,
     clock: Clock,
+    rules: Option<AddressRules>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -37,7 +39,13 @@ type Answer<T> = Result<Response<T>, Status>;
 impl JobsService {
     /// The service over these jobs.
     pub const fn new(jobs: Jobs, clock: Clock) -> Self {
-        Self { jobs, clock }
+        Self { jobs, clock, rules: None }
+    }
+
+    /// Refuses to register executors at addresses that the rules do not permit, which would not be called.
+    #[must_use]
+    pub fn with_rules(self, rules: AddressRules) -> Self {
+        Self { rules: Some(rules), ..self }
     }
 
     fn note(&self, call: &Call, why: String) -> Result<ChangeNote, JobsError> {
@@ -280,6 +288,9 @@ impl jobs_server::Jobs for JobsService {
         let (_, tenant, asked) = begin(request, |asked| &asked.tenant)?;
         let registered = async {
             let address = super::address::canonical(&asked.address)?;
+            if let Some(rules) = &self.rules {
+                super::address::permitted(&address, rules)?;
+            }
             self.jobs.register(&tenant, &asked.app, &address).await
         };
         answer(registered.await.map(|()| v1::RegisterExecutorReply {}))

@@ -33,6 +33,7 @@ fn of(error: &JobsError) -> (Code, String) {
         JobsError::OtherVersion { .. }
         | JobsError::NeverDue
         | JobsError::NoExecutor
+        | JobsError::Refused { .. }
         | JobsError::JobRemoved
         | JobsError::NotOver => (Code::FailedPrecondition, what),
         JobsError::Executor { .. } | JobsError::Contended => (Code::Unavailable, what),
@@ -72,6 +73,11 @@ mod tests {
             (JobsError::NoExecutor, Code::FailedPrecondition, false),
             (JobsError::NotOver, Code::FailedPrecondition, false),
             (executor, Code::Unavailable, false),
+            (
+                JobsError::Refused { address: "a".into(), why: "no logs".into() },
+                Code::FailedPrecondition,
+                false,
+            ),
             (JobsError::Store(away), Code::Unavailable, false),
             (JobsError::Contended, Code::Unavailable, true),
         ] {

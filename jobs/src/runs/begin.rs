@@ -23,7 +23,7 @@ pub enum Begin {
     Now {
         /// The job's state from now on.
         state: JobState,
-        /// What is started; `None` where the misfire strategy starts nothing.
+        /// What is started, still without the number of its lease; `None` where the misfire strategy starts nothing.
         run: Option<Run>,
     },
 }
@@ -81,6 +81,10 @@ pub fn begin(
         executor: None,
         message: String::new(),
         unanswered: 0,
+        postponed: 0,
+        lease: 0,
+        again: 0,
+        children: Vec::new(),
     });
     Begin::Now { state: next, run }
 }

@@ -1,6 +1,6 @@
 //! A run, and how it is.
 
-use crate::definition::JobNumber;
+use crate::definition::{JobName, JobNumber};
 use serde::{Deserialize, Serialize};
 
 /// The number of a run, by which executors report it: it says the shard in which the run lies. Numbers are never used again.
@@ -41,6 +41,19 @@ pub struct Run {
     /// How often in this attempt nobody knew whether it was sent; 0 where its executor has acknowledged it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unanswered: u32,
+    /// How often in a row this attempt was put off before it was sent; 0 where it was not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub postponed: u32,
+    /// Which lease it has, or had last: a random number each time that a process takes it to send it, so that a process knows its
+    /// own lease, whatever was written meanwhile. 0 is nobody's: processes of an earlier version leave the number out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lease: u32,
+    /// How often somebody had it run again after its end.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub again: u32,
+    /// Children that it has still to start, because the store had no room for the entry that has them started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<JobName>,
 }
 
 // Serde's form.
@@ -130,13 +143,44 @@ impl Run {
         matches!(self.state, RunState::Ended { .. })
     }
 
+    /// Whether it waits in the dead letter.
+    pub const fn is_dead(&self) -> bool {
+        matches!(self.state, RunState::Ended { outcome, .. } if outcome.is_dead())
+    }
+
+    /// Whether it may have to be sent when its time to wake has come.
+    pub const fn may_be_sent(&self) -> bool {
+        match self.state {
+            RunState::Starting { .. } | RunState::Retrying { .. } => true,
+            RunState::Running { .. } => self.unanswered > 0,
+            RunState::Ended { .. } => false,
+        }
+    }
+
+    /// Whether it still has the lease of this number, and waits for whoever has that one to send it.
+    pub const fn is_leased_as(&self, lease: u32) -> bool {
+        matches!(self.state, RunState::Starting { .. }) && lease != 0 && self.lease == lease
+    }
+
     /// When it is to be looked at again, by the store's clock.
     pub fn wake_ms(&self, keep: super::Keep) -> u64 {
         match self.state {
             RunState::Starting { until_ms, .. } | RunState::Running { until_ms } => until_ms,
             RunState::Retrying { at_ms } => at_ms,
+            // At once, until its children can be started.
+            RunState::Ended { at_ms, .. } if !self.children.is_empty() => at_ms,
             RunState::Ended { at_ms, outcome: Outcome::Succeeded } => at_ms.saturating_add(keep.succeeded_ms),
             RunState::Ended { at_ms, .. } => at_ms.saturating_add(keep.failed_ms),
+        }
+    }
+
+    /// What a target knows the run by. It is the same in every attempt, and another one each time that somebody has the run
+    /// started again: a target that knows what it has done does it once more then.
+    pub fn target_key(&self, number: RunNumber) -> String {
+        let occurrence_id = self.occurrence_id(number);
+        match self.again {
+            0 => occurrence_id,
+            again => format!("{occurrence_id}+{again}"),
         }
     }
 

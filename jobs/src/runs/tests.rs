@@ -34,7 +34,23 @@ fn begun(definition: &Definition, state: &JobState, due_ms: u64, now_ms: u64) ->
 
 fn run(spec: &JobSpec) -> Run {
     let definition = definition(spec.clone());
-    begun(&definition, &state(&definition), NOW + 1_000, NOW + 1_000).1.unwrap()
+    let run = begun(&definition, &state(&definition), NOW + 1_000, NOW + 1_000).1.unwrap();
+    Run { lease: 71, ..run }
+}
+
+/// A process takes the run, with the lease of the next number.
+fn woken(run: &Run, spec: Option<&JobSpec>, now_ms: u64) -> WokenRun {
+    super::woken(run, spec, run.lease + 1, now_ms)
+}
+
+/// News of the sending that goes.
+fn tell(run: &Run, spec: &JobSpec, how: &Sent, executor: Option<&str>, now_ms: u64) -> Option<Run> {
+    sent(run, spec, run.lease, how, executor, now_ms)
+}
+
+/// A report that does not say its attempt.
+fn reported(run: &Run, spec: &JobSpec, how: &Reported, now_ms: u64) -> Option<Run> {
+    super::reported(run, spec, None, how, now_ms)
 }
 
 #[test]
@@ -124,13 +140,17 @@ fn a_job_without_another_occurrence_is_forgotten_in_time() {
 #[test]
 fn a_run_that_was_accepted_waits_for_its_report() {
     let spec = spec(r#", "timeout_s": 10"#);
-    let accepted = sent(&run(&spec), &spec, &Sent::Accepted, Some("x"), NOW).unwrap();
-    assert_eq!(accepted.state, RunState::Running { until_ms: NOW + 10_000 });
+    let accepted = tell(&run(&spec), &spec, &Sent::Accepted, Some("x"), NOW).unwrap();
+    assert_eq!(
+        accepted.state,
+        RunState::Running { until_ms: NOW + 20_000 },
+        "ten seconds more than its time-out"
+    );
     assert_eq!(accepted.executor.as_deref(), Some("x"));
     // Its answer comes once more, after its end: nothing changes.
     let ended = reported(&accepted, &spec, &Reported::Succeeded("ok".into()), NOW + 5).unwrap();
     assert_eq!(ended.state, RunState::Ended { at_ms: NOW + 5, outcome: Outcome::Succeeded });
-    assert_eq!(sent(&ended, &spec, &Sent::Accepted, Some("x"), NOW + 6), None);
+    assert_eq!(tell(&ended, &spec, &Sent::Accepted, Some("x"), NOW + 6), None);
     assert_eq!(reported(&ended, &spec, &Reported::Failed("no".into()), NOW + 7), None);
     assert_eq!(ended.wake_ms(KEEP), NOW + 5 + KEEP.succeeded_ms);
 }
@@ -140,7 +160,26 @@ fn a_report_that_overtakes_the_answer_to_the_call_is_kept() {
     let spec = spec("");
     let ended = reported(&run(&spec), &spec, &Reported::Succeeded(String::new()), NOW).unwrap();
     assert!(ended.is_over());
-    assert_eq!(sent(&ended, &spec, &Sent::Accepted, Some("x"), NOW), None);
+    let noted = tell(&ended, &spec, &Sent::Accepted, Some("x"), NOW + 5).unwrap();
+    assert_eq!(noted, Run { executor: Some("x".into()), ..ended.clone() }, "only who had it is news");
+    assert_eq!(tell(&noted, &spec, &Sent::Accepted, Some("x"), NOW + 5), None);
+    assert_eq!(tell(&ended, &spec, &Sent::NotSent("nobody".into()), Some("x"), NOW + 5), None);
+    assert_eq!(sent(&ended, &spec, 5, &Sent::Accepted, Some("x"), NOW + 5), None, "another sending");
+}
+
+#[test]
+fn a_failure_of_an_attempt_that_is_over_does_not_end_the_next_one() {
+    let spec = spec(r#", "retries": {"fixed": {"max": 3, "wait_ms": 0}}"#);
+    let first = tell(&run(&spec), &spec, &Sent::Refused("busy".into()), Some("x"), NOW).unwrap();
+    let WokenRun::Send(second) = woken(&first, Some(&spec), NOW) else { panic!("{first:?}") };
+    let running = tell(&second, &spec, &Sent::Accepted, Some("y"), NOW).unwrap();
+    for stale in [Reported::Failed("late".into()), Reported::TimedOut("late".into())] {
+        assert_eq!(super::reported(&running, &spec, Some(1), &stale, NOW), None);
+        assert!(super::reported(&running, &spec, Some(2), &stale, NOW).is_some());
+        assert!(super::reported(&running, &spec, None, &stale, NOW).is_some());
+    }
+    let done = Reported::Succeeded(String::new());
+    assert!(super::reported(&running, &spec, Some(1), &done, NOW).is_some_and(|run| run.is_over()));
 }
 
 #[test]
@@ -149,13 +188,13 @@ fn retries_are_spent_one_by_one() {
     let mut now = run(&spec);
     for (attempt, wait_ms) in [(1, 100), (2, 150)] {
         assert_eq!(now.attempt, attempt);
-        now = sent(&now, &spec, &Sent::Refused("busy".into()), None, NOW).unwrap();
+        now = tell(&now, &spec, &Sent::Refused("busy".into()), None, NOW).unwrap();
         assert_eq!(now.state, RunState::Retrying { at_ms: NOW + wait_ms });
         assert_eq!(woken(&now, Some(&spec), NOW + wait_ms - 1), WokenRun::Not);
         let WokenRun::Send(next) = woken(&now, Some(&spec), NOW + wait_ms) else { panic!("{now:?}") };
         now = next;
     }
-    let dead = sent(&now, &spec, &Sent::NotSent("nobody".into()), None, NOW).unwrap();
+    let dead = tell(&now, &spec, &Sent::NotSent("nobody".into()), None, NOW).unwrap();
     assert_eq!(dead.state, RunState::Ended { at_ms: NOW, outcome: Outcome::Failed });
     assert_eq!(dead.message, "nobody");
 }
@@ -163,27 +202,30 @@ fn retries_are_spent_one_by_one() {
 #[test]
 fn a_run_that_is_not_reported_is_timed_out_and_retried() {
     let spec = spec(r#", "timeout_s": 10, "retries": {"fixed": {"max": 1, "wait_ms": 0}}"#);
-    let running = sent(&run(&spec), &spec, &Sent::Accepted, Some("x"), NOW).unwrap();
-    assert_eq!(woken(&running, Some(&spec), NOW + 9_999), WokenRun::Not);
-    let WokenRun::Goes(retrying) = woken(&running, Some(&spec), NOW + 10_000) else { panic!() };
-    assert_eq!(retrying.state, RunState::Retrying { at_ms: NOW + 10_000 });
-    // Its report comes after all.
+    let running = tell(&run(&spec), &spec, &Sent::Accepted, Some("x"), NOW).unwrap();
+    assert_eq!(woken(&running, Some(&spec), NOW + 19_999), WokenRun::Not);
+    let WokenRun::Goes(retrying) = woken(&running, Some(&spec), NOW + 20_000) else { panic!() };
+    assert_eq!(retrying.state, RunState::Retrying { at_ms: NOW + 20_000 });
+    // Its report comes after all. That it has failed is known; that it has succeeded is news.
+    for late in [Reported::Failed("late".into()), Reported::TimedOut("late".into())] {
+        assert_eq!(reported(&retrying, &spec, &late, NOW + 20_001), None);
+    }
     assert!(reported(&retrying, &spec, &Reported::Succeeded(String::new()), NOW).unwrap().is_over());
 }
 
 #[test]
 fn where_nobody_knows_whether_it_was_sent_delivery_decides() {
     let often = spec(r#", "timeout_s": 60"#);
-    let unsure = sent(&run(&often), &often, &Sent::Unknown("silence".into()), Some("x"), NOW).unwrap();
+    let unsure = tell(&run(&often), &often, &Sent::Unknown("silence".into()), Some("x"), NOW).unwrap();
     assert_eq!(unsure.state, RunState::Running { until_ms: NOW + 20_000 });
     let WokenRun::Send(again) = woken(&unsure, Some(&often), NOW + 20_000) else { panic!("{unsure:?}") };
     assert_eq!((again.attempt, again.unanswered), (1, 1), "the same attempt once more");
 
     let once = spec(r#", "timeout_s": 60, "delivery": "at_most_once""#);
-    let unsure = sent(&run(&once), &once, &Sent::Unknown("silence".into()), Some("x"), NOW).unwrap();
-    assert_eq!(unsure.state, RunState::Running { until_ms: NOW + 60_000 });
-    let WokenRun::Goes(ended) = woken(&unsure, Some(&once), NOW + 60_000) else { panic!("{unsure:?}") };
-    assert_eq!(ended.state, RunState::Ended { at_ms: NOW + 60_000, outcome: Outcome::TimedOut });
+    let unsure = tell(&run(&once), &once, &Sent::Unknown("silence".into()), Some("x"), NOW).unwrap();
+    assert_eq!(unsure.state, RunState::Running { until_ms: NOW + 70_000 });
+    let WokenRun::Goes(ended) = woken(&unsure, Some(&once), NOW + 70_000) else { panic!("{unsure:?}") };
+    assert_eq!(ended.state, RunState::Ended { at_ms: NOW + 70_000, outcome: Outcome::TimedOut });
 }
 
 #[test]
@@ -203,11 +245,23 @@ fn a_run_whose_process_is_gone_is_sent_again_or_missed() {
 fn an_occurrence_id_is_the_same_in_every_attempt() {
     let spec = spec(r#", "retries": {"fixed": {"max": 1, "wait_ms": 0}}"#);
     let first = run(&spec);
-    let failed = sent(&first, &spec, &Sent::NotSent(String::new()), None, NOW).unwrap();
+    let failed = tell(&first, &spec, &Sent::NotSent(String::new()), None, NOW).unwrap();
     let WokenRun::Send(second) = woken(&failed, Some(&spec), NOW) else { panic!() };
     assert_eq!(first.occurrence_id(RunNumber(9)), second.occurrence_id(RunNumber(9)));
     let part = Run { part: Some(Part { index: 1, total: 2 }), ..first.clone() };
     assert_ne!(first.occurrence_id(RunNumber(9)), part.occurrence_id(RunNumber(10)));
+}
+
+#[test]
+fn a_target_knows_a_run_by_its_key_until_somebody_starts_it_again() {
+    let spec = spec(r#", "retries": {"fixed": {"max": 1, "wait_ms": 0}}"#);
+    let first = run(&spec);
+    let failed = tell(&first, &spec, &Sent::NotSent(String::new()), None, NOW).unwrap();
+    let WokenRun::Send(second) = woken(&failed, Some(&spec), NOW) else { panic!() };
+    assert_eq!(first.target_key(RunNumber(9)), second.target_key(RunNumber(9)));
+    let again = Run { again: 1, ..first.clone() };
+    assert_ne!(first.target_key(RunNumber(9)), again.target_key(RunNumber(9)));
+    assert_eq!(first.occurrence_id(RunNumber(9)), again.occurrence_id(RunNumber(9)));
 }
 
 #[test]
@@ -265,4 +319,61 @@ fn processes_that_die_with_a_run_again_and_again_do_not_get_it_for_ever() {
     };
     assert_eq!(sent, 10);
     assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Failed, .. }));
+}
+
+#[test]
+fn a_run_that_is_put_off_stays_in_its_attempt_and_is_given_up_after_a_day() {
+    let spec = spec(r#", "retries": {"fixed": {"max": 1, "wait_ms": 5}}"#);
+    let later = Sent::Later("no place".into());
+    let (mut now, mut waits, mut at_ms) = (Run { unanswered: 2, ..run(&spec) }, Vec::new(), NOW);
+    let failed = loop {
+        let before_ms = at_ms;
+        let off = tell(&now, &spec, &later, None, at_ms).unwrap();
+        match off.state {
+            RunState::Retrying { at_ms: next_ms } if off.postponed > 0 => at_ms = next_ms,
+            _ => break off,
+        }
+        waits.push(at_ms - before_ms);
+        let WokenRun::Send(again) = woken(&off, Some(&spec), at_ms) else { panic!("{off:?}") };
+        assert_eq!((again.attempt, again.unanswered, again.lease), (1, 2, now.lease + 1));
+        now = again;
+    };
+    assert_eq!(waits[..5], [1_000, 2_000, 4_000, 8_000, 10_000]);
+    assert!((86_000_000..87_000_000).contains(&(at_ms - NOW)));
+    assert_eq!((failed.state, failed.postponed), (RunState::Retrying { at_ms: at_ms + 5 }, 0));
+    let WokenRun::Send(second) = woken(&failed, Some(&spec), at_ms + 5) else { panic!("{failed:?}") };
+    assert_eq!((second.attempt, second.unanswered), (2, 0));
+}
+
+#[test]
+fn each_process_that_takes_a_run_has_a_lease_of_its_own() {
+    let spec = spec("");
+    let first = run(&spec);
+    let WokenRun::Send(second) = woken(&first, Some(&spec), NOW + 1_000 + LEASE_MS) else { panic!() };
+    assert!(first.is_leased_as(71) && second.is_leased_as(72) && !second.is_leased_as(71));
+    // News of the first one, which is over.
+    let of_first = |how: Sent| sent(&second, &spec, 71, &how, Some("x"), NOW);
+    assert_eq!(of_first(Sent::Accepted), None);
+    assert_eq!(of_first(Sent::Later(String::new())), None);
+    assert_eq!(of_first(Sent::NotSent(String::new())), None);
+    assert_eq!(of_first(Sent::Finished(Reported::Failed(String::new()))), None);
+    assert!(of_first(Sent::Finished(Reported::Succeeded(String::new()))).is_some_and(|run| run.is_over()));
+    // An end that comes after the answer of another sending counts as well.
+    let running = tell(&second, &spec, &Sent::Accepted, Some("y"), NOW).unwrap();
+    let ended =
+        sent(&running, &spec, 71, &Sent::Finished(Reported::Succeeded(String::new())), Some("x"), NOW);
+    assert!(ended.is_some_and(|run| run.is_over()));
+}
+
+#[test]
+fn a_run_that_a_process_of_an_earlier_version_has_taken_is_nobody_elses() {
+    let once = spec(r#", "delivery": "at_most_once""#);
+    let ours = run(&once);
+    let mut as_stored = serde_json::to_value(&ours).unwrap();
+    as_stored.as_object_mut().unwrap().remove("lease");
+    let theirs: Run = serde_json::from_value(as_stored).unwrap();
+    assert!(ours.is_leased_as(71) && !theirs.is_leased_as(71) && !theirs.is_leased_as(0));
+    let later = Sent::Later("no place".into());
+    assert_eq!(sent(&theirs, &once, 71, &later, None, NOW), None);
+    assert_eq!(sent(&theirs, &once, 0, &later, None, NOW), None);
 }

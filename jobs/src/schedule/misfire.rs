@@ -3,8 +3,6 @@
 use super::Schedule;
 use serde::{Deserialize, Serialize};
 
-/// By how much an occurrence may be late and is still simply started: 5 s, as XXL-JOB has it.
-pub const THRESHOLD_MS: u64 = 5_000;
 /// The most occurrences that one decision counts as missed. Beyond it, [`Decision::missed`] says this figure.
 pub const COUNTED_MAX: u64 = 10_000;
 /// The most missed occurrences that [`Misfire::FireAll`] catches up with.

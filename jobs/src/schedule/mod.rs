@@ -16,7 +16,7 @@
 //! - [`due_now`] says what to start now, and what to do about occurrences that were missed.
 //!
 //! ```
-//! use windfall_jobs::schedule::{Misfire, Schedule, THRESHOLD_MS, due_now};
+//! use windfall_jobs::schedule::{Misfire, Schedule, due_now};
 //!
 //! let json = r#"{"cron": {"expression": "0 0/5 9-17 ? * MON-FRI", "zone": "Asia/Shanghai"}}"#;
 //! let schedule: Schedule = serde_json::from_str(json)?;
@@ -25,8 +25,8 @@
 //! let monday_0905_ms = 1_767_575_100_000;
 //! assert_eq!(schedule.next_after(monday_0902_ms), Some(monday_0905_ms));
 //!
-//! let decision =
-//!     due_now(&schedule, monday_0902_ms, monday_0905_ms + 40, Misfire::DoNothing, THRESHOLD_MS);
+//! let (now_ms, threshold_ms) = (monday_0905_ms + 40, 15_000);
+//! let decision = due_now(&schedule, monday_0902_ms, now_ms, Misfire::DoNothing, threshold_ms);
 //! assert_eq!(decision.start_ms, Some(monday_0905_ms));
 //! assert_eq!(decision.next_ms, Some(monday_0905_ms + 300_000));
 //! # Ok::<(), serde_json::Error>(())
@@ -41,7 +41,7 @@ mod times;
 pub use cron::CronSchedule;
 pub use error::{CronProblem, ItemProblem, ScheduleError};
 pub use interval::{FixedDelay, FixedRate, INTERVAL_MAX_MS, INTERVAL_MIN_MS};
-pub use misfire::{COUNTED_MAX, Decision, FIRE_ALL_MAX, FireAllLimit, Misfire, THRESHOLD_MS, due_now};
+pub use misfire::{COUNTED_MAX, Decision, FIRE_ALL_MAX, FireAllLimit, Misfire, due_now};
 pub use times::{At, TIMES_MAX, Times};
 
 use serde::{Deserialize, Serialize};

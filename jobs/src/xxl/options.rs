@@ -40,6 +40,9 @@ pub struct ServerOptions {
     /// Where it listens. Default 127.0.0.1:8080. It speaks HTTP without TLS: listen beyond loopback only where
     /// something else encrypts.
     pub listen: SocketAddr,
+    /// Lets it listen beyond loopback without an access token. Whoever reaches it can then register executors, which get the
+    /// parameters of runs, and report results. Default false.
+    pub allow_without_token: bool,
     /// Connections; those beyond are closed at once. 1 to 1,000,000, default 20,000.
     pub connections_max: usize,
     /// The time for a request's head, and how long a connection may be idle. 100 to 3,600,000, default 75,000.
@@ -79,7 +82,10 @@ pub enum WrongOption {
     #[error("ca_file: {0}")]
     Authorities(String),
     /// Whoever reaches the address could register executors and report results.
-    #[error("without an access token the server may listen on loopback alone, not on {0}")]
+    #[error(
+        "listen is {0}, which others can reach; set an access token, listen on a loopback address, or set \
+         allow_without_token: whoever reaches it can register executors and report results"
+    )]
     NoToken(SocketAddr),
 }
 
@@ -123,6 +129,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            allow_without_token: false,
             connections_max: 20_000,
             idle_timeout_ms: 75_000,
             body_timeout_ms: 10_000,
@@ -134,6 +141,17 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
+    /// Refuses to serve others than this machine without an access token, unless the options allow it by name.
+    ///
+    /// # Errors
+    /// [`WrongOption::NoToken`].
+    pub fn check_token(&self, has_token: bool) -> Result<(), WrongOption> {
+        match has_token || self.allow_without_token || self.listen.ip().is_loopback() {
+            true => Ok(()),
+            false => Err(WrongOption::NoToken(self.listen)),
+        }
+    }
+
     /// Checks the ranges.
     ///
     /// # Errors
@@ -175,5 +193,21 @@ mod tests {
         assert!(serde_json::from_str::<ClientOptions>(r#"{"calls":1}"#).is_err());
         let read: ServerOptions = serde_json::from_str(r#"{"listen":"127.0.0.1:0"}"#).unwrap();
         assert_eq!(read.connections_max, 20_000);
+    }
+
+    #[test]
+    fn without_a_token_others_are_served_only_where_the_options_allow_it_by_name() {
+        let at =
+            |address: [u8; 4]| ServerOptions { listen: (address, 7780).into(), ..ServerOptions::default() };
+        assert_eq!(at([127, 0, 0, 1]).check_token(false), Ok(()));
+        for others in [[0, 0, 0, 0], [10, 0, 0, 7]] {
+            assert_eq!(at(others).check_token(true), Ok(()));
+            let refused = at(others).check_token(false).unwrap_err();
+            assert_eq!(refused, WrongOption::NoToken((others, 7780).into()));
+            assert!(refused.to_string().contains("set an access token"), "{refused}");
+            assert!(refused.to_string().contains("allow_without_token"), "{refused}");
+            let allowed = ServerOptions { allow_without_token: true, ..at(others) };
+            assert_eq!(allowed.check_token(false), Ok(()));
+        }
     }
 }

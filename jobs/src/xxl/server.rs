@@ -73,7 +73,7 @@ pub struct XxlServer {
 impl XxlServer {
     /// Listens, and answers from now on. Must be called within a tokio runtime.
     ///
-    /// Without a token it takes calls of everybody, and listens on loopback alone.
+    /// Without a token it takes calls of everybody, and listens on loopback alone unless the options allow more.
     ///
     /// # Errors
     /// [`StartError`]; nothing runs then.
@@ -99,14 +99,9 @@ impl XxlServer {
     ) -> Result<Self, StartError> {
         options.check()?;
         for door in &doors {
-            match &door.token {
-                None if !options.listen.ip().is_loopback() => {
-                    return Err(WrongOption::NoToken(options.listen).into());
-                }
-                Some(token) if token.is_sample() => {
-                    tracing::warn!("the access token is the one of XXL-JOB's samples, which everybody knows");
-                }
-                _ => {}
+            options.check_token(door.token.is_some())?;
+            if door.token.as_ref().is_some_and(AccessToken::is_sample) {
+                tracing::warn!("the access token is the one of XXL-JOB's samples, which everybody knows");
             }
         }
         let failed = |error| StartError::Listen { address: options.listen, error };

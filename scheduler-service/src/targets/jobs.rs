@@ -1,5 +1,6 @@
 //! A job of a task queue.
 
+use super::away::AwayShards;
 use async_trait::async_trait;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -31,16 +32,18 @@ pub struct JobTargetOptions {
 /// A timer is [`Fired::Done`] when the store has its job. A timer that fires again, because an answer was lost or a process
 /// died, publishes nothing for as long as the store knows that its job was there ([`JobStore::publish_once`]), be it taken,
 /// acknowledged or dead meanwhile; after that its job comes once more, with the same `timer-id`. While the store does not
-/// answer at all, no attempt counts, so that no timer is given up for it.
+/// answer at all, no attempt counts, so that no timer is given up for it. A shard that does not answer is asked once a second,
+/// so that its timers hold up no others.
 pub struct JobTarget {
     store: Arc<dyn JobStore>,
     options: JobTargetOptions,
+    away: Arc<AwayShards>,
 }
 
 impl JobTarget {
     /// Publishes to this store.
     pub fn new(store: Arc<dyn JobStore>, options: JobTargetOptions) -> Self {
-        Self { store, options }
+        Self { store, options, away: Arc::default() }
     }
 
     fn job(&self, firing: Firing) -> OnceJob {
@@ -66,9 +69,14 @@ impl Target for JobTarget {
         let shards = self.store.shards();
         let mut calls = JoinSet::new();
         for call in calls_of(batch.into_iter().map(|firing| self.job(firing)), shards) {
-            let store = Arc::clone(&self.store);
+            if let Some(why) = self.away.reason(call.shard) {
+                call.places.into_iter().for_each(|at| fates[at] = Fired::Away(why.clone()));
+                continue;
+            }
+            let (store, away) = (Arc::clone(&self.store), Arc::clone(&self.away));
             calls.spawn(async move {
                 let answer = store.publish_once(call.shard, &call.jobs).await;
+                away.note(call.shard, &answer);
                 (call.places, answer.map_or_else(|error| fate(&error), |_| Fired::Done))
             });
         }

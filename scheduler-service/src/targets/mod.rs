@@ -1,5 +1,6 @@
 //! Where timers go.
 
+mod away;
 mod bonus;
 mod deliveries;
 mod jobs;

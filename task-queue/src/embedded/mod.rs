@@ -26,6 +26,7 @@ mod upkeep;
 use crate::checks;
 use async_trait::async_trait;
 use files::{Files, Step};
+use once::Marks;
 use parking_lot::Mutex;
 use queue::QueueState;
 use rows::{Key, Reading};
@@ -132,6 +133,7 @@ struct ShardState {
     next_queue: u32,
     /// By the end of the lease: queue and id.
     leases: BTreeSet<(u64, u32, JobId)>,
+    marks: Marks,
 }
 
 /// A step in one shard. Its memory is changed at once: where the files then refuse the step, the store refuses
@@ -261,6 +263,7 @@ impl ShardState {
             names: BTreeMap::new(),
             next_queue: 0,
             leases: BTreeSet::new(),
+            marks: Marks::load(files, number)?,
         };
         let prefix = Key::of(b'q').u16(number).end();
         for row in files.range(&prefix, Bound::Included(prefix.clone())) {
@@ -422,7 +425,9 @@ impl JobStore for EmbeddedJobs {
     }
 
     async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError> {
-        if self.glance(shard, |state, _| state.queues.is_empty()).await? {
+        let is_idle =
+            |state: &mut ShardState, now_ms| state.queues.is_empty() && !state.marks.are_due(now_ms);
+        if self.glance(shard, is_idle).await? {
             return Ok(Swept::default());
         }
         self.step(shard, move |step| upkeep::sweep(step, cursor)).await

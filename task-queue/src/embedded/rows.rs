@@ -57,6 +57,11 @@ pub(super) fn held(shard: u16, queue: u32, id: JobId) -> Vec<u8> {
     Key::of(b'h').u16(shard).u32(queue).bytes(id.as_bytes()).end()
 }
 
+/// What the keys of all marks of a shard begin with.
+pub(super) fn marks(shard: u16) -> Vec<u8> {
+    Key::of(b'o').u16(shard).end()
+}
+
 pub(super) fn once(shard: u16, hour: u64, mark: OnceMark) -> Vec<u8> {
     Key::of(b'o').u16(shard).u64(hour).bytes(&mark.0).end()
 }

@@ -62,20 +62,22 @@ impl Admin<'_> {
     }
 
     async fn call(&self, request: Request<Incoming>) -> Result<Answer, Refused> {
-        let path = request.uri().path().to_owned();
-        let parts: Vec<_> = path.trim_matches('/').split('/').map(|part| decode(part, false)).collect();
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().trim_matches('/');
+        let parts: Vec<_> = path.split('/').map(|part| decode(part, false)).collect();
         let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
-        let query = Query::parse(request.uri().query());
-        let method = request.method().clone();
-        match (method.as_str(), &parts[..]) {
-            ("POST", ["token", namespace]) => self.new_token(namespace, query, request).await,
+        let query = Query::parse(head.uri.query());
+        match (head.method.as_str(), &parts[..]) {
+            ("POST", ["token", namespace]) => self.new_token(namespace, query, body).await,
             ("GET", ["token", namespace]) => self.list_tokens(namespace, &query).await,
             ("DELETE", ["token", namespace, token]) => {
                 let (pool, token) = split_token(token);
                 self.pool(pool)?.tokens.remove(namespace, token).await?;
                 Ok(nothing())
             }
-            (_, ["token", namespace, token, "limit"]) => self.limit(&method, namespace, token, request).await,
+            (_, ["token", namespace, token, "limit"]) => {
+                self.limit(&head.method, namespace, token, body).await
+            }
             ("GET", ["limits"]) => self.list_limits().await,
             ("GET", ["info"]) => self.info(&query).await,
             ("GET", ["version"]) => {
@@ -105,13 +107,8 @@ impl Admin<'_> {
         self.0.api.pools.get(name).ok_or_else(|| "pool not found".into())
     }
 
-    async fn new_token(
-        &self,
-        namespace: &str,
-        query: Query,
-        request: Request<Incoming>,
-    ) -> Result<Answer, Refused> {
-        let (body, _taken) = self.0.api.bodies.read(request.into_body(), BODY_MAX_BYTES).await?;
+    async fn new_token(&self, namespace: &str, query: Query<'_>, body: Incoming) -> Result<Answer, Refused> {
+        let (body, _taken) = self.0.api.bodies.read(body, BODY_MAX_BYTES).await?;
         // Values come in the query or as a form.
         let form = Query::parse(std::str::from_utf8(&body).ok());
         let given = |name: &str| query.get(name).or_else(|| form.get(name)).unwrap_or_default();
@@ -148,7 +145,7 @@ impl Admin<'_> {
         Ok(value(StatusCode::CREATED, &json!({ "token": shown })))
     }
 
-    async fn list_tokens(&self, namespace: &str, query: &Query) -> Result<Answer, Refused> {
+    async fn list_tokens(&self, namespace: &str, query: &Query<'_>) -> Result<Answer, Refused> {
         let all = self.pool(query.get("pool").unwrap_or_default())?.tokens.list().await?;
         let own = all.into_iter().filter(|record| record.namespace == namespace);
         let tokens: Map<String, Value> =
@@ -161,7 +158,7 @@ impl Admin<'_> {
         method: &Method,
         namespace: &str,
         token: &str,
-        request: Request<Incoming>,
+        body: Incoming,
     ) -> Result<Answer, Refused> {
         let (pool, token) = split_token(token);
         let tokens = &self.pool(pool)?.tokens;
@@ -180,7 +177,7 @@ impl Admin<'_> {
             "PUT" => StatusCode::OK,
             _ => return Err(Refused::new(StatusCode::NOT_FOUND, "api not found")),
         };
-        let (body, _taken) = self.0.api.bodies.read(request.into_body(), BODY_MAX_BYTES).await?;
+        let (body, _taken) = self.0.api.bodies.read(body, BODY_MAX_BYTES).await?;
         let Ok(limiter) = serde_json::from_slice::<Limiter>(&body) else {
             return Err("request body should be a limiter".into());
         };
@@ -210,7 +207,7 @@ impl Admin<'_> {
         Ok(value(StatusCode::OK, &Value::Object(limits)))
     }
 
-    async fn info(&self, query: &Query) -> Result<Answer, Refused> {
+    async fn info(&self, query: &Query<'_>) -> Result<Answer, Refused> {
         let mut info: Map<String, Value> = Map::new();
         for queue in self.pool(query.get("pool").unwrap_or_default())?.queues.names().await? {
             let queues = info.entry(queue.namespace()).or_insert_with(|| json!([]));

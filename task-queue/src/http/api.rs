@@ -11,11 +11,13 @@ use crate::options::{
 use crate::queues::Wanted;
 use crate::tokens::{KnownToken, Use};
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::json as to_value;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -31,14 +33,14 @@ pub(super) struct Api {
 
 /// A call of a queue, by its path and method.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Route {
+enum Route<'p> {
     Publish,
     Bulk,
-    Replace(String),
+    Replace(Cow<'p, str>),
     Consume,
     Peek,
-    Get(String),
-    Remove(String),
+    Get(Cow<'p, str>),
+    Remove(Cow<'p, str>),
     DropReady,
     Size,
     DeadSize,
@@ -47,32 +49,32 @@ enum Route {
     DropDead,
 }
 
-impl Route {
+impl<'p> Route<'p> {
     /// Namespace, queue and call.
-    fn of(method: &Method, path: &str) -> Option<(String, String, Self)> {
-        let parts: Vec<_> = path.strip_prefix("/api/")?.split('/').map(|part| decode(part, false)).collect();
-        let (namespace, queue) = (parts.first()?, parts.get(1)?);
-        let rest: Vec<&str> = parts[2..].iter().map(AsRef::as_ref).collect();
-        let route = match (method.as_str(), &rest[..]) {
-            ("PUT", []) => Self::Publish,
-            ("PUT", ["bulk"]) => Self::Bulk,
-            ("PUT", ["job", id]) if !id.is_empty() => Self::Replace((*id).to_owned()),
-            ("GET", []) => Self::Consume,
-            ("GET", ["peek"]) => Self::Peek,
-            ("GET", ["job", id]) if !id.is_empty() => Self::Get((*id).to_owned()),
-            ("DELETE", ["job", id]) if !id.is_empty() => Self::Remove((*id).to_owned()),
-            ("DELETE", []) => Self::DropReady,
-            ("GET", ["size"]) => Self::Size,
-            ("GET", ["deadletter", "size"]) => Self::DeadSize,
-            ("GET", ["deadletter"]) => Self::DeadHead,
-            ("PUT", ["deadletter"]) => Self::Respawn,
-            ("DELETE", ["deadletter"]) => Self::DropDead,
-            _ => return None,
-        };
-        if namespace.is_empty() || queue.is_empty() {
+    fn of(method: &Method, path: &'p str) -> Option<(Cow<'p, str>, Cow<'p, str>, Self)> {
+        let mut parts = path.strip_prefix("/api/")?.split('/').map(|part| decode(part, false));
+        let (namespace, queue) = (parts.next()?, parts.next()?);
+        let (first, second) = (parts.next(), parts.next());
+        if namespace.is_empty() || queue.is_empty() || parts.next().is_some() {
             return None;
         }
-        Some((namespace.clone().into_owned(), queue.clone().into_owned(), route))
+        let route = match (method.as_str(), first.as_deref(), second) {
+            ("PUT", None, None) => Self::Publish,
+            ("PUT", Some("bulk"), None) => Self::Bulk,
+            ("PUT", Some("job"), Some(id)) if !id.is_empty() => Self::Replace(id),
+            ("GET", None, None) => Self::Consume,
+            ("GET", Some("peek"), None) => Self::Peek,
+            ("GET", Some("job"), Some(id)) if !id.is_empty() => Self::Get(id),
+            ("DELETE", Some("job"), Some(id)) if !id.is_empty() => Self::Remove(id),
+            ("DELETE", None, None) => Self::DropReady,
+            ("GET", Some("size"), None) => Self::Size,
+            ("GET", Some("deadletter"), Some(size)) if size == "size" => Self::DeadSize,
+            ("GET", Some("deadletter"), None) => Self::DeadHead,
+            ("PUT", Some("deadletter"), None) => Self::Respawn,
+            ("DELETE", Some("deadletter"), None) => Self::DropDead,
+            _ => return None,
+        };
+        Some((namespace, queue, route))
     }
 
     /// Whether anybody may call it.
@@ -92,28 +94,31 @@ impl Route {
 
 impl Api {
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let Some((namespace, queue, route)) = Route::of(request.method(), request.uri().path()) else {
+        // Taken apart, so that path, query and headers are read where they lie.
+        let (head, body) = request.into_parts();
+        let Some((namespace, queue, route)) = Route::of(&head.method, head.uri.path()) else {
             return error(StatusCode::NOT_FOUND, "api not found");
         };
-        self.call(&namespace, &queue, route, request).await.unwrap_or_else(|refused| refused.answer())
+        self.call(&namespace, &queue, route, &head, body).await.unwrap_or_else(|refused| refused.answer())
     }
 
     async fn call(
         &self,
         namespace: &str,
         queue: &str,
-        route: Route,
-        request: Request<Incoming>,
+        route: Route<'_>,
+        head: &Parts,
+        body: Incoming,
     ) -> Result<Answer, Refused> {
         let queues = if route == Route::Consume {
             consumed_queues(namespace, queue)?
         } else {
             vec![QueueName::new(namespace, queue)?]
         };
-        let query = Query::parse(request.uri().query());
-        let header = request.headers().get("x-token").and_then(|token| token.to_str().ok());
-        let header = header.filter(|token| !token.is_empty()).map(str::to_owned);
-        let whole = header.as_deref().or_else(|| query.get("token")).unwrap_or_default();
+        let query = Query::parse(head.uri.query());
+        let header = head.headers.get("x-token").and_then(|token| token.to_str().ok());
+        let header = header.filter(|token| !token.is_empty());
+        let whole = header.or_else(|| query.get("token")).unwrap_or_default();
         let (pool, token) = split_token(whole);
         let pool =
             self.pools.get(pool).ok_or_else(|| Refused::new(StatusCode::NOT_FOUND, "pool not found"))?;
@@ -129,9 +134,9 @@ impl Api {
             return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, what));
         }
         match route {
-            Route::Publish => self.publish(pool, &queues[0], &query, request, None).await,
-            Route::Replace(id) => self.publish(pool, &queues[0], &query, request, Some(&id)).await,
-            Route::Bulk => self.publish_bulk(pool, &queues[0], &query, request).await,
+            Route::Publish => self.publish(pool, &queues[0], &query, (head, body), None).await,
+            Route::Replace(id) => self.publish(pool, &queues[0], &query, (head, body), Some(&id)).await,
+            Route::Bulk => self.publish_bulk(pool, &queues[0], &query, (head, body)).await,
             Route::Consume => self.consume(pool, queues, &query, token, &known).await,
             other => on_queue(pool, &queues[0], &query, other).await,
         }
@@ -141,13 +146,13 @@ impl Api {
         &self,
         pool: &Pool,
         queue: &QueueName,
-        query: &Query,
-        request: Request<Incoming>,
+        query: &Query<'_>,
+        (head, body): (&Parts, Incoming),
         replaced: Option<&str>,
     ) -> Result<Answer, Refused> {
         let terms = PublishTerms::of(query)?;
-        let (is_versioned, attributes) = attributes(request.headers());
-        let (body, room) = self.bodies.read(request.into_body(), BODY_MAX_BYTES).await?;
+        let (is_versioned, attributes) = attributes(&head.headers);
+        let (body, room) = self.bodies.read(body, BODY_MAX_BYTES).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, vec![body]);
         // A caller that hangs up does not free memory that the store still waits for.
         let ids = pool.queues.publish(jobs, Box::new(room)).await?;
@@ -164,12 +169,12 @@ impl Api {
         &self,
         pool: &Pool,
         queue: &QueueName,
-        query: &Query,
-        request: Request<Incoming>,
+        query: &Query<'_>,
+        (head, body): (&Parts, Incoming),
     ) -> Result<Answer, Refused> {
         let terms = PublishTerms::of(query)?;
-        let (is_versioned, attributes) = attributes(request.headers());
-        let (body, room) = self.bodies.read(request.into_body(), self.options.bulk_bytes_max).await?;
+        let (is_versioned, attributes) = attributes(&head.headers);
+        let (body, room) = self.bodies.read(body, self.options.bulk_bytes_max).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, bulk_bodies(&body)?);
         let ids = pool.queues.publish(jobs, Box::new(room)).await?;
         Ok(answers::published_all(&ids))
@@ -179,7 +184,7 @@ impl Api {
         &self,
         pool: &Pool,
         queues: Vec<QueueName>,
-        query: &Query,
+        query: &Query<'_>,
         token: &str,
         known: &KnownToken,
     ) -> Result<Answer, Refused> {
@@ -205,7 +210,7 @@ async fn authenticate(pool: &Pool, namespace: &str, token: &str) -> Result<Arc<K
     known.ok_or_else(|| Refused::new(StatusCode::UNAUTHORIZED, "invalid token"))
 }
 
-async fn sizes(pool: &Pool, queue: &QueueName, route: &Route) -> Result<Answer, Refused> {
+async fn sizes(pool: &Pool, queue: &QueueName, route: &Route<'_>) -> Result<Answer, Refused> {
     let counts = pool.queues.counts(queue).await?;
     let size = if *route == Route::Size { counts.ready } else { counts.dead };
     let (namespace, queue) = (queue.namespace(), queue.queue());
@@ -213,7 +218,12 @@ async fn sizes(pool: &Pool, queue: &QueueName, route: &Route) -> Result<Answer, 
 }
 
 /// Calls that need neither a body nor a wait.
-async fn on_queue(pool: &Pool, queue: &QueueName, query: &Query, route: Route) -> Result<Answer, Refused> {
+async fn on_queue(
+    pool: &Pool,
+    queue: &QueueName,
+    query: &Query<'_>,
+    route: Route<'_>,
+) -> Result<Answer, Refused> {
     let queues = &pool.queues;
     Ok(match route {
         Route::Peek => match queues.peek(queue).await? {

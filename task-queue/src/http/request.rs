@@ -4,21 +4,21 @@ use std::borrow::Cow;
 use windfall_contract::task_queue::TTL_DEFAULT_S;
 
 /// The pairs of a query, in their order.
-pub(super) struct Query(Vec<(String, String)>);
+pub(super) struct Query<'q>(Vec<(Cow<'q, str>, Cow<'q, str>)>);
 
-impl Query {
-    pub(super) fn parse(query: Option<&str>) -> Self {
+impl<'q> Query<'q> {
+    pub(super) fn parse(query: Option<&'q str>) -> Self {
         let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
-        let read = |pair: &str| {
+        let read = |pair: &'q str| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decode(name, true).into_owned(), decode(value, true).into_owned())
+            (decode(name, true), decode(value, true))
         };
         Self(pairs.map(read).collect())
     }
 
     /// The first value of this name.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_ref())
     }
 
     /// A number, or what holds where there is none.
@@ -41,7 +41,7 @@ pub(super) struct PublishTerms {
 }
 
 impl PublishTerms {
-    pub(super) fn of(query: &Query) -> Result<Self, &'static str> {
+    pub(super) fn of(query: &Query<'_>) -> Result<Self, &'static str> {
         let delay_s = query.number("delay", 0).ok_or("invalid delay")?;
         let ttl_s = query.number("ttl", TTL_DEFAULT_S).ok_or("invalid ttl")?;
         // A ttl of 0 is for ever.
@@ -64,7 +64,7 @@ pub(super) struct ConsumeTerms {
 }
 
 impl ConsumeTerms {
-    pub(super) fn of(query: &Query, count_max: u64) -> Result<Self, &'static str> {
+    pub(super) fn of(query: &Query<'_>, count_max: u64) -> Result<Self, &'static str> {
         let ttr_s = query.number("ttr", 120).ok_or("invalid ttr")?;
         let timeout_s = query.number("timeout", 0).ok_or("invalid timeout")?;
         let count = query.number("count", 1).filter(|count| (1..=count_max).contains(count));
@@ -74,12 +74,12 @@ impl ConsumeTerms {
 }
 
 /// How many dead jobs are meant.
-pub(super) fn dead_limit(query: &Query) -> Result<u64, &'static str> {
+pub(super) fn dead_limit(query: &Query<'_>) -> Result<u64, &'static str> {
     query.number("limit", 1).filter(|limit| *limit > 0).ok_or("invalid limit")
 }
 
 /// The ttl of jobs that are brought back.
-pub(super) fn respawn_ttl_s(query: &Query) -> Result<u32, &'static str> {
+pub(super) fn respawn_ttl_s(query: &Query<'_>) -> Result<u32, &'static str> {
     query.number("ttl", TTL_DEFAULT_S).ok_or("invalid ttl")
 }
 
@@ -121,7 +121,7 @@ pub(super) fn decode(text: &str, is_query: bool) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn query(text: &str) -> Query {
+    fn query(text: &str) -> Query<'_> {
         Query::parse(Some(text))
     }
 

@@ -344,7 +344,6 @@ impl Shared {
         }
         let mut hasher = self.ids.build_hasher();
         hasher.write_u64(self.next_id.fetch_add(1, Relaxed));
-        let text = format!("{:016x}", hasher.finish());
-        HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("-"))
+        hasher.finish().into()
     }
 }

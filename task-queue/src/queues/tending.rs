@@ -1,6 +1,7 @@
 //! What has to be done though nobody calls: leases that end, jobs that expire, polls for what others publish.
 
 use super::Inner;
+use crate::metrics::Measured;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -118,30 +119,51 @@ async fn sweep(inner: Arc<Inner>, shard: Shard) {
 async fn measure(inner: Arc<Inner>) {
     loop {
         sleep(GAUGES_EVERY + jitter(&inner)).await;
-        let queues = inner.counters.shown();
-        for part in queues.chunks(POLLED_AT_ONCE) {
-            let Ok(looks) = inner.look(part).await else {
-                inner.counters.store_failed();
-                break;
-            };
-            let oldest_ms = oldest_ready_ms(&inner, part, &looks).await;
-            for (at, queue) in part.iter().enumerate() {
-                let mut all = QueueCounts::default();
-                looks.iter().for_each(|(_, counts)| all += counts[at]);
-                inner.counters.measured(queue, &all, oldest_ms[at]);
-            }
-        }
-        inner.counters.polls(inner.polls.count());
+        find_queues(&inner).await;
+        measure_once(&inner).await;
     }
 }
 
-/// For how long the job that comes next of each queue has been ready, by the shards that have one and that answer.
-async fn oldest_ready_ms(
+/// Shows the queues that this process was never asked for: those that timers alone publish to, and what an earlier
+/// process has left.
+async fn find_queues(inner: &Inner) {
+    for shard in inner.shards().filter(|shard| inner.is_asked(*shard)) {
+        if !inner.counters.has_room() {
+            break;
+        }
+        match inner.store.queues(shard).await {
+            Ok(queues) => inner.counters.show(queues),
+            Err(_) => inner.counters.store_failed(),
+        }
+    }
+}
+
+async fn measure_once(inner: &Inner) {
+    let queues = inner.counters.shown();
+    for part in queues.chunks(POLLED_AT_ONCE) {
+        let Ok(looks) = inner.look(part).await else {
+            inner.counters.store_failed();
+            break;
+        };
+        let mut all: Vec<Measured> = vec![Measured::default(); part.len()];
+        for (_, counts) in &looks {
+            all.iter_mut().zip(counts).for_each(|(own, counts)| own.counts += *counts);
+        }
+        let all_answered = looks.len() == usize::from(inner.store.shards());
+        let is_whole = add_oldest(inner, part, &looks, &mut all).await && all_answered;
+        part.iter().zip(&all).for_each(|(queue, own)| inner.counters.measured(queue, own, is_whole));
+    }
+    inner.counters.polls(inner.polls.count());
+}
+
+/// Finds for how long the job that comes next of each queue has been ready. Whether all shards that have one have answered.
+async fn add_oldest(
     inner: &Inner,
     queues: &[QueueName],
     looks: &[(Shard, Vec<QueueCounts>)],
-) -> Vec<u64> {
-    let mut oldest_ms = vec![0; queues.len()];
+    all: &mut [Measured],
+) -> bool {
+    let mut is_whole = true;
     for (shard, counts) in looks {
         let asked: Vec<usize> = (0..queues.len()).filter(|at| counts[*at].ready > 0).collect();
         if asked.is_empty() {
@@ -150,15 +172,72 @@ async fn oldest_ready_ms(
         let names: Vec<QueueName> = asked.iter().map(|at| queues[*at].clone()).collect();
         match inner.store.ready_for_ms(*shard, &names).await {
             Ok(found) => asked.iter().zip(found).for_each(|(at, ready_ms)| {
-                oldest_ms[*at] = oldest_ms[*at].max(ready_ms.unwrap_or(0));
+                let own = &mut all[*at].oldest_ready_ms;
+                *own = (*own).max(ready_ms.unwrap_or(0));
             }),
-            Err(_) => inner.counters.store_failed(),
+            Err(_) => {
+                is_whole = false;
+                inner.counters.store_failed();
+            }
         }
     }
-    oldest_ms
+    is_whole
 }
 
 /// 0 to 15 ms.
 fn jitter(inner: &Inner) -> Duration {
     Duration::from_millis(u64::from(inner.random_of(16)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PollLimits, Queues};
+    use super::*;
+    use crate::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
+    use crate::metrics::QueueCounters;
+    use windfall_contract::Clock;
+    use windfall_contract::task_queue::{JobStore, NewJobs};
+
+    fn jobs(queue: &str) -> NewJobs {
+        NewJobs {
+            queue: QueueName::new("n", queue).unwrap(),
+            delay_s: 0,
+            ttl_s: 0,
+            tries: 1,
+            is_versioned: false,
+            attributes: Vec::new(),
+            bodies: vec!["x".into()],
+        }
+    }
+
+    /// Name and ready jobs of each queue that the metrics show.
+    fn shown(counters: &QueueCounters) -> Vec<(String, u64)> {
+        let mut all = Vec::new();
+        counters.each_queue(|_, queue, stats, _| all.push((queue.to_owned(), stats.ready)));
+        all.sort();
+        all
+    }
+
+    /// A queue that timers alone publish to had no metrics, so that no alert and no scaling from zero saw its jobs.
+    #[tokio::test]
+    async fn queues_that_this_process_was_never_asked_for_are_measured_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedJobsOptions { shards: 2, ..EmbeddedJobsOptions::default() };
+        let store = EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap();
+        let limits = PollLimits { all_max: 1, token_max: 1 };
+        let queues = Queues::start(Arc::clone(&store) as _, QueueCounters::new(2), limits);
+        let look = async || {
+            find_queues(&queues.inner).await;
+            measure_once(&queues.inner).await;
+            shown(&queues.inner.counters)
+        };
+        assert_eq!(look().await, []);
+        let answer = "01ARYZ6S41TSV4RRFFQ69G5FAV";
+        store.publish(Shard(0), &[jobs("timers"), jobs(answer)]).await.unwrap();
+        store.publish(Shard(1), &[jobs("timers")]).await.unwrap();
+        assert_eq!(look().await, [("timers".to_owned(), 2)], "an answer to a job has no metrics of its own");
+        store.publish(Shard(1), &[jobs("b"), jobs("c"), jobs("d")]).await.unwrap();
+        assert_eq!(look().await.len(), 2, "no more than an option says");
+        queues.close().await;
+    }
 }

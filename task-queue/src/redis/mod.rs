@@ -16,6 +16,7 @@
 //! | `{wfq:0003}:m:q` | hash | how many are ready `n`, delayed `d`, dead `k`; the time `w` up to which lists are counted as ready |
 //! | `{wfq:0003}:L` | sorted set | id and queue by the end of the lease |
 //! | `{wfq:0003}:Q` | set | the shard's queues |
+//! | `{wfq:0003}:o:<hour>:<0 to 255>` | set | marks of jobs that are published at most once |
 //! | `{wfq:names}:s`, `:k`, `:w` | string, hash, hash | the number of shards; tokens; their limits |
 //! | `{wfq:names}:c:…` | string | calls of a limited token in its interval |
 //!

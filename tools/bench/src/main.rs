@@ -6,6 +6,7 @@
 mod consume_embedded;
 mod demo_calm;
 mod grpc_grant;
+mod jobs;
 mod kafka_consume;
 mod kafka_send;
 mod limiter_admit;
@@ -30,7 +31,7 @@ use serde::Serialize;
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
-const ROWS: [(&str, Measure); 33] = [
+const ROWS: [(&str, Measure); 36] = [
     ("send.call", send_call::measure),
     ("mint.hmac", mint::hmac),
     ("mint.ed25519", mint::ed25519),
@@ -62,6 +63,9 @@ const ROWS: [(&str, Measure); 33] = [
     ("taskqueue.ack", taskqueue::ack),
     ("taskqueue.ready", taskqueue::ready),
     ("taskqueue.bytes_per_job", taskqueue::bytes_per_job),
+    ("jobs.trigger", jobs::trigger::measure),
+    ("jobs.cron", jobs::cron::measure),
+    ("jobs.one_off", jobs::one_off::measure),
     ("demo.calm", demo_calm::measure),
     ("outage.send", outage_send::measure),
 ];

@@ -138,13 +138,16 @@ impl Shared {
                 self.sleep(long);
                 self.fleet.mend(name, *how)
             }
-            Action::Rolling => PROCESSES.iter().try_for_each(|name| {
-                self.fleet.hit(name, How::Stop)?;
-                self.fleet.change_version(name)?;
-                self.fleet.launch(name)?;
-                self.sleep(long / 8);
-                Ok(())
-            }),
+            Action::Rolling => {
+                let steps = u32::try_from(PROCESSES.len())?;
+                PROCESSES.iter().try_for_each(|name| {
+                    self.fleet.hit(name, How::Stop)?;
+                    self.fleet.change_version(name)?;
+                    self.fleet.launch(name)?;
+                    self.sleep(long / steps);
+                    Ok(())
+                })
+            }
             Action::Clock { process, ahead_ms } => {
                 self.restart(process, *ahead_ms)?;
                 self.sleep(long);

@@ -23,6 +23,14 @@ pub enum Control {
     Twice,
     /// The rules have no limits, though the oracle believes that coins have a low one
     Limits,
+    /// Consumers of the task queue believe that they have acknowledged jobs for which they have not asked
+    Acknowledge,
+    /// Publishers give jobs no time to live, which the oracle does not know
+    Expire,
+    /// Jobs leave out what they have missed, which the oracle does not know, and Redis is away for long
+    Misfire,
+    /// At-most-once jobs are made as at-least-once ones, and some of their runs fail
+    Repeat,
 }
 
 impl Control {
@@ -33,7 +41,14 @@ impl Control {
             Self::Copy => Some("copy"),
             Self::Salvage => Some("salvage"),
             Self::Spool => Some("spool"),
-            Self::Archive | Self::Callback | Self::Twice | Self::Limits => None,
+            Self::Archive
+            | Self::Callback
+            | Self::Twice
+            | Self::Limits
+            | Self::Acknowledge
+            | Self::Expire
+            | Self::Misfire
+            | Self::Repeat => None,
         }
     }
 
@@ -45,10 +60,16 @@ impl Control {
     /// The damage that it must show as.
     pub const fn shows_as(self) -> &'static str {
         match self {
-            Self::Window | Self::Copy | Self::Salvage | Self::Spool | Self::Archive | Self::Callback => {
-                "lost"
-            }
-            Self::Twice => "double",
+            Self::Window
+            | Self::Copy
+            | Self::Salvage
+            | Self::Spool
+            | Self::Archive
+            | Self::Callback
+            | Self::Expire
+            | Self::Misfire => "lost",
+            Self::Acknowledge => "after_cancel",
+            Self::Twice | Self::Repeat => "double",
             Self::Limits => "over_limit",
         }
     }
@@ -80,7 +101,14 @@ impl Control {
                 vec![freeze(0, "kafka"), freeze(2, "kafka2"), kill(10, "gateway-0"), kill(13, "gateway-1")]
             }
             // Coins come faster than the limit that the oracle believes in.
-            Self::Archive | Self::Callback | Self::Limits => Vec::new(),
+            Self::Archive
+            | Self::Callback
+            | Self::Limits
+            | Self::Acknowledge
+            | Self::Expire
+            | Self::Repeat => Vec::new(),
+            // Longer than occurrences may be late.
+            Self::Misfire => vec![fault(0, 6, 25, Action::Server("redis", How::Kill))],
             Self::Twice => vec![fault(2, 5, 8, Action::Downstream(Mood::Silent))],
         }
     }

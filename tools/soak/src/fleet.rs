@@ -25,12 +25,14 @@ pub enum Role {
 }
 
 /// The fleet by the names of its processes, see [`crate::plan::PROCESSES`].
-const MEMBERS: [(&str, Role); 10] = [
+const MEMBERS: [(&str, Role); 12] = [
     ("gateway-0", Role::Windfall("sdk-gateway")),
     ("gateway-1", Role::Windfall("sdk-gateway")),
     ("sdk", Role::Sdk),
     ("scheduler-0", Role::Windfall(SCHEDULER)),
     ("scheduler-1", Role::Windfall(SCHEDULER)),
+    (QUEUES[0], Role::Windfall(QUEUE)),
+    (QUEUES[1], Role::Windfall(QUEUE)),
     ("consumer-0", Role::Windfall("consumer")),
     ("consumer-1", Role::Windfall("consumer")),
     ("consumer-2", Role::Windfall("consumer")),
@@ -38,8 +40,12 @@ const MEMBERS: [(&str, Role); 10] = [
     ("wallet", Role::Windfall("wallet")),
 ];
 
-/// The role that keeps timers.
+/// The processes of the task queue.
+pub const QUEUES: [&str; 2] = ["queue-0", "queue-1"];
+/// The role that keeps timers and jobs.
 const SCHEDULER: &str = "scheduler";
+/// The role of the task queue.
+const QUEUE: &str = "task-queue";
 /// Longer than `drain_ms` of the options.
 const STOP_TIMEOUT: Duration = Duration::from_secs(25);
 const RESPAWN_AFTER: Duration = Duration::from_secs(1);
@@ -71,10 +77,12 @@ struct Process {
 pub struct Fleet {
     ground: Arc<Ground>,
     options: FleetOptions,
-    /// Whether the earlier version knows timers.
-    earlier_has_timers: bool,
+    /// The roles that the earlier version does not know.
+    new_roles: Vec<&'static str>,
     processes: BTreeMap<&'static str, Mutex<Process>>,
     addresses: BTreeMap<&'static str, SocketAddr>,
+    /// The addresses of the queue API and the admin API of each of [`QUEUES`].
+    queue_addresses: BTreeMap<&'static str, [SocketAddr; 2]>,
     /// The [`VOLUMES`] that are mounted.
     volumes: Mutex<Vec<PathBuf>>,
     skew: Option<PathBuf>,
@@ -93,9 +101,16 @@ impl Fleet {
     /// Starts all and waits until they are ready.
     pub fn start(ground: Arc<Ground>, options: FleetOptions) -> Result<Self> {
         let (mut processes, mut addresses) = (BTreeMap::new(), BTreeMap::new());
-        let ports = free_ports(MEMBERS.len())?;
+        let ports = free_ports(MEMBERS.len() + 2 * QUEUES.len())?;
+        let at = |port: &u16| SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
+        let own_ports = ports[MEMBERS.len()..].chunks_exact(2);
+        let queue_addresses: BTreeMap<_, _> =
+            QUEUES.into_iter().zip(own_ports).map(|(name, two)| (name, [at(&two[0]), at(&two[1])])).collect();
+        for (name, [api, admin]) in &queue_addresses {
+            ground.write_queue_options(name, *api, *admin)?;
+        }
         let mut volumes = Vec::new();
-        for ((name, _), port) in MEMBERS.iter().zip(ports) {
+        for ((name, _), port) in MEMBERS.iter().zip(&ports) {
             let volume = ground.dir.join("data").join(name);
             std::fs::create_dir_all(&volume)?;
             if VOLUMES.contains(name) && mount(&volume) {
@@ -105,20 +120,23 @@ impl Fleet {
             let is_earlier = options.earlier.is_some();
             let process = Process { child: None, data, generation: 0, ahead_ms: 0, ended: None, is_earlier };
             processes.insert(*name, Mutex::new(process));
-            addresses.insert(*name, SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+            addresses.insert(*name, at(port));
         }
         let skew = build_library(&ground.dir, "skew", include_str!("skew.c"));
         let forget = build_library(&ground.dir, "forget", include_str!("forget.c"));
         std::fs::create_dir_all(ground.dir.join(SYNCED))?;
-        let earlier_has_timers = options.earlier.as_ref().is_some_and(|earlier| {
-            run(&earlier.display().to_string(), &[SCHEDULER.as_ref(), "--help".as_ref()])
-        });
+        let is_new = |role: &&str| {
+            let earlier = options.earlier.as_ref().map(|earlier| earlier.display().to_string());
+            earlier.is_some_and(|earlier| !run(&earlier, &[role.as_ref(), "--help".as_ref()]))
+        };
+        let new_roles = [SCHEDULER, QUEUE].into_iter().filter(is_new).collect();
         let own = Self {
             ground,
             options,
-            earlier_has_timers,
+            new_roles,
             processes,
             addresses,
+            queue_addresses,
             volumes: Mutex::new(volumes),
             skew,
             forget,
@@ -145,6 +163,12 @@ impl Fleet {
     /// The address of a process throughout the run.
     pub fn address(&self, name: &str) -> SocketAddr {
         self.addresses.get(name).copied().unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 9)))
+    }
+
+    /// The addresses of the queue API and the admin API of one of [`QUEUES`].
+    pub fn queue_addresses(&self, name: &str) -> [SocketAddr; 2] {
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+        self.queue_addresses.get(name).copied().unwrap_or([nowhere; 2])
     }
 
     /// Writes the metrics of each process that answers to `logs/NAME.SUFFIX.prom`, for whoever wants to know what it
@@ -356,11 +380,14 @@ impl Fleet {
         let log = OpenOptions::new().create(true).append(true).open(self.log(name))?;
         let mut command = match role {
             Role::Windfall(word) => {
-                let is_known = word != SCHEDULER || self.earlier_has_timers;
+                let is_known = !self.new_roles.contains(&word);
                 let earlier = self.options.earlier.as_ref().filter(|_| is_earlier && is_known);
                 let mut command = Command::new(earlier.unwrap_or(&self.ground.program));
-                let options =
-                    if word == SCHEDULER { self.ground.timer_options() } else { self.ground.options() };
+                let options = match word {
+                    SCHEDULER => self.ground.timer_options(),
+                    QUEUE => self.ground.queue_options(name),
+                    _ => self.ground.options(),
+                };
                 command.arg(word).arg("--config").arg(options);
                 command.arg("--listen").arg(listen.to_string()).arg("--data").arg(data);
                 command

@@ -23,6 +23,8 @@ pub struct Ground {
     pub program: PathBuf,
     /// The bearer keys by the name of their caller.
     pub keys: BTreeMap<&'static str, String>,
+    /// Whether there are jobs.
+    pub has_jobs: bool,
     servers: Servers,
     rules: Mutex<(Rules, u64, History)>,
 }
@@ -38,12 +40,20 @@ const CALLERS: [(&str, &str); 5] = [
 
 impl Ground {
     /// Starts the servers and writes the files.
-    pub fn make(dir: &Path, program: &Path, rules: Rules, rate_per_s: u64, shop: SocketAddr) -> Result<Self> {
+    pub fn make(
+        dir: &Path,
+        program: &Path,
+        rules: Rules,
+        rate_per_s: u64,
+        shop: SocketAddr,
+        has_jobs: bool,
+    ) -> Result<Self> {
         let servers = Servers::at(dir.join("servers"));
         let mut own = Self {
             dir: dir.to_owned(),
             program: program.to_owned(),
             keys: BTreeMap::new(),
+            has_jobs,
             servers,
             rules: Mutex::new((rules, 0, History::default())),
         };
@@ -78,6 +88,32 @@ impl Ground {
     /// The options file of the scheduler: an earlier version of the other roles may not know its options.
     pub fn timer_options(&self) -> PathBuf {
         self.dir.join("scheduler.toml")
+    }
+
+    /// The options file of a process of the task queue.
+    pub fn queue_options(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.toml"))
+    }
+
+    /// Writes it: each process listens elsewhere.
+    pub fn write_queue_options(&self, name: &str, api: SocketAddr, admin: SocketAddr) -> Result<()> {
+        let text = format!(
+            r#"access = {access:?}
+drain_ms = 10000
+
+[task_queue.api]
+listen = "{api}"
+admin_listen = "{admin}"
+
+[task_queue.pools.default.store.redis]
+urls = [{redis:?}]
+prefix = "{PREFIX}-queue"
+shards = 4
+"#,
+            access = self.dir.join("access.toml").display().to_string(),
+            redis = self.server("redis")?.url(),
+        );
+        Ok(std::fs::write(self.queue_options(name), text)?)
     }
 
     /// The key ring.
@@ -250,6 +286,7 @@ timeout_ms = 600
 impl Ground {
     /// What the scheduler's options have besides those of the other roles.
     fn timer_options_text(&self, shop: SocketAddr) -> Result<String> {
+        let jobs = if self.has_jobs { self.job_options_text()? } else { String::new() };
         let retry = "retry = { exponential = { attempts_max = 100, first_ms = 200, max_ms = 2000 } }";
         Ok(format!(
             r#"
@@ -270,9 +307,23 @@ allow = ["127.0.0.1"]
 key_id = "soak"
 secret_file = {secret:?}
 wire = {{ plaintext = true, timeout_ms = 2000 }}
-"#,
+{jobs}"#,
             redis = self.server("redis")?.url(),
             secret = self.dir.join("shop.secret").display().to_string(),
+        ))
+    }
+}
+
+impl Ground {
+    fn job_options_text(&self) -> Result<String> {
+        Ok(format!(
+            r#"
+[jobs]
+shards = 8
+allow = ["127.0.0.0/8"]
+store = {{ redis = {{ urls = [{redis:?}], prefix = "{PREFIX}-jobs" }} }}
+"#,
+            redis = self.server("redis")?.url(),
         ))
     }
 }

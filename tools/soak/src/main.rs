@@ -2,21 +2,31 @@
 //! oracle that looks for damage. `./dev soak` runs it; docs/soak.md explains it.
 //!
 //! The way of a run: [`plan`] draws the faults, [`ground`] starts the servers, [`fleet`] the processes, [`load`] the
-//! callers with their [`journal`]s, [`timers`] those of timers, [`chaos`] does the faults, and [`oracle`] and
-//! [`timer_oracle`] compare journals, SQL rows ([`sql`]) and the book of the downstream system ([`shop`]).
+//! callers with their [`journal`]s, [`timers`] those of timers, [`queue_load`] those of the task queue, [`job_load`] those of
+//! jobs with their [`executor`], [`chaos`] does the faults, and [`oracle`], [`timer_oracle`], [`queue_oracle`] and
+//! [`job_oracle`] compare journals, SQL rows ([`sql`]) and the book of the downstream system ([`shop`]).
 
 mod chaos;
 mod control;
 mod draw;
+mod event_book;
+mod executor;
 mod fleet;
 mod ground;
+mod job_book;
+mod job_load;
+mod job_oracle;
 mod journal;
 mod load;
 mod oracle;
 mod plan;
+mod queue_book;
+mod queue_load;
+mod queue_oracle;
 mod report;
 mod rules;
 mod run;
+mod scheduler_calls;
 mod sdk_process;
 mod shop;
 mod sql;

@@ -1,7 +1,9 @@
 //! The judge. It believes the journals of the callers, the rows of the ledger and the book of the downstream system,
 //! and compares them; it shares no code with the pipeline but the format of order numbers.
 
+use crate::job_oracle::JobTally;
 use crate::journal::{Asked, Book};
+use crate::queue_oracle::QueueTally;
 use crate::rules::{ACTIVITY, GIFT, History, IN_FLIGHT_MAX, SCARCE, TYPES};
 use crate::shop::{Payment, is_refused};
 use crate::sql::{BudgetRow, OrderRow, TransferRow, WithdrawalRow};
@@ -62,6 +64,10 @@ pub struct Verdict {
     pub latency_ms: [u64; 3],
     /// Timers in numbers.
     pub timers: TimerTally,
+    /// The task queue in numbers.
+    pub queues: QueueTally,
+    /// Jobs in numbers, where there are any.
+    pub jobs: Option<JobTally>,
 }
 
 /// The kinds of damage.

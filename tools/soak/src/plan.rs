@@ -44,12 +44,14 @@ const LANES: [&[Kind]; 3] = [
 /// The servers of the fleet.
 pub const SERVERS: [&str; 6] = ["kafka", "kafka2", "rocketmq", "redis", "postgres", "etcd"];
 /// The processes of the fleet that faults are about.
-pub const PROCESSES: [&str; 10] = [
+pub const PROCESSES: [&str; 12] = [
     "gateway-0",
     "gateway-1",
     "sdk",
     "scheduler-0",
     "scheduler-1",
+    "queue-0",
+    "queue-1",
     "consumer-0",
     "consumer-1",
     "consumer-2",

@@ -1,7 +1,9 @@
 //! What a run comes to, for people and as JSON.
 
+use crate::job_oracle::JobTally;
 use crate::oracle::{KINDS, Verdict};
 use crate::plan::Fault;
+use crate::queue_oracle::QueueTally;
 use crate::timer_oracle::TimerTally;
 use serde_json::{Value, json};
 use std::fmt;
@@ -61,6 +63,8 @@ impl Report {
                 "max": self.verdict.latency_ms[2],
             },
             "timers": self.verdict.timers,
+            "task_queue": self.verdict.queues,
+            "jobs": self.verdict.jobs,
             "backlog_after_last_fault": self.backlog,
             "drained_s": self.drained_s.0,
             "drained_allowed_s": self.drained_s.1,
@@ -89,6 +93,7 @@ impl fmt::Display for Report {
             "timers: {asked} asked for, {added} added for good, {moved} moved, {cancelled} cancelled, {fired} fired, \
              {repeated} repeated for a reason; half within {p50} ms, 99 % within {p99} ms, all within {max} ms"
         )?;
+        queues_and_jobs(f, &self.verdict)?;
         let [p50, p99, max] = self.verdict.latency_ms;
         writeln!(
             f,
@@ -122,4 +127,22 @@ impl fmt::Display for Report {
             self.replay
         )
     }
+}
+
+fn queues_and_jobs(f: &mut fmt::Formatter<'_>, verdict: &Verdict) -> fmt::Result {
+    let QueueTally { asked, published, acknowledged, delivered, revived, unanswered } = verdict.queues;
+    writeln!(
+        f,
+        "task queue: {asked} jobs asked for, {published} answered, {acknowledged} of them acknowledged; they came {delivered} \
+         times, {revived} of them from the dead letter; {unanswered} calls that consume had no answer"
+    )?;
+    let Some(tally) = verdict.jobs else { return Ok(()) };
+    let JobTally { once, expected, came, retried, repeated, missed, late_ms, late_after_kill_ms } = tally;
+    let [p50, p99, max] = late_ms;
+    writeln!(
+        f,
+        "jobs: {once} that are due once, {expected} occurrences had to be decided, {came} came, {retried} tried again, \
+         {repeated} repeated and {missed} missed for a reason; half within {p50} ms, 99 % within {p99} ms, all within {max} ms, \
+         within {late_after_kill_ms} ms after the kill of a scheduler"
+    )
 }

@@ -4,10 +4,16 @@ use crate::chaos::{Chaos, Done};
 use crate::control::Control;
 use crate::fleet::{Fleet, FleetOptions};
 use crate::ground::Ground;
+use crate::job_book::JobBook;
+use crate::job_load::{self, JobLoad};
+use crate::job_oracle::{self, JobEvidence, JobTally};
 use crate::journal::{Book, now_ms};
 use crate::load::{self, Load};
 use crate::oracle::{self, Evidence, Verdict};
 use crate::plan::{self, Action, How, Kind};
+use crate::queue_book::QueueBook;
+use crate::queue_load::QueueLoad;
+use crate::queue_oracle;
 use crate::report::Report;
 use crate::rules::{Change, LONGEST_DELAY_MS, Rules};
 use crate::sdk_process::{JOURNAL, PAUSE};
@@ -54,6 +60,11 @@ const EACH: Duration = Duration::from_secs(1);
 const STANDS: Duration = Duration::from_secs(4);
 const PICTURES_MAX: usize = 8;
 
+/// A killed scheduler delays its jobs by five seconds at most where the machine is quick, which it need not be.
+const LATE_AFTER_KILL: Duration = Duration::from_secs(30);
+/// Faults that are so near to each other are not told apart.
+const NEAR_MS: u64 = 10_000;
+
 /// Runs it in this directory with this `windfall`. `None` if it was told to stop.
 pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>) -> Result<Option<Report>> {
     let seconds = options.length.as_secs().max(1);
@@ -65,7 +76,9 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
     }
     let shop = Arc::new(Shop::open(options.control == Some(Control::Twice))?);
     eprintln!("soak: starting servers and processes in {}", dir.display());
-    let ground = Arc::new(Ground::make(dir, program, rules, options.rate_per_s, shop.address())?);
+    let has_jobs = options.earlier.as_deref().is_none_or(job_load::is_known);
+    let ground = Ground::make(dir, program, rules, options.rate_per_s, shop.address(), has_jobs)?;
+    let ground = Arc::new(ground);
     // Threads that are left behind by an error hold what they use: the end of a run must not wait for them.
     let _servers = Finally(|| ground.end());
     let fleet_options = FleetOptions {
@@ -95,11 +108,10 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         options.length.as_secs_f64(),
         options.replay
     );
-    let load = Load::start(&ground, &fleet, options.rate_per_s)?;
-    let timer_load = TimerLoad::start(&ground, &fleet)?;
+    let loads = Loads::start(&ground, &fleet, options)?;
     let chaos = Chaos::start(&plan, options.length, &ground, &fleet, &shop, stop);
     let mut watch = Watch::new(&ground)?;
-    watch.until(options.length, &load, &chaos, stop);
+    watch.until(options.length, &loads.rewards, &chaos, stop);
     std::fs::write(dir.join(PAUSE), "")?;
     let (done, failures) = chaos.close();
     if stop.load(SeqCst) {
@@ -107,7 +119,7 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         return Ok(None);
     }
     let books = Books { ground: &ground, shop: &shop };
-    let drained = drain(&books, &fleet, &mut watch, (load, timer_load), &done, options.slack, stop)?;
+    let (drained, queues, jobs) = drain(&books, &fleet, &mut watch, loads, &done, options.slack, stop)?;
     fleet.close();
     if supervisor.join().is_err() {
         bail!("the supervisor has panicked");
@@ -119,6 +131,8 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         shop.drop_firings();
     }
     let mut verdict = judge(&books, &mut watch.sql, &done)?;
+    verdict.queues = queue_oracle::judge(&queues, &mut verdict);
+    verdict.jobs = jobs.map(|jobs| judge_jobs(&jobs, &done, options.slack, &mut verdict));
     for found in watch.findings {
         verdict.damage("over_limit", found);
     }
@@ -132,6 +146,29 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         exits: fleet.remarks(),
         failures,
     }))
+}
+
+/// The callers of all kinds.
+struct Loads {
+    rewards: Load,
+    timers: TimerLoad,
+    queues: QueueLoad,
+    jobs: Option<JobLoad>,
+}
+
+impl Loads {
+    fn start(ground: &Arc<Ground>, fleet: &Arc<Fleet>, options: &Options) -> Result<Self> {
+        let jobs = ground.has_jobs.then(|| JobLoad::start(ground, fleet, options.control)).transpose()?;
+        if jobs.is_none() {
+            eprintln!("soak: no jobs, because the earlier version does not know them");
+        }
+        Ok(Self {
+            rewards: Load::start(ground, fleet, options.rate_per_s)?,
+            timers: TimerLoad::start(ground, fleet)?,
+            queues: QueueLoad::start(&ground.dir, fleet, options.control)?,
+            jobs,
+        })
+    }
 }
 
 /// Does something when it is dropped.
@@ -214,24 +251,32 @@ fn drain(
     books: &Books<'_>,
     fleet: &Fleet,
     watch: &mut Watch,
-    (load, timer_load): (Load, TimerLoad),
+    loads: Loads,
     done: &[Done],
     slack: Duration,
     stop: &AtomicBool,
-) -> Result<Drained> {
+) -> Result<(Drained, QueueBook, Option<JobBook>)> {
+    let Loads { rewards, timers, queues, jobs } = loads;
+    queues.close();
+    if let Some(jobs) = &jobs {
+        jobs.close();
+    }
     let last_fault_ms = done.iter().map(|fault| fault.to_ms).max().unwrap_or_else(now_ms);
     let took = || Duration::from_millis(now_ms().saturating_sub(last_fault_ms));
     let (backlog, longest) = backlog(&undecided(books, watch)?, books.ground);
     let allowed = longest + slack;
-    timer_load.close(SETTLE)?;
-    load.close(SETTLE)?;
+    timers.close(SETTLE)?;
+    rewards.close(SETTLE)?;
     let (mut least, mut moved) = (usize::MAX, Instant::now());
     let mut pictures = 0;
     loop {
         // A caller that gave up leaves a reward that is not taken, and may never be.
-        let left = undecided(books, watch)?;
+        let mut left = undecided(books, watch)?;
+        left.extend(std::iter::repeat_n("task queue".to_owned(), queues.waiting()));
+        left.extend(std::iter::repeat_n("job".to_owned(), jobs.as_ref().map_or(0, JobLoad::waiting)));
         if left.is_empty() {
-            return Ok(Drained { backlog, took: Some(took()), allowed });
+            let drained = Drained { backlog, took: Some(took()), allowed };
+            return Ok((drained, queues.finish()?, jobs.map(JobLoad::finish).transpose()?));
         }
         if left.len() < least {
             (least, moved) = (left.len(), Instant::now());
@@ -241,7 +286,8 @@ fn drain(
             fleet.write_metrics(&format!("stands-{pictures}"));
         }
         if took() > allowed && moved.elapsed() > STILL || stop.load(SeqCst) {
-            return Ok(Drained { backlog, took: None, allowed });
+            let drained = Drained { backlog, took: None, allowed };
+            return Ok((drained, queues.finish()?, jobs.map(JobLoad::finish).transpose()?));
         }
         let by_type = by_type(&left);
         eprintln!("    {:>5.1} s after the last fault, not decided: {by_type:?}", took().as_secs_f64());
@@ -341,4 +387,22 @@ fn crash(done: &Done) -> Option<Crash> {
         _ => false,
     };
     explains.then_some(Crash { from_ms: done.from_ms, to_ms: done.to_ms })
+}
+
+/// What explains repeats and misses of timers does so of jobs, but for the downstream system's moods.
+fn judge_jobs(book: &JobBook, done: &[Done], slack: Duration, verdict: &mut Verdict) -> JobTally {
+    let is_of_jobs = |done: &&Done| !matches!(done.fault.action, Action::Downstream(_));
+    let crashes: Vec<Crash> = done.iter().filter(is_of_jobs).filter_map(crash).collect();
+    let is_kill = |done: &&Done| matches!(done.fault.action, Action::Process(name, How::Kill) if name.starts_with("scheduler"));
+    // Where Redis is away or a scheduler is frozen at the same time, jobs wait for that.
+    let others: Vec<Crash> =
+        done.iter().filter(|done| is_of_jobs(done) && !is_kill(done)).filter_map(crash).collect();
+    let is_alone = |kill: &Crash| {
+        let is_far =
+            |other: &Crash| other.to_ms + NEAR_MS < kill.from_ms || kill.to_ms + NEAR_MS < other.from_ms;
+        others.iter().all(is_far)
+    };
+    let kills: Vec<Crash> = done.iter().filter(is_kill).filter_map(crash).filter(is_alone).collect();
+    let late_max_ms = u64::try_from((LATE_AFTER_KILL + slack).as_millis()).unwrap_or(u64::MAX);
+    job_oracle::judge(&JobEvidence { book, crashes: &crashes, kills: &kills, late_max_ms }, verdict)
 }

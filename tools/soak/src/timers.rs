@@ -7,25 +7,22 @@ use crate::ground::Ground;
 use crate::journal::now_ms;
 use crate::load::{order, reward};
 use crate::rules::TIMED;
+use crate::scheduler_calls::{Answer, Refusal, SCHEDULERS, SchedulerCaller};
 use crate::timer_journal::{Timer, TimerBook, TimerJournal};
 use anyhow::{Context, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The processes that keep timers.
-const SCHEDULERS: [&str; 2] = ["scheduler-0", "scheduler-1"];
 /// The first number of a caller of timers among all callers.
 const FIRST_CALLER: u64 = 30;
 /// Each of two callers adds a timer so often.
 const STEP: Duration = Duration::from_millis(350);
-const CALL_TIMEOUT: Duration = Duration::from_secs(4);
-const AGAIN: Duration = Duration::from_millis(150);
 /// A timer is due this long after it is added, at least, and so much later at most.
 const AHEAD_MS: (u64, u64) = (300, 6_000);
 
@@ -43,15 +40,10 @@ impl TimerLoad {
         let mut threads = Vec::new();
         for at in 0..SCHEDULERS.len() {
             let number = FIRST_CALLER + at as u64;
-            let config = ureq::Agent::config_builder();
-            let config = config.http_status_as_error(false).timeout_global(Some(CALL_TIMEOUT)).build();
             let mut caller = Caller {
-                ground: Arc::clone(ground),
-                fleet: Arc::clone(fleet),
+                scheduler: SchedulerCaller::new(ground, fleet, at),
                 journal: TimerJournal::open(&ground.dir.join(format!("timers-{number}")))?,
-                agent: config.into(),
                 number,
-                at,
                 closing: Arc::clone(&closing),
                 gives_up: Arc::clone(&gives_up),
                 later: Vec::new(),
@@ -107,26 +99,12 @@ enum Change {
 }
 
 struct Caller {
-    ground: Arc<Ground>,
-    fleet: Arc<Fleet>,
+    scheduler: SchedulerCaller,
     journal: TimerJournal,
-    agent: ureq::Agent,
     number: u64,
-    /// The scheduler that answered last.
-    at: usize,
     closing: Arc<AtomicBool>,
     gives_up: Arc<AtomicBool>,
     later: Vec<Later>,
-}
-
-/// The answer to a call.
-enum Answer {
-    Done(Value),
-    /// Nothing was done: ask again.
-    Busy,
-    /// Nobody knows whether it was done.
-    Unknown,
-    Refused(String),
 }
 
 impl Caller {
@@ -190,7 +168,7 @@ impl Caller {
             "payload": STANDARD.encode(payload),
         }});
         while !self.gives_up.load(Relaxed) {
-            match self.call("/v1/timers/add", &body) {
+            match self.scheduler.call("/v1/timers/add", &body) {
                 Answer::Done(reply) => {
                     self.journal.added(&timer.tag)?;
                     return Ok(Some(reply["id"].as_str().context("a timer has no id")?.to_owned()));
@@ -199,12 +177,12 @@ impl Caller {
                 // Without a key there might be two.
                 Answer::Unknown if !timer.is_keyed => return Ok(None),
                 Answer::Unknown => self.journal.adds_again(&timer.tag)?,
-                Answer::Refused(why) => {
+                Answer::Refused(Refusal { why, .. }) => {
                     self.journal.refused(&timer.tag, &why)?;
                     return Ok(None);
                 }
             }
-            self.turn();
+            self.scheduler.turn();
         }
         Ok(None)
     }
@@ -222,7 +200,7 @@ impl Caller {
                 Change::Move { due_ms } => self.journal.moves(tag, *due_ms)?,
                 Change::Cancel => self.journal.cancels(tag)?,
             }
-            match self.call(path, &body) {
+            match self.scheduler.call(path, &body) {
                 Answer::Done(reply) => {
                     let change = reply["change"].as_str().unwrap_or_default();
                     return match what {
@@ -231,36 +209,10 @@ impl Caller {
                     };
                 }
                 Answer::Busy | Answer::Unknown => {}
-                Answer::Refused(why) => return self.journal.refused(tag, &why),
+                Answer::Refused(Refusal { why, .. }) => return self.journal.refused(tag, &why),
             }
-            self.turn();
+            self.scheduler.turn();
         }
         Ok(())
-    }
-
-    /// Asks the other scheduler the next time.
-    fn turn(&mut self) {
-        self.at = (self.at + 1) % SCHEDULERS.len();
-        std::thread::sleep(AGAIN);
-    }
-
-    fn call(&self, path: &str, body: &Value) -> Answer {
-        let key = self.ground.keys.get("timers").map_or("", String::as_str);
-        let request = self
-            .agent
-            .post(format!("http://{}{path}", self.fleet.address(SCHEDULERS[self.at])))
-            .header("content-type", "application/json")
-            .header("authorization", format!("Bearer {key}"));
-        let Ok(mut response) = request.send(body.to_string()) else { return Answer::Unknown };
-        let status = response.status().as_u16();
-        let Ok(text) = response.body_mut().read_to_string() else { return Answer::Unknown };
-        let reply: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-        match status {
-            200 => Answer::Done(reply),
-            // With a wait, nothing was done.
-            _ if reply["retry_after_ms"].as_u64().is_some_and(|wait_ms| wait_ms > 0) => Answer::Busy,
-            429 | 502 | 503 | 504 => Answer::Unknown,
-            _ => Answer::Refused(format!("HTTP {status} {reply}")),
-        }
     }
 }

@@ -189,6 +189,18 @@ impl Plan {
             true => fresh,
             false => read_progress(&progress_file(path), fresh)?,
         };
+        if progress.bytes > 0 {
+            let done = if progress.bytes < file_bytes {
+                "it goes on behind them"
+            } else {
+                "nothing is left to upload"
+            };
+            eprintln!(
+                "windfall: {} lines of {} were uploaded before: {done} (--restart begins at the first line)",
+                progress.lines,
+                path.display()
+            );
+        }
         file.seek(SeekFrom::Start(progress.bytes)).with_context(unread)?;
         let (bytes, lines) = (progress.bytes, progress.lines);
         let (target, send_past, file) = (args.target.clone(), args.send_past, BufReader::new(file));

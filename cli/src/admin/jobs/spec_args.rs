@@ -81,8 +81,8 @@ pub struct SpecArgs {
     /// Within which time a run must be reported as over: 1s to 1d [default: 300s]
     #[arg(long, value_name = "DURATION", value_parser = seconds)]
     timeout: Option<u32>,
-    /// What happens with occurrences that come late by more than 5 s: do-nothing, fire-once-now or fire-all:N, where N is how
-    /// many are caught up with at most [default: do-nothing]
+    /// What happens with occurrences that come late by more than 15 s: do-nothing, fire-once-now or fire-all:N, where N is how
+    /// many are caught up with at most. A job with --at, --in or --fixed-delay is run however late [default: do-nothing]
     #[arg(long, value_name = "STRATEGY", value_parser = misfire)]
     misfire: Option<(JobMisfire, u32)>,
     /// What an executor does with a run while an earlier one of the job still goes: serial-execution, discard-later or

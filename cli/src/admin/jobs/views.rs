@@ -41,6 +41,7 @@ pub fn run_row(run: &JobRun) -> Value {
         0 => String::new(),
         total => format!("{} of {total}", run.part_index + 1),
     };
+    let at = if is_over { "ended" } else { "until" };
     json!({
         "run": run.run.to_string(),
         "due": time(run.due_ms),
@@ -48,7 +49,7 @@ pub fn run_row(run: &JobRun) -> Value {
         "attempt": run.attempt,
         "part": part,
         "state": state,
-        "until": time(run.at_ms),
+        at: time(run.at_ms),
         "executor": run.executor,
         "message": shown(&run.message),
     })

@@ -84,6 +84,16 @@ const METRICS: &[Metric<JobsStats>] = &[
         "Calls of the stores that failed, and were made again",
         |jobs, each| each(&[], jobs.store_failed.get()),
     ),
+    counter(
+        "windfall_jobs_panics_total",
+        "Looks, calls and notes of runs that ended by a panic",
+        |jobs, each| each(&[], jobs.panics.get()),
+    ),
+    counter(
+        "windfall_jobs_unreadable_total",
+        "Entries of jobs that cannot be read, each time that one is come upon",
+        |jobs, each| each(&[], jobs.unreadable.get()),
+    ),
     gauge(
         "windfall_jobs_executors",
         "Executors that are registered, as this process has read it",

@@ -2,11 +2,12 @@
 
 use crate::schedule::{
     At, COUNTED_MAX, CronSchedule, Decision, FIRE_ALL_MAX, FireAllLimit, FixedDelay, FixedRate, Misfire,
-    Schedule, THRESHOLD_MS, due_now,
+    Schedule, due_now,
 };
 use proptest::prelude::*;
 
 const MINUTE_MS: u64 = 60_000;
+const THRESHOLD_MS: u64 = 5_000;
 
 fn every_minute() -> Schedule {
     Schedule::FixedRate(FixedRate::new(MINUTE_MS, 0).unwrap())

@@ -37,7 +37,8 @@ pub struct RedisEntriesOptions {
     pub connections: usize,
     /// How long making a connection may take. 1 to 60,000; default 1,000.
     pub connect_timeout_ms: u64,
-    /// How long a call may take, everything included. 1 to 60,000; default 2,000.
+    /// How long a call may take, everything included. 1 to 60,000, and for processes that send runs at most
+    /// [`STORE_TIMEOUT_MAX_MS`](crate::STORE_TIMEOUT_MAX_MS); default 2,000.
     pub call_timeout_ms: u64,
     /// Whether to open a server without an append-only file, which loses all jobs when it restarts. Default `false`.
     pub allow_without_appendonly: bool,

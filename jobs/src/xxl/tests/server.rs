@@ -192,8 +192,11 @@ async fn without_the_token_nothing_is_done() {
     assert_eq!((server.stats().wrong_tokens, admin.seen().registered.len()), (5, 0));
 
     let open = ServerOptions { listen: ([0, 0, 0, 0], 0).into(), ..options() };
-    let refused = XxlServer::start(open, None, here(), admin, Clock::system()).await;
+    let refused = XxlServer::start(open.clone(), None, here(), admin.clone(), Clock::system()).await;
     assert!(matches!(refused.err(), Some(StartError::Option(WrongOption::NoToken(_)))));
+    let allowed = ServerOptions { allow_without_token: true, ..open };
+    let server = XxlServer::start(allowed, None, here(), admin, Clock::system()).await.unwrap();
+    server.close(Duration::from_secs(5)).await;
 }
 
 #[tokio::test]

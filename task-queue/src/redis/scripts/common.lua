@@ -12,6 +12,12 @@ local BYTES_MAX = 4194304
 -- with a part of its work done. Two keys that never are make such a node refuse it here, before it has changed anything.
 redis.call('EXISTS', P .. 'none1', P .. 'none2')
 
+local HOUR = 3600000
+-- The marks of an hour are in 256 sets, by a byte of the mark, and one after the other goes: a server that frees a set of
+-- millions at once answers nothing for a second.
+local MARK_SETS = 256
+local MARK_SET_MS = HOUR / MARK_SETS
+
 local function text(number)
   return string.format('%.0f', number)
 end
@@ -19,6 +25,28 @@ end
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- Marks of jobs that are published at most once, by the hour in which they were.
+local function mark_set(hour, number) return P .. 'o:' .. text(hour) .. ':' .. text(number) end
+
+-- The byte is one that differs though the beginning of all marks of a shard is alike.
+local function marks(hour, mark) return mark_set(hour, string.byte(mark, 12)) end
+
+local function note_mark(hour, mark)
+  local key = marks(hour, mark)
+  redis.call('SADD', key, mark)
+  -- It is kept for an hour after its own; in the hour after that a sweep takes it away, and if none does, the server later.
+  if redis.call('SCARD', key) == 1 then
+    redis.call('PEXPIREAT', key, text(math.ceil((hour + 3) * HOUR + string.byte(mark, 12) * MARK_SET_MS)))
+  end
+end
+
+-- Whether a job of this mark was published about now. The next hour's, too: the clock may have gone back, by an hour.
+local function is_known(now, mark)
+  local hour, known = math.floor(now / HOUR), 0
+  for near = hour - 1, hour + 1 do known = known + redis.call('SISMEMBER', marks(near, mark), mark) end
+  return known > 0
 end
 
 -- From when on a delayed job is ready.

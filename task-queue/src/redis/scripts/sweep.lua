@@ -1,5 +1,5 @@
 -- KEYS: the counter of jobs. ARGV: cursor, about how many queues, how many jobs of each at most. Returns where to go on,
--- and how many jobs and queues are gone.
+-- how many jobs are gone, and how many queues and marks.
 local now = now_ms()
 local page = redis.call('SSCAN', P .. 'Q', ARGV[1], 'COUNT', ARGV[2])
 local expired, forgotten, bytes = 0, 0, 0
@@ -50,4 +50,10 @@ for _, q in ipairs(page[2]) do
     forgotten = forgotten + 1
   end
 end
+
+-- The sets of an hour go in turn, each in a moment of the second hour after it. The server frees them beside its work.
+local hour = math.floor(now / HOUR)
+local over = mark_set(hour - 2, math.floor((now - hour * HOUR) / MARK_SET_MS))
+forgotten = forgotten + redis.call('SCARD', over)
+redis.call('UNLINK', over)
 return { page[1], expired, forgotten }

@@ -45,7 +45,7 @@ async fn run(name: &'static str, url: String) -> Result<Row> {
             let due_ms = move |number: u64| begin_ms + scattered(number, tasks) * SPREAD_MS / tasks;
             let (redis_ns, own_ns) = (control.cpu_ns().await?, process_cpu_ns());
             let took = if is_ours {
-                by_grpc(&url, tasks, due_ms).await?
+                by_grpc(&url, tasks, BATCH, due_ms).await?
             } else {
                 let began = Instant::now();
                 by_hand::add(&hands, tasks, BATCH, due_ms).await?;
@@ -74,9 +74,11 @@ async fn run(name: &'static str, url: String) -> Result<Row> {
         .with("cpu_ns_a_task_by_hand", median(theirs.own_cpu_ns)))
 }
 
-async fn by_grpc(
+/// Adds tasks over gRPC, so many per call, by [`CALLERS`] callers at a time. How long that took.
+pub async fn by_grpc(
     url: &str,
     tasks: u64,
+    batch: u64,
     due_ms: impl Fn(u64) -> u64 + Copy + Send + 'static,
 ) -> Result<Duration> {
     let timers = timers(&redis_slots(url).await?);
@@ -90,11 +92,11 @@ async fn by_grpc(
     for caller in 0..CALLERS {
         let client = client.clone();
         callers.spawn(async move {
-            let mut first = caller * BATCH;
+            let mut first = caller * batch;
             while first < tasks {
-                let numbers = first..tasks.min(first + BATCH);
+                let numbers = first..tasks.min(first + batch);
                 add(&client, numbers.map(|number| (number, due_ms(number))).collect()).await?;
-                first += CALLERS * BATCH;
+                first += CALLERS * batch;
             }
             Ok::<_, anyhow::Error>(())
         });

@@ -88,7 +88,7 @@ impl Control {
     }
 
     /// CPU time, user and system, of all of its threads.
-    async fn cpu_ns(&mut self) -> Result<f64> {
+    pub async fn cpu_ns(&mut self) -> Result<f64> {
         let user_s = self.info("cpu", "used_cpu_user").await?;
         Ok((user_s + self.info("cpu", "used_cpu_sys").await?) * 1e9)
     }
