@@ -42,7 +42,8 @@ impl Kind {
         }
     }
 
-    const fn moves(self) -> bool {
+    /// Whether it changes balances.
+    pub const fn moves(self) -> bool {
         matches!(self, Self::Direct | Self::Post)
     }
 }
@@ -66,7 +67,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    const fn user(user_id: i64) -> Self {
+    pub const fn user(user_id: i64) -> Self {
         Self { kind: USER, holder: user_id }
     }
 

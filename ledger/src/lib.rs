@@ -75,7 +75,7 @@ pub use model::{
     OrderLine, OrderOutcome, ReservedOrder, SHARDS_MAX, Settlement, Unbudgeted, Writers,
 };
 #[cfg(feature = "postgres")]
-pub use postgres::PostgresOptions;
+pub use postgres::{MigrateOptions, Migrated, PostgresOptions};
 pub use reader::{LedgerReader, OrderLines};
 pub use reconcile::Reconciliation;
 pub use sealer::{SEAL_ROWS_MAX, SealError, Sealer};

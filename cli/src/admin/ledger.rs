@@ -1,4 +1,5 @@
-//! `windfall ledger`: seals the journal, and proves that nobody has changed what was sealed.
+//! `windfall ledger`: seals the journal, proves that nobody has changed what was sealed, and makes the journal of a ledger that
+//! older versions wrote.
 
 use super::{now_ms, utc};
 use crate::outcome::Outcome;
@@ -6,7 +7,7 @@ use crate::place;
 use crate::services::ServiceOptions;
 use anyhow::{Context, Result};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use windfall_ledger::{FileAnchor, LedgerError, SealError, Verified};
 
@@ -39,6 +40,22 @@ pub enum LedgerCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Make the journal of a ledger in PostgreSQL that an older version wrote: the last step of an upgrade
+    ///
+    /// Replace all processes by those of this version first, one by one; they write the tables as they are until this
+    /// command has run, and go on afterwards. It refuses while a process of an older version is connected. Such a process can
+    /// grant nothing afterwards. Either all of it happens or nothing, and it can be started again.
+    Migrate {
+        /// The options file of the services, which names the ledger
+        #[arg(long)]
+        config: Option<PathBuf>,
+        /// Look out for processes of older versions for so many seconds before anything is changed
+        #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3_600))]
+        watch_s: u64,
+        /// Go on though such processes are connected: they belong to another ledger in the same database
+        #[arg(long)]
+        despite_connections: bool,
+    },
 }
 
 /// Where the ledger and its anchor are.
@@ -69,6 +86,9 @@ pub fn run(command: &LedgerCommand) -> Result<Outcome> {
     match command {
         LedgerCommand::Seal { place, every_s, new_anchor, json } => seal(place, *every_s, *new_anchor, *json),
         LedgerCommand::Verify { place, json } => verify(place, *json),
+        LedgerCommand::Migrate { config, watch_s, despite_connections } => {
+            migrate(config.as_deref(), *watch_s, *despite_connections)
+        }
     }
 }
 
@@ -120,6 +140,20 @@ fn needs_a_person(error: &SealError) -> bool {
             | SealError::Unanchored { .. }
             | SealError::Ledger(LedgerError::Damaged(_))
     )
+}
+
+fn migrate(config: Option<&Path>, watch_s: u64, despite_connections: bool) -> Result<Outcome> {
+    let options = ServiceOptions::load(config, None)?;
+    match options.ledger.migrate(watch_s, despite_connections)? {
+        None => println!(
+            "a ledger in a file is brought up by its process, when it opens it; nothing is to be done"
+        ),
+        Some((from, to)) if from == to => println!("the ledger has version {to}; nothing is to be done"),
+        Some((from, to)) => {
+            println!("the ledger had version {from}, and has version {to} now: its journal is made")
+        }
+    }
+    Ok(Outcome::Clean)
 }
 
 fn verify(place: &LedgerPlace, json: bool) -> Result<Outcome> {

@@ -74,6 +74,15 @@ impl LedgerAt {
         .context("the ledger cannot be opened for sealing")
     }
 
+    /// Makes the journal of one that older versions wrote; `None` where its process does that when it opens it. Blocks.
+    pub fn migrate(&self, watch_s: u64, despite_connections: bool) -> Result<Option<(i64, i64)>> {
+        match self {
+            Self::File => Ok(None),
+            Self::Postgres(at) => at.migrate(watch_s, despite_connections).map(Some),
+        }
+        .context("the ledger cannot be migrated")
+    }
+
     /// Opens it for reading alone. Blocks.
     pub fn open_reader(&self, data: &Path) -> Result<LedgerReader> {
         match self {
@@ -102,6 +111,13 @@ impl PostgresAt {
         Ok(Sealer::connect(&self.url, &self.options())?)
     }
 
+    fn migrate(&self, watch_s: u64, despite_connections: bool) -> Result<(i64, i64)> {
+        let options =
+            windfall_ledger::MigrateOptions { watch_ms: watch_s.saturating_mul(1_000), despite_connections };
+        let done = Ledger::migrate(&self.url, &self.options(), options)?;
+        Ok((done.from, done.to))
+    }
+
     fn open_reader(&self) -> Result<LedgerReader> {
         Ok(LedgerReader::connect(&self.url, &self.options())?)
     }
@@ -118,6 +134,10 @@ impl PostgresAt {
     }
 
     fn open_sealer(&self) -> Result<Sealer> {
+        Driver::Postgres.absent()
+    }
+
+    fn migrate(&self, _watch_s: u64, _despite_connections: bool) -> Result<(i64, i64)> {
         Driver::Postgres.absent()
     }
 

@@ -40,6 +40,7 @@ pub(crate) fn open(url: &str, options: &PostgresOptions) -> Result<PgSealer, Ope
     let address = Address::new(url, options)?;
     let session = Session::open(&address.config, &address.place, &address.options, false)?;
     schema::check(&session, &address)?;
+    session.need_journal().map_err(|error| OpenError::Invalid(error.to_string()))?;
     Ok(PgSealer { link: Link::new(address, Some(session), false) })
 }
 

@@ -3,6 +3,7 @@
 use super::options::PostgresOptions;
 use super::schema;
 use super::session::Session;
+use super::shape::{KNOWN, Shape};
 use crate::error::{LedgerError, OpenError};
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
@@ -13,6 +14,10 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// The name of a connection, where the address gives none.
+pub(crate) const NAME: &str = "windfall-ledger";
+/// PostgreSQL cuts names of connections to so many bytes.
+const NAME_BYTES_MAX: usize = 63;
 
 /// Where a ledger is and how it is reached.
 #[derive(Clone)]
@@ -21,11 +26,13 @@ pub(crate) struct Address {
     pub options: PostgresOptions,
     /// The name of the place in errors, without a password.
     pub place: String,
-    /// Whether the tables are those that this build writes, for all connections that were made from this address. Until
-    /// then no connection is handed out.
+    /// The name by which connections of older versions are known, which put nothing behind it.
+    pub older_name: String,
+    /// Whether the tables are a journal, for all connections that were made from this address. Until then each
+    /// connection looks at them before it is handed out.
     opened: Arc<AtomicBool>,
-    /// Whether the transfers could not be copied into the journal; a process tries it once.
-    copy_failed: Arc<AtomicBool>,
+    /// Whether it was logged that the tables are of version 3.
+    told_three: Arc<AtomicBool>,
     /// Whether it was logged that the tables are no ledger of Windfall, or that the server refuses this client.
     told: Arc<AtomicBool>,
 }
@@ -63,28 +70,27 @@ impl Address {
             .keepalives_idle(Duration::from_secs(15))
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3);
-        if config.get_application_name().is_none() {
-            config.application_name("windfall-ledger");
-        }
+        let older_name = config.get_application_name().unwrap_or(NAME).to_owned();
+        config.application_name(marked(&older_name));
         let place = place(&config, &options.schema);
-        let (opened, copy_failed, told) = (Arc::default(), Arc::default(), Arc::default());
-        Ok(Self { config, options: options.clone(), place, opened, copy_failed, told })
+        let (opened, told_three, told) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Self { config, options: options.clone(), place, older_name, opened, told_three, told })
     }
 
-    pub fn has_failed_to_copy(&self) -> bool {
-        self.copy_failed.load(Acquire)
-    }
-
-    pub fn note_failed_copy(&self) {
-        self.copy_failed.store(true, Release);
-    }
-
-    /// Connects for reading and writing. The first connection of all brings the tables up to date, or refuses them.
+    /// Connects for reading and writing. The first connection of all makes the tables, or refuses them.
     pub fn connect(&self) -> Result<Session, OpenError> {
         let session = Session::open(&self.config, &self.place, &self.options, false)?;
         if !self.opened.load(Acquire) {
-            schema::migrate(&session, self)?;
-            self.opened.store(true, Release);
+            schema::open(&session, self)?;
+            match session.shape() {
+                Shape::Journal => self.opened.store(true, Release),
+                Shape::Three if !self.told_three.swap(true, AcqRel) => tracing::warn!(
+                    "{}: its schema has version 3, which processes of older versions write too; run windfall ledger \
+                     migrate when none of them is left",
+                    self.place
+                ),
+                Shape::Three => {}
+            }
         }
         self.told.store(false, Release);
         Ok(session)
@@ -96,6 +102,13 @@ impl Address {
             tracing::error!(%error, "the ledger cannot be opened as it is; nothing is granted until that is mended");
         }
     }
+}
+
+/// The name of a connection of this build: older ones put no version behind it.
+fn marked(name: &str) -> String {
+    let mark = format!("/{KNOWN}");
+    let end = name.floor_char_boundary(NAME_BYTES_MAX - mark.len());
+    format!("{}{mark}", &name[..end])
 }
 
 fn place(config: &Config, schema: &str) -> String {

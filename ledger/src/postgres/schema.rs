@@ -2,20 +2,16 @@
 
 use super::link::Address;
 use super::session::{Session, open_error};
+use super::shape::{KNOWN, THREE};
 use crate::error::{LedgerError, OpenError};
 use std::time::Duration;
 
 /// The migrations. Each is applied once, in order, in the transaction that records it. Never change one that was
 /// released: add the next one, and raise `KNOWN`.
 const MIGRATIONS: [(i64, &str); 5] = [(1, V1), (2, V2), (3, V3), (4, V4), (5, V5)];
-/// The version that this build writes.
-const KNOWN: i64 = 5;
-/// The version whose migration copies every transfer.
-const COPIES: i64 = 4;
-/// The tables that are locked for it, from version 2 on. Version 1 has the first ones.
-const LOCKED: &str =
-    "names, programs, budget_shards, orders, transfers, accounts, withdrawals, withdrawal_moves";
-const LOCKED_1: &str = "names, programs, budget_shards, orders, transfers, accounts";
+/// The tables that are locked while the journal is made. The first ones are those that transactions read first.
+const LOCKED: &str = "schema_version, rules_version, names, programs, budget_shards, orders, transfers, accounts, \
+    withdrawals, withdrawal_moves";
 /// How long the locks are waited for at once, and the pause before they are asked for again: who waits for them lets
 /// nobody else through.
 const LOCK_MS: u64 = 2_000;
@@ -298,15 +294,63 @@ CREATE TRIGGER seal_pages_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON sea
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 "#;
 
-/// Updates the schema. Many processes may call it at once: one does the work, the others wait for it.
-pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenError> {
+/// Makes the tables where there are none, and brings those of versions 1 and 2 to version 3, which older processes can
+/// still write. Those of version 3 stay as they are: only [`make_journal`] changes them. Many processes may call it at
+/// once: one does the work, the others wait for it.
+pub(crate) fn open(session: &Session, address: &Address) -> Result<(), OpenError> {
     // No rights to make anything are needed where everything is there.
-    if version(session, address)? == Some(KNOWN) {
-        return Ok(());
+    let found = match version(session, address)? {
+        Some(found) if found >= THREE => found,
+        _ => {
+            begin(session, address)?;
+            let found = found_alone(session, address)?;
+            let reached = apply(session, address, found, if found == 0 { KNOWN } else { THREE })?;
+            session.open_batch("COMMIT", &address.place)?;
+            reached
+        }
+    };
+    adopt(session, address, found)
+}
+
+/// Makes the journal of tables of version 1 to 3. Returns the version that was found. Nothing is changed before all of
+/// it is done.
+pub(crate) fn make_journal(session: &Session, address: &Address) -> Result<i64, OpenError> {
+    begin(session, address)?;
+    let found = version(session, address)?.unwrap_or(0);
+    if found == KNOWN {
+        session.open_batch("ROLLBACK", &address.place)?;
+        return Ok(found);
     }
+    if found == 0 {
+        return Err(absent(address));
+    }
+    apply(session, address, found, THREE)?;
+    lock(session, address)?;
+    take_time(session, address)?;
+    apply(session, address, THREE.max(found), KNOWN).map_err(|error| match error {
+        error if error.may_pass() => error,
+        error => OpenError::Invalid(format!(
+            "{}: the transfers cannot be copied into the journal, and nothing was changed: {error}",
+            address.place
+        )),
+    })?;
+    session.open_batch("COMMIT", &address.place)?;
+    Ok(found)
+}
+
+/// Begins a transaction in which no other process makes or changes tables.
+fn begin(session: &Session, address: &Address) -> Result<(), OpenError> {
+    let schema = &address.options.schema;
+    session.open_batch(
+        &format!("BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0))"),
+        &address.place,
+    )
+}
+
+/// The version of the tables; where there are none, their schema and the table of versions are made.
+fn found_alone(session: &Session, address: &Address) -> Result<i64, OpenError> {
     let schema = &address.options.schema;
     let run = |sql: &str| session.open_batch(sql, &address.place);
-    run(&format!("BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0))"))?;
     // Asked first: a user without rights on the database may own a schema that was made for it.
     let there = format!("SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'");
     if session.query_once(&there).map_err(|error| refused(&address.place, error))?.is_empty() {
@@ -317,50 +361,26 @@ pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenEr
         run("CREATE TABLE schema_version (version bigint PRIMARY KEY, \
              applied timestamptz NOT NULL DEFAULT clock_timestamp())")?;
     }
-    let copies = (1..COPIES).contains(&found);
-    if copies {
-        if address.has_failed_to_copy() {
-            return Err(cannot_copy(address, "it failed before"));
-        }
-        lock(session, address, found)?;
-        take_time(session, address)?;
-    }
-    for (at, sql) in MIGRATIONS.into_iter().filter(|(at, _)| *at > found) {
-        run(sql).map_err(|error| {
-            if !copies {
-                return error;
-            }
-            // Each attempt keeps all writers waiting, and may take as long as this one: it is not made again by itself.
-            address.note_failed_copy();
-            cannot_copy(address, &error.to_string())
-        })?;
-        run(&format!("INSERT INTO schema_version (version) VALUES ({at})"))?;
-    }
-    run("COMMIT")?;
-    if copies {
-        session.set_timeout(address.options.answer_timeout());
-        tracing::info!("{}: the journal is made", address.place);
-    }
-    Ok(())
+    Ok(found)
 }
 
-fn cannot_copy(address: &Address, what: &str) -> OpenError {
-    OpenError::Invalid(format!(
-        "{}: the transfers cannot be copied into the journal, and nothing was changed: {what}; mend that, or \
-         raise read_timeout_ms (now {}) if it took longer, then start this process again",
-        address.place, address.options.read_timeout_ms
-    ))
+/// Applies what is above `found`, up to `goal`. Returns the version that is reached.
+fn apply(session: &Session, address: &Address, found: i64, goal: i64) -> Result<i64, OpenError> {
+    for (at, sql) in MIGRATIONS.into_iter().filter(|(at, _)| *at > found && *at <= goal) {
+        session.open_batch(sql, &address.place)?;
+        session.open_batch(&format!("INSERT INTO schema_version (version) VALUES ({at})"), &address.place)?;
+    }
+    Ok(found.max(goal))
 }
 
 /// Locks the tables alone, in attempts that are short, with writers going on in between.
-fn lock(session: &Session, address: &Address, found: i64) -> Result<(), OpenError> {
-    let tables = if found == 1 { LOCKED_1 } else { LOCKED };
+fn lock(session: &Session, address: &Address) -> Result<(), OpenError> {
     let run = |sql: &str| session.open_batch(sql, &address.place);
     let mut attempt = 1;
     loop {
         run("SAVEPOINT unlocked")?;
         let locked =
-            run(&format!("SET LOCAL lock_timeout = {LOCK_MS}; LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE"));
+            run(&format!("SET LOCAL lock_timeout = {LOCK_MS}; LOCK TABLE {LOCKED} IN ACCESS EXCLUSIVE MODE"));
         match locked {
             Err(error) if error.may_pass() && !session.is_broken() && attempt < LOCK_ATTEMPTS => {
                 tracing::warn!(attempt, %error, "{}: its tables are in use, and cannot be migrated yet", address.place);
@@ -382,8 +402,7 @@ fn take_time(session: &Session, address: &Address) -> Result<(), OpenError> {
     tracing::warn!(
         about,
         longest_ms,
-        "{}: every transfer is copied into the journal in one statement, under locks; writers wait meanwhile, and \
-         processes of older versions can neither grant nor hold afterwards",
+        "{}: every transfer is copied into the journal in one statement, under locks; writers wait meanwhile",
         address.place
     );
     session.set_timeout(address.options.read_timeout());
@@ -393,19 +412,30 @@ fn take_time(session: &Session, address: &Address) -> Result<(), OpenError> {
 /// Refuses a schema that this build does not understand, or that is not there.
 pub(crate) fn check(session: &Session, address: &Address) -> Result<(), OpenError> {
     match version(session, address)? {
-        Some(found) if found == KNOWN => Ok(()),
+        Some(found) if found >= THREE => adopt(session, address, found),
         Some(found) => Err(OpenError::Damaged {
             path: address.place.clone(),
-            what: format!("its schema has version {found}; start a writer once to bring it to {KNOWN}"),
+            what: format!("its schema has version {found}; start a writer once to bring it to {THREE}"),
         }),
-        None => {
-            Err(OpenError::Damaged { path: address.place.clone(), what: "there is no ledger in it".into() })
-        }
+        None => Err(absent(address)),
     }
 }
 
+fn adopt(session: &Session, address: &Address, found: i64) -> Result<(), OpenError> {
+    // A migration that was not finished left none of its steps.
+    let between = |_| OpenError::Damaged {
+        path: address.place.clone(),
+        what: format!("its schema has version {found}, which no process has left"),
+    };
+    session.adopt(found).map_err(between)
+}
+
+pub(crate) fn absent(address: &Address) -> OpenError {
+    OpenError::Damaged { path: address.place.clone(), what: "there is no ledger in it".into() }
+}
+
 /// The schema's version, `None` where there is no ledger yet. A newer one is refused.
-fn version(session: &Session, address: &Address) -> Result<Option<i64>, OpenError> {
+pub(crate) fn version(session: &Session, address: &Address) -> Result<Option<i64>, OpenError> {
     let place = &address.place;
     let there = format!(
         "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = '{}' AND tablename = 'schema_version')",

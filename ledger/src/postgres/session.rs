@@ -1,6 +1,7 @@
 //! One connection: its I/O thread, its settings, its prepared statements, and the meaning of its errors.
 
 use super::options::PostgresOptions;
+use super::shape::{Shape, spell, spell_check};
 use super::wait::wait;
 use crate::error::{LedgerError, OpenError};
 use futures_util::future::{join, try_join3};
@@ -28,6 +29,8 @@ pub(crate) struct Session {
     statements: RefCell<HashMap<&'static str, Statement>>,
     /// A number by which this connection picks its rows where data is spread over several.
     slot: u64,
+    /// The shape of the tables, for which statements are prepared.
+    shape: Cell<Shape>,
     timeout: Cell<Duration>,
     /// Whether the connection was lost or is in an unknown state, so that it cannot be used any more.
     broken: Cell<bool>,
@@ -133,6 +136,7 @@ impl Session {
             client,
             statements: RefCell::default(),
             slot: 0,
+            shape: Cell::new(Shape::Journal),
             timeout: Cell::new(options.answer_timeout()),
             broken: Cell::new(false),
             _io: io,
@@ -183,6 +187,17 @@ impl Session {
 
     pub fn slot(&self) -> u64 {
         self.slot
+    }
+
+    pub fn shape(&self) -> Shape {
+        self.shape.get()
+    }
+
+    /// Sets the shape of the tables. What was prepared for another one is forgotten.
+    pub fn set_shape(&self, shape: Shape) {
+        if self.shape.replace(shape) != shape {
+            self.statements.borrow_mut().clear();
+        }
     }
 
     /// Whether it cannot be used any more, so that the caller must connect anew.
@@ -240,6 +255,11 @@ impl Session {
 
     /// Runs a statement that is made on the spot, not prepared.
     pub fn query_once(&self, sql: &str) -> Result<Vec<Row>, LedgerError> {
+        self.query_stored(&spell_check(self.shape.get(), sql))
+    }
+
+    /// The same over the tables as they are stored, whatever their shape.
+    pub fn query_stored(&self, sql: &str) -> Result<Vec<Row>, LedgerError> {
         self.ask(self.client.query(sql, &[]))
     }
 
@@ -293,7 +313,8 @@ impl Session {
         if let Some(statement) = self.statements.borrow().get(sql) {
             return Ok(statement.clone());
         }
-        let statement = self.ask(self.client.prepare(sql))?;
+        let spelled = spell(self.shape.get(), sql);
+        let statement = self.ask(self.client.prepare(&spelled))?;
         self.statements.borrow_mut().insert(sql, statement.clone());
         Ok(statement)
     }
@@ -329,6 +350,13 @@ impl Session {
             code if code.code().starts_with("53") || code.code().starts_with("25P") => {
                 self.broken.set(true);
                 LedgerError::Unavailable(what)
+            }
+            // Spelled for tables that are gone by now.
+            &SqlState::UNDEFINED_COLUMN | &SqlState::UNDEFINED_TABLE | &SqlState::FEATURE_NOT_SUPPORTED
+                if self.shape.get() == Shape::Three =>
+            {
+                self.broken.set(true);
+                LedgerError::Unavailable(format!("it was migrated to a journal meanwhile: {what}"))
             }
             _ => LedgerError::Sql(what),
         }

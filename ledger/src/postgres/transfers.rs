@@ -3,8 +3,9 @@
 
 use super::budget_keys::cell;
 use super::session::Session;
+use super::shape::Shape;
 use crate::error::LedgerError;
-use crate::journal::{Entry, SETTLEMENT, USER};
+use crate::journal::{Account, BUDGET, Entry, FUNDING, SETTLEMENT, USER};
 use std::collections::BTreeMap;
 use tokio_postgres::types::ToSql;
 
@@ -83,13 +84,13 @@ impl Rows {
 /// Adds to accounts, in the order of their keys, so that writers that share several wait in one direction. The
 /// row is locked before `accounts.balance` and `accounts.last` are read, in its latest version, so no other
 /// writer's change is overwritten; `before` is the end of the chain to which this transaction's transfers are added.
-const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance, last, before) \
+pub(crate) const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance, last, before) \
     SELECT w.*, 0 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w \
     ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + excluded.balance, \
     before = accounts.last, last = excluded.last RETURNING asset, holder, before";
 
 /// The transaction's number is the same in all rows, and asked for once.
-const APPEND: &str = "INSERT INTO transfers \
+pub(crate) const APPEND: &str = "INSERT INTO transfers \
     (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference, tx) \
     SELECT w.*, (SELECT pg_current_xact_id()::text::bigint) FROM unnest($1::bigint[], $2::smallint[], $3::bigint[], \
     $4::smallint[], $5::bigint[], $6::smallint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], \
@@ -139,6 +140,9 @@ impl Transfers {
 
     /// Writes accounts. Returns the entries to append, in the order of their numbers: the index then grows at its end.
     fn write(mut self, session: &Session) -> Result<Rows, LedgerError> {
+        if session.shape() == Shape::Three {
+            self.keep_to_three()?;
+        }
         // Those of no user's statement come first.
         self.entries.sort_unstable_by_key(|one| (one.user.is_some(), one.asset, one.user, one.id));
         let free = self.entries.partition_point(|one| one.user.is_none());
@@ -161,6 +165,23 @@ impl Transfers {
         }
         self.entries.sort_unstable_by_key(|one| one.id);
         Rows::of(self.entries)
+    }
+}
+
+impl Transfers {
+    /// Leaves what version 3 writes: what moves money of orders, from the campaign to the user, whoever paid it. What is
+    /// held stands in its orders alone.
+    fn keep_to_three(&mut self) -> Result<(), LedgerError> {
+        self.entries.retain(|one| one.kind.moves() && one.debit.kind == BUDGET && one.credit.kind != FUNDING);
+        self.others.retain(|(_, kind, _), _| *kind != SETTLEMENT);
+        for one in &mut self.entries {
+            let user = one.user.ok_or_else(|| LedgerError::Sql("a payment has no user".into()))?;
+            one.credit = Account::user(user);
+            // The statement finds the campaign.
+            let sum = self.others.entry((one.asset, FUNDING, one.debit.holder)).or_default();
+            *sum = sum.checked_sub(one.amount).ok_or_else(overflow)?;
+        }
+        Ok(())
     }
 }
 
@@ -191,11 +212,15 @@ fn add(
     // Each writer has rows of its own; those that end where they began are left.
     let row = i64::try_from(session.slot() % ROWS).unwrap_or(0);
     for ((asset, kind, holder), sum) in others.iter().filter(|(_, sum)| **sum != 0) {
-        // A settlement's holder is its payer, so its rows differ by kind.
-        let is_settlement = *kind == SETTLEMENT;
-        kinds.push(small(if is_settlement { kind - row } else { *kind })?);
+        // A settlement's holder is its payer, and a campaign's account has one too, so their rows differ by kind.
+        let (kind, holder) = match *kind {
+            SETTLEMENT => (SETTLEMENT - row, *holder),
+            FUNDING => (FUNDING + row, *holder),
+            other => (other, 1 + row),
+        };
+        kinds.push(small(kind)?);
         assets.push(*asset);
-        holders.push(if is_settlement { *holder } else { 1 + row });
+        holders.push(holder);
         balances.push(*sum);
         lasts.push(0);
     }

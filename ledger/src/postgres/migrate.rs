@@ -1,0 +1,95 @@
+//! `windfall ledger migrate`: makes the journal when no process of an older version is left. Why that is sound whatever this
+//! command sees stands in [`shape`](super::shape); what it looks for here spares people a process that can grant nothing.
+
+use super::budget_keys::cell;
+use super::link::{Address, NAME};
+use super::options::PostgresOptions;
+use super::schema;
+use super::session::Session;
+use super::shape::KNOWN;
+use crate::error::{LedgerError, OpenError};
+use std::time::{Duration, Instant};
+
+/// The pause between two looks at the server's connections.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Connections of older versions; a name of theirs has no version behind it.
+const OLDER: &str = "SELECT pid, coalesce(host(client_addr), 'this host'), application_name FROM pg_stat_activity \
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name IN ($1, $2) ORDER BY pid";
+
+/// How a ledger of an older version is migrated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MigrateOptions {
+    /// How long no process of an older version may be connected before. A process that runs is connected, or tries to be
+    /// every few seconds.
+    pub watch_ms: u64,
+    /// Whether it migrates although such processes are connected, as those of another ledger in the same database may be.
+    pub despite_connections: bool,
+}
+
+impl Default for MigrateOptions {
+    fn default() -> Self {
+        Self { watch_ms: 30_000, despite_connections: false }
+    }
+}
+
+/// What a migration has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Migrated {
+    /// The version that it found.
+    pub from: i64,
+    /// The version that it left, the same where nothing was to be done.
+    pub to: i64,
+}
+
+pub(crate) fn migrate(
+    url: &str,
+    postgres: &PostgresOptions,
+    options: MigrateOptions,
+) -> Result<Migrated, OpenError> {
+    let address = Address::new(url, postgres)?;
+    let session = Session::open(&address.config, &address.place, &address.options, false)?;
+    match schema::version(&session, &address)? {
+        Some(KNOWN) => return Ok(Migrated { from: KNOWN, to: KNOWN }),
+        Some(_) => {}
+        None => return Err(schema::absent(&address)),
+    }
+    if !options.despite_connections {
+        watch(&session, &address, Duration::from_millis(options.watch_ms))?;
+    }
+    let from = schema::make_journal(&session, &address)?;
+    Ok(Migrated { from, to: KNOWN })
+}
+
+/// Refuses while a process of an older version is connected, or comes within this time.
+fn watch(session: &Session, address: &Address, time: Duration) -> Result<(), OpenError> {
+    let began = Instant::now();
+    loop {
+        let older = older(session, address).map_err(|error| OpenError::Unreachable {
+            path: address.place.clone(),
+            what: error.to_string(),
+        })?;
+        if !older.is_empty() {
+            return Err(OpenError::Invalid(format!(
+                "{}: processes of older versions are connected, and nothing was changed: {}; end them, and start this \
+                 again",
+                address.place,
+                older.join(", ")
+            )));
+        }
+        let left = time.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(LOOK_EVERY));
+    }
+}
+
+fn older(session: &Session, address: &Address) -> Result<Vec<String>, LedgerError> {
+    let rows = session.query(OLDER, &[&NAME, &address.older_name])?;
+    rows.iter()
+        .map(|row| {
+            let (pid, host, name): (i32, String, String) = (cell(row, 0)?, cell(row, 1)?, cell(row, 2)?);
+            Ok(format!("{name} from {host} (backend {pid})"))
+        })
+        .collect()
+}
