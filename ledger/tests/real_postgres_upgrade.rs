@@ -258,7 +258,7 @@ fn plan() -> Vec<Plan> {
     (0..ORDERS)
         .map(|nth| {
             let user = i64::try_from(nth % 7).unwrap();
-            let payer = (nth % 3 == 1).then_some(nth % 2 == 0);
+            let payer = (nth % 3 == 1).then_some(nth.is_multiple_of(2));
             // Who got money from a payer withdraws nothing here.
             let (user, amount) = if payer.is_some() { (100 + user, 5) } else { (user, 1 + user) };
             Plan { trade_no: format!("both/{nth:04}"), user, amount, payer }
@@ -317,7 +317,7 @@ fn old_work(old: &mut OlderProcess, plan: &[Plan], at: usize) -> bool {
             [
                 old.credit(&one.trade_no, one.user, one.amount),
                 old.hold(&id, one.user, 1),
-                old.end(&id, at % 2 == 0),
+                old.end(&id, at.is_multiple_of(2)),
             ]
         }
         Some(credited) => {
