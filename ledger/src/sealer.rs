@@ -20,7 +20,9 @@ pub enum SealError {
     Anchor(#[from] AnchorError),
     /// The ledger has no such seal any more: an older copy of it was restored, or its chain was cut. Nothing was sealed.
     #[error(
-        "seal {seal} is anchored, and not in the ledger: run windfall ledger verify before anything is sealed"
+        "seal {seal} is anchored, and not in the ledger: run windfall ledger verify before anything is sealed. Where the \
+         database has lost its last commits, as after a fail-over, --accept-loss {seal} goes on behind the last seal that it \
+         has"
     )]
     Gone {
         /// The seal's number.
@@ -54,6 +56,7 @@ pub struct Sealer {
     chain: Box<dyn Chain>,
     rows_max: usize,
     new_anchor: bool,
+    accept_loss: Option<i64>,
 }
 
 impl Sealer {
@@ -75,7 +78,7 @@ impl Sealer {
     }
 
     fn of(chain: Box<dyn Chain>) -> Self {
-        Self { chain, rows_max: SEAL_ROWS_MAX, new_anchor: false }
+        Self { chain, rows_max: SEAL_ROWS_MAX, new_anchor: false, accept_loss: None }
     }
 
     /// The same with ranges of about so many transfers, at least 1.
@@ -93,6 +96,15 @@ impl Sealer {
         self
     }
 
+    /// Where the database has lost this seal, the last one that is anchored, and perhaps some before it, they are given up:
+    /// the anchor notes it, and sealing goes on behind the last seal that is anchored and there. Reconcile first: what was
+    /// committed behind that seal may be lost too.
+    #[must_use]
+    pub fn with_accepted_loss(mut self, seal: i64) -> Self {
+        self.accept_loss = Some(seal);
+        self
+    }
+
     /// Seals one range of what is closed by now, and anchors it. `None` where nothing is to be sealed, or another sealer is
     /// at it.
     ///
@@ -100,7 +112,7 @@ impl Sealer {
     /// [`SealError`].
     pub fn seal(&mut self, anchor: &mut dyn Anchor, now_ms: i64) -> Result<Option<Seal>, SealError> {
         let chain: &mut dyn Chain = self.chain.as_mut();
-        let last = compare(chain.read(), anchor, self.new_anchor)?;
+        let last = compare(chain.read(), anchor, self.new_anchor, self.accept_loss)?;
         let sealed = chain.seal(last, self.rows_max, now_ms)?;
         if let Some(seal) = &sealed {
             anchor.keep(seal.head())?;
@@ -112,7 +124,12 @@ impl Sealer {
 /// The last head that was anchored must be in the chain, and at most one seal behind it: that of a sealer that died
 /// before it was anchored, or is about to anchor it. It is anchored here, before another one is made. Returns the number
 /// of the last seal, 0 for none.
-fn compare(ledger: &dyn Read, anchor: &mut dyn Anchor, new_anchor: bool) -> Result<i64, SealError> {
+fn compare(
+    ledger: &dyn Read,
+    anchor: &mut dyn Anchor,
+    new_anchor: bool,
+    accept_loss: Option<i64>,
+) -> Result<i64, SealError> {
     // Read before the anchor: what another sealer makes meanwhile is no seal without an anchor.
     let last = ledger.last_seal()?;
     let seals = last.as_ref().map_or(0, |last| last.id);
@@ -129,7 +146,10 @@ fn compare(ledger: &dyn Read, anchor: &mut dyn Anchor, new_anchor: bool) -> Resu
         }
         (None, Some(_)) => return Err(SealError::Unanchored { seals, anchored: 0 }),
     };
-    is_in_chain(ledger, anchored)?;
+    let anchored = match is_in_chain(ledger, anchored) {
+        Err(SealError::Gone { seal }) if accept_loss == Some(seal) => give_up(ledger, anchor)?,
+        other => other.map(|()| anchored)?,
+    };
     let Some(last) = last.filter(|last| last.id > anchored.seal) else { return Ok(seals) };
     if last.id > anchored.seal.saturating_add(1) {
         return Err(SealError::Unanchored { seals, anchored: anchored.seal });
@@ -139,6 +159,22 @@ fn compare(ledger: &dyn Read, anchor: &mut dyn Anchor, new_anchor: bool) -> Resu
     }
     anchor.keep(last.head())?;
     Ok(seals)
+}
+
+/// Gives up the heads whose seals are not in the ledger. Returns the last one that is.
+fn give_up(ledger: &dyn Read, anchor: &mut dyn Anchor) -> Result<Head, SealError> {
+    for head in anchor.heads()?.into_iter().rev() {
+        match is_in_chain(ledger, head) {
+            Ok(()) => {
+                anchor.give_up(head)?;
+                return Ok(head);
+            }
+            Err(SealError::Gone { .. }) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    // The anchor was begun with seals that the ledger had: not one of them is left.
+    Err(SealError::Unanchored { seals: ledger.last_seal()?.map_or(0, |last| last.id), anchored: 0 })
 }
 
 fn is_in_chain(ledger: &dyn Read, head: Head) -> Result<(), SealError> {

@@ -83,6 +83,8 @@ pub struct Verified {
     pub oldest_unsealed_ms: Option<i64>,
     /// The number of heads that the anchor holds.
     pub anchored: u64,
+    /// How often a person has accepted that the database had lost seals which were anchored.
+    pub losses: u64,
     /// The last seal, if it is not anchored: its sealer is about to do that, or died before. The next one does it.
     pub unanchored: Option<i64>,
     /// What is wrong, the first [`FINDINGS_MAX`].
@@ -127,6 +129,7 @@ pub(crate) fn verify(ledger: &dyn Read, anchor: Option<&dyn Anchor>) -> Result<V
     let mut verified = Verified::default();
     let mut anchored: BTreeMap<i64, [u8; 32]> = BTreeMap::new();
     let heads = anchor.map_or(Ok(Vec::new()), |anchor| anchor.heads())?;
+    verified.losses = anchor.map_or(Ok(0), |anchor| anchor.losses())?;
     for head in heads.into_iter().filter(|head| *head != Head::NONE) {
         verified.anchored += 1;
         if anchored.insert(head.seal, head.hash).is_some_and(|other| other != head.hash) {

@@ -241,6 +241,40 @@ fn seals_that_nothing_anchors_are_found_and_nothing_is_sealed_behind_them() {
     assert!(sealed.verify().is_clean());
 }
 
+/// The database went back to an earlier state, as after a fail-over to a standby that was behind, and goes on from there.
+#[test]
+fn lost_seals_are_given_up_by_name_alone() {
+    let sealed = sealed();
+    let end = sealed.verify().seals;
+    sealed.sql("DELETE FROM seal_pages WHERE seal > 2; DELETE FROM seals WHERE id > 2;");
+    open(&sealed.path()).apply(&[order("later", 7)]).unwrap();
+    let seal = |lost: Option<i64>| {
+        let sealer = Sealer::open(sealed.path()).unwrap().with_rows_max(4);
+        let mut sealer = match lost {
+            Some(lost) => sealer.with_accepted_loss(lost),
+            None => sealer,
+        };
+        sealer.seal(&mut sealed.anchor(), 5_000)
+    };
+    let last = i64::try_from(end).unwrap();
+    for lost in [None, Some(last - 1), Some(last + 1)] {
+        assert!(matches!(seal(lost), Err(SealError::Gone { seal }) if seal == last), "{lost:?}");
+    }
+    assert_eq!(seal(Some(last)).unwrap().map(|one| one.id), Some(3));
+    sealed.seal_all().unwrap();
+    let found = sealed.verify();
+    assert!(found.is_clean(), "{found:?}");
+    assert_eq!((found.losses, found.unsealed), (1, 0));
+    // It is accepted once: the same again is an error.
+    sealed.sql("DELETE FROM seal_pages WHERE seal > 2; DELETE FROM seals WHERE id > 2;");
+    assert!(matches!(seal(None), Err(SealError::Gone { .. })));
+    // A chain that was rewritten is no loss.
+    let sealed = self::sealed();
+    sealed.sql("UPDATE seals SET hash = previous WHERE id = 2; DELETE FROM seal_pages WHERE seal > 2; DELETE FROM seals WHERE id > 2;");
+    let mut sealer = Sealer::open(sealed.path()).unwrap().with_accepted_loss(last);
+    assert!(matches!(sealer.seal(&mut sealed.anchor(), 5_000), Err(SealError::Rewritten { seal: 2 })));
+}
+
 /// Set for the child alone: its data directory.
 const CHILD: &str = "WINDFALL_TEST_SEAL_DIR";
 

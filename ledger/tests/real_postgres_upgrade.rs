@@ -229,8 +229,12 @@ fn a_process_of_version_3_can_do_nothing_after_the_migration() {
     assert_eq!(old.credit("a", 1, 10), Done::Yes);
     assert_eq!(old.reserve("r", 1, 5, "bank"), Done::Yes);
     assert_eq!(old.hold("w", 1, 4), Done::Yes);
+    let planned = old.planned();
     place.migrate(0).unwrap();
     let before = place.reconcile();
+    for (sql, statement) in &planned {
+        assert!(old.refuses(statement), "{sql}");
+    }
     assert_eq!(old.credit("b", 1, 10), Done::Refused);
     assert_eq!(old.credit("a", 1, 10), Done::Refused, "not even a repeat is answered");
     assert_eq!(old.reserve("s", 1, 5, "bank"), Done::Refused);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use windfall_ledger::{FileAnchor, LedgerError, SealError, Verified};
+use windfall_ledger::{FileAnchor, LedgerError, SealError, Sealer, Verified};
 
 /// `windfall ledger …`
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -28,6 +28,10 @@ pub enum LedgerCommand {
         /// refused where there are seals
         #[arg(long)]
         new_anchor: bool,
+        /// Give up the anchored seals up to this one, which the database has lost, as after a fail-over to a standby that
+        /// was behind: the anchor notes it, and sealing goes on behind the last seal that is there
+        #[arg(long, value_name = "SEAL")]
+        accept_loss: Option<i64>,
         /// Print JSON, one object a line
         #[arg(long)]
         json: bool,
@@ -84,7 +88,17 @@ impl LedgerPlace {
 /// Runs it.
 pub fn run(command: &LedgerCommand) -> Result<Outcome> {
     match command {
-        LedgerCommand::Seal { place, every_s, new_anchor, json } => seal(place, *every_s, *new_anchor, *json),
+        LedgerCommand::Seal { place, every_s, new_anchor, accept_loss, json } => {
+            let (options, mut anchor) = place.open()?;
+            let mut sealer = options.ledger.open_sealer(&options.data)?;
+            if *new_anchor {
+                sealer = sealer.with_new_anchor();
+            }
+            if let Some(lost) = accept_loss {
+                sealer = sealer.with_accepted_loss(*lost);
+            }
+            seal(sealer, &mut anchor, *every_s, *json)
+        }
         LedgerCommand::Verify { place, json } => verify(place, *json),
         LedgerCommand::Migrate { config, watch_s, despite_connections } => {
             migrate(config.as_deref(), *watch_s, *despite_connections)
@@ -92,17 +106,12 @@ pub fn run(command: &LedgerCommand) -> Result<Outcome> {
     }
 }
 
-fn seal(place: &LedgerPlace, every_s: Option<u64>, new_anchor: bool, json: bool) -> Result<Outcome> {
-    let (options, mut anchor) = place.open()?;
-    let mut sealer = options.ledger.open_sealer(&options.data)?;
-    if new_anchor {
-        sealer = sealer.with_new_anchor();
-    }
+fn seal(mut sealer: Sealer, anchor: &mut FileAnchor, every_s: Option<u64>, json: bool) -> Result<Outcome> {
     loop {
         let (mut seals, mut transfers, mut last) = (0_u64, 0_i64, None);
         loop {
             let now_ms = i64::try_from(now_ms()).unwrap_or(i64::MAX);
-            match sealer.seal(&mut anchor, now_ms) {
+            match sealer.seal(anchor, now_ms) {
                 Ok(Some(seal)) => {
                     seals += 1;
                     transfers += seal.rows;
@@ -174,6 +183,9 @@ fn verify(place: &LedgerPlace, json: bool) -> Result<Outcome> {
                 "seal {seal} is not anchored yet: its sealer is about to do it, or died; the next windfall ledger seal does"
             );
         }
+        if found.losses > 0 {
+            println!("{} times seals were lost, and somebody has accepted it", found.losses);
+        }
         if let Some(oldest_ms) = found.oldest_unsealed_ms {
             let since = utc(u64::try_from(oldest_ms).unwrap_or(0));
             println!("{} transfers are not sealed yet, the oldest since {since}", found.unsealed);
@@ -214,6 +226,7 @@ fn as_json(found: &Verified) -> serde_json::Value {
         "oldest_unsealed_ms": found.oldest_unsealed_ms,
         "anchored": found.anchored,
         "unanchored": found.unanchored,
+        "losses": found.losses,
         "findings": findings,
         "more_findings": found.more_findings,
     })

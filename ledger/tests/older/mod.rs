@@ -3,8 +3,8 @@
 
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, NoTls, Transaction};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Error, NoTls, Statement, Transaction};
 
 const VERSION: &str = "SELECT version FROM rules_version";
 const INSERT: &str = "INSERT INTO orders \
@@ -192,6 +192,46 @@ impl OlderProcess {
             add(tx, key, &others).await?;
             Ok(true)
         })
+    }
+
+    /// Its statements that write what the journal replaces, prepared and planned as a process that has run for long has them.
+    pub fn planned(&self) -> Vec<(&'static str, Statement)> {
+        [INSERT, CHANGE, TAKE, SETTLE, TRANSFER, RECORD]
+            .map(|sql| {
+                let statement = self.runtime.block_on(self.client.prepare(sql)).unwrap();
+                for _ in 0..9 {
+                    assert!(!self.refuses(&statement), "{sql}");
+                }
+                (sql, statement)
+            })
+            .to_vec()
+    }
+
+    /// Whether a statement names what is not there any more. It writes nothing: it has no rows.
+    pub fn refuses(&self, statement: &Statement) -> bool {
+        let empty = |of: &Type| -> Box<dyn ToSql + Sync> {
+            match *of {
+                Type::TEXT_ARRAY => Box::new(Vec::<&str>::new()),
+                Type::INT8_ARRAY => Box::new(Vec::<i64>::new()),
+                Type::INT2_ARRAY => Box::new(Vec::<i16>::new()),
+                Type::INT8 => Box::new(0_i64),
+                Type::INT2 => Box::new(0_i16),
+                _ => panic!("{of}"),
+            }
+        };
+        let values: Vec<_> = statement.params().iter().map(empty).collect();
+        let params: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| &**value).collect();
+        match self.runtime.block_on(self.client.execute(statement, &params)) {
+            Ok(rows) => {
+                assert_eq!(rows, 0);
+                false
+            }
+            Err(error) => {
+                let code = error.code().map(|code| code.code().to_owned());
+                assert!(matches!(code.as_deref(), Some("42703" | "42P01")), "{error:?}");
+                true
+            }
+        }
     }
 
     /// Runs one transaction, again where another one was in the way.

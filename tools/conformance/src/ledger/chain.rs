@@ -23,6 +23,15 @@ impl Anchor for Memory {
         Ok(self.own().clone())
     }
 
+    fn losses(&self) -> Result<u64, AnchorError> {
+        Ok(0)
+    }
+
+    fn give_up(&mut self, last: Head) -> Result<(), AnchorError> {
+        self.own().retain(|head| head.seal <= last.seal);
+        Ok(())
+    }
+
     fn keep(&mut self, head: Head) -> Result<(), AnchorError> {
         let mut own = self.own();
         match own.last() {
