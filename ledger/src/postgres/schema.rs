@@ -353,7 +353,7 @@ fn found_alone(session: &Session, address: &Address) -> Result<i64, OpenError> {
     let run = |sql: &str| session.open_batch(sql, &address.place);
     // Asked first: a user without rights on the database may own a schema that was made for it.
     let there = format!("SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'");
-    if session.query_once(&there).map_err(|error| refused(&address.place, error))?.is_empty() {
+    if session.query_stored(&there).map_err(|error| refused(&address.place, error))?.is_empty() {
         run(&format!("CREATE SCHEMA \"{schema}\""))?;
     }
     let found = version(session, address)?.unwrap_or(0);
@@ -396,7 +396,7 @@ fn lock(session: &Session, address: &Address) -> Result<(), OpenError> {
 /// A migration that copies a large table may take as long as a reader's statement.
 fn take_time(session: &Session, address: &Address) -> Result<(), OpenError> {
     let counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'transfers'::regclass";
-    let rows = session.query_once(counted).map_err(|error| refused(&address.place, error))?;
+    let rows = session.query_stored(counted).map_err(|error| refused(&address.place, error))?;
     let about: i64 = rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or(0);
     let longest_ms = address.options.read_timeout_ms;
     tracing::warn!(
@@ -442,7 +442,7 @@ pub(crate) fn version(session: &Session, address: &Address) -> Result<Option<i64
         address.options.schema
     );
     let row = |sql: &str| {
-        let rows = session.query_once(sql).map_err(|error| refused(place, error))?;
+        let rows = session.query_stored(sql).map_err(|error| refused(place, error))?;
         rows.into_iter()
             .next()
             .ok_or_else(|| OpenError::Damaged { path: place.clone(), what: "schema_version is empty".into() })
