@@ -1,5 +1,6 @@
 //! What becomes of an order, given what is stored of it and what its budgets hold. Pure; every database decides by it.
 
+#[cfg(feature = "postgres")]
 use crate::budget::Take;
 use crate::journal::Payee;
 use crate::model::{Attempt, Awaits, Finish, Order, OrderOutcome};
@@ -19,6 +20,7 @@ pub(crate) enum Goal {
 
 impl Goal {
     /// How their budget is taken.
+    #[cfg(feature = "postgres")]
     pub const fn take(self) -> Take {
         match self {
             Self::Credit => Take::Used,
@@ -27,6 +29,7 @@ impl Goal {
     }
 
     /// Their status, where the budget has room.
+    #[cfg(feature = "postgres")]
     pub const fn status(self) -> Status {
         match self {
             Self::Credit => Status::Credited,
