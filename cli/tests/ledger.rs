@@ -53,6 +53,20 @@ fn a_ledger_is_sealed_and_an_older_copy_of_it_is_noticed() {
     let refused = windfall("seal", folder.path());
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("windfall ledger verify"));
+    // What is lost is given up by its number alone.
+    let lost = |seal| windfall_with("seal", folder.path(), &["--accept-loss", seal]).status.code();
+    assert_eq!((lost("1"), lost("3"), lost("2")), (Some(1), Some(1), Some(0)));
+    let verified = windfall("verify", folder.path());
+    assert_eq!((verified.status.code(), json(&verified)["losses"].as_i64()), (Some(0), Some(1)));
+}
+
+#[test]
+fn a_ledger_in_a_file_is_migrated_by_its_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut own = Command::new(env!("CARGO_BIN_EXE_windfall"));
+    let done = own.args(["ledger", "migrate"]).current_dir(folder.path()).output().unwrap();
+    assert_eq!(done.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&done.stdout).contains("nothing is to be done"));
 }
 
 #[test]
