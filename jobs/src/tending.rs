@@ -269,8 +269,8 @@ async fn states_go_on(
         };
         let occurrence = Occurrence { job, version: state.is.version, due_ms };
         due.extend(definition.map(|definition| (definition.spec.priority, occurrence)));
-        // It is looked for again, but not before it had time to fire.
-        let wake_ms = Some(now_ms.saturating_add(JobState::OVERDUE_MS));
+        // It is looked for again, but not before it had time to fire: looks at what is only late make it later still.
+        let wake_ms = Some(JobState::looked_for_again_ms(due_ms, now_ms));
         let again = put(state_key(job), Expect::Version(state.version), &state.is, wake_ms);
         looked_at.push(group(vec![again]));
     }

@@ -13,6 +13,8 @@
 //!   `postgres`), which has any number, over any number of processes.
 //! - [`LedgerReader`] reads with a connection of its own, for checks that must not trust the writer.
 //! - [`Reconciliation`] counts the contradictions in a ledger.
+//! - [`Guard`] notices a ledger that went back in time (a stale standby, a restored backup) by a [`Mark`] that is kept
+//!   outside of the database.
 //!
 //! Every database passes the suite of `windfall-conformance`.
 //!
@@ -51,7 +53,11 @@ mod contract;
 mod decision;
 mod error;
 mod journal;
+mod guard;
+mod guarded;
 mod ledger;
+mod mark;
+mod mark_file;
 mod model;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -69,7 +75,11 @@ pub use anchor::{Anchor, AnchorError, FileAnchor};
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 pub use chain::{Head, Seal};
 pub use error::{LedgerError, OpenError};
+pub use guard::{Guard, GuardState};
+pub use guarded::{Acceptance, Accepted, Beat};
 pub use ledger::Ledger;
+pub use mark::{Behind, Mark, Missing, ServerPosition};
+pub use mark_file::{MarkFile, MarkStore, MarkStoreError};
 pub use model::{
     Attempt, Awaits, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Finish, Order,
     OrderLine, OrderOutcome, ReservedOrder, SHARDS_MAX, Settlement, Unbudgeted, Writers,

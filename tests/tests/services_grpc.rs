@@ -349,6 +349,8 @@ async fn codes(channel: &Channel, key: Option<&String>, user_id: Option<i64>) ->
         archive_client::ArchiveClient.list_reserved
         archive_client::ArchiveClient.release_reserved
         archive_client::ArchiveClient.list_held
+        archive_client::ArchiveClient.get_ledger_mark
+        archive_client::ArchiveClient.accept_ledger
     }
 }
 

@@ -7,6 +7,7 @@ pub mod backfill;
 pub mod jobs;
 pub mod keys;
 pub mod ledger;
+mod ledger_mark;
 pub mod operate;
 pub mod rules;
 pub mod salvage;

@@ -126,6 +126,7 @@ pub async fn open(
         tokens_are_shared: backends.tokens().is_shared(),
         keys: None,
         ledger: Some(ledger),
+        ledger_mark: None,
         long_delays: None,
         slots: None,
         entries: None,

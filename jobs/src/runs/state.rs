@@ -27,8 +27,11 @@ pub struct JobState {
 }
 
 impl JobState {
-    /// After the occurrence that comes next has been due for so long, it is looked for: its due task may be lost.
-    pub const OVERDUE_MS: u64 = 2_000;
+    /// After the occurrence that comes next has been due for so long, it is looked for: its due task may be lost. What was
+    /// fired by a process that died is fired again by another one within this time.
+    pub const OVERDUE_MS: u64 = 5_000;
+    /// Where it is there and only late, the next look comes after as long as it has been late, but at the latest after this.
+    const OVERDUE_AGAIN_MOST_MS: u64 = 30_000;
 
     /// The state of a job that was made or changed at `now_ms`. What it has decided before stays decided, and an occurrence
     /// that is due and not decided yet stays due, where the change leaves the schedule as it was.
@@ -56,5 +59,11 @@ impl JobState {
     /// When somebody has to look whether the next occurrence was decided, or has to forget the job.
     pub fn wake_ms(&self) -> Option<u64> {
         self.next_ms.map(|next_ms| next_ms.saturating_add(Self::OVERDUE_MS)).or(self.forget_ms)
+    }
+
+    /// When an occurrence that was overdue at `now_ms` is looked for again.
+    pub fn looked_for_again_ms(due_ms: u64, now_ms: u64) -> u64 {
+        let late_ms = now_ms.saturating_sub(due_ms);
+        now_ms.saturating_add(late_ms.clamp(Self::OVERDUE_MS, Self::OVERDUE_AGAIN_MOST_MS))
     }
 }

@@ -237,7 +237,7 @@ async fn an_occurrence_that_is_only_late_is_not_found_to_be_missing() {
     sleep_ms(120_000).await;
     assert_eq!(fleet.jobs.stats().overdue_found.get(), 0);
     *fleet.slots.knows_all.lock() = false;
-    sleep_ms(10_000).await;
+    sleep_ms(35_000).await;
     assert!(fleet.jobs.stats().overdue_found.get() > 0);
 }
 

@@ -409,6 +409,11 @@ fn take_time(session: &Session, address: &Address) -> Result<(), OpenError> {
     session.open_batch(&format!("SET LOCAL statement_timeout = {longest_ms}"), &address.place)
 }
 
+/// Whether there is no ledger yet.
+pub(crate) fn is_missing(session: &Session, address: &Address) -> Result<bool, OpenError> {
+    Ok(version(session, address)?.is_none())
+}
+
 /// Refuses a schema that this build does not understand, or that is not there.
 pub(crate) fn check(session: &Session, address: &Address) -> Result<(), OpenError> {
     match version(session, address)? {
@@ -460,7 +465,8 @@ pub(crate) fn version(session: &Session, address: &Address) -> Result<Option<i64
     }
 }
 
-fn refused(place: &str, error: LedgerError) -> OpenError {
+/// What a failure means while a ledger is opened.
+pub(super) fn refused(place: &str, error: LedgerError) -> OpenError {
     let path = place.to_owned();
     match error {
         LedgerError::Unavailable(what) | LedgerError::Unknown(what) | LedgerError::Contended(what) => {
@@ -470,7 +476,8 @@ fn refused(place: &str, error: LedgerError) -> OpenError {
         other => OpenError::Denied {
             path,
             what: format!(
-                "{other}; grant the user USAGE on the schema, and rights to its tables and sequences"
+                "{other}; grant the user USAGE on the schema, and rights to its tables and sequences, also to those that were \
+                 made later"
             ),
         },
     }

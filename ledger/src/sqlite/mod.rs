@@ -6,6 +6,7 @@ mod budgets;
 mod chain;
 mod credit;
 mod orders;
+mod position;
 mod query;
 mod reader;
 mod rows;
