@@ -363,7 +363,7 @@ async fn errors_of_callers(service: &Service) {
             assert_eq!(code, Code::Unauthenticated, "{method} with the key {key:?}");
         }
     }
-    let owners = [("activity", 0..2), ("wallet-front", 2..6), ("grants", 6..9), ("operator", 9..16)];
+    let owners = [("activity", 0..2), ("wallet-front", 2..6), ("grants", 6..9), ("operator", 9..18)];
     for (caller, own) in owners {
         let key = service.keys.get(caller);
         for (at, (method, code)) in codes(&channel, key, None).await.into_iter().enumerate() {
