@@ -10,7 +10,7 @@
 //! commit, whatever becomes of that lock.
 
 use super::budget_keys::{cell, text};
-use super::link::{Address, Link};
+use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
 use super::schema;
 use super::session::Session;
@@ -41,7 +41,7 @@ pub(crate) fn open(url: &str, options: &PostgresOptions) -> Result<PgSealer, Ope
     let session = Session::open(&address.config, &address.place, &address.options, false)?;
     schema::check(&session, &address)?;
     session.need_journal().map_err(|error| OpenError::Invalid(error.to_string()))?;
-    Ok(PgSealer { link: Link::new(address, Some(session), false) })
+    Ok(PgSealer { link: Link::new(address, Some(session), Purpose::Write) })
 }
 
 impl Chain for PgSealer {
