@@ -104,6 +104,12 @@ pub(crate) trait Chain: Debug + Send {
 
     /// Reads what is committed.
     fn read(&self) -> &dyn Read;
+
+    /// Compares the ledger with the guard's marks from now on.
+    fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError>;
+
+    /// Compares it now.
+    fn look(&mut self) -> Result<(), LedgerError>;
 }
 
 /// An iterator over orders.

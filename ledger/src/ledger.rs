@@ -61,17 +61,20 @@ impl Ledger {
 
     /// Makes the journal of a ledger in PostgreSQL that older versions wrote, when none of their processes is left: the
     /// second step of an upgrade, after all processes were replaced one by one. Processes of this build may go on
-    /// meanwhile; they wait.
+    /// meanwhile; they wait. A ledger that does not hold the guard's marks, or in which a process has noted that it lacks one,
+    /// is refused.
     ///
     /// # Errors
-    /// [`OpenError`]: nothing was changed. [`OpenError::Invalid`] names processes of older versions that are connected.
+    /// [`OpenError`]: nothing was changed. [`OpenError::Invalid`] names processes of older versions that are connected, or says
+    /// what the ledger lacks.
     #[cfg(feature = "postgres")]
     pub fn migrate(
         url: &str,
         postgres: &crate::PostgresOptions,
         options: crate::MigrateOptions,
+        guard: &crate::Guard,
     ) -> Result<crate::Migrated, OpenError> {
-        crate::postgres::migrate(url, postgres, options)
+        crate::postgres::migrate(url, postgres, options, guard)
     }
 
     /// How many handles may write at once.

@@ -4,7 +4,9 @@ use crate::anchor::{Anchor, AnchorError};
 use crate::chain::{Head, Seal};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The number of transfers of a seal, about: a transaction is never divided.
 pub const SEAL_ROWS_MAX: usize = 65_536;
@@ -40,6 +42,15 @@ pub enum SealError {
         /// The last one that is anchored, 0 for none.
         anchored: i64,
     },
+    /// The ledger went back in time, or nobody can know yet whether it did. Nothing was sealed: the seals of a server that
+    /// a person has not accepted would stand in the anchor when the right one is back.
+    #[error(
+        "{why}; nothing is sealed until a person has accepted the ledger as it is, or the server that has everything is back"
+    )]
+    WentBack {
+        /// From where to where it went, or what could not be read.
+        why: String,
+    },
     /// The ledger has another seal of this number: its chain was rewritten. Nothing was sealed.
     #[error(
         "seal {seal} is not the one that is anchored: run windfall ledger verify before anything is sealed"
@@ -57,6 +68,7 @@ pub struct Sealer {
     rows_max: usize,
     new_anchor: bool,
     accept_loss: Option<i64>,
+    guard: Option<Arc<Guard>>,
 }
 
 impl Sealer {
@@ -78,7 +90,7 @@ impl Sealer {
     }
 
     fn of(chain: Box<dyn Chain>) -> Self {
-        Self { chain, rows_max: SEAL_ROWS_MAX, new_anchor: false, accept_loss: None }
+        Self { chain, rows_max: SEAL_ROWS_MAX, new_anchor: false, accept_loss: None, guard: None }
     }
 
     /// The same with ranges of about so many transfers, at least 1.
@@ -105,6 +117,16 @@ impl Sealer {
         self
     }
 
+    /// The same under this guard: while the ledger does not hold the guard's marks, nothing is sealed.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn guarded(mut self, guard: Arc<Guard>) -> Result<Self, OpenError> {
+        self.chain.guard_by(Arc::clone(&guard))?;
+        self.guard = Some(guard);
+        Ok(self)
+    }
+
     /// Seals one range of what is closed by now, and anchors it. `None` where nothing is to be sealed, or another sealer is
     /// at it.
     ///
@@ -112,6 +134,12 @@ impl Sealer {
     /// [`SealError`].
     pub fn seal(&mut self, anchor: &mut dyn Anchor, now_ms: i64) -> Result<Option<Seal>, SealError> {
         let chain: &mut dyn Chain = self.chain.as_mut();
+        if let Some(guard) = &self.guard {
+            chain.look()?;
+            if let Some(why) = guard.why_stopped() {
+                return Err(SealError::WentBack { why });
+            }
+        }
         let last = compare(chain.read(), anchor, self.new_anchor, self.accept_loss)?;
         let sealed = chain.seal(last, self.rows_max, now_ms)?;
         if let Some(seal) = &sealed {

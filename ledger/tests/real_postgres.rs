@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_contract::accounts::Withdrawal;
 use windfall_ledger::{
-    Anchor, FileAnchor, HoldOutcome, Ledger, LedgerReader, MigrateOptions, Migrated, OpenError, Order,
+    Anchor, FileAnchor, Guard, HoldOutcome, Ledger, LedgerReader, MigrateOptions, Migrated, OpenError, Order,
     OrderOutcome, PostgresOptions, Sealer, Tampering, Unbudgeted, Verified, Writers,
 };
 use windfall_servers::Servers;
@@ -57,7 +57,7 @@ impl Schema {
     /// Whatever else is connected to the server of all tests.
     fn migrate(&self) -> Result<Migrated, OpenError> {
         let options = MigrateOptions { watch_ms: 0, despite_connections: true };
-        Ledger::migrate(&self.url, &self.options(), options)
+        Ledger::migrate(&self.url, &self.options(), options, &Guard::default())
     }
 }
 

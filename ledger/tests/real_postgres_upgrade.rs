@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use windfall_conformance::ledger::{CHECKS, Place};
 use windfall_contract::accounts::{FlowKind, Status, Withdrawal};
 use windfall_ledger::{
-    Attempt, BudgetSet, Finish, HoldOutcome, Ledger, LedgerError, LedgerReader, MigrateOptions, Migrated,
-    OpenError, Order, OrderOutcome, PostgresOptions, Reconciliation, Sealer, Settlement, Unbudgeted,
+    Attempt, BudgetSet, Finish, Guard, HoldOutcome, Ledger, LedgerError, LedgerReader, MigrateOptions,
+    Migrated, OpenError, Order, OrderOutcome, PostgresOptions, Reconciliation, Sealer, Settlement,
+    Unbudgeted,
 };
 use windfall_servers::Servers;
 
@@ -56,7 +57,7 @@ impl Schema {
 
     fn migrate(&self, watch_ms: u64) -> Result<Migrated, OpenError> {
         let options = MigrateOptions { watch_ms, despite_connections: false };
-        Ledger::migrate(&self.named(), &self.options(), options)
+        Ledger::migrate(&self.named(), &self.options(), options, &Guard::default())
     }
 
     fn older(&self, row: i64) -> OlderProcess {

@@ -2,12 +2,14 @@
 //! older versions wrote.
 
 use super::{now_ms, utc};
+use crate::drivers::LedgerMark;
 use crate::outcome::Outcome;
 use crate::place;
 use crate::services::ServiceOptions;
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use windfall_ledger::{FileAnchor, LedgerError, SealError, Sealer, Verified};
 
@@ -90,14 +92,18 @@ pub fn run(command: &LedgerCommand) -> Result<Outcome> {
     match command {
         LedgerCommand::Seal { place, every_s, new_anchor, accept_loss, json } => {
             let (options, mut anchor) = place.open()?;
+            let mark = options.open_mark()?;
             let mut sealer = options.ledger.open_sealer(&options.data)?;
+            if let Some(mark) = &mark {
+                sealer = sealer.guarded(Arc::clone(&mark.guard))?;
+            }
             if *new_anchor {
                 sealer = sealer.with_new_anchor();
             }
             if let Some(lost) = accept_loss {
                 sealer = sealer.with_accepted_loss(*lost);
             }
-            seal(sealer, &mut anchor, *every_s, *json)
+            seal(sealer, &mut anchor, mark.as_ref(), *every_s, *json)
         }
         LedgerCommand::Verify { place, json } => verify(place, *json),
         LedgerCommand::Migrate { config, watch_s, despite_connections } => {
@@ -106,7 +112,13 @@ pub fn run(command: &LedgerCommand) -> Result<Outcome> {
     }
 }
 
-fn seal(mut sealer: Sealer, anchor: &mut FileAnchor, every_s: Option<u64>, json: bool) -> Result<Outcome> {
+fn seal(
+    mut sealer: Sealer,
+    anchor: &mut FileAnchor,
+    mark: Option<&LedgerMark>,
+    every_s: Option<u64>,
+    json: bool,
+) -> Result<Outcome> {
     loop {
         let (mut seals, mut transfers, mut last) = (0_u64, 0_i64, None);
         loop {
@@ -118,7 +130,7 @@ fn seal(mut sealer: Sealer, anchor: &mut FileAnchor, every_s: Option<u64>, json:
                     last = Some(seal.id);
                 }
                 Ok(None) => break,
-                Err(error) if needs_a_person(&error) => {
+                Err(error) if needs_a_person(&error, every_s.is_some()) => {
                     eprintln!("windfall: {error}");
                     return Ok(Outcome::Damage);
                 }
@@ -137,23 +149,27 @@ fn seal(mut sealer: Sealer, anchor: &mut FileAnchor, every_s: Option<u64>, json:
         }
         let Some(pause_s) = every_s else { return Ok(Outcome::Clean) };
         std::thread::sleep(Duration::from_secs(pause_s));
+        if let Some(mark) = mark {
+            mark.learn();
+        }
     }
 }
 
-/// Whether no later attempt mends it: the ledger is damaged, or not the one that is anchored.
-fn needs_a_person(error: &SealError) -> bool {
-    matches!(
-        error,
-        SealError::Gone { .. }
-            | SealError::Rewritten { .. }
-            | SealError::Unanchored { .. }
-            | SealError::Ledger(LedgerError::Damaged(_))
-    )
+/// Whether no later attempt mends it: the ledger is damaged, or not the one that is anchored. One that went back in time may
+/// be accepted, or the right one may come back, while the sealer goes on.
+fn needs_a_person(error: &SealError, goes_on: bool) -> bool {
+    match error {
+        SealError::WentBack { .. } => !goes_on,
+        SealError::Gone { .. } | SealError::Rewritten { .. } | SealError::Unanchored { .. } => true,
+        SealError::Ledger(error) => matches!(error, LedgerError::Damaged(_)),
+        SealError::Anchor(_) => false,
+    }
 }
 
 fn migrate(config: Option<&Path>, watch_s: u64, despite_connections: bool) -> Result<Outcome> {
     let options = ServiceOptions::load(config, None)?;
-    match options.ledger.migrate(watch_s, despite_connections)? {
+    let guard = options.open_mark()?.map(|mark| mark.guard).unwrap_or_default();
+    match options.ledger.migrate(watch_s, despite_connections, &guard)? {
         None => println!(
             "a ledger in a file is brought up by its process, when it opens it; nothing is to be done"
         ),

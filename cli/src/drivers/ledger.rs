@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::path::Path;
 #[cfg(feature = "postgres")]
 use windfall_ledger::PostgresOptions;
-use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
+use windfall_ledger::{Guard, Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
 
 /// The database that keeps orders and balances.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -79,11 +79,17 @@ impl LedgerAt {
         .context("the ledger cannot be opened for sealing")
     }
 
-    /// Makes the journal of one that older versions wrote; `None` where its process does that when it opens it. Blocks.
-    pub fn migrate(&self, watch_s: u64, despite_connections: bool) -> Result<Option<(i64, i64)>> {
+    /// Makes the journal of one that older versions wrote and that holds the guard's marks; `None` where its process does that
+    /// when it opens it. Blocks.
+    pub fn migrate(
+        &self,
+        watch_s: u64,
+        despite_connections: bool,
+        guard: &Guard,
+    ) -> Result<Option<(i64, i64)>> {
         match self {
             Self::File => Ok(None),
-            Self::Postgres(at) => at.migrate(watch_s, despite_connections).map(Some),
+            Self::Postgres(at) => at.migrate(watch_s, despite_connections, guard).map(Some),
         }
         .context("the ledger cannot be migrated")
     }
@@ -120,10 +126,10 @@ impl PostgresAt {
         Ok(Sealer::connect(&self.url, &self.options())?)
     }
 
-    fn migrate(&self, watch_s: u64, despite_connections: bool) -> Result<(i64, i64)> {
+    fn migrate(&self, watch_s: u64, despite_connections: bool, guard: &Guard) -> Result<(i64, i64)> {
         let options =
             windfall_ledger::MigrateOptions { watch_ms: watch_s.saturating_mul(1_000), despite_connections };
-        let done = Ledger::migrate(&self.url, &self.options(), options)?;
+        let done = Ledger::migrate(&self.url, &self.options(), options, guard)?;
         Ok((done.from, done.to))
     }
 
@@ -152,7 +158,7 @@ impl PostgresAt {
         Driver::Postgres.absent()
     }
 
-    fn migrate(&self, _watch_s: u64, _despite_connections: bool) -> Result<(i64, i64)> {
+    fn migrate(&self, _watch_s: u64, _despite_connections: bool, _guard: &Guard) -> Result<(i64, i64)> {
         Driver::Postgres.absent()
     }
 

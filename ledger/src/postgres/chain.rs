@@ -12,11 +12,13 @@
 use super::budget_keys::{cell, text};
 use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
-use super::schema;
+use super::position;
 use super::session::Session;
 use crate::chain::{self, Names, Page, Row, Seal, Unsealed, stored_hash};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
+use std::sync::Arc;
 
 const LOCK: &str =
     "SELECT pg_try_advisory_xact_lock(hashtextextended('windfall seals ' || current_schema(), 0))";
@@ -37,11 +39,7 @@ pub(crate) struct PgSealer {
 }
 
 pub(crate) fn open(url: &str, options: &PostgresOptions) -> Result<PgSealer, OpenError> {
-    let address = Address::new(url, options)?;
-    let session = Session::open(&address.config, &address.place, &address.options, false)?;
-    schema::check(&session, &address)?;
-    session.need_journal().map_err(|error| OpenError::Invalid(error.to_string()))?;
-    Ok(PgSealer { link: Link::new(address, Some(session), Purpose::Write) })
+    Ok(PgSealer { link: Link::connect(Address::new(url, options)?, Purpose::Seal)? })
 }
 
 impl Chain for PgSealer {
@@ -64,6 +62,15 @@ impl Chain for PgSealer {
 
     fn read(&self) -> &dyn Read {
         &self.link
+    }
+
+    fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {
+        self.link.guard_by(guard)
+    }
+
+    fn look(&mut self) -> Result<(), LedgerError> {
+        let Some(guard) = &self.link.address.guard else { return Ok(()) };
+        position::look(&*self.link.session()?, guard).map(drop)
     }
 }
 

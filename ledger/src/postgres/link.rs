@@ -32,11 +32,8 @@ pub(crate) struct Address {
     pub place: String,
     /// The name by which connections of older versions are known, which put nothing behind it.
     pub older_name: String,
-    /// Whether the tables are a journal, for all connections that were made from this address. Until then each
-    /// connection looks at them before it is handed out.
+    /// Whether a connection that was made from this address has found the tables, or made them. No other one makes any.
     opened: Arc<AtomicBool>,
-    /// Whether a connection of this address was handed out before.
-    looked: Arc<AtomicBool>,
     /// Whether it was logged that the tables are of version 3.
     told_three: Arc<AtomicBool>,
     /// Whether it was logged that the tables are no ledger of Windfall, or that the server refuses this client.
@@ -78,13 +75,13 @@ impl Address {
             .keepalives_idle(Duration::from_secs(15))
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3);
-        let older_name = config.get_application_name().unwrap_or(NAME).to_owned();
+        let name = config.get_application_name().unwrap_or(NAME);
+        let older_name = name[..name.floor_char_boundary(NAME_BYTES_MAX)].to_owned();
         config.application_name(marked(&older_name));
         let place = place(&config, &options.schema);
-        let (opened, looked) = (Arc::default(), Arc::default());
-        let (told_three, told) = (Arc::default(), Arc::default());
+        let (opened, told_three, told) = (Arc::default(), Arc::default(), Arc::default());
         let options = options.clone();
-        Ok(Self { config, options, place, older_name, opened, looked, told_three, told, guard: None })
+        Ok(Self { config, options, place, older_name, opened, told_three, told, guard: None })
     }
 
     /// The name of the ledger whatever server it is on: its database and its schema.
@@ -93,40 +90,48 @@ impl Address {
         format!("{database}/{}", self.options.schema)
     }
 
-    /// Connects. The first connection of all brings the tables up to date, or refuses them. A connection that only reads
+    /// Connects. The first connection of all brings the tables up to date, or refuses them; every other one looks which
+    /// tables there are, for a server that has taken the place of another may have older ones. A connection that only reads
     /// does not write anything else: it is ready also where a commit waits or fails.
     fn connect(&self, purpose: Purpose) -> Result<Session, OpenError> {
         let session = Session::open(&self.config, &self.place, &self.options, false)?;
-        let is_first = !self.looked.load(Acquire);
+        let may_make = purpose != Purpose::Seal && !self.opened.load(Acquire);
         let is_unmarked = self.guard.as_ref().is_some_and(|guard| guard.is_unmarked());
-        let is_new = is_first && (is_unmarked || schema::is_missing(&session, self)?);
+        let is_new = may_make && (is_unmarked || schema::is_missing(&session, self)?);
         failover::check(&session, self, is_new)?;
-        let writes = purpose == Purpose::Write;
-        if writes {
+        if matches!(purpose, Purpose::Write | Purpose::Seal) {
             failover::check_waiting(&session, self)?;
         }
-        if !self.opened.load(Acquire) {
+        if may_make {
             schema::open(&session, self)?;
-            match session.shape() {
-                Shape::Journal => self.opened.store(true, Release),
-                Shape::Three if !self.told_three.swap(true, AcqRel) => tracing::warn!(
-                    "{}: its schema has version 3, which processes of older versions write too; run windfall ledger \
-                     migrate when none of them is left",
-                    self.place
-                ),
-                Shape::Three => {}
-            }
-            self.looked.store(true, Release);
+        } else {
+            schema::check(&session, self)?;
+        }
+        self.opened.store(true, Release);
+        match purpose {
+            Purpose::Seal => session.need_journal().map_err(|error| OpenError::Invalid(error.to_string()))?,
+            _ => self.tell_shape(session.shape()),
         }
         if let Some(guard) = &self.guard {
-            let compared = match writes {
-                true => position::follow(&session, guard, &self.options.schema).map(drop),
-                false => position::look(&session, guard).map(drop),
+            let compared = match purpose {
+                Purpose::Write => position::follow(&session, guard, &self.options.schema).map(drop),
+                _ => position::look(&session, guard).map(drop),
             };
             compared.map_err(|error| schema::refused(&self.place, error))?;
         }
         self.told.store(false, Release);
         Ok(session)
+    }
+
+    /// Logs once that the tables are of version 3.
+    fn tell_shape(&self, shape: Shape) {
+        if shape == Shape::Three && !self.told_three.swap(true, AcqRel) {
+            tracing::warn!(
+                "{}: its schema has version 3, which processes of older versions write too; run windfall ledger migrate when \
+                 none of them is left",
+                self.place
+            );
+        }
     }
 
     /// Logs once an error that does not pass by itself.
@@ -173,6 +178,8 @@ pub(crate) enum Purpose {
     Read,
     /// To read one moment, which a new connection would change.
     Snapshot,
+    /// To seal a journal that is there. It makes no tables.
+    Seal,
 }
 
 /// A connection that may be missing.
@@ -186,10 +193,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Makes a link, and connects it to write.
-    pub fn connect(address: Address) -> Result<Self, OpenError> {
-        let session = address.connect(Purpose::Write)?;
-        Ok(Self::new(address, Some(session), Purpose::Write))
+    /// Makes a link, and connects it.
+    pub fn connect(address: Address, purpose: Purpose) -> Result<Self, OpenError> {
+        let session = address.connect(purpose)?;
+        Ok(Self::new(address, Some(session), purpose))
     }
 
     /// Makes a link. Without a session it connects when it is first used.
@@ -246,9 +253,9 @@ impl Link {
     }
 
     /// Guards every connection that is made from now on. An address with several hosts without a synchronous standby is
-    /// refused where the ledger has no mark yet: it was not run like this before.
+    /// refused where the ledger has no mark yet: it was not run like this before. (A sealer may be where no mark is kept.)
     pub fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {
-        let is_unmarked = guard.is_unmarked();
+        let is_unmarked = self.purpose != Purpose::Seal && guard.is_unmarked();
         self.address.guard = Some(guard);
         // It was made without a look, so it is not kept.
         match self.session.get_mut().take() {

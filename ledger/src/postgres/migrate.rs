@@ -4,10 +4,11 @@
 use super::budget_keys::cell;
 use super::link::{Address, NAME};
 use super::options::PostgresOptions;
-use super::schema;
 use super::session::Session;
 use super::shape::KNOWN;
+use super::{position, schema};
 use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
 use std::time::{Duration, Instant};
 
 /// The pause between two looks at the server's connections.
@@ -45,6 +46,7 @@ pub(crate) fn migrate(
     url: &str,
     postgres: &PostgresOptions,
     options: MigrateOptions,
+    guard: &Guard,
 ) -> Result<Migrated, OpenError> {
     let address = Address::new(url, postgres)?;
     let session = Session::open(&address.config, &address.place, &address.options, false)?;
@@ -53,11 +55,26 @@ pub(crate) fn migrate(
         Some(_) => {}
         None => return Err(schema::absent(&address)),
     }
+    holds_marks(&session, &address, guard)?;
     if !options.despite_connections {
         watch(&session, &address, Duration::from_millis(options.watch_ms))?;
     }
-    let from = schema::make_journal(&session, &address)?;
+    // Once more under the locks: another process may have noted meanwhile that the ledger lacks something.
+    let from = schema::make_journal(&session, &address, || holds_marks(&session, &address, guard))?;
     Ok(Migrated { from, to: KNOWN })
+}
+
+/// Refuses a ledger that went back in time: it may not be the one that stays, and what payers have paid since is not in it.
+fn holds_marks(session: &Session, address: &Address, guard: &Guard) -> Result<(), OpenError> {
+    position::look(session, guard).map_err(|error| schema::refused(&address.place, error))?;
+    match guard.why_stopped() {
+        None => Ok(()),
+        Some(why) => Err(OpenError::Invalid(format!(
+            "{}: {why}; nothing was changed. Bring back the server that has everything, or accept this ledger as \
+             docs/restore.md says, and start this again",
+            address.place
+        ))),
+    }
 }
 
 /// Refuses while a process of an older version is connected, or comes within this time.

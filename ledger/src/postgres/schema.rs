@@ -312,9 +312,13 @@ pub(crate) fn open(session: &Session, address: &Address) -> Result<(), OpenError
     adopt(session, address, found)
 }
 
-/// Makes the journal of tables of version 1 to 3. Returns the version that was found. Nothing is changed before all of
-/// it is done.
-pub(crate) fn make_journal(session: &Session, address: &Address) -> Result<i64, OpenError> {
+/// Makes the journal of tables of version 1 to 3, if `allowed` says so when they are locked. Returns the version that was
+/// found. Nothing is changed before all of it is done.
+pub(crate) fn make_journal(
+    session: &Session,
+    address: &Address,
+    allowed: impl FnOnce() -> Result<(), OpenError>,
+) -> Result<i64, OpenError> {
     begin(session, address)?;
     let found = version(session, address)?.unwrap_or(0);
     if found == KNOWN {
@@ -326,6 +330,7 @@ pub(crate) fn make_journal(session: &Session, address: &Address) -> Result<i64, 
     }
     apply(session, address, found, THREE)?;
     lock(session, address)?;
+    allowed()?;
     take_time(session, address)?;
     apply(session, address, THREE.max(found), KNOWN).map_err(|error| match error {
         error if error.may_pass() => error,

@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
 
@@ -21,6 +21,9 @@ use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
 const SERVER_VERSION_MIN: i32 = 130_000;
 /// How long a closing connection may take to say goodbye.
 const GOODBYE: Duration = Duration::from_millis(200);
+
+/// The server's function that refuses a prepared statement whose columns have other types by now.
+const PLAN_CHANGED: &str = "RevalidateCachedQuery";
 
 /// Connections of this process so far.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -403,15 +406,21 @@ impl Session {
                 self.broken.set(true);
                 LedgerError::Unavailable(what)
             }
-            // Spelled for tables that are gone by now.
-            &SqlState::UNDEFINED_COLUMN | &SqlState::UNDEFINED_TABLE | &SqlState::FEATURE_NOT_SUPPORTED
-                if self.shape.get() == Shape::Three =>
+            // Spelled for tables that are gone by now: they were migrated, or an older copy was loaded in their place.
+            &SqlState::UNDEFINED_COLUMN | &SqlState::UNDEFINED_TABLE => self.tables_changed(&what),
+            &SqlState::FEATURE_NOT_SUPPORTED
+                if error.as_db_error().and_then(DbError::routine) == Some(PLAN_CHANGED) =>
             {
-                self.broken.set(true);
-                LedgerError::Unavailable(format!("it was migrated to a journal meanwhile: {what}"))
+                self.tables_changed(&what)
             }
             _ => LedgerError::Sql(what),
         }
+    }
+
+    /// The next connection looks at the tables anew.
+    fn tables_changed(&self, what: &str) -> LedgerError {
+        self.broken.set(true);
+        LedgerError::Unavailable(format!("its tables are others than when it was connected: {what}"))
     }
 }
 

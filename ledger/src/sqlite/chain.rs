@@ -1,12 +1,14 @@
 //! Seals in a ledger's file. A transfer's place is its number: one writer draws the numbers under the file's write lock, so
 //! whatever can be read is final, and nothing comes in front of it any more.
 
-use super::schema;
+use super::{position, schema};
 use crate::chain::{self, Names, Page, Row, Seal, Unsealed, stored_hash};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::path::Path;
+use std::sync::Arc;
 
 const ROWS: &str = "SELECT id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference \
     FROM transfers";
@@ -16,10 +18,11 @@ const SEALS: &str = "SELECT id, from_at, to_at, rows, sealed_ms, previous, conte
 #[derive(Debug)]
 pub(crate) struct SqliteSealer {
     db: Connection,
+    guard: Option<Arc<Guard>>,
 }
 
 pub(crate) fn open(path: &Path) -> Result<SqliteSealer, OpenError> {
-    Ok(SqliteSealer { db: schema::open_sealer(path)? })
+    Ok(SqliteSealer { db: schema::open_sealer(path)?, guard: None })
 }
 
 impl Chain for SqliteSealer {
@@ -49,6 +52,15 @@ impl Chain for SqliteSealer {
 
     fn read(&self) -> &dyn Read {
         &self.db
+    }
+
+    fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {
+        self.guard = Some(guard);
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<(), LedgerError> {
+        self.guard.as_ref().map_or(Ok(()), |guard| position::look(&self.db, guard))
     }
 }
 
