@@ -5,12 +5,13 @@ use rusqlite::Connection;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use windfall_contract::accounts::Withdrawal;
 use windfall_ledger::{
-    Anchor, Attempt, FileAnchor, Head, Ledger, LedgerOptions, LedgerReader, Order, SealError, Sealer,
-    Tampering, Unbudgeted, Verified,
+    Anchor, Attempt, FileAnchor, Guard, Head, Ledger, LedgerOptions, LedgerReader, Mark, Order, SealError,
+    Sealer, Tampering, Unbudgeted, Verified,
 };
 
 struct Sealed {
@@ -329,4 +330,35 @@ fn a_sealer_that_is_killed_leaves_a_chain_that_goes_on() {
     let found = sealed.verify();
     assert!(found.is_clean(), "{found:?}");
     assert_eq!(found.transfers, 3_000, "each transfer is sealed once");
+}
+
+/// A copy from before the newest mark: its seals would stand in the anchor when the right file is back.
+#[test]
+fn nothing_is_sealed_of_a_file_that_does_not_hold_its_mark() {
+    let sealed = sealed();
+    let seal = |mark: Option<Mark>| {
+        let guard = Arc::new(Guard::new(vec![Some(mark)]));
+        let mut sealer = Sealer::open(sealed.path()).unwrap().guarded(guard).unwrap();
+        sealer.seal(&mut sealed.anchor(), 6_000).map(|seal| seal.is_some())
+    };
+    assert!(!seal(None).unwrap(), "its writer keeps no mark, and nothing is left");
+    let guard = Arc::new(Guard::new(vec![Some(None)]));
+    let mut ledger = open(&sealed.path()).guarded(guard).unwrap();
+    ledger.apply(&[order("marked", 7)]).unwrap();
+    let mark = ledger.beat(true).unwrap().unwrap().mark;
+    for newer in [
+        Mark { beat: mark.beat + 1, ..mark.clone() },
+        Mark { lineage: "another".into(), ..mark.clone() },
+        Mark { generation: 2, ..mark.clone() },
+    ] {
+        let refused = seal(Some(newer));
+        assert!(matches!(refused, Err(SealError::WentBack { .. })), "{refused:?}");
+    }
+    assert!(seal(Some(mark)).unwrap());
+    // A place that was not read may have any mark.
+    let blind = Arc::new(Guard::new(vec![None]));
+    let mut blind = Sealer::open(sealed.path()).unwrap().guarded(blind).unwrap();
+    let refused = blind.seal(&mut sealed.anchor(), 6_000);
+    assert!(matches!(refused, Err(SealError::WentBack { .. })), "{refused:?}");
+    assert!(sealed.verify().is_clean());
 }

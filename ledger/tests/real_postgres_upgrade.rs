@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod older;
+mod past;
 
 use older::{Done, OlderProcess};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -32,16 +33,8 @@ impl Schema {
         let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
         let name = format!("upgrade_{}_{since}_{nth}", std::process::id());
         let schema = Self { url, name };
-        let tables = [
-            include_str!("old/postgres_1.sql"),
-            include_str!("old/postgres_2.sql"),
-            include_str!("old/postgres_3.sql"),
-        ]
-        .concat();
-        let versions = "CREATE TABLE schema_version (version bigint PRIMARY KEY, \
-            applied timestamptz NOT NULL DEFAULT clock_timestamp()); \
-            INSERT INTO schema_version (version) SELECT generate_series(1, 3)";
-        schema.run(&format!("CREATE SCHEMA {}; {versions}; {tables}", schema.name));
+        let tables = past::tables_of_version_3();
+        schema.run(&format!("CREATE SCHEMA {0}; SET search_path = {0}; {tables}", schema.name));
         schema
     }
 
@@ -97,15 +90,7 @@ impl Schema {
     }
 
     fn try_run(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let (client, connection) = tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await?;
-            let io = tokio::spawn(connection);
-            let done = client.batch_execute(&format!("SET search_path = {}; {sql}", self.name)).await;
-            drop(client);
-            io.await.unwrap()?;
-            done
-        })
+        past::run(&self.url, &format!("SET search_path = {}; {sql}", self.name))
     }
 }
 
