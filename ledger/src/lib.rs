@@ -1,9 +1,11 @@
-//! Double entry in SQL: orders, transfers and accounts, budgets, the failure archive, and reconciliation.
+//! A journal of transfers in SQL, with the orders, accounts and budgets that rest on it, the failure archive, and
+//! reconciliation.
 //!
-//! An order number credits at most once, ever (I1): its row, the transfer, both balances and the budget's shard
+//! An order number credits at most once, ever (I1): its row, the transfer, the balance and the budget's shard
 //! change in one transaction, and [`Ledger::apply`] returns when that is durable. Amounts are integers in the
-//! bonus type's smallest unit; every transfer goes from an activity's funding account to a user's account, so all
-//! balances of a bonus type sum to 0. Budgets are sharded rows that never go over (I4).
+//! bonus type's smallest unit. Transfers are a journal, which is only ever appended to: each names the account that gives and
+//! the one that gets, so all accounts of a bonus type sum to 0; balances and budgets are sums of it (`docs/ledger.md`).
+//! Budgets are sharded rows that never go over (I4).
 //! Money leaves an account by a [`Withdrawal`](windfall_contract::accounts::Withdrawal): [`Tx::hold`] moves it from the
 //! user's account to the bonus type's clearing account, once for each id and never below 0; [`Tx::pay_out`] moves it on
 //! to the payout account, [`Tx::give_back`] moves it back.
@@ -13,6 +15,7 @@
 //!   `postgres`), which has any number, over any number of processes.
 //! - [`LedgerReader`] reads with a connection of its own, for checks that must not trust the writer.
 //! - [`Reconciliation`] counts the contradictions in a ledger.
+//! - [`Sealer`] chains closed ranges of the journal by their hashes, and [`LedgerReader::verify`] finds what was changed since.
 //! - [`Guard`] notices a ledger that went back in time (a stale standby, a restored backup) by a [`Mark`] that is kept
 //!   outside of the database.
 //!

@@ -8,8 +8,7 @@ use past::{PATIENCE, acceptance, ahead, beat, credit, credit_at_last, open, opti
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_ledger::{
-    Acceptance, Accepted, Guard, Ledger, LedgerError, LedgerReader, Mark, Order, OrderOutcome,
-    PostgresOptions, ServerPosition,
+    Acceptance, Accepted, Guard, Ledger, LedgerError, LedgerReader, Order, OrderOutcome, PostgresOptions,
 };
 
 /// Makes every further commit of the server wait for a standby that does not exist.

@@ -19,7 +19,8 @@ pub enum LedgerCommand {
     /// Seal the transfers that are final by now: chain their hashes, and anchor the chain's head in a file
     ///
     /// Services may run meanwhile, and other sealers: one at a time seals. A transfer that is sealed cannot be changed, taken
-    /// away or added to any more without `windfall ledger verify` finding it.
+    /// away or added to any more without `windfall ledger verify` finding it. Nothing is sealed while the ledger does not hold
+    /// its mark; the exit code is 1 then.
     Seal {
         #[command(flatten)]
         place: LedgerPlace,
@@ -49,8 +50,9 @@ pub enum LedgerCommand {
     /// Make the journal of a ledger in PostgreSQL that an older version wrote: the last step of an upgrade
     ///
     /// Replace all processes by those of this version first, one by one; they write the tables as they are until this
-    /// command has run, and go on afterwards. It refuses while a process of an older version is connected. Such a process can
-    /// grant nothing afterwards. Either all of it happens or nothing, and it can be started again.
+    /// command has run, and go on afterwards. It refuses while a process of an older version is connected, and while the ledger
+    /// does not hold its mark. A process of an older version can grant nothing afterwards. Either all of it happens or nothing,
+    /// and it can be started again.
     Migrate {
         /// The options file of the services, which names the ledger
         #[arg(long)]

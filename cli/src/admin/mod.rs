@@ -1,4 +1,5 @@
-//! Commands for operators: keys, the ledger's seals, rules, tokens, the failure archive, salvage files, running services, timers, jobs.
+//! Commands for operators: keys, the ledger, rules, tokens, the failure archive, salvage files, running services, timers,
+//! jobs.
 
 pub mod access;
 pub mod archive;

@@ -18,6 +18,8 @@
 //! - A migration that dies has changed nothing. Two at once: an advisory lock lets one work, and the other finds it done.
 //! - A read has no transaction to hold a lock with: one that was spelled for version 3 fails where the names are gone,
 //!   and is asked again on a new connection, which looks at the version first.
+//! - The way back is the same: after a fail-over to a server from before the migration each new connection finds version 3.
+//!   Whether that server may be used is the business of the ledger's [mark](crate::mark), in both shapes alike.
 
 use super::session::Session;
 use super::{read, transfers};
