@@ -4,7 +4,7 @@
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
-use windfall_ledger::{Ledger, LedgerOptions, Order, Unbudgeted};
+use windfall_ledger::{Ledger, LedgerOptions, Mark, MarkFile, MarkStore, Order, ServerPosition, Unbudgeted};
 
 fn windfall(command: &str, data: &Path) -> Output {
     windfall_with(command, data, &[])
@@ -98,4 +98,22 @@ fn a_sealer_that_goes_on_ends_where_the_ledger_is_damaged() {
     raw.execute_batch("DROP TRIGGER seals_no_update; UPDATE seals SET hash = x'00'").unwrap();
     drop(raw);
     assert_eq!(windfall_with("seal", folder.path(), &["--every-s", "1"]).status.code(), Some(1));
+}
+
+#[test]
+fn nothing_is_sealed_while_the_ledger_does_not_hold_its_mark() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(ledger_with(&folder.path().join("ledger.db"), "a"));
+    let (mark, options) = (elsewhere.path().join("mark"), elsewhere.path().join("options.toml"));
+    std::fs::write(&options, format!("[ledger_mark]\nfile = {:?}\n", mark.display().to_string())).unwrap();
+    let seal = || windfall_with("seal", folder.path(), &["--config", options.to_str().unwrap()]);
+    let server = ServerPosition { system: "file".into(), ..ServerPosition::default() };
+    let newer = Mark { generation: 1, lineage: "of the right file".into(), beat: 7, server };
+    assert!(MarkFile::new(&mark).replace(None, &newer).unwrap());
+    let refused = seal();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("went back in time"));
+    std::fs::remove_file(&mark).unwrap();
+    let sealed = seal();
+    assert_eq!((sealed.status.code(), json(&sealed)["seals"].as_i64()), (Some(0), Some(1)));
 }

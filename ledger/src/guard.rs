@@ -102,14 +102,11 @@ impl Guard {
 
     /// The reason why nothing may leave the house, as [`Guard::stops_payouts`] says it; `None` where it may.
     pub fn why_stopped(&self) -> Option<String> {
-        let behind = self.state.lock().behind.as_ref().map(ToString::to_string);
-        match behind {
-            Some(behind) => Some(format!("the ledger went back in time: {behind}")),
-            None if self.stops_payouts() => {
-                Some("a place of the ledger's mark could not be read yet, so nobody knows whether the ledger went back".into())
-            }
-            None => None,
+        if let Some(behind) = &self.state.lock().behind {
+            return Some(format!("the ledger went back in time: {behind}"));
         }
+        let unread = "a place of the ledger's mark could not be read yet, so nobody knows whether it went back in time";
+        self.stops_payouts().then(|| unread.to_owned())
     }
 
     /// Whether the server waits for no synchronous standby, although the ledger's address names several hosts: a

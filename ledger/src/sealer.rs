@@ -44,9 +44,7 @@ pub enum SealError {
     },
     /// The ledger went back in time, or nobody can know yet whether it did. Nothing was sealed: the seals of a server that
     /// a person has not accepted would stand in the anchor when the right one is back.
-    #[error(
-        "{why}; nothing is sealed until a person has accepted the ledger as it is, or the server that has everything is back"
-    )]
+    #[error("{why}; nothing is sealed until that has ended, as docs/restore.md says")]
     WentBack {
         /// From where to where it went, or what could not be read.
         why: String,

@@ -19,7 +19,8 @@ use windfall_servers::{PostgresOptions as ServerOptions, Private};
 
 /// Makes the empty tables of version 3.
 fn make_version_3(url: &str) {
-    run(url, &format!("CREATE SCHEMA windfall; SET search_path = windfall; {}", tables_of_version_3())).unwrap();
+    run(url, &format!("CREATE SCHEMA windfall; SET search_path = windfall; {}", tables_of_version_3()))
+        .unwrap();
 }
 
 fn migrate(url: &str, guard: &Guard) -> Result<Migrated, OpenError> {
@@ -105,7 +106,8 @@ fn a_ledger_of_version_3_is_marked_and_compared_also_where_the_server_hides_its_
     make_version_3(origin.url());
     run(
         origin.url(),
-        "CREATE OR REPLACE FUNCTION pg_catalog.pg_current_wal_insert_lsn() RETURNS pg_lsn LANGUAGE plpgsql AS \
+        "ALTER FUNCTION pg_catalog.pg_current_wal_insert_lsn() RENAME TO insert_lsn; \
+         CREATE FUNCTION pg_catalog.pg_current_wal_insert_lsn() RETURNS pg_lsn LANGUAGE plpgsql AS \
          $$ BEGIN RAISE EXCEPTION 'it is not supported' USING ERRCODE = '0A000'; END $$",
     )
     .unwrap();
@@ -145,7 +147,8 @@ fn nothing_is_sealed_of_a_ledger_that_went_back_until_a_person_accepts_it() {
     let (mut ledger, mut sealer, _) = guarded(vec![Some(None)]);
     credit_at_last(&mut ledger, "o/1");
     assert!(sealer.seal(&mut anchor, 1_000).unwrap().is_some());
-    let mut went_back = |sealer: &mut Sealer| matches!(sealer.seal(&mut anchor, 2_000), Err(SealError::WentBack { .. }));
+    let mut went_back =
+        |sealer: &mut Sealer| matches!(sealer.seal(&mut anchor, 2_000), Err(SealError::WentBack { .. }));
     // A place that was not read may have any mark.
     let (_, mut blind, _) = guarded(vec![None]);
     assert!(went_back(&mut blind));

@@ -45,6 +45,12 @@ pub(crate) fn open(url: &str, options: &PostgresOptions) -> Result<PgSealer, Ope
 impl Chain for PgSealer {
     fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
         let session = self.link.session()?;
+        // Another connection than the one that was looked at: this server is compared as such by the next call.
+        if session.went_back() {
+            return Err(LedgerError::Unavailable(
+                "its connection leads to a server that went back in time".into(),
+            ));
+        }
         session.batch("BEGIN")?;
         match seal(&session, after, rows_max, now_ms) {
             Ok(Some(seal)) => session.commit(None).map(|()| Some(seal)),

@@ -407,20 +407,25 @@ impl Session {
                 LedgerError::Unavailable(what)
             }
             // Spelled for tables that are gone by now: they were migrated, or an older copy was loaded in their place.
-            &SqlState::UNDEFINED_COLUMN | &SqlState::UNDEFINED_TABLE => self.tables_changed(&what),
+            &SqlState::UNDEFINED_COLUMN | &SqlState::UNDEFINED_TABLE => self.tables_changed(what),
             &SqlState::FEATURE_NOT_SUPPORTED
                 if error.as_db_error().and_then(DbError::routine) == Some(PLAN_CHANGED) =>
             {
-                self.tables_changed(&what)
+                self.tables_changed(what)
             }
             _ => LedgerError::Sql(what),
         }
     }
 
-    /// The next connection looks at the tables anew.
-    fn tables_changed(&self, what: &str) -> LedgerError {
+    /// The next connection looks at the tables anew. Those of version 3 are expected to go.
+    fn tables_changed(&self, what: String) -> LedgerError {
         self.broken.set(true);
-        LedgerError::Unavailable(format!("its tables are others than when it was connected: {what}"))
+        match self.shape.get() {
+            Shape::Three => {
+                LedgerError::Unavailable(format!("it was migrated to a journal meanwhile: {what}"))
+            }
+            Shape::Journal => LedgerError::Sql(what),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod rows;
 mod schema;
 mod state;
 mod store;
+mod tables;
 mod transfers;
 mod tx;
 mod withdrawals;
