@@ -194,7 +194,7 @@ FROM (
     JOIN names n ON n.name = o.payer JOIN programs p ON p.id = t.program
     JOIN accounts a ON a.kind = 0 AND a.asset = p.asset AND a.holder = t.user_id
     WHERE o.payer <> '' AND o.status = 1
-        AND NOT EXISTS (SELECT 1 FROM archive r WHERE r.trade_no = o.trade_no)
+        AND NOT EXISTS (SELECT 1 FROM archive r WHERE r.trade_no = o.trade_no AND r.reason = 'downstream_refused')
 ) AS paid;
 DO $$ BEGIN
     IF EXISTS (SELECT 1 FROM withdrawals w JOIN (

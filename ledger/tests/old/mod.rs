@@ -86,7 +86,8 @@ INSERT INTO accounts (kind, asset, holder, balance, last, before) VALUES (-1, 3,
 ";
 
 /// Payers are named. The shop has paid user 7 coins, and user 6 twice, who has withdrawn a part of it; it had refused an
-/// order of user 5, which was replayed, and one of user 4, which came again in a record that was replayed as a whole.
+/// order of user 5, which was replayed, and one of user 4, which came again in a record that was replayed as a whole. What it
+/// has paid is archived, too, for other reasons.
 /// Order `p` is held for its event. One budget covers all of the activity.
 const V3: &str = "
 INSERT INTO names (id, name) OVERRIDING SYSTEM VALUE VALUES (5, '');
@@ -118,7 +119,10 @@ UPDATE accounts SET balance = -25 WHERE kind = 1 AND asset = 4;
 INSERT INTO archive (hash, reason, trade_no, payload, detail, time_ms, replayed_ms, actor, outcome)
 VALUES (BYTES, 'downstream_refused', 'f', BYTES, '', 4000, 4001, 'me', 'credited'),
 (PAYLOAD, 'downstream_refused', 'g', BYTES, '', 4000, NULL, NULL, NULL),
-(PAYLOAD, 'failed', NULL, BYTES, '', 4000, 4001, 'me', 'credited');
+(PAYLOAD, 'failed', NULL, BYTES, '', 4000, 4001, 'me', 'credited'),
+(BYTES, 'conflict', 'c', BYTES, '', 4000, NULL, NULL, NULL),
+(BYTES, 'max_failures', 'd', BYTES, '', 4000, 4001, 'me', 'credited'),
+(BYTES, 'budget_exhausted', 'e', BYTES, '', 4000, 4001, 'me', 'credited');
 INSERT INTO rules_version (one, version) VALUES (1, 7);
 ";
 
