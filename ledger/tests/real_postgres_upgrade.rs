@@ -234,6 +234,31 @@ fn a_process_of_version_3_can_do_nothing_after_the_migration() {
     place.reconcile();
 }
 
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_user_with_rights_on_the_tables_alone_grants_and_seals_after_the_migration_too() {
+    let place = Schema::of_version_3();
+    drop(place.with_budget());
+    let (schema, user) = (&place.name, format!("plain_{}", place.name));
+    place.run(&format!(
+        "CREATE ROLE {user} LOGIN PASSWORD 'rain'; GRANT USAGE ON SCHEMA {schema} TO {user}; \
+         GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {user}; GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {user}"
+    ));
+    let url = place.url.replacen("windfall:", &format!("{user}:"), 1);
+    assert!(url.contains(&user), "{url}");
+    let mut plain = Ledger::connect(&url, &place.options()).unwrap();
+    assert_eq!(plain.apply(&[order("before", 1, 5)]).unwrap(), [OrderOutcome::Credited]);
+    place.migrate(0).unwrap();
+    let credited = until_done(|| plain.apply(&[order("after", 1, 5)]));
+    assert!(matches!(credited[..], [OrderOutcome::Credited | OrderOutcome::AlreadyCredited]));
+    Sealer::connect(&url, &place.options()).unwrap();
+    for table in ["transfers", "seals", "seal_pages"] {
+        let may = |what: &str| place.is_true(&format!("has_table_privilege('{user}', '{table}', '{what}')"));
+        assert!(may("SELECT") && may("INSERT") && !may("UPDATE") && !may("TRUNCATE"), "{table}");
+    }
+    place.reconcile();
+}
+
 /// The orders that all processes try: credited by the ledger, or reserved and ended.
 const ORDERS: usize = 240;
 

@@ -9,9 +9,10 @@ use std::time::Duration;
 /// The migrations. Each is applied once, in order, in the transaction that records it. Never change one that was
 /// released: add the next one, and raise `KNOWN`.
 const MIGRATIONS: [(i64, &str); 5] = [(1, V1), (2, V2), (3, V3), (4, V4), (5, V5)];
-/// The tables that are locked while the journal is made. The first ones are those that transactions read first.
-const LOCKED: &str = "schema_version, rules_version, names, programs, budget_shards, orders, transfers, accounts, \
-    withdrawals, withdrawal_moves";
+/// The tables that are locked while the journal is made, in the order in which transactions come to them: in another order
+/// each writer that waits would be in a deadlock.
+const LOCKED: &str = "schema_version, rules_version, orders, names, programs, budget_shards, accounts, withdrawals, \
+    transfers, withdrawal_moves";
 /// How long the locks are waited for at once, and the pause before they are asked for again: who waits for them lets
 /// nobody else through.
 const LOCK_MS: u64 = 2_000;
@@ -194,7 +195,7 @@ FROM (
     JOIN names n ON n.name = o.payer JOIN programs p ON p.id = t.program
     JOIN accounts a ON a.kind = 0 AND a.asset = p.asset AND a.holder = t.user_id
     WHERE o.payer <> '' AND o.status = 1
-        AND NOT EXISTS (SELECT 1 FROM archive r WHERE r.trade_no = o.trade_no)
+        AND NOT EXISTS (SELECT 1 FROM archive r WHERE r.trade_no = o.trade_no AND r.reason = 'downstream_refused')
 ) AS paid;
 DO $$ BEGIN
     IF EXISTS (SELECT 1 FROM withdrawals w JOIN (
@@ -254,6 +255,15 @@ FROM (
     ) AS h ON h.program = p.id WHERE p.budgeted AND h.total > 0
 ) AS m;
 DELETE FROM accounts WHERE kind > 0;
+-- Who could write the old transfers may append to the new ones.
+DO $$ DECLARE allowed record; BEGIN
+    FOR allowed IN SELECT a.grantee, a.privilege_type AS what FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = 'transfers_3'::regclass AND a.grantee <> c.relowner AND a.privilege_type IN ('SELECT', 'INSERT')
+    LOOP
+        EXECUTE format('GRANT %s ON transfers TO %s', allowed.what,
+            CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END);
+    END LOOP;
+END $$;
 DROP TABLE transfers_3;
 DROP TABLE transfers_settled;
 DROP TABLE withdrawal_moves;
@@ -292,6 +302,15 @@ CREATE TRIGGER seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON seals
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 CREATE TRIGGER seal_pages_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON seal_pages
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+-- A new table of the same owner: whoever reads and appends transfers reads and appends seals.
+DO $$ DECLARE allowed record; BEGIN
+    FOR allowed IN SELECT a.grantee, a.privilege_type AS what FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = 'transfers'::regclass AND a.grantee <> c.relowner AND a.privilege_type IN ('SELECT', 'INSERT')
+    LOOP
+        EXECUTE format('GRANT %s ON seals, seal_pages TO %s', allowed.what,
+            CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END);
+    END LOOP;
+END $$;
 "#;
 
 /// Makes the tables where there are none, and brings those of versions 1 and 2 to version 3, which older processes can

@@ -14,9 +14,10 @@ const BLOCK: i64 = 4_096;
 const DRAW: &str = "SELECT nextval('transfer_blocks')";
 /// The newest version of the rules that was noted.
 const VERSION: &str = "SELECT version FROM rules_version";
-/// The same with the version of the tables, which stays what it is until the transaction has ended.
+/// The same behind the version of the tables, which stays what it is until the transaction has ended. That one is read
+/// first, as a migration locks it first: who waits for it then holds nothing.
 const VERSIONS: &str =
-    "SELECT (SELECT version FROM rules_version), (SELECT max(version) FROM schema_version)";
+    "SELECT (SELECT max(version) FROM schema_version), (SELECT version FROM rules_version)";
 const DRAW_MORE: &str = "SELECT nextval('transfer_blocks') FROM generate_series(1, $1::bigint)";
 
 /// Numbers for transfers. A number is used at most once, whatever the outcome of its transaction: after a commit
@@ -85,10 +86,13 @@ pub(crate) fn begin(session: &Session, numbers: &mut Numbers) -> Result<i64, Led
         numbers.refill(drawn.first().map_or(Ok(0), |row| cell(row, 0))?);
     }
     let Some(row) = version.first() else { return Ok(0) };
-    if session.shape() == Shape::Three {
-        session.adopt(cell(row, 1)?)?;
-    }
-    Ok(cell::<Option<i64>>(row, 0)?.unwrap_or(0))
+    let place = if read == VERSIONS {
+        session.adopt(cell(row, 0)?)?;
+        1
+    } else {
+        0
+    };
+    Ok(cell::<Option<i64>>(row, place)?.unwrap_or(0))
 }
 
 impl<'l> PgTx<'l> {

@@ -164,7 +164,7 @@ FROM (
     JOIN names n ON n.name = o.payer JOIN programs p ON p.id = t.program
     JOIN accounts a ON a.kind = 0 AND a.asset = p.asset AND a.holder = t.user_id
     WHERE o.payer <> '' AND o.status = 1
-        AND NOT EXISTS (SELECT 1 FROM archive r WHERE r.trade_no = o.trade_no)
+        AND NOT EXISTS (SELECT 1 FROM archive r WHERE r.trade_no = o.trade_no AND r.reason = 'downstream_refused')
 ) AS paid;
 CREATE INDEX transfers_settled_id ON transfers_settled (id);
 CREATE TABLE held_of_settled (

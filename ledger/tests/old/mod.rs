@@ -87,7 +87,8 @@ INSERT INTO accounts (kind, asset, holder, balance, last, before) VALUES (-1, 3,
 
 /// Payers are named. The shop has paid user 7 coins, and user 6 twice, who has withdrawn a part of it; it had refused an
 /// order of user 5, which was replayed, and one of user 4, which came again in a record that was replayed as a whole.
-/// Order `p` is held for its event. One budget covers all of the activity.
+/// What the shop did pay is archived, too, for other reasons. Order `p` is held for its event. One budget covers all of the
+/// activity.
 const V3: &str = "
 INSERT INTO names (id, name) OVERRIDING SYSTEM VALUE VALUES (5, '');
 INSERT INTO programs (id, activity, scene, asset, budgeted) OVERRIDING SYSTEM VALUE VALUES (3, 1, 5, 5, 1);
@@ -118,7 +119,10 @@ UPDATE accounts SET balance = -25 WHERE kind = 1 AND asset = 4;
 INSERT INTO archive (hash, reason, trade_no, payload, detail, time_ms, replayed_ms, actor, outcome)
 VALUES (BYTES, 'downstream_refused', 'f', BYTES, '', 4000, 4001, 'me', 'credited'),
 (PAYLOAD, 'downstream_refused', 'g', BYTES, '', 4000, NULL, NULL, NULL),
-(PAYLOAD, 'failed', NULL, BYTES, '', 4000, 4001, 'me', 'credited');
+(PAYLOAD, 'failed', NULL, BYTES, '', 4000, 4001, 'me', 'credited'),
+(BYTES, 'budget_exhausted', 'c', BYTES, '', 4000, 4001, 'me', 'credited'),
+(BYTES, 'max_failures', 'd', BYTES, '', 4000, 4001, 'me', 'already_credited'),
+(BYTES, 'conflict', 'e', BYTES, '', 4000, NULL, NULL, NULL);
 INSERT INTO rules_version (one, version) VALUES (1, 7);
 ";
 
