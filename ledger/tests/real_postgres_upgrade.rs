@@ -49,7 +49,7 @@ impl Schema {
     }
 
     fn migrate(&self, watch_ms: u64) -> Result<Migrated, OpenError> {
-        let options = MigrateOptions { watch_ms, despite_connections: false };
+        let options = MigrateOptions { watch_ms, despite_connections: false, ..MigrateOptions::default() };
         Ledger::migrate(&self.named(), &self.options(), options, &Guard::default())
     }
 

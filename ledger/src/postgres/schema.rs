@@ -336,6 +336,7 @@ pub(crate) fn open(session: &Session, address: &Address) -> Result<(), OpenError
 pub(crate) fn make_journal(
     session: &Session,
     address: &Address,
+    longest: Duration,
     allowed: impl FnOnce() -> Result<(), OpenError>,
 ) -> Result<i64, OpenError> {
     begin(session, address)?;
@@ -350,7 +351,7 @@ pub(crate) fn make_journal(
     apply(session, address, found, THREE)?;
     lock(session, address)?;
     allowed()?;
-    take_time(session, address)?;
+    take_time(session, address, longest)?;
     apply(session, address, THREE.max(found), KNOWN).map_err(|error| match error {
         error if error.may_pass() => error,
         error => OpenError::Invalid(format!(
@@ -417,20 +418,25 @@ fn lock(session: &Session, address: &Address) -> Result<(), OpenError> {
     }
 }
 
-/// A migration that copies a large table may take as long as a reader's statement.
-fn take_time(session: &Session, address: &Address) -> Result<(), OpenError> {
+/// A migration that copies a large table may take as long as its operator says.
+fn take_time(session: &Session, address: &Address, longest: Duration) -> Result<(), OpenError> {
+    let run = |sql: &str| session.open_batch(sql, &address.place);
     let counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'transfers'::regclass";
     let rows = session.query_stored(counted).map_err(|error| refused(&address.place, error))?;
     let about: i64 = rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or(0);
-    let longest_ms = address.options.read_timeout_ms;
+    let longest_ms = longest.as_millis();
     tracing::warn!(
         about,
         longest_ms,
-        "{}: every transfer is copied into the journal in one statement, under locks; writers wait meanwhile",
+        "{}: all transfers are copied into the journal under locks; writers wait meanwhile",
         address.place
     );
-    session.set_timeout(address.options.read_timeout());
-    session.open_batch(&format!("SET LOCAL statement_timeout = {longest_ms}"), &address.place)
+    session.set_timeout(longest + Duration::from_secs(1));
+    // Its limit is for each statement, ours for all of them: when this process gives up or dies, the server gives up, too
+    // (from version 14 on), and does not copy on under the locks.
+    run(&format!("SET LOCAL statement_timeout = {longest_ms}"))?;
+    run("SELECT set_config('client_connection_check_interval', '1s', true) \
+         WHERE current_setting('server_version_num')::int >= 140000")
 }
 
 /// Whether there is no ledger yet.
