@@ -49,7 +49,7 @@ impl Schema {
     }
 
     fn migrate(&self, watch_ms: u64) -> Result<Migrated, OpenError> {
-        let options = MigrateOptions { watch_ms, despite_connections: false };
+        let options = MigrateOptions { watch_ms, despite_connections: false, ..MigrateOptions::default() };
         Ledger::migrate(&self.named(), &self.options(), options, &Guard::default())
     }
 
@@ -231,6 +231,31 @@ fn a_process_of_version_3_can_do_nothing_after_the_migration() {
     assert_eq!(new.order("r").unwrap().unwrap().status, Status::Reserved);
     assert_eq!(new.transact(|tx| tx.post(&["r"], 2_000)).unwrap(), [Finish::Done]);
     assert_eq!(new.transact(|tx| tx.pay_out(&["w"], 2_000)).unwrap(), [Finish::Done]);
+    place.reconcile();
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_user_with_rights_on_the_tables_alone_grants_and_seals_after_the_migration_too() {
+    let place = Schema::of_version_3();
+    drop(place.with_budget());
+    let (schema, user) = (&place.name, format!("plain_{}", place.name));
+    place.run(&format!(
+        "CREATE ROLE {user} LOGIN PASSWORD 'rain'; GRANT USAGE ON SCHEMA {schema} TO {user}; \
+         GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {user}; GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {user}"
+    ));
+    let url = place.url.replacen("windfall:", &format!("{user}:"), 1);
+    assert!(url.contains(&user), "{url}");
+    let mut plain = Ledger::connect(&url, &place.options()).unwrap();
+    assert_eq!(plain.apply(&[order("before", 1, 5)]).unwrap(), [OrderOutcome::Credited]);
+    place.migrate(0).unwrap();
+    let credited = until_done(|| plain.apply(&[order("after", 1, 5)]));
+    assert!(matches!(credited[..], [OrderOutcome::Credited | OrderOutcome::AlreadyCredited]));
+    Sealer::connect(&url, &place.options()).unwrap();
+    for table in ["transfers", "seals", "seal_pages"] {
+        let may = |what: &str| place.is_true(&format!("has_table_privilege('{user}', '{table}', '{what}')"));
+        assert!(may("SELECT") && may("INSERT") && !may("UPDATE") && !may("TRUNCATE"), "{table}");
+    }
     place.reconcile();
 }
 

@@ -2,7 +2,7 @@
 //! older versions wrote.
 
 use super::{now_ms, utc};
-use crate::drivers::LedgerMark;
+use crate::drivers::{LedgerMark, Migration};
 use crate::outcome::Outcome;
 use crate::place;
 use crate::services::ServiceOptions;
@@ -57,12 +57,8 @@ pub enum LedgerCommand {
         /// The options file of the services, which names the ledger
         #[arg(long)]
         config: Option<PathBuf>,
-        /// Look out for processes of older versions for so many seconds before anything is changed
-        #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3_600))]
-        watch_s: u64,
-        /// Go on though such processes are connected: they belong to another ledger in the same database
-        #[arg(long)]
-        despite_connections: bool,
+        #[command(flatten)]
+        how: Migration,
     },
 }
 
@@ -108,9 +104,7 @@ pub fn run(command: &LedgerCommand) -> Result<Outcome> {
             seal(sealer, &mut anchor, mark.as_ref(), *every_s, *json)
         }
         LedgerCommand::Verify { place, json } => verify(place, *json),
-        LedgerCommand::Migrate { config, watch_s, despite_connections } => {
-            migrate(config.as_deref(), *watch_s, *despite_connections)
-        }
+        LedgerCommand::Migrate { config, how } => migrate(config.as_deref(), *how),
     }
 }
 
@@ -168,10 +162,10 @@ fn needs_a_person(error: &SealError, goes_on: bool) -> bool {
     }
 }
 
-fn migrate(config: Option<&Path>, watch_s: u64, despite_connections: bool) -> Result<Outcome> {
+fn migrate(config: Option<&Path>, how: Migration) -> Result<Outcome> {
     let options = ServiceOptions::load(config, None)?;
     let guard = options.open_mark()?.map(|mark| mark.guard).unwrap_or_default();
-    match options.ledger.migrate(watch_s, despite_connections, &guard)? {
+    match options.ledger.migrate(how, &guard)? {
         None => println!(
             "a ledger in a file is brought up by its process, when it opens it; nothing is to be done"
         ),

@@ -9,6 +9,21 @@ use std::path::Path;
 use windfall_ledger::PostgresOptions;
 use windfall_ledger::{Guard, Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
 
+/// How a ledger that older versions wrote is migrated.
+#[derive(Debug, Clone, Copy, clap::Args)]
+#[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "the driver alone reads it"))]
+pub struct Migration {
+    /// Look out for processes of older versions for so many seconds before anything is changed
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    watch_s: u64,
+    /// Go on though such processes are connected: they belong to another ledger in the same database
+    #[arg(long)]
+    despite_connections: bool,
+    /// Let the copy take so many minutes, in which nobody grants; where it takes longer, nothing is changed
+    #[arg(long, value_name = "MINUTES", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_440))]
+    longest_min: u64,
+}
+
 /// The database that keeps orders and balances.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -81,15 +96,10 @@ impl LedgerAt {
 
     /// Makes the journal of one that older versions wrote and that holds the guard's marks; `None` where its process does that
     /// when it opens it. Blocks.
-    pub fn migrate(
-        &self,
-        watch_s: u64,
-        despite_connections: bool,
-        guard: &Guard,
-    ) -> Result<Option<(i64, i64)>> {
+    pub fn migrate(&self, how: Migration, guard: &Guard) -> Result<Option<(i64, i64)>> {
         match self {
             Self::File => Ok(None),
-            Self::Postgres(at) => at.migrate(watch_s, despite_connections, guard).map(Some),
+            Self::Postgres(at) => at.migrate(how, guard).map(Some),
         }
         .context("the ledger cannot be migrated")
     }
@@ -126,9 +136,12 @@ impl PostgresAt {
         Ok(Sealer::connect(&self.url, &self.options())?)
     }
 
-    fn migrate(&self, watch_s: u64, despite_connections: bool, guard: &Guard) -> Result<(i64, i64)> {
-        let options =
-            windfall_ledger::MigrateOptions { watch_ms: watch_s.saturating_mul(1_000), despite_connections };
+    fn migrate(&self, how: Migration, guard: &Guard) -> Result<(i64, i64)> {
+        let options = windfall_ledger::MigrateOptions {
+            watch_ms: how.watch_s.saturating_mul(1_000),
+            despite_connections: how.despite_connections,
+            longest_ms: how.longest_min.saturating_mul(60_000),
+        };
         let done = Ledger::migrate(&self.url, &self.options(), options, guard)?;
         Ok((done.from, done.to))
     }
@@ -158,7 +171,7 @@ impl PostgresAt {
         Driver::Postgres.absent()
     }
 
-    fn migrate(&self, _watch_s: u64, _despite_connections: bool, _guard: &Guard) -> Result<(i64, i64)> {
+    fn migrate(&self, _how: Migration, _guard: &Guard) -> Result<(i64, i64)> {
         Driver::Postgres.absent()
     }
 

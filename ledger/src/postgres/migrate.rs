@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 /// The pause between two looks at the server's connections.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Connections of older versions; a name of theirs has no version behind it.
-const OLDER: &str = "SELECT pid, coalesce(host(client_addr), 'this host'), application_name FROM pg_stat_activity \
+const OLDER: &str = "SELECT pid, \
+    CASE WHEN client_addr IS NOT NULL THEN host(client_addr) WHEN usename = current_user THEN 'this host' \
+    ELSE 'a host that only its own user may know' END, application_name FROM pg_stat_activity \
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name IN ($1, $2) ORDER BY pid";
 
 /// How a ledger of an older version is migrated.
@@ -25,11 +27,13 @@ pub struct MigrateOptions {
     pub watch_ms: u64,
     /// Whether it migrates although such processes are connected, as those of another ledger in the same database may be.
     pub despite_connections: bool,
+    /// How long the copy may take under the locks, while nobody grants. Where it takes longer, nothing is changed.
+    pub longest_ms: u64,
 }
 
 impl Default for MigrateOptions {
     fn default() -> Self {
-        Self { watch_ms: 30_000, despite_connections: false }
+        Self { watch_ms: 30_000, despite_connections: false, longest_ms: 600_000 }
     }
 }
 
@@ -60,7 +64,12 @@ pub(crate) fn migrate(
         watch(&session, &address, Duration::from_millis(options.watch_ms))?;
     }
     // Once more under the locks: another process may have noted meanwhile that the ledger lacks something.
-    let from = schema::make_journal(&session, &address, || holds_marks(&session, &address, guard))?;
+    let longest = Duration::from_millis(options.longest_ms);
+    let from = schema::make_journal(&session, &address, longest, || holds_marks(&session, &address, guard))?;
+    // The server would come to it within a minute or so, and plan without it until then.
+    if let Err(error) = session.batch("ANALYZE transfers") {
+        tracing::warn!(%error, "{}: the journal is made, and was not analysed", address.place);
+    }
     Ok(Migrated { from, to: KNOWN })
 }
 

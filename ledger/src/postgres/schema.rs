@@ -9,9 +9,10 @@ use std::time::Duration;
 /// The migrations. Each is applied once, in order, in the transaction that records it. Never change one that was
 /// released: add the next one, and raise `KNOWN`.
 const MIGRATIONS: [(i64, &str); 5] = [(1, V1), (2, V2), (3, V3), (4, V4), (5, V5)];
-/// The tables that are locked while the journal is made. The first ones are those that transactions read first.
-const LOCKED: &str = "schema_version, rules_version, names, programs, budget_shards, orders, transfers, accounts, \
-    withdrawals, withdrawal_moves";
+/// The tables that are locked while the journal is made, in the order in which transactions come to them: in another order
+/// each writer that waits would be in a deadlock.
+const LOCKED: &str = "schema_version, rules_version, orders, names, programs, budget_shards, accounts, withdrawals, \
+    transfers, withdrawal_moves";
 /// How long the locks are waited for at once, and the pause before they are asked for again: who waits for them lets
 /// nobody else through.
 const LOCK_MS: u64 = 2_000;
@@ -254,6 +255,15 @@ FROM (
     ) AS h ON h.program = p.id WHERE p.budgeted AND h.total > 0
 ) AS m;
 DELETE FROM accounts WHERE kind > 0;
+-- Who could write the old transfers may append to the new ones.
+DO $$ DECLARE allowed record; BEGIN
+    FOR allowed IN SELECT a.grantee, a.privilege_type AS what FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = 'transfers_3'::regclass AND a.grantee <> c.relowner AND a.privilege_type IN ('SELECT', 'INSERT')
+    LOOP
+        EXECUTE format('GRANT %s ON transfers TO %s', allowed.what,
+            CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END);
+    END LOOP;
+END $$;
 DROP TABLE transfers_3;
 DROP TABLE transfers_settled;
 DROP TABLE withdrawal_moves;
@@ -292,6 +302,15 @@ CREATE TRIGGER seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON seals
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 CREATE TRIGGER seal_pages_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON seal_pages
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+-- A new table of the same owner: whoever reads and appends transfers reads and appends seals.
+DO $$ DECLARE allowed record; BEGIN
+    FOR allowed IN SELECT a.grantee, a.privilege_type AS what FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = 'transfers'::regclass AND a.grantee <> c.relowner AND a.privilege_type IN ('SELECT', 'INSERT')
+    LOOP
+        EXECUTE format('GRANT %s ON seals, seal_pages TO %s', allowed.what,
+            CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END);
+    END LOOP;
+END $$;
 "#;
 
 /// Makes the tables where there are none, and brings those of versions 1 and 2 to version 3, which older processes can
@@ -317,6 +336,7 @@ pub(crate) fn open(session: &Session, address: &Address) -> Result<(), OpenError
 pub(crate) fn make_journal(
     session: &Session,
     address: &Address,
+    longest: Duration,
     allowed: impl FnOnce() -> Result<(), OpenError>,
 ) -> Result<i64, OpenError> {
     begin(session, address)?;
@@ -331,7 +351,7 @@ pub(crate) fn make_journal(
     apply(session, address, found, THREE)?;
     lock(session, address)?;
     allowed()?;
-    take_time(session, address)?;
+    take_time(session, address, longest)?;
     apply(session, address, THREE.max(found), KNOWN).map_err(|error| match error {
         error if error.may_pass() => error,
         error => OpenError::Invalid(format!(
@@ -398,20 +418,25 @@ fn lock(session: &Session, address: &Address) -> Result<(), OpenError> {
     }
 }
 
-/// A migration that copies a large table may take as long as a reader's statement.
-fn take_time(session: &Session, address: &Address) -> Result<(), OpenError> {
+/// A migration that copies a large table may take as long as its operator says.
+fn take_time(session: &Session, address: &Address, longest: Duration) -> Result<(), OpenError> {
+    let run = |sql: &str| session.open_batch(sql, &address.place);
     let counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'transfers'::regclass";
     let rows = session.query_stored(counted).map_err(|error| refused(&address.place, error))?;
     let about: i64 = rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or(0);
-    let longest_ms = address.options.read_timeout_ms;
+    let longest_ms = longest.as_millis();
     tracing::warn!(
         about,
         longest_ms,
-        "{}: every transfer is copied into the journal in one statement, under locks; writers wait meanwhile",
+        "{}: all transfers are copied into the journal under locks; writers wait meanwhile",
         address.place
     );
-    session.set_timeout(address.options.read_timeout());
-    session.open_batch(&format!("SET LOCAL statement_timeout = {longest_ms}"), &address.place)
+    session.set_timeout(longest + Duration::from_secs(1));
+    // Its limit is for each statement, ours for all of them: when this process gives up or dies, the server gives up, too
+    // (from version 14 on), and does not copy on under the locks.
+    run(&format!("SET LOCAL statement_timeout = {longest_ms}"))?;
+    run("SELECT set_config('client_connection_check_interval', '1s', true) \
+         WHERE current_setting('server_version_num')::int >= 140000")
 }
 
 /// Whether there is no ledger yet.
