@@ -65,6 +65,9 @@ enum Command {
     /// Manage the key ring that seals and signs tokens
     #[command(subcommand)]
     Keys(admin::keys::KeysCommand),
+    /// Seal the ledger's transfers against changes, and prove that none was changed since
+    #[command(subcommand)]
+    Ledger(admin::ledger::LedgerCommand),
     /// Check, show, change and roll back the live rules: queues, routes, limits, fuses, budgets, pacing
     #[command(subcommand)]
     Rules(admin::rules::RulesCommand),
@@ -134,6 +137,7 @@ fn main() -> ExitCode {
         Command::FakeDownstream(args) => services::fake_downstream(args),
         Command::Access(command) => admin::access::run(command).map(|()| Outcome::Clean),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),
+        Command::Ledger(command) => admin::ledger::run(command),
         Command::Rules(command) => admin::rules::run(command),
         Command::Topics(args) => admin::topics::run(args),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),

@@ -53,6 +53,11 @@ pub fn ledger(data: &Path) -> PathBuf {
     data.join("ledger.db")
 }
 
+/// The heads of the ledger's chain, outside the ledger.
+pub fn ledger_anchor(data: &Path) -> PathBuf {
+    data.join("ledger.anchor")
+}
+
 /// The ledger's mark, where its database is elsewhere.
 pub fn ledger_mark(data: &Path) -> PathBuf {
     data.join("ledger-mark.json")

@@ -101,6 +101,8 @@ pub enum FlowKind {
     Withdrawal,
     /// A withdrawal that was refused: its money is back.
     Return,
+    /// A bonus that its downstream has paid. No balance contains it.
+    Settled,
 }
 
 /// One line of a user's account.

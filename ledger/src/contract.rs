@@ -3,12 +3,13 @@
 //! `windfall-conformance` checks it on every database.
 
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+use crate::chain::{Names, Page, Row, Seal, Unsealed};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use crate::guarded::{Acceptance, Accepted, Beat};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome, ReservedOrder,
-    Writers,
+    Settlement, Writers,
 };
 use crate::reconcile::Reconciliation;
 use crate::withdrawal::{Held, HoldOutcome, StoredWithdrawal};
@@ -95,6 +96,22 @@ pub(crate) trait Transaction: Debug {
     fn commit(self: Box<Self>) -> Result<(), LedgerError>;
 }
 
+/// A connection that seals ranges of the journal.
+pub(crate) trait Chain: Debug + Send {
+    /// Seals one range of what is closed, of about so many rows, behind seal `after`, 0 for none. `None` where there is
+    /// none, or another sealer is at it or was faster: a seal is made only when the one before it is anchored.
+    fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError>;
+
+    /// Reads what is committed.
+    fn read(&self) -> &dyn Read;
+
+    /// Compares the ledger with the guard's marks from now on.
+    fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError>;
+
+    /// Compares it now.
+    fn look(&mut self) -> Result<(), LedgerError>;
+}
+
 /// An iterator over orders.
 pub(crate) type Lines<'r> = Box<dyn Iterator<Item = Result<OrderLine, LedgerError>> + 'r>;
 
@@ -123,11 +140,33 @@ pub(crate) trait Read: Debug {
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError>;
 
+    fn settlements(&self) -> Result<Vec<Settlement>, LedgerError>;
+
     fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError>;
 
     fn archived(&self, id: i64) -> Result<Option<Archived>, LedgerError>;
 
     fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError>;
+
+    /// Seals behind this one, in order.
+    fn seals(&self, after: i64, limit: u32) -> Result<Vec<Seal>, LedgerError>;
+
+    fn last_seal(&self) -> Result<Option<Seal>, LedgerError>;
+
+    /// The commitments of a seal, in order.
+    fn seal_pages(&self, seal: i64) -> Result<Vec<Page>, LedgerError>;
+
+    /// The transfers from this place up to that one, without it.
+    fn sealed_rows(&self, from_at: i64, to_at: i64) -> Result<Vec<Row>, LedgerError>;
+
+    /// What lies from this place on, which is not sealed.
+    fn unsealed(&self, from_at: i64) -> Result<Unsealed, LedgerError>;
+
+    /// What the numbers in these transfers stand for.
+    fn names_of(&self, rows: &[Row]) -> Result<Names, LedgerError>;
+
+    /// A transfer by its number.
+    fn row(&self, id: i64) -> Result<Option<Row>, LedgerError>;
 
     fn reconcile(&self) -> Result<Reconciliation, LedgerError>;
 

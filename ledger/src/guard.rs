@@ -100,6 +100,15 @@ impl Guard {
         self.is_back.load(Ordering::Acquire)
     }
 
+    /// The reason why nothing may leave the house, as [`Guard::stops_payouts`] says it; `None` where it may.
+    pub fn why_stopped(&self) -> Option<String> {
+        if let Some(behind) = &self.state.lock().behind {
+            return Some(format!("the ledger went back in time: {behind}"));
+        }
+        let unread = "a place of the ledger's mark could not be read yet, so nobody knows whether it went back in time";
+        self.stops_payouts().then(|| unread.to_owned())
+    }
+
     /// Whether the server waits for no synchronous standby, although the ledger's address names several hosts: a
     /// fail-over now would lose what was answered.
     pub fn is_alone(&self) -> bool {

@@ -33,8 +33,8 @@ impl Ledger {
         Ok(Self { store: Box::new(SqliteLedger::open(path.as_ref(), options)?) })
     }
 
-    /// Connects to the ledger in a PostgreSQL database, and creates or updates its schema. Any number of
-    /// processes may do so.
+    /// Connects to the ledger in a PostgreSQL database, and creates its schema. Any number of processes may do so. One of
+    /// version 3 is written as it is until [`Ledger::migrate`] has made the journal.
     ///
     /// `url` is `postgres://user:password@host:port/database`, or the same as `key=value` pairs; what is left
     /// out has libpq's defaults. Several hosts with `target_session_attrs=read-write` follow a failover; for a new
@@ -57,6 +57,24 @@ impl Ledger {
     #[cfg(feature = "postgres")]
     pub fn connect_when_used(url: &str, options: &crate::PostgresOptions) -> Result<Self, OpenError> {
         Ok(Self { store: Box::new(crate::postgres::PgLedger::connect_when_used(url, options)?) })
+    }
+
+    /// Makes the journal of a ledger in PostgreSQL that older versions wrote, when none of their processes is left: the
+    /// second step of an upgrade, after all processes were replaced one by one. Processes of this build may go on
+    /// meanwhile; they wait. A ledger that does not hold the guard's marks, or in which a process has noted that it lacks one,
+    /// is refused.
+    ///
+    /// # Errors
+    /// [`OpenError`]: nothing was changed. [`OpenError::Invalid`] names processes of older versions that are connected, or says
+    /// what the ledger lacks.
+    #[cfg(feature = "postgres")]
+    pub fn migrate(
+        url: &str,
+        postgres: &crate::PostgresOptions,
+        options: crate::MigrateOptions,
+        guard: &crate::Guard,
+    ) -> Result<crate::Migrated, OpenError> {
+        crate::postgres::migrate(url, postgres, options, guard)
     }
 
     /// How many handles may write at once.

@@ -1,9 +1,11 @@
-//! Double entry in SQL: orders, transfers and accounts, budgets, the failure archive, and reconciliation.
+//! A journal of transfers in SQL, with the orders, accounts and budgets that rest on it, the failure archive, and
+//! reconciliation.
 //!
-//! An order number credits at most once, ever (I1): its row, the transfer, both balances and the budget's shard
+//! An order number credits at most once, ever (I1): its row, the transfer, the balance and the budget's shard
 //! change in one transaction, and [`Ledger::apply`] returns when that is durable. Amounts are integers in the
-//! bonus type's smallest unit; every transfer goes from an activity's funding account to a user's account, so all
-//! balances of a bonus type sum to 0. Budgets are sharded rows that never go over (I4).
+//! bonus type's smallest unit. Transfers are a journal, which is only ever appended to: each names the account that gives and
+//! the one that gets, so all accounts of a bonus type sum to 0; balances and budgets are sums of it (`docs/ledger.md`).
+//! Budgets are sharded rows that never go over (I4).
 //! Money leaves an account by a [`Withdrawal`](windfall_contract::accounts::Withdrawal): [`Tx::hold`] moves it from the
 //! user's account to the bonus type's clearing account, once for each id and never below 0; [`Tx::pay_out`] moves it on
 //! to the payout account, [`Tx::give_back`] moves it back.
@@ -13,6 +15,7 @@
 //!   `postgres`), which has any number, over any number of processes.
 //! - [`LedgerReader`] reads with a connection of its own, for checks that must not trust the writer.
 //! - [`Reconciliation`] counts the contradictions in a ledger.
+//! - [`Sealer`] chains closed ranges of the journal by their hashes, and [`LedgerReader::verify`] finds what was changed since.
 //! - [`Guard`] notices a ledger that went back in time (a stale standby, a restored backup) by a [`Mark`] that is kept
 //!   outside of the database.
 //!
@@ -45,12 +48,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod anchor;
 mod archive;
 mod budget;
+mod chain;
 mod contract;
+mod decision;
 mod error;
 mod guard;
 mod guarded;
+mod journal;
 mod ledger;
 mod mark;
 mod mark_file;
@@ -61,11 +68,15 @@ mod reader;
 mod reconcile;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
+mod sealer;
 mod sqlite;
 mod tx;
+mod verify;
 mod withdrawal;
 
+pub use anchor::{Anchor, AnchorError, FileAnchor};
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+pub use chain::{Head, Seal};
 pub use error::{LedgerError, OpenError};
 pub use guard::{Guard, GuardState};
 pub use guarded::{Acceptance, Accepted, Beat};
@@ -74,12 +85,14 @@ pub use mark::{Behind, Mark, Missing, ServerPosition};
 pub use mark_file::{MarkFile, MarkStore, MarkStoreError};
 pub use model::{
     Attempt, Awaits, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Finish, Order,
-    OrderLine, OrderOutcome, ReservedOrder, SHARDS_MAX, Unbudgeted, Writers,
+    OrderLine, OrderOutcome, ReservedOrder, SHARDS_MAX, Settlement, Unbudgeted, Writers,
 };
 #[cfg(feature = "postgres")]
-pub use postgres::PostgresOptions;
+pub use postgres::{MigrateOptions, Migrated, PostgresOptions};
 pub use reader::{LedgerReader, OrderLines};
 pub use reconcile::Reconciliation;
+pub use sealer::{SEAL_ROWS_MAX, SealError, Sealer};
 pub use sqlite::LedgerOptions;
 pub use tx::Tx;
+pub use verify::{FINDINGS_MAX, Finding, Tampering, Verified, VerifyError};
 pub use withdrawal::{HoldOutcome, StoredWithdrawal, WithdrawalStatus};

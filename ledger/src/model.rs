@@ -311,6 +311,17 @@ pub struct BudgetState {
     pub shards: u32,
 }
 
+/// What downstreams have paid, and the ledger owes them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    /// The downstream's name; empty for one that was never named.
+    pub payer: String,
+    /// The bonus type.
+    pub bonus_type: String,
+    /// The amount in the smallest unit.
+    pub amount: i64,
+}
+
 /// A total that could not be lowered as far as asked: that much is given out or held already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetRaised {

@@ -1,10 +1,12 @@
 //! Reads a ledger without writing it, for checks that must not trust the writer.
 
+use crate::anchor::Anchor;
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
-use crate::model::{BudgetState, OrderLine, ReservedOrder};
+use crate::model::{BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::Reconciliation;
+use crate::verify::{self, Verified, VerifyError};
 use crate::withdrawal::StoredWithdrawal;
 use std::fmt;
 use std::path::Path;
@@ -125,6 +127,14 @@ impl LedgerReader {
         self.read.budgets()
     }
 
+    /// What downstreams have paid, by their names and the bonus types.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn settlements(&self) -> Result<Vec<Settlement>, LedgerError> {
+        self.read.settlements()
+    }
+
     /// A page of the archive, oldest first.
     ///
     /// # Errors
@@ -155,6 +165,14 @@ impl LedgerReader {
     /// [`LedgerError`].
     pub fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
         self.read.reconcile()
+    }
+
+    /// Compares every sealed transfer with its seal, and the chain with its anchor. Reads everything that is sealed.
+    ///
+    /// # Errors
+    /// [`VerifyError`].
+    pub fn verify(&self, anchor: Option<&dyn Anchor>) -> Result<Verified, VerifyError> {
+        verify::verify(self.read.as_ref(), anchor)
     }
 
     /// Reads every page and compares it with its structure.

@@ -1,28 +1,18 @@
-//! Reconciliation as SQL: orders, transfers, accounts and budgets must agree. The statements are the same on
-//! every database.
+//! Reconciliation as SQL: balances, budgets and settlements are computed from the journal, and compared with what is kept
+//! of them; orders and withdrawals must agree with their transfers. The statements are the same on every database.
 
 use crate::error::LedgerError;
-use crate::model::{CREDITED, RESERVED};
-use crate::withdrawal::{HOLD, PAY, RETURN, WithdrawalStatus};
-
-/// `accounts.kind` of a user's account; its holder is the user id.
-pub(crate) const USER: i64 = 0;
-/// `accounts.kind` of an activity's funding account; its holder is the activity's name id. Where many write at
-/// once the account is spread over several rows: this kind and those above it.
-pub(crate) const FUNDING: i64 = 1;
-/// `accounts.kind` of a bonus type's clearing account, which holds withdrawals that are not decided; its holder is the
-/// number of a row, where many write at once.
-pub(crate) const CLEARING: i64 = -1;
-/// `accounts.kind` of a bonus type's payout account, which receives what has left for good; its holder is as with
-/// clearing.
-pub(crate) const PAYOUT: i64 = -2;
+use crate::journal::{
+    BUDGET, CLEARING, DIRECT, FUNDING, PAYOUT, PENDING, POST, REVERSAL, SETTLEMENT, USER, VOID,
+};
+use crate::withdrawal::WithdrawalStatus;
 
 /// Counts of contradictions in a ledger; all of them are zero in a sound ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reconciliation {
     /// The number of orders that were read.
     pub orders: u64,
-    /// The number of transfers that were read.
+    /// The number of transfers that paid orders.
     pub transfers: u64,
     /// The number of withdrawals that were read.
     pub withdrawals: u64,
@@ -32,11 +22,13 @@ pub struct Reconciliation {
     pub transfers_without_order: u64,
     /// Transfers of a credited order beyond its own (I1).
     pub double_credits: u64,
-    /// Transfers whose user, amount or budget key is not their order's.
+    /// Transfers whose user, payer, amount or budget key is not their order's.
     pub mismatched_transfers: u64,
+    /// Orders whose pending transfers, less those that were posted or given up, are not what their status says.
+    pub wrong_pending: u64,
     /// Accounts whose balance is not the sum of their transfers, transfers of no account among them.
     pub wrong_balances: u64,
-    /// Assets whose balances do not sum to 0.
+    /// Assets whose balances do not sum to what their budgets have given out.
     pub unbalanced_bonus_types: u64,
     /// Withdrawals whose movements are not exactly those that their status says, for their user, bonus type and amount:
     /// held once, and paid or given back once or not at all.
@@ -47,9 +39,11 @@ pub struct Reconciliation {
     pub overdrawn: u64,
     /// Budgets with used + reserved above their total (I4).
     pub budgets_over: u64,
-    /// Budgets whose `used` is not the sum of their credited orders.
+    /// Budgets whose total is not the sum of the transfers that funded them.
+    pub wrong_totals: u64,
+    /// Budgets whose `used` is not the sum of the transfers that they gave.
     pub wrong_used: u64,
-    /// Budgets whose `reserved` is not the sum of their reserved orders.
+    /// Budgets whose `reserved` is not the sum of their pending transfers.
     pub wrong_reserved: u64,
 }
 
@@ -61,20 +55,50 @@ impl Reconciliation {
     }
 }
 
+/// The condition of a transfer that paid an order: what a budget gave to anyone but the campaign.
+fn pays() -> String {
+    format!("t.debit = {BUDGET} AND t.credit <> {FUNDING} AND t.kind IN ({DIRECT}, {POST})")
+}
+
 const ORDERS_WITHOUT_TRANSFER: &str = "
-SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.transfer AND t.trade_no = o.trade_no
+SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.paid_by AND t.reference = o.trade_no
 WHERE o.status = 1 AND t.id IS NULL";
 
 /// One pass over the transfers. An order names one transfer; any other of it is a second credit.
-const TRANSFERS: &str = "
-SELECT count(*),
-    count(*) FILTER (WHERE o.trade_no IS NULL OR o.status <> 1),
-    count(*) FILTER (WHERE o.status = 1 AND o.transfer <> t.id),
-    count(*) FILTER (WHERE t.user_id <> o.user_id OR t.amount <> o.amount OR t.program <> o.program)
-FROM transfers t LEFT JOIN orders o ON o.trade_no = t.trade_no";
+fn paying_transfers() -> String {
+    format!(
+        "SELECT count(*),
+            count(*) FILTER (WHERE o.trade_no IS NULL OR o.status <> 1),
+            count(*) FILTER (WHERE o.status = 1 AND o.paid_by <> t.id),
+            count(*) FILTER (WHERE t.amount <> o.amount OR t.debit_holder <> o.program
+                OR (t.credit = {USER} AND t.credit_holder <> o.user_id)
+                OR (t.credit = {SETTLEMENT} AND coalesce(n.name, '') <> o.payer))
+        FROM transfers t LEFT JOIN orders o ON o.trade_no = t.reference
+        LEFT JOIN names n ON t.credit = {SETTLEMENT} AND n.id = t.credit_holder WHERE {}",
+        pays()
+    )
+}
 
+/// What is pending of an order is its amount while it is reserved, and nothing afterwards.
+fn wrong_pending() -> String {
+    format!(
+        "SELECT count(*) FROM (SELECT trade_no FROM (
+             SELECT trade_no, amount FROM orders WHERE status = 0
+             UNION ALL
+             SELECT reference, CASE kind WHEN {PENDING} THEN -amount ELSE amount END
+             FROM transfers WHERE kind IN ({PENDING}, {POST}, {VOID})
+         ) AS sides GROUP BY trade_no HAVING sum(amount) <> 0) AS wrong"
+    )
+}
+
+/// What the budgets gave out is where the balances are. A combined budget gives nothing out by itself.
 const UNBALANCED_BONUS_TYPES: &str = "
-SELECT count(*) FROM (SELECT asset FROM accounts GROUP BY asset HAVING sum(balance) <> 0) AS unbalanced";
+SELECT count(*) FROM (SELECT asset FROM (
+    SELECT asset, balance FROM accounts
+    UNION ALL
+    SELECT p.asset, -h.used FROM budget_shards h JOIN programs p ON p.id = h.program
+    JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE s.name <> '' AND b.name <> ''
+) AS sides GROUP BY asset HAVING sum(balance) <> 0) AS unbalanced";
 
 const BUDGETS_OVER: &str = "
 SELECT count(*) FROM (SELECT program FROM budget_shards GROUP BY program
@@ -84,51 +108,84 @@ HAVING sum(used) + sum(reserved) > sum(total)
 /// Compares both sides by adding them with opposite signs: whatever does not cancel out is wrong, on whichever side it
 /// is missing.
 fn wrong_balances() -> String {
+    let moves = format!("kind IN ({DIRECT}, {POST}, {REVERSAL})");
     format!(
         "SELECT count(*) FROM (SELECT kind, asset, holder FROM (
-             SELECT CASE WHEN kind <= {USER} THEN kind ELSE {FUNDING} END AS kind, asset,
-                 CASE WHEN kind < {USER} THEN 0 ELSE holder END AS holder, balance FROM accounts
+             SELECT CASE WHEN kind < {SETTLEMENT} THEN {SETTLEMENT} ELSE kind END AS kind, asset,
+                 CASE WHEN kind IN ({CLEARING}, {PAYOUT}) THEN 0 ELSE holder END AS holder, balance FROM accounts
              UNION ALL
-             SELECT {USER}, p.asset, t.user_id, -t.amount
-             FROM transfers t JOIN programs p ON p.id = t.program
+             SELECT debit, asset, debit_holder, sum(amount) FROM transfers
+             WHERE {moves} AND debit <= {USER} GROUP BY debit, asset, debit_holder
              UNION ALL
-             SELECT {FUNDING}, p.asset, p.activity, sum(t.amount)
-             FROM transfers t JOIN programs p ON p.id = t.program GROUP BY p.asset, p.activity
-             UNION ALL
-             SELECT {USER}, asset, user_id, CASE WHEN kind = {HOLD} THEN amount ELSE -amount END
-             FROM withdrawal_moves WHERE kind <> {PAY}
-             UNION ALL
-             SELECT {CLEARING}, asset, 0, sum(CASE WHEN kind = {HOLD} THEN -amount ELSE amount END)
-             FROM withdrawal_moves GROUP BY asset
-             UNION ALL
-             SELECT {PAYOUT}, asset, 0, -sum(amount) FROM withdrawal_moves WHERE kind = {PAY} GROUP BY asset
+             SELECT credit, asset, credit_holder, -sum(amount) FROM transfers
+             WHERE {moves} AND credit <= {USER} GROUP BY credit, asset, credit_holder
          ) AS sides GROUP BY kind, asset, holder HAVING sum(balance) <> 0) AS wrong"
     )
 }
 
 fn wrong_withdrawals() -> String {
     let (paid, refused) = (WithdrawalStatus::Paid.code(), WithdrawalStatus::Refused.code());
-    let transfers = |kind: i64| format!("sum(CASE WHEN m.kind = {kind} THEN 1 ELSE 0 END)");
+    let (hold, pay) = (format!("m.credit = {CLEARING}"), format!("m.credit = {PAYOUT}"));
+    let back = format!("m.credit = {USER}");
+    let count = |what: &str| format!("sum(CASE WHEN {what} THEN 1 ELSE 0 END)");
     format!(
-        "SELECT count(*) FROM (SELECT w.id FROM withdrawals w LEFT JOIN withdrawal_moves m ON m.withdrawal = w.id
+        "SELECT count(*) FROM (SELECT w.id FROM withdrawals w LEFT JOIN transfers m ON m.reference = w.id
+             AND (m.debit = {CLEARING} OR m.credit = {CLEARING})
          GROUP BY w.id, w.status HAVING {} <> 1
              OR {} <> CASE WHEN w.status = {paid} THEN 1 ELSE 0 END
              OR {} <> CASE WHEN w.status = {refused} THEN 1 ELSE 0 END
-             OR sum(CASE WHEN m.user_id <> w.user_id OR m.asset <> w.asset OR m.amount <> w.amount
-                 OR m.kind NOT IN ({HOLD}, {PAY}, {RETURN}) THEN 1 ELSE 0 END) > 0) AS wrong",
-        transfers(HOLD),
-        transfers(PAY),
-        transfers(RETURN)
+             OR sum(CASE WHEN m.asset <> w.asset OR m.amount <> w.amount OR m.kind <> {DIRECT}
+                 OR NOT ({hold} AND m.debit = {USER} AND m.debit_holder = w.user_id
+                     OR {back} AND m.credit_holder = w.user_id OR {pay}) THEN 1 ELSE 0 END) > 0) AS wrong",
+        count(&hold),
+        count(&pay),
+        count(&back)
     )
 }
 
-const MOVES_WITHOUT_WITHDRAWAL: &str = "
-SELECT count(*) FROM withdrawal_moves m LEFT JOIN withdrawals w ON w.id = m.withdrawal WHERE w.id IS NULL";
-
-/// A combined budget counts the orders of every budget key that it covers; a cap those of its type in every activity.
-fn wrong_budgets(column: &str, status: i64) -> String {
+fn moves_without_withdrawal() -> String {
     format!(
-        "WITH given AS (SELECT program, sum(amount) AS amount FROM orders WHERE status = {status} GROUP BY program)
+        "SELECT count(*) FROM transfers m LEFT JOIN withdrawals w ON w.id = m.reference
+         WHERE (m.debit = {CLEARING} OR m.credit = {CLEARING}) AND w.id IS NULL"
+    )
+}
+
+/// A budget that is not set holds no more than a limit that no order reaches, which nobody funded.
+fn wrong_totals() -> String {
+    format!(
+        "SELECT count(*) FROM (SELECT program FROM (
+             SELECT h.program, sum(h.total) AS amount FROM budget_shards h JOIN programs p ON p.id = h.program
+             WHERE p.budgeted GROUP BY h.program
+             UNION ALL
+             SELECT credit_holder, -sum(amount) FROM transfers WHERE debit = {FUNDING} AND credit = {BUDGET}
+             GROUP BY credit_holder
+             UNION ALL
+             SELECT debit_holder, sum(amount) FROM transfers WHERE debit = {BUDGET} AND credit = {FUNDING}
+             GROUP BY debit_holder
+         ) AS sides GROUP BY program HAVING sum(amount) <> 0) AS wrong"
+    )
+}
+
+/// What a budget has given out, from the journal, and what is pending of it.
+fn used_and_reserved() -> [(&'static str, String); 2] {
+    let of = |amount: &str, kinds: String| {
+        format!(
+            "SELECT debit_holder AS program, sum({amount}) AS amount FROM transfers
+             WHERE debit = {BUDGET} AND credit <> {FUNDING} AND kind IN ({kinds}) GROUP BY debit_holder"
+        )
+    };
+    let pending = format!("CASE kind WHEN {PENDING} THEN amount ELSE -amount END");
+    [
+        ("used", of("amount", format!("{DIRECT}, {POST}"))),
+        ("reserved", of(&pending, format!("{PENDING}, {POST}, {VOID}"))),
+    ]
+}
+
+/// A combined budget counts what every budget key that it covers gave; a cap what those of its type gave in every
+/// activity.
+fn wrong_budgets(column: &str, given: &str) -> String {
+    format!(
+        "WITH given AS ({given})
          SELECT count(*) FROM (SELECT program FROM (
              SELECT program, {column} AS amount FROM budget_shards
              UNION ALL
@@ -145,18 +202,28 @@ fn wrong_budgets(column: &str, status: i64) -> String {
 
 /// Transfers that their order does not name, by order number: each is a second credit, or belongs to an order that is
 /// not credited.
-pub(crate) const EXTRA_TRANSFERS: &str = "
-SELECT t.trade_no, count(*) FROM transfers t LEFT JOIN orders o ON o.trade_no = t.trade_no
-WHERE o.transfer IS NULL OR o.transfer <> t.id GROUP BY t.trade_no";
+pub(crate) fn extra_transfers() -> String {
+    format!(
+        "SELECT t.reference, count(*) FROM transfers t LEFT JOIN orders o ON o.trade_no = t.reference
+         WHERE {} AND (o.paid_by IS NULL OR o.paid_by <> t.id) GROUP BY t.reference",
+        pays()
+    )
+}
+
+/// The payers' settlement accounts, whose rows are of the kind -3 and those below.
+pub(crate) const SETTLEMENTS: &str = "SELECT coalesce(n.name, ''), b.name, sum(a.balance) FROM accounts a
+    JOIN names b ON b.id = a.asset LEFT JOIN names n ON n.id = a.holder
+    WHERE a.kind <= -3 GROUP BY n.name, b.name ORDER BY 1, 2";
 
 /// Asks the database through `row`, which returns the one row of counts that a statement gives.
 pub(crate) fn reconcile(
     mut row: impl FnMut(&str, usize) -> Result<Vec<u64>, LedgerError>,
 ) -> Result<Reconciliation, LedgerError> {
-    let transfers = row(TRANSFERS, 4)?;
+    let transfers = row(&paying_transfers(), 4)?;
     let [transfers, transfers_without_order, double_credits, mismatched_transfers] = transfers[..] else {
         return Err(LedgerError::Sql("a count is missing".into()));
     };
+    let [used, reserved] = used_and_reserved();
     let mut count = |sql: &str| Ok::<_, LedgerError>(row(sql, 1)?.first().copied().unwrap_or(u64::MAX));
     Ok(Reconciliation {
         orders: count("SELECT count(*) FROM orders")?,
@@ -165,14 +232,16 @@ pub(crate) fn reconcile(
         transfers_without_order,
         double_credits,
         mismatched_transfers,
+        wrong_pending: count(&wrong_pending())?,
         wrong_balances: count(&wrong_balances())?,
         unbalanced_bonus_types: count(UNBALANCED_BONUS_TYPES)?,
         withdrawals: count("SELECT count(*) FROM withdrawals")?,
         wrong_withdrawals: count(&wrong_withdrawals())?,
-        moves_without_withdrawal: count(MOVES_WITHOUT_WITHDRAWAL)?,
+        moves_without_withdrawal: count(&moves_without_withdrawal())?,
         overdrawn: count(&format!("SELECT count(*) FROM accounts WHERE kind = {USER} AND balance < 0"))?,
         budgets_over: count(BUDGETS_OVER)?,
-        wrong_used: count(&wrong_budgets("used", CREDITED))?,
-        wrong_reserved: count(&wrong_budgets("reserved", RESERVED))?,
+        wrong_totals: count(&wrong_totals())?,
+        wrong_used: count(&wrong_budgets(used.0, &used.1))?,
+        wrong_reserved: count(&wrong_budgets(reserved.0, &reserved.1))?,
     })
 }

@@ -103,13 +103,6 @@ impl StoredWithdrawal {
     }
 }
 
-/// `withdrawal_moves.kind`: from the user's account to clearing.
-pub(crate) const HOLD: i64 = 0;
-/// `withdrawal_moves.kind`: from clearing to payout.
-pub(crate) const PAY: i64 = 1;
-/// `withdrawal_moves.kind`: from clearing back to the user's account.
-pub(crate) const RETURN: i64 = 2;
-
 /// How a held withdrawal ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End<'a> {
@@ -129,13 +122,6 @@ impl<'a> End<'a> {
         match self {
             Self::Paid => "",
             Self::Refused(reason) => reason,
-        }
-    }
-
-    pub const fn kind(self) -> i64 {
-        match self {
-            Self::Paid => PAY,
-            Self::Refused(_) => RETURN,
         }
     }
 

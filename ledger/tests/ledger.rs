@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_ledger::{
-    Ledger, LedgerError, LedgerOptions, LedgerReader, OpenError, Order, OrderOutcome, Unbudgeted, Writers,
+    Ledger, LedgerError, LedgerOptions, LedgerReader, OpenError, Order, OrderOutcome, Sealer, Unbudgeted,
+    Writers,
 };
 
 struct Files;
@@ -32,6 +33,10 @@ impl Place for Folder {
 
     fn reader(&self) -> Result<LedgerReader, OpenError> {
         LedgerReader::open(self.path())
+    }
+
+    fn sealer(&self) -> Result<Sealer, OpenError> {
+        Sealer::open(self.path())
     }
 }
 
@@ -119,7 +124,7 @@ fn a_file_that_cannot_be_used_says_why() {
     raw.execute_batch("PRAGMA user_version = 99").unwrap();
     drop(raw);
     let newer = Ledger::open(&path, &options).map(drop);
-    assert!(matches!(newer, Err(OpenError::Newer { found: 99, known: 3, .. })), "{newer:?}");
+    assert!(matches!(newer, Err(OpenError::Newer { found: 99, known: 5, .. })), "{newer:?}");
     assert!(Ledger::open(folder.path().join("no/such/folder.db"), &options).is_err());
     let foreign = folder.path().join("foreign.db");
     rusqlite::Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();

@@ -271,7 +271,7 @@ fn several_hosts_without_a_synchronous_standby_are_refused_and_any_user_may_ask(
     let early = Ledger::connect(&twice, &options()).unwrap();
     query(
         origin.url(),
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'windfall-ledger'",
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'windfall-ledger%'",
     )
     .unwrap();
     let mut early = early.guarded(Arc::clone(&unmarked)).unwrap();

@@ -4,32 +4,12 @@
 
 mod past;
 
-use past::{PATIENCE, beat, credit, credit_at_last, open, options, query, server};
+use past::{PATIENCE, acceptance, ahead, beat, credit, credit_at_last, open, options, query, server};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_ledger::{
-    Acceptance, Accepted, Guard, Ledger, LedgerError, LedgerReader, Mark, Order, OrderOutcome,
-    PostgresOptions, ServerPosition,
+    Acceptance, Accepted, Guard, Ledger, LedgerError, LedgerReader, Order, OrderOutcome, PostgresOptions,
 };
-
-/// A mark that no ledger of a test holds.
-fn ahead(generation: i64) -> Mark {
-    Mark { generation, lineage: "another".into(), beat: 9, server: ServerPosition::default() }
-}
-
-/// Accepts the ledger as this guard has found it.
-fn acceptance(generation: i64, guard: &Guard) -> Acceptance {
-    let Mark { lineage, beat, .. } = guard.state().ledger.unwrap_or_else(|| ahead(generation));
-    Acceptance {
-        generation,
-        lineage,
-        beat,
-        actor: "ann".into(),
-        reason: "reconciled".into(),
-        lost: "beats".into(),
-        time_ms: 42,
-    }
-}
 
 /// Makes every further commit of the server wait for a standby that does not exist.
 fn send_standby_away(url: &str) {

@@ -44,6 +44,7 @@ fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
     assert!(clean.is_clean(), "{clean:?}");
     let raw = rusqlite::Connection::open(&path).unwrap();
     raw.execute_batch("PRAGMA ignore_check_constraints = ON").unwrap();
+    raw.execute_batch("DROP TRIGGER transfers_no_update; DROP TRIGGER transfers_no_delete; DROP TRIGGER transfers_no_replace").unwrap();
     raw.execute_batch(sql).unwrap();
     drop(raw);
     let reader = LedgerReader::open(&path).unwrap();
@@ -54,8 +55,8 @@ fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
 #[test]
 fn each_kind_of_damage_is_found() {
     type Field = fn(&Reconciliation) -> u64;
-    let cases: [(&str, &str, Field); 18] = [
-        ("a transfer is gone", "DELETE FROM transfers WHERE trade_no = 'a'", |found| {
+    let cases: [(&str, &str, Field); 22] = [
+        ("a transfer is gone", "DELETE FROM transfers WHERE reference = 'a'", |found| {
             found.orders_without_transfer
         }),
         ("an order is gone", "DELETE FROM orders WHERE trade_no = 'a'", |found| {
@@ -63,16 +64,17 @@ fn each_kind_of_damage_is_found() {
         }),
         (
             "a reserved order has a transfer",
-            "INSERT INTO transfers SELECT 99, 'd', user_id, program, amount, 0, 1 FROM orders WHERE trade_no = 'd'",
+            "INSERT INTO transfers SELECT 99, 0, asset, debit, debit_holder, 0, 3, amount, 0, 1, reference FROM transfers \
+             WHERE reference = 'd'",
             |found| found.transfers_without_order,
         ),
         (
             "a second transfer",
-            "INSERT INTO transfers SELECT 99, trade_no, user_id, program, amount, id, 1 FROM transfers \
-             WHERE trade_no = 'a'",
+            "INSERT INTO transfers SELECT 99, kind, asset, debit, debit_holder, credit, credit_holder, amount, id, 1, reference FROM transfers \
+             WHERE reference = 'a'",
             |found| found.double_credits,
         ),
-        ("another amount", "UPDATE transfers SET amount = 11 WHERE trade_no = 'a'", |found| {
+        ("another amount", "UPDATE transfers SET amount = 11 WHERE reference = 'a'", |found| {
             found.mismatched_transfers
         }),
         ("another user", "UPDATE orders SET user_id = 7 WHERE trade_no = 'a'", |found| {
@@ -90,17 +92,15 @@ fn each_kind_of_damage_is_found() {
         ("a withdrawal is gone", "DELETE FROM withdrawals WHERE id = 'v'", |found| {
             found.moves_without_withdrawal
         }),
-        ("a hold is gone", "DELETE FROM withdrawal_moves WHERE withdrawal = 'v'", |found| {
-            found.wrong_withdrawals
-        }),
+        ("a hold is gone", "DELETE FROM transfers WHERE reference = 'v'", |found| found.wrong_withdrawals),
         ("paid by its status alone", "UPDATE withdrawals SET status = 1 WHERE id = 'v'", |found| {
             found.wrong_withdrawals
         }),
         (
             "paid and given back",
-            "DROP INDEX withdrawal_moves_once; INSERT INTO withdrawal_moves \
-             SELECT 99, withdrawal, 2, user_id, asset, amount, 0, 1 FROM withdrawal_moves \
-             WHERE withdrawal = 'w' AND kind = 1",
+            "DROP INDEX transfers_withdrawal_once; INSERT INTO transfers \
+             SELECT 99, 0, asset, -1, 0, 0, 2, amount, 0, 1, reference FROM transfers \
+             WHERE reference = 'w' AND credit = -2",
             |found| found.wrong_withdrawals,
         ),
         ("another amount withdrawn", "UPDATE withdrawals SET amount = 1 WHERE id = 'w'", |found| {
@@ -109,6 +109,18 @@ fn each_kind_of_damage_is_found() {
         ("a clearing account", "UPDATE accounts SET balance = balance + 1 WHERE kind = -1", |found| {
             found.wrong_balances
         }),
+        ("what is pending is gone", "DELETE FROM transfers WHERE reference = 'd'", |found| {
+            found.wrong_pending
+        }),
+        ("a payer has settled twice", "UPDATE transfers SET kind = 2 WHERE reference = 'd'", |found| {
+            found.wrong_balances
+        }),
+        (
+            "a budget that nobody funded",
+            "UPDATE budget_shards SET total = total + 1 WHERE shard = 0",
+            |found| found.wrong_totals,
+        ),
+        ("funded twice", "UPDATE transfers SET amount = 200 WHERE debit = 1", |found| found.wrong_totals),
         ("an account below 0", "UPDATE accounts SET balance = -1 WHERE kind = 0 AND holder = 2", |found| {
             found.overdrawn
         }),
@@ -122,13 +134,14 @@ fn each_kind_of_damage_is_found() {
 
 #[test]
 fn credits_are_counted_from_the_transfers() {
-    let none = damaged_by("DELETE FROM transfers WHERE trade_no = 'a'").1;
+    let none = damaged_by("DELETE FROM transfers WHERE reference = 'a'").1;
     assert_eq!(none, [0, 1, 1, 0]);
-    let copy = "INSERT INTO transfers SELECT 90 + id, trade_no, user_id, program, amount, 0, 1 FROM transfers \
-        WHERE trade_no IN ('a', 'b')";
+    let copy = "INSERT INTO transfers SELECT 90 + id, kind, asset, debit, debit_holder, credit, credit_holder, amount, \
+        0, 1, reference FROM transfers WHERE reference IN ('a', 'b')";
     assert_eq!(damaged_by(copy).1, [2, 2, 1, 0]);
-    let other = "UPDATE transfers SET trade_no = 'b' WHERE trade_no = 'a'";
+    let other = "UPDATE transfers SET reference = 'b' WHERE reference = 'a'";
     assert_eq!(damaged_by(other).1, [0, 2, 1, 0]);
-    let open = "INSERT INTO transfers SELECT 99, 'd', 3, program, 10, 0, 1 FROM orders WHERE trade_no = 'd'";
+    let open = "INSERT INTO transfers SELECT 99, 0, asset, debit, debit_holder, 0, 3, amount, 0, 1, reference FROM transfers \
+        WHERE reference = 'd'";
     assert_eq!(damaged_by(open).1, [1, 1, 1, 1]);
 }

@@ -33,6 +33,8 @@ pub enum LineKind {
     Withdrawal,
     /// A withdrawal that was refused; the money is back.
     Return,
+    /// A reward that its downstream has paid; no balance contains it.
+    Settled,
 }
 
 /// A movement.
@@ -162,6 +164,7 @@ impl From<FlowLine> for Line {
                 FlowKind::Credit => LineKind::Credit,
                 FlowKind::Withdrawal => LineKind::Withdrawal,
                 FlowKind::Return => LineKind::Return,
+                FlowKind::Settled => LineKind::Settled,
             },
             reference: line.trade_no,
             bonus_type: line.bonus_type,

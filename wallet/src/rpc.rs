@@ -69,6 +69,7 @@ fn line(line: Line) -> FlowLine {
         LineKind::Pending => FlowKind::Pending,
         LineKind::Withdrawal => FlowKind::Withdrawal,
         LineKind::Return => FlowKind::Return,
+        LineKind::Settled => FlowKind::Settled,
     };
     FlowLine {
         kind: kind.into(),

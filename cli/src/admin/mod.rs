@@ -1,4 +1,5 @@
-//! Commands for operators: keys, rules, tokens, the failure archive, salvage files, running services, timers, jobs.
+//! Commands for operators: keys, the ledger, rules, tokens, the failure archive, salvage files, running services, timers,
+//! jobs.
 
 pub mod access;
 pub mod archive;
@@ -6,6 +7,7 @@ mod ask;
 pub mod backfill;
 pub mod jobs;
 pub mod keys;
+pub mod ledger;
 mod ledger_mark;
 pub mod operate;
 pub mod rules;

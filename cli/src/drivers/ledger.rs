@@ -7,7 +7,22 @@ use serde::Deserialize;
 use std::path::Path;
 #[cfg(feature = "postgres")]
 use windfall_ledger::PostgresOptions;
-use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
+use windfall_ledger::{Guard, Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
+
+/// How a ledger that older versions wrote is migrated.
+#[derive(Debug, Clone, Copy, clap::Args)]
+#[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "the driver alone reads it"))]
+pub struct Migration {
+    /// Look out for processes of older versions for so many seconds before anything is changed
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    watch_s: u64,
+    /// Go on though such processes are connected: they belong to another ledger in the same database
+    #[arg(long)]
+    despite_connections: bool,
+    /// Let the copy take so many minutes, in which nobody grants; where it takes longer, nothing is changed
+    #[arg(long, value_name = "MINUTES", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_440))]
+    longest_min: u64,
+}
 
 /// The database that keeps orders and balances.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -70,6 +85,25 @@ impl LedgerAt {
         }
     }
 
+    /// Opens it for sealing, beside the processes that write it. Blocks.
+    pub fn open_sealer(&self, data: &Path) -> Result<Sealer> {
+        match self {
+            Self::File => Ok(Sealer::open(place::ledger(data))?),
+            Self::Postgres(at) => at.open_sealer(),
+        }
+        .context("the ledger cannot be opened for sealing")
+    }
+
+    /// Makes the journal of one that older versions wrote and that holds the guard's marks; `None` where its process does that
+    /// when it opens it. Blocks.
+    pub fn migrate(&self, how: Migration, guard: &Guard) -> Result<Option<(i64, i64)>> {
+        match self {
+            Self::File => Ok(None),
+            Self::Postgres(at) => at.migrate(how, guard).map(Some),
+        }
+        .context("the ledger cannot be migrated")
+    }
+
     /// Opens it for reading alone. Blocks.
     pub fn open_reader(&self, data: &Path) -> Result<LedgerReader> {
         match self {
@@ -98,6 +132,20 @@ impl PostgresAt {
         Ok(Ledger::connect_when_used(&self.url, &PostgresOptions { unbudgeted, ..self.options() })?)
     }
 
+    fn open_sealer(&self) -> Result<Sealer> {
+        Ok(Sealer::connect(&self.url, &self.options())?)
+    }
+
+    fn migrate(&self, how: Migration, guard: &Guard) -> Result<(i64, i64)> {
+        let options = windfall_ledger::MigrateOptions {
+            watch_ms: how.watch_s.saturating_mul(1_000),
+            despite_connections: how.despite_connections,
+            longest_ms: how.longest_min.saturating_mul(60_000),
+        };
+        let done = Ledger::migrate(&self.url, &self.options(), options, guard)?;
+        Ok((done.from, done.to))
+    }
+
     fn open_reader(&self) -> Result<LedgerReader> {
         Ok(LedgerReader::connect(&self.url, &self.options())?)
     }
@@ -116,6 +164,14 @@ impl PostgresAt {
     }
 
     fn open_when_used(&self, _unbudgeted: Unbudgeted) -> Result<Ledger> {
+        Driver::Postgres.absent()
+    }
+
+    fn open_sealer(&self) -> Result<Sealer> {
+        Driver::Postgres.absent()
+    }
+
+    fn migrate(&self, _how: Migration, _guard: &Guard) -> Result<(i64, i64)> {
         Driver::Postgres.absent()
     }
 

@@ -47,6 +47,18 @@ pub struct LedgerMark {
     pub every_ms: u64,
 }
 
+impl LedgerMark {
+    /// Reads each place anew, for a command that keeps no mark itself. What a place that fails had last counts on. Blocks.
+    pub fn learn(&self) {
+        for (place, store) in self.stores.iter().enumerate() {
+            match store.load() {
+                Ok(found) => self.guard.learn(place, found),
+                Err(error) => tracing::warn!(%error, "what it had when it was read last counts on"),
+            }
+        }
+    }
+}
+
 impl LedgerMarkAt {
     /// Refuses what cannot be used.
     pub fn check(&self) -> Result<()> {

@@ -22,7 +22,7 @@ pub use brokers::BrokerAt;
 pub use entries::{Entries, EntriesAt};
 pub use far::{Far, FarAt, far_elsewhere};
 pub use jobs::{JobsAt, OpenJobs};
-pub use ledger::{LedgerAt, PostgresAt};
+pub use ledger::{LedgerAt, Migration, PostgresAt};
 pub use ledger_mark::{LedgerMark, LedgerMarkAt};
 pub use rules::{RulesAt, RulesFollower};
 pub use slots::{Connect, DurabilityAt, Slots, SlotsAt};

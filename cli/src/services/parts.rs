@@ -234,9 +234,14 @@ impl ServiceOptions {
         unbudgeted
     }
 
+    /// Reads the ledger's mark; `None` where it has none. Blocks.
+    pub fn open_mark(&self) -> Result<Option<LedgerMark>> {
+        self.ledger_mark.open(&self.data, &self.tenant, &self.ledger, &self.rules)
+    }
+
     /// Opens the ledger, guarded by its mark where it has one. Blocks.
     fn open_ledger(&self, unbudgeted: Unbudgeted) -> Result<(Ledger, Option<LedgerMark>)> {
-        let mark = self.ledger_mark.open(&self.data, &self.tenant, &self.ledger, &self.rules)?;
+        let mark = self.open_mark()?;
         let ledger = self.ledger.open_or_wait(&self.data, unbudgeted)?;
         Ok(match mark {
             Some(mark) => (ledger.guarded(Arc::clone(&mark.guard))?, Some(mark)),

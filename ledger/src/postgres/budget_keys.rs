@@ -32,6 +32,8 @@ type Triple<'a> = [&'a str; 3];
 #[derive(Debug, Default)]
 pub(crate) struct BudgetKeys {
     known: HashMap<String, BudgetKey>,
+    /// The numbers of downstreams' names.
+    payers: HashMap<String, i64>,
 }
 
 fn key(triple: Triple<'_>, into: &mut String) {
@@ -47,6 +49,26 @@ impl BudgetKeys {
     /// Forgets everything: a rolled back transaction may have made some of it.
     pub fn clear(&mut self) {
         self.known.clear();
+        self.payers.clear();
+    }
+
+    /// The numbers of downstreams' names; `None` for the empty one. Missing ones are made in this transaction.
+    pub fn payers(&mut self, session: &Session, payers: &[&str]) -> Result<Vec<Option<i64>>, LedgerError> {
+        let is_new = |name: &&&str| !name.is_empty() && !self.payers.contains_key(**name);
+        let new: BTreeSet<&str> = payers.iter().filter(is_new).copied().collect();
+        if !new.is_empty() {
+            let new: Vec<&str> = new.into_iter().collect();
+            make_names(session, &new)?;
+            for row in &session.query("SELECT name, id FROM names WHERE name = ANY($1)", &[&new])? {
+                self.payers.insert(text(row, 0)?.to_owned(), cell(row, 1)?);
+            }
+        }
+        let id = |name: &&str| match (name.is_empty(), self.payers.get(*name)) {
+            (true, _) => Ok(None),
+            (false, Some(id)) => Ok(Some(*id)),
+            (false, None) => Err(LedgerError::Damaged(format!("the name {name:?} has vanished"))),
+        };
+        payers.iter().map(id).collect()
     }
 
     /// Notes the number of rows, and whether there is a budget, as just read.
@@ -148,11 +170,7 @@ impl BudgetKeys {
 fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerError> {
     let names: BTreeSet<&str> = triples.iter().flatten().copied().collect();
     let names: Vec<&str> = names.into_iter().collect();
-    session.execute(
-        "INSERT INTO names (name) SELECT w.name FROM unnest($1::text[]) AS w(name) \
-         WHERE NOT EXISTS (SELECT 1 FROM names n WHERE n.name = w.name) ON CONFLICT (name) DO NOTHING",
-        &[&names],
-    )?;
+    make_names(session, &names)?;
     // The empty one is that of caps, which cover all.
     let activities: BTreeSet<&str> = triples.iter().map(|triple| triple[0]).chain([""]).collect();
     share(session, &activities.into_iter().collect::<Vec<_>>())?;
@@ -180,7 +198,7 @@ fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerE
     first.reset(BUDGET_MAX, UNBUDGETED_SHARDS);
     let totals: Vec<i64> = first.changed().map(|(_, shard)| shard.total).collect();
     session.execute(
-        "INSERT INTO budget_shards (program, shard, total, used, reserved, careful) \
+        "INSERT INTO budget_shards (program, shard, total, used, reserved, guarded) \
          SELECT p.id, t.nth - 1, t.total, 0, 0, EXISTS ( \
              SELECT 1 FROM programs q, (SELECT id FROM names WHERE name = '') AS star \
              WHERE q.activity IN (p.activity, star.id) AND q.id <> p.id AND q.budgeted \
@@ -189,6 +207,16 @@ fn make(session: &Session, triples: &BTreeSet<Triple<'_>>) -> Result<(), LedgerE
          FROM programs p CROSS JOIN unnest($2::bigint[]) WITH ORDINALITY AS t(total, nth) \
          WHERE p.id = ANY($1)",
         &[&new, &totals],
+    )?;
+    Ok(())
+}
+
+/// Makes those of these names, which are sorted, that are missing.
+fn make_names(session: &Session, names: &[&str]) -> Result<(), LedgerError> {
+    session.execute(
+        "INSERT INTO names (name) SELECT w.name FROM unnest($1::text[]) AS w(name) \
+         WHERE NOT EXISTS (SELECT 1 FROM names n WHERE n.name = w.name) ON CONFLICT (name) DO NOTHING",
+        &[&names],
     )?;
     Ok(())
 }

@@ -7,7 +7,9 @@
 use super::budget_keys::{BudgetKey, BudgetKeys, cell, hold_alone};
 use super::session::Session;
 use crate::budget::{Shard, Shards, Take};
+use crate::decision;
 use crate::error::LedgerError;
+use crate::journal::Funded;
 use crate::model::{BUDGET_MAX, BudgetRaised, BudgetSet, Unbudgeted};
 use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::Reason;
@@ -117,7 +119,7 @@ pub(crate) fn take(
 fn careful(session: &Session, demand: &Demand) -> Result<BTreeSet<i64>, LedgerError> {
     let ids: Vec<i64> = demand.budget_keys.keys().copied().collect();
     let rows = session
-        .query("SELECT DISTINCT program FROM budget_shards WHERE program = ANY($1) AND careful", &[&ids])?;
+        .query("SELECT DISTINCT program FROM budget_shards WHERE program = ANY($1) AND guarded", &[&ids])?;
     rows.iter().map(|row| cell(row, 0)).collect()
 }
 
@@ -185,10 +187,11 @@ impl Whole {
             let own = self.of(id);
             let short = |id: &&i64| !self.shards.get(id).is_some_and(|shards| shards.fits(amount));
             let short: Vec<i64> = own.iter().filter(short).copied().collect();
-            if short.iter().all(|id| self.caps.contains(id)) && !short.is_empty() {
+            let refused = decision::refusal(short.iter().map(|id| self.caps.contains(id)));
+            if refused == Some(Reason::OverTypeCap) {
                 taken.over_cap.insert(at);
             }
-            if short.is_empty() {
+            if refused.is_none() {
                 for id in own {
                     if let Some(shards) = self.shards.get_mut(&id) {
                         shards.take(session.slot(), amount, what);
@@ -269,7 +272,7 @@ fn take_whole(
     let done = session.query(
         "UPDATE budget_shards h SET used = h.used + w.used, reserved = h.reserved + w.reserved \
          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w(program, shard, used, reserved) \
-         WHERE h.program = w.program AND h.shard = w.shard AND NOT h.careful \
+         WHERE h.program = w.program AND h.shard = w.shard AND NOT h.guarded \
          AND h.used + h.reserved + w.used + w.reserved <= h.total RETURNING h.program",
         &[&ids, &rows, &amounts(Take::Used), &amounts(Take::Reserved)],
     )?;
@@ -296,7 +299,7 @@ fn take_each(
     if parts.iter().all(|part| part.amount > room) {
         return Ok(true);
     }
-    let Locked { mut shards, budgeted, careful } = lock(session, id)?;
+    let Locked { mut shards, budgeted, careful, .. } = lock(session, id)?;
     budget_keys.learn(id, budgeted, shards.len());
     if careful {
         return Ok(false);
@@ -316,17 +319,21 @@ struct Locked {
     shards: Shards,
     budgeted: bool,
     careful: bool,
+    activity: i64,
+    asset: i64,
 }
 
 /// Locks a budget as a whole and reads it: first the budget key, since a new number of rows is set under that lock;
 /// then its rows, by a later statement that sees what the one before had to wait for.
 fn lock(session: &Session, id: i64) -> Result<Locked, LedgerError> {
-    let rows = session.query("SELECT budgeted FROM programs WHERE id = $1 FOR NO KEY UPDATE", &[&id])?;
+    let rows = session
+        .query("SELECT budgeted, activity, asset FROM programs WHERE id = $1 FOR NO KEY UPDATE", &[&id])?;
     let missing = || LedgerError::Damaged(format!("budget key {id} is not there"));
-    let budgeted = cell(rows.first().ok_or_else(missing)?, 0)?;
+    let row = rows.first().ok_or_else(missing)?;
+    let (budgeted, activity, asset) = (cell(row, 0)?, cell(row, 1)?, cell(row, 2)?);
     let shards = session
         .query(
-            "SELECT total, used, reserved, careful FROM budget_shards WHERE program = $1 ORDER BY shard FOR UPDATE",
+            "SELECT total, used, reserved, guarded FROM budget_shards WHERE program = $1 ORDER BY shard FOR UPDATE",
             &[&id],
         )?
         .iter()
@@ -340,6 +347,8 @@ fn lock(session: &Session, id: i64) -> Result<Locked, LedgerError> {
         shards: Shards::new(shards.into_iter().map(|(shard, _)| shard).collect()),
         budgeted,
         careful,
+        activity,
+        asset,
     })
 }
 
@@ -352,8 +361,8 @@ fn write(session: &Session, id: i64, shards: &Shards) -> Result<(), LedgerError>
     }
     let column = |of: fn(&(i64, Shard)) -> i64| changed.iter().map(of).collect::<Vec<i64>>();
     session.execute(
-        "INSERT INTO budget_shards (program, shard, total, used, reserved) \
-         SELECT $1::bigint, w.* FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w \
+        "INSERT INTO budget_shards (program, shard, total, used, reserved, guarded) \
+         SELECT $1::bigint, w.*, false FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w \
          ON CONFLICT (program, shard) DO UPDATE SET total = excluded.total, used = excluded.used, \
          reserved = excluded.reserved",
         &[
@@ -390,7 +399,7 @@ pub(crate) fn settle(
         .query(
             "UPDATE budget_shards h SET reserved = h.reserved - w.amount, used = h.used + w.used \
              FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w(program, shard, amount, used) \
-             WHERE h.program = w.program AND h.shard = w.shard AND NOT h.careful AND h.reserved >= w.amount \
+             WHERE h.program = w.program AND h.shard = w.shard AND NOT h.guarded AND h.reserved >= w.amount \
              RETURNING h.program",
             &[&ids, &rows, &amounts, &used],
         )?
@@ -416,17 +425,19 @@ pub(crate) fn settle(
     all.write(session)
 }
 
-/// Sets one budget, under the budget key's lock; what was given out before counts.
+/// Sets one budget, under the budget key's lock; what was given out before counts. Also returns by how much its total has
+/// changed.
 pub(crate) fn set(
     session: &Session,
     budget_keys: &mut BudgetKeys,
     budget_key: i64,
     budget: &BudgetSet<'_>,
-) -> Result<Option<BudgetRaised>, LedgerError> {
-    let BudgetSet { activity, scene, bonus_type, total, shards } = *budget;
+) -> Result<(Option<BudgetRaised>, Funded), LedgerError> {
+    let BudgetSet { total, shards, .. } = *budget;
     // What it covers is locked before it is, as everywhere; nobody else makes or sets a combined one meanwhile.
     let given = if budget.is_combined() { cover(session, budget_key)? } else { None };
-    let mut own = lock(session, budget_key)?.shards;
+    let Locked { shards: mut own, budgeted, activity, asset, .. } = lock(session, budget_key)?;
+    let before = if budgeted { own.sum().total } else { 0 };
     if let Some((used, reserved)) = given {
         own.adopt(used, reserved);
     }
@@ -443,17 +454,18 @@ pub(crate) fn set(
     )?;
     session.execute(MARK_CAREFUL, &[&[budget_key].as_slice()])?;
     budget_keys.learn(budget_key, true, u64::from(rows));
-    Ok((holds > total).then(|| BudgetRaised {
-        activity: activity.into(),
-        scene: scene.into(),
-        bonus_type: bonus_type.into(),
+    let raised = (holds > total).then(|| BudgetRaised {
+        activity: budget.activity.into(),
+        scene: budget.scene.into(),
+        bonus_type: budget.bonus_type.into(),
         asked: total,
         total: holds,
-    }))
+    });
+    Ok((raised, Funded { budget_key, activity, asset, change: holds - before }))
 }
 
 /// Marks budget keys again as taken from the careful way, or not.
-const MARK_CAREFUL: &str = "UPDATE budget_shards h SET careful = p.strict OR EXISTS ( \
+const MARK_CAREFUL: &str = "UPDATE budget_shards h SET guarded = p.strict OR EXISTS ( \
         SELECT 1 FROM programs q, (SELECT id FROM names WHERE name = '') AS star \
         WHERE q.activity IN (p.activity, star.id) AND q.id <> p.id AND q.budgeted \
         AND (q.scene = star.id OR q.asset = star.id) \
@@ -469,22 +481,26 @@ const LOCK_COVERED: &str = "SELECT p.id FROM programs p JOIN programs q ON q.id 
 
 /// Lifts the caps of all types but these: they count nothing until they are set again, and the keys that they covered
 /// are taken from without them. A transaction that waits for one of these keys meanwhile reads what covers it
-/// afterwards.
-pub(crate) fn lift_caps(session: &Session, keep: &[&str]) -> Result<(), LedgerError> {
+/// afterwards. Returns by how much their totals have changed.
+pub(crate) fn lift_caps(session: &Session, keep: &[&str]) -> Result<Vec<Funded>, LedgerError> {
     let caps = session.query(
         "SELECT p.id FROM programs p JOIN names n ON n.id = p.asset \
          WHERE p.activity = (SELECT id FROM names WHERE name = '') AND p.budgeted AND n.name <> ALL($1) ORDER BY p.id",
         &[&keep],
     )?;
     if caps.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     hold_alone(session, &[""])?;
+    let mut lifted = Vec::with_capacity(caps.len());
     for row in &caps {
         let cap: i64 = cell(row, 0)?;
         let covered: Vec<i64> =
             session.query(LOCK_COVERED, &[&cap])?.iter().map(|row| cell(row, 0)).collect::<Result<_, _>>()?;
-        lock(session, cap)?;
+        let Locked { shards, budgeted, activity, asset, .. } = lock(session, cap)?;
+        // Another transaction may have lifted it while this one waited.
+        let change = if budgeted { -shards.sum().total } else { 0 };
+        lifted.push(Funded { budget_key: cap, activity, asset, change });
         session.execute("DELETE FROM budget_shards WHERE program = $1 AND shard >= 1", &[&cap])?;
         session.execute(
             "UPDATE budget_shards SET total = $2, used = 0, reserved = 0 WHERE program = $1",
@@ -493,7 +509,7 @@ pub(crate) fn lift_caps(session: &Session, keep: &[&str]) -> Result<(), LedgerEr
         session.execute("UPDATE programs SET budgeted = false WHERE id = $1", &[&cap])?;
         session.execute(MARK_CAREFUL, &[&covered])?;
     }
-    Ok(())
+    Ok(lifted)
 }
 
 /// A combined budget or a cap that is set for the first time: from now on every budget key that it covers is taken from
@@ -520,6 +536,6 @@ fn cover(session: &Session, combined: i64) -> Result<Option<(i64, i64)>, LedgerE
     if used.checked_add(reserved).is_none() {
         return Err(LedgerError::Invalid("what was given out already is beyond 64 bits".into()));
     }
-    session.execute("UPDATE budget_shards SET careful = true WHERE program = ANY($1)", &[&covered])?;
+    session.execute("UPDATE budget_shards SET guarded = true WHERE program = ANY($1)", &[&covered])?;
     Ok(Some((used, reserved)))
 }

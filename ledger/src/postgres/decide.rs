@@ -1,12 +1,14 @@
-//! Decides orders, given what is stored and what their budgets hold. Every step is a few statements over the whole
-//! batch.
+//! Carries out what is decided on orders, given what is stored and what their budgets hold. Every step is a few
+//! statements over the whole batch.
 
 use super::budget_keys::BudgetKey;
 use super::budgets::{self, Demand};
 use super::orders::{self, Changes, Stored};
 use super::state::PgTx;
 use crate::budget::Take;
+use crate::decision::{self, Goal, Known, Step};
 use crate::error::LedgerError;
+use crate::journal::Money;
 use crate::model::{Attempt, Awaits, Finish, Order, OrderOutcome};
 use std::collections::{BTreeSet, HashMap};
 use windfall_contract::accounts::{Reason, Status};
@@ -57,38 +59,37 @@ impl PgTx<'_> {
         // A replay decides anew: no other may do so at the same time.
         let mut stored = match old.as_slice() {
             [] => HashMap::new(),
-            old => orders::read(self.session, old, attempt == Attempt::Replay)?,
+            old => orders::read(self.session, self.budget_keys, old, attempt == Attempt::Replay)?,
         };
         if let Some(lost) = old.iter().find(|trade_no| !stored.contains_key(**trade_no)) {
             return Err(LedgerError::Damaged(format!("order {lost} was there, and has vanished")));
         }
-        let kept = if stored.values().any(|order| goal.takes_up(order)) {
-            self.take_up(batch, &budget_keys, &mut stored, payers, goal)?
-        } else {
-            Vec::new()
-        };
+        let payer_ids = self.budget_keys.payers(self.session, payers)?;
+        let call = Call { batch, budget_keys: &budget_keys, payers, payer_ids: &payer_ids, goal, attempt };
+        let kept = self.take_up(&call, &mut stored)?;
         let mut asking: Vec<Asking> = Vec::with_capacity(firsts.len());
         for (at, transfer) in firsts.into_iter().zip(transfers) {
-            match stored.get(batch[at].trade_no) {
-                None => asking.push(Asking { at, transfer, budget_key: budget_keys[at], old: None }),
-                Some(old) => match old.answer(&batch[at], budget_keys[at].id) {
-                    OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {
-                        asking.push(Asking { at, transfer, budget_key: budget_keys[at], old: Some(*old) });
-                    }
-                    _ => {}
-                },
+            let old = stored.get(batch[at].trade_no).copied();
+            if call.step(at, old.as_ref()) == Step::Ask {
+                asking.push(Asking { at, transfer, old });
             }
         }
         // In the caller's order, so that a short budget goes to the orders that came first.
         asking.sort_unstable_by_key(|one| one.at);
-        let decided = self.grant(batch, payers, &asking, goal)?;
+        let decided = self.grant(&call, &asking)?;
         for (one, status) in asking.iter().zip(&decided) {
             let order = &batch[one.at];
             let created_ms = one.old.map_or(order.time_ms, |old| old.created_ms);
-            let (user_id, amount, budget_key) = (order.user_id, order.amount, one.budget_key);
-            let (promised, has_payer) = (false, true);
-            let new =
-                Stored { user_id, amount, status: *status, promised, has_payer, created_ms, budget_key };
+            let budget_key = budget_keys[one.at];
+            let known = Known {
+                user_id: order.user_id,
+                budget_key: budget_key.id,
+                amount: order.amount,
+                status: *status,
+                promised: *status == Status::Reserved && goal == Goal::Promise,
+                payer: payer_ids.get(one.at).copied().flatten(),
+            };
+            let new = Stored { known, created_ms, budget_key };
             stored.insert(order.trade_no, new);
         }
         let mut own: Vec<usize> = asking.iter().map(|one| one.at).chain(kept).collect();
@@ -102,43 +103,46 @@ impl PgTx<'_> {
     /// credited.
     fn take_up<'a>(
         &mut self,
-        batch: &[Order<'a>],
-        budget_keys: &[BudgetKey],
+        call: &Call<'_, 'a>,
         stored: &mut HashMap<&'a str, Stored>,
-        payers: &[&'a str],
-        goal: Goal,
     ) -> Result<Vec<usize>, LedgerError> {
-        let mut names: Vec<&str> =
-            stored.iter().filter(|(_, order)| goal.takes_up(order)).map(|(trade_no, _)| *trade_no).collect();
-        names.sort_unstable();
+        let takes_up = |step| matches!(step, Step::Keep | Step::HandOver);
+        let names: BTreeSet<&str> = (0..call.batch.len())
+            .map(|at| (at, call.batch[at].trade_no))
+            .filter(|(at, trade_no)| takes_up(call.step(*at, stored.get(trade_no))))
+            .map(|(_, trade_no)| trade_no)
+            .collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
         // No other transaction may do so at the same time: the rows are locked and read again.
-        stored.extend(orders::read(self.session, &names, true)?);
+        let names: Vec<&str> = names.into_iter().collect();
+        stored.extend(orders::read(self.session, self.budget_keys, &names, true)?);
         let (mut changes, mut demand, mut kept) = (Changes::default(), Demand::default(), Vec::new());
-        for (at, (order, budget_key)) in batch.iter().zip(budget_keys).enumerate() {
-            let Some(own) = stored.get_mut(order.trade_no).filter(|own| goal.takes_up(own)) else { continue };
-            if own.answer(order, budget_key.id) != OrderOutcome::Reserved {
-                continue;
-            }
-            own.promised = false;
-            own.has_payer = true;
-            if goal == Goal::Reserve {
-                let payer = payers.get(at).copied();
+        for (at, order) in call.batch.iter().enumerate() {
+            let step = call.step(at, stored.get(order.trade_no));
+            let Some(own) = stored.get_mut(order.trade_no).filter(|_| takes_up(step)) else { continue };
+            let (money, from) = (own.money(order.trade_no), own.known.payee());
+            own.known.promised = false;
+            if step == Step::HandOver {
+                own.known.payer = call.payer_ids.get(at).copied().flatten();
+                let payer = call.payers.get(at).copied();
                 changes.push_for(order.trade_no, Status::Reserved, Awaits::Payer, 0, 0, payer);
+                let to = own.known.payee();
+                if from != to {
+                    let numbers = self.numbers.take(self.session, 2)?;
+                    let number = |nth: usize| numbers.get(nth).copied().unwrap_or(0);
+                    self.transfers.push(money.void(from, number(0), order.time_ms))?;
+                    self.transfers.push(money.pending(to, number(1), order.time_ms))?;
+                }
                 continue;
             }
-            own.status = Status::Credited;
-            let transfer = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
+            own.known.status = Status::Credited;
+            let transfer = self.number()?;
             let took_ms = order.time_ms.saturating_sub(own.created_ms);
-            changes.push(order.trade_no, Status::Credited, Awaits::Payer, transfer, took_ms);
-            self.transfers.push(
-                transfer,
-                order.trade_no,
-                own.user_id,
-                own.budget_key,
-                own.amount,
-                order.time_ms,
-            )?;
-            demand.push(at, own.budget_key, own.amount);
+            changes.push_for(order.trade_no, Status::Credited, Awaits::Payer, transfer, took_ms, Some(""));
+            self.transfers.push(money.post(from, transfer, order.time_ms))?;
+            demand.push(at, own.budget_key, own.known.amount);
             kept.push(at);
         }
         changes.write(self.session)?;
@@ -146,48 +150,53 @@ impl PgTx<'_> {
         Ok(kept)
     }
 
+    /// One transfer's number.
+    pub(super) fn number(&mut self) -> Result<i64, LedgerError> {
+        Ok(self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0))
+    }
+
     /// Takes the budget for the orders that ask for it, and stores the status of each.
-    fn grant(
-        &mut self,
-        batch: &[Order<'_>],
-        payers: &[&str],
-        asking: &[Asking],
-        goal: Goal,
-    ) -> Result<Vec<Status>, LedgerError> {
+    fn grant(&mut self, call: &Call<'_, '_>, asking: &[Asking]) -> Result<Vec<Status>, LedgerError> {
+        let goal = call.goal;
         let mut demand = Demand::default();
-        let over_cap = |order: &Order<'_>| {
-            self.order_caps.get(order.bonus_type).is_some_and(|largest| order.amount > *largest)
-        };
-        for one in asking.iter().filter(|one| !over_cap(&batch[one.at])) {
-            demand.push(one.at, one.budget_key, batch[one.at].amount);
+        let order_caps = &self.order_caps;
+        let over_cap = |order: &Order<'_>| decision::is_over_order_cap(order_caps, order);
+        for one in asking.iter().filter(|one| !over_cap(&call.batch[one.at])) {
+            demand.push(one.at, call.budget_keys[one.at], call.batch[one.at].amount);
         }
         let taken = budgets::take(self.session, self.budget_keys, self.unbudgeted, demand, goal.take())?;
         let mut changes = Changes::default();
         let mut decided = Vec::with_capacity(asking.len());
         for one in asking {
-            let order = &batch[one.at];
-            let took_ms = one.old.map_or(0, |old| order.time_ms.saturating_sub(old.created_ms));
-            let status = if over_cap(order) {
+            let order = &call.batch[one.at];
+            decided.push(if decision::is_over_order_cap(&self.order_caps, order) {
                 Status::Rejected(Reason::OverOrderCap)
             } else {
                 taken.refused(one.at).map_or(goal.status(), Status::Rejected)
-            };
+            });
+        }
+        let held = decided.iter().filter(|status| **status == Status::Reserved).count();
+        let mut held = self.numbers.take(self.session, held)?.into_iter();
+        for (one, status) in asking.iter().zip(&decided) {
+            let (order, status) = (&call.batch[one.at], *status);
+            let took_ms = one.old.map_or(0, |old| order.time_ms.saturating_sub(old.created_ms));
             let transfer = if status == Status::Credited { one.transfer } else { 0 };
             // New ones were inserted as if they got it.
             if one.old.is_some() || status != goal.status() {
-                // The stored payer was asked, or is about to be. An order that gets no budget keeps its payer.
-                let payer = match (status, one.old) {
-                    (Status::Reserved, _) => payers.get(one.at).copied(),
-                    (_, None) => Some(""),
-                    (_, Some(_)) => None,
-                };
+                let asked = call.payers.get(one.at).copied().unwrap_or("");
+                let payer = decision::payer_of(status, asked, one.old.is_none());
                 changes.push_for(order.trade_no, status, goal.awaits(), transfer, took_ms, payer);
             }
-            if status == Status::Credited {
-                let Order { trade_no, user_id, amount, time_ms, .. } = *order;
-                self.transfers.push(transfer, trade_no, user_id, one.budget_key, amount, time_ms)?;
+            let money = money(order, call.budget_keys[one.at]);
+            match status {
+                Status::Credited => self.transfers.push(money.direct(transfer, order.time_ms))?,
+                Status::Reserved => {
+                    let to = goal.payee(call.payer_ids.get(one.at).copied().flatten());
+                    let number = held.next().ok_or_else(|| LedgerError::Sql("a number is missing".into()))?;
+                    self.transfers.push(money.pending(to, number, order.time_ms))?;
+                }
+                Status::Rejected(_) => {}
             }
-            decided.push(status);
         }
         changes.write(self.session)?;
         Ok(decided)
@@ -205,7 +214,7 @@ impl PgTx<'_> {
         }
         let names: BTreeSet<&str> = ends.iter().map(|(trade_no, _)| *trade_no).collect();
         let names: Vec<&str> = names.into_iter().collect();
-        let mut stored = orders::read(self.session, &names, true)?;
+        let mut stored = orders::read(self.session, self.budget_keys, &names, true)?;
         let (mut changes, mut demand) = (Changes::default(), Demand::default());
         let mut done = Vec::with_capacity(ends.len());
         for (at, (trade_no, goal)) in ends.iter().enumerate() {
@@ -213,32 +222,21 @@ impl PgTx<'_> {
                 done.push(Finish::Unknown);
                 continue;
             };
-            done.push(match (order.status, goal) {
-                (Status::Reserved, _) => Finish::Done,
-                (Status::Credited, Status::Credited) | (Status::Rejected(_), Status::Rejected(_)) => {
-                    Finish::Before
-                }
-                _ => Finish::Otherwise,
-            });
-            if order.status != Status::Reserved {
+            let finish = decision::finish(order.known.status, credited);
+            done.push(finish);
+            if finish != Finish::Done {
                 continue;
             }
-            order.status = *goal;
+            order.known.status = *goal;
+            let (money, to) = (order.money(trade_no), order.known.payee());
             let took_ms = time_ms.saturating_sub(order.created_ms);
-            let mut transfer = 0;
-            if credited {
-                transfer = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
-                self.transfers.push(
-                    transfer,
-                    trade_no,
-                    order.user_id,
-                    order.budget_key,
-                    order.amount,
-                    time_ms,
-                )?;
-            }
+            let number = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
+            let entry =
+                if credited { money.post(to, number, time_ms) } else { money.void(to, number, time_ms) };
+            self.transfers.push(entry)?;
+            let transfer = if credited { number } else { 0 };
             changes.push(trade_no, *goal, Awaits::Payer, transfer, took_ms);
-            demand.push(at, order.budget_key, order.amount);
+            demand.push(at, order.budget_key, order.known.amount);
         }
         changes.write(self.session)?;
         budgets::settle(self.session, self.budget_keys, &demand, credited)?;
@@ -246,45 +244,21 @@ impl PgTx<'_> {
     }
 }
 
-/// What is done with new orders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Goal {
-    Credit,
-    /// They are reserved for a downstream.
-    Reserve,
-    /// They are reserved for their event.
-    Promise,
+/// What is asked for a batch.
+struct Call<'c, 'a> {
+    batch: &'c [Order<'a>],
+    budget_keys: &'c [BudgetKey],
+    /// One for each order, or none at all; and the numbers of their names.
+    payers: &'c [&'a str],
+    payer_ids: &'c [Option<i64>],
+    goal: Goal,
+    attempt: Attempt,
 }
 
-impl Goal {
-    const fn take(self) -> Take {
-        match self {
-            Self::Credit => Take::Used,
-            Self::Reserve | Self::Promise => Take::Reserved,
-        }
-    }
-
-    const fn status(self) -> Status {
-        match self {
-            Self::Credit => Status::Credited,
-            Self::Reserve | Self::Promise => Status::Reserved,
-        }
-    }
-
-    /// Whether an order with this stored state is taken up.
-    fn takes_up(self, order: &Stored) -> bool {
-        match self {
-            Self::Credit => order.promised,
-            Self::Reserve => order.promised || (order.status == Status::Reserved && !order.has_payer),
-            Self::Promise => false,
-        }
-    }
-
-    const fn awaits(self) -> Awaits {
-        match self {
-            Self::Promise => Awaits::Event,
-            Self::Credit | Self::Reserve => Awaits::Payer,
-        }
+impl Call<'_, '_> {
+    fn step(&self, at: usize, stored: Option<&Stored>) -> Step {
+        let known = stored.map(|stored| &stored.known);
+        decision::step(known, &self.batch[at], self.budget_keys[at].id, self.goal, self.attempt)
     }
 }
 
@@ -293,8 +267,19 @@ impl Goal {
 struct Asking {
     at: usize,
     transfer: i64,
-    budget_key: BudgetKey,
     old: Option<Stored>,
+}
+
+fn money<'a>(order: &Order<'a>, budget_key: BudgetKey) -> Money<'a> {
+    let Order { trade_no, user_id, amount, .. } = *order;
+    Money { trade_no, user_id, budget_key: budget_key.id, asset: budget_key.bonus_type, amount }
+}
+
+impl Stored {
+    fn money<'a>(&self, trade_no: &'a str) -> Money<'a> {
+        let Known { user_id, budget_key, amount, .. } = self.known;
+        Money { trade_no, user_id, budget_key, asset: self.budget_key.bonus_type, amount }
+    }
 }
 
 /// One answer for each order. `stored` has the present state of each number; those at `own` were decided by this very
@@ -310,7 +295,7 @@ fn answers(
     for (at, (order, budget_key)) in batch.iter().zip(budget_keys).enumerate() {
         let answer = stored
             .get(order.trade_no)
-            .map_or(OrderOutcome::Conflict, |stored| stored.answer(order, budget_key.id));
+            .map_or(OrderOutcome::Conflict, |stored| stored.known.answer(order, budget_key.id));
         let first = own.next_if_eq(&&at).is_some();
         outcomes.push(match answer {
             OrderOutcome::AlreadyCredited if first => OrderOutcome::Credited,

@@ -2,6 +2,7 @@
 
 use super::options::PostgresOptions;
 use super::session::Session;
+use super::shape::{KNOWN, Shape};
 use super::{failover, position, schema};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
@@ -14,6 +15,10 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// The name of a connection, where the address gives none.
+pub(crate) const NAME: &str = "windfall-ledger";
+/// PostgreSQL cuts names of connections to so many bytes.
+const NAME_BYTES_MAX: usize = 63;
 /// A writer compares its own connection anew before a transaction, when it was compared longer ago than this: of two
 /// servers behind one address, another connection's look says nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -25,9 +30,12 @@ pub(crate) struct Address {
     pub options: PostgresOptions,
     /// The name of the place in errors, without a password.
     pub place: String,
-    /// Whether the tables are those that this build writes, for all connections that were made from this address. Until
-    /// then no connection is handed out.
+    /// The name by which connections of older versions are known, which put nothing behind it.
+    pub older_name: String,
+    /// Whether a connection that was made from this address has found the tables, or made them. No other one makes any.
     opened: Arc<AtomicBool>,
+    /// Whether it was logged that the tables are of version 3.
+    told_three: Arc<AtomicBool>,
     /// Whether it was logged that the tables are no ledger of Windfall, or that the server refuses this client.
     told: Arc<AtomicBool>,
     /// Compares every connection with the ledger's marks.
@@ -67,12 +75,13 @@ impl Address {
             .keepalives_idle(Duration::from_secs(15))
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3);
-        if config.get_application_name().is_none() {
-            config.application_name("windfall-ledger");
-        }
+        let name = config.get_application_name().unwrap_or(NAME);
+        let older_name = name[..name.floor_char_boundary(NAME_BYTES_MAX)].to_owned();
+        config.application_name(marked(&older_name));
         let place = place(&config, &options.schema);
-        let (opened, told) = (Arc::default(), Arc::default());
-        Ok(Self { config, options: options.clone(), place, opened, told, guard: None })
+        let (opened, told_three, told) = (Arc::default(), Arc::default(), Arc::default());
+        let options = options.clone();
+        Ok(Self { config, options, place, older_name, opened, told_three, told, guard: None })
     }
 
     /// The name of the ledger whatever server it is on: its database and its schema.
@@ -81,31 +90,48 @@ impl Address {
         format!("{database}/{}", self.options.schema)
     }
 
-    /// Connects. The first connection of all brings the tables up to date, or refuses them. A connection that only reads
+    /// Connects. The first connection of all brings the tables up to date, or refuses them; every other one looks which
+    /// tables there are, for a server that has taken the place of another may have older ones. A connection that only reads
     /// does not write anything else: it is ready also where a commit waits or fails.
     fn connect(&self, purpose: Purpose) -> Result<Session, OpenError> {
         let session = Session::open(&self.config, &self.place, &self.options, false)?;
-        let is_first = !self.opened.load(Acquire);
+        let may_make = purpose != Purpose::Seal && !self.opened.load(Acquire);
         let is_unmarked = self.guard.as_ref().is_some_and(|guard| guard.is_unmarked());
-        let is_new = is_first && (is_unmarked || schema::is_missing(&session, self)?);
+        let is_new = may_make && (is_unmarked || schema::is_missing(&session, self)?);
         failover::check(&session, self, is_new)?;
-        let writes = purpose == Purpose::Write;
-        if writes {
+        if matches!(purpose, Purpose::Write | Purpose::Seal) {
             failover::check_waiting(&session, self)?;
         }
-        if is_first {
-            schema::migrate(&session, self)?;
-            self.opened.store(true, Release);
+        if may_make {
+            schema::open(&session, self)?;
+        } else {
+            schema::check(&session, self)?;
+        }
+        self.opened.store(true, Release);
+        match purpose {
+            Purpose::Seal => session.need_journal().map_err(|error| OpenError::Invalid(error.to_string()))?,
+            _ => self.tell_shape(session.shape()),
         }
         if let Some(guard) = &self.guard {
-            let compared = match writes {
-                true => position::follow(&session, guard, &self.options.schema).map(drop),
-                false => position::look(&session, guard).map(drop),
+            let compared = match purpose {
+                Purpose::Write => position::follow(&session, guard, &self.options.schema).map(drop),
+                _ => position::look(&session, guard).map(drop),
             };
             compared.map_err(|error| schema::refused(&self.place, error))?;
         }
         self.told.store(false, Release);
         Ok(session)
+    }
+
+    /// Logs once that the tables are of version 3.
+    fn tell_shape(&self, shape: Shape) {
+        if shape == Shape::Three && !self.told_three.swap(true, AcqRel) {
+            tracing::warn!(
+                "{}: its schema has version 3, which processes of older versions write too; run windfall ledger migrate when \
+                 none of them is left",
+                self.place
+            );
+        }
     }
 
     /// Logs once an error that does not pass by itself.
@@ -114,6 +140,13 @@ impl Address {
             tracing::error!(%error, "the ledger cannot be opened as it is; nothing is granted until that is mended");
         }
     }
+}
+
+/// The name of a connection of this build: older ones put no version behind it.
+fn marked(name: &str) -> String {
+    let mark = format!("/{KNOWN}");
+    let end = name.floor_char_boundary(NAME_BYTES_MAX - mark.len());
+    format!("{}{mark}", &name[..end])
 }
 
 fn place(config: &Config, schema: &str) -> String {
@@ -145,6 +178,8 @@ pub(crate) enum Purpose {
     Read,
     /// To read one moment, which a new connection would change.
     Snapshot,
+    /// To seal a journal that is there. It makes no tables.
+    Seal,
 }
 
 /// A connection that may be missing.
@@ -158,10 +193,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Makes a link, and connects it to write.
-    pub fn connect(address: Address) -> Result<Self, OpenError> {
-        let session = address.connect(Purpose::Write)?;
-        Ok(Self::new(address, Some(session), Purpose::Write))
+    /// Makes a link, and connects it.
+    pub fn connect(address: Address, purpose: Purpose) -> Result<Self, OpenError> {
+        let session = address.connect(purpose)?;
+        Ok(Self::new(address, Some(session), purpose))
     }
 
     /// Makes a link. Without a session it connects when it is first used.
@@ -218,9 +253,9 @@ impl Link {
     }
 
     /// Guards every connection that is made from now on. An address with several hosts without a synchronous standby is
-    /// refused where the ledger has no mark yet: it was not run like this before.
+    /// refused where the ledger has no mark yet: it was not run like this before. (A sealer may be where no mark is kept.)
     pub fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {
-        let is_unmarked = guard.is_unmarked();
+        let is_unmarked = self.purpose != Purpose::Seal && guard.is_unmarked();
         self.address.guard = Some(guard);
         // It was made without a look, so it is not kept.
         match self.session.get_mut().take() {

@@ -23,9 +23,11 @@
 mod archive;
 mod budget_keys;
 mod budgets;
+mod chain;
 mod decide;
 mod failover;
 mod link;
+mod migrate;
 mod options;
 mod orders;
 mod position;
@@ -33,6 +35,7 @@ mod position_sql;
 mod read;
 mod schema;
 mod session;
+mod shape;
 mod state;
 mod store;
 mod transfers;
@@ -40,5 +43,8 @@ mod tx;
 mod wait;
 mod withdrawals;
 
+pub(crate) use chain::open as open_sealer;
+pub(crate) use migrate::migrate;
+pub use migrate::{MigrateOptions, Migrated};
 pub use options::PostgresOptions;
 pub(crate) use store::{PgLedger, open_reader};

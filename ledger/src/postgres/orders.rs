@@ -1,40 +1,21 @@
 //! Order rows; each statement handles a whole batch.
 
-use super::budget_keys::{BudgetKey, cell, text};
+use super::budget_keys::{BudgetKey, BudgetKeys, cell, text};
 use super::session::Session;
+use crate::decision::Known;
 use crate::error::LedgerError;
-use crate::model::{Awaits, Order, OrderOutcome};
+use crate::model::{Awaits, Order};
 use crate::model::{CREDITED, REJECTED, RESERVED, reason_code, status_of_columns};
 use std::collections::HashMap;
 use windfall_contract::accounts::Status;
 
-/// The state of a stored order that a decision needs.
+/// A stored order, as far as a decision needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stored {
-    pub user_id: i64,
-    pub amount: i64,
-    pub status: Status,
-    /// Whether it is reserved for its event, with which the ledger pays it.
-    pub promised: bool,
-    /// Whether it is reserved for a downstream that is known.
-    pub has_payer: bool,
+    pub known: Known,
     pub created_ms: i64,
     /// The budget key that pays: its activity, scene and bonus type.
     pub budget_key: BudgetKey,
-}
-
-impl Stored {
-    /// The answer to an order under this number, of this budget key, which is one activity, scene and bonus type (I1).
-    pub fn answer(&self, order: &Order<'_>, budget_key: i64) -> OrderOutcome {
-        if (self.user_id, self.amount, self.budget_key.id) != (order.user_id, order.amount, budget_key) {
-            return OrderOutcome::Conflict;
-        }
-        match self.status {
-            Status::Reserved => OrderOutcome::Reserved,
-            Status::Credited => OrderOutcome::AlreadyCredited,
-            Status::Rejected(reason) => OrderOutcome::Rejected(reason),
-        }
-    }
 }
 
 /// The status, reason and time of a decision, as columns.
@@ -73,7 +54,7 @@ pub(crate) fn insert(
     let (status, reason, took_ms) = columns(as_if.0, as_if.1, 0);
     let rows = session.query(
         "INSERT INTO orders \
-         (trade_no, user_id, program, amount, transfer, created_ms, payer, status, reason, took_ms) \
+         (trade_no, user_id, program, amount, paid_by, created_ms, payer, status, reason, took_ms) \
          SELECT w.*, $8::smallint, $9::smallint, $10::bigint FROM unnest($1::text[], $2::bigint[], $3::bigint[], \
          $4::bigint[], $5::bigint[], $6::bigint[], $7::text[]) AS w \
          ON CONFLICT (trade_no) DO NOTHING RETURNING trade_no",
@@ -96,22 +77,28 @@ pub(crate) fn insert(
 /// Reads stored orders. `lock`: another transaction that would decide on them anew has to wait, in the order of
 /// the numbers, and what is read is the latest version. Without it they are as of now: enough to answer a repeat,
 /// since a credited order stays credited, and every other answer was true at that moment.
+///
+/// The payers' names are looked up by themselves: of a row that was waited for PostgreSQL takes the latest version, but
+/// joins it with what the statement saw in other tables before.
 pub(crate) fn read<'a>(
     session: &Session,
+    budget_keys: &mut BudgetKeys,
     trade_nos: &[&'a str],
     lock: bool,
 ) -> Result<HashMap<&'a str, Stored>, LedgerError> {
     const READ: &str = "SELECT o.trade_no, o.user_id, o.amount, o.status, o.reason, o.created_ms, p.id, \
-        p.activity, p.asset, p.budgeted, o.payer <> '' FROM orders o JOIN programs p ON p.id = o.program \
+        p.activity, p.asset, p.budgeted, o.payer FROM orders o JOIN programs p ON p.id = o.program \
         WHERE o.trade_no = ANY($1)";
     const LOCK: &str = "SELECT o.trade_no, o.user_id, o.amount, o.status, o.reason, o.created_ms, p.id, \
-        p.activity, p.asset, p.budgeted, o.payer <> '' FROM orders o JOIN programs p ON p.id = o.program \
+        p.activity, p.asset, p.budgeted, o.payer FROM orders o JOIN programs p ON p.id = o.program \
         WHERE o.trade_no = ANY($1) ORDER BY o.trade_no FOR NO KEY UPDATE OF o";
     let mut names: HashMap<&str, &'a str> = HashMap::with_capacity(trade_nos.len());
     names.extend(trade_nos.iter().map(|trade_no| (*trade_no, *trade_no)));
     let rows = session.query(if lock { LOCK } else { READ }, &[&trade_nos])?;
+    let payers = rows.iter().map(|row| text(row, 10)).collect::<Result<Vec<&str>, _>>()?;
+    let payers = budget_keys.payers(session, &payers)?;
     let mut found = HashMap::with_capacity(rows.len());
-    for row in &rows {
+    for (row, payer) in rows.iter().zip(payers) {
         let trade_no = text(row, 0)?;
         let (status, reason): (i16, i16) = (cell(row, 3)?, cell(row, 4)?);
         let status = status_of_columns(i64::from(status), i64::from(reason))
@@ -123,15 +110,15 @@ pub(crate) fn read<'a>(
             budgeted: cell(row, 9)?,
             shards: 1,
         };
-        let stored = Stored {
+        let known = Known {
             user_id: cell(row, 1)?,
+            budget_key: budget_key.id,
             amount: cell(row, 2)?,
             status,
             promised: status == Status::Reserved && i64::from(reason) == Awaits::Event.code(),
-            has_payer: cell(row, 10)?,
-            created_ms: cell(row, 5)?,
-            budget_key,
+            payer,
         };
+        let stored = Stored { known, created_ms: cell(row, 5)?, budget_key };
         if let Some(own) = names.get(trade_no) {
             found.insert(*own, stored);
         }
@@ -183,7 +170,7 @@ impl<'a> Changes<'a> {
             return Ok(());
         }
         let changed = session.execute(
-            "UPDATE orders o SET status = w.status, reason = w.reason, transfer = w.transfer, took_ms = w.took_ms, \
+            "UPDATE orders o SET status = w.status, reason = w.reason, paid_by = w.transfer, took_ms = w.took_ms, \
              payer = coalesce(w.payer, o.payer) \
              FROM unnest($1::text[], $2::smallint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::text[]) \
              AS w(trade_no, status, reason, transfer, took_ms, payer) WHERE o.trade_no = w.trade_no",

@@ -3,17 +3,21 @@
 use super::budget_keys::{cell, text};
 use super::link::Link;
 use super::session::Session;
-use super::{archive, withdrawals};
+use super::shape::Shape;
+use super::{archive, chain, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
+use crate::chain::{Names, Page, Row as Sealed, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
+use crate::journal::{BUDGET, USER, flow_kind};
 use crate::model::status_of_columns;
-use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder};
-use crate::reconcile::{self, EXTRA_TRANSFERS, Reconciliation, USER};
-use crate::withdrawal::{HOLD, StoredWithdrawal};
+use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
+use crate::reconcile::{self, Reconciliation, SETTLEMENTS};
+use crate::withdrawal::StoredWithdrawal;
+use std::cell::RefMut;
 use std::collections::{HashMap, VecDeque};
 use tokio_postgres::Row;
-use windfall_contract::accounts::{FlowKind, FlowLine, Status, StoredOrder};
+use windfall_contract::accounts::{FlowLine, Status, StoredOrder};
 
 /// Orders as they stand: one answer for each number, in order.
 pub(crate) fn orders(session: &Session, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
@@ -89,27 +93,28 @@ fn balances(session: &Session, user_id: i64) -> Result<Vec<(String, i64)>, Ledge
     rows.iter().map(|row| Ok((cell(row, 0)?, cell(row, 1)?))).collect()
 }
 
-/// Walks the chain of each of a user's accounts, at most `limit` steps, and merges them from the newest on. A link of a
-/// chain is a transfer, or a movement of a withdrawal: their numbers are of one sequence.
+/// The chain of each of a user's accounts, from its end on.
+pub(crate) const FLOW: &str = "WITH RECURSIVE chain AS (
+         SELECT a.asset, a.last AS id, 1::bigint AS step FROM (SELECT DISTINCT asset FROM programs) p
+         JOIN accounts a ON a.kind = $1 AND a.asset = p.asset AND a.holder = $2
+         UNION ALL
+         SELECT c.asset, t.prev, c.step + 1 FROM chain c JOIN transfers t ON t.id = c.id WHERE c.step < $3
+     )
+     SELECT b.name, c.id, t.reference, coalesce(n.name, ''), t.amount, t.time_ms, t.debit, t.credit FROM chain c
+     JOIN names b ON b.id = c.asset LEFT JOIN transfers t ON t.id = c.id
+     LEFT JOIN programs p ON t.debit = $4 AND p.id = t.debit_holder LEFT JOIN names n ON n.id = p.activity
+     WHERE c.id <> 0 ORDER BY c.asset, c.step";
+/// A page of orders, each with whether the transfer is there that it names.
+pub(crate) const LINES: &str = "SELECT o.trade_no, o.user_id, n.name, o.amount, o.status, o.reason, \
+    EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.paid_by AND t.reference = o.trade_no) \
+    FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
+    WHERE o.trade_no > $1 ORDER BY o.trade_no LIMIT $2";
+
+/// Walks the chain of each of a user's accounts, at most `limit` steps, and merges them from the newest on.
 fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
-    let kind = i16::try_from(USER).unwrap_or(0);
+    let small = |kind: i64| i16::try_from(kind).unwrap_or(0);
     let steps = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows = session.query(
-        "WITH RECURSIVE chain AS (
-             SELECT a.asset, a.last AS id, 1::bigint AS step FROM (SELECT DISTINCT asset FROM programs) p
-             JOIN accounts a ON a.kind = $1 AND a.asset = p.asset AND a.holder = $2
-             UNION ALL
-             SELECT c.asset, coalesce(t.prev, m.prev), c.step + 1 FROM chain c
-             LEFT JOIN transfers t ON t.id = c.id LEFT JOIN withdrawal_moves m ON m.id = c.id
-             WHERE c.step < $3 AND coalesce(t.prev, m.prev) IS NOT NULL
-         )
-         SELECT b.name, c.id, coalesce(t.trade_no, m.withdrawal), coalesce(n.name, ''),
-             coalesce(t.amount, m.amount), coalesce(t.time_ms, m.time_ms), m.kind FROM chain c
-         JOIN names b ON b.id = c.asset LEFT JOIN withdrawal_moves m ON m.id = c.id
-         LEFT JOIN (transfers t JOIN programs p ON p.id = t.program JOIN names n ON n.id = p.activity)
-         ON t.id = c.id WHERE c.id <> 0 ORDER BY c.asset, c.step",
-        &[&kind, &user_id, &steps],
-    )?;
+    let rows = session.query(FLOW, &[&small(USER), &user_id, &steps, &small(BUDGET)])?;
     let mut chains: Vec<VecDeque<FlowLine>> = Vec::new();
     for row in &rows {
         let transfer: i64 = cell(row, 1)?;
@@ -119,11 +124,8 @@ fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, 
         };
         let (bonus_type, activity) = (cell(row, 0)?, cell(row, 3)?);
         let (amount, time_ms) = (cell(row, 4)?, cell(row, 5)?);
-        let kind = match cell::<Option<i16>>(row, 6)?.map(i64::from) {
-            None => FlowKind::Credit,
-            Some(HOLD) => FlowKind::Withdrawal,
-            Some(_) => FlowKind::Return,
-        };
+        let (debit, credit): (i16, i16) = (cell(row, 6)?, cell(row, 7)?);
+        let kind = flow_kind(i64::from(debit), i64::from(credit));
         let line = FlowLine { transfer, kind, trade_no, bonus_type, activity, amount, time_ms };
         let own = chains
             .last_mut()
@@ -171,7 +173,7 @@ fn budgets(session: &Session) -> Result<Vec<BudgetState>, LedgerError> {
 }
 
 /// Every table, for reading each row of it.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "names",
     "programs",
     "budget_shards",
@@ -181,11 +183,22 @@ const TABLES: [&str; 11] = [
     "archive",
     "replays",
     "withdrawals",
-    "withdrawal_moves",
+    "seals",
+    "seal_pages",
     "rules_version",
 ];
+/// Those that version 3 does not have, and those of its own.
+const NOT_OF_3: [&str; 2] = ["seals", "seal_pages"];
+const OF_3: [&str; 1] = ["withdrawal_moves"];
 
 impl Link {
+    /// The connection, for what only a journal can answer.
+    fn journal(&self) -> Result<RefMut<'_, Session>, LedgerError> {
+        let session = self.session()?;
+        session.need_journal()?;
+        Ok(session)
+    }
+
     /// Runs reads that must see one moment and may take long.
     fn at_one_moment<T>(
         &self,
@@ -214,7 +227,7 @@ impl Link {
 impl Read for Link {
     fn lines(&self) -> Result<Lines<'_>, LedgerError> {
         let mut extra = HashMap::new();
-        for row in &self.session()?.query(EXTRA_TRANSFERS, &[])? {
+        for row in &self.session()?.query_once(&reconcile::extra_transfers())? {
             extra.insert(text(row, 0)?.to_owned(), u32::try_from(cell::<i64>(row, 1)?).unwrap_or(u32::MAX));
         }
         Ok(Box::new(OrderLines {
@@ -264,6 +277,18 @@ impl Read for Link {
         budgets(&*self.session()?)
     }
 
+    fn settlements(&self) -> Result<Vec<Settlement>, LedgerError> {
+        let rows = self.session()?.query_once(&format!(
+            "SELECT s.payer, s.bonus_type, s.amount::bigint FROM ({SETTLEMENTS}) AS s(payer, bonus_type, amount) \
+             ORDER BY 1, 2"
+        ))?;
+        rows.iter()
+            .map(|row| {
+                Ok(Settlement { payer: cell(row, 0)?, bonus_type: cell(row, 1)?, amount: cell(row, 2)? })
+            })
+            .collect()
+    }
+
     fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
         archive::list(&*self.session()?, filter)
     }
@@ -274,6 +299,34 @@ impl Read for Link {
 
     fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError> {
         archive::replays(&*self.session()?, archive_id)
+    }
+
+    fn seals(&self, after: i64, limit: u32) -> Result<Vec<Seal>, LedgerError> {
+        chain::seals(&*self.journal()?, after, limit)
+    }
+
+    fn last_seal(&self) -> Result<Option<Seal>, LedgerError> {
+        chain::last_seal(&*self.journal()?)
+    }
+
+    fn seal_pages(&self, seal: i64) -> Result<Vec<Page>, LedgerError> {
+        chain::pages(&*self.journal()?, seal)
+    }
+
+    fn sealed_rows(&self, from_at: i64, to_at: i64) -> Result<Vec<Sealed>, LedgerError> {
+        chain::rows(&*self.journal()?, from_at, to_at, i64::MAX)
+    }
+
+    fn unsealed(&self, from_at: i64) -> Result<Unsealed, LedgerError> {
+        chain::unsealed(&*self.journal()?, from_at)
+    }
+
+    fn names_of(&self, rows: &[Sealed]) -> Result<Names, LedgerError> {
+        chain::names(&*self.journal()?, rows)
+    }
+
+    fn row(&self, id: i64) -> Result<Option<Sealed>, LedgerError> {
+        chain::by_id(&*self.journal()?, id)
     }
 
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
@@ -288,9 +341,11 @@ impl Read for Link {
 
     fn check(&self) -> Result<(), LedgerError> {
         self.at_one_moment(|session| {
-            for table in TABLES {
+            let three = session.shape() == Shape::Three;
+            let own = TABLES.into_iter().filter(|table| !three || !NOT_OF_3.contains(table));
+            for table in own.chain(OF_3.into_iter().filter(|_| three)) {
                 // As text, so that every value of every row is looked at.
-                session.query_once(&format!("SELECT sum(length(t::text)) FROM {table} t")).map_err(
+                session.query_stored(&format!("SELECT sum(length(t::text)) FROM {table} t")).map_err(
                     |error| match error {
                         LedgerError::Sql(what) => LedgerError::Damaged(format!("{table}: {what}")),
                         other => other,
@@ -315,13 +370,7 @@ const PAGE: i64 = 2_048;
 
 impl OrderLines<'_> {
     fn fill(&mut self) -> Result<(), LedgerError> {
-        let rows = self.link.session()?.query(
-            "SELECT o.trade_no, o.user_id, n.name, o.amount, o.status, o.reason, \
-             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.transfer AND t.trade_no = o.trade_no) \
-             FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
-             WHERE o.trade_no > $1 ORDER BY o.trade_no LIMIT $2",
-            &[&self.last, &PAGE],
-        )?;
+        let rows = self.link.session()?.query(LINES, &[&self.last, &PAGE])?;
         for row in &rows {
             let trade_no = text(row, 0)?.to_owned();
             let status = status(row, 4, &trade_no)?;

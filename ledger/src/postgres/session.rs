@@ -1,6 +1,7 @@
 //! One connection: its I/O thread, its settings, its prepared statements, and the meaning of its errors.
 
 use super::options::PostgresOptions;
+use super::shape::{Shape, spell, spell_check};
 use super::wait::wait;
 use crate::error::{LedgerError, OpenError};
 use futures_util::future::{join, try_join3};
@@ -12,7 +13,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
 
@@ -20,6 +21,9 @@ use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
 const SERVER_VERSION_MIN: i32 = 130_000;
 /// How long a closing connection may take to say goodbye.
 const GOODBYE: Duration = Duration::from_millis(200);
+
+/// The server's function that refuses a prepared statement whose columns have other types by now.
+const PLAN_CHANGED: &str = "RevalidateCachedQuery";
 
 /// Connections of this process so far.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -32,6 +36,8 @@ pub(crate) struct Session {
     statements: RefCell<HashMap<&'static str, Statement>>,
     /// A number by which this connection picks its rows where data is spread over several.
     slot: u64,
+    /// The shape of the tables, for which statements are prepared.
+    shape: Cell<Shape>,
     timeout: Cell<Duration>,
     /// Whether the connection was lost or is in an unknown state, so that it cannot be used any more.
     broken: Cell<bool>,
@@ -145,6 +151,7 @@ impl Session {
             client,
             statements: RefCell::default(),
             slot: 0,
+            shape: Cell::new(Shape::Journal),
             timeout: Cell::new(options.answer_timeout()),
             broken: Cell::new(false),
             went_back: Cell::new(false),
@@ -199,6 +206,17 @@ impl Session {
 
     pub fn slot(&self) -> u64 {
         self.slot
+    }
+
+    pub fn shape(&self) -> Shape {
+        self.shape.get()
+    }
+
+    /// Sets the shape of the tables. What was prepared for another one is forgotten.
+    pub fn set_shape(&self, shape: Shape) {
+        if self.shape.replace(shape) != shape {
+            self.statements.borrow_mut().clear();
+        }
     }
 
     /// The number of this connection, which no other one of this process has. It is at least 1.
@@ -292,6 +310,11 @@ impl Session {
 
     /// Runs a statement that is made on the spot, not prepared.
     pub fn query_once(&self, sql: &str) -> Result<Vec<Row>, LedgerError> {
+        self.query_stored(&spell_check(self.shape.get(), sql))
+    }
+
+    /// The same over the tables as they are stored, whatever their shape.
+    pub fn query_stored(&self, sql: &str) -> Result<Vec<Row>, LedgerError> {
         self.ask(self.client.query(sql, &[]))
     }
 
@@ -345,7 +368,8 @@ impl Session {
         if let Some(statement) = self.statements.borrow().get(sql) {
             return Ok(statement.clone());
         }
-        let statement = self.ask(self.client.prepare(sql))?;
+        let spelled = spell(self.shape.get(), sql);
+        let statement = self.ask(self.client.prepare(&spelled))?;
         self.statements.borrow_mut().insert(sql, statement.clone());
         Ok(statement)
     }
@@ -382,7 +406,25 @@ impl Session {
                 self.broken.set(true);
                 LedgerError::Unavailable(what)
             }
+            // Spelled for tables that are gone by now: they were migrated, or an older copy was loaded in their place.
+            &SqlState::UNDEFINED_COLUMN | &SqlState::UNDEFINED_TABLE => self.tables_changed(what),
+            &SqlState::FEATURE_NOT_SUPPORTED
+                if error.as_db_error().and_then(DbError::routine) == Some(PLAN_CHANGED) =>
+            {
+                self.tables_changed(what)
+            }
             _ => LedgerError::Sql(what),
+        }
+    }
+
+    /// The next connection looks at the tables anew. Those of version 3 are expected to go.
+    fn tables_changed(&self, what: String) -> LedgerError {
+        self.broken.set(true);
+        match self.shape.get() {
+            Shape::Three => {
+                LedgerError::Unavailable(format!("it was migrated to a journal meanwhile: {what}"))
+            }
+            Shape::Journal => LedgerError::Sql(what),
         }
     }
 }

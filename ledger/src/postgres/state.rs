@@ -3,6 +3,7 @@
 
 use super::budget_keys::{BudgetKeys, cell};
 use super::session::Session;
+use super::shape::Shape;
 use super::transfers::Transfers;
 use crate::error::LedgerError;
 use crate::model::Unbudgeted;
@@ -13,6 +14,10 @@ const BLOCK: i64 = 4_096;
 const DRAW: &str = "SELECT nextval('transfer_blocks')";
 /// The newest version of the rules that was noted.
 const VERSION: &str = "SELECT version FROM rules_version";
+/// The version of the tables, which stays what it is until the transaction has ended, and that of the rules. Locked in this
+/// order: who waits for the migration at the first one holds nothing that the migration asks for next.
+const VERSIONS: &str =
+    "SELECT (SELECT max(version) FROM schema_version), (SELECT version FROM rules_version)";
 const DRAW_MORE: &str = "SELECT nextval('transfer_blocks') FROM generate_series(1, $1::bigint)";
 
 /// Numbers for transfers. A number is used at most once, whatever the outcome of its transaction: after a commit
@@ -74,12 +79,19 @@ pub(crate) struct PgTx<'l> {
 /// Neither that nor new numbers are worth a round trip of their own: they are sent with `BEGIN`.
 pub(crate) fn begin(session: &Session, numbers: &mut Numbers) -> Result<i64, LedgerError> {
     let is_low = numbers.left() < BLOCK / 4;
-    let (version, drawn) = session.begin(VERSION, is_low.then_some(DRAW))?;
+    let is_three = session.shape() == Shape::Three;
+    let read = if is_three { VERSIONS } else { VERSION };
+    let (version, drawn) = session.begin(read, is_low.then_some(DRAW))?;
     if is_low {
         // What is left of the old block is wasted.
         numbers.refill(drawn.first().map_or(Ok(0), |row| cell(row, 0))?);
     }
-    version.first().map_or(Ok(0), |row| cell(row, 0))
+    let Some(row) = version.first() else { return Ok(0) };
+    if !is_three {
+        return cell(row, 0);
+    }
+    session.adopt(cell(row, 0)?)?;
+    Ok(cell::<Option<i64>>(row, 1)?.unwrap_or(0))
 }
 
 impl<'l> PgTx<'l> {

@@ -25,7 +25,7 @@ pub(crate) struct PgLedger {
 
 impl PgLedger {
     pub fn connect(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
-        Ok(Self::new(Link::connect(Address::new(url, options)?)?))
+        Ok(Self::new(Link::connect(Address::new(url, options)?, Purpose::Write)?))
     }
 
     pub fn connect_when_used(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {

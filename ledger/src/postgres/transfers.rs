@@ -1,115 +1,133 @@
-//! Transfers and the balances that they move, gathered over a transaction and written just before its commit:
+//! The journal's entries and the balances that they move, gathered over a transaction and written just before its commit:
 //! accounts are then locked last, for as short a time as possible, and each once.
 
-use super::budget_keys::{BudgetKey, cell};
+use super::budget_keys::cell;
 use super::session::Session;
+use super::shape::Shape;
 use crate::error::LedgerError;
-use crate::reconcile::{FUNDING, USER};
+use crate::journal::{Account, BUDGET, Entry, FUNDING, SETTLEMENT, USER};
 use std::collections::BTreeMap;
 use tokio_postgres::types::ToSql;
 
-/// The number of rows of an activity's funding account: every credit moves it, so each writer has a row of its own.
-const FUNDING_ROWS: u64 = 16;
+/// The number of rows of an account that belongs to no user: every payment moves it, so each writer has a row of its
+/// own.
+const ROWS: u64 = 16;
 
-/// One credit.
-#[derive(Debug)]
-struct Transfer {
-    id: i64,
-    trade_no: String,
-    user_id: i64,
-    budget_key: i64,
-    bonus_type: i64,
-    amount: i64,
-    time_ms: i64,
-}
-
-/// Credits of one transaction.
+/// Entries of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
-    transfers: Vec<Transfer>,
-    funding: BTreeMap<(i64, i64), i64>,
-    /// Other accounts' movements by bonus type and kind.
-    others: BTreeMap<(i64, i64), i64>,
+    entries: Vec<Entry<'static>>,
+    /// The changes of accounts that belong to no user, by asset, kind and holder.
+    others: BTreeMap<(i64, i64, i64), i64>,
 }
 
-/// Transfers as columns.
-#[derive(Debug)]
-struct Rows {
+/// Entries as columns.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
     ids: Vec<i64>,
-    trade_nos: Vec<String>,
-    user_ids: Vec<i64>,
-    budget_keys: Vec<i64>,
+    kinds: Vec<i16>,
+    assets: Vec<i64>,
+    debits: Vec<i16>,
+    debit_holders: Vec<i64>,
+    credits: Vec<i16>,
+    credit_holders: Vec<i64>,
     amounts: Vec<i64>,
     prevs: Vec<i64>,
     times: Vec<i64>,
+    references: Vec<String>,
 }
 
 impl Rows {
-    fn params(&self) -> [&(dyn ToSql + Sync); 7] {
-        let Self { ids, trade_nos, user_ids, budget_keys, amounts, prevs, times } = self;
-        [ids, trade_nos, user_ids, budget_keys, amounts, prevs, times]
+    pub fn of(entries: Vec<Entry<'_>>) -> Result<Self, LedgerError> {
+        let mut rows = Self::default();
+        for one in entries {
+            rows.ids.push(one.id);
+            rows.kinds.push(small(one.kind.code())?);
+            rows.assets.push(one.asset);
+            rows.debits.push(small(one.debit.kind)?);
+            rows.debit_holders.push(one.debit.holder);
+            rows.credits.push(small(one.credit.kind)?);
+            rows.credit_holders.push(one.credit.holder);
+            rows.amounts.push(one.amount);
+            rows.prevs.push(one.prev);
+            rows.times.push(one.time_ms);
+            rows.references.push(one.reference.into_owned());
+        }
+        Ok(rows)
+    }
+
+    fn params(&self) -> [&(dyn ToSql + Sync); 11] {
+        [
+            &self.ids,
+            &self.kinds,
+            &self.assets,
+            &self.debits,
+            &self.debit_holders,
+            &self.credits,
+            &self.credit_holders,
+            &self.amounts,
+            &self.prevs,
+            &self.times,
+            &self.references,
+        ]
+    }
+
+    /// Appends them to the journal; their accounts are moved by the caller.
+    pub fn append(&self, session: &Session) -> Result<(), LedgerError> {
+        if self.ids.is_empty() {
+            return Ok(());
+        }
+        session.execute(APPEND, &self.params()).map(drop)
     }
 }
 
 /// Adds to accounts, in the order of their keys, so that writers that share several wait in one direction. The
 /// row is locked before `accounts.balance` and `accounts.last` are read, in its latest version, so no other
 /// writer's change is overwritten; `before` is the end of the chain to which this transaction's transfers are added.
-const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance, last, before) \
+pub(crate) const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance, last, before) \
     SELECT w.*, 0 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w \
     ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + excluded.balance, \
     before = accounts.last, last = excluded.last RETURNING asset, holder, before";
 
-const TRANSFER: &str = "INSERT INTO transfers (id, trade_no, user_id, program, amount, prev, time_ms) \
-    SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], \
-    $7::bigint[])";
+/// The transaction's number is the same in all rows, and asked for once.
+pub(crate) const APPEND: &str = "INSERT INTO transfers \
+    (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference, tx) \
+    SELECT w.*, (SELECT pg_current_xact_id()::text::bigint) FROM unnest($1::bigint[], $2::smallint[], $3::bigint[], \
+    $4::smallint[], $5::bigint[], $6::smallint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], \
+    $11::text[]) AS w";
 
 impl Transfers {
-    pub fn push(
-        &mut self,
-        id: i64,
-        trade_no: &str,
-        user_id: i64,
-        budget_key: BudgetKey,
-        amount: i64,
-        time_ms: i64,
-    ) -> Result<(), LedgerError> {
-        let paid = self.funding.entry((budget_key.bonus_type, budget_key.activity)).or_default();
-        *paid = paid.checked_add(amount).ok_or_else(overflow)?;
-        let (budget_key, bonus_type) = (budget_key.id, budget_key.bonus_type);
-        self.transfers.push(Transfer {
-            id,
-            trade_no: trade_no.to_owned(),
-            user_id,
-            budget_key,
-            bonus_type,
-            amount,
-            time_ms,
-        });
+    /// Adds an entry.
+    pub fn push(&mut self, entry: Entry<'_>) -> Result<(), LedgerError> {
+        self.add_others(&entry)?;
+        self.entries.push(entry.into_owned());
         Ok(())
     }
 
-    /// Adds to an account of this kind and bonus type that belongs to no user and no campaign.
-    pub fn add_other(&mut self, kind: i64, bonus_type: i64, amount: i64) -> Result<(), LedgerError> {
-        let sum = self.others.entry((bonus_type, kind)).or_default();
-        *sum = sum.checked_add(amount).ok_or_else(overflow)?;
+    /// Adds the accounts of an entry that belong to no user. The caller writes its user's account and the entry.
+    pub fn add_others(&mut self, entry: &Entry<'_>) -> Result<(), LedgerError> {
+        for (account, change) in entry.others() {
+            let sum = self.others.entry((entry.asset, account.kind, account.holder)).or_default();
+            *sum = sum.checked_add(change).ok_or_else(overflow)?;
+        }
         Ok(())
     }
 
-    /// Writes accounts and transfers now, for a step that has to see them.
+    /// Writes accounts and entries now, for a step that has to see them.
     pub fn flush(&mut self, session: &Session) -> Result<(), LedgerError> {
-        if self.transfers.is_empty() {
+        if self.entries.is_empty() {
             return Ok(());
         }
-        // Clearing and payout stay for the commit: every withdrawal moves them.
+        // What belongs to no user stays for the commit: every withdrawal moves it.
         let others = std::mem::take(&mut self.others);
         let rows = std::mem::take(self).write(session)?;
         self.others = others;
-        session.execute(TRANSFER, &rows.params()).map(drop)
+        rows.append(session)
     }
 
-    /// Writes accounts and transfers, and commits.
+    /// Writes accounts and entries, and commits.
     pub fn commit(self, session: &Session) -> Result<(), LedgerError> {
-        if self.transfers.is_empty() && self.others.values().all(|sum| *sum == 0) {
+        if self.entries.is_empty() && self.others.values().all(|sum| *sum == 0) {
             return session.commit(None);
         }
         let rows = self.write(session)?;
@@ -117,76 +135,105 @@ impl Transfers {
             return session.commit(None);
         }
         let params = rows.params();
-        session.commit(Some((TRANSFER, &params)))
+        session.commit(Some((APPEND, &params)))
     }
 
-    /// Writes accounts. Returns the transfers to write, in the order of their numbers: the index then grows at its end.
+    /// Writes accounts. Returns the entries to append, in the order of their numbers: the index then grows at its end.
     fn write(mut self, session: &Session) -> Result<Rows, LedgerError> {
-        self.transfers.sort_unstable_by_key(|one| (one.bonus_type, one.user_id, one.id));
-        let ends = self.add(session)?;
-        let mut prevs = Vec::with_capacity(self.transfers.len());
-        let groups = self.transfers.chunk_by(|a, b| (a.bonus_type, a.user_id) == (b.bonus_type, b.user_id));
-        for (group, (bonus_type, user_id, before)) in groups.zip(ends) {
-            // Checked, since a wrong chain would hide transfers from their user.
-            if group.iter().any(|one| (one.bonus_type, one.user_id) != (bonus_type, user_id)) {
-                return Err(LedgerError::Damaged("accounts were answered in another order".into()));
-            }
-            prevs.push(before);
-            prevs.extend(group.iter().map(|one| one.id).take(group.len() - 1));
+        if session.shape() == Shape::Three {
+            self.keep_to_three()?;
         }
-        if prevs.len() != self.transfers.len() {
+        // Those of no user's statement come first.
+        self.entries.sort_unstable_by_key(|one| (one.user.is_some(), one.asset, one.user, one.id));
+        let free = self.entries.partition_point(|one| one.user.is_none());
+        let ends = add(session, &self.entries[free..], &self.others)?;
+        let groups = self.entries[free..].chunk_by_mut(same_account);
+        let mut written = 0;
+        for (group, (asset, user, before)) in groups.zip(&ends) {
+            let mut prev = *before;
+            for one in group {
+                // Checked, since a wrong chain would hide transfers from their user.
+                if (one.asset, one.user) != (*asset, Some(*user)) {
+                    return Err(LedgerError::Damaged("accounts were answered in another order".into()));
+                }
+                one.prev = std::mem::replace(&mut prev, one.id);
+                written += 1;
+            }
+        }
+        if written != self.entries.len() - free {
             return Err(LedgerError::Damaged("an account was not written".into()));
         }
-        let mut chained: Vec<(Transfer, i64)> = self.transfers.into_iter().zip(prevs).collect();
-        chained.sort_unstable_by_key(|(one, _)| one.id);
-        let column = |of: fn(&Transfer) -> i64| chained.iter().map(|(one, _)| of(one)).collect::<Vec<i64>>();
-        Ok(Rows {
-            ids: column(|one| one.id),
-            user_ids: column(|one| one.user_id),
-            budget_keys: column(|one| one.budget_key),
-            amounts: column(|one| one.amount),
-            prevs: chained.iter().map(|(_, prev)| *prev).collect(),
-            times: column(|one| one.time_ms),
-            trade_nos: chained.into_iter().map(|(one, _)| one.trade_no).collect(),
-        })
+        self.entries.sort_unstable_by_key(|one| one.id);
+        Rows::of(self.entries)
     }
+}
 
-    /// Moves every account once. Returns the bonus type, the user and the account's last transfer before this
-    /// transaction, in the order of the moves.
-    fn add(&self, session: &Session) -> Result<Vec<(i64, i64, i64)>, LedgerError> {
-        let small = |kind: i64| i16::try_from(kind).map_err(|_| overflow());
-        let (mut kinds, mut bonus_types, mut holders) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut balances, mut lasts) = (Vec::new(), Vec::new());
-        let mut users = 0;
-        for group in self.transfers.chunk_by(|a, b| (a.bonus_type, a.user_id) == (b.bonus_type, b.user_id)) {
-            let Some(last) = group.last() else { continue };
-            let sum = group.iter().try_fold(0_i64, |sum, one| sum.checked_add(one.amount));
-            kinds.push(small(USER)?);
-            bonus_types.push(last.bonus_type);
-            holders.push(last.user_id);
-            balances.push(sum.ok_or_else(overflow)?);
-            lasts.push(last.id);
-            users += 1;
+impl Transfers {
+    /// Leaves what version 3 writes: what moves money of orders, from the campaign to the user, whoever paid it. What is
+    /// held stands in its orders alone.
+    fn keep_to_three(&mut self) -> Result<(), LedgerError> {
+        self.entries.retain(|one| one.kind.moves() && one.debit.kind == BUDGET && one.credit.kind != FUNDING);
+        self.others.retain(|(_, kind, _), _| *kind != SETTLEMENT);
+        for one in &mut self.entries {
+            let user = one.user.ok_or_else(|| LedgerError::Sql("a payment has no user".into()))?;
+            one.credit = Account::user(user);
+            // The statement finds the campaign.
+            let sum = self.others.entry((one.asset, FUNDING, one.debit.holder)).or_default();
+            *sum = sum.checked_sub(one.amount).ok_or_else(overflow)?;
         }
-        let row = FUNDING + i64::try_from(session.slot() % FUNDING_ROWS).unwrap_or(0);
-        for ((bonus_type, activity), paid) in &self.funding {
-            kinds.push(small(row)?);
-            bonus_types.push(*bonus_type);
-            holders.push(*activity);
-            balances.push(-paid);
-            lasts.push(0);
-        }
-        // Each writer has rows of its own, as with the campaigns' accounts; those that end where they began are left.
-        for ((bonus_type, kind), sum) in self.others.iter().filter(|(_, sum)| **sum != 0) {
-            kinds.push(small(*kind)?);
-            bonus_types.push(*bonus_type);
-            holders.push(row);
-            balances.push(*sum);
-            lasts.push(0);
-        }
-        let rows = session.query(ADD, &[&kinds, &bonus_types, &holders, &balances, &lasts])?;
-        rows.iter().take(users).map(|row| Ok((cell(row, 0)?, cell(row, 1)?, cell(row, 2)?))).collect()
+        Ok(())
     }
+}
+
+fn same_account(a: &Entry<'_>, b: &Entry<'_>) -> bool {
+    (a.asset, a.user) == (b.asset, b.user)
+}
+
+/// Moves every account once. Returns the asset, the user and the account's last transfer before this transaction, in
+/// the order of the moves.
+fn add(
+    session: &Session,
+    chained: &[Entry<'_>],
+    others: &BTreeMap<(i64, i64, i64), i64>,
+) -> Result<Vec<(i64, i64, i64)>, LedgerError> {
+    let (mut kinds, mut assets, mut holders) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut balances, mut lasts) = (Vec::new(), Vec::new());
+    let mut users = 0;
+    for group in chained.chunk_by(same_account) {
+        let Some((last, user)) = group.last().and_then(|last| Some((last, last.user?))) else { continue };
+        let sum = group.iter().try_fold(0_i64, |sum, one| sum.checked_add(one.change_of(USER)));
+        kinds.push(small(USER)?);
+        assets.push(last.asset);
+        holders.push(user);
+        balances.push(sum.ok_or_else(overflow)?);
+        lasts.push(last.id);
+        users += 1;
+    }
+    // Each writer has rows of its own; those that end where they began are left.
+    let row = i64::try_from(session.slot() % ROWS).unwrap_or(0);
+    for ((asset, kind, holder), sum) in others.iter().filter(|(_, sum)| **sum != 0) {
+        // A settlement's holder is its payer, and a campaign's account has one too, so their rows differ by kind.
+        let (kind, holder) = match *kind {
+            SETTLEMENT => (SETTLEMENT - row, *holder),
+            FUNDING => (FUNDING + row, *holder),
+            other => (other, 1 + row),
+        };
+        kinds.push(small(kind)?);
+        assets.push(*asset);
+        holders.push(holder);
+        balances.push(*sum);
+        lasts.push(0);
+    }
+    if kinds.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = session.query(ADD, &[&kinds, &assets, &holders, &balances, &lasts])?;
+    rows.iter().take(users).map(|row| Ok((cell(row, 0)?, cell(row, 1)?, cell(row, 2)?))).collect()
+}
+
+/// A code as it is stored.
+pub(crate) fn small(code: i64) -> Result<i16, LedgerError> {
+    i16::try_from(code).map_err(|_| overflow())
 }
 
 fn overflow() -> LedgerError {

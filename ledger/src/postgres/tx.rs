@@ -1,16 +1,34 @@
 //! One transaction, step by step.
 
 use super::budget_keys::{self, cell};
-use super::decide::Goal;
 use super::state::PgTx;
 use super::{archive, budgets, read};
 use crate::archive::{ArchiveEntry, Replay};
 use crate::contract::Transaction;
+use crate::decision::Goal;
 use crate::error::LedgerError;
+use crate::journal::Funded;
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::{End, Held, HoldOutcome};
 use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::{Reason, Status, StoredOrder};
+
+impl PgTx<'_> {
+    /// Notes in the journal that budgets' totals have changed.
+    fn fund(&mut self, funded: &[Funded]) -> Result<(), LedgerError> {
+        if funded.is_empty() {
+            return Ok(());
+        }
+        let now = "SELECT (extract(epoch FROM now()) * 1000)::bigint";
+        let time_ms = self.session.query(now, &[])?.first().map_or(Ok(0), |row| cell(row, 0))?;
+        for (one, number) in funded.iter().zip(self.numbers.take(self.session, funded.len())?) {
+            if let Some(entry) = one.entry(number, time_ms) {
+                self.transfers.push(entry)?;
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Transaction for PgTx<'_> {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
@@ -83,7 +101,8 @@ impl Transaction for PgTx<'_> {
     }
 
     fn lift_caps(&mut self, keep: &[&str]) -> Result<(), LedgerError> {
-        budgets::lift_caps(self.session, keep)
+        let lifted = budgets::lift_caps(self.session, keep)?;
+        self.fund(&lifted)
     }
 
     fn set_budgets(&mut self, budgets: &[BudgetSet<'_>]) -> Result<Vec<BudgetRaised>, LedgerError> {
@@ -102,11 +121,13 @@ impl Transaction for PgTx<'_> {
         // Locked in the order of their numbers, combined ones last, as everywhere; of two for one budget key the later
         // one holds.
         own.sort_unstable();
-        let mut raised = Vec::new();
+        let (mut raised, mut funded) = (Vec::new(), Vec::new());
         for (_, budget_key, at) in own {
-            let one = budgets::set(self.session, self.budget_keys, budget_key, &budgets[at])?;
+            let (one, change) = budgets::set(self.session, self.budget_keys, budget_key, &budgets[at])?;
             raised.extend(one.map(|one| (at, one)));
+            funded.push(change);
         }
+        self.fund(&funded)?;
         raised.sort_by_key(|(at, _)| *at);
         Ok(raised.into_iter().map(|(_, one)| one).collect())
     }

@@ -7,10 +7,11 @@
 use super::budget_keys::{cell, text};
 use super::session::Session;
 use super::state::PgTx;
+use super::transfers::Rows;
 use crate::error::LedgerError;
+use crate::journal::Payout;
 use crate::model::Finish;
-use crate::reconcile::{CLEARING, PAYOUT};
-use crate::withdrawal::{End, HOLD, Held, HoldOutcome, RETURN, StoredWithdrawal, WithdrawalStatus, check};
+use crate::withdrawal::{End, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, check};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio_postgres::Row;
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
@@ -32,10 +33,6 @@ const LOCK_ACCOUNTS: &str = "SELECT a.asset, a.holder, a.balance, a.last FROM ac
 const MOVE_ACCOUNTS: &str = "UPDATE accounts a SET balance = w.balance, before = a.last, last = w.last \
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w(asset, holder, balance, last) \
     WHERE a.kind = 0 AND a.asset = w.asset AND a.holder = w.holder";
-const RECORD: &str = "INSERT INTO withdrawal_moves (id, withdrawal, kind, user_id, asset, amount, prev, time_ms) \
-    SELECT * FROM unnest($1::bigint[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], \
-    $7::bigint[], $8::bigint[])";
-
 /// A stored withdrawal and the number of its bonus type.
 type Found = (StoredWithdrawal, i64);
 
@@ -138,31 +135,6 @@ impl Accounts {
     }
 }
 
-/// Movements of withdrawals, written as one.
-#[derive(Default)]
-struct Records<'a> {
-    ids: Vec<i64>,
-    withdrawals: Vec<&'a str>,
-    kinds: Vec<i16>,
-    users: Vec<i64>,
-    bonus_types: Vec<i64>,
-    amounts: Vec<i64>,
-    prevs: Vec<i64>,
-    times: Vec<i64>,
-}
-
-impl Records<'_> {
-    fn write(&self, session: &Session) -> Result<(), LedgerError> {
-        if self.ids.is_empty() {
-            return Ok(());
-        }
-        let Self { ids, withdrawals, kinds, users, bonus_types, amounts, prevs, times } = self;
-        session
-            .execute(RECORD, &[ids, withdrawals, kinds, users, bonus_types, amounts, prevs, times])
-            .map(drop)
-    }
-}
-
 const fn short_of(balance: i64) -> HoldOutcome {
     HoldOutcome::Decided(WithdrawalOutcome::Short { balance })
 }
@@ -213,7 +185,7 @@ impl PgTx<'_> {
             .collect();
         let mut accounts = Accounts::lock(self.session, &keys)?;
         let (mut outcomes, mut records, mut short) =
-            (Vec::with_capacity(batch.len()), Records::default(), Vec::new());
+            (Vec::with_capacity(batch.len()), Vec::new(), Vec::new());
         for ((asked, _), new) in batch.iter().zip(new) {
             let Withdrawal { ref id, user_id, amount, .. } = **asked;
             let id = id.as_str();
@@ -232,17 +204,19 @@ impl PgTx<'_> {
                 outcomes.push(short_of(balance));
                 continue;
             }
-            let transfer = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
+            let transfer = self.number()?;
             let prev = accounts.add(key, -amount, transfer)?;
-            self.transfers.add_other(CLEARING, key.0, amount)?;
-            records.push(transfer, id, HOLD, user_id, key.0, amount, prev, time_ms);
+            let payout = Payout { withdrawal: id, user_id, asset: key.0, amount };
+            let entry = payout.hold(transfer, prev, time_ms);
+            self.transfers.add_others(&entry)?;
+            records.push(entry);
             outcomes.push(HoldOutcome::Held);
         }
         if !short.is_empty() {
             self.session.execute("DELETE FROM withdrawals WHERE id = ANY($1)", &[&short])?;
         }
         accounts.write(self.session)?;
-        records.write(self.session)?;
+        Rows::of(records)?.append(self.session)?;
         Ok(outcomes)
     }
 
@@ -298,13 +272,13 @@ impl PgTx<'_> {
         let ids: BTreeSet<&str> = ends.iter().map(|(id, _)| *id).collect();
         let ids: Vec<&str> = ids.into_iter().collect();
         let mut stored = read(self.session, LOCK, &ids)?;
-        let back = ends.iter().filter(|(_, end)| end.kind() == RETURN);
+        let back = ends.iter().filter(|(_, end)| matches!(end, End::Refused(_)));
         let keys = back
             .filter_map(|(id, _)| stored.get(*id))
             .map(|(one, bonus_type)| (*bonus_type, one.withdrawal.user_id))
             .collect();
         let mut accounts = Accounts::lock(self.session, &keys)?;
-        let (mut done, mut records) = (Vec::with_capacity(ends.len()), Records::default());
+        let (mut done, mut records) = (Vec::with_capacity(ends.len()), Vec::new());
         let (mut changed, mut statuses, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
         for (id, end) in ends {
             let Some((one, bonus_type)) = stored.get_mut(*id) else {
@@ -318,16 +292,17 @@ impl PgTx<'_> {
             }
             one.status = end.status();
             let Withdrawal { user_id, amount, .. } = one.withdrawal;
-            let transfer = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
-            self.transfers.add_other(CLEARING, *bonus_type, -amount)?;
-            let prev = match end {
-                End::Paid => {
-                    self.transfers.add_other(PAYOUT, *bonus_type, amount)?;
-                    0
+            let transfer = self.number()?;
+            let payout = Payout { withdrawal: id, user_id, asset: *bonus_type, amount };
+            let entry = match end {
+                End::Paid => payout.pay(transfer, time_ms),
+                End::Refused(_) => {
+                    let prev = accounts.add((*bonus_type, user_id), amount, transfer)?;
+                    payout.give_back(transfer, prev, time_ms)
                 }
-                End::Refused(_) => accounts.add((*bonus_type, user_id), amount, transfer)?,
             };
-            records.push(transfer, id, end.kind(), user_id, *bonus_type, amount, prev, time_ms);
+            self.transfers.add_others(&entry)?;
+            records.push(entry);
             changed.push(*id);
             statuses.push(small(end.status().code()));
             // Text of a downstream, which may be anything; PostgreSQL holds no NUL.
@@ -342,31 +317,7 @@ impl PgTx<'_> {
             &[&changed, &statuses, &reasons, &time_ms],
         )?;
         accounts.write(self.session)?;
-        records.write(self.session)?;
+        Rows::of(records)?.append(self.session)?;
         Ok(done)
-    }
-}
-
-impl<'a> Records<'a> {
-    #[allow(clippy::too_many_arguments)] // a row's columns
-    fn push(
-        &mut self,
-        id: i64,
-        withdrawal: &'a str,
-        kind: i64,
-        user_id: i64,
-        bonus_type: i64,
-        amount: i64,
-        prev: i64,
-        time_ms: i64,
-    ) {
-        self.ids.push(id);
-        self.withdrawals.push(withdrawal);
-        self.kinds.push(small(kind));
-        self.users.push(user_id);
-        self.bonus_types.push(bonus_type);
-        self.amounts.push(amount);
-        self.prevs.push(prev);
-        self.times.push(time_ms);
     }
 }

@@ -138,7 +138,8 @@ fn create(db: &Connection, activity: i64, scene: i64, bonus_type: i64) -> Result
     Ok(id)
 }
 
-fn name_id(db: &Connection, name: &str) -> Result<i64, LedgerError> {
+/// The number of a name, which is made where it is missing.
+pub(crate) fn name_id(db: &Connection, name: &str) -> Result<i64, LedgerError> {
     db.prepare_cached("INSERT INTO names (name) VALUES (?1) ON CONFLICT (name) DO NOTHING")?
         .execute([name])?;
     Ok(db.prepare_cached("SELECT id FROM names WHERE name = ?1")?.query_row([name], |row| row.get(0))?)

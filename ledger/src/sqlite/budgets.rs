@@ -1,8 +1,10 @@
 //! Budget rows: loaded once per transaction and budget key, and written once per shard.
 
 use super::state::SqliteTx;
+use super::transfers;
 use crate::budget::{Shard, Shards};
 use crate::error::LedgerError;
+use crate::journal::Funded;
 use crate::model::{BUDGET_MAX, BudgetRaised, BudgetSet};
 use rusqlite::params;
 
@@ -17,13 +19,16 @@ impl SqliteTx<'_> {
             let (used, reserved) = self.given_by(budget_key)?;
             self.shards_of(budget_key)?.adopt(used, reserved);
         }
-        let own = self.shards_of(budget_key)?;
-        let holds = own.reset(total, usize::try_from(budget.rows()).unwrap_or(1));
+        let own_shards = self.shards_of(budget_key)?;
+        let before = if own.budgeted { own_shards.sum().total } else { 0 };
+        let holds = own_shards.reset(total, usize::try_from(budget.rows()).unwrap_or(1));
         let db = &self.ledger.db;
         db.prepare_cached("DELETE FROM budget_shards WHERE program = ?1 AND shard >= ?2")?
             .execute(params![budget_key, budget.rows()])?;
         db.prepare_cached("UPDATE programs SET budgeted = 1, strict = ?2 WHERE id = ?1")?
             .execute(params![budget_key, shards == 0])?;
+        let (activity_id, asset) = (own.activity, own.bonus_type);
+        self.fund(Funded { budget_key, activity: activity_id, asset, change: holds - before })?;
         self.ledger.budget_keys.clear();
         Ok((holds > total).then(|| BudgetRaised {
             activity: activity.into(),
@@ -40,22 +45,37 @@ impl SqliteTx<'_> {
             .ledger
             .db
             .prepare_cached(
-                "SELECT p.id, n.name FROM programs p JOIN names n ON n.id = p.asset \
+                "SELECT p.id, n.name, p.activity, p.asset FROM programs p JOIN names n ON n.id = p.asset \
                  WHERE p.activity = (SELECT id FROM names WHERE name = '') AND p.budgeted",
             )?
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<Result<Vec<(i64, String)>, _>>()?;
-        for (cap, _) in set.iter().filter(|(_, bonus_type)| !keep.contains(&bonus_type.as_str())) {
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+            .collect::<Result<Vec<(i64, String, i64, i64)>, _>>()?;
+        for (cap, _, activity, asset) in set.iter().filter(|one| !keep.contains(&one.1.as_str())) {
             let shards = self.shards_of(*cap)?;
+            let before = shards.sum().total;
             shards.adopt(0, 0);
             shards.reset(BUDGET_MAX, 1);
             let db = &self.ledger.db;
             db.prepare_cached("DELETE FROM budget_shards WHERE program = ?1 AND shard >= 1")?
                 .execute([cap])?;
             db.prepare_cached("UPDATE programs SET budgeted = 0 WHERE id = ?1")?.execute([cap])?;
+            self.fund(Funded { budget_key: *cap, activity: *activity, asset: *asset, change: -before })?;
             self.ledger.budget_keys.clear();
         }
         Ok(())
+    }
+
+    /// Notes in the journal that a budget's total has changed.
+    fn fund(&mut self, funded: Funded) -> Result<(), LedgerError> {
+        let now = "SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000";
+        let time_ms = self.ledger.db.prepare_cached(now)?.query_row([], |row| row.get(0))?;
+        match funded.entry(self.next_transfer, time_ms) {
+            Some(entry) => {
+                self.next_transfer += 1;
+                transfers::insert(&self.ledger.db, &[entry])
+            }
+            None => Ok(()),
+        }
     }
 
     /// The amounts that the budget keys under a combined budget have given out and hold.

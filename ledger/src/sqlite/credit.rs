@@ -1,12 +1,14 @@
-//! Decides an order, given what is stored and what its budget holds.
+//! Carries out what is decided on an order, given what is stored and what its budget holds.
 
-use super::budget_keys::BudgetKey;
+use super::budget_keys::{BudgetKey, name_id};
 use super::orders::{self, Row};
 use super::state::SqliteTx;
-use super::transfers::Transfers;
+use super::transfers::{self, Transfers};
 use crate::budget::{Take, hash};
+use crate::decision::{self, Goal, Known, Step};
 use crate::error::LedgerError;
-use crate::model::{Attempt, Awaits, Finish, Order, OrderOutcome, Unbudgeted, first_of_each};
+use crate::journal::{Money, Payee};
+use crate::model::{Attempt, Finish, Order, OrderOutcome, Unbudgeted, first_of_each};
 use windfall_contract::accounts::{Reason, Status};
 
 impl SqliteTx<'_> {
@@ -65,61 +67,52 @@ impl SqliteTx<'_> {
         attempt: Attempt,
         transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
-        if let Some(row) = stored {
-            match row.answer(order, budget_key.id) {
-                OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
-                OrderOutcome::Reserved if row.promised => {
-                    return self.keep_promise(order, row, transfer, transfers);
-                }
-                #[cfg(feature = "sabotage")]
-                OrderOutcome::AlreadyCredited if crate::sabotage::dedupe_is_off() => {
-                    transfers.push(
-                        transfer,
-                        order.trade_no,
-                        order.user_id,
-                        budget_key,
-                        order.amount,
-                        order.time_ms,
-                    )?;
-                    return Ok(OrderOutcome::Credited);
-                }
-                decided => return Ok(decided),
+        let known = stored.map(|row| row.known);
+        match decision::step(known.as_ref(), order, budget_key.id, Goal::Credit, attempt) {
+            Step::Ask => {}
+            Step::Keep => return self.keep_promise(order, budget_key, stored, transfer, transfers),
+            #[cfg(feature = "sabotage")]
+            Step::Answer(OrderOutcome::AlreadyCredited) if crate::sabotage::dedupe_is_off() => {
+                transfers.push(money(order, budget_key).direct(transfer, order.time_ms))?;
+                return Ok(OrderOutcome::Credited);
             }
+            Step::Answer(decided) => return Ok(decided),
+            // A credit hands nothing over.
+            Step::HandOver => return Ok(OrderOutcome::Reserved),
         }
-        let refused = self.take(order, budget_key, Take::Used)?;
-        let Some(reason) = refused else {
-            if let Some(row) = stored {
-                let took_ms = order.time_ms.saturating_sub(row.created_ms);
-                orders::set_status(&self.ledger.db, order.trade_no, Status::Credited, transfer, took_ms)?;
-            }
-            transfers.push(
-                transfer,
-                order.trade_no,
-                order.user_id,
-                budget_key,
-                order.amount,
-                order.time_ms,
-            )?;
-            return Ok(OrderOutcome::Credited);
+        let (status, outcome) = match self.take(order, budget_key, Take::Used)? {
+            None => (Status::Credited, OrderOutcome::Credited),
+            Some(reason) => (Status::Rejected(reason), OrderOutcome::Rejected(reason)),
         };
-        let took_ms = stored.map_or(0, |row| order.time_ms.saturating_sub(row.created_ms));
-        orders::set_status(&self.ledger.db, order.trade_no, Status::Rejected(reason), 0, took_ms)?;
-        Ok(OrderOutcome::Rejected(reason))
+        let is_credited = status == Status::Credited;
+        // A new one was inserted as credited.
+        if stored.is_some() || !is_credited {
+            let took_ms = stored.map_or(0, |row| order.time_ms.saturating_sub(row.created_ms));
+            let payer = decision::payer_of(status, "", stored.is_none());
+            let paid_by = if is_credited { transfer } else { 0 };
+            orders::set_status(&self.ledger.db, order.trade_no, status, paid_by, took_ms, payer)?;
+        }
+        if is_credited {
+            transfers.push(money(order, budget_key).direct(transfer, order.time_ms))?;
+        }
+        Ok(outcome)
     }
 
     /// Credits an order whose awaited event has come, from the budget that is held for it (I1, I4).
     fn keep_promise<'a>(
         &mut self,
         order: &Order<'a>,
-        row: Row,
+        budget_key: BudgetKey,
+        stored: Option<Row>,
         transfer: i64,
         transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
+        let Some(row) = stored else { return Ok(OrderOutcome::Reserved) };
         self.settle(order.trade_no, row, true)?;
-        let budget_key = self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?;
         let took_ms = order.time_ms.saturating_sub(row.created_ms);
-        orders::set_status(&self.ledger.db, order.trade_no, Status::Credited, transfer, took_ms)?;
-        transfers.push(transfer, order.trade_no, row.user_id, budget_key, row.amount, order.time_ms)?;
+        let (status, db) = (Status::Credited, &self.ledger.db);
+        orders::set_status(db, order.trade_no, status, transfer, took_ms, Some(""))?;
+        transfers.push(money(order, budget_key).post(row.known.payee(), transfer, order.time_ms))?;
         Ok(OrderOutcome::Credited)
     }
 
@@ -129,17 +122,17 @@ impl SqliteTx<'_> {
         budget_key: BudgetKey,
         transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
-        match orders::find(&self.ledger.db, order.trade_no)? {
-            Some(row) => match row.answer(order, budget_key.id) {
-                // The first under this number was another order.
-                OrderOutcome::Reserved if row.promised => {
-                    let transfer = self.next_transfer;
-                    self.next_transfer += 1;
-                    self.keep_promise(order, row, transfer, transfers)
-                }
-                decided => Ok(decided),
-            },
-            None => Err(LedgerError::Damaged(format!("order {} has vanished", order.trade_no))),
+        let Some(row) = orders::find(&self.ledger.db, order.trade_no)? else {
+            return Err(LedgerError::Damaged(format!("order {} has vanished", order.trade_no)));
+        };
+        match decision::step(Some(&row.known), order, budget_key.id, Goal::Credit, Attempt::Normal) {
+            // The first under this number was another order.
+            Step::Keep => {
+                let transfer = self.number();
+                self.keep_promise(order, budget_key, Some(row), transfer, transfers)
+            }
+            Step::Answer(decided) => Ok(decided),
+            Step::Ask | Step::HandOver => Ok(row.known.answer(order, budget_key.id)),
         }
     }
 
@@ -150,7 +143,7 @@ impl SqliteTx<'_> {
         budget_key: BudgetKey,
         what: Take,
     ) -> Result<Option<Reason>, LedgerError> {
-        if self.order_caps.get(order.bonus_type).is_some_and(|largest| order.amount > *largest) {
+        if decision::is_over_order_cap(&self.order_caps, order) {
             return Ok(Some(Reason::OverOrderCap));
         }
         let is_covered = budget_key.covered_by != [0; 3];
@@ -166,110 +159,135 @@ impl SqliteTx<'_> {
         }
         // From all or from none.
         if is_covered || budget_key.cap != 0 {
-            for id in budget_key.all().filter(|id| *id != budget_key.cap) {
+            let mut short = Vec::new();
+            for id in budget_key.all() {
                 if !self.shards_of(id)?.fits(order.amount) {
-                    return Ok(Some(Reason::BudgetExhausted));
+                    short.push(id == budget_key.cap);
                 }
             }
-            if budget_key.cap != 0 && !self.shards_of(budget_key.cap)?.fits(order.amount) {
-                return Ok(Some(Reason::OverTypeCap));
+            if let Some(reason) = decision::refusal(short) {
+                return Ok(Some(reason));
             }
             for id in budget_key.above() {
                 self.shards_of(id)?.take(hash(order.trade_no), order.amount, what);
             }
         }
         let taken = self.shards_of(budget_key.id)?.take(hash(order.trade_no), order.amount, what);
-        Ok((!taken).then_some(Reason::BudgetExhausted))
+        Ok(if taken { None } else { decision::refusal([false]) })
     }
 
     pub(crate) fn reserve_one(
         &mut self,
         order: &Order<'_>,
         attempt: Attempt,
-        awaits: Awaits,
+        goal: Goal,
         payer: &str,
     ) -> Result<OrderOutcome, LedgerError> {
         let budget_key = self.budget_key(order)?;
         let stored = orders::find(&self.ledger.db, order.trade_no)?;
-        if let Some(row) = stored {
-            match row.answer(order, budget_key.id) {
-                OrderOutcome::Rejected(_) if attempt == Attempt::Replay => {}
-                OrderOutcome::Reserved if awaits == Awaits::Payer && (row.promised || !row.has_payer) => {
-                    // A downstream is about to be asked: from now on it may have paid, and no other is asked (I1).
-                    orders::set_awaits(&self.ledger.db, order.trade_no, awaits, payer)?;
-                    return Ok(OrderOutcome::Reserved);
-                }
-                decided => return Ok(decided),
+        let known = stored.map(|row| row.known);
+        match (decision::step(known.as_ref(), order, budget_key.id, goal, attempt), known) {
+            (Step::Ask, _) => {}
+            (Step::HandOver, Some(known)) => {
+                let to = goal.payee(self.payer(payer)?);
+                self.hand_over(order, budget_key, known.payee(), to)?;
+                orders::set_awaits(&self.ledger.db, order.trade_no, goal.awaits(), payer)?;
+                return Ok(OrderOutcome::Reserved);
             }
+            (Step::Answer(decided), _) => return Ok(decided),
+            // A reservation keeps no promise.
+            (Step::Keep | Step::HandOver, _) => return Ok(OrderOutcome::Reserved),
         }
         let (status, outcome) = match self.take(order, budget_key, Take::Reserved)? {
             None => (Status::Reserved, OrderOutcome::Reserved),
             Some(reason) => (Status::Rejected(reason), OrderOutcome::Rejected(reason)),
         };
+        let kept = decision::payer_of(status, payer, stored.is_none());
         let db = &self.ledger.db;
         match stored {
             None => {
-                // The stored payer was asked, or is about to be.
-                let payer = if status == Status::Reserved { payer } else { "" };
-                orders::insert_open(db, order, budget_key.id, status, awaits, payer)?;
+                orders::insert_open(db, order, budget_key.id, status, goal.awaits(), kept.unwrap_or(""))?;
             }
             Some(row) => {
                 let took_ms = order.time_ms.saturating_sub(row.created_ms);
-                orders::set_status(db, order.trade_no, status, 0, took_ms)?;
-                orders::set_awaits(db, order.trade_no, awaits, payer)?;
+                orders::set_status(db, order.trade_no, status, 0, took_ms, kept)?;
+                orders::set_awaits(db, order.trade_no, goal.awaits(), payer)?;
             }
+        }
+        if status == Status::Reserved {
+            let to = goal.payee(self.payer(payer)?);
+            let number = self.number();
+            let held = money(order, budget_key).pending(to, number, order.time_ms);
+            transfers::insert(&self.ledger.db, &[held])?;
         }
         Ok(outcome)
     }
 
-    pub(crate) fn post_one<'a>(
+    /// What was held for one is held for another from now on.
+    fn hand_over(
+        &mut self,
+        order: &Order<'_>,
+        budget_key: BudgetKey,
+        from: Payee,
+        to: Payee,
+    ) -> Result<(), LedgerError> {
+        if from == to {
+            return Ok(());
+        }
+        let (first, second, own) = (self.number(), self.number(), money(order, budget_key));
+        let entries = [own.void(from, first, order.time_ms), own.pending(to, second, order.time_ms)];
+        transfers::insert(&self.ledger.db, &entries)
+    }
+
+    /// The number of a downstream's name.
+    fn payer(&self, name: &str) -> Result<Option<i64>, LedgerError> {
+        if name.is_empty() { Ok(None) } else { name_id(&self.ledger.db, name).map(Some) }
+    }
+
+    /// The next transfer's number.
+    pub(crate) const fn number(&mut self) -> i64 {
+        let number = self.next_transfer;
+        self.next_transfer += 1;
+        number
+    }
+
+    /// Ends a reserved order: credited, or rejected for a reason.
+    pub(crate) fn finish_one<'a>(
         &mut self,
         trade_no: &'a str,
+        goal: Status,
         time_ms: i64,
         transfers: &mut Transfers<'a>,
     ) -> Result<Finish, LedgerError> {
+        let credited = goal == Status::Credited;
         let Some(row) = orders::find(&self.ledger.db, trade_no)? else {
             return Ok(Finish::Unknown);
         };
-        match row.status {
-            Status::Credited => return Ok(Finish::Before),
-            Status::Rejected(_) => return Ok(Finish::Otherwise),
-            Status::Reserved => {}
+        let finish = decision::finish(row.known.status, credited);
+        if finish != Finish::Done {
+            return Ok(finish);
         }
-        self.settle(trade_no, row, true)?;
-        let budget_key = self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?;
-        let transfer = self.next_transfer;
-        self.next_transfer += 1;
+        self.settle(trade_no, row, credited)?;
+        let Known { user_id, amount, budget_key, .. } = row.known;
+        let own = self.ledger.budget_keys.of_id(&self.ledger.db, budget_key)?;
+        let money = Money { trade_no, user_id, budget_key, asset: own.bonus_type, amount };
+        let (number, to) = (self.number(), row.known.payee());
         let took_ms = time_ms.saturating_sub(row.created_ms);
-        orders::set_status(&self.ledger.db, trade_no, Status::Credited, transfer, took_ms)?;
-        transfers.push(transfer, trade_no, row.user_id, budget_key, row.amount, time_ms)?;
-        Ok(Finish::Done)
-    }
-
-    pub(crate) fn release_one(
-        &mut self,
-        trade_no: &str,
-        reason: Reason,
-        time_ms: i64,
-    ) -> Result<Finish, LedgerError> {
-        let Some(row) = orders::find(&self.ledger.db, trade_no)? else {
-            return Ok(Finish::Unknown);
+        let (paid_by, entry) = if credited {
+            (number, money.post(to, number, time_ms))
+        } else {
+            (0, money.void(to, number, time_ms))
         };
-        match row.status {
-            Status::Credited => return Ok(Finish::Otherwise),
-            Status::Rejected(_) => return Ok(Finish::Before),
-            Status::Reserved => {}
-        }
-        self.settle(trade_no, row, false)?;
-        let took_ms = time_ms.saturating_sub(row.created_ms);
-        orders::set_status(&self.ledger.db, trade_no, Status::Rejected(reason), 0, took_ms)?;
-        Ok(Finish::Done)
+        orders::set_status(&self.ledger.db, trade_no, goal, paid_by, took_ms, None)?;
+        transfers.push(entry)?;
+        Ok(finish)
     }
 
     fn settle(&mut self, trade_no: &str, row: Row, credited: bool) -> Result<(), LedgerError> {
-        let budget_key = self.ledger.budget_keys.of_id(&self.ledger.db, row.budget_key)?;
+        let Known { budget_key, amount, .. } = row.known;
+        let budget_key = self.ledger.budget_keys.of_id(&self.ledger.db, budget_key)?;
         for id in budget_key.all() {
-            if !self.shards_of(id)?.settle(hash(trade_no), row.amount, credited) {
+            if !self.shards_of(id)?.settle(hash(trade_no), amount, credited) {
                 return Err(LedgerError::Damaged(format!(
                     "order {trade_no} is reserved, but its budget holds less"
                 )));
@@ -277,4 +295,9 @@ impl SqliteTx<'_> {
         }
         Ok(())
     }
+}
+
+fn money<'a>(order: &Order<'a>, budget_key: BudgetKey) -> Money<'a> {
+    let Order { trade_no, user_id, amount, .. } = *order;
+    Money { trade_no, user_id, budget_key: budget_key.id, asset: budget_key.bonus_type, amount }
 }

@@ -3,6 +3,7 @@
 mod archive;
 mod budget_keys;
 mod budgets;
+mod chain;
 mod credit;
 mod orders;
 mod position;
@@ -12,10 +13,12 @@ mod rows;
 mod schema;
 mod state;
 mod store;
+mod tables;
 mod transfers;
 mod tx;
 mod withdrawals;
 
+pub(crate) use chain::open as open_sealer;
 pub(crate) use reader::open as open_reader;
 pub use schema::LedgerOptions;
 pub(crate) use store::SqliteLedger;

@@ -1,39 +1,19 @@
 //! Order rows: insert on conflict do nothing, read back what was there, compare.
 
 use super::rows::insert_rows;
+use crate::decision::Known;
 use crate::error::LedgerError;
-use crate::model::{Awaits, Order, OrderOutcome};
+use crate::model::{Awaits, Order};
 use crate::model::{CREDITED, REJECTED, RESERVED, reason_code, status_of_columns};
 use rusqlite::{Connection, OptionalExtension, params};
 use windfall_contract::accounts::Status;
 
-/// The state of a stored order that a decision needs.
+/// A stored order, as far as a decision needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub user_id: i64,
-    pub budget_key: i64,
-    pub amount: i64,
-    pub status: Status,
-    /// Whether it is reserved for its event, with which the ledger pays it.
-    pub promised: bool,
-    /// Whether it is reserved for a downstream that is known.
-    pub has_payer: bool,
+    pub known: Known,
     pub created_ms: i64,
     pub transfer: i64,
-}
-
-impl Row {
-    /// The answer to an order under this number, of this budget key, which is one activity, scene and bonus type (I1).
-    pub fn answer(&self, order: &Order<'_>, budget_key: i64) -> OrderOutcome {
-        if (self.user_id, self.amount, self.budget_key) != (order.user_id, order.amount, budget_key) {
-            return OrderOutcome::Conflict;
-        }
-        match self.status {
-            Status::Reserved => OrderOutcome::Reserved,
-            Status::Credited => OrderOutcome::AlreadyCredited,
-            Status::Rejected(reason) => OrderOutcome::Rejected(reason),
-        }
-    }
 }
 
 /// The number of rows that one insert statement writes at most.
@@ -52,7 +32,7 @@ pub(crate) fn insert_credited(
     let mut found = Vec::with_capacity(firsts.len());
     let mut transfer = first_transfer;
     let head = "INSERT INTO orders \
-        (trade_no, user_id, program, amount, status, reason, transfer, created_ms, took_ms) VALUES ";
+        (trade_no, user_id, program, amount, status, reason, paid_by, created_ms, took_ms) VALUES ";
     for chunk in firsts.chunks(CHUNK) {
         let new = insert_rows(
             db,
@@ -91,22 +71,34 @@ pub(crate) fn insert_credited(
 pub(crate) fn find(db: &Connection, trade_no: &str) -> Result<Option<Row>, LedgerError> {
     let read = db
         .prepare_cached(
-            "SELECT user_id, program, amount, status, reason, transfer, created_ms, payer <> '' \
-             FROM orders WHERE trade_no = ?1",
+            "SELECT o.user_id, o.program, o.amount, o.status, o.reason, o.paid_by, o.created_ms, o.payer <> '', \
+             (SELECT n.id FROM names n WHERE n.name = o.payer) FROM orders o WHERE o.trade_no = ?1",
         )?
         .query_row([trade_no], |row| {
             let status = status_of_columns(row.get(3)?, row.get(4)?);
             let promised = status == Some(Status::Reserved) && row.get::<_, i64>(4)? == Awaits::Event.code();
-            let has_payer = row.get(7)?;
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, status, promised, has_payer, row.get(5)?, row.get(6)?))
+            let (has_payer, payer): (bool, Option<i64>) = (row.get(7)?, row.get(8)?);
+            let payer = payer.filter(|_| has_payer);
+            let known = Known {
+                user_id: row.get(0)?,
+                budget_key: row.get(1)?,
+                amount: row.get(2)?,
+                status: status.unwrap_or(Status::Reserved),
+                promised,
+                payer,
+            };
+            let is_sound = status.is_some() && has_payer == payer.is_some();
+            Ok((Row { known, transfer: row.get(5)?, created_ms: row.get(6)? }, is_sound))
         })
         .optional()?;
-    let Some((user_id, budget_key, amount, status, promised, has_payer, transfer, created_ms)) = read else {
-        return Ok(None);
-    };
-    let status =
-        status.ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
-    Ok(Some(Row { user_id, budget_key, amount, status, promised, has_payer, created_ms, transfer }))
+    match read {
+        // A payer without a name would look like none, and another one would be asked (I1).
+        Some((_, false)) => {
+            Err(LedgerError::Damaged(format!("order {trade_no} has an unknown status or payer")))
+        }
+        Some((row, true)) => Ok(Some(row)),
+        None => Ok(None),
+    }
 }
 
 /// Inserts one order that is not credited.
@@ -120,7 +112,7 @@ pub(crate) fn insert_open(
 ) -> Result<(), LedgerError> {
     let (status, reason, took_ms) = columns(status, awaits, Some(0));
     db.prepare_cached(
-        "INSERT INTO orders (trade_no, user_id, program, amount, status, reason, transfer, created_ms, took_ms, payer) \
+        "INSERT INTO orders (trade_no, user_id, program, amount, status, reason, paid_by, created_ms, took_ms, payer) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9)",
     )?
     .execute(params![
@@ -150,20 +142,22 @@ pub(crate) fn set_awaits(
 }
 
 /// Moves an order to another status; one that is reserved waits for its payer. `transfer` is the number of the transfer
-/// that paid it, 0 for none.
+/// that paid it, 0 for none; no `payer` leaves the one that is stored.
 pub(crate) fn set_status(
     db: &Connection,
     trade_no: &str,
     status: Status,
     transfer: i64,
     took_ms: i64,
+    payer: Option<&str>,
 ) -> Result<(), LedgerError> {
     let (status, reason, took_ms) = columns(status, Awaits::Payer, Some(took_ms));
     let changed = db
         .prepare_cached(
-            "UPDATE orders SET status = ?2, reason = ?3, transfer = ?4, took_ms = ?5 WHERE trade_no = ?1",
+            "UPDATE orders SET status = ?2, reason = ?3, paid_by = ?4, took_ms = ?5, payer = coalesce(?6, payer) \
+             WHERE trade_no = ?1",
         )?
-        .execute(params![trade_no, status, reason, transfer, took_ms])?;
+        .execute(params![trade_no, status, reason, transfer, took_ms, payer])?;
     if changed == 1 { Ok(()) } else { Err(LedgerError::Damaged(format!("order {trade_no} has vanished"))) }
 }
 

@@ -69,6 +69,22 @@ fn judge(db: &Connection, guard: &Guard) -> Result<bool, LedgerError> {
     Ok(guard.judge(&marks, &read(db)?))
 }
 
+/// The same for a connection beside the writer's. A file whose writer is not guarded has been in no lineage.
+pub(super) fn look(db: &Connection, guard: &Guard) -> Result<(), LedgerError> {
+    let marks = guard.marks();
+    let is_marked = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'ledger_acceptances')";
+    let position = match db.query_row(is_marked, [], |row| row.get(0))? {
+        true => read(db)?,
+        false => {
+            let server = ServerPosition { system: "file".into(), ..ServerPosition::default() };
+            let last = Mark { generation: 1, lineage: "none".into(), beat: 0, server: server.clone() };
+            Position { last, lineages: Vec::new(), server, missed: None }
+        }
+    };
+    guard.judge(&marks, &position);
+    Ok(())
+}
+
 /// Compares a file that was just opened, and begins its lineage.
 pub(super) fn open(db: &Connection, guard: &Guard) -> Result<(), LedgerError> {
     let tx = db.unchecked_transaction()?;

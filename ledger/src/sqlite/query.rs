@@ -1,12 +1,12 @@
 //! Reads what is stored.
 
 use crate::error::LedgerError;
+use crate::journal::{BUDGET, USER, flow_kind};
 use crate::model::status_of_columns;
-use crate::model::{Awaits, BudgetState, ReservedOrder};
-use crate::reconcile::USER;
-use crate::withdrawal::HOLD;
+use crate::model::{Awaits, BudgetState, ReservedOrder, Settlement};
+use crate::reconcile::SETTLEMENTS;
 use rusqlite::{Connection, OptionalExtension, params};
-use windfall_contract::accounts::{FlowKind, FlowLine, Status, StoredOrder};
+use windfall_contract::accounts::{FlowLine, Status, StoredOrder};
 
 pub(crate) fn balance(db: &Connection, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError> {
     let found = db
@@ -35,28 +35,25 @@ pub(crate) fn balances(db: &Connection, user_id: i64) -> Result<Vec<(String, i64
     Ok(accounts(db, user_id)?.into_iter().map(|(bonus_type, balance, _)| (bonus_type, balance)).collect())
 }
 
-/// Walks the chains of a user's accounts together, always from the newest. A link of a chain is a transfer, or a
-/// movement of a withdrawal: their numbers are drawn from one row.
+/// Walks the chains of a user's accounts together, always from the newest.
 pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
     let mut heads: Vec<(String, i64)> =
         accounts(db, user_id)?.into_iter().map(|(bonus_type, _, last)| (bonus_type, last)).collect();
     let mut statement = db.prepare_cached(
-        "SELECT t.trade_no, t.amount, n.name, t.time_ms, t.prev FROM transfers t \
-         JOIN programs p ON p.id = t.program JOIN names n ON n.id = p.activity WHERE t.id = ?1",
-    )?;
-    let mut withdrawn = db.prepare_cached(
-        "SELECT withdrawal, kind, amount, time_ms, prev FROM withdrawal_moves WHERE id = ?1",
+        "SELECT t.reference, t.amount, coalesce(n.name, ''), t.time_ms, t.prev, t.debit, t.credit FROM transfers t \
+         LEFT JOIN programs p ON t.debit = ?2 AND p.id = t.debit_holder LEFT JOIN names n ON n.id = p.activity \
+         WHERE t.id = ?1",
     )?;
     let mut lines = Vec::new();
     while lines.len() < limit {
         let Some(head) = heads.iter_mut().max_by_key(|(_, last)| *last).filter(|(_, last)| *last != 0) else {
             break;
         };
-        let mut found = statement
-            .query_row([head.1], |row| {
+        let found = statement
+            .query_row([head.1, BUDGET], |row| {
                 let line = FlowLine {
                     transfer: head.1,
-                    kind: FlowKind::Credit,
+                    kind: flow_kind(row.get(5)?, row.get(6)?),
                     trade_no: row.get(0)?,
                     bonus_type: head.0.clone(),
                     activity: row.get(2)?,
@@ -66,23 +63,6 @@ pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<Fl
                 Ok((line, row.get::<_, i64>(4)?))
             })
             .optional()?;
-        if found.is_none() {
-            found = withdrawn
-                .query_row([head.1], |row| {
-                    let kind: i64 = row.get(1)?;
-                    let line = FlowLine {
-                        transfer: head.1,
-                        kind: if kind == HOLD { FlowKind::Withdrawal } else { FlowKind::Return },
-                        trade_no: row.get(0)?,
-                        bonus_type: head.0.clone(),
-                        activity: String::new(),
-                        amount: row.get(2)?,
-                        time_ms: row.get(3)?,
-                    };
-                    Ok((line, row.get::<_, i64>(4)?))
-                })
-                .optional()?;
-        }
         let (line, prev) = found.ok_or_else(|| {
             LedgerError::Damaged(format!("transfer {} of user {user_id} is missing", head.1))
         })?;
@@ -172,6 +152,14 @@ pub(crate) fn budgets(db: &Connection) -> Result<Vec<BudgetState>, LedgerError> 
             reserved: row.get(6)?,
             shards: row.get(7)?,
         })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(crate) fn settlements(db: &Connection) -> Result<Vec<Settlement>, LedgerError> {
+    let mut statement = db.prepare_cached(SETTLEMENTS)?;
+    let rows = statement.query_map([], |row| {
+        Ok(Settlement { payer: row.get(0)?, bonus_type: row.get(1)?, amount: row.get(2)? })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }

@@ -1,11 +1,12 @@
 //! Reads a ledger's file, for its writer and for readers on a connection of their own.
 
-use super::{archive, query, schema, withdrawals};
+use super::{archive, chain, query, schema, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
+use crate::chain::{Names, Page, Row, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::model::status_of_columns;
-use crate::model::{BudgetState, OrderLine, ReservedOrder};
+use crate::model::{BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::{self, Reconciliation};
 use crate::withdrawal::StoredWithdrawal;
 use rusqlite::{Connection, params};
@@ -23,7 +24,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
 impl Read for Connection {
     fn lines(&self) -> Result<Lines<'_>, LedgerError> {
         // Transfers that their order does not name: a second credit, or one of an order that is not credited.
-        let mut statement = self.prepare(reconcile::EXTRA_TRANSFERS)?;
+        let mut statement = self.prepare(&reconcile::extra_transfers())?;
         let extra = statement
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<Result<HashMap<String, u32>, _>>()?;
@@ -67,6 +68,10 @@ impl Read for Connection {
         query::budgets(self)
     }
 
+    fn settlements(&self) -> Result<Vec<Settlement>, LedgerError> {
+        query::settlements(self)
+    }
+
     fn archive_list(&self, filter: &ArchiveFilter) -> Result<Vec<Archived>, LedgerError> {
         archive::list(self, filter)
     }
@@ -77,6 +82,35 @@ impl Read for Connection {
 
     fn replays(&self, archive_id: i64) -> Result<Vec<Replay>, LedgerError> {
         archive::replays(self, archive_id)
+    }
+
+    fn seals(&self, after: i64, limit: u32) -> Result<Vec<Seal>, LedgerError> {
+        chain::seals(self, after, limit)
+    }
+
+    fn last_seal(&self) -> Result<Option<Seal>, LedgerError> {
+        chain::last_seal(self)
+    }
+
+    fn seal_pages(&self, seal: i64) -> Result<Vec<Page>, LedgerError> {
+        chain::pages(self, seal)
+    }
+
+    fn sealed_rows(&self, from_at: i64, to_at: i64) -> Result<Vec<Row>, LedgerError> {
+        // -1 is no limit.
+        chain::rows(self, from_at, to_at, -1)
+    }
+
+    fn unsealed(&self, from_at: i64) -> Result<Unsealed, LedgerError> {
+        chain::unsealed(self, from_at)
+    }
+
+    fn names_of(&self, rows: &[Row]) -> Result<Names, LedgerError> {
+        chain::names(self, rows)
+    }
+
+    fn row(&self, id: i64) -> Result<Option<Row>, LedgerError> {
+        chain::one(self, id)
     }
 
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
@@ -112,7 +146,7 @@ impl OrderLines<'_> {
     fn fill(&mut self) -> Result<(), LedgerError> {
         let mut statement = self.db.prepare_cached(
             "SELECT o.trade_no, o.user_id, n.name, o.amount, o.status, o.reason, \
-             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.transfer AND t.trade_no = o.trade_no) \
+             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.paid_by AND t.reference = o.trade_no) \
              FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
              WHERE o.trade_no > ?1 ORDER BY o.trade_no LIMIT ?2",
         )?;

@@ -1,5 +1,6 @@
-//! The tables, the pragmas, the schema's version, and the writer's lock.
+//! Opens a file: the pragmas, the schema's version, and the writer's lock.
 
+use super::tables::{BUDGET_CHECK, MIGRATIONS};
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
 use rusqlite::{Connection, OpenFlags};
@@ -8,146 +9,12 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The schema's version, in `user_version`.
-pub(crate) const VERSION: i64 = 3;
+pub(crate) const VERSION: i64 = 5;
 /// "Wfal" in `application_id`, by which a ledger differs from another SQLite file.
 const APPLICATION_ID: i64 = 0x5766_616c;
 /// A batch touches most pages of `accounts`: fewer, larger ones cost less to find and to write. Measured by
 /// `examples/grant.rs` at batches of 8,192: 4 KiB 3.8 µs per order, 8 KiB 3.3, 16 KiB 3.3.
 const PAGE_BYTES: u64 = 8192;
-
-/// `orders.transfer` is the number of the transfer that paid it, 0 for none. `transfers.prev` is the transfer
-/// before it on the user's account, `accounts.last` the newest: a user's flow is a walk along these, so the
-/// hottest insert needs no second index.
-const V1: &str = "
-CREATE TABLE names (
-    id INTEGER PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE
-) STRICT;
-CREATE TABLE programs (
-    id INTEGER PRIMARY KEY,
-    activity INTEGER NOT NULL REFERENCES names (id),
-    scene INTEGER NOT NULL REFERENCES names (id),
-    asset INTEGER NOT NULL REFERENCES names (id),
-    budgeted INTEGER NOT NULL,
-    UNIQUE (activity, scene, asset)
-) STRICT;
-CREATE TABLE budget_shards (
-    program INTEGER NOT NULL REFERENCES programs (id),
-    shard INTEGER NOT NULL,
-    total INTEGER NOT NULL,
-    used INTEGER NOT NULL CHECK (used >= 0),
-    reserved INTEGER NOT NULL CHECK (reserved >= 0),
-    PRIMARY KEY (program, shard)
-    BUDGET_CHECK
-) STRICT, WITHOUT ROWID;
-CREATE TABLE orders (
-    trade_no TEXT NOT NULL PRIMARY KEY,
-    user_id INTEGER NOT NULL,
-    program INTEGER NOT NULL,
-    amount INTEGER NOT NULL CHECK (amount > 0),
-    status INTEGER NOT NULL,
-    reason INTEGER NOT NULL,
-    transfer INTEGER NOT NULL,
-    created_ms INTEGER NOT NULL,
-    took_ms INTEGER
-) STRICT, WITHOUT ROWID;
-CREATE TABLE transfers (
-    id INTEGER PRIMARY KEY,
-    trade_no TEXT NOT NULL,
-    user_id INTEGER NOT NULL,
-    program INTEGER NOT NULL,
-    amount INTEGER NOT NULL,
-    prev INTEGER NOT NULL,
-    time_ms INTEGER NOT NULL
-) STRICT;
-CREATE TABLE accounts (
-    kind INTEGER NOT NULL,
-    asset INTEGER NOT NULL,
-    holder INTEGER NOT NULL,
-    balance INTEGER NOT NULL,
-    last INTEGER NOT NULL,
-    PRIMARY KEY (kind, asset, holder)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE archive (
-    id INTEGER PRIMARY KEY,
-    hash BLOB NOT NULL,
-    reason TEXT NOT NULL,
-    trade_no TEXT,
-    payload BLOB NOT NULL,
-    detail TEXT NOT NULL,
-    time_ms INTEGER NOT NULL,
-    replayed_ms INTEGER,
-    actor TEXT,
-    outcome TEXT,
-    UNIQUE (hash, reason)
-) STRICT;
-CREATE TABLE replays (
-    id INTEGER PRIMARY KEY,
-    archive_id INTEGER NOT NULL REFERENCES archive (id),
-    actor TEXT NOT NULL,
-    time_ms INTEGER NOT NULL,
-    outcome TEXT NOT NULL
-) STRICT;
-";
-
-/// The text that replaces `BUDGET_CHECK` in the tables above.
-const BUDGET_CHECK: &str = ", CHECK (used + reserved <= total)";
-
-/// Withdrawals. The database itself ensures that a withdrawal is held once and ends once, and that no user's account
-/// goes below 0, whatever the code above it does. A movement's number is drawn from the row of the transfers' numbers:
-/// it stands in the account's chain like a transfer.
-const V2: &str = "
-CREATE TABLE withdrawals (
-    id TEXT NOT NULL PRIMARY KEY,
-    user_id INTEGER NOT NULL,
-    asset INTEGER NOT NULL REFERENCES names (id),
-    amount INTEGER NOT NULL CHECK (amount > 0),
-    status INTEGER NOT NULL,
-    reason TEXT NOT NULL,
-    payer TEXT NOT NULL,
-    created_ms INTEGER NOT NULL,
-    decided_ms INTEGER
-) STRICT, WITHOUT ROWID;
-CREATE INDEX withdrawals_held ON withdrawals (id) WHERE status = 0;
-CREATE TABLE withdrawal_moves (
-    id INTEGER PRIMARY KEY,
-    withdrawal TEXT NOT NULL,
-    kind INTEGER NOT NULL,
-    user_id INTEGER NOT NULL,
-    asset INTEGER NOT NULL,
-    amount INTEGER NOT NULL CHECK (amount > 0),
-    prev INTEGER NOT NULL,
-    time_ms INTEGER NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX withdrawal_moves_once ON withdrawal_moves (withdrawal, kind > 0);
-CREATE TABLE accounts_2 (
-    kind INTEGER NOT NULL,
-    asset INTEGER NOT NULL,
-    holder INTEGER NOT NULL,
-    balance INTEGER NOT NULL,
-    last INTEGER NOT NULL,
-    PRIMARY KEY (kind, asset, holder),
-    CHECK (kind <> 0 OR balance >= 0)
-) STRICT, WITHOUT ROWID;
-INSERT INTO accounts_2 SELECT kind, asset, holder, balance, last FROM accounts ORDER BY kind, asset, holder;
-DROP TABLE accounts;
-ALTER TABLE accounts_2 RENAME TO accounts;
-";
-
-/// Strict budgets, and combined ones: a program whose scene or asset has the empty name. Also the payer of an
-/// order, and the version of the rules whose budgets are set: one row, or none yet.
-const V3: &str = "
-ALTER TABLE programs ADD COLUMN strict INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE orders ADD COLUMN payer TEXT NOT NULL DEFAULT '';
-CREATE INDEX orders_reserved ON orders (trade_no) WHERE status = 0;
-CREATE TABLE rules_version (
-    one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
-    version INTEGER NOT NULL
-) STRICT;
-";
-
-/// The migrations from each version to the next, in order. Never change one that was released.
-const MIGRATIONS: [&str; 3] = [V1, V2, V3];
 
 /// Options of a ledger in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -259,9 +126,21 @@ fn migrate(db: &Connection, found: i64) -> Result<(), rusqlite::Error> {
 
 /// Opens a ledger for reading alone; nothing is created.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
+    open_beside(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+}
+
+/// Opens a ledger beside its writer, for sealing: what this writes, the writer never does.
+pub(crate) fn open_sealer(path: &Path) -> Result<Connection, OpenError> {
+    let db = open_beside(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    // The log is copied into the file by its writer, when `checkpoint_mib` says so, or when the last connection closes.
+    db.execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0")
+        .map_err(|error| OpenError::of_sql(path, &error))?;
+    Ok(db)
+}
+
+fn open_beside(path: &Path, access: OpenFlags) -> Result<Connection, OpenError> {
     let sql = |error: rusqlite::Error| OpenError::of_sql(path, &error);
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(path, flags).map_err(sql)?;
+    let db = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sql)?;
     db.busy_timeout(Duration::from_secs(5)).map_err(sql)?;
     db.execute_batch("PRAGMA cache_size = -16384").map_err(sql)?;
     let what = match check_version(&db, path)? {
@@ -306,7 +185,7 @@ mod tests {
     /// A file as version 1 left it: one order, credited, of one user.
     fn of_version_1(path: &Path) {
         let db = Connection::open(path).unwrap();
-        let tables = V1.replace("BUDGET_CHECK", BUDGET_CHECK);
+        let tables = MIGRATIONS[0].replace("BUDGET_CHECK", BUDGET_CHECK);
         db.execute_batch(&format!(
             "{tables} INSERT INTO names VALUES (1, 'spring'), (2, 'rain'), (3, 'cash'); \
              INSERT INTO programs VALUES (1, 1, 2, 3, 0); \
@@ -356,6 +235,16 @@ mod tests {
         drop(ledger);
         let found = LedgerReader::open(&path).unwrap().reconcile().unwrap();
         assert!(found.is_clean(), "{found:?}");
+    }
+
+    #[test]
+    fn a_sealer_leaves_the_log_to_the_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        drop(open_writer(&path, &LedgerOptions::default()).unwrap());
+        let sealer = open_sealer(&path).unwrap();
+        let pages: i64 = sealer.pragma_query_value(None, "wal_autocheckpoint", |row| row.get(0)).unwrap();
+        assert_eq!(pages, 0);
     }
 
     #[test]

@@ -44,10 +44,7 @@ impl<'l> SqliteTx<'l> {
         tx.next_transfer = tx
             .ledger
             .db
-            .prepare_cached(
-                "SELECT max(coalesce((SELECT max(id) FROM transfers), 0), \
-                 coalesce((SELECT max(id) FROM withdrawal_moves), 0)) + 1",
-            )?
+            .prepare_cached("SELECT coalesce(max(id), 0) + 1 FROM transfers")?
             .query_row([], |row| row.get(0))?;
         Ok(tx)
     }

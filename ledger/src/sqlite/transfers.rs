@@ -1,98 +1,75 @@
-//! Transfers and the balances that they move: every credit goes from the activity's funding account to the
-//! user's account of the same bonus type, so that all balances of a bonus type sum to 0.
+//! The journal's entries, and the balances that they move: gathered over a step, so that an account is written once.
 
-use super::budget_keys::BudgetKey;
 use super::rows::insert_rows;
 use crate::error::LedgerError;
-use crate::reconcile::{FUNDING, USER};
+use crate::journal::{Entry, USER};
 use rusqlite::{Connection, OptionalExtension, Statement};
 use std::collections::BTreeMap;
 
 const CHUNK: usize = 64;
-const COLUMNS: usize = 7;
+const COLUMNS: usize = 11;
+const HEAD: &str = "INSERT INTO transfers \
+    (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference) VALUES ";
 
-/// One credit.
-#[derive(Debug)]
-struct Transfer<'a> {
-    id: i64,
-    trade_no: &'a str,
-    user_id: i64,
-    budget_key: i64,
-    bonus_type: i64,
-    amount: i64,
-    time_ms: i64,
-    /// The transfer before this one on the user's account; 0 for none.
-    prev: i64,
-}
-
-/// Credits of one transaction, gathered so that an account is written once.
+/// Entries of one step. What they move is not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers<'a> {
-    transfers: Vec<Transfer<'a>>,
-    funding: BTreeMap<(i64, i64), i64>,
+    entries: Vec<Entry<'a>>,
+    /// The changes of accounts that belong to no user, by asset, kind and holder.
+    others: BTreeMap<(i64, i64, i64), i64>,
 }
 
 impl<'a> Transfers<'a> {
     pub fn with_capacity(count: usize) -> Self {
-        Self { transfers: Vec::with_capacity(count), funding: BTreeMap::new() }
+        Self { entries: Vec::with_capacity(count), others: BTreeMap::new() }
     }
 
-    /// Adds a credit. Transfer numbers must grow from call to call; otherwise the rows are inserted out of order.
-    pub fn push(
-        &mut self,
-        id: i64,
-        trade_no: &'a str,
-        user_id: i64,
-        budget_key: BudgetKey,
-        amount: i64,
-        time_ms: i64,
-    ) -> Result<(), LedgerError> {
-        let paid = self.funding.entry((budget_key.bonus_type, budget_key.activity)).or_default();
-        *paid = paid.checked_add(amount).ok_or_else(overflow)?;
-        let (budget_key, bonus_type) = (budget_key.id, budget_key.bonus_type);
-        self.transfers.push(Transfer {
-            id,
-            trade_no,
-            user_id,
-            budget_key,
-            bonus_type,
-            amount,
-            time_ms,
-            prev: 0,
-        });
+    /// Adds an entry. Numbers must grow from call to call; otherwise the rows are inserted out of order.
+    pub fn push(&mut self, entry: Entry<'a>) -> Result<(), LedgerError> {
+        for (account, change) in entry.others() {
+            let sum = self.others.entry((entry.asset, account.kind, account.holder)).or_default();
+            *sum = sum.checked_add(change).ok_or_else(overflow)?;
+        }
+        self.entries.push(entry);
         Ok(())
     }
 
-    /// Writes accounts and transfers.
+    /// Writes accounts and entries.
     pub fn write(mut self, db: &Connection) -> Result<(), LedgerError> {
-        self.transfers.sort_unstable_by_key(|one| (one.bonus_type, one.user_id, one.id));
+        self.entries.sort_unstable_by_key(|one| (one.asset, one.user, one.id));
         let mut read =
             db.prepare_cached("SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3")?;
         let mut add = db.prepare_cached(ADD)?;
-        for group in
-            self.transfers.chunk_by_mut(|a, b| (a.bonus_type, a.user_id) == (b.bonus_type, b.user_id))
-        {
+        for group in self.entries.chunk_by_mut(|a, b| (a.asset, a.user) == (b.asset, b.user)) {
             move_user(&mut read, &mut add, group)?;
         }
-        for ((bonus_type, activity), paid) in &self.funding {
-            add.execute([FUNDING, *bonus_type, *activity, -paid, 0])?;
+        for ((asset, kind, holder), change) in &self.others {
+            add.execute([*kind, *asset, *holder, *change, 0])?;
         }
-        self.transfers.sort_unstable_by_key(|one| one.id);
-        let head = "INSERT INTO transfers (id, trade_no, user_id, program, amount, prev, time_ms) VALUES ";
-        for chunk in self.transfers.chunks(CHUNK) {
-            insert_rows(db, head, COLUMNS, "", chunk.len(), |row, bind| {
-                let one = &chunk[row];
-                bind.int(one.id)?;
-                bind.text(one.trade_no)?;
-                bind.int(one.user_id)?;
-                bind.int(one.budget_key)?;
-                bind.int(one.amount)?;
-                bind.int(one.prev)?;
-                bind.int(one.time_ms)
-            })?;
-        }
-        Ok(())
+        self.entries.sort_unstable_by_key(|one| one.id);
+        insert(db, &self.entries)
     }
+}
+
+/// Appends entries to the journal; their accounts are moved by the caller.
+pub(crate) fn insert(db: &Connection, entries: &[Entry<'_>]) -> Result<(), LedgerError> {
+    for chunk in entries.chunks(CHUNK) {
+        insert_rows(db, HEAD, COLUMNS, "", chunk.len(), |row, bind| {
+            let one = &chunk[row];
+            bind.int(one.id)?;
+            bind.int(one.kind.code())?;
+            bind.int(one.asset)?;
+            bind.int(one.debit.kind)?;
+            bind.int(one.debit.holder)?;
+            bind.int(one.credit.kind)?;
+            bind.int(one.credit.holder)?;
+            bind.int(one.amount)?;
+            bind.int(one.prev)?;
+            bind.int(one.time_ms)?;
+            bind.text(&one.reference)
+        })?;
+    }
+    Ok(())
 }
 
 /// A sum beyond 64 bits becomes a float in SQLite, which the STRICT table refuses: an error, never a wrong
@@ -101,23 +78,23 @@ pub(crate) const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance
     ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + excluded.balance, \
     last = excluded.last";
 
-/// Moves one account by all its credits, and chains them: oldest first, behind the account's last.
+/// Moves one user's account by all its entries, and chains them: oldest first, behind the account's last.
 fn move_user(
     read: &mut Statement<'_>,
     add: &mut Statement<'_>,
-    group: &mut [Transfer<'_>],
+    group: &mut [Entry<'_>],
 ) -> Result<(), LedgerError> {
-    let Some((bonus_type, user_id)) = group.first().map(|one| (one.bonus_type, one.user_id)) else {
+    let Some((asset, Some(user_id))) = group.first().map(|one| (one.asset, one.user)) else {
         return Ok(());
     };
-    let mut last = read.query_row([USER, bonus_type, user_id], |row| row.get(0)).optional()?.unwrap_or(0);
+    let mut last = read.query_row([USER, asset, user_id], |row| row.get(0)).optional()?.unwrap_or(0);
     let mut sum = 0_i64;
     for one in group {
-        sum = sum.checked_add(one.amount).ok_or_else(overflow)?;
+        sum = sum.checked_add(one.change_of(USER)).ok_or_else(overflow)?;
         one.prev = last;
         last = one.id;
     }
-    add.execute([USER, bonus_type, user_id, sum, last])?;
+    add.execute([USER, asset, user_id, sum, last])?;
     Ok(())
 }
 

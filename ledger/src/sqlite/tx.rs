@@ -5,12 +5,28 @@ use super::transfers::Transfers;
 use super::{archive, query};
 use crate::archive::{ArchiveEntry, Replay};
 use crate::contract::Transaction;
+use crate::decision::Goal;
 use crate::error::LedgerError;
-use crate::model::{Attempt, Awaits, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
+use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::{End, Held, HoldOutcome};
 use rusqlite::OptionalExtension;
 use std::collections::BTreeMap;
-use windfall_contract::accounts::{Reason, StoredOrder};
+use windfall_contract::accounts::{Reason, Status, StoredOrder};
+
+impl SqliteTx<'_> {
+    fn finish<'a>(
+        &mut self,
+        ends: impl Iterator<Item = (&'a str, Status)>,
+        time_ms: i64,
+    ) -> Result<Vec<Finish>, LedgerError> {
+        let mut transfers = Transfers::default();
+        let done = ends
+            .map(|(trade_no, goal)| self.finish_one(trade_no, goal, time_ms, &mut transfers))
+            .collect::<Result<Vec<_>, _>>()?;
+        transfers.write(&self.ledger.db)?;
+        Ok(done)
+    }
+}
 
 impl Transaction for SqliteTx<'_> {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
@@ -31,11 +47,11 @@ impl Transaction for SqliteTx<'_> {
         attempt: Attempt,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
         let each = batch.iter().zip(payers);
-        each.map(|(order, payer)| self.reserve_one(order, attempt, Awaits::Payer, payer)).collect()
+        each.map(|(order, payer)| self.reserve_one(order, attempt, Goal::Reserve, payer)).collect()
     }
 
     fn promise(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        batch.iter().map(|order| self.reserve_one(order, attempt, Awaits::Event, "")).collect()
+        batch.iter().map(|order| self.reserve_one(order, attempt, Goal::Promise, "")).collect()
     }
 
     fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
@@ -43,17 +59,12 @@ impl Transaction for SqliteTx<'_> {
     }
 
     fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        let mut transfers = Transfers::default();
-        let mut done = Vec::with_capacity(trade_nos.len());
-        for trade_no in trade_nos {
-            done.push(self.post_one(trade_no, time_ms, &mut transfers)?);
-        }
-        transfers.write(&self.ledger.db)?;
-        Ok(done)
+        self.finish(trade_nos.iter().map(|trade_no| (*trade_no, Status::Credited)), time_ms)
     }
 
     fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        refused.iter().map(|(trade_no, reason)| self.release_one(trade_no, *reason, time_ms)).collect()
+        let ends = refused.iter().map(|(trade_no, reason)| (*trade_no, Status::Rejected(*reason)));
+        self.finish(ends, time_ms)
     }
 
     fn hold(&mut self, batch: &[Held<'_>], time_ms: i64) -> Result<Vec<HoldOutcome>, LedgerError> {

@@ -3,9 +3,9 @@
 use super::state::SqliteTx;
 use super::transfers;
 use crate::error::LedgerError;
+use crate::journal::{Entry, Payout, USER};
 use crate::model::Finish;
-use crate::reconcile::{CLEARING, PAYOUT, USER};
-use crate::withdrawal::{End, HOLD, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, check};
+use crate::withdrawal::{End, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, check};
 use rusqlite::{Connection, OptionalExtension, params};
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
@@ -72,18 +72,6 @@ const fn short(balance: i64) -> HoldOutcome {
     HoldOutcome::Decided(WithdrawalOutcome::Short { balance })
 }
 
-/// One movement of a withdrawal.
-struct JournalEntry<'a> {
-    withdrawal: &'a str,
-    kind: i64,
-    user_id: i64,
-    bonus_type: i64,
-    amount: i64,
-    /// The transfer before it on the user's account; 0 where the account does not move.
-    prev: i64,
-    time_ms: i64,
-}
-
 impl SqliteTx<'_> {
     pub(crate) fn hold_one(
         &mut self,
@@ -115,17 +103,9 @@ impl SqliteTx<'_> {
              VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?7, NULL)",
         )?
         .execute(params![id, user_id, bonus_type, amount, WithdrawalStatus::Held.code(), payer, time_ms])?;
-        self.move_user(bonus_type, user_id, -amount)?;
-        self.add(CLEARING, bonus_type, amount)?;
-        self.record(&JournalEntry {
-            withdrawal: id,
-            kind: HOLD,
-            user_id,
-            bonus_type,
-            amount,
-            prev,
-            time_ms,
-        })?;
+        let payout = Payout { withdrawal: id, user_id, asset: bonus_type, amount };
+        let entry = payout.hold(self.number(), prev, time_ms);
+        self.record(&entry)?;
         Ok(HoldOutcome::Held)
     }
 
@@ -141,76 +121,39 @@ impl SqliteTx<'_> {
         let Withdrawal { user_id, amount, .. } = stored.withdrawal;
         db.prepare_cached("UPDATE withdrawals SET status = ?2, reason = ?3, decided_ms = ?4 WHERE id = ?1")?
             .execute(params![id, end.status().code(), end.reason(), time_ms])?;
-        self.add(CLEARING, bonus_type, -amount)?;
-        let prev = match end {
-            End::Paid => {
-                self.add(PAYOUT, bonus_type, amount)?;
-                0
-            }
+        let payout = Payout { withdrawal: id, user_id, asset: bonus_type, amount };
+        let entry = match end {
+            End::Paid => payout.pay(self.number(), time_ms),
             End::Refused(_) => {
-                let prev = db
-                    .prepare_cached(
-                        "SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3",
-                    )?
-                    .query_row([USER, bonus_type, user_id], |row| row.get(0))?;
-                self.move_user(bonus_type, user_id, amount)?;
-                prev
+                let last = "SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3";
+                let prev =
+                    db.prepare_cached(last)?.query_row([USER, bonus_type, user_id], |row| row.get(0))?;
+                payout.give_back(self.number(), prev, time_ms)
             }
         };
-        self.record(&JournalEntry {
-            withdrawal: id,
-            kind: end.kind(),
-            user_id,
-            bonus_type,
-            amount,
-            prev,
-            time_ms,
-        })?;
+        self.record(&entry)?;
         Ok(Finish::Done)
     }
 
-    /// Moves a user's account by the movement that is recorded next. The table's CHECK keeps it from
+    /// Appends a movement and moves its accounts. A user's account must be there, and the table's CHECK keeps it from
     /// going below 0.
-    fn move_user(&self, bonus_type: i64, user_id: i64, amount: i64) -> Result<(), LedgerError> {
-        let changed = self
-            .ledger
-            .db
-            .prepare_cached(
-                "UPDATE accounts SET balance = balance + ?4, last = ?5 \
-                 WHERE kind = ?1 AND asset = ?2 AND holder = ?3",
-            )?
-            .execute([USER, bonus_type, user_id, amount, self.next_transfer])?;
-        if changed == 1 {
-            Ok(())
-        } else {
-            Err(LedgerError::Damaged(format!("the account of user {user_id} is missing")))
+    fn record(&self, entry: &Entry<'_>) -> Result<(), LedgerError> {
+        let db = &self.ledger.db;
+        if let Some(user_id) = entry.user {
+            let changed = db
+                .prepare_cached(
+                    "UPDATE accounts SET balance = balance + ?4, last = ?5 \
+                     WHERE kind = ?1 AND asset = ?2 AND holder = ?3",
+                )?
+                .execute([USER, entry.asset, user_id, entry.change_of(USER), entry.id])?;
+            if changed != 1 {
+                return Err(LedgerError::Damaged(format!("the account of user {user_id} is missing")));
+            }
         }
-    }
-
-    fn add(&self, kind: i64, bonus_type: i64, amount: i64) -> Result<(), LedgerError> {
-        self.ledger.db.prepare_cached(transfers::ADD)?.execute([kind, bonus_type, 0, amount, 0])?;
-        Ok(())
-    }
-
-    fn record(&mut self, one: &JournalEntry<'_>) -> Result<(), LedgerError> {
-        let JournalEntry { withdrawal, kind, user_id, bonus_type, amount, prev, time_ms } = *one;
-        self.ledger
-            .db
-            .prepare_cached(
-                "INSERT INTO withdrawal_moves (id, withdrawal, kind, user_id, asset, amount, prev, time_ms) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            )?
-            .execute(params![
-                self.next_transfer,
-                withdrawal,
-                kind,
-                user_id,
-                bonus_type,
-                amount,
-                prev,
-                time_ms
-            ])?;
-        self.next_transfer += 1;
-        Ok(())
+        for (account, change) in entry.others() {
+            let own = [account.kind, entry.asset, account.holder, change, 0];
+            db.prepare_cached(transfers::ADD)?.execute(own)?;
+        }
+        transfers::insert(db, std::slice::from_ref(entry))
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_ledger::{
-    Beat, Guard, Ledger, LedgerError, Mark, MarkFile, MarkStore, Order, OrderOutcome, PostgresOptions,
-    Unbudgeted,
+    Acceptance, Beat, Guard, Ledger, LedgerError, Mark, MarkFile, MarkStore, Order, OrderOutcome,
+    PostgresOptions, ServerPosition, Unbudgeted,
 };
 use windfall_servers::{PostgresOptions as ServerOptions, Private};
 
@@ -84,6 +84,51 @@ pub fn credit_at_last(ledger: &mut Ledger, trade_no: &str) {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// A mark that no ledger of a test holds.
+pub fn ahead(generation: i64) -> Mark {
+    Mark { generation, lineage: "another".into(), beat: 9, server: ServerPosition::default() }
+}
+
+/// Accepts the ledger as this guard has found it.
+pub fn acceptance(generation: i64, guard: &Guard) -> Acceptance {
+    let Mark { lineage, beat, .. } = guard.state().ledger.unwrap_or_else(|| ahead(generation));
+    Acceptance {
+        generation,
+        lineage,
+        beat,
+        actor: "ann".into(),
+        reason: "reconciled".into(),
+        lost: "beats".into(),
+        time_ms: 42,
+    }
+}
+
+/// Makes the empty tables of version 3, in the schema that is searched first.
+pub fn tables_of_version_3() -> String {
+    let versions = "CREATE TABLE schema_version (version bigint PRIMARY KEY, \
+        applied timestamptz NOT NULL DEFAULT clock_timestamp()); \
+        INSERT INTO schema_version (version) SELECT generate_series(1, 3);";
+    let tables = [
+        include_str!("../old/postgres_1.sql"),
+        include_str!("../old/postgres_2.sql"),
+        include_str!("../old/postgres_3.sql"),
+    ];
+    format!("{versions} {}", tables.concat())
+}
+
+/// Runs statements in one connection, without an answer.
+pub fn run(url: &str, sql: &str) -> Result<(), tokio_postgres::Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+        let driver = tokio::spawn(connection);
+        let done = client.batch_execute(sql).await;
+        drop(client);
+        driver.await.unwrap()?;
+        done
+    })
 }
 
 pub fn query(url: &str, sql: &str) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {

@@ -145,19 +145,20 @@ pub struct Hand {
 }
 
 const ORDERS: &str = "INSERT INTO orders \
-    (trade_no, user_id, amount, transfer, program, created_ms, status, reason, took_ms) \
+    (trade_no, user_id, amount, paid_by, program, created_ms, status, reason, took_ms) \
     SELECT w.*, 1, 1, 1, 0, 0 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w \
     ON CONFLICT (trade_no) DO NOTHING RETURNING trade_no";
 const BUDGET: &str = "UPDATE budget_shards SET used = used + $1 WHERE program = 1 AND shard = $2 \
     AND used + reserved + $1 <= total";
 const ACCOUNTS: &str = "INSERT INTO accounts (kind, asset, holder, balance, last, before) \
-    SELECT w.kind, (SELECT asset FROM programs WHERE id = 1), \
-    coalesce(w.holder, (SELECT activity FROM programs WHERE id = 1)), w.balance, w.last, 0 \
-    FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w(kind, holder, balance, last) \
+    SELECT 0, (SELECT asset FROM programs WHERE id = 1), w.holder, w.balance, w.last, 0 \
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w(holder, balance, last) \
     ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + excluded.balance, \
     before = accounts.last, last = excluded.last RETURNING before";
-const TRANSFERS: &str = "INSERT INTO transfers (trade_no, user_id, amount, id, prev, program, time_ms) \
-    SELECT w.*, 1, 1 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w";
+const TRANSFERS: &str = "INSERT INTO transfers \
+    (reference, credit_holder, amount, id, prev, kind, asset, debit, debit_holder, credit, time_ms) \
+    SELECT w.*, 0, (SELECT asset FROM programs WHERE id = 1), 2, 1, 0, 1 \
+    FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w";
 
 pub fn bare_hands(runtime: &Runtime, url: &str, options: &PostgresOptions) -> Result<Vec<Hand>> {
     // Makes the tables and the program's rows, then goes.
@@ -215,19 +216,14 @@ impl Hand {
             prevs.push(entry.1);
             *entry = (entry.0 + amount, *id);
         }
-        let mut kinds = vec![0_i16; moved.len()];
-        let mut holders: Vec<Option<i64>> = moved.keys().copied().map(Some).collect();
-        let mut balances: Vec<i64> = moved.values().map(|(sum, _)| *sum).collect();
-        let mut lasts: Vec<i64> = moved.values().map(|(_, last)| *last).collect();
-        kinds.push(1 + i16::try_from(own)?);
-        holders.push(None);
-        balances.push(-sum);
-        lasts.push(0);
+        let holders: Vec<i64> = moved.keys().copied().collect();
+        let balances: Vec<i64> = moved.values().map(|(sum, _)| *sum).collect();
+        let lasts: Vec<i64> = moved.values().map(|(_, last)| *last).collect();
         self.client.batch_execute("BEGIN").await?;
         let new = self.client.query(orders, &[&names, &users, &amounts, &ids]).await?;
         ensure!(new.len() == batch.len(), "an order was there");
         ensure!(self.client.execute(budget, &[&sum, &own]).await? == 1, "the budget is used up");
-        let rows = self.client.query(accounts, &[&kinds, &holders, &balances, &lasts]).await?;
+        let rows = self.client.query(accounts, &[&holders, &balances, &lasts]).await?;
         let mut before: BTreeMap<i64, i64> = BTreeMap::new();
         for (user, row) in moved.keys().zip(&rows) {
             before.insert(*user, row.try_get(0)?);

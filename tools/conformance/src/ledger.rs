@@ -5,6 +5,7 @@
 
 mod archive;
 mod budgets;
+mod chain;
 mod concurrent;
 mod model;
 mod once;
@@ -13,7 +14,8 @@ mod withdrawals;
 
 use std::error::Error;
 use windfall_ledger::{
-    Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderOutcome, Tx, Unbudgeted, Writers,
+    Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderOutcome, Sealer, Tx, Unbudgeted,
+    Writers,
 };
 
 /// The result of a check; its assertions panic.
@@ -41,6 +43,12 @@ pub trait Place: Send + Sync {
     /// # Errors
     /// What the database says; it fails the check.
     fn reader(&self) -> Result<LedgerReader, OpenError>;
+
+    /// Opens it for sealing.
+    ///
+    /// # Errors
+    /// What the database says; it fails the check.
+    fn sealer(&self) -> Result<Sealer, OpenError>;
 }
 
 /// One check: its name, and what it does.
@@ -72,11 +80,13 @@ pub const CHECKS: &[Check] = &[
     ("a promised order is credited once, from what is held, when its event comes", reserve::promised),
     ("a promised order whose type a downstream pays by now is not paid twice", reserve::promised_then_asked),
     ("a reservation is the payer's that was given first, whatever a repeat gives", reserve::first_payer),
+    ("what a payer paid is settled with it, and never withdrawn", reserve::settled_with_its_payer),
     ("an order of version 1 gets the payer that is asked first, and keeps it", reserve::no_payer_yet),
     ("a cap bounds one order, or its type in every activity", budgets::caps),
     ("a process with older rules sets no budget back", budgets::older_rules),
     ("the newest rules that were run are noted, and lowered by name alone", budgets::newest_rules),
     ("writers at once keep and give up promises once", concurrent::promises),
+    ("writers at once hand promised orders over once", concurrent::hand_overs),
     ("the archive keeps an event once a reason, and audits replays", archive::once_a_reason),
     ("writers at once credit an order once", concurrent::same_orders),
     ("writers at once never overdraw a budget, and use all of it", concurrent::one_budget),
@@ -90,6 +100,8 @@ pub const CHECKS: &[Check] = &[
     ("a withdrawal that is not committed never was", withdrawals::not_committed),
     ("writers at once hold and end withdrawals while credits arrive", withdrawals::at_once),
     ("a reader that is kept sees what was committed since", withdrawals::kept_reader),
+    ("each transfer is sealed once, in ranges of whole transactions", chain::seals_once),
+    ("writers and sealers at once: each transfer is sealed once, and the chain is whole", chain::at_once),
 ];
 
 /// Runs all checks, and random histories against a model.
@@ -138,6 +150,13 @@ fn writers(place: &dyn Place, count: usize) -> Result<Vec<Ledger>, OpenError> {
     let more = if first.writers() == Writers::One { 0 } else { count - 1 };
     let more = (0..more).map(|_| first.another()).collect::<Result<Vec<_>, _>>()?;
     Ok(std::iter::once(first).chain(more).collect())
+}
+
+/// What this payer has settled in cash.
+fn settled(place: &dyn Place, payer: &str) -> Result<i64, Box<dyn Error>> {
+    let all = place.reader()?.settlements()?;
+    let own = all.iter().filter(|one| (one.payer.as_str(), one.bonus_type.as_str()) == (payer, "cash"));
+    Ok(own.map(|one| one.amount).sum())
 }
 
 /// Everything fits together.

@@ -15,15 +15,15 @@ use crate::queue_book::QueueBook;
 use crate::queue_load::QueueLoad;
 use crate::queue_oracle;
 use crate::report::Report;
-use crate::rules::{Change, LONGEST_DELAY_MS, Rules};
+use crate::rules::{Change, GIFT, LONGEST_DELAY_MS, Rules};
 use crate::sdk_process::{JOURNAL, PAUSE};
 use crate::shop::Mood;
 use crate::shop::Shop;
-use crate::sql::Sql;
+use crate::sql::{Sql, TransferRow};
 use crate::timer_oracle::{self, Crash, TimerEvidence};
 use crate::timers::{self, TimerLoad};
 use anyhow::{Context, Result, bail};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -131,6 +131,9 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
         shop.drop_firings();
     }
     let mut verdict = judge(&books, &mut watch.sql, &done)?;
+    if options.earlier.is_some() {
+        make_journal(&ground, &mut watch.sql, &mut verdict)?;
+    }
     verdict.queues = queue_oracle::judge(&queues, &mut verdict);
     verdict.jobs = jobs.map(|jobs| judge_jobs(&jobs, &done, options.slack, &mut verdict));
     for found in watch.findings {
@@ -373,6 +376,33 @@ fn judge(books: &Books<'_>, sql: &mut Sql, done: &[Done]) -> Result<Verdict> {
     };
     verdict.timers = timer_oracle::judge(&timers, &mut verdict);
     Ok(verdict)
+}
+
+/// Makes the ledger's journal when all processes have ended: the last step of an upgrade. It holds the same orders, transfers,
+/// withdrawals and balances then, but for what the downstream system has paid, which leaves the balances.
+fn make_journal(ground: &Ground, sql: &mut Sql, verdict: &mut Verdict) -> Result<()> {
+    let before = money(sql)?;
+    let options = ground.options().display().to_string();
+    let said = ground.windfall(&["ledger", "migrate", "--config", &options, "--watch-s", "1"])?;
+    eprintln!("soak: {}", said.trim_end());
+    let after = money(sql)?;
+    for row in before.symmetric_difference(&after) {
+        verdict.damage("mismatched", format!("the migration to a journal has changed {row}"));
+    }
+    Ok(())
+}
+
+/// Each row of the ledger that must not change, as text.
+fn money(sql: &mut Sql) -> Result<BTreeSet<String>> {
+    let mut rows: BTreeSet<String> = sql.orders()?.iter().map(|row| format!("{row:?}")).collect();
+    rows.extend(sql.withdrawals()?.iter().map(|row| format!("{row:?}")));
+    // When a transfer was committed is not what it was: the rows are new.
+    let transfers = sql.transfers()?.into_iter().map(|row| TransferRow { committed_ms: 0, ..row });
+    rows.extend(transfers.map(|row| format!("{row:?}")));
+    rows.extend(sql.budgets(Duration::from_secs(60))?.iter().map(|row| format!("{row:?}")));
+    let balances = sql.balances()?.into_iter().filter(|(_, of, balance)| *of != GIFT.name && *balance != 0);
+    rows.extend(balances.map(|row| format!("{row:?}")));
+    Ok(rows)
 }
 
 /// The time in which timers that have fired may fire again, if this fault is one that explains it. An orderly restart

@@ -80,9 +80,16 @@ pub struct BudgetRow {
 
 const ORDERS: &str = "SELECT o.trade_no, o.user_id, a.name, t.name, o.amount, o.status, o.reason FROM orders o \
     JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity JOIN names t ON t.id = p.asset";
-const TRANSFERS: &str = "SELECT x.trade_no, x.user_id, t.name, x.amount, \
+/// Transfers that paid orders: what a budget gave, at once or after it was held. One to a payer is of its order's user.
+const TRANSFERS: &str = "SELECT x.reference, coalesce(o.user_id, x.credit_holder), t.name, x.amount, \
+    (extract(epoch FROM pg_xact_commit_timestamp(x.xmin)) * 1000)::bigint FROM transfers x \
+    JOIN names t ON t.id = x.asset LEFT JOIN orders o ON x.credit <> 0 AND o.trade_no = x.reference \
+    WHERE x.debit = 2 AND x.credit <> 1 AND x.kind IN (0, 2)";
+/// The same in tables of version 3, which stay what they are until the journal is made.
+const TRANSFERS_3: &str = "SELECT x.trade_no, x.user_id, t.name, x.amount, \
     (extract(epoch FROM pg_xact_commit_timestamp(x.xmin)) * 1000)::bigint FROM transfers x \
     JOIN programs p ON p.id = x.program JOIN names t ON t.id = p.asset";
+const IS_JOURNAL: &str = "SELECT max(version) > 3 FROM schema_version";
 const BUDGETS: &str = "SELECT t.name, sum(b.total)::bigint, sum(b.used)::bigint, sum(b.reserved)::bigint \
     FROM budget_shards b JOIN programs p ON p.id = b.program JOIN names t ON t.id = p.asset \
     WHERE p.budgeted GROUP BY t.name";
@@ -127,7 +134,9 @@ impl Sql {
                 committed_ms: row.try_get::<_, i64>(4)?.try_into()?,
             })
         };
-        self.rows(TRANSFERS, PATIENCE)?.iter().map(of_row).collect()
+        let is_journal = self.rows(IS_JOURNAL, PATIENCE)?.first().context("no row")?.try_get(0)?;
+        let transfers = if is_journal { TRANSFERS } else { TRANSFERS_3 };
+        self.rows(transfers, PATIENCE)?.iter().map(of_row).collect()
     }
 
     /// Every budget that is set.

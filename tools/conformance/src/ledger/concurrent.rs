@@ -1,6 +1,6 @@
 //! Many writers at once.
 
-use super::{Outcome, Place, budget, clean, names, open, order, writers};
+use super::{Outcome, Place, budget, clean, names, open, order, settled, writers};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use windfall_contract::accounts::Reason;
 use windfall_ledger::{Attempt, BUDGET_MAX, Finish, Ledger, LedgerError, Order, OrderOutcome};
@@ -128,7 +128,8 @@ pub(super) fn finishes(place: &dyn Place) -> Outcome {
     })?;
     let paid = paid.into_inner();
     assert_eq!(paid + released.into_inner(), names.len(), "each ends once");
-    assert_eq!(open(place)?.balance(1, "cash")?, i64::try_from(paid)?);
+    assert_eq!(open(place)?.balance(1, "cash")?, 0);
+    assert_eq!(super::settled(place, "bank")?, i64::try_from(paid)?);
     clean(place)
 }
 
@@ -179,6 +180,32 @@ pub(super) fn promises(place: &dyn Place) -> Outcome {
     assert_eq!(credited + released.into_inner(), names.len(), "each ends once (I1)");
     let state = open(place)?.budgets()?.remove(0);
     assert_eq!((state.used, state.reserved), (i64::try_from(credited)? * 2, 0), "I4");
+    clean(place)
+}
+
+/// Orders that were promised belong to a downstream by now, whose name is new, and each of their events comes to every
+/// writer. Each writer finds them promised, waits for the others, and then finds them handed over.
+pub(super) fn hand_overs(place: &dyn Place) -> Outcome {
+    let names = names(400);
+    open(place)?.set_budgets(&[budget(1_000, 4)])?;
+    let batch: Vec<_> = (0_i64..).zip(&names).map(|(at, name)| order(name, at % 7, 2)).collect();
+    open(place)?.transact(|tx| tx.promise(&batch, Attempt::Normal))?;
+    all_at_once(place, |_, ledger| {
+        for (nth, part) in batch.chunks(10).enumerate() {
+            let payer = format!("bank/{nth}");
+            let payers = vec![payer.as_str(); part.len()];
+            let outcomes = ledger.transact(|tx| tx.reserve(part, &payers, Attempt::Normal))?;
+            assert!(outcomes.iter().all(|outcome| *outcome == OrderOutcome::Reserved), "{outcomes:?}");
+        }
+        Ok(())
+    })?;
+    clean(place)?;
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let done = open(place)?.transact(|tx| tx.post(&all, 2_000))?;
+    assert!(done.iter().all(|finish| *finish == Finish::Done), "{done:?}");
+    for nth in 0..40 {
+        assert_eq!(settled(place, &format!("bank/{nth}"))?, 20, "each was handed over once");
+    }
     clean(place)
 }
 

@@ -1,4 +1,5 @@
 //! Random histories against a naive model: what the ledger answers and holds is what one would compute by hand.
+use super::chain::Memory;
 use super::{Fixture, Outcome, open};
 use std::collections::BTreeMap;
 use windfall_contract::accounts::{Reason, Status, Withdrawal, WithdrawalOutcome};
@@ -145,6 +146,8 @@ struct Known {
     status: Status,
     /// Reserved for its event.
     promised: bool,
+    /// A downstream has paid it.
+    is_settled: bool,
 }
 
 fn covers(pattern: usize, at: usize) -> bool {
@@ -204,7 +207,10 @@ impl Model {
             (true, false) => goal,
         };
         let Spec { user, scene, bonus_type, amount, .. } = *spec;
-        self.orders.insert(spec.number, Known { user, scene, bonus_type, amount, status, promised: promise });
+        self.orders.insert(
+            spec.number,
+            Known { user, scene, bonus_type, amount, status, promised: promise, is_settled: false },
+        );
         match status {
             Status::Credited => OrderOutcome::Credited,
             Status::Reserved => OrderOutcome::Reserved,
@@ -215,6 +221,7 @@ impl Model {
     fn balance(&self, user: i64, bonus_type: usize) -> i64 {
         let credited = |order: &&Known| {
             (order.user, order.bonus_type, order.status) == (user, bonus_type, Status::Credited)
+                && !order.is_settled
         };
         let credits: i64 = self.orders.values().filter(credited).map(|order| order.amount).sum();
         let gone = |one: &&(Take, WithdrawalStatus)| {
@@ -259,6 +266,7 @@ impl Model {
             None => Finish::Unknown,
             Some(order) if order.status == Status::Reserved => {
                 order.status = goal;
+                order.is_settled = goal == Status::Credited && !order.promised;
                 Finish::Done
             }
             Some(order) => match (order.status, goal) {
@@ -456,6 +464,11 @@ fn compare(reader: &LedgerReader, model: &Model) -> Outcome {
         assert!(flow.is_sorted_by(|a, b| a.transfer > b.transfer), "newest first");
         assert_eq!(reader.balances(user)?, sums.into_iter().collect::<Vec<_>>());
     }
+    for (at, name) in TYPES.iter().enumerate() {
+        let own = model.orders.values().filter(|order| order.is_settled && order.bonus_type == at);
+        let settled = reader.settlements()?.into_iter().filter(|one| one.bonus_type == *name);
+        assert_eq!(settled.map(|one| one.amount).sum::<i64>(), own.map(|order| order.amount).sum::<i64>());
+    }
     let lines: Vec<_> = reader.orders()?.collect::<Result<_, _>>()?;
     assert!(lines.is_sorted_by(|a, b| a.trade_no < b.trade_no));
     assert_eq!(lines.len(), model.orders.len());
@@ -492,6 +505,7 @@ fn history(fixture: &dyn Fixture, seed: u64) -> Outcome {
     let place = fixture.fresh()?;
     let (mut dice, mut model) = (Dice(seed), Model::default());
     let mut ledger = open(&*place)?;
+    let (mut sealer, mut anchor) = (place.sealer()?.with_rows_max(9), Memory::default());
     for nth in 0..25 {
         let op = dice.op();
         if matches!(op, Op::Reopen) {
@@ -500,7 +514,12 @@ fn history(fixture: &dyn Fixture, seed: u64) -> Outcome {
         }
         step(&mut ledger, &mut model, &op).map_err(|error| format!("step {nth}, {op:?}: {error}"))?;
         compare_budgets(&ledger, &model)?;
+        if dice.below(3) == 0 {
+            sealer.seal(&mut anchor, 5_000)?;
+        }
     }
+    let verified = place.reader()?.verify(Some(&anchor))?;
+    assert!(verified.is_clean(), "{verified:?}");
     compare(&place.reader()?, &model)?;
     ledger.check()?;
     Ok(())

@@ -1,8 +1,8 @@
 //! Orders that a downstream decides: reserved, then posted or released.
 
-use super::{Outcome, Place, budget, clean, names, open, order};
-use windfall_contract::accounts::{Reason, Status};
-use windfall_ledger::{Attempt, Awaits, Finish, Ledger, LedgerError, OrderOutcome};
+use super::{Outcome, Place, budget, clean, names, open, order, settled};
+use windfall_contract::accounts::{FlowKind, Reason, Status, Withdrawal, WithdrawalOutcome};
+use windfall_ledger::{Attempt, Awaits, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome};
 
 pub(super) fn ends_once(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
@@ -25,7 +25,7 @@ pub(super) fn ends_once(place: &dyn Place) -> Outcome {
         assert_eq!(tx.order("a")?.map(|order| order.status), Some(Status::Credited));
         tx.commit()?;
     }
-    assert_eq!(ledger.balance(1, "cash")?, 5);
+    assert_eq!((ledger.balance(1, "cash")?, settled(place, "bank")?), (0, 5), "its payer paid it");
     let stored = ledger.order("a")?.ok_or("no such order")?;
     assert_eq!((stored.status, stored.created_ms, stored.decided_ms), (Status::Credited, 1_000, Some(1_500)));
     // Its budget came back: a replay gets it.
@@ -53,7 +53,7 @@ pub(super) fn many(place: &dyn Place) -> Outcome {
     assert!(posted.iter().chain(&released).all(|finish| *finish == Finish::Done));
     let state = &ledger.budgets()?[0];
     assert_eq!((state.total, state.used, state.reserved), (Some(3_000), 2_000, 0));
-    assert_eq!(ledger.balance(1, "cash")?, 2_000);
+    assert_eq!((ledger.balance(1, "cash")?, settled(place, "bank")?), (0, 2_000));
     let found = ledger.transact(|tx| tx.orders(&["order/00000", "none", "order/01999"]))?;
     let found: Vec<_> = found.into_iter().map(|order| order.map(|order| order.status)).collect();
     assert_eq!(found, [Some(Status::Credited), None, Some(Status::Rejected(Reason::BudgetExhausted))]);
@@ -143,6 +143,42 @@ pub(super) fn first_payer(place: &dyn Place) -> Outcome {
         let refused = ledger.transact(|tx| tx.reserve(&batch[..1], bad, Attempt::Normal));
         assert!(matches!(refused, Err(LedgerError::Invalid(_))), "{refused:?}");
     }
+    clean(place)
+}
+
+/// What a downstream has paid is its own, whoever pays the type later; the user sees it, and cannot withdraw it.
+pub(super) fn settled_with_its_payer(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let batch = [order("a", 1, 5), order("b", 1, 7), order("c", 1, 9)];
+    ledger.transact(|tx| tx.reserve(&batch, &["x", "y", "y"], Attempt::Normal))?;
+    assert_eq!(place.reader()?.settlements()?, [], "not paid yet");
+    let done = ledger.transact(|tx| {
+        tx.release(&[("c", Reason::DownstreamRefused)], 2_000)?;
+        tx.post(&["a", "b"], 2_000)
+    })?;
+    assert_eq!(done, [Finish::Done; 2]);
+    assert_eq!((settled(place, "x")?, settled(place, "y")?), (5, 7));
+    // By now the ledger pays the type itself, and an operator replays what the payer refused.
+    assert_eq!(ledger.apply(&batch[..2])?, [OrderOutcome::AlreadyCredited; 2]);
+    assert_eq!(ledger.transact(|tx| tx.apply(&batch[2..], Attempt::Replay))?, [OrderOutcome::Credited]);
+    assert_eq!(ledger.order("c")?.map(|order| order.payer), Some("".into()), "the ledger paid it");
+    assert_eq!((ledger.balance(1, "cash")?, settled(place, "y")?), (9, 7));
+    let flow = place.reader()?.flow(1, 9)?;
+    let flow: Vec<_> = flow.iter().map(|line| (line.kind, line.amount, line.activity.as_str())).collect();
+    assert_eq!(flow[0], (FlowKind::Credit, 9, "spring"));
+    assert_eq!(flow[1..].iter().filter(|line| line.0 == FlowKind::Settled).count(), 2);
+    let out = |id: &str, amount| Withdrawal { id: id.into(), user_id: 1, bonus_type: "cash".into(), amount };
+    let (many, all) = (out("many", 10), out("all", 9));
+    let held = ledger.transact(|tx| tx.hold(&[(&many, ""), (&all, "")], 3_000))?;
+    let short = HoldOutcome::Decided(WithdrawalOutcome::Short { balance: 9 });
+    assert_eq!(held, [short, HoldOutcome::Held]);
+    // One in another activity belongs to the same payer.
+    let other = Order { activity: "autumn", ..order("d", 2, 1) };
+    ledger.transact(|tx| {
+        tx.reserve(&[other], &["x"], Attempt::Normal)?;
+        tx.post(&["d"], 4_000)
+    })?;
+    assert_eq!(settled(place, "x")?, 6);
     clean(place)
 }
 
