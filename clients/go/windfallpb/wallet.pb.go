@@ -34,6 +34,8 @@ const (
 	FlowKind_FLOW_KIND_WITHDRAWAL FlowKind = 3
 	// A withdrawal that was refused; the money is back.
 	FlowKind_FLOW_KIND_RETURN FlowKind = 4
+	// A reward that its paying system has paid by itself; no balance contains it.
+	FlowKind_FLOW_KIND_SETTLED FlowKind = 5
 )
 
 // Enum value maps for FlowKind.
@@ -44,6 +46,7 @@ var (
 		2: "FLOW_KIND_PENDING",
 		3: "FLOW_KIND_WITHDRAWAL",
 		4: "FLOW_KIND_RETURN",
+		5: "FLOW_KIND_SETTLED",
 	}
 	FlowKind_value = map[string]int32{
 		"FLOW_KIND_UNSPECIFIED": 0,
@@ -51,6 +54,7 @@ var (
 		"FLOW_KIND_PENDING":     2,
 		"FLOW_KIND_WITHDRAWAL":  3,
 		"FLOW_KIND_RETURN":      4,
+		"FLOW_KIND_SETTLED":     5,
 	}
 )
 
@@ -603,13 +607,14 @@ const file_windfall_v1_wallet_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12$\n" +
 	"\x0eretry_after_ms\x18\x03 \x01(\x04R\fretryAfterMs\x12'\n" +
 	"\x0fcredited_tokens\x18\x04 \x01(\rR\x0ecreditedTokens\x12\x18\n" +
-	"\abalance\x18\x05 \x01(\x03R\abalance*\x82\x01\n" +
+	"\abalance\x18\x05 \x01(\x03R\abalance*\x99\x01\n" +
 	"\bFlowKind\x12\x19\n" +
 	"\x15FLOW_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FLOW_KIND_CREDIT\x10\x01\x12\x15\n" +
 	"\x11FLOW_KIND_PENDING\x10\x02\x12\x18\n" +
 	"\x14FLOW_KIND_WITHDRAWAL\x10\x03\x12\x14\n" +
-	"\x10FLOW_KIND_RETURN\x10\x04*\xad\x01\n" +
+	"\x10FLOW_KIND_RETURN\x10\x04\x12\x15\n" +
+	"\x11FLOW_KIND_SETTLED\x10\x05*\xad\x01\n" +
 	"\x0fWithdrawOutcome\x12 \n" +
 	"\x1cWITHDRAW_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15WITHDRAW_OUTCOME_PAID\x10\x01\x12!\n" +

@@ -30,6 +30,8 @@ export enum FlowKind {
   FLOW_KIND_WITHDRAWAL = 3,
   /** FLOW_KIND_RETURN - A withdrawal that was refused; the money is back. */
   FLOW_KIND_RETURN = 4,
+  /** FLOW_KIND_SETTLED - A reward that its paying system has paid by itself; no balance contains it. */
+  FLOW_KIND_SETTLED = 5,
   UNRECOGNIZED = -1,
 }
 
