@@ -1,0 +1,135 @@
+//! The ring of signing keys: immutable and cheap to clone; and the one in force, which is replaced while it is used.
+
+use crate::key::{KeyInfo, KeyState, UnusableName, check_sender};
+use crate::key_file;
+use crate::mac::MacKey;
+use arc_swap::ArcSwap;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use windfall_key_file::{KeyFileError, random_secret};
+
+/// The keys that a process signs and verifies records with.
+///
+/// Immutable: after a change of the key file, load it again and [replace](LiveRing::replace). Secrets are zeroized when
+/// the last clone is gone, and never show in `Debug`.
+#[derive(Clone)]
+pub struct Ring(Arc<Keys>);
+
+struct Keys {
+    by_id: BTreeMap<u32, RingKey>,
+    /// The number of each sender's primary key.
+    primaries: BTreeMap<String, u32>,
+}
+
+/// A key of the ring, with the secret that it works with.
+pub(crate) struct RingKey {
+    pub info: KeyInfo,
+    /// `None` once it is destroyed.
+    pub mac: Option<MacKey>,
+}
+
+/// A sender has no key to sign with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the ring has no primary key of the sender {sender:?}; add and promote one: windfall signing add --sender"
+)]
+pub struct NoPrimary {
+    /// The sender.
+    pub sender: String,
+}
+
+impl Ring {
+    /// Loads a key file.
+    ///
+    /// # Errors
+    /// [`KeyFileError`]: not there, readable by others, damaged, of a newer version.
+    pub fn load(path: &Path) -> Result<Self, KeyFileError> {
+        key_file::load(path)
+    }
+
+    /// A ring with one fresh primary key of this sender, which may sign copies: for tests, examples and demos.
+    ///
+    /// # Errors
+    /// The operating system has no randomness.
+    ///
+    /// # Panics
+    /// The name cannot be a sender's.
+    pub fn ephemeral(sender: &str) -> Result<Self, getrandom::Error> {
+        assert_eq!(check_sender(sender), Ok::<(), UnusableName>(()));
+        let info = KeyInfo {
+            id: 1,
+            sender: sender.to_owned(),
+            may_copy: true,
+            state: KeyState::Primary,
+            has_signed: true,
+            created_ms: 0,
+        };
+        let mac = Some(MacKey::new(&*random_secret()?));
+        Ok(Self::from_keys([RingKey { info, mac }]))
+    }
+
+    pub(crate) fn from_keys(keys: impl IntoIterator<Item = RingKey>) -> Self {
+        let by_id: BTreeMap<u32, RingKey> = keys.into_iter().map(|key| (key.info.id, key)).collect();
+        let primary = |key: &RingKey| key.info.state == KeyState::Primary;
+        let of_sender = |key: &RingKey| (key.info.sender.clone(), key.info.id);
+        let primaries = by_id.values().filter(|key| primary(key)).map(of_sender).collect();
+        Self(Arc::new(Keys { by_id, primaries }))
+    }
+
+    /// The keys, in the order of their numbers.
+    pub fn keys(&self) -> impl Iterator<Item = &KeyInfo> {
+        self.0.by_id.values().map(|key| &key.info)
+    }
+
+    /// The number of the key that this sender signs with.
+    ///
+    /// # Errors
+    /// [`NoPrimary`].
+    pub fn primary(&self, sender: &str) -> Result<u32, NoPrimary> {
+        let id = self.0.primaries.get(sender).copied();
+        id.ok_or_else(|| NoPrimary { sender: sender.to_owned() })
+    }
+
+    pub(crate) fn key(&self, id: u32) -> Option<&RingKey> {
+        self.0.by_id.get(&id)
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ring ")?;
+        f.debug_list().entries(self.keys()).finish()
+    }
+}
+
+/// The ring in force, shared by all that sign and verify in a process.
+#[derive(Debug, Clone)]
+pub struct LiveRing(Arc<ArcSwap<Ring>>);
+
+impl LiveRing {
+    /// Begins with this ring.
+    pub fn new(ring: Ring) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(ring)))
+    }
+
+    /// Takes over another ring, from the next record on.
+    ///
+    /// `sender` is who signs with it, if anyone does.
+    ///
+    /// # Errors
+    /// [`NoPrimary`]: the sender could not sign with it. The ring so far stays.
+    pub fn replace(&self, ring: Ring, sender: Option<&str>) -> Result<(), NoPrimary> {
+        if let Some(sender) = sender {
+            ring.primary(sender)?;
+        }
+        self.0.store(Arc::new(ring));
+        Ok(())
+    }
+
+    /// The ring in force.
+    pub fn current(&self) -> Arc<Ring> {
+        self.0.load_full()
+    }
+}
