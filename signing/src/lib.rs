@@ -7,6 +7,7 @@
 //! - [`Ring`] is the keys of all senders, or of one; [`LiveRing`] is the ring in force, which is replaced while it is used.
 //! - [`Signer`] signs with the primary key of one sender.
 //! - [`Verifier`] says by which key a record was signed, or why it is [`Refused`].
+//! - [`RingFile`] follows a ring on disk while a process runs.
 //! - [`KeyFile`] is a ring on disk, as an operator changes it: create, add, promote, retire, destroy, export.
 //!
 //! Not here: what happens to a record that is refused (`consumer`), and who reads the file again (`cli`). Beside the key
@@ -43,6 +44,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod follow;
 mod key;
 mod key_file;
 mod mac;
@@ -50,6 +52,7 @@ mod ring;
 mod sign;
 mod verify;
 
+pub use follow::{OpenRingError, RingFile};
 pub use key::{KeyInfo, KeyState, SENDER_MAX_BYTES, UnusableName, check_sender};
 pub use key_file::{ChangeError, KeyFile};
 pub use mac::QueueTag;

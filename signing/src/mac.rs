@@ -30,12 +30,13 @@ pub(crate) struct MacKey {
     of_record: [u8; 32],
 }
 
-/// What a code covers beside the events.
+/// What a code covers.
 pub(crate) struct Covered<'a> {
     /// The signature's bytes before the code.
     pub prefix: &'a [u8],
     pub tenant: &'a str,
     pub head: &'a [u8],
+    pub digest: &'a Digest,
 }
 
 impl MacKey {
@@ -44,20 +45,27 @@ impl MacKey {
         Self { of_events: derived(OF_EVENTS), of_record: derived(OF_RECORD) }
     }
 
-    /// The code of a record. The events are hashed by themselves: from their first byte on, all lanes of the processor's
-    /// vectors have work, which a few bytes before them would spoil.
-    pub fn code(&self, covered: &Covered<'_>, events: &[u8]) -> Code {
-        let digest = blake3::keyed_hash(&self.of_events, events);
+    /// The digest of a record's events. They are hashed by themselves: from their first byte on, all lanes of the
+    /// processor's vectors have work, which a few bytes before them would spoil.
+    pub fn digest(&self, events: &[u8]) -> Digest {
+        Digest(blake3::keyed_hash(&self.of_events, events))
+    }
+
+    /// The code of a record.
+    pub fn code(&self, covered: &Covered<'_>) -> Code {
         let mut hasher = blake3::Hasher::new_keyed(&self.of_record);
         hasher.update(covered.prefix);
         for part in [covered.tenant.as_bytes(), covered.head] {
-            // Both are far shorter; a longer one would be cut here and at its reader alike.
+            // Both are far shorter; of a longer one the signer and the verifier would say the same length.
             let len = u32::try_from(part.len()).unwrap_or(u32::MAX);
             hasher.update(&len.to_be_bytes()).update(part);
         }
-        Code(hasher.update(digest.as_bytes()).finalize())
+        Code(hasher.update(covered.digest.0.as_bytes()).finalize())
     }
 }
+
+/// The keyed digest of a record's events.
+pub(crate) struct Digest(blake3::Hash);
 
 /// A code. It is compared in constant time.
 pub(crate) struct Code(blake3::Hash);
@@ -68,7 +76,7 @@ impl Code {
     }
 
     pub fn is(&self, presented: &[u8; MAC_BYTES]) -> bool {
-        // Both halves come from the true code but for the part that is presented: the crate compares 32 bytes.
+        // The crate compares 32 bytes in constant time; those that are not presented are the true code's own.
         let mut whole = *self.0.as_bytes();
         whole[..MAC_BYTES].copy_from_slice(presented);
         self.0 == blake3::Hash::from_bytes(whole)

@@ -104,6 +104,7 @@ fn sign(
     bytes[1..5].copy_from_slice(&key.to_be_bytes());
     bytes[5..PREFIX_BYTES].copy_from_slice(&queue.0);
     let (prefix, code) = bytes.split_at_mut(PREFIX_BYTES);
-    code.copy_from_slice(mac.code(&Covered { prefix, tenant, head }, events).bytes());
+    let digest = mac.digest(events);
+    code.copy_from_slice(mac.code(&Covered { prefix, tenant, head, digest: &digest }).bytes());
     Some(Signature { bytes, key })
 }

@@ -4,7 +4,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use windfall_signing::{ChangeError, KeyFile, KeyFileError, KeyState, Ring};
+use windfall_signing::{ChangeError, KeyFile, KeyFileError, KeyState, OpenRingError, Ring, RingFile};
 
 fn place() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -128,4 +128,44 @@ fn debug_shows_no_secret() {
     for shown in [format!("{file:?}"), format!("{:?}", Ring::load(&path).unwrap())] {
         assert!(shown.contains("gateway") && !shown.contains(secret), "{shown}");
     }
+}
+
+#[test]
+fn a_changed_file_is_taken_over_and_a_broken_one_is_told_once() {
+    let (_folder, path) = place();
+    assert!(matches!(RingFile::open(&path, None), Err(OpenRingError::File(KeyFileError::Missing { .. }))));
+    let mut file = KeyFile::create(&path, "gateway", false, 1).unwrap();
+    let nobody = RingFile::open(&path, Some("nobody"));
+    assert!(matches!(nobody, Err(OpenRingError::NoPrimary(_))), "{nobody:?}");
+    let mut followed = RingFile::open(&path, Some("gateway")).unwrap();
+    let ring = followed.ring().clone();
+    let primary = || ring.current().primary("gateway").unwrap();
+    assert_eq!((followed.look(), primary()), (None, 1));
+    file.add("gateway", false, 2).unwrap();
+    file.promote(2).unwrap();
+    assert_eq!((followed.look(), primary()), (Some(Ok(())), 2));
+    assert_eq!(followed.look(), None);
+    // Half a file, a file for all to see, and no file: the ring so far stays, and the log has one line each.
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    assert!(matches!(followed.look(), Some(Err(_))));
+    assert_eq!((followed.look(), primary()), (None, 2));
+    std::fs::write(&path, &whole).unwrap();
+    assert_eq!(followed.look(), None, "it is in force");
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(followed.look(), Some(Err(_))));
+    assert_eq!((followed.look(), primary()), (None, 2));
+    windfall_key_file::write_new(&path, std::str::from_utf8(&whole).unwrap()).unwrap();
+    assert_eq!(followed.look(), None);
+    file.add("gateway", false, 3).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(matches!(followed.look(), Some(Err(_))));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(followed.look(), Some(Ok(())));
+    // A ring that the sender could not sign with is not taken over: it goes on with the key so far.
+    file.retire(2).unwrap();
+    assert!(matches!(followed.look(), Some(Err(_))));
+    assert_eq!((followed.look(), primary()), (None, 2));
+    file.promote(3).unwrap();
+    assert_eq!((followed.look(), primary()), (Some(Ok(())), 3));
 }

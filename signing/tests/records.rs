@@ -198,6 +198,10 @@ fn it_counts_for_its_queue_and_its_tenant_alone() {
         let other = Verifier::new(&keys.ring, tenant).verify(&signed, |_| true);
         assert_eq!(other, Err(Refused::Forged { key: 1 }), "{tenant}");
     }
+    let both = Verifier::of_tenants(&keys.ring, ["other", TENANT]);
+    assert_eq!(both.verify(&signed, |_| true), Ok(Verified { key: 1, origin: 1 }));
+    let none = Verifier::of_tenants(&keys.ring, []);
+    assert_eq!(none.verify(&signed, |_| true), Err(Refused::Forged { key: 1 }));
     // The tag of another queue, put into the signature.
     let mut moved = signed.clone();
     let at = signed.windows(8).position(|bytes| *bytes == cash().0).unwrap();
