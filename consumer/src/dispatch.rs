@@ -26,6 +26,7 @@ use crate::probation::{Held, Probation};
 use crate::replay::Replay;
 use crate::retry_state::RetryState;
 use crate::shared_limiter::SharedLimiter;
+use crate::signatures::Entrance;
 use crate::stats::ConsumerStats;
 use crate::units::NS_PER_MS;
 use crate::watchdog;
@@ -68,8 +69,18 @@ pub(crate) struct Dispatch {
 
 impl Dispatch {
     pub fn new(parts: Parts, options: Options, stats: Arc<ConsumerStats>) -> Self {
-        let Parts { topic, source, rewards, requeue_sink, spill_log, long_delays, limiter, rules, clock } =
-            parts;
+        let Parts {
+            topic,
+            source,
+            rewards,
+            requeue_sink,
+            spill_log,
+            long_delays,
+            limiter,
+            rules,
+            clock,
+            signatures,
+        } = parts;
         let topic: Arc<str> = topic.into();
         let now_ns = clock.monotonic_ns();
         let of = source.partitions();
@@ -85,6 +96,7 @@ impl Dispatch {
         let flow = Flow {
             topic: Arc::clone(&topic),
             stats: Arc::clone(&stats),
+            entrance: Entrance::new(Arc::clone(&topic), signatures),
             limiter: Arc::clone(limiter.limiter()),
             rules: rules(),
             table: InFlightTable::new(broker.acks()),
@@ -200,6 +212,7 @@ impl Dispatch {
         let Self { flow, limiter, stats, topic, .. } = self;
         limiter.apply(&flow.rules, Now(now_ns));
         flow.lanes.apply(&flow.rules, topic, limiter.limiter(), |name| stats.of_type(name));
+        flow.entrance.apply(&flow.rules);
         stats.rules_version.set(flow.rules.version);
         flow.send_back_closed_lanes();
     }

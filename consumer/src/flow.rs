@@ -17,6 +17,7 @@ use crate::requeue_delay::delay_ms;
 use crate::retry_state::{RetryAnswer, RetryState};
 #[cfg(feature = "sabotage")]
 use crate::sabotage::{Stage, handles};
+use crate::signatures::{Admitted, Entrance};
 use crate::stats::{Cause, ConsumerStats};
 use crate::units::NS_PER_MS;
 use crate::window::Ticket;
@@ -26,6 +27,7 @@ use windfall_contract::broker::{Epoch, InRecord, Position};
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason};
 use windfall_contract::rules::Rules;
 use windfall_limiter::{Limiter, Now};
+use windfall_signing::Refused;
 
 /// The number of records in flight, in whatever state, at which nothing more is fetched.
 const RECORDS_IN_FLIGHT_MAX: usize = 1 << 18;
@@ -41,6 +43,7 @@ const NO_ANSWER: GrantReply = GrantReply::Retry { after_ms: 0, reason: RetryReas
 pub(crate) struct Flow {
     pub topic: Arc<str>,
     pub stats: Arc<ConsumerStats>,
+    pub entrance: Entrance,
     pub limiter: Arc<Limiter>,
     pub rules: Arc<Rules>,
     pub table: InFlightTable,
@@ -100,6 +103,18 @@ impl Flow {
         let InRecord { partition, epoch, offset, payload, .. } = record;
         handles(Stage::Arrival, &payload);
         let Some(own) = self.partitions.under(partition, epoch) else { return };
+        // I12: nothing of a record is looked at before it is known who wrote it.
+        let origin = match self.entrance.check(&payload) {
+            Ok(Admitted { origin, is_unsigned }) => {
+                self.stats.unsigned.add(is_unsigned.into());
+                origin
+            }
+            Err(refused) => {
+                own.delivered(None);
+                let position = Position { partition, epoch, offset };
+                return self.refuse(position, payload, ticket, &refused, now_ns);
+            }
+        };
         let head = record_head::read(&payload);
         let lane = head.as_ref().ok().and_then(|head| self.lanes.find(head.bonus_type));
         own.delivered(lane);
@@ -110,6 +125,7 @@ impl Flow {
             lane,
             attempt: 0,
             failures: 0,
+            origin,
             not_before_ms: 0,
             since_ns: now_ns,
             held_since_ns: now_ns,
@@ -145,30 +161,24 @@ impl Flow {
     /// the archive takes.
     pub fn quarantine(&mut self, record: &InRecord, ticket: Ticket, now_ns: u64) -> Key {
         let position = position(record);
-        let in_flight = InFlightRecord {
-            position,
-            ticket: keep(ticket),
-            payload: record.payload.clone(),
-            lane: None,
-            attempt: 0,
-            failures: 0,
-            not_before_ms: 0,
-            since_ns: now_ns,
-            held_since_ns: now_ns,
-            place: Place::Gone,
-            cut_at: 0,
-            uncut: 0,
-            open: 1,
-            undecided_since_ns: None,
-            undecided_at_ns: 0,
-            is_overdue: false,
-        };
+        let in_flight = InFlightRecord::whole(position, keep(ticket), record.payload.clone(), now_ns);
         let key = self.table.insert(in_flight);
         let detail =
             format!("record {}/{}/{} made a consumer panic", self.topic, position.partition, position.offset);
         let payload = record.payload.clone();
         self.archive.push(ArchiveItem::whole(key, payload, Rejection::Quarantined, detail));
         key
+    }
+
+    /// Takes in a record that is not to be granted, because of its signature. It goes to the archive as it came, however
+    /// long the archive takes, and never back to a queue: another topic may take what this one refuses.
+    fn refuse(&mut self, position: Position, payload: Bytes, ticket: Ticket, refused: &Refused, now_ns: u64) {
+        self.stats.count_refused(refused);
+        let Position { partition, offset, .. } = position;
+        let detail = format!("record {}/{partition}/{offset}: {refused}", self.topic);
+        let in_flight = InFlightRecord::whole(position, keep(ticket), payload.clone(), now_ns);
+        let key = self.table.insert(in_flight);
+        self.archive.push(ArchiveItem::whole(key, payload, Rejection::Unverified, detail));
     }
 
     /// Decides where a record waits. Nothing is done with it before it is due: a record that was requeued with a delay
@@ -436,7 +446,13 @@ impl Flow {
         }
         if goes_back {
             let bonus_type = Arc::clone(&self.lanes[part.lane].name);
-            let metadata = RetryMetadata { bonus_type, attempt: record.attempt, failures, not_before_ms: 0 };
+            let metadata = RetryMetadata {
+                bonus_type,
+                attempt: record.attempt,
+                failures,
+                origin: record.origin,
+                not_before_ms: 0,
+            };
             self.count_requeued(Some(part.lane), Cause::Failed, 1);
             return self.retries.push(&metadata, after_ms, part.key, event.clone());
         }
@@ -499,6 +515,7 @@ impl Flow {
             bonus_type: self.bonus_type(record),
             attempt: record.attempt,
             failures,
+            origin: record.origin,
             not_before_ms: record.not_before_ms,
         };
         self.count_requeued(record.lane, cause, events.len());
@@ -562,6 +579,9 @@ impl Flow {
 
     /// Requeues an item that the archive did not take in time; it is archived when it is delivered again.
     fn archive_later(&mut self, item: ArchiveItem) {
+        if item.failed.rejection == Rejection::Unverified {
+            return self.archive.push(item);
+        }
         let Some(record) = self.table.get(item.key) else { return };
         self.stats.count_requeued(Cause::Deadline, 1);
         if item.is_record {
@@ -571,6 +591,7 @@ impl Flow {
             bonus_type: self.bonus_type(record),
             attempt: record.attempt,
             failures: item.failures,
+            origin: record.origin,
             not_before_ms: 0,
         };
         self.retries.push(&metadata, 0, item.key, item.failed.payload);

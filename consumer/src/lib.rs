@@ -161,6 +161,7 @@ mod retry_state;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
 mod shared_limiter;
+mod signatures;
 pub mod spill_log;
 mod stats;
 mod supervisor;
@@ -176,6 +177,7 @@ pub use options::{Options, OutOfRange};
 pub use parts::{Parts, RulesNow};
 pub use requeue::{Done, RequeueOutcome, RequeueRecord, RequeueSink};
 pub use shared_limiter::{Member, SharedLimiter};
+pub use signatures::{Signatures, Unsigned};
 pub use spill_log::SpillLog;
 pub use stats::{Cause, ConsumerStats, Count, TypeStats};
 pub use supervisor::{OpenSource, Opening, SupervisedParts, Supervisor, SupervisorState};

@@ -226,9 +226,19 @@ impl Iterator for Events<'_> {
 
 /// Builds a whole record from events' bytes.
 pub fn build<'e>(head: Head<'_>, events: impl IntoIterator<Item = &'e [u8]> + Clone) -> Vec<u8> {
+    build_copy(head, 0, events)
+}
+
+/// Builds a whole record from the bytes of events that were verified before, by the key of this number (0: none).
+pub fn build_copy<'e>(
+    head: Head<'_>,
+    origin: u32,
+    events: impl IntoIterator<Item = &'e [u8]> + Clone,
+) -> Vec<u8> {
     let body: usize = events.clone().into_iter().map(|event| framed_len(event.len())).sum();
-    let mut out = Vec::with_capacity(head.encoded_len() + body);
+    let mut out = Vec::with_capacity(head.encoded_len() + ORIGIN_MAX_BYTES + body);
     head.encode(&mut out);
+    put_origin(&mut out, origin);
     for event in events {
         push_event(&mut out, event);
     }

@@ -66,7 +66,7 @@ impl RewardHandle {
     }
 
     /// Grants an archived event again, on behalf of `actor`. What was rejected is decided anew; what has been
-    /// credited since answers `AlreadyCredited`; a conflict stays one.
+    /// credited since answers `AlreadyCredited`; a conflict stays one, and so does a record that was not verified.
     ///
     /// # Errors
     /// [`ReplayError`].
@@ -95,11 +95,13 @@ impl RewardHandle {
     }
 
     async fn replay_entry(&self, entry: Archived, actor: &str) -> Result<Replayed, ReplayError> {
-        let Archived { id, trade_no, payload, .. } = entry;
+        let Archived { id, trade_no, payload, reason, .. } = entry;
         // Before the grant: killed in between, the audit still says who asked for what is credited.
         self.note(id, actor, "asked".into()).await?;
         let payload = Bytes::from(payload);
         let reply = match events_of_record(&payload) {
+            // I12: nobody knows who wrote it, whatever its bytes say.
+            _ if reason == Rejection::Unverified.to_string() => GrantReply::Rejected(Rejection::Unverified),
             Some(events) => self.replay_events(events).await?,
             None => self.replay_event(trade_no.as_deref(), payload).await?,
         };
