@@ -65,6 +65,9 @@ enum Command {
     /// Manage the key ring that seals and signs tokens
     #[command(subcommand)]
     Keys(admin::keys::KeysCommand),
+    /// Manage the keys that senders sign records with, and consumers verify them by
+    #[command(subcommand)]
+    Signing(admin::signing::SigningCommand),
     /// Check, show, change and roll back the live rules: queues, routes, limits, fuses, budgets, pacing
     #[command(subcommand)]
     Rules(admin::rules::RulesCommand),
@@ -134,6 +137,7 @@ fn main() -> ExitCode {
         Command::FakeDownstream(args) => services::fake_downstream(args),
         Command::Access(command) => admin::access::run(command).map(|()| Outcome::Clean),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),
+        Command::Signing(command) => admin::signing::run(command).map(|()| Outcome::Clean),
         Command::Rules(command) => admin::rules::run(command),
         Command::Topics(args) => admin::topics::run(args),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),

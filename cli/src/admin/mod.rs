@@ -1,4 +1,4 @@
-//! Commands for operators: keys, rules, tokens, the failure archive, salvage files, running services, timers, jobs.
+//! Commands for operators: keys, signing keys, rules, tokens, the failure archive, salvage files, running services, timers, jobs.
 
 pub mod access;
 pub mod archive;
@@ -10,6 +10,7 @@ pub mod operate;
 pub mod rules;
 pub mod salvage;
 pub mod schedule;
+pub mod signing;
 pub mod token;
 pub mod topics;
 

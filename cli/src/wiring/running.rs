@@ -28,7 +28,7 @@ use windfall_queue_virtual::Fanout;
 use windfall_reward_service::{
     AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService, RulesInForce,
 };
-use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts};
+use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, Signer};
 use windfall_token::KeyRing;
 use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 use windfall_wallet::{Wallet, WalletParts};
@@ -84,6 +84,8 @@ impl Wiring {
         let Parts { rules, rules_follower, brokers, keys, ledger, connectors, clock, health, tasks, .. } =
             parts;
         let mut tokens = parts.tokens;
+        let signing_keys = parts.signing.as_ref().map(|signing| signing.keys().clone());
+        let signer = signing_keys.as_ref().and_then(|keys| keys.signer.clone());
         if work.needs_keys() && keys.is_none() {
             bail!("a process that sends or verifies tokens needs a key ring");
         }
@@ -112,6 +114,9 @@ impl Wiring {
             rules_follower,
         };
         own.background.push(readiness::rules(&own.tasks, &own.health, &own.rules));
+        if let Some(signing) = parts.signing {
+            own.background.push(signing.follow(&own.tasks));
+        }
         own.background.push(readiness::tokens(&own.tasks, &own.health, work, &tokens));
         if let Some(fanout) = &own.fanout {
             own.background.push(readiness::outboxes(&own.tasks, &own.health, fanout));
@@ -123,7 +128,7 @@ impl Wiring {
             own.start_rewards(options.rewards, ledger, connectors, token_drop, &clock).await?;
         }
         if let (Some(keys), true) = (keys.clone(), work.sends) {
-            own.start_sdk(options.sdk, options.spool, keys, &tokens, &clock)?;
+            own.start_sdk(options.sdk, options.spool, keys, signer.clone(), &tokens, &clock)?;
         } else if let Some(fanout) = &own.fanout {
             // An SDK takes over new rules for the queues that it sends to.
             own.background.push(queues::follow(&own.tasks, &own.rules, Arc::clone(fanout)));
@@ -138,7 +143,7 @@ impl Wiring {
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, work.serves_grants) {
             let (rules, budgets) = (own.rules.clone(), own.budgets.clone());
-            let queue = Arc::new(AsyncGrantQueue::new(Arc::clone(fanout), rules, budgets));
+            let queue = Arc::new(AsyncGrantQueue::new(Arc::clone(fanout), rules, budgets, signer));
             let granting = rewards.clone().with_fuses(fuses(&own.rules, &own.budgets));
             let grants = AsyncGrants::new(granting, queue, options.async_grants);
             let (rules, brokers) = (own.rules.clone(), own.brokers.clone());
@@ -178,6 +183,7 @@ impl Wiring {
                 rules: &own.rules,
                 fanout,
                 rewards,
+                signing: signing_keys.as_ref(),
                 long_delays: parts.long_delays,
                 budgets: &own.budgets,
                 clock: &clock,
@@ -250,6 +256,7 @@ impl Wiring {
         options: SdkOptions,
         spool: PathBuf,
         keys: KeyRing,
+        signer: Option<Signer>,
         tokens: &Arc<dyn TokenStore>,
         clock: &Clock,
     ) -> Result<()> {
@@ -258,6 +265,7 @@ impl Wiring {
         let parts = SdkParts {
             spool: options.spool_in(spool),
             keys,
+            signer,
             rules: self.rules.clone(),
             fanout,
             tokens: Some(Arc::clone(tokens)),
@@ -383,6 +391,7 @@ mod tests {
             tokens: TokensAt::Embedded.open(data).await.unwrap(),
             tokens_are_shared: false,
             keys: Some(KeyRing::load(&place::keys(data)).unwrap()),
+            signing: None,
             ledger: Some(LedgerAt::File.open(data, Unbudgeted::Allow).unwrap()),
             long_delays: None,
             slots: Some(SlotsAt::Embedded.open(data, 16, DurabilityAt::Process, &clock).await.unwrap()),
