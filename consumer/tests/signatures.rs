@@ -147,7 +147,7 @@ async fn it_waits_for_the_archive_and_goes_to_no_queue() {
         let state = world.state.lock();
         assert_eq!(state.credited.len(), 200, "what is behind it is granted");
         assert_eq!((state.archived_raw.len(), state.requeued_records), (0, 0));
-        assert_eq!(state.committed[0], 0, "I3: nothing is committed past it");
+        assert!(state.committed[0] <= state.partitions[0][0].offset, "I3: nothing is committed past it");
     }
     assert_eq!(consumer.stats().refused("unsigned"), 1);
     *world.troubles.lock() = Troubles::default();
