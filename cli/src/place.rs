@@ -53,6 +53,11 @@ pub fn ledger(data: &Path) -> PathBuf {
     data.join("ledger.db")
 }
 
+/// The ledger's mark, where its database is elsewhere.
+pub fn ledger_mark(data: &Path) -> PathBuf {
+    data.join("ledger-mark.json")
+}
+
 /// The salvage file: records that no queue would take.
 pub fn salvage(data: &Path) -> PathBuf {
     data.join("salvage")

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tonic::transport::Channel;
 use windfall_proto::v1::archive_client::ArchiveClient as Stub;
 use windfall_proto::v1::{
-    BudgetLine, GetArchivedReply, GetArchivedRequest, GrantReply, ListArchiveReply, ListArchiveRequest,
+    AcceptLedgerReply, AcceptLedgerRequest, BudgetLine, GetArchivedReply, GetArchivedRequest,
+    GetLedgerMarkReply, GetLedgerMarkRequest, GrantReply, ListArchiveReply, ListArchiveRequest,
     ListBudgetsRequest, ListHeldReply, ListHeldRequest, ListReservedReply, ListReservedRequest,
     ReleaseReservedRequest, ReplayArchivedRequest,
 };
@@ -94,6 +95,30 @@ impl ArchiveClient {
     pub async fn held(&self, request: ListHeldRequest) -> Result<ListHeldReply, CallError> {
         let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
             stub(channel).list_held(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// Whether the ledger holds its mark.
+    ///
+    /// # Errors
+    /// [`CallError`]; `Refused` where the ledger has none.
+    pub async fn ledger_mark(&self) -> Result<GetLedgerMarkReply, CallError> {
+        let request = GetLedgerMarkRequest {};
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).get_ledger_mark(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// Accepts the ledger of this generation as it is. Safe to repeat: a generation is accepted once, and the answer
+    /// says by whom.
+    ///
+    /// # Errors
+    /// [`CallError`]; `Refused` where the ledger has another generation, or is not known to lack anything.
+    pub async fn accept_ledger(&self, request: AcceptLedgerRequest) -> Result<AcceptLedgerReply, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).accept_ledger(request).await
         });
         Ok(call.await?)
     }

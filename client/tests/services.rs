@@ -19,11 +19,12 @@ use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
 use windfall_proto::v1::tokens_server::{Tokens, TokensServer};
 use windfall_proto::v1::wallet_server::{Wallet, WalletServer};
 use windfall_proto::v1::{
-    GetArchivedReply, GetArchivedRequest, GetWalletReply, GetWalletRequest, ListArchiveReply,
-    ListArchiveRequest, ListBudgetsReply, ListBudgetsRequest, ListHeldReply, ListHeldRequest,
-    ListReservedReply, ListReservedRequest, ListTokensReply, ListTokensRequest, ReleaseReservedReply,
-    ReleaseReservedRequest, ReplayArchivedReply, ReplayArchivedRequest, SendBonusRequest, VerifyTokensReply,
-    VerifyTokensRequest, WithdrawReply, WithdrawRequest,
+    AcceptLedgerReply, AcceptLedgerRequest, GetArchivedReply, GetArchivedRequest, GetLedgerMarkReply,
+    GetLedgerMarkRequest, GetWalletReply, GetWalletRequest, ListArchiveReply, ListArchiveRequest,
+    ListBudgetsReply, ListBudgetsRequest, ListHeldReply, ListHeldRequest, ListReservedReply,
+    ListReservedRequest, ListTokensReply, ListTokensRequest, ReleaseReservedReply, ReleaseReservedRequest,
+    ReplayArchivedReply, ReplayArchivedRequest, SendBonusRequest, VerifyTokensReply, VerifyTokensRequest,
+    WithdrawReply, WithdrawRequest,
 };
 
 /// Answers every call with the next of these statuses, and with an empty reply when there is none left.
@@ -134,6 +135,20 @@ impl Archive for Fake {
     }
 
     async fn list_held(&self, request: Request<ListHeldRequest>) -> Result<Response<ListHeldReply>, Status> {
+        self.answer(&request)
+    }
+
+    async fn get_ledger_mark(
+        &self,
+        request: Request<GetLedgerMarkRequest>,
+    ) -> Result<Response<GetLedgerMarkReply>, Status> {
+        self.answer(&request)
+    }
+
+    async fn accept_ledger(
+        &self,
+        request: Request<AcceptLedgerRequest>,
+    ) -> Result<Response<AcceptLedgerReply>, Status> {
         self.answer(&request)
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, Permission, PermissionType};
 use tempfile::TempDir;
-use windfall_config::etcd::{EtcdOptions, EtcdRulesStore, EtcdSource, OpenEtcdError};
+use windfall_config::etcd::{EtcdOptions, EtcdRulesStore, EtcdSource, EtcdValue, OpenEtcdError};
 use windfall_config::{ChangeRules, LiveRules, Status};
 use windfall_conformance::rules::{self, Fixture, Place};
 use windfall_servers::{Private, Spec};
@@ -286,4 +286,44 @@ fn what_cannot_be_opened_says_why() {
         assert!(matches!(error, OpenEtcdError::Unreachable { .. }), "{error}");
         assert!(error.to_string().contains("check endpoints and user"), "{error}");
     }
+}
+
+/// A small value beside the rules: of two that know the same, one replaces it; an etcd that is away is an error, and no
+/// reason to start anew.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_value_is_replaced_by_those_who_know_what_it_was() {
+    let etcd = Etcd::new();
+    let bed = etcd.bed();
+    let value = || EtcdValue::new(bed.options.clone(), "ledger-mark/app/money/windfall").unwrap();
+    let (one, other) = (value(), value());
+    assert!(one.place().contains("ledger-mark/app/money/windfall"), "{}", one.place());
+    assert_eq!(one.get().unwrap(), None);
+    assert!(one.replace(None, b"1".to_vec()).unwrap());
+    assert!(!other.replace(None, b"2".to_vec()).unwrap(), "it has not read the first one");
+    assert_eq!(other.get().unwrap().as_deref(), Some(&b"1"[..]));
+    assert!(other.replace(Some(b"1"), b"2".to_vec()).unwrap());
+    assert!(!one.replace(Some(b"1"), b"3".to_vec()).unwrap());
+    let apart = EtcdValue::new(bed.options.clone(), "ledger-mark/app/coins/windfall").unwrap();
+    assert_eq!(apart.get().unwrap(), None);
+
+    etcd.server.freeze().unwrap();
+    assert!(one.get().is_err() && one.replace(Some(b"2"), b"3".to_vec()).is_err());
+    etcd.server.thaw().unwrap();
+    let comes_back = |value: &EtcdValue| {
+        let started = Instant::now();
+        loop {
+            match value.get() {
+                Ok(found) => return found,
+                Err(error) => assert!(started.elapsed() < PATIENCE, "{error}"),
+            }
+        }
+    };
+    // The write that was not answered may have been done.
+    let found = comes_back(&one).unwrap();
+    assert!(found == b"2" || found == b"3", "{found:?}");
+    etcd.server.kill().unwrap();
+    assert!(one.get().is_err());
+    etcd.server.start().unwrap();
+    assert_eq!(comes_back(&one), Some(found));
 }

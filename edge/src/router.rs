@@ -130,6 +130,8 @@ impl Router {
             ArchiveMethod::ListReserved => "/v1/reserved/list",
             ArchiveMethod::ReleaseReserved => "/v1/reserved/release",
             ArchiveMethod::ListHeld => "/v1/withdrawals/held",
+            ArchiveMethod::GetLedgerMark => "/v1/ledger/mark",
+            ArchiveMethod::AcceptLedger => "/v1/ledger/accept",
         };
         let mut mounting = Mounting { router: self, service, role: Role::Operate, path, grpc: grpc(server) };
         methods::archive(&mut mounting);

@@ -402,6 +402,43 @@ async fn a_full_server_refuses_whole_calls() {
     done(&store, shard, vec![put("new", "x")]).await;
 }
 
+/// What jobs never list has no place in the order of keys, and is read, woken, refused by a full server and deleted all the
+/// same; so is what a store wrote that lists it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn what_jobs_never_list_is_read_woken_and_deleted() {
+    let server = single().await;
+    let (lists_all, options) = open(&server).await;
+    let store = RedisEntries::open(options.clone().for_jobs()).await.unwrap();
+    let (url, shard) = (server.url(), Shard(3));
+    let of = |name: &str| format!("{{{}:0003}}:{name}", options.prefix);
+    let listed = async || asked::<Vec<String>>(url, &["ZRANGE", &of("k"), "0", "-1"]).await;
+
+    done(&lists_all, shard, vec![put("r/old", "1"), put("i/old", "1")]).await;
+    let made = done(&store, shard, vec![put("r/new", "1"), put("i/new", "1"), put("rest", "1")]).await;
+    done(&store, shard, vec![change("r/new", Expect::Version(made), "2"), put("r/old", "2")]).await;
+    assert_eq!(listed().await, ["i/new", "i/old", "r/old", "rest"]);
+    assert_eq!(store.woken(shard, 10).await.unwrap().entries.len(), 5);
+    let found = store.read(shard, &[key("r/new"), key("r/old")]).await.unwrap();
+    assert!(found.into_iter().all(|entry| entry.is_some_and(|entry| entry.value == "2")));
+    let indexed = store.scan(shard, b"i/", None, 10).await.unwrap().entries;
+    assert_eq!(indexed.into_iter().map(|entry| entry.key).collect::<Vec<_>>(), [key("i/new"), key("i/old")]);
+    for prefix in [&b""[..], b"r", b"r/", b"r/new"] {
+        let refused = store.scan(shard, prefix, None, 10).await;
+        assert!(matches!(refused, Err(EntryError::Unusable(_))), "{prefix:?}: {refused:?}");
+    }
+
+    command(url, &["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+    assert!(matches!(apply(&store, shard, vec![put("r/more", "1")]).await, Err(EntryError::Unavailable(_))));
+    done(&store, shard, vec![put("r/new", "3")]).await;
+    done(&store, shard, vec![delete("r/old"), delete("i/old"), delete("rest")]).await;
+    // A store that lists all forgets, too, what is not listed.
+    done(&lists_all, shard, vec![delete("r/new")]).await;
+    assert_eq!(listed().await, ["i/new"]);
+    assert_eq!(store.woken(shard, 10).await.unwrap().entries.len(), 1);
+    assert_eq!(asked::<u64>(url, &["HLEN", &of("e")]).await, 1);
+}
+
 /// A fail-over or a machine that died may have lost the last changes: who holds the version of a lost one finds a conflict,
 /// and no number is given twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

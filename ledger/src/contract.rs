@@ -4,6 +4,8 @@
 
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
+use crate::guarded::{Acceptance, Accepted, Beat};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome, ReservedOrder,
     Writers,
@@ -12,6 +14,7 @@ use crate::reconcile::Reconciliation;
 use crate::withdrawal::{Held, HoldOutcome, StoredWithdrawal};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 use windfall_contract::accounts::{FlowLine, Reason, StoredOrder};
 
 /// A connection that writes.
@@ -30,6 +33,15 @@ pub(crate) trait Store: Debug + Send {
 
     /// A connection that reads what is committed at each read, and may be kept.
     fn reader(&self) -> Result<Box<dyn Read + Send>, OpenError>;
+
+    /// Compares every connection that is made from now on with the guard's marks.
+    fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError>;
+
+    fn guard(&self) -> Option<Arc<Guard>>;
+
+    fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError>;
+
+    fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError>;
 }
 
 /// A transaction. The front calls nothing more after a step that failed, and drops it: rolled back.
@@ -76,6 +88,9 @@ pub(crate) trait Transaction: Debug {
     fn archived_as(&mut self, payload: &[u8], reason: &str) -> Result<Option<i64>, LedgerError>;
 
     fn mark_replayed(&mut self, id: i64, replay: &Replay) -> Result<bool, LedgerError>;
+
+    /// Whether the database was behind a mark when its connection was made or looked at.
+    fn went_back(&self) -> bool;
 
     fn commit(self: Box<Self>) -> Result<(), LedgerError>;
 }

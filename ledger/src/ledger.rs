@@ -20,7 +20,7 @@ const ATTEMPTS: u32 = 8;
 /// A ledger, opened for writing. Calls block: use it from a thread of its own.
 #[derive(Debug)]
 pub struct Ledger {
-    store: Box<dyn Store>,
+    pub(crate) store: Box<dyn Store>,
 }
 
 impl Ledger {
@@ -37,7 +37,8 @@ impl Ledger {
     /// processes may do so.
     ///
     /// `url` is `postgres://user:password@host:port/database`, or the same as `key=value` pairs; what is left
-    /// out has libpq's defaults. Several hosts with `target_session_attrs=read-write` follow a failover.
+    /// out has libpq's defaults. Several hosts with `target_session_attrs=read-write` follow a failover; for a new
+    /// ledger they are refused where the server has no synchronous standby, unless the options allow it.
     ///
     /// # Errors
     /// [`OpenError`] names the place and what to do.

@@ -13,6 +13,8 @@
 //!   `postgres`), which has any number, over any number of processes.
 //! - [`LedgerReader`] reads with a connection of its own, for checks that must not trust the writer.
 //! - [`Reconciliation`] counts the contradictions in a ledger.
+//! - [`Guard`] notices a ledger that went back in time (a stale standby, a restored backup) by a [`Mark`] that is kept
+//!   outside of the database.
 //!
 //! Every database passes the suite of `windfall-conformance`.
 //!
@@ -47,7 +49,11 @@ mod archive;
 mod budget;
 mod contract;
 mod error;
+mod guard;
+mod guarded;
 mod ledger;
+mod mark;
+mod mark_file;
 mod model;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -61,7 +67,11 @@ mod withdrawal;
 
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 pub use error::{LedgerError, OpenError};
+pub use guard::{Guard, GuardState};
+pub use guarded::{Acceptance, Accepted, Beat};
 pub use ledger::Ledger;
+pub use mark::{Behind, Mark, Missing, ServerPosition};
+pub use mark_file::{MarkFile, MarkStore, MarkStoreError};
 pub use model::{
     Attempt, Awaits, BUDGET_MAX, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Finish, Order,
     OrderLine, OrderOutcome, ReservedOrder, SHARDS_MAX, Unbudgeted, Writers,

@@ -227,6 +227,12 @@ impl<'l> Tx<'l> {
         self.run(|tx| tx.mark_replayed(id, replay))
     }
 
+    /// Whether the ledger that this transaction works on is known to have gone back in time: nothing that leaves the
+    /// house may be decided by it.
+    pub fn went_back(&self) -> bool {
+        self.inner.went_back()
+    }
+
     /// Makes everything durable. Until it returns Ok, nothing may be answered.
     ///
     /// # Errors

@@ -8,6 +8,7 @@
 use crate::decode;
 use crate::handle::{CallError, RewardHandle};
 use crate::job::{Decision, How};
+use crate::payouts::STOPPED;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_contract::accounts::Reason;
 use windfall_contract::rewards::{GrantReply, RetryReason};
-use windfall_ledger::{ArchiveEntry, Attempt, Finish, Replay, ReservedOrder};
+use windfall_ledger::{ArchiveEntry, Attempt, Finish, LedgerError, Replay, ReservedOrder};
 use windfall_proto::event::EventRef;
 
 /// The queue in which events wait that are granted later.
@@ -263,8 +264,13 @@ impl RewardHandle {
             return Err(ReleaseError::NoActor);
         }
         let (own, who, now_ms) = (trade_no.to_owned(), actor.to_owned(), self.inner.clock.wall_ms());
+        let guard = self.inner.guard.clone();
         let done = self.call(move |ledger| {
             ledger.transact(|tx| {
+                // A downstream may have paid it, and the entry would be gone where the server with everything comes back.
+                if tx.went_back() || guard.as_ref().is_some_and(|guard| guard.stops_payouts()) {
+                    return Err(LedgerError::Unavailable(STOPPED.into()));
+                }
                 let Some(order) = tx.order(&own)? else { return Ok(false) };
                 if tx.release(&[(own.as_str(), Reason::Released)], now_ms)?.first() != Some(&Finish::Done) {
                     return Ok(false);

@@ -45,6 +45,11 @@ impl<'l, 'j> Round<'l, 'j> {
         fence.may_grant(&mut self.tx)
     }
 
+    /// Whether the ledger is known to have gone back in time.
+    pub fn went_back(&self) -> bool {
+        self.tx.went_back()
+    }
+
     pub fn commit(mut self) -> Result<Done<'j>, LedgerError> {
         if !self.archive.is_empty() {
             self.done.archived += self.tx.archive(&self.archive)? as u64;
@@ -60,7 +65,10 @@ impl<'l, 'j> Round<'l, 'j> {
         let (mut plain, mut held, mut promised) = (Vec::new(), Vec::new(), Vec::new());
         let mut payers: Vec<&str> = Vec::new();
         for (at, job) in jobs.iter().enumerate() {
-            if let Job::Grant(grant) = job {
+            // One that has its answer is not decided.
+            if let Job::Grant(grant) = job
+                && matches!(answers[at], Answer::None)
+            {
                 let orders: Vec<Result<Order<'j>, NoOrder>> = grant
                     .events
                     .iter()

@@ -12,6 +12,7 @@ use crate::connector::Downstream;
 use crate::decode;
 use crate::handle::RewardHandle;
 use crate::job::{Decision, How, Job, Settle};
+use crate::payouts;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::{self, Stream, StreamExt};
@@ -76,6 +77,11 @@ impl RewardHandle {
     /// Asks one downstream for the orders that are reserved for it. Returns their indices and replies.
     async fn ask_payer(&self, asked: &Asked<'_>, payer: String, ask: Vec<usize>) -> Vec<(usize, GrantReply)> {
         let bonus_type = asked.bonus_type;
+        if self.payouts_stopped() {
+            let reply = payouts::stopped();
+            self.inner.counters.count(bonus_type, std::iter::repeat_n(&reply, ask.len()));
+            return ask.into_iter().map(|at| (at, reply.clone())).collect();
+        }
         let Some(downstream) = self.inner.downstreams.get(&payer) else {
             // It may have paid. Asking or paying elsewhere could pay twice (I1): an operator has to look, so it counts
             // as a failure and goes to the archive.

@@ -12,12 +12,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use windfall_contract::Clock;
 use windfall_contract::rewards::{GrantReply, RetryReason};
 use windfall_contract::rules::{Budget, BudgetKind, Rules};
-use windfall_ledger::{Attempt, BudgetSet, BudgetsApplied, Ledger, LedgerError, LedgerReader};
+use windfall_ledger::{Attempt, BudgetSet, BudgetsApplied, Guard, Ledger, LedgerError, LedgerReader};
 
 /// The ledger could not be asked or did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +52,11 @@ pub(crate) struct Inner {
     pub(crate) counters: Arc<Counters>,
     pub(crate) in_flight: InFlightTable,
     pub(crate) fence: Arc<Fence>,
+    pub(crate) guard: Option<Arc<Guard>>,
+    /// Attempts to read or write the ledger's mark that failed.
+    pub(crate) mark_failures: AtomicU64,
+    /// When the ledger was compared with its mark last, by the clock's monotonic time; at first when the service began.
+    pub(crate) compared_ns: AtomicU64,
     pub(crate) clock: Clock,
     pub(crate) reading: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,

@@ -13,6 +13,8 @@
 //!   [`Resumer`] asks about withdrawals whose callers do not ask again.
 //! - [`AsyncGrants`] takes events now and has them granted later: budget reserved, event queued, then accepted.
 //! - `rpc` (feature `rpc`) is the service over gRPC.
+//! - A ledger that went back in time is noticed by its mark, which [`MarkKeeper`] keeps outside of its database; until a
+//!   person has accepted it, nothing is paid out.
 //! - What finally fails is archived in the transaction that decides it (I2); [`RewardHandle::replay`] grants
 //!   from there again, audited.
 //!
@@ -63,8 +65,11 @@ mod grant;
 mod handle;
 mod inbox;
 mod job;
+mod mark_keeper;
+mod mark_places;
 mod options;
 mod outbox;
+mod payouts;
 mod reading;
 mod replay;
 mod resume;
@@ -81,6 +86,7 @@ pub use async_grant::{
 };
 pub use fence::{RulesInForce, RunningRules};
 pub use handle::{CallError, Fuses, RewardHandle};
+pub use mark_keeper::{LedgerMarkStats, MarkKeeper};
 pub use options::{ConnectorOptions, GrantObserver, Payer, RewardOptions};
 pub use outbox::{Again, Rewritten};
 pub use replay::{ReplayError, Replayed};

@@ -40,6 +40,10 @@ pub struct RewardOptions {
     pub payout: Payer,
     /// Options of connectors by name; those not named have the defaults.
     pub connectors: BTreeMap<String, ConnectorOptions>,
+    /// Whether the ledger goes on crediting while it does not hold its mark, because it went back in time: a person may
+    /// accept it later or bring another server back, and then these credits stay or are lost with it. Payouts are
+    /// stopped all the same. Default false: events wait in their queues.
+    pub grant_when_ledger_went_back: bool,
     /// The number of threads that only read, each on a connection of its own, 1 to 16. Default 2.
     pub readers: usize,
     /// The number of reads that wait at most, 1 to 1,000,000. Default 1,024. When full, calls are told to come again.
@@ -59,6 +63,7 @@ impl Default for RewardOptions {
             pays: BTreeMap::new(),
             payout: Payer::Ledger,
             connectors: BTreeMap::new(),
+            grant_when_ledger_went_back: false,
             readers: 2,
             reads_max: 1_024,
         }

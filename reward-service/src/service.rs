@@ -11,6 +11,7 @@ use crate::writer::Writer;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
 use windfall_ledger::{Ledger, OpenError, Writers};
@@ -72,6 +73,7 @@ impl RewardService {
         let max = Weight { events: options.queue_events_max, bytes: options.queue_bytes_max };
         let inbox = Arc::new(Inbox::new(max));
         let counters = Arc::new(Counters::default());
+        let guard = ledger.guard();
         // All connections before the first thread: a start that fails leaves nothing behind.
         let (writers, batch_events) = suits(ledger.writers());
         let more = options.writers.unwrap_or(writers).clamp(1, 64) - 1;
@@ -86,6 +88,9 @@ impl RewardService {
             counters,
             in_flight: InFlightTable::default(),
             fence: Arc::default(),
+            guard,
+            mark_failures: AtomicU64::new(0),
+            compared_ns: AtomicU64::new(clock.monotonic_ns()),
             clock,
             reads: Arc::new(Inbox::new(reads)),
             reading: Mutex::default(),
@@ -104,6 +109,8 @@ impl RewardService {
                 batch_events_max: inner.options.batch_events_max.unwrap_or(batch_events).clamp(1, 65_536),
                 apps: Arc::clone(&apps),
                 fence: Arc::clone(&inner.fence),
+                guard: inner.guard.clone(),
+                grant_when_back: inner.options.grant_when_ledger_went_back,
                 observer: observer.clone(),
                 counters: Arc::clone(&inner.counters),
                 clock: inner.clock.clone(),

@@ -12,6 +12,7 @@ use crate::handle::{CallError, RewardHandle};
 use crate::inbox::NotTaken;
 use crate::job::{End, Hold, Job};
 use crate::options::Payer;
+use crate::payouts::STOPPED_RETRY_MS;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 use windfall_contract::accounts::{
@@ -88,6 +89,9 @@ impl RewardHandle {
         payer: &str,
         withdrawal: &Withdrawal,
     ) -> Result<WithdrawalOutcome, AccountsError> {
+        if self.payouts_stopped() {
+            return Ok(WithdrawalOutcome::Pending { after_ms: STOPPED_RETRY_MS });
+        }
         let key = payout_key(&withdrawal.id);
         let Some(downstream) = self.inner.downstreams.get(payer) else {
             // It may have paid. Asking or paying elsewhere could pay twice (I1).
@@ -149,6 +153,7 @@ impl Accounts for RewardHandle {
 
     async fn withdraw(&self, withdrawal: &Withdrawal) -> Result<WithdrawalOutcome, AccountsError> {
         check(withdrawal)?;
+        self.check_payouts()?;
         let payer = match self.payer_of_withdrawals(&withdrawal.bonus_type) {
             Ok(payer) => payer,
             // A withdrawal that is held goes on to its end with its own payer: then this payer is not used.

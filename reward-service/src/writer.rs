@@ -6,6 +6,7 @@ use crate::fence::{Fence, Permit};
 use crate::inbox::{CloseAtEnd, Inbox};
 use crate::job::{Answer, Decision, Grant, Job};
 use crate::options::GrantObserver;
+use crate::payouts::{STOPPED, Standing};
 use crate::stats::Counters;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 use windfall_contract::Clock;
 use windfall_contract::rewards::{GrantReply, RetryReason};
-use windfall_ledger::{Ledger, LedgerError};
+use windfall_ledger::{Guard, Ledger, LedgerError};
 
 /// How often a transaction that others were in the way of is tried before its callers are told to ask again.
 const ATTEMPTS: u32 = 8;
@@ -31,6 +32,9 @@ pub(crate) struct Writer {
     pub batch_events_max: usize,
     pub apps: Arc<BTreeSet<String>>,
     pub fence: Arc<Fence>,
+    pub guard: Option<Arc<Guard>>,
+    /// Whether the ledger credits while it does not hold its mark.
+    pub grant_when_back: bool,
     pub observer: Option<GrantObserver>,
     pub counters: Arc<Counters>,
     pub clock: Clock,
@@ -75,7 +79,10 @@ impl Writer {
         match answers {
             // Only now: it is durable.
             Ok(answers) => {
-                for (job, answer) in jobs.drain(..).zip(answers) {
+                // Calls run now, and may take long. Nobody whose answer is there waits for them.
+                let (calls, decided): (Vec<_>, Vec<_>) =
+                    jobs.drain(..).zip(answers).partition(|(job, _)| matches!(job, Job::Call(_)));
+                for (job, answer) in decided.into_iter().chain(calls) {
                     self.answer(job, answer);
                 }
             }
@@ -96,6 +103,7 @@ impl Writer {
                     return;
                 }
                 tracing::error!(%error, "a grant transaction failed; its callers are told to ask again");
+                jobs.sort_by_key(|job| matches!(job, Job::Call(_)));
                 for job in jobs.drain(..) {
                     self.refuse(job, &error);
                 }
@@ -132,16 +140,25 @@ impl Writer {
         let apps = Arc::clone(&self.apps);
         let mut round = Round::begin(&mut self.ledger, &apps, now_ms)?;
         let mut answers: Vec<Answer> = jobs.iter().map(|_| Answer::None).collect();
-        if jobs.iter().any(|job| matches!(job, Job::Grant(_))) {
+        // The transaction has begun: this is so for the very database that it works on.
+        let standing = Standing::of(self.guard.as_deref(), round.went_back(), self.grant_when_back);
+        standing.refuse(jobs, &mut answers);
+        if !standing.grants_stop && jobs.iter().any(|job| matches!(job, Job::Grant(_))) {
             match round.may_grant(&self.fence)? {
                 Permit::Granted => round.grant_all(jobs, &mut answers)?,
                 Permit::OldRules => refuse_grants(jobs, &mut answers, OLD_RULES_RETRY_MS),
                 Permit::BudgetsNotSet => refuse_grants(jobs, &mut answers, BUDGETS_RETRY_MS),
             }
         }
-        round.withdraw_all(jobs, &mut answers)?;
+        // What is left without an answer was not stored, and is asked for again.
+        if !standing.payouts_stop {
+            round.withdraw_all(jobs, &mut answers)?;
+        }
         for (job, answer) in jobs.iter().zip(&mut answers) {
             match job {
+                Job::Settle(_) if standing.payouts_stop => {}
+                // I2: where the server with everything comes back, an entry of this one would be gone.
+                Job::Archive { .. } if standing.grants_stop => {}
                 Job::Settle(settle) => *answer = Answer::Settled(round.settle(settle)?),
                 Job::Archive { failed, .. } => {
                     round.archive_failed(failed)?;
@@ -173,8 +190,9 @@ impl Writer {
             (Job::Hold(hold), Answer::Held(held)) => drop(hold.reply.send(held)),
             (Job::End(end), Answer::Ended(finish)) => drop(end.reply.send(finish)),
             (Job::Archive { reply, .. }, Answer::Archived) => drop(reply.send(Ok(()))),
+            (Job::Archive { reply, .. }, _) => drop(reply.send(Err(STOPPED.into()))),
             (Job::Call(call), _) => call(&mut self.ledger),
-            (Job::Grant(_) | Job::Settle(_) | Job::Hold(_) | Job::End(_) | Job::Archive { .. }, _) => {}
+            (Job::Grant(_) | Job::Settle(_) | Job::Hold(_) | Job::End(_), _) => {}
         }
     }
 

@@ -6,6 +6,7 @@
 //! - [`TopicTarget`] writes a timer to a topic, as a [`FiredTimer`](windfall_proto::v1::FiredTimer).
 //! - [`BonusTarget`] sends a reward at its time, once for each order number.
 //! - [`JobTarget`] publishes a timer to a task queue, from which consumers pull it.
+//! - [`FarJobTimers`] keeps jobs of a task queue that are due much later, and [`FarJobTarget`] publishes them then.
 //! - The target that calls an HTTP address stands with the other signed HTTP requests: `windfall_connectors::HttpCallback`.
 //!
 //! Not here: when a timer fires, how often it is tried, and in which order (`windfall-scheduler`); where timers lie (the
@@ -45,12 +46,14 @@
 
 mod backfills;
 mod cursor;
+mod far_jobs;
 mod rpc;
 mod targets;
 
 pub use backfills::BackfillsService;
 pub use cursor::{InvalidCursor, ListCursor};
+pub use far_jobs::{FAR_JOBS_TENANT, FarJobTimers};
 pub use rpc::{BATCH_MAX, PAGE_DEFAULT, PAGE_MAX, TimersService};
 pub use targets::{
-    BonusTarget, JobTarget, JobTargetOptions, TopicChecks, TopicOptions, TopicTarget, refusal,
+    BonusTarget, FarJobTarget, JobTarget, JobTargetOptions, TopicChecks, TopicOptions, TopicTarget, refusal,
 };

@@ -4,18 +4,22 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::Notify;
 use windfall_contract::Clock;
-use windfall_contract::due::{Durability, Fired, Firing, Shard, Target};
-use windfall_contract::task_queue::{
-    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, QueueCounts, QueueName, Swept, Take,
-    TakenJob, TakenJobs, Tended,
+use windfall_contract::due::{
+    Changed, Durability, FAR_INDEX, Fired, Firing, Shard, SlotMinute, SlotStore, Target, TaskId, Waiting,
 };
-use windfall_scheduler_service::{JobTarget, JobTargetOptions};
+use windfall_contract::task_queue::{
+    FarJob, FarTimers, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar,
+    QueueCounts, QueueName, Swept, Take, TakenJob, TakenJobs, Tended, ready_ms,
+};
+use windfall_scheduler::{DispatchOptions, Dispatcher, Tenants, Timers, TimersOptions};
+use windfall_scheduler_service::{FAR_JOBS_TENANT, FarJobTarget, FarJobTimers, JobTarget, JobTargetOptions};
+use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
 use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
 
 const SHARDS: u16 = 3;
@@ -25,8 +29,12 @@ fn queue() -> QueueName {
 }
 
 fn open(dir: &tempfile::TempDir) -> Arc<EmbeddedJobs> {
+    open_with(dir, Clock::system())
+}
+
+fn open_with(dir: &tempfile::TempDir, clock: Clock) -> Arc<EmbeddedJobs> {
     let options = EmbeddedJobsOptions { shards: SHARDS, ..EmbeddedJobsOptions::default() };
-    EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap()
+    EmbeddedJobs::open(dir.path(), &options, clock).unwrap()
 }
 
 fn target(store: Arc<dyn JobStore>) -> JobTarget {
@@ -154,6 +162,130 @@ async fn a_shard_that_is_away_is_asked_once_a_second_and_holds_up_no_other_one()
     assert_eq!(take_all(&*store).await.len(), 90);
 }
 
+const DELAY_S: u32 = 3_600;
+const PUBLISHED_MS: u64 = 1_800_000_000_000;
+
+fn far_jobs(bodies: usize) -> NewJobs {
+    NewJobs {
+        queue: queue(),
+        delay_s: DELAY_S,
+        ttl_s: 0,
+        tries: 3,
+        is_versioned: false,
+        attributes: Vec::new(),
+        bodies: (0..bodies).map(|nth| Bytes::from(format!("job {nth}"))).collect(),
+    }
+}
+
+/// The timers of far jobs, and their ids.
+fn far_firings(count: usize) -> (Vec<Firing>, Vec<JobId>) {
+    let due_ms = ready_ms(PUBLISHED_MS, DELAY_S);
+    let firing = |(index, payload): (u32, Bytes)| {
+        let id = TaskId { shard: Shard(7), slot: SlotMinute::of(due_ms), index: FAR_INDEX | index };
+        Firing { id, tenant: FAR_JOBS_TENANT.into(), key: None, due_ms, attempt: 1, payload }
+    };
+    let firings: Vec<_> = (0..).zip(FarJob::payloads(&far_jobs(count), PUBLISHED_MS)).map(firing).collect();
+    let id = |firing: &Firing| FarJob::of_timer(&firing.payload, firing.id, SHARDS).unwrap().record.id;
+    let ids = firings.iter().map(id).collect();
+    (firings, ids)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_far_job_that_is_fired_by_several_and_without_an_answer_is_one_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_with(&dir, Clock::from_unix_ms(|| ready_ms(PUBLISHED_MS, DELAY_S)));
+    let (firings, ids) = far_firings(300);
+    let faulty = Faulty::new(&store);
+    faulty.is_away.store(true, SeqCst);
+    faulty.loses.store(true, SeqCst);
+    let target = FarJobTarget::new(faulty.clone());
+    let is_away = |fates: Vec<Fired>| fates.iter().all(|fate| matches!(fate, Fired::Away(_)));
+    assert!(is_away(target.fire(firings.clone()).await));
+    faulty.is_away.store(false, SeqCst);
+    tokio::time::advance(ASKED_AGAIN_AFTER).await;
+    assert!(is_away(target.fire(firings.clone()).await), "it has stored them, and said nothing");
+    faulty.loses.store(false, SeqCst);
+    tokio::time::advance(ASKED_AGAIN_AFTER).await;
+    let other = FarJobTarget::new(store.clone());
+    let (first, second) = tokio::join!(target.fire(firings.clone()), other.fire(firings.clone()));
+    assert_eq!((first, second), (vec![Fired::Done; 300], vec![Fired::Done; 300]));
+    let taken: BTreeSet<JobId> = take_all(&*store).await.iter().map(|job| job.id).collect();
+    assert_eq!(taken, ids.into_iter().collect());
+    // What no far job is, is given up, and holds up no other.
+    let wrong = Firing { payload: "x".into(), ..firings[0].clone() };
+    let fates = target.fire(vec![wrong, firings[1].clone()]).await;
+    assert!(matches!(&fates[..], [Fired::Refused(_), Fired::Done]), "{fates:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_far_job_waits_for_the_clock_of_its_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let now_ms = Arc::new(AtomicU64::new(PUBLISHED_MS));
+    let own = Arc::clone(&now_ms);
+    // It goes on with each look at it.
+    let clock = Clock::from_unix_ms(move || own.fetch_add(20, SeqCst));
+    let store = open_with(&dir, clock);
+    let target = FarJobTarget::new(store.clone());
+    let (firings, _) = far_firings(5);
+    let fates = target.fire(firings.clone()).await;
+    assert!(fates.iter().all(|fate| matches!(fate, Fired::Busy(why) if why.contains("behind"))), "{fates:?}");
+    assert_eq!(take_all(&*store).await, []);
+    now_ms.store(ready_ms(PUBLISHED_MS, DELAY_S) - 100, SeqCst);
+    assert_eq!(target.fire(firings).await, vec![Fired::Done; 5]);
+    assert_eq!(take_all(&*store).await.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_scheduler_keeps_finds_cancels_and_fires_far_jobs() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Clock::system();
+    let slots: Arc<dyn SlotStore> =
+        EmbeddedSlots::open(&dir.path().join("slots"), &EmbeddedSlotsOptions::default(), clock.clone())
+            .unwrap();
+    let store: Arc<dyn JobStore> = open(&dir);
+    let rules = FarJobTimers::tenant_rules(std::iter::once("default"));
+    let tenants = Arc::new(Tenants(BTreeMap::from([(FAR_JOBS_TENANT.to_owned(), rules)])));
+    tenants.check().unwrap();
+    let timers =
+        Timers::start(TimersOptions::default(), Arc::clone(&tenants), Arc::clone(&slots), clock.clone());
+    let far = FarJobTimers::new(timers.clone(), "default");
+
+    // Long before: found with what it is, and cancelled for good.
+    let published_ms = clock.unix_ms();
+    let jobs = far_jobs(2);
+    let payloads = FarJob::payloads(&jobs, published_ms);
+    let later = far.add(ready_ms(published_ms, DELAY_S), payloads.clone()).await.unwrap();
+    let (state, payload) = far.get(later[0]).await.unwrap().unwrap();
+    assert_eq!((state, &payload), (Waiting::Waiting, &payloads[0]));
+    assert_eq!(FarJobTimers::new(timers.clone(), "other").get(later[0]).await.unwrap(), None);
+    assert!(matches!(far.cancel(later[0]).await.unwrap(), Changed::Done(_)));
+    assert_eq!(far.cancel(later[0]).await.unwrap(), Changed::Cancelled);
+    let unknown = FarJobTimers::new(timers.clone(), "unknown").add(published_ms, payloads).await;
+    assert!(unknown.is_err(), "a pool that the scheduler does not know");
+
+    // Published an hour ago, and due about now.
+    let published_ms = clock.unix_ms() - u64::from(DELAY_S) * 1_000 + 200;
+    let due_ms = ready_ms(published_ms, DELAY_S);
+    let due = far.add(due_ms, FarJob::payloads(&jobs, published_ms)).await.unwrap();
+    let seed = JobId::new(published_ms, Shard(0), 0, DELAY_S, false);
+    let ids: Vec<_> = due.iter().map(|timer| JobId::of_timer(*timer, seed, SHARDS).unwrap()).collect();
+    let target: Arc<dyn Target> = Arc::new(FarJobTarget::new(Arc::clone(&store)));
+    let targets = BTreeMap::from([((FAR_JOBS_TENANT.to_owned(), "default".to_owned()), target)]);
+    let options = DispatchOptions::default();
+    let dispatcher = Dispatcher::start(options, tenants, slots, targets, "one".into(), clock);
+    for id in ids {
+        let found = loop {
+            match store.get(&queue(), id).await.unwrap() {
+                Some(found) => break found,
+                None => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        };
+        assert!(found.now_ms >= due_ms && found.job.tries_left == 3, "{found:?}");
+    }
+    timers.close().await;
+    dispatcher.drain(Duration::from_secs(5)).await;
+}
+
 /// A store that is away, or loses its answers.
 struct Faulty {
     inner: Arc<EmbeddedJobs>,
@@ -213,6 +345,25 @@ impl JobStore for Faulty {
         }
         let ids = self.inner.publish_once(shard, batch).await?;
         if self.loses.load(SeqCst) { error("its answer is lost") } else { Ok(ids) }
+    }
+
+    async fn publish_far(&self, shard: Shard, batch: &[FarJob]) -> Result<Vec<PublishedFar>, JobStoreError> {
+        if self.is_away.load(SeqCst) {
+            return Err(JobStoreError::Unavailable("it is away".into()));
+        }
+        let published = self.inner.publish_far(shard, batch).await?;
+        match self.loses.load(SeqCst) {
+            true => Err(JobStoreError::Unavailable("its answer is lost".into())),
+            false => Ok(published),
+        }
+    }
+
+    async fn remove_far(
+        &self,
+        shard: Shard,
+        jobs: &[(QueueName, JobId)],
+    ) -> Result<Vec<bool>, JobStoreError> {
+        self.inner.remove_far(shard, jobs).await
     }
 
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::{
-    BODY_MAX_BYTES, JobStoreError, NewJobs, OnceJob, SHARDS_MAX, TAKE_MAX, Take,
+    BODY_MAX_BYTES, FarJob, JobStoreError, NewJobs, OnceJob, SHARDS_MAX, TAKE_MAX, Take,
 };
 
 /// The numbers of shards that a store may have.
@@ -41,6 +41,16 @@ pub(crate) fn publish_once(own: Shard, shards: u16, batch: &[OnceJob]) -> Result
         publish(own, shards, std::slice::from_ref(job))?;
         if job.bodies.len() != 1 {
             return Err(unusable("a job that is published once has one body"));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn publish_far(own: Shard, shards: u16, batch: &[FarJob]) -> Result<(), JobStoreError> {
+    shard(own, shards)?;
+    for FarJob { record, .. } in batch {
+        if record.id.shard() != own || record.tries == 0 || record.body.len() > BODY_MAX_BYTES {
+            return Err(unusable("a far job is of another shard, or it has no try, or its body is too long"));
         }
     }
     Ok(())

@@ -9,7 +9,9 @@
 //! store does it in one step. Consumers that poll wait in memory; they are woken by what this process publishes, and by a
 //! look at the store every 40 ms for what others have. What was taken for a consumer that has gone is given back.
 //!
-//! Not here: timers with targets, which the scheduler fires; TLS.
+//! Jobs that are due much later than a horizon wait as timers ([`FarJobs`]), which whoever wires the process provides.
+//!
+//! Not here: the scheduler, which keeps and fires timers; TLS.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -21,7 +23,7 @@
 //! # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
 //! # runtime.block_on(async {
 //! let store = EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system())?;
-//! let pool = PoolParts { store: store.clone(), tokens: store };
+//! let pool = PoolParts { store: store.clone(), tokens: store, far: None };
 //! let pools = BTreeMap::from([("default".to_owned(), pool)]);
 //! let any_port = "127.0.0.1:0".parse()?;
 //! let options = ApiOptions { listen: any_port, admin_listen: any_port, ..ApiOptions::default() };
@@ -48,3 +50,4 @@ mod tokens;
 pub use http::{Closed, PoolParts, StartError, TaskQueues, start};
 pub use metrics::{PoolStats, QueueCounters, QueueStats, WAIT_BUCKETS_MS, WaitTimes};
 pub use options::{ApiOptions, WrongOption};
+pub use queues::FarJobs;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, QueueCounts, QueueName, QueueTokens,
-    RateLimit, Swept, Take, TakenJobs, Tended, TokenRecord,
+    FarJob, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar, QueueCounts,
+    QueueName, QueueTokens, RateLimit, Swept, Take, TakenJobs, Tended, TokenRecord,
 };
 use windfall_task_queue::ApiOptions;
 use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
@@ -91,6 +91,18 @@ impl JobStore for Faulty {
         self.reaches(shard)?;
         let ids = self.inner.publish_once(shard, batch).await?;
         self.loses().map(|()| ids)
+    }
+
+    async fn publish_far(&self, shard: Shard, batch: &[FarJob]) -> Result<Vec<PublishedFar>, JobStoreError> {
+        self.inner.publish_far(shard, batch).await
+    }
+
+    async fn remove_far(
+        &self,
+        shard: Shard,
+        jobs: &[(QueueName, JobId)],
+    ) -> Result<Vec<bool>, JobStoreError> {
+        self.inner.remove_far(shard, jobs).await
     }
 
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {

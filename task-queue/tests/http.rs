@@ -97,7 +97,7 @@ async fn the_admin_api_asks_for_an_account_where_there_are_any() {
     let store = open(&dir, 1);
     let any_port = "127.0.0.1:0".parse().unwrap();
     let options = ApiOptions { accounts, listen: any_port, admin_listen: any_port, ..ApiOptions::default() };
-    let parts = windfall_task_queue::PoolParts { store: store.clone(), tokens: store };
+    let parts = windfall_task_queue::PoolParts { store: store.clone(), tokens: store, far: None };
     let pools = BTreeMap::from([("default".to_owned(), parts)]);
     let queues = windfall_task_queue::start(options, pools, Clock::system()).await.unwrap();
     let admin = api::Wire::new(queues.admin_address(), "");

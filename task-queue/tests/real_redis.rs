@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
 use windfall_conformance::task_queue::{self, Fixture};
-use windfall_contract::due::{Durability, Shard};
+use windfall_contract::due::{Durability, FAR_INDEX, Shard, SlotMinute, TaskId};
 use windfall_contract::task_queue::{
-    JobStore, JobStoreError, NewJobs, ONCE_KEPT_MS, OnceJob, OnceMark, QueueCounts, QueueName, QueueTokens,
-    TTL_DEFAULT_S, Take,
+    FarJob, JobId, JobStore, JobStoreError, NewJobs, ONCE_KEPT_MS, OnceJob, OnceMark, PublishedFar,
+    QueueCounts, QueueName, QueueTokens, TTL_DEFAULT_S, Take,
 };
 use windfall_servers::{Private, RedisOptions as ServerOptions, Spec};
 use windfall_task_queue::ApiOptions;
@@ -335,6 +335,41 @@ async fn marks_of_an_hour_go_little_by_little() {
     assert_eq!(store.publish_once(Shard(1), &batch).await.unwrap(), vec![None; 1_024], "these are kept");
 }
 
+/// A timer that no other one of this program is, due in 1970.
+const FAR_TIMER: TaskId = TaskId { shard: Shard(3), slot: SlotMinute(0), index: FAR_INDEX };
+
+/// A leased far job was made ready once more, under the hands of its consumer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_far_job_that_is_still_there_is_published_once_though_its_mark_is_gone() {
+    let server = single().await;
+    let store = open(&server).await;
+    let queue = name("far");
+    let new = NewJobs { ttl_s: 0, ..jobs(&queue, 0, vec!["x".into()]) };
+    let job = FarJob::of_timer(&FarJob::payloads(&new, 0)[0], FAR_TIMER, 8).unwrap();
+    let (id, batch) = (job.record.id, std::slice::from_ref(&job));
+    let forget = async || {
+        let marks: Vec<String> = asked(server.url(), &["KEYS", "*:o:*"]).await;
+        for mark in marks {
+            command(server.url(), &["DEL", &mark]).await.unwrap();
+        }
+    };
+    assert_eq!(store.publish_far(id.shard(), batch).await.unwrap(), [PublishedFar::Stored]);
+    forget().await;
+    assert_eq!(store.publish_far(id.shard(), batch).await.unwrap(), [PublishedFar::Over], "it is ready");
+    let take = [Take { queue: queue.clone(), count: 5, ttr_s: 60 }];
+    assert_eq!(store.take(id.shard(), &take).await.unwrap().1[0].jobs.len(), 1);
+    assert_eq!(store.publish_far(id.shard(), batch).await.unwrap(), [PublishedFar::Over], "it is leased");
+    assert_eq!(all_counts(&store, &queue).await, QueueCounts::default());
+    assert_eq!(store.take(id.shard(), &take).await.unwrap().1[0].jobs.len(), 0);
+    assert_eq!(store.remove(id.shard(), &[(queue, id)]).await.unwrap(), [true]);
+    assert_eq!(
+        store.publish_far(id.shard(), batch).await.unwrap(),
+        [PublishedFar::Stored],
+        "nothing knows it"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn nothing_is_early_after_the_servers_clock_went_back() {
@@ -504,6 +539,10 @@ async fn servers_that_lose_jobs_and_full_servers_say_so() {
     assert_eq!(store.count_call("full", 60).await.unwrap(), 1, "a limited token can consume");
     let all: Vec<_> = ids[0].iter().map(|id| (queue.clone(), *id)).collect();
     assert_eq!(store.remove(Shard(0), &all).await.unwrap(), vec![true; 10]);
+    // A far job that is not there would leave a mark for days.
+    let far = JobId::of_timer(FAR_TIMER, JobId::new(0, Shard(0), 0, 0, false), 8).unwrap();
+    let refused = store.remove_far(far.shard(), &[(queue.clone(), far)]).await.unwrap_err();
+    assert!(matches!(&refused, JobStoreError::Unavailable(why) if why.contains("OOM")), "{refused}");
     asked::<()>(server.url(), &["CONFIG", "SET", "maxmemory", "0"]).await;
     let other = RedisJobsOptions { shards: 9, ..RedisJobsOptions::at(server.url()) };
     let refused = RedisJobs::open(patient(other)).await.map(drop).unwrap_err();
@@ -511,6 +550,7 @@ async fn servers_that_lose_jobs_and_full_servers_say_so() {
         matches!(&refused, OpenRedisError::Invalid(what) if what.contains("was made with 8")),
         "{refused}"
     );
+    assert_eq!(store.remove_far(far.shard(), &[(queue.clone(), far)]).await.unwrap(), [false]);
     command(server.url(), &["CONFIG", "SET", "appendonly", "no"]).await.unwrap();
     let refused = RedisJobs::open(patient(RedisJobsOptions::at(server.url()))).await.map(drop).unwrap_err();
     assert!(

@@ -171,6 +171,8 @@ fn who_may_do_what() {
         ("/v1/reserved/list", "operator"),
         ("/v1/reserved/release", "operator"),
         ("/v1/withdrawals/held", "operator"),
+        ("/v1/ledger/mark", "operator"),
+        ("/v1/ledger/accept", "operator"),
         ("/v1/wallet/get", "wallet-front"),
         ("/v1/wallet/withdraw", "wallet-front"),
     ];

@@ -6,6 +6,7 @@ mod ask;
 pub mod backfill;
 pub mod jobs;
 pub mod keys;
+mod ledger_mark;
 pub mod operate;
 pub mod rules;
 pub mod salvage;

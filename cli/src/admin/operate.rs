@@ -1,11 +1,14 @@
 //! `windfall operate`: what operators ask of running services, over gRPC.
 
 use super::ask::{Server, more, show, value};
+use super::ledger_mark;
 use crate::outcome::Outcome;
 use anyhow::Result;
 use serde_json::json;
 use windfall_client::{ArchiveClient, CallError};
-use windfall_proto::v1::{GrantOutcome, ListArchiveRequest, ListHeldRequest, ListReservedRequest};
+use windfall_proto::v1::{
+    AcceptLedgerRequest, GrantOutcome, ListArchiveRequest, ListHeldRequest, ListReservedRequest,
+};
 
 /// `windfall operate …`
 #[derive(Debug, Clone, clap::Args)]
@@ -68,6 +71,26 @@ enum Ask {
     },
     /// List withdrawals that have been held for long: their payer has not said whether it paid, and is asked again
     Held(Page),
+    /// Show whether the ledger holds its mark: one that went back in time pays nothing out
+    Ledger,
+    /// Accept a ledger that went back in time as it is, after it was reconciled (docs/restore.md); payouts go on
+    AcceptLedger {
+        /// The generation of the ledger that `windfall operate ledger` shows
+        #[arg(long)]
+        generation: i64,
+        /// The lineage of the ledger that it shows; a ledger that has never been in it is not accepted
+        #[arg(long)]
+        lineage: String,
+        /// The beat of the ledger that it shows; a ledger that does not hold it is not accepted
+        #[arg(long)]
+        beat: i64,
+        /// Why it is accepted, with the evidence of the reconciliation; kept in the ledger
+        #[arg(long)]
+        reason: String,
+        /// Who asks for it; kept beside the name of the key
+        #[arg(long, env = "USER", default_value = "")]
+        actor: String,
+    },
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -166,6 +189,17 @@ async fn ask(client: &ArchiveClient, command: &Ask, json: bool) -> Result<Outcom
                 .await?;
             show(&reply.withdrawals, json);
             more(!reply.next_after.is_empty(), reply.next_after);
+        }
+        Ask::Ledger => return ledger_mark::show(client, json).await,
+        Ask::AcceptLedger { generation, lineage, beat, reason, actor } => {
+            let request = AcceptLedgerRequest {
+                generation: *generation,
+                lineage: lineage.clone(),
+                beat: *beat,
+                reason: reason.clone(),
+                actor: actor.clone(),
+            };
+            return ledger_mark::accept(client, request, json).await;
         }
     }
     Ok(Outcome::Clean)

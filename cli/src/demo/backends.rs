@@ -98,9 +98,11 @@ impl Backends {
     /// Where the ledger is.
     pub fn ledger(&self) -> LedgerAt {
         match &self.postgres {
-            Some(url) => {
-                LedgerAt::Postgres(PostgresAt { url: url.clone(), schema: format!("windfall_{}", self.run) })
-            }
+            Some(url) => LedgerAt::Postgres(PostgresAt {
+                url: url.clone(),
+                schema: format!("windfall_{}", self.run),
+                failover_without_synchronous_standby: false,
+            }),
             None => LedgerAt::File,
         }
     }

@@ -127,6 +127,7 @@ pub async fn open(
         keys: None,
         signing: None,
         ledger: Some(ledger),
+        ledger_mark: None,
         long_delays: None,
         slots: None,
         entries: None,

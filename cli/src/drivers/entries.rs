@@ -100,7 +100,7 @@ const NOT_IN_REDIS: &str = "the store of jobs in Redis cannot be opened";
 async fn open_redis(options: &RedisEntriesOptions, shards: u16, durability: DurabilityAt) -> Result<Entries> {
     let needs_disk_sync = durability == DurabilityAt::Machine;
     let options = RedisEntriesOptions { shards, needs_disk_sync, ..options.clone() };
-    let store = RedisEntries::open_later(options).context(NOT_IN_REDIS)?;
+    let store = RedisEntries::open_later(options.for_jobs()).context(NOT_IN_REDIS)?;
     let away: Option<Arc<dyn Connect>> = match store.connect().await {
         Ok(()) => None,
         Err(error) if error.may_pass() => Some(Arc::clone(&store) as _),

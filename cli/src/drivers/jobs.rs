@@ -48,6 +48,11 @@ impl JobsAt {
         }
     }
 
+    /// Whether several processes may use it.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+
     /// Whether both are the same jobs. Files are of one pool each.
     pub fn is_same_store(&self, other: &Self) -> bool {
         matches!((self, other), (Self::Redis(one), Self::Redis(two)) if is_same_redis(one, two))

@@ -30,6 +30,11 @@ pub struct PostgresAt {
     /// The schema that holds the tables. Default `windfall`.
     #[serde(default = "default_schema")]
     pub schema: String,
+    /// Whether the address may name several hosts although the server waits for no synchronous standby: a fail-over then
+    /// loses rewards that were answered as credited. Default false: a process does not start with a new ledger, or with
+    /// one that has no mark. With one that has a mark it starts, and the log and a gauge tell of it.
+    #[serde(default)]
+    pub failover_without_synchronous_standby: bool,
 }
 
 fn default_schema() -> String {
@@ -78,7 +83,11 @@ impl LedgerAt {
 #[cfg(feature = "postgres")]
 impl PostgresAt {
     fn options(&self) -> PostgresOptions {
-        PostgresOptions { schema: self.schema.clone(), ..PostgresOptions::default() }
+        PostgresOptions {
+            schema: self.schema.clone(),
+            failover_without_synchronous_standby: self.failover_without_synchronous_standby,
+            ..PostgresOptions::default()
+        }
     }
 
     fn open(&self, unbudgeted: Unbudgeted) -> Result<Ledger> {
@@ -91,6 +100,12 @@ impl PostgresAt {
 
     fn open_reader(&self) -> Result<LedgerReader> {
         Ok(LedgerReader::connect(&self.url, &self.options())?)
+    }
+
+    /// The name of the ledger, whatever server it is on: its database and its schema.
+    #[cfg(feature = "etcd")]
+    pub fn ledger_name(&self) -> Result<String> {
+        Ok(self.options().ledger_name(&self.url)?)
     }
 }
 
@@ -105,6 +120,11 @@ impl PostgresAt {
     }
 
     fn open_reader(&self) -> Result<LedgerReader> {
+        Driver::Postgres.absent()
+    }
+
+    #[cfg(feature = "etcd")]
+    pub fn ledger_name(&self) -> Result<String> {
         Driver::Postgres.absent()
     }
 }

@@ -52,6 +52,7 @@ impl ServiceOptions {
             connectors: self.connectors.iter().map(|(name, at)| (name.clone(), guard(&at.guard))).collect(),
             writers: self.rewards.writers,
             batch_events_max: self.rewards.batch_events_max,
+            grant_when_ledger_went_back: self.rewards.grant_when_ledger_went_back,
             ..RewardOptions::default()
         })
     }

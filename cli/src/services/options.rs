@@ -6,7 +6,7 @@ use super::role::Role;
 use super::scheduler::SchedulerAt;
 use super::signing::SigningAt;
 use super::task_queue::TaskQueueAt;
-use crate::drivers::{BrokerAt, Driver, LedgerAt, RulesAt, TokensAt};
+use crate::drivers::{BrokerAt, Driver, LedgerAt, LedgerMarkAt, RulesAt, TokensAt};
 use crate::logging::TraceOptions;
 use crate::place;
 use crate::wiring::Work;
@@ -46,6 +46,8 @@ pub struct ServiceOptions {
     pub tokens: TokensAt,
     /// The ledger.
     pub ledger: LedgerAt,
+    /// Where the ledger's mark is kept, by which a ledger that went back in time is noticed.
+    pub ledger_mark: LedgerMarkAt,
     /// The app that is served; callers of another one are refused. Each app has topics, a token store and a ledger of
     /// its own: those know users and order numbers, not apps. Default `windfall`.
     pub tenant: String,
@@ -102,6 +104,9 @@ pub struct RewardsAt {
     /// Events that one transaction takes at most, 1 to 65,536. Default: what suits the ledger; 8,192 in a file, 1,000
     /// on PostgreSQL.
     pub batch_events_max: Option<usize>,
+    /// Whether rewards that the ledger itself pays are credited while the ledger does not hold its mark, because it went
+    /// back in time. Payouts are stopped all the same. Default false: rewards wait in their queues.
+    pub grant_when_ledger_went_back: bool,
 }
 
 impl RewardsAt {
@@ -296,6 +301,7 @@ impl Default for RewardsAt {
             payout: "ledger".into(),
             writers: None,
             batch_events_max: None,
+            grant_when_ledger_went_back: false,
         }
     }
 }
@@ -311,6 +317,7 @@ impl Default for ServiceOptions {
             brokers: BTreeMap::new(),
             tokens: TokensAt::default(),
             ledger: LedgerAt::default(),
+            ledger_mark: LedgerMarkAt::default(),
             tenant: "windfall".into(),
             sdk: SdkOptions::default(),
             topics: Vec::new(),
@@ -350,9 +357,11 @@ impl ServiceOptions {
         options.check_drivers()?;
         options.grant_async.check()?;
         options.rewards.check()?;
+        options.ledger_mark.check()?;
         options.consumer.check().context("the options [consumer] cannot be used")?;
         options.scheduler.check(&options.brokers, &options.task_queue.pools)?;
         options.task_queue.check()?;
+        options.task_queue.check_far_jobs(&options.scheduler)?;
         if let Some(jobs) = &options.jobs {
             jobs.check(options.scheduler.store.is_shared())?;
         }
@@ -365,12 +374,15 @@ impl ServiceOptions {
         Ok(options)
     }
 
-    /// What a process of this role does with these options: `serve` keeps timers if a tenant is named or jobs are run, and
-    /// a scheduler has an SDK if one of its targets sends rewards.
+    /// What a process of this role does with these options: `serve` keeps timers if a tenant is named, jobs are run
+    /// or jobs of task queues are to wait as timers, and a scheduler has an SDK if one of its targets sends rewards.
     pub fn work_of(&self, role: Role) -> Work {
         let work = role.work();
         let schedules = work.schedules
-            && (role == Role::Scheduler || !self.scheduler.tenants.is_empty() || self.jobs.is_some());
+            && (role == Role::Scheduler
+                || !self.scheduler.tenants.is_empty()
+                || self.jobs.is_some()
+                || self.task_queue.asks_for_far_jobs());
         Work { sends: work.sends || (schedules && self.scheduler.sends_bonuses()), schedules, ..work }
     }
 

@@ -7,7 +7,7 @@ use super::role::Role;
 use super::rules_report::{RulesReport, process_name};
 use super::scheduler::SchedulerAt;
 use super::task_queue::JobStores;
-use crate::drivers::{self, RulesFollower};
+use crate::drivers::{self, LedgerMark, RulesFollower};
 use crate::place;
 use crate::wiring::{self, Wiring};
 use anyhow::{Context, Result};
@@ -22,7 +22,7 @@ use windfall_contract::Clock;
 use windfall_contract::rules::Rules;
 use windfall_edge::{Health, Need, Router};
 use windfall_jobs::rpc::JobsService;
-use windfall_ledger::Unbudgeted;
+use windfall_ledger::{Ledger, Unbudgeted};
 use windfall_reward_service::rpc::{ArchiveService, RewardsService};
 use windfall_scheduler_service::{BackfillsService, TimersService};
 use windfall_sdk::SdkOptions;
@@ -149,10 +149,11 @@ impl ServiceOptions {
         let tokens = self.tokens.open_or_wait(&self.data).await?;
         let ledger = if work.grants() {
             let unbudgeted = self.unbudgeted(&rules.current());
-            Some(block_in_place(|| self.ledger.open_or_wait(&self.data, unbudgeted))?)
+            Some(block_in_place(|| self.open_ledger(unbudgeted))?)
         } else {
             None
         };
+        let (ledger, ledger_mark) = ledger.unzip();
         let (mut slots, mut far) = (None, None);
         if work.schedules {
             let SchedulerAt { store, shards, durability, far: far_at, .. } = &self.scheduler;
@@ -188,6 +189,7 @@ impl ServiceOptions {
             keys,
             signing,
             ledger,
+            ledger_mark: ledger_mark.flatten(),
             long_delays,
             slots,
             far,
@@ -232,6 +234,16 @@ impl ServiceOptions {
             ),
         }
         unbudgeted
+    }
+
+    /// Opens the ledger, guarded by its mark where it has one. Blocks.
+    fn open_ledger(&self, unbudgeted: Unbudgeted) -> Result<(Ledger, Option<LedgerMark>)> {
+        let mark = self.ledger_mark.open(&self.data, &self.tenant, &self.ledger, &self.rules)?;
+        let ledger = self.ledger.open_or_wait(&self.data, unbudgeted)?;
+        Ok(match mark {
+            Some(mark) => (ledger.guarded(Arc::clone(&mark.guard))?, Some(mark)),
+            None => (ledger, None),
+        })
     }
 
     /// Opens the brokers that the options name.

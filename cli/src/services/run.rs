@@ -25,6 +25,8 @@ const RULES_AT_ONCE: Duration = Duration::from_secs(5);
 const READY_AT_ONCE: Duration = Duration::from_secs(3);
 /// The pause between two checks whether the process is ready.
 const READY_LOOK: Duration = Duration::from_millis(20);
+/// How long the end of a process waits for calls that block.
+const BLOCKED: Duration = Duration::from_secs(10);
 
 /// Arguments of every role.
 #[derive(Debug, Clone, clap::Args)]
@@ -78,6 +80,8 @@ fn start(role: Role, args: &ServiceArgs, is_dev: bool, log: &LogArgs) -> Result<
     };
     let outcome = runtime.block_on(live(role, options, is_dev));
     traces.close();
+    // Everything that matters has ended by now. A disk that hangs must not hold up the end of the process.
+    runtime.shutdown_timeout(BLOCKED);
     outcome
 }
 
@@ -106,7 +110,11 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     let pools = Pools::open(&options, role, &clock).await?;
     let parts = Parts::open(role, &options, rules, &pools.stores(), &health, &clock).await?;
     let (pulling, followed) = match options.has_task_queues(role) {
-        true => (Some(Pulling::start(&options, pools, &parts.tasks, &health, &clock).await?), Vec::new()),
+        true => {
+            let timers = parts.scheduling.as_ref().map(|scheduling| &scheduling.timers);
+            let pulling = Pulling::start(&options, pools, timers, &parts.tasks, &health, &clock).await?;
+            (Some(pulling), Vec::new())
+        }
         false => (None, pools.follow(&parts.tasks, &health, Need::Weak)),
     };
     let measured = Metrics::new();

@@ -16,7 +16,9 @@ use windfall_contract::task_queue::{QueueName, TTL_DEFAULT_S};
 use windfall_scheduler::{
     AddQueueOptions, CatchUp, Class, DispatchOptions, Retry, TargetRules, TenantRules, Tenants, TimersOptions,
 };
-use windfall_scheduler_service::{JobTarget, JobTargetOptions, TopicChecks, TopicOptions};
+use windfall_scheduler_service::{
+    FAR_JOBS_TENANT, FarJobTarget, FarJobTimers, JobTarget, JobTargetOptions, TopicChecks, TopicOptions,
+};
 
 /// Options of the scheduler.
 #[derive(Debug, Clone, Deserialize)]
@@ -492,8 +494,14 @@ impl ServiceOptions {
             };
             targets.insert((tenant.to_owned(), target.to_owned()), part);
         }
-        let jobs = self.jobs_part()?;
         let mut tenants = self.scheduler.rules();
+        let far_jobs = self.far_job_targets(jobs);
+        if !far_jobs.is_empty() {
+            let rules = FarJobTimers::tenant_rules(far_jobs.keys().map(|(_, pool)| pool.as_str()));
+            tenants.0.insert(FAR_JOBS_TENANT.to_owned(), rules);
+            targets.extend(far_jobs);
+        }
+        let jobs = self.jobs_part()?;
         if jobs.is_some() {
             tenants.0.extend(windfall_jobs::Jobs::tenants());
         }
@@ -508,6 +516,17 @@ impl ServiceOptions {
             jobs,
             instance,
         })
+    }
+
+    /// Where the timers of far jobs go, by the tenant that they have, and their pool.
+    fn far_job_targets(&self, stores: &JobStores) -> BTreeMap<(String, String), TargetPart> {
+        let pools = self.task_queue.far_pools(&self.scheduler);
+        let open = pools.filter_map(|pool| Some((pool, stores.get(pool)?)));
+        let target = |(pool, store): (&str, &Arc<_>)| {
+            let target = TargetPart::Ready(Arc::new(FarJobTarget::new(Arc::clone(store))));
+            ((FAR_JOBS_TENANT.to_owned(), pool.to_owned()), target)
+        };
+        open.map(target).collect()
     }
 }
 

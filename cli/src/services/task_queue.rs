@@ -4,6 +4,7 @@ use super::metrics::{self, Sources};
 use super::options::ServiceOptions;
 use super::role::Role;
 use super::run::{Stops, tell_readiness};
+use super::scheduler::SchedulerAt;
 use crate::drivers::{Connect, DurabilityAt, JobsAt, OpenJobs};
 use crate::outcome::Outcome;
 use crate::place;
@@ -18,7 +19,9 @@ use windfall_contract::Clock;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::JobStore;
 use windfall_edge::{Access, AccessSource, Health, Metrics, Need, Part, Parts, Router};
-use windfall_task_queue::{ApiOptions, PoolParts, QueueCounters, TaskQueues};
+use windfall_scheduler::Timers;
+use windfall_scheduler_service::{FarJobTarget, FarJobTimers};
+use windfall_task_queue::{ApiOptions, FarJobs, PoolParts, QueueCounters, TaskQueues};
 
 /// The pause between two looks at a pool's store.
 const STORE_EVERY: Duration = Duration::from_secs(1);
@@ -29,6 +32,10 @@ const STORE_EVERY: Duration = Duration::from_secs(1);
 pub struct TaskQueueAt {
     /// Where the APIs listen, and their limits.
     pub api: ApiOptions,
+    /// Jobs with a longer delay than this, in seconds, wait as timers of this process's scheduler; 0: no more of them, and
+    /// those that wait can still be found and cancelled. Default: none. A pool in Redis needs timers in Redis, and a pool in
+    /// files timers in files.
+    pub horizon_s: Option<u32>,
     /// Where jobs wait, by the name of the pool that a token begins with. Default of the role `task-queue`: one pool
     /// `default` in files; `serve` has task queues where a pool is named.
     pub pools: BTreeMap<String, PoolAt>,
@@ -45,6 +52,47 @@ pub struct PoolAt {
 }
 
 impl TaskQueueAt {
+    /// Whether the options say by name that jobs of a pool wait as timers, or have waited so.
+    pub fn asks_for_far_jobs(&self) -> bool {
+        self.horizon_s.is_some() && !self.pools.is_empty()
+    }
+
+    /// The pools whose jobs may wait as timers: timers that one process has are no place for jobs that several share, nor the
+    /// other way round. Whoever fires timers knows them whatever its own horizon is: another process may have published them.
+    pub fn far_pools(&self, scheduler: &SchedulerAt) -> impl Iterator<Item = &str> {
+        let is_shared = scheduler.store.is_shared();
+        let fitting = self.pools.iter().filter(move |(_, at)| at.store.is_shared() == is_shared);
+        fitting.map(|(name, _)| name.as_str())
+    }
+
+    /// Refuses a horizon that a pool cannot have, and a time limit that would cut off far jobs on their way to their pool.
+    pub fn check_far_jobs(&self, scheduler: &SchedulerAt) -> Result<()> {
+        let Some(horizon_s) = self.horizon_s else { return Ok(()) };
+        let fire_timeout_ms = scheduler.dispatch.fire_timeout_ms;
+        for name in self.far_pools(scheduler) {
+            let call_timeout_ms = self.pools.get(name).and_then(|at| at.store.call_timeout_ms());
+            let fire_max_ms = call_timeout_ms.map(FarJobTarget::fire_max_ms);
+            if let Some(fire_max_ms) = fire_max_ms.filter(|max_ms| *max_ms >= fire_timeout_ms) {
+                bail!(
+                    "scheduler.dispatch.fire_timeout_ms is {fire_timeout_ms}, but publishing jobs that wait as timers to \
+                     task_queue.pools.{name} may take {fire_max_ms} ms, which is twice its call_timeout_ms and ten seconds: \
+                     give fire_timeout_ms more than that"
+                );
+            }
+        }
+        if horizon_s == 0 {
+            return Ok(());
+        }
+        let fitting: BTreeSet<&str> = self.far_pools(scheduler).collect();
+        match self.pools.keys().find(|name| !fitting.contains(name.as_str())) {
+            None => Ok(()),
+            Some(name) => bail!(
+                "task_queue.horizon_s lets jobs of task_queue.pools.{name} wait as timers, but one of them lies in files of \
+                 one process and the other in Redis: let both be in files, or both in Redis"
+            ),
+        }
+    }
+
     /// Refuses what cannot be, and names the option.
     pub fn check(&self) -> Result<()> {
         self.api.check().context("the options [task_queue.api] cannot be used")?;
@@ -83,7 +131,11 @@ impl Pools {
             }
         } else {
             let schedules = options.work_of(role).schedules;
-            let named = if schedules { options.scheduler.pools() } else { BTreeSet::new() };
+            let mut named = if schedules { options.scheduler.pools() } else { BTreeSet::new() };
+            // A fleet's processes fire each other's timers. Nobody else fires those beside files.
+            if schedules && options.scheduler.store.is_shared() {
+                named.extend(options.task_queue.far_pools(&options.scheduler));
+            }
             pools.retain(|name, _| named.contains(name.as_str()));
             if let Some((name, _)) = pools.iter().find(|(_, at)| matches!(at.store, JobsAt::Embedded)) {
                 bail!(
@@ -125,19 +177,20 @@ pub struct Pulling {
 }
 
 impl Pulling {
-    /// Listens.
+    /// Listens. `timers` are those of the process's scheduler.
     pub async fn start(
         options: &ServiceOptions,
         pools: Pools,
+        timers: Option<&Timers>,
         tasks: &Tasks,
         health: &Health,
         clock: &Clock,
     ) -> Result<Self> {
         let background = pools.follow(tasks, health, Need::Strong);
-        let parts = pools
-            .0
-            .into_iter()
-            .map(|(name, open)| (name, PoolParts { store: open.store, tokens: open.tokens }));
+        let parts = pools.0.into_iter().map(|(name, open)| {
+            let far = options.far_jobs(&name, timers);
+            (name, PoolParts { store: open.store, tokens: open.tokens, far })
+        });
         let parts = parts.collect();
         let api = options.task_queue.api.clone();
         if !api.listen.ip().is_loopback() {
@@ -180,6 +233,19 @@ impl Pulling {
     }
 }
 
+impl ServiceOptions {
+    /// Where jobs of a pool wait that are due much later, where that is not its store.
+    fn far_jobs(&self, pool: &str, timers: Option<&Timers>) -> Option<FarJobs> {
+        // No delay is longer than that of 0.
+        let horizon_s =
+            self.task_queue.horizon_s.map(|horizon_s| if horizon_s == 0 { u32::MAX } else { horizon_s })?;
+        let timers =
+            timers.filter(|_| self.task_queue.far_pools(&self.scheduler).any(|name| name == pool))?;
+        tracing::info!(pool, horizon_s, "jobs with a longer delay than this wait as timers of the scheduler");
+        Some(FarJobs { timers: Arc::new(FarJobTimers::new(timers.clone(), pool)), horizon_s })
+    }
+}
+
 /// The life of a process of the role `task-queue`: it needs neither live rules nor callers' keys; where there is an access
 /// file, its callers may ask for metrics.
 pub async fn live(options: &ServiceOptions, stops: &mut Stops, clock: &Clock) -> Result<Outcome> {
@@ -192,7 +258,7 @@ pub async fn live(options: &ServiceOptions, stops: &mut Stops, clock: &Clock) ->
     let health = Health::new();
     let tasks = Tasks::new(health.clone());
     let pools = Pools::open(options, Role::TaskQueue, clock).await?;
-    let pulling = Pulling::start(options, pools, &tasks, &health, clock).await?;
+    let pulling = Pulling::start(options, pools, None, &tasks, &health, clock).await?;
     let measured = Metrics::new();
     let sources = Sources::of_process(&health, &tasks).with_pools(pulling.counters());
     metrics::export(&measured, &sources);
@@ -303,6 +369,45 @@ mod tests {
             [Role::Serve, Role::TaskQueue, Role::Wallet].map(|role| options.has_task_queues(role))
         };
         assert_eq!((pulls(&none), pulls(&one)), ([false, true, false], [true, true, false]));
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn jobs_wait_as_timers_where_both_lie_in_the_same_kind_of_store() {
+        let (files, redis) = ("[task_queue.pools.a]\n", "[task_queue.pools.b.store.redis]\n");
+        let far_pools = |text: &str| {
+            let options = load(text).unwrap();
+            let pools: Vec<_> = options.task_queue.far_pools(&options.scheduler).map(str::to_owned).collect();
+            (pools, options.work_of(Role::Serve).schedules)
+        };
+        let (far, shared) = ("[scheduler.far]\n", "[scheduler.store.redis]\n");
+        let both = format!("{files}{redis}");
+        // Also without a horizon: another process may have published them.
+        assert_eq!(far_pools(&both), (vec!["a".to_owned()], false));
+        assert_eq!(far_pools(&format!("{both}{far}")), (vec!["a".to_owned()], false));
+        assert_eq!(far_pools(&format!("{both}{far}{shared}")), (vec!["b".to_owned()], false));
+        // No more of them, but those that wait come.
+        assert_eq!(far_pools(&format!("[task_queue]\nhorizon_s = 0\n{both}")), (vec!["a".to_owned()], true));
+        assert_eq!(
+            far_pools(&format!("[task_queue]\nhorizon_s = 60\n{files}")),
+            (vec!["a".to_owned()], true)
+        );
+        let refused = load(&format!("[task_queue]\nhorizon_s = 60\n{both}")).unwrap_err().to_string();
+        assert!(refused.contains("task_queue.pools.b wait as timers"), "{refused}");
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_time_limit_that_would_cut_off_far_jobs_is_refused() {
+        let load_with = |fire_timeout_ms: u64| {
+            load(&format!(
+                "[task_queue]\nhorizon_s = 60\n[task_queue.pools.b.store.redis]\ncall_timeout_ms = 5000\n\
+                 [scheduler.store.redis]\n[scheduler.dispatch]\nfire_timeout_ms = {fire_timeout_ms}\n"
+            ))
+        };
+        assert!(load_with(20_001).is_ok());
+        let refused = load_with(20_000).unwrap_err().to_string();
+        assert!(refused.contains("fire_timeout_ms is 20000") && refused.contains("pools.b"), "{refused}");
     }
 
     #[cfg(feature = "redis")]

@@ -12,6 +12,7 @@ mod budgets;
 mod consuming;
 mod jobs;
 mod keys;
+mod ledger_mark;
 mod parts;
 mod queues;
 mod readiness;

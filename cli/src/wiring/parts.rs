@@ -3,7 +3,7 @@
 use super::background::Tasks;
 use super::scheduling::SchedulingOptions;
 use super::signing::Signing;
-use crate::drivers::{Entries, Far, RulesFollower, Slots};
+use crate::drivers::{Entries, Far, LedgerMark, RulesFollower, Slots};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,6 +42,8 @@ pub struct Parts {
     pub signing: Option<Signing>,
     /// Where orders and balances are kept; needed where the process grants.
     pub ledger: Option<Ledger>,
+    /// Where its mark is kept, if it has one.
+    pub ledger_mark: Option<LedgerMark>,
     /// Where consumers hand over events that are due long after now.
     pub long_delays: Option<Arc<dyn LongDelays>>,
     /// Where timers wait; needed where the process keeps timers.

@@ -4,12 +4,13 @@ use super::async_grants::{self, AsyncGrantQueue};
 use super::background::{Background, Tasks};
 use super::budgets::BudgetsGate;
 use super::consuming::{Consuming, Shared};
+use super::ledger_mark::KeptMark;
 use super::parts::{Brokers, Options, Parts};
 use super::scheduling::Scheduling;
 use super::token_drop::TokenDrop;
 use super::work::Work;
 use super::{budgets, keys, queues, readiness};
-use crate::drivers::RulesFollower;
+use crate::drivers::{LedgerMark, RulesFollower};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,7 @@ pub struct Wiring {
     health: Health,
     budgets: BudgetsGate,
     token_drop: Option<TokenDrop>,
+    kept_mark: Option<KeptMark>,
     background: Vec<Background>,
     rules_follower: RulesFollower,
 }
@@ -110,6 +112,7 @@ impl Wiring {
             health,
             budgets: BudgetsGate::new(),
             token_drop: None,
+            kept_mark: None,
             background: Vec::new(),
             rules_follower,
         };
@@ -125,6 +128,7 @@ impl Wiring {
             let token_drop = TokenDrop::start(tokens, parts.tokens_are_shared, options.data.clone());
             // Whoever reads or writes tokens in this process does so through the table, or a credit would miss them.
             tokens = token_drop.store();
+            let ledger = (ledger, parts.ledger_mark);
             own.start_rewards(options.rewards, ledger, connectors, token_drop, &clock).await?;
         }
         if let (Some(keys), true) = (keys.clone(), work.sends) {
@@ -205,7 +209,7 @@ impl Wiring {
     async fn start_rewards(
         &mut self,
         options: RewardOptions,
-        ledger: Ledger,
+        (ledger, mark): (Ledger, Option<LedgerMark>),
         connectors: Vec<Arc<dyn Connector>>,
         token_drop: TokenDrop,
         clock: &Clock,
@@ -229,6 +233,11 @@ impl Wiring {
         let (tasks, health) = (&self.tasks, &self.health);
         self.background.push(budgets::follow(tasks, health, &self.rules, &rewards, &self.budgets));
         self.background.push(readiness::ledger(tasks, health, &rewards));
+        if let Some(mark) = mark {
+            let (kept, telling) = KeptMark::start(mark, tasks, health, &rewards);
+            self.background.push(telling);
+            self.kept_mark = Some(kept);
+        }
         if has_payers {
             let resuming = rewards.clone();
             self.background.push(tasks.spawn("held withdrawals", move || {
@@ -332,6 +341,9 @@ impl Wiring {
         if let Some(fanout) = self.fanout {
             tokio::task::spawn_blocking(move || fanout.close(left())).await?;
         }
+        if let Some(kept) = self.kept_mark {
+            kept.close().await;
+        }
         if let Some(rewards) = self.rewards {
             tokio::task::spawn_blocking(move || rewards.close()).await?;
         }
@@ -393,6 +405,7 @@ mod tests {
             keys: Some(KeyRing::load(&place::keys(data)).unwrap()),
             signing: None,
             ledger: Some(LedgerAt::File.open(data, Unbudgeted::Allow).unwrap()),
+            ledger_mark: None,
             long_delays: None,
             slots: Some(SlotsAt::Embedded.open(data, 16, DurabilityAt::Process, &clock).await.unwrap()),
             far: None,

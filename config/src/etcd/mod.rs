@@ -7,6 +7,7 @@
 //!
 //! Under [`EtcdOptions::prefix`] lie `current`, the document, and `changes/0000000000000007`, what made version 7:
 //! who, why, before, after. Under `status/` each process reports what it runs; etcd forgets that of a silent one.
+//! Other small values of the fleet may lie beside them ([`EtcdValue`]).
 //!
 //! **Versions only grow.** A process takes no document whose version is not above the one that it runs, whatever
 //! happened to etcd; a rollback writes an old document under a new version. Where etcd has lost its data, put the
@@ -35,9 +36,11 @@
 //! ```
 
 mod connection;
+mod key;
 mod source;
 mod store;
 
+pub use key::EtcdValue;
 pub use source::EtcdSource;
 pub use store::EtcdRulesStore;
 

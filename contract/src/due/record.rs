@@ -11,7 +11,8 @@
 //! | rest | the payload | tasks |
 //! | 4 | the index of the entry of this slot that was cancelled or moved | flag 128 |
 //!
-//! So a task with 64 bytes of payload has 71 bytes. A store's scripts read the first seven bytes, and nothing else.
+//! So a task with 64 bytes of payload has 71 bytes. The scripts of the store in Redis read and write parts of it, too: whoever
+//! changes the form looks at `common.lua`, `add.lua`, `change.lua` and `end_dead.lua`.
 
 use super::{KEY_MAX_BYTES, PAYLOAD_MAX_BYTES, Route, Shard, SlotMinute, TaskId, TaskKey};
 use bytes::{BufMut, Bytes, BytesMut};

@@ -1,6 +1,7 @@
 //! The id of a job.
 
-use crate::due::Shard;
+use super::ready_ms;
+use crate::due::{FAR_INDEX, Shard, SlotMinute, TaskId};
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,12 +10,19 @@ const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 const TEXT_BYTES: usize = 26;
 /// The bit of the time that a job with attributes has: its text begins with `1`.
 const VERSIONED: u8 = 0x20;
-const SEQUENCE_BITS: u32 = 40;
+/// The bits of a job's number in its shard.
+const SEQUENCE_BITS: u32 = 39;
+/// The bit behind them, which the id of a far job has. Below it are its timer's shard, whether the far tier gave the timer's
+/// index, and this index.
+const IS_FAR_JOB: u64 = 1 << SEQUENCE_BITS;
+const TIMER_SHARD_BITS: u32 = 10;
+const TIMER_INDEX_BITS: u32 = 28;
 
 /// Names a job for ever: 16 bytes, in text a ULID of 26 characters.
 ///
 /// Six bytes are the time at which it was published, by the store's clock; one is its shard, five its number among the
-/// jobs of the shard, modulo 2⁴⁰; the last four are its delay in seconds, little-endian, as clients read it.
+/// jobs of the shard, modulo 2³⁹, or for a [far job](super::FarJob) which timer it waits as; the last four are its delay in
+/// seconds, little-endian, as clients read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId([u8; 16]);
 
@@ -33,6 +41,40 @@ impl JobId {
         bytes[7..12].copy_from_slice(&sequence.to_be_bytes()[3..]);
         bytes[12..].copy_from_slice(&delay_s.to_le_bytes());
         Self(bytes)
+    }
+
+    /// The id of the far job that waits as this timer, in a store with so many shards. `seed` says when it was published,
+    /// its delay, and whether it has attributes. `None` where the timer is in another minute than the job is due, or has a
+    /// number for which an id has no room.
+    pub fn of_timer(timer: TaskId, seed: Self, shards: u16) -> Option<Self> {
+        let TaskId { shard, slot, index } = timer;
+        let number = index & !FAR_INDEX;
+        let has_room = number >> TIMER_INDEX_BITS == 0 && shard.0 >> TIMER_SHARD_BITS == 0;
+        if !has_room || slot != seed.due_minute() {
+            return None;
+        }
+        let place = (u64::from(shard.0) << 1 | u64::from(timer.is_far())) << TIMER_INDEX_BITS;
+        let sequence = IS_FAR_JOB | place | u64::from(number);
+        // Numbers of an hour follow each other, whatever shard they are in.
+        let own = Shard(u16::try_from(number % u32::from(shards.max(1))).unwrap_or(0));
+        Some(Self::new(seed.published_ms(), own, sequence, seed.delay_s(), seed.is_versioned()))
+    }
+
+    /// The timer that a far job waits, or has waited, as; `None` for any other job.
+    pub fn timer(&self) -> Option<TaskId> {
+        let sequence = self.sequence();
+        if sequence & IS_FAR_JOB == 0 {
+            return None;
+        }
+        let number = u32::try_from(sequence & ((1 << TIMER_INDEX_BITS) - 1)).ok()?;
+        let place = sequence >> TIMER_INDEX_BITS;
+        let index = if place & 1 == 1 { FAR_INDEX | number } else { number };
+        let shard = u16::try_from((place >> 1) & ((1 << TIMER_SHARD_BITS) - 1)).ok()?;
+        Some(TaskId { shard: Shard(shard), slot: self.due_minute(), index })
+    }
+
+    fn due_minute(&self) -> SlotMinute {
+        SlotMinute::of(ready_ms(self.published_ms(), self.delay_s()))
     }
 
     /// From the bytes of an earlier id.
@@ -58,7 +100,7 @@ impl JobId {
         Shard(self.0[6].into())
     }
 
-    /// Its number among the jobs of its shard.
+    /// Its number among the jobs of its shard, below [`SEQUENCES`](Self::SEQUENCES) where it is no far job.
     pub fn sequence(&self) -> u64 {
         let mut bytes = [0; 8];
         bytes[3..].copy_from_slice(&self.0[7..12]);

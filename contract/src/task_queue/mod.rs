@@ -5,12 +5,14 @@
 //! and its [`JobId`] says in which one. What the store does in one call is done whole or not at all, in one shard: above
 //! all it takes a job and leases it in one step, so that a caller that dies loses nothing.
 
+mod far;
 mod ids;
 mod names;
 mod record;
 mod store;
 mod tokens;
 
+pub use far::{FarJob, FarTimers, FarTimersError, PublishedFar};
 pub use ids::{InvalidJobId, JobId};
 pub use names::{InvalidName, QueueName};
 pub use record::{
@@ -34,6 +36,8 @@ pub const TAKE_MAX: usize = 1_000;
 pub const TAKE_BYTES_MAX: usize = 4 << 20;
 /// How long a mark is kept at least that keeps a job from being published twice.
 pub const ONCE_KEPT_MS: u64 = 3_600_000;
+/// How long after a far job was due a deletion of it is remembered at least, where its timer may still fire.
+pub const FAR_REMOVAL_KEPT_MS: u64 = 168 * ONCE_KEPT_MS;
 /// The seconds that a job lives where its publisher says nothing.
 pub const TTL_DEFAULT_S: u32 = 86_400;
 

@@ -72,7 +72,7 @@ pub struct HeldRecord {
 /// The bytes are no job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the record of a job is damaged: {0}")]
-pub struct RecordError(&'static str);
+pub struct RecordError(pub(super) &'static str);
 
 const CUT: RecordError = RecordError("it is cut short");
 

@@ -1,6 +1,6 @@
 //! What a store of jobs offers, and what callers may rely on. The conformance suite checks each sentence.
 
-use super::{Attributes, JobId, QueueName, RecordError};
+use super::{Attributes, FarJob, JobId, PublishedFar, QueueName, RecordError};
 use crate::due::{Durability, Shard};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -205,6 +205,15 @@ pub trait JobStore: Send + Sync {
         batch: &[OnceJob],
     ) -> Result<Vec<Option<JobId>>, JobStoreError>;
 
+    /// Publishes far jobs whose time has come, each under its own id: one answer for each, in order. A job that was published
+    /// so within [`ONCE_KEPT_MS`](super::ONCE_KEPT_MS) is passed over, whatever became of it; so is one that is still there,
+    /// leased or dead or not, however long ago that was, and one that [`remove_far`](Self::remove_far) has ended. So a call
+    /// that has no answer may be repeated. The ids must be of the shard.
+    ///
+    /// # Errors
+    /// [`JobStoreError`].
+    async fn publish_far(&self, shard: Shard, batch: &[FarJob]) -> Result<Vec<PublishedFar>, JobStoreError>;
+
     /// Takes jobs that are ready, the one that has been ready longest about first, and leases each in the same step: no
     /// other call takes it within its ttr, unless it is given back. What has expired or was deleted is passed over. The
     /// whole call is bounded in the entries that it looks at and in its bytes; takes that it did not reach are cut. The
@@ -221,6 +230,15 @@ pub trait JobStore: Send + Sync {
     /// # Errors
     /// [`JobStoreError`].
     async fn remove(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<Vec<bool>, JobStoreError>;
+
+    /// Ends far jobs as [`remove`](Self::remove) does, and keeps those away that are published later: until
+    /// [`FAR_REMOVAL_KEPT_MS`](super::FAR_REMOVAL_KEPT_MS) after the job was due, and for
+    /// [`ONCE_KEPT_MS`](super::ONCE_KEPT_MS) at least.
+    ///
+    /// # Errors
+    /// [`JobStoreError`].
+    async fn remove_far(&self, shard: Shard, jobs: &[(QueueName, JobId)])
+    -> Result<Vec<bool>, JobStoreError>;
 
     /// Makes leased jobs ready again that no consumer has seen, with the try that taking them has cost. Does nothing where
     /// the lease has ended, even if somebody else has the job now.

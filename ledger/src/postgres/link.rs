@@ -1,9 +1,10 @@
 //! A connection that is made again when it was lost, with pauses that grow.
 
 use super::options::PostgresOptions;
-use super::schema;
 use super::session::Session;
+use super::{failover, position, schema};
 use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +14,9 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// A writer compares its own connection anew before a transaction, when it was compared longer ago than this: of two
+/// servers behind one address, another connection's look says nothing.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Where a ledger is and how it is reached.
 #[derive(Clone)]
@@ -26,6 +30,8 @@ pub(crate) struct Address {
     opened: Arc<AtomicBool>,
     /// Whether it was logged that the tables are no ledger of Windfall, or that the server refuses this client.
     told: Arc<AtomicBool>,
+    /// Compares every connection with the ledger's marks.
+    pub guard: Option<Arc<Guard>>,
 }
 
 impl fmt::Debug for Address {
@@ -66,15 +72,37 @@ impl Address {
         }
         let place = place(&config, &options.schema);
         let (opened, told) = (Arc::default(), Arc::default());
-        Ok(Self { config, options: options.clone(), place, opened, told })
+        Ok(Self { config, options: options.clone(), place, opened, told, guard: None })
     }
 
-    /// Connects for reading and writing. The first connection of all brings the tables up to date, or refuses them.
-    pub fn connect(&self) -> Result<Session, OpenError> {
+    /// The name of the ledger whatever server it is on: its database and its schema.
+    pub fn ledger_name(&self) -> String {
+        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
+        format!("{database}/{}", self.options.schema)
+    }
+
+    /// Connects. The first connection of all brings the tables up to date, or refuses them. A connection that only reads
+    /// does not write anything else: it is ready also where a commit waits or fails.
+    fn connect(&self, purpose: Purpose) -> Result<Session, OpenError> {
         let session = Session::open(&self.config, &self.place, &self.options, false)?;
-        if !self.opened.load(Acquire) {
+        let is_first = !self.opened.load(Acquire);
+        let is_unmarked = self.guard.as_ref().is_some_and(|guard| guard.is_unmarked());
+        let is_new = is_first && (is_unmarked || schema::is_missing(&session, self)?);
+        failover::check(&session, self, is_new)?;
+        let writes = purpose == Purpose::Write;
+        if writes {
+            failover::check_waiting(&session, self)?;
+        }
+        if is_first {
             schema::migrate(&session, self)?;
             self.opened.store(true, Release);
+        }
+        if let Some(guard) = &self.guard {
+            let compared = match writes {
+                true => position::follow(&session, guard, &self.options.schema).map(drop),
+                false => position::look(&session, guard).map(drop),
+            };
+            compared.map_err(|error| schema::refused(&self.place, error))?;
         }
         self.told.store(false, Release);
         Ok(session)
@@ -108,6 +136,17 @@ fn place(config: &Config, schema: &str) -> String {
     format!("PostgreSQL at {}, database {database}, schema {schema}, user {user}", hosts.join(","))
 }
 
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To write, and to read in between.
+    Write,
+    /// To read what is committed at each read.
+    Read,
+    /// To read one moment, which a new connection would change.
+    Snapshot,
+}
+
 /// A connection that may be missing.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -115,19 +154,29 @@ pub(crate) struct Link {
     session: RefCell<Option<Session>>,
     failures: Cell<u32>,
     failed_at: Cell<Option<Instant>>,
-    /// Whether it reads one moment, which a new connection would change.
-    snapshot: bool,
+    purpose: Purpose,
 }
 
 impl Link {
+    /// Makes a link, and connects it to write.
+    pub fn connect(address: Address) -> Result<Self, OpenError> {
+        let session = address.connect(Purpose::Write)?;
+        Ok(Self::new(address, Some(session), Purpose::Write))
+    }
+
     /// Makes a link. Without a session it connects when it is first used.
-    pub fn new(address: Address, session: Option<Session>, snapshot: bool) -> Self {
+    pub fn new(address: Address, session: Option<Session>, purpose: Purpose) -> Self {
         let session = RefCell::new(session);
-        Self { address, session, failures: Cell::new(0), failed_at: Cell::new(None), snapshot }
+        Self { address, session, failures: Cell::new(0), failed_at: Cell::new(None), purpose }
     }
 
     pub fn is_snapshot(&self) -> bool {
-        self.snapshot
+        self.purpose == Purpose::Snapshot
+    }
+
+    /// The number of its connection; 0 where it has none.
+    pub fn number(&mut self) -> u64 {
+        self.session.get_mut().as_ref().map_or(0, Session::number)
     }
 
     /// The connection; a new one where it was lost, after a pause where that failed before.
@@ -152,13 +201,48 @@ impl Link {
         Ok((self.session.get_mut().insert(own.ok_or_else(|| lost("there is none"))?), new))
     }
 
+    /// Looks again at the database, where it had gone back in time (a person may have accepted it), and where it was
+    /// looked at too long ago.
+    pub fn look_again(&mut self) -> Result<(), LedgerError> {
+        let (Some(guard), Some(session)) = (&self.address.guard, self.session.get_mut()) else {
+            return Ok(());
+        };
+        if session.is_broken() || session.is_sound_since(LOOK_EVERY) {
+            return Ok(());
+        }
+        match position::look(session, guard) {
+            // Lost meanwhile: the next connection is compared when it is made.
+            Err(_) if session.is_broken() => Ok(()),
+            looked => looked.map(drop),
+        }
+    }
+
+    /// Guards every connection that is made from now on. An address with several hosts without a synchronous standby is
+    /// refused where the ledger has no mark yet: it was not run like this before.
+    pub fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {
+        let is_unmarked = guard.is_unmarked();
+        self.address.guard = Some(guard);
+        // It was made without a look, so it is not kept.
+        match self.session.get_mut().take() {
+            Some(session) => match failover::check(&session, &self.address, is_unmarked) {
+                Err(error) if error.may_pass() => {
+                    // Lost meanwhile. The next connection is the first one once more, and is checked as such.
+                    self.address.opened.store(false, Release);
+                    Ok(())
+                }
+                checked => checked,
+            },
+            None => Ok(()),
+        }
+    }
+
     /// The connection on which a transaction has begun, even if it is lost; never a new one.
     pub fn held(&mut self) -> Result<&mut Session, LedgerError> {
         self.session.get_mut().as_mut().ok_or_else(|| lost("there is none"))
     }
 
     fn reconnect(&self) -> Result<Session, LedgerError> {
-        if self.snapshot {
+        if self.is_snapshot() {
             return Err(lost("a reader sees one moment, on one connection; open a new reader"));
         }
         if let Some(failed_at) = self.failed_at.get() {
@@ -166,7 +250,7 @@ impl Link {
             let pause = BACKOFF_MIN.saturating_mul(1 << self.failures.get().min(16)).min(longest);
             std::thread::sleep(pause.saturating_sub(failed_at.elapsed()));
         }
-        match self.address.connect() {
+        match self.address.connect(self.purpose) {
             Ok(session) => {
                 tracing::info!("connected: {}", self.address.place);
                 self.failures.set(0);

@@ -1,5 +1,6 @@
 //! The options of a ledger in PostgreSQL.
 
+use super::link::Address;
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
 use std::time::Duration;
@@ -29,6 +30,9 @@ pub struct PostgresOptions {
     /// The longest pause between two attempts to connect; the first is 50 ms, each next one twice as long. 50 to
     /// 60,000 ms. Default 1,000.
     pub backoff_max_ms: u64,
+    /// Whether an address may name several hosts although their server waits for no synchronous standby. A fail-over
+    /// then loses rewards that were answered as credited. Default false: a new ledger, and one without a mark, is refused.
+    pub failover_without_synchronous_standby: bool,
 }
 
 impl Default for PostgresOptions {
@@ -42,11 +46,21 @@ impl Default for PostgresOptions {
             idle_in_transaction_timeout_ms: 10_000,
             read_timeout_ms: 600_000,
             backoff_max_ms: 1_000,
+            failover_without_synchronous_standby: false,
         }
     }
 }
 
 impl PostgresOptions {
+    /// The name of the ledger at this address, whatever server of the address has it: its database and its schema. What is
+    /// kept of several ledgers in one place is told apart by it.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`]: the address is not understood, or an option has no valid value.
+    pub fn ledger_name(&self, url: &str) -> Result<String, OpenError> {
+        Ok(Address::new(url, self)?.ledger_name())
+    }
+
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         if self.schema.is_empty() || self.schema.len() > 63 || !self.schema.bytes().all(plain) {

@@ -164,6 +164,11 @@ pub(crate) fn migrate(session: &Session, address: &Address) -> Result<(), OpenEr
     run("COMMIT")
 }
 
+/// Whether there is no ledger yet.
+pub(crate) fn is_missing(session: &Session, address: &Address) -> Result<bool, OpenError> {
+    Ok(version(session, address)?.is_none())
+}
+
 /// Refuses a schema that this build does not understand, or that is not there.
 pub(crate) fn check(session: &Session, address: &Address) -> Result<(), OpenError> {
     match version(session, address)? {
@@ -204,7 +209,8 @@ fn version(session: &Session, address: &Address) -> Result<Option<i64>, OpenErro
     }
 }
 
-fn refused(place: &str, error: LedgerError) -> OpenError {
+/// What a failure means while a ledger is opened.
+pub(super) fn refused(place: &str, error: LedgerError) -> OpenError {
     let path = place.to_owned();
     match error {
         LedgerError::Unavailable(what) | LedgerError::Unknown(what) | LedgerError::Contended(what) => {
@@ -214,7 +220,8 @@ fn refused(place: &str, error: LedgerError) -> OpenError {
         other => OpenError::Denied {
             path,
             what: format!(
-                "{other}; grant the user USAGE on the schema, and rights to its tables and sequences"
+                "{other}; grant the user USAGE on the schema, and rights to its tables and sequences, also to those that were \
+                 made later"
             ),
         },
     }

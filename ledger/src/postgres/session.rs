@@ -7,9 +7,10 @@ use futures_util::future::{join, try_join3};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
@@ -19,6 +20,9 @@ use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
 const SERVER_VERSION_MIN: i32 = 130_000;
 /// How long a closing connection may take to say goodbye.
 const GOODBYE: Duration = Duration::from_millis(200);
+
+/// Connections of this process so far.
+static COUNT: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) type Params<'p> = &'p [&'p (dyn ToSql + Sync)];
 
@@ -31,6 +35,14 @@ pub(crate) struct Session {
     timeout: Cell<Duration>,
     /// Whether the connection was lost or is in an unknown state, so that it cannot be used any more.
     broken: Cell<bool>,
+    /// Whether the database behind it was found to have gone back in time.
+    went_back: Cell<bool>,
+    /// When it was compared last, by the machine's own clock.
+    looked_at: Cell<Option<Instant>>,
+    /// Whether the server does not say where its write-ahead log is; `None` before it was asked.
+    hides_log: Cell<Option<bool>>,
+    /// The number of this connection, which no other one of this process has.
+    number: u64,
     _io: Io,
 }
 
@@ -135,6 +147,10 @@ impl Session {
             slot: 0,
             timeout: Cell::new(options.answer_timeout()),
             broken: Cell::new(false),
+            went_back: Cell::new(false),
+            looked_at: Cell::new(None),
+            hides_log: Cell::new(None),
+            number: COUNT.fetch_add(1, Ordering::Relaxed) + 1,
             _io: io,
         };
         session.settle_in(place, options, reads)?;
@@ -183,6 +199,42 @@ impl Session {
 
     pub fn slot(&self) -> u64 {
         self.slot
+    }
+
+    /// The number of this connection, which no other one of this process has. It is at least 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the database behind it was found to have gone back in time.
+    pub fn went_back(&self) -> bool {
+        self.went_back.get()
+    }
+
+    /// Notes that the database behind it was compared now, and whether it has gone back in time.
+    pub fn looked(&self, went_back: bool) {
+        self.went_back.set(went_back);
+        self.looked_at.set(Some(Instant::now()));
+    }
+
+    /// Whether the database behind it was found to be sound at most this long ago.
+    pub fn is_sound_since(&self, age: Duration) -> bool {
+        !self.went_back.get() && self.looked_at.get().is_some_and(|at| at.elapsed() < age)
+    }
+
+    /// Whether it is known if the server says where its write-ahead log is.
+    pub fn log_is_known(&self) -> bool {
+        self.hides_log.get().is_some()
+    }
+
+    /// Whether the server does not say where its write-ahead log is.
+    pub fn hides_log(&self) -> bool {
+        self.hides_log.get() == Some(true)
+    }
+
+    /// Notes whether the server does not say where its write-ahead log is.
+    pub fn set_log(&self, hides_log: bool) {
+        self.hides_log.set(Some(hides_log));
     }
 
     /// Whether it cannot be used any more, so that the caller must connect anew.

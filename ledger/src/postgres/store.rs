@@ -1,14 +1,17 @@
 //! A connection that writes, as the ledger's front sees it.
 
 use super::budget_keys::BudgetKeys;
-use super::link::{Address, Link};
+use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
-use super::schema;
 use super::session::Session;
 use super::state::{self, Numbers, PgTx};
+use super::{position, schema};
 use crate::contract::{Read, Store, Transaction};
 use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
+use crate::guarded::{Acceptance, Accepted, Beat};
 use crate::model::Writers;
+use std::sync::Arc;
 
 /// A connection that writes.
 #[derive(Debug)]
@@ -16,22 +19,37 @@ pub(crate) struct PgLedger {
     link: Link,
     budget_keys: BudgetKeys,
     numbers: Numbers,
+    /// The connection on which the numbers were drawn and the budget keys were read; 0 for none.
+    connection: u64,
 }
 
 impl PgLedger {
     pub fn connect(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
-        let address = Address::new(url, options)?;
-        let session = address.connect()?;
-        Ok(Self::new(address, Some(session)))
+        Ok(Self::new(Link::connect(Address::new(url, options)?)?))
     }
 
     pub fn connect_when_used(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
-        Ok(Self::new(Address::new(url, options)?, None))
+        Ok(Self::new(Link::new(Address::new(url, options)?, None, Purpose::Write)))
     }
 
-    fn new(address: Address, session: Option<Session>) -> Self {
-        let link = Link::new(address, session, false);
-        Self { link, budget_keys: BudgetKeys::default(), numbers: Numbers::default() }
+    fn new(mut link: Link) -> Self {
+        let connection = link.number();
+        Self { link, budget_keys: BudgetKeys::default(), numbers: Numbers::default(), connection }
+    }
+
+    /// Connects where the connection was lost. Returns whether it is another one than that of the last transaction,
+    /// whichever use has made it.
+    fn connected(&mut self) -> Result<bool, LedgerError> {
+        let number = self.link.session_mut()?.0.number();
+        let is_new = number != self.connection;
+        if is_new {
+            // A server that has crashed may not remember that it gave these numbers out, and one that went back in time
+            // may know other budget keys by theirs.
+            self.numbers = Numbers::default();
+            self.budget_keys.clear();
+            self.connection = number;
+        }
+        Ok(is_new)
     }
 }
 
@@ -44,23 +62,21 @@ pub(crate) fn open_reader(
     let session = Session::open(&address.config, &address.place, &address.options, true)?;
     schema::check(&session, &address)?;
     session.open_batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &address.place)?;
-    Ok(Link::new(address, Some(session), true))
+    Ok(Link::new(address, Some(session), Purpose::Snapshot))
 }
 
 impl Store for PgLedger {
     fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
         let unbudgeted = self.link.address.options.unbudgeted;
-        let (session, new) = self.link.session_mut()?;
-        if new {
-            // A server that has crashed may not remember that it gave these numbers out.
-            self.numbers = Numbers::default();
-        }
+        self.link.look_again()?;
+        let new = self.connected()?;
+        let session = self.link.held()?;
         let rules_version = match state::begin(session, &mut self.numbers) {
             Ok(version) => version,
             // Lost while nothing was asked of it, as after a restart of the server: there is nothing to repeat.
             Err(LedgerError::Unavailable(_)) if session.is_broken() && !new => {
-                self.numbers = Numbers::default();
-                state::begin(self.link.session_mut()?.0, &mut self.numbers)?
+                self.connected()?;
+                state::begin(self.link.held()?, &mut self.numbers)?
             }
             Err(error) => return Err(error),
         };
@@ -78,10 +94,34 @@ impl Store for PgLedger {
     }
 
     fn another(&self) -> Result<Box<dyn Store>, OpenError> {
-        Ok(Box::new(Self::new(self.link.address.clone(), None)))
+        Ok(Box::new(Self::new(Link::new(self.link.address.clone(), None, Purpose::Write))))
     }
 
     fn reader(&self) -> Result<Box<dyn Read + Send>, OpenError> {
-        Ok(Box::new(Link::new(self.link.address.clone(), None, false)))
+        Ok(Box::new(Link::new(self.link.address.clone(), None, Purpose::Read)))
+    }
+
+    fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {
+        self.link.guard_by(guard)
+    }
+
+    fn guard(&self) -> Option<Arc<Guard>> {
+        self.link.address.guard.clone()
+    }
+
+    fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError> {
+        let Some(guard) = self.guard() else { return Ok(None) };
+        self.connected()?;
+        let schema = self.link.address.options.schema.clone();
+        position::beat(self.link.held()?, &guard, &schema, count)
+    }
+
+    fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError> {
+        let Some(guard) = self.guard() else {
+            return Err(LedgerError::Invalid("the ledger has no mark, so there is nothing to accept".into()));
+        };
+        self.connected()?;
+        let schema = self.link.address.options.schema.clone();
+        position::accept(self.link.held()?, &guard, &schema, acceptance)
     }
 }

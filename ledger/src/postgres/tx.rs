@@ -123,6 +123,10 @@ impl Transaction for PgTx<'_> {
         archive::mark_replayed(self.session, id, replay)
     }
 
+    fn went_back(&self) -> bool {
+        self.session.went_back()
+    }
+
     fn commit(mut self: Box<Self>) -> Result<(), LedgerError> {
         std::mem::take(&mut self.transfers).commit(self.session)?;
         self.committed = true;

@@ -5,6 +5,7 @@ mod budget_keys;
 mod budgets;
 mod credit;
 mod orders;
+mod position;
 mod query;
 mod reader;
 mod rows;

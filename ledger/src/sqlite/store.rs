@@ -1,17 +1,22 @@
 //! A connection that writes the file, as the ledger's front sees it.
 
+use super::position;
 use super::schema::{self, LedgerOptions};
 use super::state::{Connected, SqliteTx};
 use crate::contract::{Read, Store, Transaction};
 use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
+use crate::guarded::{Acceptance, Accepted, Beat};
 use crate::model::Writers;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A file, opened for writing.
 #[derive(Debug)]
 pub(crate) struct SqliteLedger {
     connected: Connected,
     path: PathBuf,
+    guard: Option<Arc<Guard>>,
     _lock: schema::WriterLock,
 }
 
@@ -19,7 +24,7 @@ impl SqliteLedger {
     pub fn open(path: &Path, options: &LedgerOptions) -> Result<Self, OpenError> {
         let (db, lock) = schema::open_writer(path, options)?;
         let connected = Connected::new(db, options.unbudgeted);
-        Ok(Self { connected, path: path.to_owned(), _lock: lock })
+        Ok(Self { connected, path: path.to_owned(), guard: None, _lock: lock })
     }
 }
 
@@ -42,5 +47,31 @@ impl Store for SqliteLedger {
 
     fn reader(&self) -> Result<Box<dyn Read + Send>, OpenError> {
         Ok(Box::new(schema::open_reader(&self.path)?))
+    }
+
+    fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {
+        let path = || self.path.display().to_string();
+        position::open(&self.connected.db, &guard)
+            .map_err(|error| OpenError::Io { path: path(), what: error.to_string() })?;
+        self.guard = Some(guard);
+        Ok(())
+    }
+
+    fn guard(&self) -> Option<Arc<Guard>> {
+        self.guard.clone()
+    }
+
+    fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError> {
+        match &self.guard {
+            Some(guard) => position::beat(&self.connected.db, guard, count),
+            None => Ok(None),
+        }
+    }
+
+    fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError> {
+        match &self.guard {
+            Some(guard) => position::accept(&self.connected.db, guard, acceptance),
+            None => Err(LedgerError::Invalid("the ledger has no mark, so there is nothing to accept".into())),
+        }
     }
 }

@@ -119,6 +119,11 @@ impl Transaction for SqliteTx<'_> {
         archive::mark_replayed(&self.ledger.db, id, replay)
     }
 
+    fn went_back(&self) -> bool {
+        // There is one connection to a file, so the guard knows.
+        false
+    }
+
     fn commit(mut self: Box<Self>) -> Result<(), LedgerError> {
         self.write_shards()?;
         self.ledger.db.execute_batch("COMMIT")?;

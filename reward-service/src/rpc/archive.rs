@@ -1,6 +1,6 @@
 //! The gRPC service `windfall.v1.Archive`.
 
-use super::status;
+use super::{ledger_mark, status};
 use crate::handle::RewardHandle;
 use prost::Message;
 use tonic::{Request, Response, Status};
@@ -238,5 +238,24 @@ impl archive_server::Archive for ArchiveService {
         let last = found.last().filter(|_| is_full).map(|one| one.withdrawal.id.clone());
         let withdrawals = found.into_iter().map(held).collect();
         Ok(Response::new(v1::ListHeldReply { withdrawals, next_after: last.unwrap_or_default() }))
+    }
+
+    async fn get_ledger_mark(
+        &self,
+        request: Request<v1::GetLedgerMarkRequest>,
+    ) -> Result<Response<v1::GetLedgerMarkReply>, Status> {
+        Call::of(&request)?;
+        ledger_mark::get(&self.rewards).map(Response::new)
+    }
+
+    async fn accept_ledger(
+        &self,
+        request: Request<v1::AcceptLedgerRequest>,
+    ) -> Result<Response<v1::AcceptLedgerReply>, Status> {
+        let caller = Call::of(&request)?.caller.clone();
+        let v1::AcceptLedgerRequest { generation, reason, actor, lineage, beat } = request.into_inner();
+        let actor = actor_of(&caller, &actor)?;
+        let shown = (generation, lineage.as_str(), beat);
+        ledger_mark::accept(&self.rewards, shown, &reason, &actor).await.map(Response::new)
     }
 }

@@ -41,6 +41,7 @@
 
 mod archive;
 mod events;
+mod ledger_mark;
 mod rewards;
 mod status;
 

@@ -68,7 +68,11 @@ impl Target for JobTarget {
         let mut fates = vec![Fired::Failed("the call of the store was given up".into()); batch.len()];
         let shards = self.store.shards();
         let mut calls = JoinSet::new();
-        for call in calls_of(batch.into_iter().map(|firing| self.job(firing)), shards) {
+        let placed = batch.into_iter().map(|firing| {
+            let once = self.job(firing);
+            (once.mark.shard(shards), once.job.bodies.iter().map(|body| body.len()).sum(), once)
+        });
+        for call in calls_of(placed) {
             if let Some(why) = self.away.reason(call.shard) {
                 call.places.into_iter().for_each(|at| fates[at] = Fired::Away(why.clone()));
                 continue;
@@ -90,7 +94,7 @@ impl Target for JobTarget {
     }
 }
 
-/// What a timer is known by. Its id alone would not do: a slot store that was made anew gives the ids of the one before, and
+/// What a timer is known by, which also says its shard, so that the same timer meets the same one each time. Its id alone would not do: a slot store that was made anew gives the ids of the one before, and
 /// two fleets give the same ones.
 fn mark(firing: &Firing, queue: &QueueName) -> OnceMark {
     let mut hasher = Sha256::new();
@@ -107,20 +111,18 @@ fn mark(firing: &Firing, queue: &QueueName) -> OnceMark {
 }
 
 /// A call of the store, and which places of the batch its jobs have.
-struct Call {
-    shard: Shard,
-    places: Vec<usize>,
-    jobs: Vec<OnceJob>,
+pub(super) struct Call<J> {
+    pub shard: Shard,
+    pub places: Vec<usize>,
+    pub jobs: Vec<J>,
 }
 
-/// The calls of the store. A mark says its shard, so that the same timer meets it each time.
-fn calls_of(batch: impl Iterator<Item = OnceJob>, shards: u16) -> Vec<Call> {
-    let mut calls: Vec<Call> = Vec::new();
+/// The calls of the store, for jobs that each come with their shard and bytes.
+pub(super) fn calls_of<J>(batch: impl Iterator<Item = (Shard, usize, J)>) -> Vec<Call<J>> {
+    let mut calls: Vec<Call<J>> = Vec::new();
     // Of each shard: its last call, and the bytes in it.
     let mut open: BTreeMap<Shard, (usize, usize)> = BTreeMap::new();
-    for (at, once) in batch.enumerate() {
-        let (shard, bytes) =
-            (once.mark.shard(shards), once.job.bodies.iter().map(|body| body.len()).sum::<usize>());
+    for (at, (shard, bytes, job)) in batch.enumerate() {
         let last = open.get(&shard).copied();
         let fitting = last
             .filter(|(call, all)| calls[*call].jobs.len() < CALL_JOBS_MAX && all + bytes <= CALL_BYTES_MAX);
@@ -130,13 +132,13 @@ fn calls_of(batch: impl Iterator<Item = OnceJob>, shards: u16) -> Vec<Call> {
         });
         open.insert(shard, (call, all + bytes));
         calls[call].places.push(at);
-        calls[call].jobs.push(once);
+        calls[call].jobs.push(job);
     }
     calls
 }
 
 /// What an error means for a timer. Nobody knows whether its job is stored; if it is, the next attempt finds it.
-fn fate(error: &JobStoreError) -> Fired {
+pub(super) fn fate(error: &JobStoreError) -> Fired {
     match error {
         JobStoreError::Unavailable(_) => Fired::Away(error.to_string()),
         JobStoreError::Unusable(_) => Fired::Failed(error.to_string()),
@@ -186,7 +188,7 @@ mod tests {
             },
         };
         let batch = (0..=255).flat_map(|number| [job(number, 10), job(number, 10), job(number, 60_000)]);
-        let calls = calls_of(batch, 4);
+        let calls = calls_of(batch.map(|once| (once.mark.shard(4), once.job.bodies[0].len(), once)));
         let mut places: Vec<usize> = calls.iter().flat_map(|call| call.places.iter().copied()).collect();
         places.sort_unstable();
         assert_eq!(places, (0..768).collect::<Vec<_>>());

@@ -62,19 +62,18 @@ impl Adding {
             arguments.push(place(*slot).into());
             arguments.push((*slot).into());
             arguments.push((tasks.len() as u64).into());
-            arguments.extend(tasks.iter().map(|at| record(&batch[*at], false).encode().into()));
+            arguments.extend(tasks.iter().map(|at| record(&batch[*at]).encode().into()));
         }
         for at in &singles {
             let task = &batch[*at];
             let slot = SlotMinute::of(task.due_ms).0;
             arguments.push(task.due_ms.into());
-            arguments.push(place(slot).into());
+            place(slot);
             arguments.push(slot.into());
             arguments.push(task.route.tenant.into());
             let field = task.key.as_ref().map(|key| key_field(task.route.tenant, key.as_bytes()));
             arguments.push(field.unwrap_or_default().into());
-            arguments.push(record(task, false).encode().into());
-            arguments.push(record(task, true).encode().into());
+            arguments.push(record(task).encode().into());
         }
         let groups = slots.into_iter().collect();
         Self { keys, arguments, groups, singles, tasks: batch.len() }
@@ -83,7 +82,7 @@ impl Adding {
     /// The answers in the order of the batch.
     pub(super) fn answers(&self, shard: Shard, answer: Value) -> Result<Vec<Added>, StoreError> {
         let answer = array(answer)?;
-        if answer.len() != self.groups.len() + self.singles.len() {
+        if answer.len() != self.groups.len() + 3 * self.singles.len() {
             return Err(unexpected(&Value::Array(answer)));
         }
         let mut added: Vec<Option<Added>> = vec![None; self.tasks];
@@ -94,11 +93,13 @@ impl Adding {
                 added[*at] = Some(Added::Stored(TaskId { shard, slot: SlotMinute(*slot), index }));
             }
         }
-        for (at, one) in self.singles.iter().zip(answer) {
-            let one = array(one)?;
-            let [exists, slot, index] = &one[..] else { return Err(unexpected(&Value::Array(one))) };
-            let id = id(shard, slot, index)?;
-            added[*at] = Some(match number::<u8>(exists)? {
+        for at in &self.singles {
+            let (Some(exists), Some(slot), Some(index)) = (answer.next(), answer.next(), answer.next())
+            else {
+                break;
+            };
+            let id = id(shard, &slot, &index)?;
+            added[*at] = Some(match number::<u8>(&exists)? {
                 0 => Added::Stored(id),
                 _ => Added::Exists(id),
             });
@@ -108,14 +109,14 @@ impl Adding {
     }
 }
 
-/// The record of a task; with `is_late` that of a task whose time the script has to replace by the watermark.
-fn record(task: &NewRecord, is_late: bool) -> DueRecord {
+/// The record of a task that is not late; the script turns it into that of one that is.
+fn record(task: &NewRecord) -> DueRecord {
     let since_ms = task.due_ms - SlotMinute::of(task.due_ms).start_ms();
     DueRecord {
         offset_ms: u16::try_from(since_ms).unwrap_or(0),
         route: task.route,
         key: task.key.clone(),
-        asked_ms: is_late.then_some(task.due_ms),
+        asked_ms: None,
         first_id: None,
         payload: task.payload.clone(),
     }

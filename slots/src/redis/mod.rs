@@ -672,7 +672,8 @@ impl SlotStore for RedisSlots {
         }
         arguments.push((batch.keys.len() as u64).into());
         for (tenant, key, index) in &batch.keys {
-            arguments.extend([key_field(*tenant, key.as_bytes()).into(), (*index).into()]);
+            let place = (u64::from(slot.0) << 32 | u64::from(*index)).to_be_bytes();
+            arguments.extend([key_field(*tenant, key.as_bytes()).into(), place.to_vec().into()]);
         }
         arguments.push((batch.over.len() as u64).into());
         for (tenant, over) in &batch.over {

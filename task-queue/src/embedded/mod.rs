@@ -15,6 +15,7 @@
 //!
 //! Calls run on the runtime's blocking threads, one per shard at a time.
 
+mod far;
 mod files;
 mod jobs;
 mod once;
@@ -38,8 +39,8 @@ use tokens::CallCounts;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FoundJob, HeldState, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, QueueCounts, QueueName,
-    Swept, Take, TakenJobs, Tended,
+    FarJob, FoundJob, HeldState, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar,
+    QueueCounts, QueueName, Swept, Take, TakenJobs, Tended,
 };
 
 /// How an embedded store of jobs uses memory and disk.
@@ -328,6 +329,12 @@ impl JobStore for EmbeddedJobs {
         self.step(shard, move |step| once::publish(step, &batch)).await
     }
 
+    async fn publish_far(&self, shard: Shard, batch: &[FarJob]) -> Result<Vec<PublishedFar>, JobStoreError> {
+        checks::publish_far(shard, self.shards(), batch)?;
+        let batch = batch.to_vec();
+        self.step(shard, move |step| far::publish(step, &batch)).await
+    }
+
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
         checks::take(shard, self.shards(), batch)?;
         let batch = batch.to_vec();
@@ -343,6 +350,16 @@ impl JobStore for EmbeddedJobs {
     async fn remove(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<Vec<bool>, JobStoreError> {
         let jobs = jobs.to_vec();
         self.step(shard, move |step| jobs.iter().map(|(queue, id)| jobs::remove(step, queue, *id)).collect())
+            .await
+    }
+
+    async fn remove_far(
+        &self,
+        shard: Shard,
+        jobs: &[(QueueName, JobId)],
+    ) -> Result<Vec<bool>, JobStoreError> {
+        let jobs = jobs.to_vec();
+        self.step(shard, move |step| jobs.iter().map(|(queue, id)| far::remove(step, queue, *id)).collect())
             .await
     }
 

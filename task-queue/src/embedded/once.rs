@@ -4,7 +4,7 @@ use super::files::Files;
 use super::rows::{self, Reading};
 use super::{ShardStep, jobs};
 use std::ops::Bound;
-use windfall_contract::task_queue::{JobId, JobStoreError, ONCE_KEPT_MS, OnceJob, OnceMark};
+use windfall_contract::task_queue::{JobId, JobStoreError, ONCE_KEPT_MS, OnceJob};
 
 /// The marks that one sweep forgets.
 const FORGOTTEN_MAX: usize = 2_000;
@@ -49,24 +49,30 @@ pub(super) fn publish(
     let hour = step.now_ms / ONCE_KEPT_MS;
     let mut ids = Vec::with_capacity(batch.len());
     for OnceJob { mark, job } in batch {
-        let mut is_known = false;
-        // The next hour's, too: the clock may have gone back, by an hour.
-        for near in hour.saturating_sub(1)..=hour + 1 {
-            is_known |= step.step.get(&rows::once(step.state.number, near, *mark))?.is_some();
-        }
-        if is_known {
+        if is_known(step, hour, &mark.0)? {
             ids.push(None);
             continue;
         }
-        note(step, hour, *mark);
+        note(step, hour, &mark.0);
         let published = jobs::publish(step, std::slice::from_ref(job));
         ids.push(published.into_iter().flatten().next());
     }
     Ok(ids)
 }
 
+/// Whether a job of this mark was published about now.
+pub(super) fn is_known(step: &ShardStep<'_>, hour: u64, mark: &[u8]) -> Result<bool, JobStoreError> {
+    // The next hour's, too: the clock may have gone back, by an hour.
+    for near in hour.saturating_sub(1)..=hour + 1 {
+        if step.step.get(&rows::once(step.state.number, near, mark))?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Notes that a job of this mark was published in this hour.
-fn note(step: &mut ShardStep<'_>, hour: u64, mark: OnceMark) {
+pub(super) fn note(step: &mut ShardStep<'_>, hour: u64, mark: &[u8]) {
     let key = rows::once(step.state.number, hour, mark);
     step.state.marks.put(&key, hour);
     step.step.put(key, Vec::new());
@@ -115,7 +121,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
     use windfall_contract::Clock;
     use windfall_contract::due::Shard;
-    use windfall_contract::task_queue::{JobStore, NewJobs, QueueName};
+    use windfall_contract::task_queue::{JobStore, NewJobs, OnceMark, QueueName};
 
     fn once(number: u8) -> OnceJob {
         let job = NewJobs {
@@ -150,7 +156,7 @@ mod tests {
         now_ms.fetch_add(2 * ONCE_KEPT_MS, SeqCst);
         assert!(publish(4).await);
         assert_eq!(forgotten().await, 3);
-        assert!(from() > rows::once(0, 500_000, OnceMark([3; 16])), "the next sweep begins behind them");
+        assert!(from() > rows::once(0, 500_000, &[3; 16]), "the next sweep begins behind them");
         assert_eq!(forgotten().await, 0);
         // The clock goes back to before all marks that are there.
         now_ms.fetch_sub(6 * ONCE_KEPT_MS, SeqCst);
@@ -161,6 +167,6 @@ mod tests {
         assert!(publish(6).await);
         now_ms.fetch_add(2 * ONCE_KEPT_MS, SeqCst);
         assert_eq!(forgotten().await, 1);
-        assert!(from() > rows::once(0, 500_004, OnceMark([6; 16])), "none is left");
+        assert!(from() > rows::once(0, 500_004, &[6; 16]), "none is left");
     }
 }

@@ -7,12 +7,12 @@
 //! | `q` shard, number | the name of a queue that has jobs in the shard |
 //! | `w` shard, queue, ready from, sequence | a job that was never taken |
 //! | `h` shard, queue, id | since or until when, then a job that was taken |
-//! | `o` shard, hour, mark | nothing: a job with this mark was published in this hour |
+//! | `o` shard, hour, mark | nothing: a job with this mark was published in this hour. A far job's mark is its id and queue; that of one that was deleted lies in a later hour |
 //! | `t` namespace, 0, digest | a token |
 //! | `l` namespace, 0, digest | its limit |
 
 use bytes::{BufMut, Bytes, BytesMut};
-use windfall_contract::task_queue::{HeldRecord, JobId, JobStoreError, OnceMark};
+use windfall_contract::task_queue::{HeldRecord, JobId, JobStoreError};
 
 /// Writes a key.
 pub(super) struct Key(Vec<u8>);
@@ -62,8 +62,8 @@ pub(super) fn marks(shard: u16) -> Vec<u8> {
     Key::of(b'o').u16(shard).end()
 }
 
-pub(super) fn once(shard: u16, hour: u64, mark: OnceMark) -> Vec<u8> {
-    Key::of(b'o').u16(shard).u64(hour).bytes(&mark.0).end()
+pub(super) fn once(shard: u16, hour: u64, mark: &[u8]) -> Vec<u8> {
+    Key::of(b'o').u16(shard).u64(hour).bytes(mark).end()
 }
 
 /// The value of a held job: the end of its lease, or since when it is ready again or dead.

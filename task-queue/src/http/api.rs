@@ -154,12 +154,13 @@ impl Api {
         let (is_versioned, attributes) = attributes(&head.headers);
         let (body, room) = self.bodies.read(body, BODY_MAX_BYTES).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, vec![body]);
+        let old = replaced.and_then(|id| id.parse::<JobId>().ok());
         // A caller that hangs up does not free memory that the store still waits for.
         let ids = pool.queues.publish(jobs, Box::new(room)).await?;
         let id = ids.first().copied();
         let id = id.ok_or_else(|| JobStoreError::Unusable("it has given no id".into()))?;
         // The new one is there before the old one goes: whoever dies in between has two, and not none.
-        if let Some(Ok(old)) = replaced.map(str::parse::<JobId>) {
+        if let Some(old) = old {
             pool.queues.remove(queue, old).await?;
         }
         Ok(answers::published(id))

@@ -7,7 +7,7 @@ use super::body::BodyRoom;
 use super::written::{Writing, Written};
 use crate::metrics::QueueCounters;
 use crate::options::{ApiOptions, WrongOption};
-use crate::queues::{PollLimits, Queues};
+use crate::queues::{FarJobs, PollLimits, Queues};
 use crate::tokens::Tokens;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
@@ -50,6 +50,8 @@ pub struct PoolParts {
     pub store: Arc<dyn JobStore>,
     /// Its tokens.
     pub tokens: Arc<dyn QueueTokens>,
+    /// Where its jobs wait that are due much later; without it all of them wait in `store`.
+    pub far: Option<FarJobs>,
 }
 
 /// A pool that works.
@@ -121,7 +123,7 @@ pub async fn start(
     let limits = PollLimits { all_max: options.polls_max, token_max: options.polls_of_token_max };
     let open = |(name, parts): (String, PoolParts)| {
         let counters = QueueCounters::new(options.metrics_queues_max);
-        let queues = Queues::start(parts.store, Arc::clone(&counters), limits);
+        let queues = Queues::start(parts.store, parts.far, Arc::clone(&counters), limits);
         (name, Pool { queues, tokens: Tokens::new(parts.tokens, clock.clone()), counters })
     };
     let pools = pools.into_iter().map(open).collect();

@@ -5,6 +5,7 @@
 
 mod calls;
 mod deliveries;
+mod far;
 mod polls;
 mod tending;
 
@@ -29,6 +30,7 @@ use windfall_contract::task_queue::{
 
 pub(crate) use calls::Kept;
 pub(crate) use deliveries::{Deliveries, Delivery};
+pub use far::FarJobs;
 pub(crate) use polls::PollLimits;
 
 /// How long a stop waits for jobs to be given back.
@@ -84,6 +86,7 @@ pub(crate) struct Queues {
 
 struct Inner {
     store: Arc<dyn JobStore>,
+    far: Option<FarJobs>,
     health: Arc<Health>,
     publishing: Gather<NewPiece, Vec<JobId>>,
     taking: Gather<Take, TakenPiece>,
@@ -99,7 +102,12 @@ struct Inner {
 
 impl Queues {
     /// Begins. Must be called within a tokio runtime.
-    pub(crate) fn start(store: Arc<dyn JobStore>, counters: Arc<QueueCounters>, limits: PollLimits) -> Self {
+    pub(crate) fn start(
+        store: Arc<dyn JobStore>,
+        far: Option<FarJobs>,
+        counters: Arc<QueueCounters>,
+        limits: PollLimits,
+    ) -> Self {
         let health = Health::new(store.shards());
         let start = || Arc::clone(&health);
         let giving = Arc::new(Gather::start(start(), calls::giving(&store)));
@@ -111,6 +119,7 @@ impl Queues {
             health: start(),
             giving,
             store,
+            far,
             polls: Polls::new(limits),
             counters,
             leaving: CancellationToken::new(),
@@ -145,10 +154,17 @@ impl Queues {
         }
     }
 
-    /// Publishes jobs to the shard whose turn it is. `kept` lives until the store has answered, whether or not the caller
-    /// waits for it.
+    /// Publishes jobs to the shard whose turn it is, or as timers where they are for later. `kept` lives until the store has
+    /// answered, whether or not the caller waits for it.
     pub(crate) async fn publish(&self, jobs: NewJobs, kept: Kept) -> Result<Vec<JobId>, QueueError> {
         let (queue, delay_s) = (jobs.queue.clone(), jobs.delay_s);
+        let jobs = match self.inner.publish_far(jobs).await? {
+            Ok(ids) => {
+                self.inner.counters.produced(&queue, ids.len());
+                return Ok(ids);
+            }
+            Err(jobs) => jobs,
+        };
         let bytes = bytes_of(&jobs.bodies);
         let ids = self.inner.publishing.ask(None, NewPiece { jobs, kept }, bytes).await?;
         self.inner.counters.produced(&queue, ids.len());
@@ -190,7 +206,8 @@ impl Queues {
         if id.shard().0 >= self.inner.store.shards() {
             return Ok(false);
         }
-        Ok(self.inner.removing.ask(Some(id.shard()), (queue.clone(), id), 64).await?)
+        let was_there = self.inner.removing.ask(Some(id.shard()), (queue.clone(), id), 64).await?;
+        Ok(was_there || self.inner.remove_far(queue, id).await?)
     }
 
     /// A job, wherever it is.
@@ -198,7 +215,10 @@ impl Queues {
         if id.shard().0 >= self.inner.store.shards() {
             return Ok(None);
         }
-        Ok(self.inner.store.get(queue, id).await?)
+        match self.inner.store.get(queue, id).await? {
+            None => self.inner.get_far(queue, id).await,
+            found => Ok(found),
+        }
     }
 
     /// The job that about comes next.

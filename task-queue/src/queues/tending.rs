@@ -225,7 +225,7 @@ mod tests {
         let options = EmbeddedJobsOptions { shards: 2, ..EmbeddedJobsOptions::default() };
         let store = EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap();
         let limits = PollLimits { all_max: 1, token_max: 1 };
-        let queues = Queues::start(Arc::clone(&store) as _, QueueCounters::new(2), limits);
+        let queues = Queues::start(Arc::clone(&store) as _, None, QueueCounters::new(2), limits);
         let look = async || {
             find_queues(&queues.inner).await;
             measure_once(&queues.inner).await;

@@ -16,7 +16,7 @@
 //! | `{wfq:0003}:m:q` | hash | how many are ready `n`, delayed `d`, dead `k`; the time `w` up to which lists are counted as ready |
 //! | `{wfq:0003}:L` | sorted set | id and queue by the end of the lease |
 //! | `{wfq:0003}:Q` | set | the shard's queues |
-//! | `{wfq:0003}:o:<hour>:<0 to 255>` | set | marks of jobs that are published at most once |
+//! | `{wfq:0003}:o:<hour>:<0 to 255>` | set | marks of jobs that are published at most once; those of far jobs are id and queue |
 //! | `{wfq:names}:s`, `:k`, `:w` | string, hash, hash | the number of shards; tokens; their limits |
 //! | `{wfq:names}:c:…` | string | calls of a limited token in its interval |
 //!
@@ -39,7 +39,8 @@
 //! **Slots that move.** While a slot of a cluster is on its way to another node, a script on its shard changes nothing: it
 //! is asked again until it is there, or the call's time is over.
 //!
-//! **A full server.** At `maxmemory` a server refuses to publish. Whatever lets jobs go is carried out.
+//! **A full server.** At `maxmemory` a server refuses to publish, and to note that a far job was deleted. Whatever lets jobs
+//! go is carried out.
 //!
 //! Connections live on the runtime on which the store is opened.
 
@@ -64,8 +65,8 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, QueueCounts, QueueName, Swept,
-    TAKE_MAX, Take, TakenJobs, Tended, encode_tail,
+    FarJob, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar, QueueCounts,
+    QueueName, Swept, TAKE_MAX, Take, TakenJobs, Tended, encode_tail,
 };
 use windfall_redis_link::slot_of;
 
@@ -161,6 +162,34 @@ impl RedisJobs {
         }
     }
 
+    /// Ends jobs. Far jobs are kept away afterwards.
+    async fn end(
+        &self,
+        shard: Shard,
+        jobs: &[(QueueName, JobId)],
+        are_far: bool,
+    ) -> Result<Vec<bool>, JobStoreError> {
+        let script = if are_far { &self.scripts.remove_far } else { &self.scripts.remove };
+        let mut removed = vec![false; jobs.len()];
+        let mut asked: Vec<usize> = (0..jobs.len()).collect();
+        while !asked.is_empty() {
+            let arguments = ended_arguments(are_far, asked.iter().map(|at| &jobs[*at]));
+            let answer = self.call(script, shard, &arguments, Way::Repeats).await?;
+            let mut again = Vec::new();
+            for (at, one) in asked.iter().zip(&array(answer)?) {
+                match number::<u8>(one)? {
+                    NOT_REACHED => again.push(*at),
+                    found => removed[*at] = found == 1,
+                }
+            }
+            if again.len() == asked.len() {
+                return Err(JobStoreError::Unavailable("the script that removes jobs does not go on".into()));
+            }
+            asked = again;
+        }
+        Ok(removed)
+    }
+
     async fn end_dead(
         &self,
         shard: Shard,
@@ -192,10 +221,23 @@ fn refused(answer: Value) -> Result<Value, JobStoreError> {
     }
 }
 
-fn jobs_arguments<'j>(jobs: impl Iterator<Item = &'j (QueueName, JobId)>) -> Vec<Argument> {
+fn ended_arguments<'j>(are_far: bool, jobs: impl Iterator<Item = &'j (QueueName, JobId)>) -> Vec<Argument> {
     let pair =
         |(queue, id): &(QueueName, JobId)| [Argument::text(queue.as_str()), Argument::bytes(id.as_bytes())];
-    jobs.flat_map(pair).collect()
+    std::iter::once(Argument::Number(are_far.into())).chain(jobs.flat_map(pair)).collect()
+}
+
+fn far_arguments(batch: &[FarJob]) -> Vec<Argument> {
+    let each = |FarJob { queue, record }: &FarJob| {
+        [
+            Argument::text(queue.as_str()),
+            Argument::bytes(record.id.as_bytes()),
+            Argument::Number(record.expires_ms()),
+            Argument::Number(record.tries.into()),
+            Argument::Bytes(record.encode()),
+        ]
+    };
+    batch.iter().flat_map(each).collect()
 }
 
 fn lease_arguments(lease: &Lease) -> [Argument; 3] {
@@ -288,6 +330,22 @@ impl JobStore for RedisJobs {
         ids.collect()
     }
 
+    async fn publish_far(&self, shard: Shard, batch: &[FarJob]) -> Result<Vec<PublishedFar>, JobStoreError> {
+        checks::publish_far(shard, self.options.shards, batch)?;
+        let arguments = far_arguments(batch);
+        let answer = array(self.call(&self.scripts.publish_far, shard, &arguments, Way::Repeats).await?)?;
+        if answer.len() != batch.len() {
+            return Err(JobStoreError::Unusable("the script does not answer for each job".into()));
+        }
+        let fate = |answer: &Value| {
+            Ok(match number::<i64>(answer)? {
+                -1 => PublishedFar::Stored,
+                early_ms => u64::try_from(early_ms).map_or(PublishedFar::Over, PublishedFar::Early),
+            })
+        };
+        answer.iter().map(fate).collect()
+    }
+
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
         checks::take(shard, self.options.shards, batch)?;
         let mut arguments = vec![Argument::count(LOOKED_MAX)];
@@ -308,24 +366,15 @@ impl JobStore for RedisJobs {
     }
 
     async fn remove(&self, shard: Shard, jobs: &[(QueueName, JobId)]) -> Result<Vec<bool>, JobStoreError> {
-        let mut removed = vec![false; jobs.len()];
-        let mut asked: Vec<usize> = (0..jobs.len()).collect();
-        while !asked.is_empty() {
-            let arguments = jobs_arguments(asked.iter().map(|at| &jobs[*at]));
-            let answer = self.call(&self.scripts.remove, shard, &arguments, Way::Repeats).await?;
-            let mut again = Vec::new();
-            for (at, one) in asked.iter().zip(&array(answer)?) {
-                match number::<u8>(one)? {
-                    NOT_REACHED => again.push(*at),
-                    found => removed[*at] = found == 1,
-                }
-            }
-            if again.len() == asked.len() {
-                return Err(JobStoreError::Unavailable("the script that removes jobs does not go on".into()));
-            }
-            asked = again;
-        }
-        Ok(removed)
+        self.end(shard, jobs, false).await
+    }
+
+    async fn remove_far(
+        &self,
+        shard: Shard,
+        jobs: &[(QueueName, JobId)],
+    ) -> Result<Vec<bool>, JobStoreError> {
+        self.end(shard, jobs, true).await
     }
 
     async fn give_back(&self, shard: Shard, leases: &[Lease]) -> Result<(), JobStoreError> {

@@ -1,7 +1,7 @@
 //! The scripts, and how they are called.
 
 use redis::{Cmd, Script};
-use windfall_contract::task_queue::{ONCE_KEPT_MS, TAKE_BYTES_MAX};
+use windfall_contract::task_queue::{FAR_REMOVAL_KEPT_MS, JobId, ONCE_KEPT_MS, TAKE_BYTES_MAX};
 
 /// Begins a script that a server carries out though its memory is full.
 const AT_THE_LIMIT: &str = "#!lua flags=allow-oom\n";
@@ -9,7 +9,8 @@ const AT_THE_LIMIT: &str = "#!lua flags=allow-oom\n";
 /// The scripts have this bound too.
 const _: () = assert!(TAKE_BYTES_MAX == 4_194_304);
 /// Marks are kept by the hour.
-const _: () = assert!(ONCE_KEPT_MS == 3_600_000);
+const _: () = assert!(ONCE_KEPT_MS == 3_600_000 && FAR_REMOVAL_KEPT_MS == 168 * ONCE_KEPT_MS);
+const _: () = assert!(JobId::SEQUENCES == 549_755_813_888);
 
 /// A script that the server knows by its hash once it has seen its text.
 pub(super) struct Known {
@@ -82,8 +83,10 @@ impl Argument {
 pub(super) struct Scripts {
     pub(super) publish: Known,
     pub(super) publish_once: Known,
+    pub(super) publish_far: Known,
     pub(super) take: Known,
     pub(super) remove: Known,
+    pub(super) remove_far: Known,
     pub(super) give_back: Known,
     pub(super) look: Known,
     pub(super) ready_for: Known,
@@ -102,8 +105,11 @@ impl Scripts {
         Self {
             publish: Known::new(include_str!("scripts/publish.lua")),
             publish_once: Known::new(include_str!("scripts/publish_once.lua")),
+            publish_far: Known::new(include_str!("scripts/publish_far.lua")),
             take: Known::at_the_limit(include_str!("scripts/take.lua")),
             remove: Known::at_the_limit(include_str!("scripts/remove.lua")),
+            // It leaves a mark, so that a full server has to refuse it.
+            remove_far: Known::new(include_str!("scripts/remove.lua")),
             give_back: Known::at_the_limit(include_str!("scripts/give_back.lua")),
             look: Known::at_the_limit(include_str!("scripts/look.lua")),
             ready_for: Known::at_the_limit(include_str!("scripts/ready_for.lua")),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_contract::Clock;
 use windfall_contract::task_queue::{JobStore, QueueTokens};
-use windfall_task_queue::{ApiOptions, PoolParts, TaskQueues, start};
+use windfall_task_queue::{ApiOptions, FarJobs, PoolParts, TaskQueues, start};
 
 pub const TOKEN: &str = "a-token-for-the-tests";
 
@@ -24,9 +24,18 @@ pub async fn serve<S: JobStore + QueueTokens + 'static>(
     pools: &[(&str, Arc<S>)],
     options: ApiOptions,
 ) -> Served {
+    serve_with(pools, None, options).await
+}
+
+/// The same where jobs for later wait as timers.
+pub async fn serve_with<S: JobStore + QueueTokens + 'static>(
+    pools: &[(&str, Arc<S>)],
+    far: Option<FarJobs>,
+    options: ApiOptions,
+) -> Served {
     let parts = pools.iter().map(|(name, store)| {
         let (store, tokens) = (Arc::clone(store) as _, Arc::clone(store) as _);
-        ((*name).to_owned(), PoolParts { store, tokens })
+        ((*name).to_owned(), PoolParts { store, tokens, far: far.clone() })
     });
     let any_port = "127.0.0.1:0".parse().unwrap();
     let options = ApiOptions { listen: any_port, admin_listen: any_port, ..options };

@@ -5,7 +5,7 @@ use super::{SEND, Target, WALLET, code, reward};
 use serde_json::{Value, json};
 use windfall_tests::{Answer, scratch};
 
-const PATHS: [(&str, &str); 25] = [
+const PATHS: [(&str, &str); 27] = [
     ("/v1/bonuses/send", "send"),
     ("/v1/bonuses/send-batch", "send"),
     ("/v1/tokens/list", "verify"),
@@ -22,6 +22,8 @@ const PATHS: [(&str, &str); 25] = [
     ("/v1/reserved/list", "operate"),
     ("/v1/reserved/release", "operate"),
     ("/v1/withdrawals/held", "operate"),
+    ("/v1/ledger/mark", "operate"),
+    ("/v1/ledger/accept", "operate"),
     ("/v1/timers/add", "schedule"),
     ("/v1/timers/add-batch", "schedule"),
     ("/v1/timers/update", "schedule"),

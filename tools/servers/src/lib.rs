@@ -47,7 +47,7 @@ pub use error::Error;
 pub use rocketmq_admin::TopicKind;
 pub use server::{Activity, Private, Server};
 pub use servers::{STATE_VARIABLE, Servers};
-pub use spec::{KafkaOptions, PostgresOptions, RedisOptions, RocketMqOptions, Spec};
+pub use spec::{KafkaOptions, PostgresOptions, PostgresOrigin, RedisOptions, RocketMqOptions, Spec};
 
 /// The folder of RocketMQ's jars, for tests that look into them; fetches them the first time.
 ///

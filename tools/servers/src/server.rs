@@ -18,7 +18,7 @@ use crate::process::{self, Identity, POLL};
 use crate::rocketmq_admin::{self, TopicKind};
 use crate::servers::remove;
 use crate::state::State;
-use crate::{Error, Servers, Spec, say};
+use crate::{Error, PostgresOrigin, Servers, Spec, say};
 
 /// How long a server may take to become ready, in seconds. Default [`READY_TIMEOUT_S`].
 const READY_VARIABLE: &str = "WINDFALL_SERVERS_READY_S";
@@ -238,6 +238,19 @@ impl Server {
             kinds::form_cluster(&self.entry)?;
         }
         Ok(())
+    }
+
+    /// Promotes a standby of PostgreSQL that runs, whatever it has, and waits until it takes writes.
+    ///
+    /// # Errors
+    /// [`Error::Absent`] for other kinds, and [`Error::Tool`] with what `pg_ctl` says.
+    pub fn promote(&self) -> Result<(), Error> {
+        let is_standby = matches!(
+            &self.entry.spec,
+            Spec::Postgres(options) if matches!(options.origin, PostgresOrigin::StandbyOf(_))
+        );
+        let part = self.entry.parts.first().filter(|_| is_standby);
+        part.map_or_else(|| Err(self.absent("promote")), |part| kinds::promote(&part.launch))
     }
 
     /// Makes a topic of RocketMQ, or changes it, with `queues` queues (1 to 65,535); takes milliseconds.

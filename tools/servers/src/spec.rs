@@ -69,6 +69,38 @@ impl Default for RedisOptions {
 pub struct PostgresOptions {
     /// More lines of `postgresql.conf`, over ours. `fsync` and `synchronous_commit` are on, as in production.
     pub settings: Vec<(String, String)>,
+    /// Where its data come from. Default: it begins empty.
+    #[serde(default)]
+    pub origin: PostgresOrigin,
+}
+
+/// Where the data of a PostgreSQL server come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PostgresOrigin {
+    /// It begins empty.
+    #[default]
+    Empty,
+    /// A base backup of the server with this URL, restored: it goes its own way from there.
+    BackupOf(String),
+    /// A base backup of the server with this URL, which it follows by streaming replication as `standby` until it is
+    /// promoted (`SELECT pg_promote()`).
+    StandbyOf(String),
+}
+
+impl PostgresOptions {
+    /// A standby of the server with this URL. The server waits for it where its settings have
+    /// `synchronous_standby_names = 'standby'`.
+    #[must_use]
+    pub fn standby_of(url: &str) -> Self {
+        Self { origin: PostgresOrigin::StandbyOf(url.to_owned()), ..Self::default() }
+    }
+
+    /// What a backup of the server with this URL restores, taken now.
+    #[must_use]
+    pub fn backup_of(url: &str) -> Self {
+        Self { origin: PostgresOrigin::BackupOf(url.to_owned()), ..Self::default() }
+    }
 }
 
 impl Spec {

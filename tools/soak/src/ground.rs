@@ -59,7 +59,7 @@ impl Ground {
         };
         // The oracle asks PostgreSQL when a row was committed: no process's clock has a say in that.
         let settings = vec![("track_commit_timestamp".to_owned(), "on".to_owned())];
-        own.servers.up_as("postgres", PostgresOptions { settings })?;
+        own.servers.up_as("postgres", PostgresOptions { settings, ..PostgresOptions::default() })?;
         own.servers.up(&["kafka", "kafka2", "rocketmq", "redis", "etcd"])?;
         own.write_keys()?;
         let options = own.options_text(shop)?;

@@ -23,7 +23,7 @@ use windfall_consumer::{ConsumerStats, SpillLog};
 use windfall_edge::{Health, Metrics};
 use windfall_far::{FarGauges, FarStats, FarTenantGauges, FarTier};
 use windfall_queue_virtual::{Fanout, FanoutStats, TopicStats};
-use windfall_reward_service::{RewardHandle, RewardStats};
+use windfall_reward_service::{LedgerMarkStats, RewardHandle, RewardStats};
 use windfall_scheduler::{
     AddQueueStats, BackfillStats, DispatchStats, TargetStats, TenantStats, Timers, TimersStats,
 };
@@ -226,6 +226,10 @@ fn export_rewards(metrics: &Metrics, sources: &Sources) {
     let rewards = sources.rewards.clone();
     metrics.export(RewardStats::METRICS, &[], move |each| {
         rewards.iter().for_each(|rewards| each(&[], &rewards.stats()));
+    });
+    let rewards = sources.rewards.clone();
+    metrics.export(LedgerMarkStats::METRICS, &[], move |each| {
+        rewards.iter().filter_map(RewardHandle::mark_stats).for_each(|stats| each(&[], &stats));
     });
     let rewards = sources.rewards.clone();
     metrics.export(windfall_reward_service::TypeStats::METRICS, &["type"], move |each| {

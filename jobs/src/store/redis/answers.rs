@@ -45,10 +45,13 @@ pub(super) fn text(answer: &Value) -> Result<&str, EntryError> {
 }
 
 pub(super) fn applied(answer: &Value) -> Result<Applied, EntryError> {
-    match text(answer)? {
-        "c" => Ok(Applied::Conflict),
-        "l" => Ok(Applied::Late),
-        version => version.parse().map(Applied::Done).map_err(|_| unexpected(answer)),
+    match answer {
+        Value::Int(_) => number(answer).map(Applied::Done),
+        word => match text(word)? {
+            "c" => Ok(Applied::Conflict),
+            "l" => Ok(Applied::Late),
+            _ => Err(unexpected(word)),
+        },
     }
 }
 

@@ -5,13 +5,17 @@
 //! | key | type | what |
 //! |---|---|---|
 //! | `{wfj:0003}:e` | hash | key → version and time to wake in 8 bytes each (2^64 - 1: never), and value |
-//! | `{wfj:0003}:k` | sorted set | keys in the order of their bytes |
+//! | `{wfj:0003}:k` | sorted set | keys in the order of their bytes, but for those that [`unlisted`](RedisEntriesOptions::unlisted) names |
 //! | `{wfj:0003}:w` | sorted set | keys by their times to wake |
 //! | `{wfj:0003}:m` | hash | the version of the last change `v`, the last number `n`, and the run of the server that gave it `r` |
 //! | `{wfj:names}:s` | string | the number of shards |
 //!
 //! The script that changes entries reads all that it has to know, decides, and then writes; its first write is the one that
 //! a server refuses that is full, or a replica, or out of disk. What a user may do is tried when the store connects.
+//!
+//! **Lists.** A place in the order of keys costs as much as an entry itself. Runs, states and marks of jobs are only read by
+//! their keys and woken, so that [`RedisEntriesOptions::for_jobs`] leaves them out, and a scan for them is refused. Those that
+//! were written without it keep their place until they are deleted; stores with it and without it may work side by side.
 //!
 //! **Time** is the server's, read inside the scripts.
 //!
@@ -65,6 +69,8 @@ use options::SKIPPED;
 use parking_lot::Mutex;
 use redis::{ConnectionInfo, Value};
 use scripts::{Known, Scripts};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Named;
 use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 use windfall_contract::due::{Durability, Shard};
@@ -178,33 +184,69 @@ fn digits(number: impl ToString) -> Bytes {
     number.to_string().into_bytes().into()
 }
 
-fn apply_arguments(groups: &[EntryGroup]) -> Vec<Bytes> {
+/// Groups as their script takes them: each key once, then the changes by letters and what these call for.
+fn apply_arguments(groups: &[EntryGroup], unlisted: &[&[u8]]) -> Vec<Bytes> {
     let changes: usize = groups.iter().map(|group| group.changes.len()).sum();
-    let mut arguments = Vec::with_capacity(2 * groups.len() + 3 * changes);
-    for EntryGroup { changes, not_after_ms } in groups {
-        arguments.push(not_after_ms.map_or_else(Bytes::new, digits));
-        arguments.push(digits(changes.len()));
-        for change in changes {
-            arguments.push(Bytes::copy_from_slice(change.key.as_bytes()));
-            arguments.push(match change.expect {
-                Expect::Anything => Bytes::new(),
-                Expect::Absent => Bytes::from_static(b"A"),
-                Expect::Version(version) => Bytes::copy_from_slice(&version.to_be_bytes()),
-            });
-            arguments.push(match &change.to {
-                To::Same => Bytes::new(),
-                To::Deleted => Bytes::from_static(b"D"),
-                To::Put { value, wake_ms } => {
-                    let mut put = BytesMut::with_capacity(9 + value.len());
-                    put.put_u8(b'P');
-                    put.put_u64(wake_ms.unwrap_or(NEVER));
-                    put.put_slice(value);
-                    put.freeze()
-                }
-            });
+    let mut arguments = Vec::with_capacity(1 + 2 * groups.len() + 3 * changes);
+    arguments.push(Bytes::new());
+    let mut places: HashMap<&EntryKey, usize> = HashMap::with_capacity(changes);
+    // By change: the place of its key, if a change before it names the key too.
+    let mut named_before = Vec::with_capacity(changes);
+    for key in groups.iter().flat_map(|group| &group.changes).map(|change| &change.key) {
+        let next = places.len() + 1;
+        match places.entry(key) {
+            Named::Occupied(named) => named_before.push(Some(*named.get())),
+            Named::Vacant(free) => {
+                free.insert(next);
+                named_before.push(None);
+                arguments.push(Bytes::copy_from_slice(key.as_bytes()));
+            }
         }
     }
+    arguments[0] = digits(places.len());
+    let mut named_before = named_before.into_iter();
+    for EntryGroup { changes, not_after_ms } in groups {
+        arguments.push(not_after_ms.map_or_else(Bytes::new, digits));
+        let letters_at = arguments.len();
+        arguments.push(Bytes::new());
+        let mut letters = Vec::with_capacity(2 * changes.len());
+        for (change, named_before) in changes.iter().zip(&mut named_before) {
+            letters.push(expected_letter(change.expect, named_before.is_some()));
+            letters.push(match &change.to {
+                To::Same => b'S',
+                To::Deleted => b'D',
+                To::Put { .. } if is_unlisted(&change.key, unlisted) => b'U',
+                To::Put { .. } => b'P',
+            });
+            arguments.extend(named_before.map(digits));
+            if let Expect::Version(version) = change.expect {
+                arguments.push(Bytes::copy_from_slice(&version.to_be_bytes()));
+            }
+            if let To::Put { value, wake_ms } = &change.to {
+                let mut put = BytesMut::with_capacity(8 + value.len());
+                put.put_u64(wake_ms.unwrap_or(NEVER));
+                put.put_slice(value);
+                arguments.push(put.freeze());
+            }
+        }
+        arguments[letters_at] = letters.into();
+    }
     arguments
+}
+
+const fn expected_letter(expect: Expect, is_named_before: bool) -> u8 {
+    match (expect, is_named_before) {
+        (Expect::Anything, false) => b'-',
+        (Expect::Anything, true) => b'x',
+        (Expect::Absent, false) => b'A',
+        (Expect::Absent, true) => b'a',
+        (Expect::Version(_), false) => b'V',
+        (Expect::Version(_), true) => b'v',
+    }
+}
+
+fn is_unlisted(key: &EntryKey, unlisted: &[&[u8]]) -> bool {
+    unlisted.iter().any(|prefix| key.as_bytes().starts_with(prefix))
 }
 
 /// The range of keys that begin with a prefix and lie behind a key, as sorted sets take it; `None` where there are none.
@@ -268,7 +310,7 @@ impl EntryStore for RedisEntries {
     async fn apply(&self, shard: Shard, groups: &[EntryGroup]) -> Result<(u64, Vec<Applied>), EntryError> {
         checks::shard(shard, self.options.shards)?;
         checks::groups(groups)?;
-        let (arguments, deadline) = (apply_arguments(groups), self.deadline());
+        let (arguments, deadline) = (apply_arguments(groups, self.options.unlisted), self.deadline());
         let mut answer = self.call(&self.scripts.apply, shard, &arguments, Way::Once, deadline).await?;
         if is_full(&answer) {
             let full = &self.scripts.apply_when_full;
@@ -292,6 +334,12 @@ impl EntryStore for RedisEntries {
         limit: usize,
     ) -> Result<EntryPage, EntryError> {
         checks::shard(shard, self.options.shards)?;
+        if self.options.unlisted.iter().any(|kind| kind.starts_with(prefix) || prefix.starts_with(kind)) {
+            let prefix = String::from_utf8_lossy(prefix);
+            return Err(EntryError::Unusable(format!(
+                "entries whose keys begin with {prefix:?} are not listed"
+            )));
+        }
         let Some((from, to)) = range_of(prefix, after.map(EntryKey::as_bytes)) else {
             return self.connected().map(|_| EntryPage::default());
         };
@@ -324,6 +372,39 @@ impl EntryStore for RedisEntries {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_sent_once_and_later_changes_say_its_place() {
+        let change = |key: &'static str, expect, to| {
+            let key = EntryKey::new(key.as_bytes()).unwrap();
+            windfall_contract::entries::EntryChange { key, expect, to }
+        };
+        let put = |wake_ms| To::Put { value: Bytes::from_static(b"value"), wake_ms };
+        let first = vec![
+            change("r/1", Expect::Absent, put(Some(5))),
+            change("i/1", Expect::Anything, put(None)),
+            change("s/1", Expect::Version(7), To::Same),
+        ];
+        let second = vec![
+            change("x", Expect::Anything, To::Deleted),
+            change("i/1", Expect::Version(8), put(Some(6))),
+            change("r/1", Expect::Absent, To::Same),
+            change("s/1", Expect::Anything, To::Deleted),
+        ];
+        let groups = [
+            EntryGroup { changes: first, not_after_ms: None },
+            EntryGroup { changes: second, not_after_ms: Some(99) },
+        ];
+        let number = |number: u64| Bytes::copy_from_slice(&number.to_be_bytes());
+        let value = |wake_ms: u64| Bytes::from([&wake_ms.to_be_bytes()[..], b"value"].concat());
+        let text = Bytes::from_static;
+        let keys = ["4", "r/1", "i/1", "s/1", "x"].map(|key| text(key.as_bytes()));
+        let of_first = [text(b""), text(b"AU-PVS"), value(5), value(NEVER), number(7)];
+        let of_second =
+            [text(b"99"), text(b"-DvPaSxD"), text(b"2"), number(8), value(6), text(b"1"), text(b"3")];
+        let expected: Vec<Bytes> = keys.into_iter().chain(of_first).chain(of_second).collect();
+        assert_eq!(apply_arguments(&groups, &crate::book::UNLISTED), expected);
+    }
 
     #[test]
     fn the_range_of_a_prefix_ends_behind_its_last_key() {

@@ -48,6 +48,10 @@ pub struct RedisEntriesOptions {
     /// An options file does not set it here. Default `false`.
     #[serde(skip)]
     pub needs_disk_sync: bool,
+    /// How the keys begin of entries that no scan has to find, for less work; scans where they would be are refused. An options
+    /// file does not set it. Default none; for the store of jobs: [`for_jobs`](Self::for_jobs).
+    #[serde(skip)]
+    pub unlisted: &'static [&'static [u8]],
 }
 
 const fn default_shards() -> u16 {
@@ -69,6 +73,7 @@ impl Default for RedisEntriesOptions {
             allow_without_appendonly: false,
             allow_eviction: false,
             needs_disk_sync: false,
+            unlisted: &[],
         }
     }
 }
@@ -95,6 +100,12 @@ impl RedisEntriesOptions {
     /// Options for a cluster that has these nodes and perhaps more, with the other defaults.
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { urls: urls.into_iter().map(Into::into).collect(), is_cluster: true, ..Self::default() }
+    }
+
+    /// These options for a store that [`Jobs`](crate::Jobs) alone uses: what jobs never list is not listed.
+    #[must_use]
+    pub fn for_jobs(self) -> Self {
+        Self { unlisted: &crate::book::UNLISTED, ..self }
     }
 
     /// A key of a shard.

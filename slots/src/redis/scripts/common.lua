@@ -70,14 +70,17 @@ local function locate(tenant, slot, index)
   end
 end
 
--- The task that a key leads to, and the digest of its add where that came by a queue. A task whose slot has gone without
--- freeing its key is over.
-local function by_key(field)
-  local to = redis.call('HGET', P .. 'k', field)
+-- The task to which a key leads by what is stored of it, and the digest of its add where that came by a queue. A task whose
+-- slot has gone without freeing its key is over.
+local function led_by(to)
   if not to then return nil end
   local s, i = struct.unpack('>I4I4', to)
   if redis.call('EXISTS', P .. 'l:' .. text(s)) == 0 then return nil, nil, string.sub(to, 9) end
   return text(s), text(i), string.sub(to, 9)
+end
+
+local function by_key(field)
+  return led_by(redis.call('HGET', P .. 'k', field))
 end
 
 local function append(slot, entry)

@@ -1,6 +1,8 @@
 -- What all scripts share. KEYS[1] is the shard's counter of jobs, whose name without its last letter begins all others.
 local P = string.sub(KEYS[1], 1, -2)
-local SEQUENCES = 1099511627776
+-- Numbers of jobs, which have one bit less than their place in an id: the id of a far job has this bit.
+local SEQUENCES = 549755813888
+local SHARD = 2 * SEQUENCES
 local HALF = SEQUENCES / 2
 -- The bit of the time that a job with attributes has.
 local VERSIONED = 35184372088832
@@ -59,6 +61,11 @@ end
 local function times(bytes, at)
   local published = struct.unpack('>I6', bytes, at) % VERSIONED
   return published, (struct.unpack('<I4', bytes, at + 12))
+end
+
+-- The hour under which it is noted that a far job was deleted: a week after it is due.
+local function removal_hour(id)
+  return math.floor(ready_ms(times(id, 1)) / HOUR) + 168
 end
 
 -- When the ttl of a job that was never taken ends (0: never), and its tries.
@@ -163,7 +170,7 @@ end
 
 -- The bytes of a new job's record but for its tail.
 local function head(flags, published, shard, number, coded)
-  return flags .. struct.pack('>I6I6', published, shard * SEQUENCES + number % SEQUENCES) .. coded
+  return flags .. struct.pack('>I6I6', published, shard * SHARD + number % SEQUENCES) .. coded
 end
 
 -- Takes up to so many entries off the head of a list.

@@ -1,5 +1,7 @@
--- KEYS: the counter of jobs. ARGV: queue and id of each job. Returns for each whether it was there, or 2 where it has to be
--- asked for again: looking through long lists and reading long values takes time, so a script does some of them only.
+-- KEYS: the counter of jobs. ARGV: 1 where they are far jobs that must not be published later; queue and id of each job.
+-- Returns for each whether it was there, or 2 where it has to be asked for again: looking through long lists and reading long
+-- values takes time, so a script does some of them only.
+local is_far = ARGV[1] == '1'
 local answer = {}
 local finds, bytes = 0, 0
 
@@ -37,7 +39,7 @@ local function end_waiting(q, id)
   return 1
 end
 
-for at = 1, #ARGV, 2 do
+for at = 2, #ARGV, 2 do
   local q, id = ARGV[at], ARGV[at + 1]
   local done = 2
   if bytes <= BYTES_MAX then
@@ -48,6 +50,9 @@ for at = 1, #ARGV, 2 do
       done = 1
     else
       done = end_waiting(q, id)
+    end
+    if is_far and done ~= 2 then
+      note_mark(math.max(removal_hour(id), math.floor(now_ms() / HOUR)), id .. q)
     end
   end
   answer[#answer + 1] = done

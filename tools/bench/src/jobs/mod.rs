@@ -42,7 +42,8 @@ impl Stores {
     async fn on_redis(url: &str) -> Result<Self> {
         let slots = RedisSlotsOptions { call_timeout_ms: 30_000, ..RedisSlotsOptions::at(url) };
         let entries = RedisEntriesOptions { call_timeout_ms: 30_000, ..RedisEntriesOptions::at(url) };
-        Ok(Self { slots: RedisSlots::open(slots).await?, entries: RedisEntries::open(entries).await? })
+        let entries = RedisEntries::open(entries.for_jobs()).await?;
+        Ok(Self { slots: RedisSlots::open(slots).await?, entries })
     }
 
     fn in_folder(folder: &Path) -> Result<Self> {

@@ -32,7 +32,7 @@ impl Served {
     async fn start(url: &str) -> Result<Self> {
         let options = RedisJobsOptions { call_timeout_ms: 30_000, ..RedisJobsOptions::at(url) };
         let store = RedisJobs::open(options).await?;
-        let pool = PoolParts { store: Arc::clone(&store) as _, tokens: Arc::clone(&store) as _ };
+        let pool = PoolParts { store: Arc::clone(&store) as _, tokens: Arc::clone(&store) as _, far: None };
         let any_port = "127.0.0.1:0".parse()?;
         let options = ApiOptions { listen: any_port, admin_listen: any_port, ..ApiOptions::default() };
         let pools = BTreeMap::from([("default".to_owned(), pool)]);

@@ -1,5 +1,6 @@
 //! What every store of jobs has to show: each sentence of [`contract`](windfall_contract::task_queue), as a check.
 
+mod far;
 mod jobs;
 mod leases;
 mod tokens;
@@ -32,6 +33,7 @@ pub trait Fixture: Send + Sync {
 pub async fn run(fixture: &dyn Fixture) -> Vec<(&'static str, String)> {
     let mut results = jobs::run(fixture).await;
     results.extend(leases::run(fixture).await);
+    results.extend(far::run(fixture).await);
     results.extend(tokens::run(fixture).await);
     let failed = results.into_iter().filter_map(|(name, result)| Some((name, result.err()?)));
     failed.map(|(name, what)| (name, format!("{}: {what}", fixture.name()))).collect()

@@ -18,6 +18,7 @@ use crate::process::{Identity, Launch};
 use crate::ready::Ready;
 use crate::{Error, Spec};
 
+pub(crate) use postgres::promote;
 pub(crate) use redis::form_cluster;
 
 /// The user and password of servers that ask for them. They listen on loopback and hold nothing of worth.

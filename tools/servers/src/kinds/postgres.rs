@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use super::{Entry, PASSWORD, Place, Stop, USER, lines, loopback, table};
 use crate::process::{Launch, User, find_program};
 use crate::ready::Ready;
-use crate::spec::PostgresOptions;
+use crate::spec::{PostgresOptions, PostgresOrigin};
 use crate::{Error, Spec, ports};
 
+/// The name of a standby at the server that it follows.
+const STANDBY: &str = "standby";
 /// Where Debian keeps the programs that it does not put into PATH.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
@@ -21,9 +23,6 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
     let dir = reachable(place, user)?;
     let data = dir.join("data");
     make_for(&data, user)?;
-    let password = dir.join("password");
-    fs::write(&password, PASSWORD).map_err(Error::io(format!("write {}", password.display())))?;
-
     let launch = |program: PathBuf, args: &[&str]| Launch {
         program,
         args: args.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -31,10 +30,23 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
         user,
         folder: data.clone(),
     };
-    let (data_arg, password_arg) = (data.display().to_string(), password.display().to_string());
-    let args = ["-D", &data_arg, "-U", USER, "--pwfile", &password_arg, "-A", "scram-sha-256"];
-    let args = [&args[..], &["-E", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"]].concat();
-    launch(initdb.clone(), &args).run("making PostgreSQL's data with initdb")?;
+    let data_arg = data.display().to_string();
+    match &options.origin {
+        PostgresOrigin::Empty => {
+            let password = dir.join("password");
+            fs::write(&password, PASSWORD).map_err(Error::io(format!("write {}", password.display())))?;
+            let password_arg = password.display().to_string();
+            let args = ["-D", &data_arg, "-U", USER, "--pwfile", &password_arg, "-A", "scram-sha-256"];
+            let args =
+                [&args[..], &["-E", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"]].concat();
+            launch(initdb.clone(), &args).run("making PostgreSQL's data with initdb")?;
+        }
+        PostgresOrigin::BackupOf(url) | PostgresOrigin::StandbyOf(url) => {
+            let backup = initdb.with_file_name("pg_basebackup");
+            let args = ["-D", &data_arg, "-d", url, "-X", "stream", "-c", "fast", "--no-sync", "-w"];
+            launch(backup, &args).run("copying PostgreSQL's data with pg_basebackup")?;
+        }
+    }
 
     let chosen = ports::free(1)?;
     let address = loopback(chosen[0]);
@@ -50,6 +62,17 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
         ("fsync", "on".to_owned()),
         ("synchronous_commit", "on".to_owned()),
     ];
+    let mut ours = Vec::from(ours);
+    if let PostgresOrigin::StandbyOf(url) = &options.origin {
+        ours.push(("primary_conninfo", format!("'{url}?application_name={STANDBY}'")));
+        let signal = data.join("standby.signal");
+        let make = || {
+            fs::write(&signal, "")?;
+            user.map_or(Ok(()), |user| chown(&signal, Some(user.uid), Some(user.gid)))
+        };
+        make().map_err(Error::io(format!("write {}", signal.display())))?;
+    }
+    // Ours alone count, not those of the server that was copied.
     let config = data.join("postgresql.auto.conf");
     fs::write(&config, lines(" = ", &ours, &options.settings))
         .map_err(Error::io(format!("write {}", config.display())))?;
@@ -74,6 +97,13 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
         ports: chosen,
         parts: vec![part],
     })
+}
+
+/// Promotes the standby that this starts.
+pub(crate) fn promote(server: &Launch) -> Result<(), Error> {
+    let args = [&["promote".to_owned(), "-w".to_owned()][..], &server.args[..]].concat();
+    let pg_ctl = Launch { program: server.program.with_file_name("pg_ctl"), args, ..server.clone() };
+    pg_ctl.run("promoting PostgreSQL with pg_ctl").map(drop)
 }
 
 /// The newest version first.

@@ -1,142 +1,139 @@
--- KEYS: the counters. ARGV: for each group the last time at which it may be made ('': any) and the number of its changes;
--- then of each change its key, what is expected ('': anything, A: nothing there, else the version in 8 bytes), and what the
--- entry becomes ('': the same, D: deleted, else P, the time to wake in 8 bytes, and the value). Answers the clock, and of each
--- group its version, c (a conflict) or l (late); or `full` alone, where the server has no memory for it.
+-- KEYS: the counters. ARGV: how many keys the groups name, and each of these once, in the order in which the groups name them;
+-- then for each group the last time at which it may be made ('': any) and two letters for each of its changes, and then what
+-- the letters call for. The first letter says what is expected: - anything, A nothing there, V the version that follows in 8
+-- bytes; in lower case (x, a, v) it is about a key that was named before, and the place of that key follows first. The second
+-- letter says what the entry becomes: S the same, D deleted, P what follows: the time to wake in 8 bytes, and the value; U the
+-- same of a key that no scan has to find.
+-- Answers the clock, and of each group its version, c (a conflict) or l (late); or `full` alone, where the server has no
+-- memory for it.
+local call, byte, unpacked, argv = redis.call, string.byte, struct.unpack, ARGV
 local now, now_us = clock()
-local version_before = tonumber(redis.call('HGET', KEYS[1], 'v') or '0')
+local version_before = tonumber(call('HGET', KEYS[1], 'v') or '0')
 local version = version_before
 -- A key of another type shows here, not when a part is written.
-redis.call('ZCARD', NAMES)
-redis.call('ZCARD', WAKES)
+call('ZCARD', NAMES)
+call('ZCARD', WAKES)
 
--- Version and time to wake of entries as they were; the same, or what is written, as the groups so far have made them; and
--- the keys of those that changed, in order.
-local before, present, changed, is_changed = {}, {}, {}, {}
-
-local function read(keys)
-  for place, entry in ipairs(redis.call('HMGET', ENTRIES, unpack(keys))) do
-    -- A value is of no use here, and many of them would be much.
-    local head = entry and string.sub(entry, 1, 16)
-    before[keys[place]], present[keys[place]] = head, head
+-- By the place of a key: versions (or false) and times to wake as they were, and versions as the groups so far have made them.
+local was, woke, is = {}, {}, {}
+local count = tonumber(argv[1])
+for first = 2, count + 1, 100 do
+  local found = call('HMGET', ENTRIES, unpack(argv, first, math.min(first + 99, count + 1)))
+  for at = 1, #found do
+    local entry, place = found[at], first + at - 2
+    if entry then
+      if #entry < 16 then return redis.error_reply('ERR unusable: an entry in Redis is damaged') end
+      was[place], woke[place] = unpacked('>I8I8', entry)
+    else
+      was[place], woke[place] = false, NEVER
+    end
+    is[place] = was[place]
   end
 end
 
-local function read_all()
-  local keys, at = {}, 1
-  while at <= #ARGV do
-    local from = at + 2
-    local to = from + 3 * tonumber(ARGV[at + 1]) - 1
-    at = to + 1
-    for one = from, to, 3 do
-      local key = ARGV[one]
-      if before[key] == nil then
-        before[key] = false
-        keys[#keys + 1] = key
-      end
-    end
-    if #keys >= 100 or (at > #ARGV and #keys > 0) then
-      read(keys)
-      keys = {}
-    end
-  end
-end
-
-local function all_as_expected(from, to)
-  for at = from, to, 3 do
-    local entry, expected = present[ARGV[at]], ARGV[at + 1]
-    if expected == 'A' then
-      if entry then return false end
-    elseif expected ~= '' then
-      if not entry or string.sub(entry, 1, 8) ~= expected then return false end
-    end
-  end
-  return true
-end
-
-local function make(from, to, packed)
-  for at = from, to, 3 do
-    local key, becomes = ARGV[at], ARGV[at + 2]
-    if becomes ~= '' then
-      if not is_changed[key] then
-        is_changed[key] = true
-        changed[#changed + 1] = key
-      end
-      present[key] = becomes ~= 'D' and packed .. string.sub(becomes, 2)
-    end
-  end
-end
-
-read_all()
+-- By the place of a key: what its entry becomes, or false where it is deleted. A group changes all of its own or none.
+local becomes, is_unlisted = {}, {}
+local places, values = {}, {}
 local answer = { text(now) }
-local at = 1
-while at <= #ARGV do
-  local not_after, from = ARGV[at], at + 2
-  local to = from + 3 * tonumber(ARGV[at + 1]) - 1
-  at = to + 1
-  if not_after ~= '' and tonumber(not_after) < now then
-    answer[#answer + 1] = 'l'
-  elseif not all_as_expected(from, to) then
-    answer[#answer + 1] = 'c'
-  else
+local at, next_place = count + 2, 1
+while at <= #argv do
+  local not_after, letters = argv[at], argv[at + 1]
+  at = at + 2
+  local said = not_after ~= '' and tonumber(not_after) < now and 'l'
+  local made = 0
+  for letter = 1, #letters, 2 do
+    local expected, what = byte(letters, letter, letter + 1)
+    local place
+    if expected >= 97 then
+      place, at = tonumber(argv[at]), at + 1
+      expected = expected == 120 and 45 or expected - 32
+    else
+      place, next_place = next_place, next_place + 1
+    end
+    if expected == 86 then
+      if unpacked('>I8', argv[at]) ~= is[place] then said = said or 'c' end
+      at = at + 1
+    elseif expected == 65 and is[place] then
+      said = said or 'c'
+    end
+    if what ~= 83 then
+      made = made + 1
+      places[made], values[made] = place, false
+      if what ~= 68 then
+        values[made] = argv[at]
+        at = at + 1
+        if what == 85 then is_unlisted[place] = true end
+      end
+    end
+  end
+  if not said then
     -- From the year 2112 on, versions are counted.
     version = now_us < 4503599627370496 and now_us > version and now_us or version + 1
     if version >= 9007199254740992 then
       return redis.error_reply('ERR unusable: all versions of the shard are given')
     end
-    make(from, to, struct.pack('>I8', version))
-    answer[#answer + 1] = text(version)
+    local packed = struct.pack('>I8', version)
+    for one = 1, made do
+      local place, value = places[one], values[one]
+      becomes[place] = value and packed .. value
+      is[place] = value and version
+    end
+    said = version
   end
+  answer[#answer + 1] = said
 end
 -- Also where a group wrote nothing, its version is an answer that is given once.
 if version == version_before then return answer end
 
-local function wake_of(entry)
-  local packed = entry and string.sub(entry, 9, 16)
-  return packed and packed ~= NEVER and text((struct.unpack('>I8', packed)))
-end
-
--- What is to be written, by command and key.
-local work = {}
-local function list(command, key)
-  local arguments = {}
-  work[#work + 1] = { command, key, arguments }
-  return arguments
-end
-local gone, puts = list('HDEL', ENTRIES), list('HSET', ENTRIES)
-local unnamed, named = list('ZREM', NAMES), list('ZADD', NAMES)
-local asleep, awake = list('ZREM', WAKES), list('ZADD', WAKES)
-for _, key in ipairs(changed) do
-  local was, is = before[key], present[key]
-  if is then
-    puts[#puts + 1] = key
-    puts[#puts + 1] = is
-    if not was then
-      named[#named + 1] = '0'
-      named[#named + 1] = key
+-- What is to be written.
+local gone, puts, unnamed, named, asleep, awake = {}, {}, {}, {}, {}, {}
+local adds = false
+for place = 1, count do
+  local entry = becomes[place]
+  if entry ~= nil then
+    local key, old, new = argv[place + 1], woke[place], NEVER
+    if entry then
+      local n = #puts
+      puts[n + 1], puts[n + 2] = key, entry
+      if not was[place] then
+        adds = true
+        if not is_unlisted[place] then
+          n = #named
+          named[n + 1], named[n + 2] = '0', key
+        end
+      end
+      new = unpacked('>I8', entry, 9)
+    elseif was[place] then
+      gone[#gone + 1] = key
+      -- Also one that is not listed now: it may be from before that was so.
+      unnamed[#unnamed + 1] = key
     end
-  elseif was then
-    gone[#gone + 1] = key
-    unnamed[#unnamed + 1] = key
-  end
-  local old, new = wake_of(was), wake_of(is)
-  if new and new ~= old then
-    awake[#awake + 1] = new
-    awake[#awake + 1] = key
-  elseif old and not new then
-    asleep[#asleep + 1] = key
+    if new ~= old then
+      if new ~= NEVER then
+        local n = #awake
+        awake[n + 1], awake[n + 2] = new, key
+      else
+        asleep[#asleep + 1] = key
+      end
+    end
   end
 end
-if FULL and #named > 0 then return redis.error_reply('ERR full: the server has no memory for new entries') end
+if FULL and adds then return redis.error_reply('ERR full: the server has no memory for new entries') end
 
 -- A server that is full, or may not write, says so to the first command. From there on nothing may fail.
 local noted = redis.pcall('HSET', KEYS[1], 'v', text(version))
 if type(noted) == 'table' and noted.err then
   return string.find(noted.err, 'OOM', 1, true) and { 'full' } or noted
 end
-for _, one in ipairs(work) do
-  local command, key, arguments = one[1], one[2], one[3]
+local function write(command, key, arguments)
   for first = 1, #arguments, 4000 do
-    redis.call(command, key, unpack(arguments, first, math.min(first + 3999, #arguments)))
+    call(command, key, unpack(arguments, first, math.min(first + 3999, #arguments)))
   end
 end
+write('HDEL', ENTRIES, gone)
+write('HSET', ENTRIES, puts)
+write('ZREM', NAMES, unnamed)
+write('ZADD', NAMES, named)
+write('ZREM', WAKES, asleep)
+write('ZADD', WAKES, awake)
 return answer

@@ -1,8 +1,8 @@
 -- What all scripts share. KEYS[1] is the shard's hash of counters, whose name without its last letter begins all others.
 local P = string.sub(KEYS[1], 1, -2)
 local ENTRIES, NAMES, WAKES = P .. 'e', P .. 'k', P .. 'w'
--- The time to wake of an entry that is never woken.
-local NEVER = string.rep('\255', 8)
+-- The time to wake of an entry that is never woken: 2^64 - 1, as near as a number comes to it.
+local NEVER = 18446744073709551615
 -- The bytes of an answer.
 local BYTES_MAX = 4194304
 
@@ -20,23 +20,25 @@ local function clock()
   return t[1] * 1000 + math.floor(t[2] / 1000), t[1] * 1000000 + t[2]
 end
 
--- Entries by their keys, as far as an answer may have them: whether there are more, then keys and entries.
+-- Entries by their keys, as far as an answer may have them: whether there are more, then keys and entries. A few are read at
+-- once: what is read beyond the bytes of an answer is no more than another one.
 local function entries(keys, limit)
-  local answer, bytes = { 0 }, 0
-  for place, key in ipairs(keys) do
-    if place > limit then
-      answer[1] = 1
-      break
+  local answer, bytes, n = { 0 }, 0, 1
+  for first = 1, math.min(#keys, limit), 16 do
+    local last = math.min(first + 15, #keys, limit)
+    local found = redis.call('HMGET', ENTRIES, unpack(keys, first, last))
+    for place = first, last do
+      local key, entry = keys[place], found[place - first + 1]
+      if not entry then return redis.error_reply('ERR unusable: an entry that is named is not there') end
+      bytes = bytes + #key + #entry
+      if bytes > BYTES_MAX and place > 1 then
+        answer[1] = 1
+        return answer
+      end
+      answer[n + 1], answer[n + 2] = key, entry
+      n = n + 2
     end
-    local entry = redis.call('HGET', ENTRIES, key)
-    if not entry then return redis.error_reply('ERR unusable: an entry that is named is not there') end
-    bytes = bytes + #key + #entry
-    if bytes > BYTES_MAX and place > 1 then
-      answer[1] = 1
-      break
-    end
-    answer[#answer + 1] = key
-    answer[#answer + 1] = entry
   end
+  if #keys > limit then answer[1] = 1 end
   return answer
 end
