@@ -16,6 +16,7 @@ use crate::grant_calls::GrantCalls;
 use crate::hand_over::HandOver;
 use crate::in_flight::InFlightTable;
 use crate::lanes::Lanes;
+use crate::late_keys::LateKeys;
 use crate::liveness::{Liveness, SessionChange};
 use crate::membership::Membership;
 use crate::options::Options;
@@ -97,6 +98,7 @@ impl Dispatch {
             topic: Arc::clone(&topic),
             stats: Arc::clone(&stats),
             entrance: Entrance::new(Arc::clone(&topic), signatures),
+            late_keys: LateKeys::default(),
             limiter: Arc::clone(limiter.limiter()),
             rules: rules(),
             table: InFlightTable::new(broker.acks()),
@@ -235,6 +237,7 @@ impl Dispatch {
             self.flow.lanes.look(now_ns);
             self.flow.send_back_closed_lanes();
             self.flow.unpin_full_windows(now_ns);
+            self.flow.look_at_late_keys(now_ns, self.clock.wall_ms());
             watchdog::look(&mut self.flow, now_ns);
         }
     }

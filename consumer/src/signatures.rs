@@ -43,17 +43,23 @@ pub(crate) struct Entrance {
     signatures: Option<Signatures>,
     /// The queues that the rules have, and that this topic does not belong to.
     foreign: BTreeSet<QueueTag>,
+    /// The version of those rules.
+    rules_version: u64,
+    /// The changes of the ring, and the version of the rules, at the last look for news.
+    seen: (u64, u64),
 }
 
 impl Entrance {
     pub fn new(topic: Arc<str>, signatures: Option<Signatures>) -> Self {
-        Self { topic, signatures, foreign: BTreeSet::new() }
+        let seen = (signatures.as_ref().map_or(0, |own| own.verifier.ring_changes()), 0);
+        Self { topic, signatures, foreign: BTreeSet::new(), rules_version: 0, seen }
     }
 
     /// Takes over the queues of the rules. A topic that no queue names is being drained: it may carry what was written
     /// for any queue that it once belonged to. A queue that the rules do not have is one that they had, or one that its
     /// sender has heard of first.
     pub fn apply(&mut self, rules: &Rules) {
+        self.rules_version = rules.version;
         if self.signatures.is_none() {
             return;
         }
@@ -71,6 +77,14 @@ impl Entrance {
         self.foreign = if tags_where(true).is_empty() { BTreeSet::new() } else { tags_where(false) };
     }
 
+    /// Whether there is another ring, or there are other rules, since this was asked last. What is checked from here on is
+    /// checked by them.
+    pub fn has_news(&mut self) -> bool {
+        let ring = self.signatures.as_ref().map_or(0, |own| own.verifier.ring_changes());
+        let now = (ring, self.rules_version);
+        std::mem::replace(&mut self.seen, now) != now
+    }
+
     /// Whether a record may come in. Without keys every record may.
     pub fn check(&self, payload: &[u8]) -> Result<Admitted, Refused> {
         let Some(Signatures { verifier, unsigned }) = &self.signatures else {
@@ -79,7 +93,7 @@ impl Entrance {
         match verifier.verify(payload, |queue| !self.foreign.contains(&queue)) {
             Ok(verified) => Ok(Admitted { origin: verified.origin, is_unsigned: false }),
             Err(refused) if *unsigned == Unsigned::Accept && is_without(&refused, payload) => {
-                Ok(Admitted { origin: 0, is_unsigned: true })
+                Ok(Admitted { origin: 0, is_unsigned: refused == Refused::Unsigned })
             }
             Err(refused) => Err(refused),
         }

@@ -262,6 +262,11 @@ declare_metrics! {
             /// Records in the delay queue, now.
             pub delayed: Count,
         }
+        gauge "windfall_waiting_for_key_records"
+        "Records that wait for the ring or the rules to be read again, since their signature may be good by newer ones" {
+            /// Records whose signature may be good by a newer ring or newer rules, now.
+            pub waiting_for_key: Count,
+        }
         gauge "windfall_waiting_for_hand_over_records"
         "Records due long after now that wait in memory to be handed over" {
             /// Records that wait to be handed over, now.

@@ -76,6 +76,30 @@ impl Setup {
     }
 }
 
+/// A file of keys that is newer than the ring of the consumer: the mall has promoted another key.
+struct Newer<'s> {
+    setup: &'s Setup,
+}
+
+impl<'s> Newer<'s> {
+    fn of(setup: &'s Setup) -> Self {
+        let mut file = KeyFile::open(&setup.keys).unwrap();
+        let id = file.add("mall", false, 1).unwrap();
+        file.promote(id).unwrap();
+        Self { setup }
+    }
+
+    fn signed(&self, prefix: &str) -> Vec<u8> {
+        let ring = LiveRing::new(Ring::load(&self.setup.keys).unwrap());
+        let signer = Signer::new(&ring, "mall", TENANT).unwrap();
+        signer.sign_record(&record_of("cash", prefix, 5), QueueTag::of("rain")).unwrap()
+    }
+
+    fn follow(&self) {
+        self.setup.ring.replace(Ring::load(&self.setup.keys).unwrap(), None).unwrap();
+    }
+}
+
 /// Where the first byte of the signature stands, its version.
 fn signature_at(record: &[u8]) -> usize {
     record::signed_parts(record).unwrap().head.len() + 2
@@ -230,5 +254,146 @@ async fn unsigned_records_are_granted_and_counted_where_that_is_said_by_name() {
     let stats = consumer.stats();
     assert_eq!((stats.unsigned.get(), stats.refused("forged"), stats.malformed.get()), (1, 1, 1));
     assert_eq!(world.state.lock().credited.len(), 10);
+    assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
+}
+
+/// A sender has a newer ring than the consumer. What it owes is not thrown away: it waits, holds nobody up, and is granted.
+#[tokio::test(start_paused = true)]
+async fn a_record_with_a_key_that_comes_later_waits_and_is_granted() {
+    let setup = setup(Unsigned::Refuse);
+    let world = &setup.world;
+    let newer = Newer::of(&setup);
+    world.append(0, newer.signed("late"));
+    // A copy by another consumer, which has the newer ring.
+    let mut copy = Vec::new();
+    let original = record_of("cash", "copied", 5);
+    record::split(&original).unwrap().0.encode(&mut copy);
+    record::put_origin(&mut copy, 3);
+    copy.extend_from_slice(record::signed_parts(&original).unwrap().events);
+    world.append(1, setup.signed("consumer", TENANT, "rain", &copy));
+    (0..40).for_each(|n| world.append(n % 4, setup.mall(&format!("good{n}"), 5)));
+    let consumer = setup.start();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    {
+        let state = world.state.lock();
+        assert_eq!(state.credited.len(), 200, "what is behind them is granted");
+        assert!(state.archived_raw.is_empty());
+        let first = state.partitions[0][0].offset;
+        assert!(state.committed[0] <= first, "I3: nothing is committed past it");
+    }
+    assert_eq!(consumer.stats().waiting_for_key.get(), 2);
+    newer.follow();
+    world.settle(Duration::from_secs(1)).await;
+    assert_eq!(world.state.lock().credited.len(), 210);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let stats = consumer.stats();
+    assert_eq!((stats.waiting_for_key.get(), stats.refused("unknown_key"), stats.archived.get()), (0, 0, 0));
+    assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
+}
+
+/// Nobody can keep records waiting by naming keys that will never be: a key is waited for once.
+#[tokio::test(start_paused = true)]
+async fn a_key_is_waited_for_once() {
+    let setup = setup(Unsigned::Refuse);
+    let world = &setup.world;
+    let newer = Newer::of(&setup);
+    world.append(0, newer.signed("late"));
+    let consumer = setup.start();
+    world.settle(Duration::from_secs(20)).await;
+    assert_eq!(setup.archived_as_unverified(), 1, "the ring did not come");
+    world.append(0, newer.signed("later"));
+    world.settle(Duration::from_secs(1)).await;
+    assert_eq!((setup.archived_as_unverified(), consumer.stats().refused("unknown_key")), (2, 2));
+    newer.follow();
+    world.append(0, newer.signed("good"));
+    world.settle(Duration::from_secs(1)).await;
+    assert_eq!(world.state.lock().credited.len(), 5);
+    assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
+}
+
+/// A rolling restart in the middle of a rotation: the process goes at once, archives nothing of what waits, and the next one
+/// grants it.
+#[tokio::test(start_paused = true)]
+async fn a_drain_leaves_what_waits_for_a_key_to_the_next_reader() {
+    let setup = setup(Unsigned::Refuse);
+    let world = &setup.world;
+    let newer = Newer::of(&setup);
+    world.append(0, newer.signed("late"));
+    world.append(0, setup.mall("good", 5));
+    let consumer = setup.start();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let began = tokio::time::Instant::now();
+    let report = consumer.drain(Duration::from_secs(30)).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1), "it waited for {:?}", began.elapsed());
+    assert_eq!(report.unfinished_records, 1);
+    {
+        let state = world.state.lock();
+        assert_eq!((state.archived_raw.len(), state.requeued_records, state.credited.len()), (0, 0, 5));
+    }
+    newer.follow();
+    let consumer = setup.start();
+    world.settle(Duration::from_secs(5)).await;
+    assert_eq!(world.state.lock().credited.len(), 10);
+    assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
+}
+
+/// Its partition goes and comes back while it waits: it is judged by whoever has it then, and by nobody twice.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_key_goes_with_its_partition() {
+    let setup = setup(Unsigned::Refuse);
+    let world = &setup.world;
+    let newer = Newer::of(&setup);
+    (0..20).for_each(|n| world.append(n % 4, newer.signed(&format!("late{n}"))));
+    let consumer = setup.start();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(consumer.stats().waiting_for_key.get(), 20);
+    world.rebalance(0);
+    world.rebalance(2);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(consumer.stats().waiting_for_key.get(), 20, "they came again");
+    newer.follow();
+    world.settle(Duration::from_secs(5)).await;
+    let state = world.state.lock();
+    assert_eq!((state.credited.len(), state.archived_raw.len()), (100, 0));
+}
+
+/// Rules give the topic to another queue, and the sender has heard of it first.
+#[tokio::test(start_paused = true)]
+async fn a_record_for_a_queue_that_new_rules_give_the_topic_to_waits_for_these() {
+    let setup = setup(Unsigned::Refuse);
+    let world = &setup.world;
+    let record = record_of("cash", "moved", 5);
+    world.append(0, setup.signed("mall", TENANT, "other", &record));
+    let consumer = setup.start();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(consumer.stats().waiting_for_key.get(), 1);
+    world.set_rules(|rules| {
+        let rain = rules.queues.remove("rain").unwrap();
+        rules.queues.insert("other".into(), rain);
+    });
+    world.settle(Duration::from_secs(1)).await;
+    assert_eq!(world.state.lock().credited.len(), 5);
+    assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
+}
+
+/// Garbage under ever other keys takes bounded room, and what is behind it is granted at once.
+#[tokio::test(start_paused = true)]
+async fn garbage_under_many_keys_holds_nobody_up() {
+    let setup = setup(Unsigned::Refuse);
+    let world = &setup.world;
+    for n in 0..2_000_u32 {
+        let mut garbage = setup.mall(&format!("bad{n}"), 1);
+        let at = signature_at(&garbage);
+        garbage[at + 1..at + 5].copy_from_slice(&(1_000 + n).to_be_bytes());
+        world.append(n as usize % 4, garbage);
+    }
+    (0..40).for_each(|n| world.append(n % 4, setup.mall(&format!("good{n}"), 5)));
+    let consumer = setup.start();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(world.state.lock().credited.len(), 200);
+    let stats = consumer.stats();
+    assert!(stats.waiting_for_key.get() <= 64, "{}", stats.waiting_for_key.get());
+    world.settle(Duration::from_secs(60)).await;
+    assert_eq!((setup.archived_as_unverified(), stats.refused("unknown_key")), (2_000, 2_000));
     assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
 }

@@ -741,42 +741,6 @@ async fn a_replay_of_a_quarantined_record_grants_each_of_its_events() {
     assert_clean(folder.path());
 }
 
-/// An operator who replays all that is in the archive must not grant what nobody has signed, as a record or as a bare
-/// event that names an order of somebody else.
-#[tokio::test]
-async fn a_replay_grants_nothing_of_what_was_not_verified() {
-    let folder = tempfile::tempdir().unwrap();
-    let rewards = start(folder.path());
-    rewards.apply_budgets(1, &[budget(100, 2)]).await.unwrap();
-    let events = [cash("a", 1, 5), cash("b", 2, 5)];
-    assert_eq!(rewards.grant_batch("cash", &events[..1]).await, [GrantReply::Credited]);
-    let head = windfall_proto::record::Head {
-        bonus_type: "cash",
-        attempt: 0,
-        failures: 0,
-        not_before_ms: 0,
-        count: 2,
-    };
-    let record = windfall_proto::record::build(head, events.iter().map(|event| &event[..]));
-    let unverified = |payload: Bytes| Failed {
-        payload,
-        rejection: Rejection::Unverified,
-        detail: "it is not signed".into(),
-    };
-    let failed = [record.into(), events[0].clone(), events[1].clone()].map(unverified);
-    rewards.archive(&failed).await.unwrap();
-    let list = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
-    assert_eq!(list.len(), 3, "{list:?}");
-    assert!(list.iter().all(|entry| entry.reason == "unverified" && entry.trade_no.is_none()), "{list:?}");
-    let refused = GrantReply::Rejected(Rejection::Unverified);
-    for replayed in rewards.replay_all(ArchiveFilter::default(), "ann").await.unwrap() {
-        assert_eq!(replayed.reply, refused);
-    }
-    assert_eq!(rewards.grant_batch("cash", &events[1..]).await, [GrantReply::Credited], "it had not been granted");
-    rewards.close();
-    assert_clean(folder.path());
-}
-
 /// An order that a downstream may have paid is not paid by the ledger as well when its type changes hands.
 #[tokio::test]
 async fn a_type_that_changes_hands_pays_no_reserved_order_twice() {

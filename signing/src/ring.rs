@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use windfall_key_file::{KeyFileError, random_secret};
 
 /// The keys that a process signs and verifies records with.
@@ -106,12 +107,22 @@ impl fmt::Debug for Ring {
 
 /// The ring in force, shared by all that sign and verify in a process.
 #[derive(Debug, Clone)]
-pub struct LiveRing(Arc<ArcSwap<Ring>>);
+pub struct LiveRing(Arc<InForce>);
+
+#[derive(Debug)]
+struct InForce {
+    ring: ArcSwap<Ring>,
+    /// How often it was replaced.
+    changes: AtomicU64,
+    /// Whether a record named a key that the ring does not have, and nobody has looked for a newer ring since.
+    lacks_a_key: AtomicBool,
+}
 
 impl LiveRing {
     /// Begins with this ring.
     pub fn new(ring: Ring) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(ring)))
+        let (changes, lacks_a_key) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self(Arc::new(InForce { ring: ArcSwap::from_pointee(ring), changes, lacks_a_key }))
     }
 
     /// Takes over another ring, from the next record on.
@@ -124,12 +135,29 @@ impl LiveRing {
         if let Some(sender) = sender {
             ring.primary(sender)?;
         }
-        self.0.store(Arc::new(ring));
+        self.0.ring.store(Arc::new(ring));
+        self.0.changes.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
     /// The ring in force.
     pub fn current(&self) -> Arc<Ring> {
-        self.0.load_full()
+        self.0.ring.load_full()
+    }
+
+    /// How often it was replaced. What is verified after this number was read is verified by that ring or a later one.
+    pub fn changes(&self) -> u64 {
+        self.0.changes.load(Ordering::Acquire)
+    }
+
+    /// Whether a record named a key that the ring does not have, since this was asked last: there may be a newer ring.
+    pub fn take_lack(&self) -> bool {
+        self.0.lacks_a_key.swap(false, Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_lack(&self) {
+        if !self.0.lacks_a_key.load(Ordering::Relaxed) {
+            self.0.lacks_a_key.store(true, Ordering::Relaxed);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::key::KeyState;
 use crate::mac::{Covered, MAC_BYTES, QueueTag};
-use crate::ring::{LiveRing, Ring};
+use crate::ring::LiveRing;
 use crate::sign::{PREFIX_BYTES, VERSION};
 use std::sync::Arc;
 use windfall_proto::record::{self, SignedParts};
@@ -71,8 +71,14 @@ pub enum Refused {
         /// The origin that it names.
         origin: u32,
     },
-    /// The key that its original was signed with is not in the ring, or is destroyed.
-    #[error("it is a copy of a record of key {origin}, which is destroyed or unknown")]
+    /// The ring has no key of the number that its original was signed with.
+    #[error("it is a copy of a record of key {origin}, which the ring does not have")]
+    UnknownOrigin {
+        /// The origin that it names.
+        origin: u32,
+    },
+    /// The key that its original was signed with was destroyed.
+    #[error("it is a copy of a record of key {origin}, which is destroyed")]
     OriginGone {
         /// The origin that it names.
         origin: u32,
@@ -81,7 +87,7 @@ pub enum Refused {
 
 impl Refused {
     /// Every reason's name in metrics.
-    pub const NAMES: [&'static str; 9] = [
+    pub const NAMES: [&'static str; 10] = [
         "malformed",
         "unsigned",
         "version",
@@ -90,6 +96,7 @@ impl Refused {
         "forged",
         "wrong_queue",
         "no_copier",
+        "unknown_origin",
         "origin_gone",
     ];
 
@@ -104,7 +111,18 @@ impl Refused {
             Self::Forged { .. } => "forged",
             Self::WrongQueue { .. } => "wrong_queue",
             Self::NoCopier { .. } => "no_copier",
+            Self::UnknownOrigin { .. } => "unknown_origin",
             Self::OriginGone { .. } => "origin_gone",
+        }
+    }
+
+    /// The number of the key that the ring lacks, where that is the reason: a sender may have a newer ring than this
+    /// process, so the record may be a good one.
+    pub const fn lacks(&self) -> Option<u32> {
+        match *self {
+            Self::UnknownKey { key } => Some(key),
+            Self::UnknownOrigin { origin } => Some(origin),
+            _ => None,
         }
     }
 }
@@ -132,6 +150,19 @@ impl Verifier {
         bytes: &[u8],
         may_carry: impl FnOnce(QueueTag) -> bool,
     ) -> Result<Verified, Refused> {
+        let verified = self.judge(bytes, may_carry);
+        if verified.is_err_and(|refused| refused.lacks().is_some()) {
+            self.ring.note_lack();
+        }
+        verified
+    }
+
+    /// How often the ring in force was replaced.
+    pub fn ring_changes(&self) -> u64 {
+        self.ring.changes()
+    }
+
+    fn judge(&self, bytes: &[u8], may_carry: impl FnOnce(QueueTag) -> bool) -> Result<Verified, Refused> {
         let parts = record::signed_parts(bytes)?;
         let (prefix, code) = presented(&parts)?;
         let (key, queue) = (key_of(prefix), queue_of(prefix));
@@ -155,10 +186,11 @@ impl Verifier {
         if !entry.info.may_copy {
             return Err(Refused::NoCopier { key, origin });
         }
-        if is_gone(&ring, origin) {
-            return Err(Refused::OriginGone { origin });
+        match ring.key(origin).map(|entry| entry.info.state) {
+            None => Err(Refused::UnknownOrigin { origin }),
+            Some(KeyState::Destroyed) => Err(Refused::OriginGone { origin }),
+            Some(_) => Ok(Verified { key, origin }),
         }
-        Ok(Verified { key, origin })
     }
 }
 
@@ -182,8 +214,4 @@ fn queue_of(prefix: &[u8; PREFIX_BYTES]) -> QueueTag {
     let mut tag = [0; 8];
     tag.copy_from_slice(&prefix[5..]);
     QueueTag(tag)
-}
-
-fn is_gone(ring: &Ring, key: u32) -> bool {
-    ring.key(key).is_none_or(|entry| entry.info.state == KeyState::Destroyed)
 }

@@ -267,7 +267,7 @@ fn a_copy_names_its_origin_and_only_some_keys_may_sign_one() {
     assert_eq!(keys.verify(&keys.sign("consumer", &copy(0))), Ok(Verified { key: 3, origin: 3 }));
     assert_eq!(keys.verify(&keys.sign("mall", &copy(2))), Ok(Verified { key: 2, origin: 2 }));
     assert_eq!(keys.verify(&keys.sign("mall", &copy(1))), Err(Refused::NoCopier { key: 2, origin: 1 }));
-    assert_eq!(keys.verify(&keys.sign("consumer", &copy(50))), Err(Refused::OriginGone { origin: 50 }));
+    assert_eq!(keys.verify(&keys.sign("consumer", &copy(50))), Err(Refused::UnknownOrigin { origin: 50 }));
     // A key that leaked is destroyed, and copies of what it signed are refused, too.
     keys.change(|file| file.retire(1).unwrap());
     assert_eq!(keys.verify(&of_gateway), Ok(Verified { key: 3, origin: 1 }));
@@ -288,6 +288,34 @@ fn a_ring_without_a_key_to_sign_with_is_not_taken_over() {
     keys.ring.replace(without, None).unwrap();
     assert_eq!(signer.key(), None);
     assert!(signer.sign_record(&unsigned(), cash()).is_err());
+}
+
+/// A sender has a newer ring: whoever follows the file is told to look, once for all records.
+#[test]
+fn a_key_that_the_ring_lacks_is_noted() {
+    let keys = Keys::new();
+    let verifier = Verifier::new(&keys.ring, TENANT);
+    assert!(!keys.ring.take_lack());
+    let newer = {
+        let mut file = KeyFile::open(&keys.path).unwrap();
+        let id = file.add("gateway", false, 9).unwrap();
+        file.promote(id).unwrap();
+        let ring = LiveRing::new(Ring::load(&keys.path).unwrap());
+        Signer::new(&ring, "gateway", TENANT).unwrap().sign_record(&unsigned(), cash()).unwrap()
+    };
+    for refused in [&newer, &keys.sign("consumer", &copy(4))] {
+        for _ in 0..3 {
+            assert_eq!(verifier.verify(refused, |_| true).unwrap_err().lacks(), Some(4));
+        }
+        assert!(keys.ring.take_lack() && !keys.ring.take_lack());
+    }
+    for other in [&unsigned(), &keys.sign("mall", &copy(1)), &keys.sign("mall", &unsigned())] {
+        assert!(verifier.verify(other, |_| false).is_err_and(|refused| refused.lacks().is_none()));
+    }
+    assert!(!keys.ring.take_lack(), "another ring would make none of them good");
+    let before = verifier.ring_changes();
+    keys.ring.replace(Ring::load(&keys.path).unwrap(), None).unwrap();
+    assert_eq!((verifier.ring_changes(), verifier.verify(&newer, |_| true).unwrap().key), (before + 1, 4));
 }
 
 proptest! {

@@ -7,6 +7,7 @@ use super::consuming::{Consuming, Shared};
 use super::ledger_mark::KeptMark;
 use super::parts::{Brokers, Options, Parts};
 use super::scheduling::Scheduling;
+use super::signing::SigningKeys;
 use super::token_drop::TokenDrop;
 use super::work::Work;
 use super::{budgets, keys, queues, readiness};
@@ -129,7 +130,8 @@ impl Wiring {
             // Whoever reads or writes tokens in this process does so through the table, or a credit would miss them.
             tokens = token_drop.store();
             let ledger = (ledger, parts.ledger_mark);
-            own.start_rewards(options.rewards, ledger, connectors, token_drop, &clock).await?;
+            own.start_rewards(options.rewards, ledger, connectors, token_drop, signing_keys.as_ref(), &clock)
+                .await?;
         }
         if let (Some(keys), true) = (keys.clone(), work.sends) {
             own.start_sdk(options.sdk, options.spool, keys, signer.clone(), &tokens, &clock)?;
@@ -212,12 +214,17 @@ impl Wiring {
         (ledger, mark): (Ledger, Option<LedgerMark>),
         connectors: Vec<Arc<dyn Connector>>,
         token_drop: TokenDrop,
+        signing: Option<&SigningKeys>,
         clock: &Clock,
     ) -> Result<()> {
         let has_payers = !connectors.is_empty();
         let rewards =
             RewardService::start(options, ledger, connectors, Some(token_drop.observer()), clock.clone())
                 .context("the reward service cannot start")?;
+        let rewards = match signing {
+            Some(keys) => rewards.with_verifier(keys.verifier()),
+            None => rewards,
+        };
         let own = self.rules.clone();
         rewards.follow_rules(Box::new(move || {
             let rules = own.current();

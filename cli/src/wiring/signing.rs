@@ -13,6 +13,9 @@ use windfall_signing::{LiveRing, RingFile, Signer, Verifier};
 /// The pause between two looks at the file, as at that of the token keys.
 const EVERY: Duration = Duration::from_secs(5);
 
+/// The pause after which a record with a key that the ring lacks makes it look: the sender may have a newer file.
+const SOON: Duration = Duration::from_millis(250);
+
 /// Who a process is among the senders, and what it takes from others.
 #[derive(Debug, Clone, Default)]
 pub struct SigningOptions {
@@ -73,12 +76,13 @@ impl Signing {
 
     /// Takes over the file when it changes.
     pub fn follow(self, tasks: &Tasks) -> Background {
+        let ring = self.file.ring().clone();
         let file = Arc::new(parking_lot::Mutex::new(self.file));
         tasks.spawn("signing keys", move || {
-            let file = Arc::clone(&file);
+            let (file, ring) = (Arc::clone(&file), ring.clone());
             async move {
                 loop {
-                    tokio::time::sleep(EVERY).await;
+                    pause(&ring).await;
                     let own = Arc::clone(&file);
                     match tokio::task::spawn_blocking(move || own.lock().look()).await {
                         Ok(None) => {}
@@ -96,7 +100,24 @@ impl Signing {
     }
 }
 
+/// Waits until it is time for a look.
+async fn pause(ring: &LiveRing) {
+    let mut waited = Duration::ZERO;
+    while waited < EVERY {
+        tokio::time::sleep(SOON).await;
+        waited += SOON;
+        if ring.take_lack() {
+            return;
+        }
+    }
+}
+
 impl SigningKeys {
+    /// Says who signed a record, whatever topic it comes from.
+    pub fn verifier(&self) -> Verifier {
+        self.verifier.clone()
+    }
+
     /// How the records of this topic are verified.
     pub fn of_topic(&self, topic: &str) -> Signatures {
         let unsigned = self.topics.get(topic).copied().unwrap_or(self.unsigned);

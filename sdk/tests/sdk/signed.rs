@@ -29,7 +29,7 @@ fn every_pack_is_signed_for_its_queue_on_either_topic() {
     let half = rules(1, &[("q", 50)], &[("*", "q")]);
     let options = SdkOptions::default();
     let stage = Stage::with_signer(options, &half, Mood::Store, Clock::system(), Some(signer(&ring)));
-    for user in 0..600 {
+    for user in 1..=600 {
         stage.sdk.send_bonus(&request(&format!("o-{user}"), user)).unwrap();
     }
     stage.wait_for_events(600);
