@@ -70,7 +70,7 @@ pub enum Rejection {
     #[error("quarantined")]
     Quarantined,
     /// The record's signature was missing or wrong: nobody knows who wrote it. Its bytes are kept complete, and a replay
-    /// grants nothing of them.
+    /// grants them only if they are verified by then.
     #[error("unverified")]
     Unverified,
     /// The order number exists with another user, activity, scene, type or amount.

@@ -12,7 +12,7 @@ use windfall_config::{FileSource, LiveRules};
 use windfall_contract::Clock;
 use windfall_contract::tokens::TokenStore;
 use windfall_queue_virtual::{Fanout, FanoutOptions};
-use windfall_signing::{RingFile, Signer};
+use windfall_signing::{RingFile, RingUse, Signer};
 use windfall_token::KeyRing;
 
 /// How long a start waits for topics to be open.
@@ -252,7 +252,7 @@ fn open_signer(
         Some(SigningSource::Signer(signer)) => return Ok((Some(signer), None)),
         Some(SigningSource::File(path, sender)) => (path, sender),
     };
-    let opened = RingFile::open(&path, Some(&sender)).and_then(|file| {
+    let opened = RingFile::open(&path, &sender, RingUse::Sends).and_then(|file| {
         let signer = Signer::new(file.ring(), &sender, app_id)?;
         Ok((Some(signer), Some(file)))
     });

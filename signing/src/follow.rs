@@ -5,12 +5,22 @@ use std::path::{Path, PathBuf};
 use windfall_key_file::KeyFileError;
 use zeroize::Zeroizing;
 
+/// What a process does with a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RingUse {
+    /// It signs what it sends; an export of its sender's keys is enough.
+    Sends,
+    /// It verifies the records of all senders, and signs copies of them.
+    Consumes,
+}
+
 /// A key file, and the ring in force that was read from it.
 #[derive(Debug)]
 pub struct RingFile {
     path: PathBuf,
-    /// Who signs with it, if anyone does.
-    sender: Option<String>,
+    /// Who signs with it.
+    sender: String,
+    used: RingUse,
     ring: LiveRing,
     /// The digest of the file that was taken over.
     digest: Option<blake3::Hash>,
@@ -27,22 +37,42 @@ pub enum OpenRingError {
     /// The sender could not sign with it.
     #[error(transparent)]
     NoPrimary(#[from] NoPrimary),
+    /// A consumer would refuse the records of all other senders.
+    #[error("it has the keys of {0:?} alone, and a process that consumes needs the whole file")]
+    OneSender(String),
+    /// What a consumer requeues would be refused.
+    #[error(
+        "the primary key of {0:?} may sign no copies, which a process that consumes does; promote one that may: windfall \
+         signing add --may-copy --sender"
+    )]
+    NoCopies(String),
+}
+
+impl RingUse {
+    fn check(self, ring: &Ring, sender: &str) -> Result<(), OpenRingError> {
+        ring.primary(sender)?;
+        match (self, ring.copy_for()) {
+            (Self::Consumes, Some(only)) => Err(OpenRingError::OneSender(only.to_owned())),
+            (Self::Consumes, None) if !ring.may_copy(sender) => {
+                Err(OpenRingError::NoCopies(sender.to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl RingFile {
-    /// Reads a key file that a process begins with. `sender` is who signs with it, if anyone does.
+    /// Reads a key file that a process begins with. `sender` is who signs with it.
     ///
     /// # Errors
     /// [`OpenRingError`].
-    pub fn open(path: &Path, sender: Option<&str>) -> Result<Self, OpenRingError> {
+    pub fn open(path: &Path, sender: &str, used: RingUse) -> Result<Self, OpenRingError> {
         // First: a file that is replaced between the two is read again at the next look.
         let digest = digest_of(path);
         let ring = Ring::load(path)?;
-        if let Some(sender) = sender {
-            ring.primary(sender)?;
-        }
-        let sender = sender.map(str::to_owned);
-        Ok(Self { path: path.to_owned(), sender, ring: LiveRing::new(ring), digest, told: None })
+        used.check(&ring, sender)?;
+        let (path, sender) = (path.to_owned(), sender.to_owned());
+        Ok(Self { path, sender, used, ring: LiveRing::new(ring), digest, told: None })
     }
 
     /// The ring in force.
@@ -59,10 +89,7 @@ impl RingFile {
             self.told = None;
             return None;
         }
-        let taken = Ring::load(&self.path).map_err(|error| error.to_string()).and_then(|ring| {
-            self.ring.replace(ring, self.sender.as_deref()).map_err(|error| error.to_string())
-        });
-        match taken {
+        match self.take_over().map_err(|error| error.to_string()) {
             Ok(()) => {
                 (self.digest, self.told) = (digest, None);
                 Some(Ok(()))
@@ -70,6 +97,12 @@ impl RingFile {
             // Tried again at each look: its mode may be mended, which the file's bytes do not show.
             Err(why) => (self.told.replace(why.clone()).as_ref() != Some(&why)).then_some(Err(why)),
         }
+    }
+
+    fn take_over(&self) -> Result<(), OpenRingError> {
+        let ring = Ring::load(&self.path)?;
+        self.used.check(&ring, &self.sender)?;
+        Ok(self.ring.replace(ring, Some(&self.sender))?)
     }
 }
 

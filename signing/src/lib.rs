@@ -52,7 +52,7 @@ mod ring;
 mod sign;
 mod verify;
 
-pub use follow::{OpenRingError, RingFile};
+pub use follow::{OpenRingError, RingFile, RingUse};
 pub use key::{KeyInfo, KeyState, SENDER_MAX_BYTES, UnusableName, check_sender};
 pub use key_file::{ChangeError, KeyFile};
 pub use mac::QueueTag;

@@ -19,6 +19,8 @@ use windfall_key_file::{KeyFileError, random_secret};
 pub struct Ring(Arc<Keys>);
 
 struct Keys {
+    /// The sender whose keys alone are here, in an exported copy.
+    copy_for: Option<String>,
     by_id: BTreeMap<u32, RingKey>,
     /// The number of each sender's primary key.
     primaries: BTreeMap<String, u32>,
@@ -68,15 +70,15 @@ impl Ring {
             created_ms: 0,
         };
         let mac = Some(MacKey::new(&*random_secret()?));
-        Ok(Self::from_keys([RingKey { info, mac }]))
+        Ok(Self::from_keys([RingKey { info, mac }], None))
     }
 
-    pub(crate) fn from_keys(keys: impl IntoIterator<Item = RingKey>) -> Self {
+    pub(crate) fn from_keys(keys: impl IntoIterator<Item = RingKey>, copy_for: Option<String>) -> Self {
         let by_id: BTreeMap<u32, RingKey> = keys.into_iter().map(|key| (key.info.id, key)).collect();
         let primary = |key: &RingKey| key.info.state == KeyState::Primary;
         let of_sender = |key: &RingKey| (key.info.sender.clone(), key.info.id);
         let primaries = by_id.values().filter(|key| primary(key)).map(of_sender).collect();
-        Self(Arc::new(Keys { by_id, primaries }))
+        Self(Arc::new(Keys { copy_for, by_id, primaries }))
     }
 
     /// The keys, in the order of their numbers.
@@ -91,6 +93,16 @@ impl Ring {
     pub fn primary(&self, sender: &str) -> Result<u32, NoPrimary> {
         let id = self.0.primaries.get(sender).copied();
         id.ok_or_else(|| NoPrimary { sender: sender.to_owned() })
+    }
+
+    /// The sender whose keys alone it has, where it was exported.
+    pub fn copy_for(&self) -> Option<&str> {
+        self.0.copy_for.as_deref()
+    }
+
+    /// Whether this sender's primary key may sign records that name another key as their origin.
+    pub fn may_copy(&self, sender: &str) -> bool {
+        self.primary(sender).ok().and_then(|id| self.key(id)).is_some_and(|key| key.info.may_copy)
     }
 
     pub(crate) fn key(&self, id: u32) -> Option<&RingKey> {

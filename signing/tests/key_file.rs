@@ -4,7 +4,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use windfall_signing::{ChangeError, KeyFile, KeyFileError, KeyState, OpenRingError, Ring, RingFile};
+use windfall_signing::{
+    ChangeError, KeyFile, KeyFileError, KeyState, OpenRingError, Ring, RingFile, RingUse,
+};
 
 fn place() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -133,11 +135,14 @@ fn debug_shows_no_secret() {
 #[test]
 fn a_changed_file_is_taken_over_and_a_broken_one_is_told_once() {
     let (_folder, path) = place();
-    assert!(matches!(RingFile::open(&path, None), Err(OpenRingError::File(KeyFileError::Missing { .. }))));
+    assert!(matches!(
+        RingFile::open(&path, "gateway", RingUse::Sends),
+        Err(OpenRingError::File(KeyFileError::Missing { .. }))
+    ));
     let mut file = KeyFile::create(&path, "gateway", false, 1).unwrap();
-    let nobody = RingFile::open(&path, Some("nobody"));
+    let nobody = RingFile::open(&path, "nobody", RingUse::Sends);
     assert!(matches!(nobody, Err(OpenRingError::NoPrimary(_))), "{nobody:?}");
-    let mut followed = RingFile::open(&path, Some("gateway")).unwrap();
+    let mut followed = RingFile::open(&path, "gateway", RingUse::Sends).unwrap();
     let ring = followed.ring().clone();
     let primary = || ring.current().primary("gateway").unwrap();
     assert_eq!((followed.look(), primary()), (None, 1));
@@ -168,4 +173,35 @@ fn a_changed_file_is_taken_over_and_a_broken_one_is_told_once() {
     assert_eq!((followed.look(), primary()), (None, 2));
     file.promote(3).unwrap();
     assert_eq!((followed.look(), primary()), (Some(Ok(())), 3));
+}
+
+/// A consumer with a sender's export would refuse all other senders, and one whose key may sign no copies would have all that
+/// it requeues refused: neither starts so, nor takes such a file over.
+#[test]
+fn a_consumer_needs_the_whole_file_and_a_key_that_may_copy() {
+    let (folder, path) = place();
+    let mut file = KeyFile::create(&path, "gateway", false, 1).unwrap();
+    let no_copies = RingFile::open(&path, "gateway", RingUse::Consumes);
+    assert!(matches!(no_copies, Err(OpenRingError::NoCopies(_))), "{no_copies:?}");
+    let id = file.add("consumer", true, 2).unwrap();
+    file.promote(id).unwrap();
+    let copy = folder.path().join("consumer.toml");
+    file.export("consumer", &copy).unwrap();
+    let one_sender = RingFile::open(&copy, "consumer", RingUse::Consumes);
+    assert!(matches!(one_sender, Err(OpenRingError::OneSender(_))), "{one_sender:?}");
+    assert!(RingFile::open(&copy, "consumer", RingUse::Sends).is_ok());
+
+    let mut followed = RingFile::open(&path, "consumer", RingUse::Consumes).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, std::fs::read(&copy).unwrap()).unwrap();
+    assert!(matches!(followed.look(), Some(Err(_))));
+    assert_eq!(followed.ring().current().keys().count(), 2, "the ring so far stays");
+    std::fs::write(&path, whole).unwrap();
+    assert_eq!(followed.look(), None);
+    // Its next key may not lack the right, or its running consumers would not follow.
+    let next = file.add("consumer", false, 3).unwrap();
+    assert!(matches!(file.promote(next), Err(ChangeError::WrongState { .. })));
+    let next = file.add("consumer", true, 4).unwrap();
+    file.promote(next).unwrap();
+    assert_eq!(followed.look(), Some(Ok(())));
 }

@@ -229,7 +229,7 @@ async fn send_all(options: &ServiceOptions, log: Arc<SpillLog>) -> Result<Replay
     let copy = place::rules_copy(&options.data);
     let (rules, follower) = block_in_place(|| options.rules.follow(&options.data, copy, known, &clock))?;
     let signing = options.open_signing(Work { consumes: true, ..Work::default() })?;
-    let signer = signing.as_ref().and_then(|signing| signing.keys().signer.clone());
+    let signer = signing.as_ref().map(|signing| signing.keys().signer.clone());
     let brokers = options.open_brokers()?;
     let fanout = open_queues(&rules, &brokers, &clock)?;
     let sink = RequeueToQueues::new(Arc::clone(&fanout), rules, signer);

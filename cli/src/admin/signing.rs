@@ -3,7 +3,7 @@
 use super::{now_ms, utc};
 use anyhow::Result;
 use std::path::PathBuf;
-use windfall_signing::KeyFile;
+use windfall_signing::{KeyFile, Ring};
 
 /// `windfall signing …`
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -115,10 +115,11 @@ pub fn run(command: &SigningCommand) -> Result<()> {
 }
 
 fn list(file: &SigningFile, json: bool) -> Result<()> {
-    let keys = KeyFile::open(&file.file)?.list();
+    // Not opened for changes: a sender's copy can be listed, too.
+    let ring = Ring::load(&file.file)?;
     if json {
-        let rows: Vec<_> = keys
-            .iter()
+        let rows: Vec<_> = ring
+            .keys()
             .map(|key| {
                 serde_json::json!({
                     "id": key.id,
@@ -131,7 +132,7 @@ fn list(file: &SigningFile, json: bool) -> Result<()> {
             .collect();
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        for key in keys {
+        for key in ring.keys() {
             let copies = if key.may_copy { "may copy" } else { "" };
             println!(
                 "{:>4}  {:<24} {:<12} {copies:<8} made {}",

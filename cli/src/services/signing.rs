@@ -36,11 +36,11 @@ impl ServiceOptions {
             warn_of_unsigned(work);
             return Ok(None);
         };
-        if at.sender.is_none() {
+        let Some(sender) = at.sender.clone() else {
             bail!(
-                "signing.sender is missing, but this process writes records: name the sender whose key signs them"
+                "the option signing.sender is missing, but this process writes records: name whose key signs them"
             );
-        }
+        };
         let accepting: Vec<&String> =
             at.topics.iter().filter(|(_, own)| **own == Unsigned::Accept).map(|(name, _)| name).collect();
         if work.consumes && (at.unsigned == Unsigned::Accept || !accepting.is_empty()) {
@@ -51,11 +51,12 @@ impl ServiceOptions {
             );
         }
         let options = SigningOptions {
-            sender: at.sender.clone(),
+            sender,
             tenant: self.tenant.clone(),
             others: self.rewards.apps.clone(),
             unsigned: at.unsigned,
             topics: at.topics.clone(),
+            consumes: work.consumes,
         };
         Signing::open(&at.keys, &options).map(Some)
     }

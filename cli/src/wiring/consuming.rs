@@ -104,7 +104,7 @@ impl Consuming {
             requeue_sink: Arc::new(RequeueToQueues::new(
                 Arc::clone(shared.fanout),
                 shared.rules.clone(),
-                shared.signing.and_then(|keys| keys.signer.clone()),
+                shared.signing.map(|keys| keys.signer.clone()),
             )),
             spill_log: Arc::clone(&salvage),
             long_delays: shared.long_delays.clone(),

@@ -88,7 +88,7 @@ impl Wiring {
             parts;
         let mut tokens = parts.tokens;
         let signing_keys = parts.signing.as_ref().map(|signing| signing.keys().clone());
-        let signer = signing_keys.as_ref().and_then(|keys| keys.signer.clone());
+        let signer = signing_keys.as_ref().map(|keys| keys.signer.clone());
         if work.needs_keys() && keys.is_none() {
             bail!("a process that sends or verifies tokens needs a key ring");
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::block_in_place;
 use windfall_consumer::{Signatures, Unsigned};
-use windfall_signing::{LiveRing, RingFile, Signer, Verifier};
+use windfall_signing::{LiveRing, RingFile, RingUse, Signer, Verifier};
 
 /// The pause between two looks at the file, as at that of the token keys.
 const EVERY: Duration = Duration::from_secs(5);
@@ -19,8 +19,8 @@ const SOON: Duration = Duration::from_millis(250);
 /// Who a process is among the senders, and what it takes from others.
 #[derive(Debug, Clone, Default)]
 pub struct SigningOptions {
-    /// Whose primary key signs; a process that writes records needs one.
-    pub sender: Option<String>,
+    /// Whose primary key signs.
+    pub sender: String,
     /// The tenant that records are signed for.
     pub tenant: String,
     /// Other tenants whose records are granted.
@@ -29,6 +29,8 @@ pub struct SigningOptions {
     pub unsigned: Unsigned,
     /// The same, for topics that have a rule of their own.
     pub topics: BTreeMap<String, Unsigned>,
+    /// Whether the process verifies records and requeues them.
+    pub consumes: bool,
 }
 
 /// The signing keys of a process.
@@ -41,7 +43,7 @@ pub struct Signing {
 #[derive(Clone)]
 pub struct SigningKeys {
     /// Signs what the process writes.
-    pub signer: Option<Signer>,
+    pub signer: Signer,
     verifier: Verifier,
     unsigned: Unsigned,
     topics: BTreeMap<String, Unsigned>,
@@ -50,19 +52,12 @@ pub struct SigningKeys {
 impl Signing {
     /// Reads the keys. Blocks for the disk.
     pub fn open(path: &Path, options: &SigningOptions) -> Result<Self> {
-        let SigningOptions { sender, tenant, others, unsigned, topics } = options;
-        let context = || {
-            format!(
-                "the signing keys cannot be used; `windfall signing new --file {} --sender NAME` makes some",
-                path.display()
-            )
-        };
-        let file = block_in_place(|| RingFile::open(path, sender.as_deref())).with_context(context)?;
+        let SigningOptions { sender, tenant, others, unsigned, topics, consumes } = options;
+        let used = if *consumes { RingUse::Consumes } else { RingUse::Sends };
+        let context = || format!("the signing keys {} cannot be used", path.display());
+        let file = block_in_place(|| RingFile::open(path, sender, used)).with_context(context)?;
         let ring: &LiveRing = file.ring();
-        let signer = match sender {
-            Some(sender) => Some(Signer::new(ring, sender, tenant).with_context(context)?),
-            None => None,
-        };
+        let signer = Signer::new(ring, sender, tenant).with_context(context)?;
         let tenants = std::iter::once(tenant).chain(others.iter().filter(|other| *other != tenant));
         let verifier = Verifier::of_tenants(ring, tenants.map(String::as_str));
         let keys = SigningKeys { signer, verifier, unsigned: *unsigned, topics: topics.clone() };

@@ -75,7 +75,8 @@ struct Content {
 pub(crate) fn load(path: &Path) -> Result<Ring, KeyFileError> {
     let key =
         |Entry { info, secret }: Entry| RingKey { info, mac: secret.map(|secret| MacKey::new(&secret)) };
-    Ok(Ring::from_keys(read(path)?.entries.into_iter().map(key)))
+    let Content { entries, copy_for } = read(path)?;
+    Ok(Ring::from_keys(entries.into_iter().map(key), copy_for))
 }
 
 fn read(path: &Path) -> Result<Content, KeyFileError> {
@@ -151,6 +152,11 @@ impl KeyFile {
                 KeyState::VerifyOnly => {}
                 KeyState::Primary => return Err(refused("there is no step after that but retire")),
                 KeyState::Destroyed => return Err(refused("add a new key")),
+            }
+            let copies =
+                |own: &Entry| own.info.sender == info.sender && own.info.has_signed && own.info.may_copy;
+            if !info.may_copy && entries.iter().any(copies) {
+                return Err(refused("its sender signs copies, and it may sign none; add one that may"));
             }
             let is_old = |own: &KeyInfo| own.state == KeyState::Primary && own.sender == info.sender;
             for entry in entries.iter_mut().filter(|entry| is_old(&entry.info)) {
