@@ -4,7 +4,9 @@
 - YAML, JSON and TOML parse; the chart's actions are balanced and name values that exist; with `helm` installed it is
   linted and rendered, and what it renders parses;
 - roles are those of the binary; ports, paths of probes and times to stop agree;
-- metrics in alerts and dashboard are those of docs/services.md; with `promtool` installed it checks the alerts;
+- metrics in alerts and dashboard are those of docs/services.md;
+- each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts and metrics that the pages
+  name exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
 - systemd-analyze accepts the unit, where it is installed.
 
 Needs Python 3.11 and PyYAML (Debian: python3-yaml). Ends with 1 and says what is wrong.
@@ -26,6 +28,9 @@ ROOT = HERE.parent
 PORT = 8443
 # Where executors of XXL-JOB register with the role `scheduler`.
 XXL_PORT = 7780
+RUNBOOK = ROOT / "docs/runbook"
+# Where alerts say that the pages are. deploy/README.md says how to change it.
+RUNBOOK_URL = "https://github.com/windfall-rewards/windfall/blob/main/docs/runbook/"
 wrong = []
 
 
@@ -147,11 +152,15 @@ def chart(roles):
         expect(kinds.count("Service") == len(enabled), f"the chart renders {kinds}")
 
 
+def alert_rules():
+    alerts = yaml.safe_load(text("prometheus/alerts.yml"))
+    return [rule for group in alerts["groups"] for rule in group["rules"]]
+
+
 def monitoring():
     known = documented_metrics()
     plain = {without_suffix(name) for name in known}
-    alerts = yaml.safe_load(text("prometheus/alerts.yml"))
-    rules = [rule for group in alerts["groups"] for rule in group["rules"]]
+    rules = alert_rules()
     dashboard = json.loads(text("grafana/windfall.json"))
     queries = {f"alert {rule['alert']}": rule["expr"] for rule in rules}
     for panel in dashboard["panels"]:
@@ -170,8 +179,65 @@ def monitoring():
             expect(target == f"{targets['labels']['role']}:{PORT}", f"prometheus/scrape.yml: {target}")
     if shutil.which("promtool"):
         run("promtool", "promtool", "check", "rules", str(HERE / "prometheus/alerts.yml"))
+        run("promtool", "promtool", "test", "rules", str(HERE / "prometheus/alerts_test.yml"))
+        queries_parse()
     else:
-        print("deploy: promtool is not installed (Debian: prometheus): the alerts' expressions are not parsed")
+        print("deploy: promtool is not installed (Debian: prometheus): the alerts are neither parsed nor tested")
+
+
+def queries_parse():
+    """The queries of the runbook parse, each as the expression of a rule."""
+    rules = []
+    for path in sorted(RUNBOOK.glob("*.md")):
+        for block in re.findall(r"^```promql\n(.*?)^```", path.read_text(), re.M | re.S):
+            rules += [{"record": f"{path.stem}:{len(rules)}", "expr": query} for query in block.splitlines()]
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "queries.yml"
+        file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+        run("a query of the runbook", "promtool", "check", "rules", str(file))
+
+
+def alert_tests():
+    """Each alert is provoked by the test of its name. promtool says whether it fires."""
+    provoked = set()
+    for test in yaml.safe_load(text("prometheus/alerts_test.yml"))["tests"]:
+        expected = {sample["labels"] for one in test["promql_expr_test"] for sample in one["exp_samples"]}
+        if f'{{alertname="{test["name"]}"}}' in expected:
+            provoked.add(test["name"])
+    names = {rule["alert"] for rule in alert_rules()}
+    expect(provoked == names, f"alerts_test.yml: not tested, or no alert: {sorted(provoked ^ names)}")
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def runbook():
+    rules = {rule["alert"]: rule for rule in alert_rules()}
+    pages = {path.stem: path.read_text() for path in RUNBOOK.glob("*.md")}
+    index = pages.pop("README", "")
+    expect(set(pages) == set(rules), f"docs/runbook: no page, or no alert: {sorted(set(pages) ^ set(rules))}")
+    for name, rule in rules.items():
+        severity, url = rule["labels"]["severity"], rule["annotations"].get("runbook_url")
+        expect(url == f"{RUNBOOK_URL}{name}.md", f"alert {name}: runbook_url is {url}")
+        expect(f"| [{name}]({name}.md) | {severity} |" in index, f"docs/runbook/README.md has no row of {name}, {severity}")
+        head = f"# {name}\n\nSeverity: {severity}. "
+        expect(pages.get(name, head).startswith(head), f"docs/runbook/{name}.md does not begin with its name and severity")
+    known = documented_metrics()
+    for path in [*RUNBOOK.glob("*.md"), ROOT / "docs/on-call.md"]:
+        page, where = path.read_text(), path.relative_to(ROOT)
+        for metric in re.findall(r"\bwindfall_[a-z_]+", page):
+            is_known = metric in known or re.sub(r"_(?:bucket|count|sum)$", "", metric) in known
+            expect(is_known, f"{where}: docs/services.md knows no metric {metric}")
+        for alert in re.findall(r"\bWindfall[A-Z]\w+", page):
+            expect(alert in rules, f"{where}: there is no alert {alert}")
+        for link in re.findall(r"\]\((?!https?:)([^)\s]*)\)", page):
+            file, _, anchor = link.partition("#")
+            target = (path.parent / file).resolve() if file else path
+            is_there = target.exists() and (not anchor or anchor in anchors(target.read_text()))
+            expect(is_there, f"{where}: the link {link} leads nowhere")
 
 
 def unit():
@@ -204,6 +270,8 @@ def main():
     options()
     chart(roles)
     monitoring()
+    alert_tests()
+    runbook()
     unit()
     containerfile(roles)
     for what in wrong:

@@ -32,7 +32,7 @@ use windfall_contract::entries::{
 
 /// How the keys begin that are read and woken, and never scanned. One that was here once stays: its entries are not in the order
 /// of keys, and a scan would find a part of them without an error.
-#[cfg(feature = "redis")]
+#[cfg(any(test, feature = "redis"))]
 pub(crate) const UNLISTED: [&[u8]; 4] = [b"s/", b"r/", b"f/", b"c/"];
 const SHARD_BITS: u32 = 10;
 /// Numbers that a process takes at once; what it does not use is skipped.

@@ -48,7 +48,7 @@ pub enum Accepted {
     Before {
         /// Who accepted it.
         actor: String,
-        /// Why.
+        /// The reason that this person gave.
         reason: String,
         /// When, in Unix milliseconds.
         time_ms: i64,
@@ -88,9 +88,9 @@ impl Ledger {
     /// ledger's new generation is above that of each of them.
     ///
     /// # Errors
-    /// [`LedgerError::Invalid`] if the generation is not the ledger's, if it does not hold the beat that was seen, or if the ledger is not known to lack anything: marks
-    /// that nobody has read must not be given up. For all others ask again: what was accepted answers
-    /// [`Accepted::Before`].
+    /// [`LedgerError::Invalid`] if the generation is not the ledger's, if it does not hold the beat that was seen, or if the
+    /// ledger is not known to lack anything: marks that nobody has read must not be given up. After every other error ask
+    /// again: what was accepted answers [`Accepted::Before`].
     pub fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError> {
         self.store.accept(acceptance)
     }

@@ -34,7 +34,7 @@ pub trait MarkStore: Debug + Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the ledger's mark in {place}: {what}")]
 pub struct MarkStoreError {
-    /// The place.
+    /// The file, or the key in etcd.
     pub place: String,
     /// What happened, and what to do.
     pub what: String,

@@ -107,7 +107,8 @@ impl RewardHandle {
     }
 
     /// Notes that a person has accepted the ledger as it is, although it does not hold its mark: with the generation, the
-    /// lineage and the beat that the person has seen, so that no other server's ledger is accepted in its place. Every process goes on with it, at the latest with its next look.
+    /// lineage and the beat that the person has seen, so that no other server's ledger is accepted in its place. Every
+    /// process goes on with it, at the latest with its next look.
     ///
     /// # Errors
     /// [`CallError`]: ask again; an acceptance that is there answers [`Accepted::Before`].

@@ -60,6 +60,27 @@ impl Service {
         Self::start_until("is up at ", args, last)
     }
 
+    /// `windfall serve --dev` with task queues in its options, on free ports, with clients of its queue API and of its admin
+    /// API.
+    ///
+    /// # Panics
+    /// If it does not come up, or has no task queues.
+    pub fn with_task_queues(data: &Path, options: &Path) -> (Self, Caller, Caller) {
+        let args = ["serve", "--dev", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
+        let args = args.into_iter().chain([options.as_os_str(), OsStr::new("--data")]);
+        let service = Self::start(args, data.as_os_str());
+        let said = service.output();
+        let caller = |before: &str| {
+            let rest =
+                said.split_once(before).unwrap_or_else(|| panic!("it does not say {before:?}: {said}")).1;
+            let address = rest.split(|c: char| c == ',' || c.is_whitespace()).next();
+            let address = address.and_then(|address| address.parse().ok());
+            service.caller().at(address.unwrap_or_else(|| panic!("no address behind {before:?}: {said}")))
+        };
+        let (api, admin) = (caller("task queues are at "), caller("their admin API at "));
+        (service, api, admin)
+    }
+
     fn start_until<'a>(told: &str, args: impl IntoIterator<Item = &'a OsStr>, last: &OsStr) -> Self {
         let run = Run::new(plain()).args(args).arg(last).time_out(Duration::from_secs(600));
         let mut running = run.start();

@@ -5,8 +5,6 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::path::Path;
 use std::time::{Duration, Instant};
 use windfall_tests::{Caller, Service, scratch};
 
@@ -24,27 +22,12 @@ const JOBS: usize = 120;
 const CANCELLED: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The process, its queue API and its admin API.
-fn start(data: &Path, options: &Path) -> (Service, Caller, Caller) {
-    let args = ["serve", "--dev", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
-    let args = args.into_iter().chain([options.as_os_str(), OsStr::new("--data")]);
-    let service = Service::start(args, data.as_os_str());
-    let said = service.output();
-    let caller = |before: &str| {
-        let rest = said.split_once(before).unwrap().1;
-        let address = rest.split(|c: char| c == ',' || c.is_whitespace()).next().unwrap();
-        service.caller().at(address.parse().unwrap())
-    };
-    let (api, admin) = (caller("task queues are at "), caller("their admin API at "));
-    (service, api, admin)
-}
-
 #[test]
 fn each_job_for_later_comes_once_under_its_id_though_its_process_is_killed() {
     let dir = scratch();
     let (data, options) = (dir.path().join("data"), dir.path().join("windfall.toml"));
     std::fs::write(&options, OPTIONS).unwrap();
-    let (service, api, admin) = start(&data, &options);
+    let (service, api, admin) = Service::with_task_queues(&data, &options);
     let made = admin.send("POST", "/token/shop?description=tests", &[], b"");
     let token = [("x-token", made.body["token"].as_str().unwrap().to_owned())];
     let began = Instant::now();
@@ -63,7 +46,7 @@ fn each_job_for_later_comes_once_under_its_id_though_its_process_is_killed() {
     }
     service.kill();
 
-    let (service, api, _) = start(&data, &options);
+    let (service, api, _) = Service::with_task_queues(&data, &options);
     let ready = || api.send("GET", "/api/shop/later/size", &[], b"").body["size"].as_u64().unwrap();
     while ready() == 0 {
         assert!(began.elapsed() < PATIENCE, "nothing comes: {}", service.said());
@@ -71,7 +54,7 @@ fn each_job_for_later_comes_once_under_its_id_though_its_process_is_killed() {
     }
     service.kill();
 
-    let (service, api, _) = start(&data, &options);
+    let (service, api, _) = Service::with_task_queues(&data, &options);
     let mut taken = BTreeMap::new();
     while taken.len() < published.len() {
         assert!(began.elapsed() < PATIENCE * 2, "{} jobs have come: {}", taken.len(), service.said());

@@ -5,8 +5,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::path::Path;
 use std::time::{Duration, Instant};
 use windfall_tests::{Caller, Service, now_ms, scratch};
 
@@ -22,21 +20,6 @@ to = { task_queue = { namespace = "calls", queue = "ring", tries = 5 } }
 "#;
 const TIMERS: u64 = 300;
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The process, its queue API and its admin API.
-fn start(data: &Path, options: &Path) -> (Service, Caller, Caller) {
-    let args = ["serve", "--dev", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
-    let args = args.into_iter().chain([options.as_os_str(), OsStr::new("--data")]);
-    let service = Service::start(args, data.as_os_str());
-    let said = service.output();
-    let caller = |before: &str| {
-        let rest = said.split_once(before).unwrap().1;
-        let address = rest.split(|c: char| c == ',' || c.is_whitespace()).next().unwrap();
-        service.caller().at(address.parse().unwrap())
-    };
-    let (api, admin) = (caller("task queues are at "), caller("their admin API at "));
-    (service, api, admin)
-}
 
 fn add(service: &Service, due_ms: u64) {
     let timer = |nth: u64| {
@@ -59,7 +42,7 @@ fn each_timer_is_one_job_though_its_process_is_killed() {
     let dir = scratch();
     let (data, options) = (dir.path().join("data"), dir.path().join("windfall.toml"));
     std::fs::write(&options, OPTIONS).unwrap();
-    let (service, api, admin) = start(&data, &options);
+    let (service, api, admin) = Service::with_task_queues(&data, &options);
     let made = admin.send("POST", "/token/calls?description=tests", &[], b"");
     let token = [("x-token", made.body["token"].as_str().unwrap().to_owned())];
     let keys = service.keys.clone();
@@ -71,7 +54,7 @@ fn each_timer_is_one_job_though_its_process_is_killed() {
     }
     service.kill();
 
-    let (service, api, _) = start(&data, &options);
+    let (service, api, _) = Service::with_task_queues(&data, &options);
     let service = service.with_keys(keys);
     let (mut bodies, mut timers, mut taken) = (BTreeSet::new(), BTreeSet::new(), 0);
     while taken < TIMERS {

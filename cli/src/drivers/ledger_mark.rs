@@ -26,8 +26,8 @@ pub struct LedgerMarkAt {
     /// The name of the ledger among all whose rules are in one etcd, by which the mark in etcd is kept. Default: the names
     /// of its database and its schema. Two ledgers with the same names on different servers each need one of their own.
     pub name: Option<String>,
-    /// The pause between two marks, ms. 50 to 60,000; default 500, and at least 5,000 in etcd. What was committed since the last mark is lost
-    /// unnoticed where a server is lost that had no synchronous standby.
+    /// The pause between two marks, ms. 50 to 60,000; default 500, and at least 5,000 in etcd. Where a server without a
+    /// synchronous standby is lost, nobody notices the loss of what it committed after the last mark.
     pub every_ms: u64,
 }
 

@@ -19,9 +19,9 @@ const CUT: RecordError = RecordError("it is cut short");
 /// A job that waits, or has waited, as a timer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FarJob {
-    /// Its queue.
+    /// The queue that it comes to.
     pub queue: QueueName,
-    /// What it is.
+    /// The job as the queue's store will keep it.
     pub record: JobRecord,
 }
 

@@ -201,6 +201,8 @@ impl EntryStore for FakeEntries {
         after: Option<&EntryKey>,
         limit: usize,
     ) -> Result<EntryPage, EntryError> {
+        let is_listed = |unlisted: &&[u8]| !prefix.starts_with(unlisted) && !unlisted.starts_with(prefix);
+        assert!(crate::book::UNLISTED.iter().all(is_listed), "a real store does not list {prefix:?}");
         let scan = |state: &mut State, _| {
             let is_behind = |key: &Bytes| after.is_none_or(|after| key[..] > *after.as_bytes());
             let found = state

@@ -46,6 +46,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use tokio::sync::oneshot;
 use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 
@@ -55,6 +56,7 @@ pub struct KafkaBroker {
     /// Kept, so that each try to open something goes on with the connections of the last.
     observer: Arc<Observer>,
     members: Arc<Mutex<HashMap<String, HashSet<usize>>>>,
+    lost_assignments: Arc<AtomicU64>,
 }
 
 impl KafkaBroker {
@@ -68,7 +70,14 @@ impl KafkaBroker {
         options.check()?;
         let options = Arc::new(options.clone());
         let observer = Arc::new(Observer::new(&options, "windfall-open")?);
-        Ok(Arc::new(Self { options, observer, members: Arc::default() }))
+        Ok(Arc::new(Self { options, observer, members: Arc::default(), lost_assignments: Arc::default() }))
+    }
+
+    /// How often the cluster has taken partitions away from a member of this process at once, because it had counted the
+    /// member as gone, or because the member had to join its group anew. The member's last commits may be void then, and
+    /// the records come again.
+    pub fn lost_assignments(&self) -> u64 {
+        self.lost_assignments.load(SeqCst)
     }
 }
 
@@ -94,9 +103,10 @@ impl Broker for KafkaBroker {
         let (group, topic) = (self.options.group(topic, group), self.options.topic(topic));
         let member = Membership::next(&self.members, &group);
         let (options, observer) = (Arc::clone(&self.options), Arc::clone(&self.observer));
+        let lost_assignments = Arc::clone(&self.lost_assignments);
         let opened = blocking(move || {
             let partitions = observer.existing(&topic)?;
-            open_consumer(&options, &topic, partitions, &group, member)
+            open_consumer(&options, &topic, partitions, &group, member, lost_assignments)
         });
         Ok(Box::new(opened.await?))
     }
@@ -118,6 +128,7 @@ fn open_consumer(
     partitions: u32,
     group: &str,
     member: Membership,
+    lost_assignments: Arc<AtomicU64>,
 ) -> Result<KafkaConsumer, OpenError> {
     let settings = topic::settings(options, topic)?;
     let prefetch_bytes = usize::try_from(options.prefetch_kib).unwrap_or(usize::MAX).saturating_mul(1024);
@@ -132,6 +143,7 @@ fn open_consumer(
         request_timeout: options.request_timeout(),
         metadata_refresh: std::time::Duration::from_millis(options.metadata_refresh_ms.into()),
         prefetch_bytes,
+        lost_assignments,
         current: Arc::clone(&current),
         left,
     };

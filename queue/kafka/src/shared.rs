@@ -212,7 +212,16 @@ impl State {
     /// poll after the one that announces it. Returns whether it was this member's.
     pub(super) fn revoked(&mut self, partition: u32, lost: bool) -> bool {
         self.drop_records(partition);
-        let Some(slot) = self.known(partition).filter(|slot| slot.phase == Phase::Ours) else { return false };
+        let Some(slot) = self.known(partition) else { return false };
+        if lost && slot.phase == Phase::Leaving {
+            // I3: another member may have it by now. In the next generation a commit of ours would be taken all the same.
+            slot.phase = Phase::Away;
+            self.announced.retain(|announced| *announced != partition);
+            return false;
+        }
+        if slot.phase != Phase::Ours {
+            return false;
+        }
         slot.phase = if lost { Phase::Away } else { Phase::Leaving };
         let epoch = slot.epoch;
         self.changes.push_back(Change::Revoked { partition, epoch });
@@ -572,6 +581,20 @@ mod tests {
             Some(Ok(polled)) => polled.records.iter().map(|one| (one.partition, one.offset)).collect(),
             _ => Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_partition_that_is_lost_while_it_leaves_takes_no_commit_any_more() {
+        let mut state = state(10_000);
+        assign(&mut state, 0, 0);
+        state.append(record(0, 0));
+        assert_eq!(offsets(&mut state, 10), [(0, 0)]);
+        assert!(state.revoked(0, false));
+        assert_eq!(offsets(&mut state, 10), [], "this poll says so");
+        assert_eq!(state.commits(&[commit(0, 1, 1)]).len(), 1);
+        assert!(!state.revoked(0, true));
+        assert_eq!(state.commits(&[commit(0, 1, 1)]), []);
+        assert!(!state.begin_poll(), "it is given back already");
     }
 
     #[test]

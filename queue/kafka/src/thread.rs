@@ -18,7 +18,7 @@ use rdkafka::message::BorrowedMessage;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientConfig, ClientContext, Message, Offset, TopicPartitionList};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use windfall_contract::broker::{Epoch, InRecord, PollError};
@@ -121,6 +121,8 @@ pub(super) struct Reader {
     pub(super) request_timeout: Duration,
     pub(super) metadata_refresh: Duration,
     pub(super) prefetch_bytes: usize,
+    /// Counts how often partitions were taken away at once, from any member that the broker has opened.
+    pub(super) lost_assignments: Arc<AtomicU64>,
     /// The client in use, for commits.
     pub(super) current: Arc<Mutex<Option<Arc<Client>>>>,
     pub(super) left: oneshot::Sender<()>,
@@ -185,6 +187,7 @@ impl Reader {
                 Err(error) => error.to_string(),
             };
             tracing::error!(topic = self.topic, fatal, "kafka: joins its group again");
+            self.lost_assignments.fetch_add(1, SeqCst);
             let mut state = self.shared.state.lock();
             state.all_lost();
             state.trouble = Some(fatal);
@@ -452,6 +455,14 @@ impl<'a> Member<'a> {
     }
 
     fn revoke(&mut self, partitions: Vec<u32>, lost: bool) {
+        if lost && !partitions.is_empty() {
+            self.reader.lost_assignments.fetch_add(1, SeqCst);
+            tracing::warn!(
+                topic = self.reader.topic,
+                ?partitions,
+                "kafka: partitions were taken away at once; what was not committed before comes again"
+            );
+        }
         let mut state = self.reader.shared.state.lock();
         let (ours, never): (Vec<_>, Vec<_>) =
             partitions.into_iter().partition(|partition| state.revoked(*partition, lost));

@@ -94,8 +94,9 @@ impl Target for JobTarget {
     }
 }
 
-/// What a timer is known by, which also says its shard, so that the same timer meets the same one each time. Its id alone would not do: a slot store that was made anew gives the ids of the one before, and
-/// two fleets give the same ones.
+/// The name by which a queue's store knows a timer. It also says the shard, so that the same timer meets the same shard each
+/// time. The timer's id alone would not do: a slot store that was made anew gives the ids of the one before, and two fleets give
+/// the same ids.
 fn mark(firing: &Firing, queue: &QueueName) -> OnceMark {
     let mut hasher = Sha256::new();
     let key = firing.key.as_ref().map_or(&[][..], |key| key.as_bytes());

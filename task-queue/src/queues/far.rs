@@ -112,7 +112,11 @@ impl Inner {
                 Ok(Timer::Waits(job)) => match far.timers.cancel(timer).await {
                     Ok(Changed::Done(_) | Changed::Cancelled) => return Ok(true),
                     // Its time has just come, or it is on its way to the near tier, or nobody knows.
-                    Ok(Changed::Firing | Changed::Unknown) | Err(_) => Timer::Fires(job),
+                    Ok(Changed::Firing | Changed::Unknown) => Timer::Fires(job),
+                    Err(error) => {
+                        tracing::debug!(%id, %error, "a far job's timer cannot be cancelled: its job is kept away");
+                        Timer::Fires(job)
+                    }
                 },
                 Ok(found) => found,
                 // Nobody says whether it waits.

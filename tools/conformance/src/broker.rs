@@ -46,6 +46,12 @@ pub trait Fixture: Send + Sync {
         Duration::from_millis(100)
     }
 
+    /// How often the broker that was opened last has taken partitions away from a member at once, its last commits with
+    /// them. Only then may committed records come again. Brokers that cannot do that keep the 0.
+    fn lost_assignments(&self) -> u64 {
+        0
+    }
+
     /// Opens the broker; again after all handles of the last were dropped, with the same data.
     ///
     /// # Errors

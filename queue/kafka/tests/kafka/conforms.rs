@@ -2,7 +2,8 @@
 
 use super::{PATIENCE, options, prefix, shared};
 use async_trait::async_trait;
-use std::sync::Arc;
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use windfall_conformance::broker::{CHECKS, Fixture};
 use windfall_contract::broker::{Broker, OpenError};
@@ -11,6 +12,7 @@ use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
 struct Kafka {
     options: KafkaOptions,
     prefix: String,
+    opened: Mutex<Weak<KafkaBroker>>,
 }
 
 #[async_trait]
@@ -31,10 +33,16 @@ impl Fixture for Kafka {
         Duration::from_millis(300)
     }
 
+    fn lost_assignments(&self) -> u64 {
+        self.opened.lock().upgrade().map_or(0, |broker| broker.lost_assignments())
+    }
+
     async fn open(&self) -> Result<Arc<dyn Broker>, OpenError> {
         let options = self.options.clone();
         let opened = tokio::task::spawn_blocking(move || KafkaBroker::open(&options)).await.unwrap();
-        Ok(opened? as Arc<dyn Broker>)
+        let opened = opened?;
+        *self.opened.lock() = Arc::downgrade(&opened);
+        Ok(opened)
     }
 }
 
@@ -42,7 +50,11 @@ impl Fixture for Kafka {
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn kafka_conforms() {
     let servers = tokio::task::spawn_blocking(|| shared("kafka")).await.unwrap();
-    let fixture = Kafka { options: options(&servers, String::new()), prefix: prefix("conform") };
+    let fixture = Kafka {
+        options: options(&servers, String::new()),
+        prefix: prefix("conform"),
+        opened: Mutex::default(),
+    };
     let mut failed = Vec::new();
     for (name, _) in CHECKS {
         let started = Instant::now();
