@@ -140,7 +140,7 @@ struct Stored;
 
 impl DeliverySink for Stored {
     fn delivered(&self, _: Tag, delivery: Delivery) {
-        assert!(matches!(delivery, Delivery::Stored { .. }), "{delivery:?}");
+        assert!(matches!(delivery, Delivery::Stored), "{delivery:?}");
     }
 }
 
@@ -182,8 +182,8 @@ fn metric(service: &Service, name: &str, label: &str) -> u64 {
     let key = [("authorization", format!("Bearer {}", service.keys["operator"]))];
     let Value::String(text) = service.send("GET", "/metrics", &key, b"").body else { panic!("no text") };
     let of_it = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(label);
-    let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
-    text.lines().filter(of_it).map(|line| value(line).unwrap_or_else(|| panic!("{line}")) as u64).sum()
+    let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<u64>().ok());
+    text.lines().filter(of_it).map(|line| value(line).unwrap_or_else(|| panic!("{line}"))).sum()
 }
 
 fn unverified(service: &Service) -> Vec<Value> {
