@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use windfall_tests::{Caller, Service, scratch};
+use windfall_tests::{Service, scratch};
 
 const OPTIONS: &str = r#"
 [task_queue]
