@@ -59,7 +59,9 @@ impl Flow {
         if let Some(own) = self.partitions.under(position.partition, position.epoch) {
             own.delivered(None);
         }
-        let may_wait = may_wait && LateKeys::takes_since(record.since_ns, now_ns);
+        let may_wait = may_wait
+            && LateKeys::takes_since(record.since_ns, now_ns)
+            && LateKeys::can_come(&refused, self.entrance.highest_key());
         let (payload, bytes_max) = (record.payload.clone(), self.rules.pacing.lane_bytes_max);
         let key = self.table.insert(record);
         let waits = may_wait && self.late_keys.wait(key, &refused, payload.len() as u64, bytes_max, now_ns);
@@ -138,12 +140,12 @@ impl Flow {
     /// Judges what waits for a key anew if there is another ring or there are other rules. What was waited for in vain, or
     /// would stop its partition, goes to the archive.
     pub fn look_at_late_keys(&mut self, now_ns: u64, wall_ms: i64) {
-        if self.late_keys.len() == 0 {
-            return;
-        }
+        // First: news also ends the time in which a key is not waited for again, whether or not a record waits.
         let has_news = self.entrance.has_news();
         let taken = if has_news {
             self.late_keys.take_all()
+        } else if self.late_keys.len() == 0 {
+            return;
         } else {
             let full: HashSet<u32> = self.partitions.full_windows().into_iter().collect();
             let is_table_full = self.is_table_full();

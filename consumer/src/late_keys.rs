@@ -1,8 +1,9 @@
 //! Records that are refused now and may be good ones: this process may be behind their sender, with its ring of keys, or
 //! with the rules that say which topics a queue has. They wait, within bounds, while the ring and the rules are read again.
 //!
-//! A key is waited for once, from the first record that names it, so somebody who writes garbage cannot have each record of
-//! it wait. What is still refused then goes to the archive, and a replay verifies it by the ring of that time.
+//! A key is waited for from the first record that names it, and after that time not again for a while, so somebody who writes
+//! garbage cannot have each record of it wait. What is still refused then goes to the archive, and a replay verifies it by the
+//! ring of that time. Another ring, or other rules, end both times.
 
 use crate::in_flight::{InFlightTable, Key};
 use crate::units::NS_PER_MS;
@@ -15,7 +16,12 @@ const WAIT_NS: u64 = 15_000 * NS_PER_MS;
 const AGE_MAX_NS: u64 = 4 * WAIT_NS;
 /// The number of records that wait at most.
 const RECORDS_MAX: usize = 8_192;
-/// The number of keys that are waited for at most, or were in vain, until the ring changes.
+/// How long a key that was waited for in vain is not waited for again.
+const REST_NS: u64 = 4 * WAIT_NS;
+/// How far above the ring's highest number a key may be to be waited for: an operator adds one key for each sender. A number
+/// below is that of no key, since a ring keeps those of its destroyed ones.
+const AHEAD_MAX: u32 = 32;
+/// The number of keys that are waited for at most, or were in vain a short time ago. Those that are ahead of one ring fit.
 const LACKS_MAX: usize = 64;
 
 /// What a record waits for.
@@ -32,7 +38,7 @@ enum Lack {
 pub(crate) struct LateKeys {
     waiting: Vec<Waiting>,
     bytes: u64,
-    /// Until when each is waited for. It stays when that time is over, until the ring or the rules change.
+    /// Until when each is waited for. It stays for a while when that time is over.
     until_ns: BTreeMap<Lack, u64>,
 }
 
@@ -59,9 +65,15 @@ impl LateKeys {
         now_ns.saturating_sub(since_ns) < AGE_MAX_NS
     }
 
+    /// Whether another ring could have what is lacking, if the highest number of this one is `highest`.
+    pub fn can_come(refused: &Refused, highest: u32) -> bool {
+        refused.lacks().is_none_or(|key| key > highest && key - highest <= AHEAD_MAX)
+    }
+
     /// Lets a record wait, if that can help and there is room; says whether it waits. `bytes_max` bounds all that wait.
     pub fn wait(&mut self, key: Key, refused: &Refused, bytes: u64, bytes_max: u64, now_ns: u64) -> bool {
         let Some(lack) = Lack::of(refused) else { return false };
+        self.until_ns.retain(|_, until_ns| now_ns < until_ns.saturating_add(REST_NS));
         let is_known = self.until_ns.contains_key(&lack);
         let has_room = self.waiting.len() < RECORDS_MAX && self.bytes.saturating_add(bytes) <= bytes_max;
         if !has_room || (!is_known && self.until_ns.len() >= LACKS_MAX) {
@@ -135,6 +147,35 @@ mod tests {
         assert!(late.wait(own[0], &LATE, 10, 100, WAIT_NS + 1_000), "by another ring");
         assert_eq!(late.take_overdue(|key| key == own[0], WAIT_NS + 1_000), [own[0]], "it is in the way");
         assert_eq!((late.len(), late.bytes), (0, 0));
+    }
+
+    /// A number that somebody has named in advance is not lost for good.
+    #[test]
+    fn a_key_that_was_waited_for_in_vain_is_waited_for_again_after_a_rest() {
+        let mut table = InFlightTable::default();
+        let own = keys(&mut table, 2);
+        let mut late = LateKeys::default();
+        assert!(late.wait(own[0], &LATE, 10, 100, 0));
+        assert_eq!(late.take_overdue(|_| false, WAIT_NS), [own[0]]);
+        assert!(!late.wait(own[1], &LATE, 10, 100, WAIT_NS + REST_NS - 1));
+        assert!(late.wait(own[1], &LATE, 10, 100, WAIT_NS + REST_NS));
+    }
+
+    /// Numbers that no next ring can have are not waited for, so those that one can have always find a place.
+    #[test]
+    fn only_keys_a_little_ahead_of_the_ring_can_come() {
+        let can_come = |key, highest| LateKeys::can_come(&Refused::UnknownKey { key }, highest);
+        assert!(can_come(8, 7) && can_come(7 + AHEAD_MAX, 7));
+        assert!(!can_come(8 + AHEAD_MAX, 7) && !can_come(7, 7) && !can_come(0, 7));
+        assert!(can_come(u32::MAX, u32::MAX - 1) && !can_come(1, u32::MAX));
+        assert!(LateKeys::can_come(&Refused::WrongQueue { key: 1 }, 7));
+        let mut table = InFlightTable::default();
+        let own = keys(&mut table, 1);
+        let mut late = LateKeys::default();
+        let named = |key: u32| Refused::UnknownKey { key };
+        let near = (0..10_000).map(named).filter(|own| LateKeys::can_come(own, 7));
+        assert!(near.into_iter().all(|refused| late.wait(own[0], &refused, 0, 100, 0)));
+        assert!(late.wait(own[0], &Refused::WrongQueue { key: 1 }, 0, 100, 0), "there is room for rules");
     }
 
     #[test]

@@ -77,6 +77,11 @@ impl Entrance {
         self.foreign = if tags_where(true).is_empty() { BTreeSet::new() } else { tags_where(false) };
     }
 
+    /// The highest number of a key in the ring.
+    pub fn highest_key(&self) -> u32 {
+        self.signatures.as_ref().map_or(0, |own| own.verifier.highest_key())
+    }
+
     /// Whether there is another ring, or there are other rules, since this was asked last. What is checked from here on is
     /// checked by them.
     pub fn has_news(&mut self) -> bool {

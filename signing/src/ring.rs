@@ -95,6 +95,11 @@ impl Ring {
         id.ok_or_else(|| NoPrimary { sender: sender.to_owned() })
     }
 
+    /// The highest number of a key, 0 where there is none. A destroyed key keeps its number.
+    pub fn highest(&self) -> u32 {
+        self.0.by_id.last_key_value().map_or(0, |(id, _)| *id)
+    }
+
     /// The sender whose keys alone it has, where it was exported.
     pub fn copy_for(&self) -> Option<&str> {
         self.0.copy_for.as_deref()
