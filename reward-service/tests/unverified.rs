@@ -9,7 +9,7 @@ use support::{assert_clean, cash, start};
 use windfall_contract::rewards::{Failed, GrantReply, Rejection, Rewards};
 use windfall_ledger::ArchiveFilter;
 use windfall_proto::record::{self, Head};
-use windfall_reward_service::RewardHandle;
+use windfall_reward_service::{ReplayError, RewardHandle};
 use windfall_signing::{KeyFile, LiveRing, QueueTag, Ring, Signer, Verifier};
 
 const REFUSED: GrantReply = GrantReply::Rejected(Rejection::Unverified);
@@ -129,6 +129,44 @@ async fn a_replay_grants_a_record_that_lay_in_a_topic_of_another_queue() {
     let rewards = start(folder.path()).with_verifier(Verifier::new(&keys.ring, TENANT));
     archive(&rewards, [keys.sign(TENANT, "old-queue", &record_of(&[cash("a", 1, 5)]))]).await;
     assert_eq!(replies(&rewards).await, [GrantReply::Credited]);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// Good records that nobody can verify any more are not lost for good: an operator vouches for them, one by one, and the
+/// audit has the reason. That word does not help what somebody has changed.
+#[tokio::test]
+async fn an_operator_may_vouch_for_what_nothing_proves_and_for_nothing_that_is_forged() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = Keys::new(folder.path());
+    let rewards = start(folder.path()).with_verifier(Verifier::new(&keys.ring, TENANT));
+    let of = |order: &str| record_of(&[cash(order, 1, 5)]);
+    let by_destroyed = keys.sign(TENANT, "rain", &of("b"));
+    keys.rotate();
+    KeyFile::open(&keys.path).unwrap().destroy(1).unwrap();
+    keys.follow();
+    let mut changed = keys.sign(TENANT, "rain", &of("c"));
+    *changed.last_mut().unwrap() ^= 1;
+    let bad = [of("a"), by_destroyed, changed, keys.sign("other", "rain", &of("d")), cash("e", 1, 5).to_vec()];
+    archive(&rewards, bad).await;
+    assert_eq!(replies(&rewards).await, vec![REFUSED; 5]);
+    let list = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+    let mut replies = Vec::new();
+    for entry in &list {
+        assert!(matches!(
+            rewards.replay_despite_signature(entry.id, "ann", " ").await,
+            Err(ReplayError::NoReason)
+        ));
+        let vouched = rewards.replay_despite_signature(entry.id, "ann", "an old gateway").await.unwrap();
+        replies.push(vouched.reply);
+    }
+    assert_eq!(replies, [GrantReply::Credited, GrantReply::Credited, REFUSED, REFUSED, REFUSED]);
+    let again = rewards.replay_despite_signature(list[0].id, "ann", "an old gateway").await.unwrap();
+    assert_eq!(again.reply, GrantReply::AlreadyCredited);
+    let first = list[0].id;
+    let audit = rewards.call(move |ledger| ledger.replays(first)).await.unwrap();
+    let said = "asked, despite the signature: an old gateway";
+    assert!(audit.iter().any(|replay| replay.outcome == said && replay.actor == "ann"), "{audit:?}");
     rewards.close();
     assert_clean(folder.path());
 }
