@@ -10,7 +10,7 @@ use crate::probation::position;
 use crate::record_head;
 #[cfg(feature = "sabotage")]
 use crate::sabotage::{Stage, handles};
-use crate::signatures::Admitted;
+use crate::signatures::{Admitted, News};
 use crate::window::Ticket;
 use bytes::Bytes;
 use std::collections::HashSet;
@@ -141,7 +141,12 @@ impl Flow {
     /// would stop its partition, goes to the archive.
     pub fn look_at_late_keys(&mut self, now_ns: u64, wall_ms: i64) {
         // First: news also ends the time in which a key is not waited for again, whether or not a record waits.
-        let has_news = self.entrance.has_news();
+        let news = self.entrance.news();
+        let has_news = news.is_some();
+        if news == Some(News::Ring) {
+            self.find_destroyed();
+        }
+        self.refuse_destroyed();
         let taken = if has_news {
             self.late_keys.take_all()
         } else if self.late_keys.len() == 0 {

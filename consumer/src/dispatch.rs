@@ -16,6 +16,7 @@ use crate::grant_calls::GrantCalls;
 use crate::hand_over::HandOver;
 use crate::in_flight::InFlightTable;
 use crate::lanes::Lanes;
+use crate::key_gone::KeyGone;
 use crate::late_keys::LateKeys;
 use crate::liveness::{Liveness, SessionChange};
 use crate::membership::Membership;
@@ -94,11 +95,14 @@ impl Dispatch {
             options.jitter_seed,
             Arc::clone(&stats),
         );
+        let entrance = Entrance::new(Arc::clone(&topic), signatures);
+        entrance.show(&stats);
         let flow = Flow {
             topic: Arc::clone(&topic),
             stats: Arc::clone(&stats),
-            entrance: Entrance::new(Arc::clone(&topic), signatures),
+            entrance,
             late_keys: LateKeys::default(),
+            key_gone: KeyGone::default(),
             limiter: Arc::clone(limiter.limiter()),
             rules: rules(),
             table: InFlightTable::new(broker.acks()),

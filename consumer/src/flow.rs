@@ -7,6 +7,7 @@ use crate::grant_calls::{CallEnd, GrantCall, GrantCalls, Tally};
 use crate::hand_over::{HandOver, HandOverEnd};
 use crate::health::CallAnswer;
 use crate::in_flight::{InFlightRecord, InFlightTable, Key, Place};
+use crate::key_gone::KeyGone;
 use crate::lanes::{Entry, Lanes};
 use crate::late_keys::LateKeys;
 use crate::outbox::RetryMetadata;
@@ -43,6 +44,7 @@ pub(crate) struct Flow {
     pub stats: Arc<ConsumerStats>,
     pub entrance: Entrance,
     pub late_keys: LateKeys,
+    pub key_gone: KeyGone,
     pub limiter: Arc<Limiter>,
     pub rules: Arc<Rules>,
     pub table: InFlightTable,
@@ -514,7 +516,7 @@ impl Flow {
     }
 
     /// Cuts the remaining events of a record, wherever it waits; `None` where none is left.
-    fn cut_rest(&mut self, key: Key) -> Option<Vec<Bytes>> {
+    pub fn cut_rest(&mut self, key: Key) -> Option<Vec<Bytes>> {
         self.leave_place(key);
         let record = self.table.get_mut(key).filter(|record| record.uncut > 0)?;
         let mut events = Vec::with_capacity(record.uncut as usize);

@@ -213,6 +213,15 @@ impl InFlightTable {
         (0_u32..).zip(&self.slots).filter_map(key).collect()
     }
 
+    /// The records that have come in, and for which `find` finds something in their payload.
+    pub fn admitted<T>(&self, find: impl Fn(&[u8]) -> Option<T>) -> Vec<(Key, T)> {
+        let of_slot = |(index, (generation, slot)): (u32, &(u32, Option<InFlightRecord>))| {
+            let record = slot.as_ref().filter(|record| record.lane.is_some() || record.uncut > 0)?;
+            Some((Key { index, generation: *generation }, find(&record.payload)?))
+        };
+        (0_u32..).zip(&self.slots).filter_map(of_slot).collect()
+    }
+
     /// Settles `events` events of a record. The last one finishes the record; returns whether it did.
     #[inline]
     pub fn settle(&mut self, key: Key, events: u32) -> bool {

@@ -25,6 +25,7 @@
 //! | rule | owner |
 //! |---|---|
 //! | who may bring a record in, and what waits for a key that this process does not have yet | `signatures`, `late_keys` |
+//! | what came in by a key that is destroyed since | `key_gone` |
 //! | which records are in flight, and when one is finished | `in_flight` |
 //! | what waits for its limit, and how much may | `lane`, `lanes` |
 //! | what was asked for, was not decided, and waits in its lane to be asked for again | `ask_again` |
@@ -146,6 +147,7 @@ mod health;
 mod in_flight;
 mod lane;
 mod lanes;
+mod key_gone;
 mod late_keys;
 mod liveness;
 mod membership;

@@ -1,5 +1,6 @@
 //! Who may bring a record in: its signature is verified before anything of it is granted or waits in a lane. // I12
 
+use crate::stats::ConsumerStats;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,6 +35,15 @@ pub(crate) struct Admitted {
     pub origin: u32,
     /// Whether it was taken though it is not signed.
     pub is_unsigned: bool,
+}
+
+/// What there is to judge records by since the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Another ring, and maybe other rules.
+    Ring,
+    /// Other rules.
+    Rules,
 }
 
 /// The check at the entrance of one topic's consumer.
@@ -82,12 +92,32 @@ impl Entrance {
         self.signatures.as_ref().map_or(0, |own| own.verifier.highest_key())
     }
 
-    /// Whether there is another ring, or there are other rules, since this was asked last. What is checked from here on is
-    /// checked by them.
-    pub fn has_news(&mut self) -> bool {
+    /// What there is since this was asked last. What is checked from here on is checked by it.
+    pub fn news(&mut self) -> Option<News> {
         let ring = self.signatures.as_ref().map_or(0, |own| own.verifier.ring_changes());
         let now = (ring, self.rules_version);
-        std::mem::replace(&mut self.seen, now) != now
+        let before = std::mem::replace(&mut self.seen, now);
+        match (before.0 != now.0, before.1 != now.1) {
+            (true, _) => Some(News::Ring),
+            (false, true) => Some(News::Rules),
+            (false, false) => None,
+        }
+    }
+
+    /// Why a record that has come in would be refused by now, if that is for a key that is destroyed. Newer rules do not
+    /// make a good record bad.
+    pub fn destroyed(&self, payload: &[u8]) -> Option<Refused> {
+        let is_destroyed =
+            |own: &Refused| matches!(own, Refused::DestroyedKey { .. } | Refused::OriginGone { .. });
+        self.check(payload).err().filter(is_destroyed)
+    }
+
+    /// Shows how records are verified.
+    pub fn show(&self, stats: &ConsumerStats) {
+        let unsigned = self.signatures.as_ref().map(|own| own.unsigned);
+        stats.refuses_unsigned.set((unsigned == Some(Unsigned::Refuse)).into());
+        stats.accepts_unsigned.set((unsigned == Some(Unsigned::Accept)).into());
+        stats.verifies_nothing.set(unsigned.is_none().into());
     }
 
     /// Whether a record may come in. Without keys every record may.

@@ -135,6 +135,15 @@ declare_metrics! {
             /// Records without a signature that were taken.
             pub unsigned: Count,
         }
+        gauge "windfall_record_verification" ["unsigned"]
+        "1 for what becomes of a topic's records without a signature: refuse, accept, or unverified, where no record is verified" {
+            /// Whether records are verified, and those without a signature are refused.
+            pub refuses_unsigned: Count as "refuse",
+            /// Whether records are verified, and those without a signature are taken.
+            pub accepts_unsigned: Count as "accept",
+            /// Whether no record is verified.
+            pub verifies_nothing: Count as "unverified",
+        }
         counter "windfall_requeued_events_total" ["cause"]
         "Events written back to a queue, by cause" {
             /// Events written back, by cause.

@@ -10,6 +10,8 @@ use zeroize::Zeroizing;
 pub enum RingUse {
     /// It signs what it sends; an export of its sender's keys is enough.
     Sends,
+    /// It also verifies the archived records of all senders, when these are replayed.
+    Replays,
     /// It verifies the records of all senders, and signs copies of them.
     Consumes,
 }
@@ -37,8 +39,8 @@ pub enum OpenRingError {
     /// The sender could not sign with it.
     #[error(transparent)]
     NoPrimary(#[from] NoPrimary),
-    /// A consumer would refuse the records of all other senders.
-    #[error("it has the keys of {0:?} alone, and a process that consumes needs the whole file")]
+    /// The records of all other senders would be refused.
+    #[error("it has the key of {0:?} alone, and a process that verifies records needs the whole file")]
     OneSender(String),
     /// What a consumer requeues would be refused.
     #[error(
@@ -52,7 +54,7 @@ impl RingUse {
     fn check(self, ring: &Ring, sender: &str) -> Result<(), OpenRingError> {
         ring.primary(sender)?;
         match (self, ring.copy_for()) {
-            (Self::Consumes, Some(only)) => Err(OpenRingError::OneSender(only.to_owned())),
+            (Self::Consumes | Self::Replays, Some(only)) => Err(OpenRingError::OneSender(only.to_owned())),
             (Self::Consumes, None) if !ring.may_copy(sender) => {
                 Err(OpenRingError::NoCopies(sender.to_owned()))
             }

@@ -167,11 +167,6 @@ impl Verifier {
         self.ring.current().highest()
     }
 
-    /// Whether the key of this number is destroyed by now: what was verified before is not to be granted any more.
-    pub fn is_destroyed(&self, key: u32) -> bool {
-        self.ring.current().key(key).is_some_and(|entry| entry.info.state == KeyState::Destroyed)
-    }
-
     fn judge(&self, bytes: &[u8], may_carry: impl FnOnce(QueueTag) -> bool) -> Result<Verified, Refused> {
         let parts = record::signed_parts(bytes)?;
         let (prefix, code) = presented(&parts)?;

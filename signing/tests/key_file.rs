@@ -81,13 +81,17 @@ fn a_copy_has_the_keys_of_one_sender_and_is_not_changed() {
     let mut file = KeyFile::create(&path, "gateway", false, 1).unwrap();
     file.add("mall", false, 2).unwrap();
     let copy = folder.path().join("mall.toml");
-    file.export("mall", &copy).unwrap();
-    assert_eq!(states(&copy), [(2, "mall".to_owned(), KeyState::VerifyOnly)]);
-    assert!(matches!(KeyFile::open(&copy), Err(KeyFileError::VerifierCopy { .. })));
-    // It is exported again after a change.
+    assert!(matches!(file.export("mall", &copy), Err(ChangeError::NoPrimary(_))));
     file.promote(2).unwrap();
+    // Neither the next key nor the last one: whoever has the copy has what signs now, and no more.
+    file.add("mall", false, 3).unwrap();
     file.export("mall", &copy).unwrap();
     assert_eq!(states(&copy), [(2, "mall".to_owned(), KeyState::Primary)]);
+    assert!(matches!(KeyFile::open(&copy), Err(KeyFileError::VerifierCopy { .. })));
+    // It is exported again after a change.
+    file.promote(3).unwrap();
+    file.export("mall", &copy).unwrap();
+    assert_eq!(states(&copy), [(3, "mall".to_owned(), KeyState::Primary)]);
     assert!(matches!(file.export("nobody", &copy), Err(ChangeError::UnknownSender(_))));
     // Another sender's copy is not overwritten by mistake, and the original even less.
     let exists = |refused| matches!(refused, Err(ChangeError::File(KeyFileError::Exists { .. })));
@@ -190,6 +194,9 @@ fn a_consumer_needs_the_whole_file_and_a_key_that_may_copy() {
     let one_sender = RingFile::open(&copy, "consumer", RingUse::Consumes);
     assert!(matches!(one_sender, Err(OpenRingError::OneSender(_))), "{one_sender:?}");
     assert!(RingFile::open(&copy, "consumer", RingUse::Sends).is_ok());
+    let replays = |path: &Path, sender| RingFile::open(path, sender, RingUse::Replays);
+    assert!(matches!(replays(&copy, "consumer"), Err(OpenRingError::OneSender(_))));
+    assert!(replays(&path, "gateway").is_ok(), "it signs no copies");
 
     let mut followed = RingFile::open(&path, "consumer", RingUse::Consumes).unwrap();
     let whole = std::fs::read(&path).unwrap();

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use windfall_consumer::Unsigned;
+use windfall_signing::RingUse;
 
 /// How records are signed and verified. Where this is left out, they are not signed, and every record is taken.
 #[derive(Debug, Clone, Deserialize)]
@@ -56,7 +57,11 @@ impl ServiceOptions {
             others: self.rewards.apps.clone(),
             unsigned: at.unsigned,
             topics: at.topics.clone(),
-            consumes: work.consumes,
+            used: match (work.consumes, work.serves_grants) {
+                (true, _) => RingUse::Consumes,
+                (false, true) => RingUse::Replays,
+                (false, false) => RingUse::Sends,
+            },
         };
         Signing::open(&at.keys, &options).map(Some)
     }

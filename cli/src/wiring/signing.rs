@@ -17,7 +17,7 @@ const EVERY: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_millis(250);
 
 /// Who a process is among the senders, and what it takes from others.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct SigningOptions {
     /// Whose primary key signs.
     pub sender: String,
@@ -29,8 +29,8 @@ pub struct SigningOptions {
     pub unsigned: Unsigned,
     /// The same, for topics that have a rule of their own.
     pub topics: BTreeMap<String, Unsigned>,
-    /// Whether the process verifies records and requeues them.
-    pub consumes: bool,
+    /// What the process does with the keys.
+    pub used: RingUse,
 }
 
 /// The signing keys of a process.
@@ -52,10 +52,9 @@ pub struct SigningKeys {
 impl Signing {
     /// Reads the keys. Blocks for the disk.
     pub fn open(path: &Path, options: &SigningOptions) -> Result<Self> {
-        let SigningOptions { sender, tenant, others, unsigned, topics, consumes } = options;
-        let used = if *consumes { RingUse::Consumes } else { RingUse::Sends };
+        let SigningOptions { sender, tenant, others, unsigned, topics, used } = options;
         let context = || format!("the signing keys {} cannot be used", path.display());
-        let file = block_in_place(|| RingFile::open(path, sender, used)).with_context(context)?;
+        let file = block_in_place(|| RingFile::open(path, sender, *used)).with_context(context)?;
         let ring: &LiveRing = file.ring();
         let signer = Signer::new(ring, sender, tenant).with_context(context)?;
         let tenants = std::iter::once(tenant).chain(others.iter().filter(|other| *other != tenant));

@@ -24,6 +24,9 @@ pub enum ChangeError {
     /// There is no key of this sender.
     #[error("there is no key of the sender {0:?} in this file")]
     UnknownSender(String),
+    /// The sender has no primary key.
+    #[error("the sender {0:?} has no primary key to export; promote one first: windfall signing promote")]
+    NoPrimary(String),
     /// No sender can have that name.
     #[error(transparent)]
     Name(#[from] UnusableName),
@@ -212,16 +215,21 @@ impl KeyFile {
         })
     }
 
-    /// Writes a copy that has this sender's keys alone, for a process that sends and verifies nothing. An earlier copy at
-    /// that place is replaced.
+    /// Writes a copy that has this sender's primary key alone, for a process that sends and verifies nothing. Its next key is
+    /// not in it: whoever steals the copy must not have the key that is promoted against him. An earlier copy at that place
+    /// is replaced.
     ///
     /// # Errors
-    /// [`ChangeError::UnknownSender`], [`ChangeError::File`]: a file that is no such copy is never replaced.
+    /// [`ChangeError::UnknownSender`], [`ChangeError::NoPrimary`], [`ChangeError::File`]: a file that is no such copy is never replaced.
     pub fn export(&self, sender: &str, path: &Path) -> Result<(), ChangeError> {
-        let own: Vec<Entry> =
-            self.entries.iter().filter(|entry| entry.info.sender == sender).cloned().collect();
-        if own.is_empty() {
+        let of_sender = |entry: &&Entry| entry.info.sender == sender;
+        if !self.entries.iter().any(|entry| of_sender(&entry)) {
             return Err(ChangeError::UnknownSender(sender.to_owned()));
+        }
+        let is_primary = |entry: &&Entry| of_sender(entry) && entry.info.state == KeyState::Primary;
+        let own: Vec<Entry> = self.entries.iter().filter(is_primary).cloned().collect();
+        if own.is_empty() {
+            return Err(ChangeError::NoPrimary(sender.to_owned()));
         }
         let _lock = Lock::take(path)?;
         let text = document::write(&own, Some(sender));
